@@ -30,7 +30,7 @@ const LAYERS: &[&[&str]] = &[
     &["zpl", "zvol", "send", "scan"],
     &["admin"],
     &["fuse", "nbd", "bench", "host"],
-    &["image"],
+    &["image", "inspect", "listing", "server"],
     &["cenote"],
     &["cli", "capi"],
 ];

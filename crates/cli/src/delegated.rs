@@ -5,7 +5,7 @@
 //! **Need.** A pool has one process. A second `cenote mount --rw` of it, or a second line of `/etc/fstab`, is to mount another dataset
 //! all the same, and the command is to behave as if it had the mount itself.
 //!
-//! **Shape.** The command asks the process over its socket ([`crate::control`]); the process mounts the dataset and answers. In the
+//! **Shape.** The command asks the process over its socket ([`cenote_server::protocol`]); the process mounts the dataset and answers. In the
 //! background the command then returns. In the foreground it stays until the mount has ended, whoever ends it, and an
 //! interrupt to it unmounts the mount. The process keeps no connection for that: the command watches the system's table of
 //! mounts, and the process itself, whose death ends the mount without a word.
@@ -22,6 +22,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use cenote_host::{Mounted, Mounts};
+use cenote_server::{Who, protocol};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::SIGINT;
@@ -29,8 +31,6 @@ use signal_hook::iterator::Signals;
 
 use crate::background::{GoesOn, Going};
 use crate::context::Context;
-use crate::control::{self, Who};
-use crate::datasets::{Mounted, Mounts};
 use crate::outcome::Outcome;
 use crate::unmounting::{Busy, await_written, unmount_one};
 
@@ -56,7 +56,7 @@ impl Delegated<'_> {
         going: &Going,
         signals: Signals,
     ) -> Result<Outcome> {
-        let who = control::who(socket)?;
+        let who = protocol::who(socket)?;
         let (dataset, pid) = (self.dataset, who.pid);
         check_namespace(&who)?;
         let at = self.place()?;
@@ -65,7 +65,7 @@ impl Delegated<'_> {
         let mut line = vec!["cenote", "mount", "--rw"];
         line.extend(options.chain(["--", dataset, text]));
         let request = context.program()?.request(&line)?;
-        if control::send(socket, &request, None, context.output())? != 0 {
+        if protocol::send(socket, &request, None, context.output())? != 0 {
             return Ok(Outcome::Failed);
         }
         let by = format!("'{dataset}' is mounted at {text} for writing by process {pid}, which has the pool");

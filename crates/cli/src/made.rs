@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use cenote_host::images::Images;
 use cenote_host::layout::Layout;
+use cenote_server::signals;
 
 use crate::context::Context;
-use crate::signals;
 
 /// Files that were made for vdevs, and go away again unless they are kept.
 pub(crate) struct Made {

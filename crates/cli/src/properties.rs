@@ -1,8 +1,8 @@
 //! What `zfs get` and `zpool get` share: the table of names, properties, values and sources.
 
 use anyhow::Result;
+use cenote_listing::Cell;
 
-use crate::datasets::Cell;
 use crate::outcome::usage;
 
 /// A column of the table.

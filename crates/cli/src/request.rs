@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cenote_server::{Owned, protocol};
 use cenote_taskq::{Handle, IoMode, Runtime, RuntimeOptions};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
@@ -15,7 +16,6 @@ use crate::args::globals::{Globals, Search};
 use crate::background;
 use crate::commands::Command;
 use crate::context::{Context, Program, Serving, Work};
-use crate::control::{self, Owned};
 use crate::mounthelper;
 use crate::outcome::{FAILED, Outcome, PIPE, USAGE, causes, is_broken_pipe, status_of};
 use crate::output::Output;
@@ -125,10 +125,10 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     {
         let stdin = std::io::stdin();
         let input = asked.command.takes_input().then(|| stdin.as_fd());
-        return match control::send(&owned.socket, &asked, input, &output) {
+        return match protocol::send(&owned.socket, &asked, input, &output) {
             Ok(status) => ExitCode::from(status),
             Err(error) => {
-                output.error(&causes(&error));
+                output.error(&error.causes());
                 ExitCode::from(FAILED)
             }
         };

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use cenote_fuse::{MountError, Unmount};
+use cenote_host::{Mounted, Mounts};
+use cenote_server::{Who, protocol};
 use cenote_spa::{PoolState, find};
 
 use crate::context::Context;
-use crate::control::{self, Who};
-use crate::datasets::{Mounted, Mounts};
 
 /// How often it is looked whether a process has ended.
 const POLL: Duration = Duration::from_millis(50);
@@ -69,7 +69,7 @@ pub(crate) async fn unmount_one(context: &Context, mount: &Mounted, is_forced: b
         Some((socket, _)) if is_forced => {
             let at = at.to_str().ok_or_else(|| anyhow!("its mount point is not UTF-8"))?;
             let request = context.program()?.request(&["cenote", "unmount", "--force", "--", at])?;
-            ensure!(control::send(socket, &request, None, context.output())? == 0, "its process did not unmount it");
+            ensure!(protocol::send(socket, &request, None, context.output())? == 0, "its process did not unmount it");
         }
         _ => {
             let how = if is_forced { Unmount::Detach } else { Unmount::Unused };
@@ -94,7 +94,7 @@ pub(crate) async fn unmount_one(context: &Context, mount: &Mounted, is_forced: b
 
 /// The process that serves a mount for writing, and its socket.
 pub(crate) fn server_of(mount: &Mounted) -> Option<(PathBuf, Who)> {
-    control::servers().into_iter().find(|(_, who)| who.mounts.iter().any(|served| is_it(served, mount)))
+    protocol::servers().into_iter().find(|(_, who)| who.mounts.iter().any(|served| is_it(served, mount)))
 }
 
 fn is_it((dataset, at): &(String, PathBuf), mount: &Mounted) -> bool {
@@ -103,7 +103,7 @@ fn is_it((dataset, at): &(String, PathBuf), mount: &Mounted) -> bool {
 
 /// Waits until a server has on disk what was written in a mount that has ended: it writes that, or ends with its last mount.
 pub(crate) async fn await_written(context: &Context, socket: &Path, who: &Who, mount: &Mounted) -> Result<()> {
-    let same = || control::who(socket).ok().filter(|now| now.pid == who.pid);
+    let same = || protocol::who(socket).ok().filter(|now| now.pid == who.pid);
     let goes_on =
         |now: &Who| !now.is_ending && (!now.ends_with_mounts || now.mounts.iter().any(|other| !is_it(other, mount)));
     let begun = context.handle().now();

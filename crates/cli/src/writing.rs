@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use cenote_dmu::tx::TxTunables;
+use cenote_server::signals;
 use cenote_spa::{Pool, Syncer, WriteOptions, open};
 
 use cenote_taskq::BoxFuture;
 
 use crate::context::{Context, server_of};
-use crate::signals;
 use cenote_host::Holder;
 use cenote_host::device_paths;
 use cenote_host::owners;

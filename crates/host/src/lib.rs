@@ -15,6 +15,7 @@
 //! layout      vdevs as people name them, opened
 //! inuse       devices that cannot be used for vdevs
 //! memory      how large the block cache is
+//! mounts      which datasets are mounted where
 //! ```
 //!
 //! **Invariants.** 1. What is believed of a file was put there by this user or by root ([`own_folder`]). 2. A note of an owner is made before
@@ -35,6 +36,7 @@ pub mod images;
 pub mod inuse;
 pub mod layout;
 mod memory;
+mod mounts;
 pub mod owners;
 mod replication;
 
@@ -44,4 +46,5 @@ pub use error::HostError;
 pub use holder::Holder;
 pub use identity::{clock, host, host_id};
 pub use memory::{default_cache_bytes, usable};
+pub use mounts::{Mounted, Mounts};
 pub use replication::refuse_mismatch;

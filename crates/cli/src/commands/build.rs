@@ -5,6 +5,9 @@ use std::io::{Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use cenote_image::build::{
+    Budget, Builder, Choice, Event, FileTree, Folder, Room, Whiteouts, add_archive, add_image, archive, is_layout,
+};
 use cenote_scan::VerifyOptions;
 use cenote_spa::TopKind;
 use serde::{Deserialize, Serialize};
@@ -17,9 +20,6 @@ use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use crate::output::{counted, nicebytes};
 use cenote_host::layout::{Layout, Top, parse_layout};
-use cenote_image::build::{
-    Budget, Builder, Choice, Event, FileTree, Folder, Room, Whiteouts, add_archive, add_image, archive, is_layout,
-};
 
 /// The words of an error for a full pool.
 const NO_SPACE: &str = "no space for";

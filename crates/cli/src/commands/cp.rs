@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
+use cenote_image::copy::{Account, Keep, Lost, Options, Privileged, Source, copy};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
@@ -13,7 +14,6 @@ use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::{Outcome, usage};
 use crate::output::nicebytes;
-use cenote_image::copy::{Account, Keep, Lost, Options, Privileged, Source, copy};
 
 /// Copy files of a dataset into a directory: `cenote cp -a tank/home@monday /alice /bob ./restored`.
 ///

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 use cenote_format::ids::ObjectId;
+use cenote_image::ObjectSet;
+use cenote_image::walk::{Node, Visit, Walk, Wants};
 use cenote_zpl::{Attributes, FileKind, FileSystem};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -15,8 +17,6 @@ use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::Outcome;
 use crate::output::Colour;
-use cenote_image::ObjectSet;
-use cenote_image::walk::{Node, Visit, Walk, Wants};
 
 /// List files and directories of a dataset.
 ///

@@ -5,22 +5,18 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_fuse::{MountOptions, change_mount};
+use cenote_host::Mounts;
+use cenote_server::{Owned, Recovery, ServedPool, Who, ending, protocol, signals};
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Signals;
 
 use crate::args::Search;
 use crate::background::{GoesOn, Going};
 use crate::context::Context;
-use crate::control::{self, Owned, Who};
-use crate::datasets::Mounts;
 use crate::delegated::Delegated;
-use crate::ending;
 use crate::files::pool_of;
 use crate::live;
 use crate::outcome::{Outcome, usage};
-use crate::served::ServedPool;
-use crate::service::Pools;
-use crate::signals;
 
 /// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.
 ///
@@ -92,9 +88,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let pool_name = pool_of(&args.dataset);
     let at: &Path = &args.mountpoint;
     if args.rw {
-        live::check_options(&args.options)?;
-        let mut pools = Pools::new(&context, true);
-        let opened = match pools.open(pool_name, live::Recovery::Retry, args.control.as_deref()).await {
+        check_options(&args.options)?;
+        let mut pools = live::pools(&context, true);
+        let control = args.control.as_deref();
+        let opened = match live::open(&context, &mut pools, pool_name, Recovery::Retry, control).await {
             Err(error) if error.is::<Owned>() => {
                 let owned = error.downcast::<Owned>()?;
                 return delegate(&context, &owned, &args, &going, signals).await;
@@ -111,7 +108,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             Ok(None)
         };
         let begun = begun.await;
-        pools.serve(begun, &going, signals).await?;
+        pools.serve(begun, || going.ready(&context), || going.ends(), signals).await?;
         return Ok(Outcome::Good);
     }
     let report = context.clone();
@@ -122,7 +119,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let end = args.goes_on.end("unmount");
     context.tell(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));
     going.ready(&context)?;
-    ending::wait_for(&context, &[Arc::new(mount)], signals).await?;
+    ending::wait_for(context.handle(), &context, &[Arc::new(mount)], signals).await?;
     Ok(Outcome::Good)
 }
 
@@ -139,7 +136,7 @@ async fn delegate(context: &Context, owned: &Owned, args: &Args, going: &Going, 
 async fn take_over(context: &Context, of: &ServedPool, args: &Args, options: &MountOptions) -> Result<Outcome> {
     context.check_served(pool_of(&args.dataset))?;
     ensure!(args.rw && args.mountpoint.is_absolute(), "a server of a pool does not do this");
-    live::check_options(&args.options)?;
+    check_options(&args.options)?;
     of.mounts.mount(&of.pool, &args.dataset, &args.mountpoint, options).await?;
     Ok(Outcome::Good)
 }
@@ -153,7 +150,7 @@ fn change(args: &Args, options: &MountOptions) -> Result<Outcome> {
         bail!("cannot remount: '{}' is not mounted at '{at}'", args.dataset);
     };
     let is_served = |who: &Who| who.mounts.iter().any(|(name, at)| *name == mount.dataset && *at == mount.at);
-    if args.rw && !control::servers().iter().any(|(_, who)| is_served(who)) {
+    if args.rw && !protocol::servers().iter().any(|(_, who)| is_served(who)) {
         bail!(
             "cannot remount '{at}' for writing: not supported yet: the pool of a read-only mount is open read-only; unmount it and \
              mount it with -o rw"
@@ -170,4 +167,25 @@ pub(crate) fn parse_options(lists: &[String]) -> Result<MountOptions> {
         options.parse(list).map_err(usage)?;
     }
     Ok(options)
+}
+
+/// The words of `-o` that say something else than `--rw`.
+pub(crate) fn check_options(lists: &[String]) -> Result<()> {
+    match lists.iter().flat_map(|list| list.split(',')).any(|word| word == "ro") {
+        true => Err(usage("mount option 'ro' and --rw exclude each other")),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_contradict_writing_are_refused_by_name() {
+        let lists = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        check_options(&lists(&["allow_other,layout=alone", "nosuid"])).unwrap();
+        let error = check_options(&lists(&["nosuid", "exec,ro"])).unwrap_err().to_string();
+        assert!(error.contains("'ro'"), "{error}");
+    }
 }

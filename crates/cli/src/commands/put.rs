@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
+use cenote_image::build::{Builder, Counts, Event, Folder};
 use cenote_spa::{FileSizes, Pool};
 use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR};
@@ -14,7 +15,6 @@ use crate::files::pool_of;
 use crate::outcome::Outcome;
 use crate::output::{Progress, counted, nicebytes};
 use crate::writing::{line, open_for_writing};
-use cenote_image::build::{Builder, Counts, Event, Folder};
 
 /// Add what a directory holds to a file system.
 ///

@@ -10,19 +10,16 @@ use anyhow::{Context as _, Result, ensure};
 use cenote_dsl::name::is_at_or_below;
 use cenote_fuse::MountOptions;
 use cenote_nbd::{Exports, Listener, Server, ServerOptions};
+use cenote_server::{EndedBy, LiveVolumes, PoolVolumes, Pools, Recovery, Volumes, ending, signals};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
 use crate::background::{GoesOn, Going};
-use crate::commands::mount::parse_options;
+use crate::commands::mount::{check_options, parse_options};
 use crate::context::Context;
-use crate::ending::{self, Ended};
 use crate::files::pool_of;
 use crate::live;
 use crate::outcome::{Outcome, usage};
-use crate::service::{Pools, Volumes};
-use crate::signals;
-use crate::volumes::{LiveVolumes, PoolVolumes};
 
 /// Serve pools from one process until interrupted: their volumes over NBD, their file systems as mounts.
 ///
@@ -89,10 +86,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let signals = signals::ending()?;
     let going = Going::begin(&args.goes_on, &args.datasets.join("+"))?;
     if args.rw {
-        live::check_options(&args.options)?;
-        let mut pools = Pools::new(&context, !has_listener);
+        check_options(&args.options)?;
+        let mut pools = live::pools(&context, !has_listener);
         let begun = begin(&context, &args, &wanted, &mount_options, &mut pools).await;
-        pools.serve(begun, &going, signals).await?;
+        pools.serve(begun, || going.ready(&context), || going.ends(), signals).await?;
         return Ok(Outcome::Good);
     }
     let mut views = BTreeMap::new();
@@ -122,8 +119,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     going.ready(&context)?;
     let mut waiting = signals;
     if !mounts.is_empty() {
-        let ended = ending::wait_for(&context, &mounts, waiting).await?;
-        if ended == Ended::Signal || server.is_none() {
+        let ended = ending::wait_for(context.handle(), &context, &mounts, waiting).await?;
+        if ended == EndedBy::Signal || server.is_none() {
             shutdown(server);
             return Ok(Outcome::Good);
         }
@@ -197,7 +194,7 @@ async fn begin(
     pools: &mut Pools,
 ) -> Result<Option<Volumes>> {
     for name in &wanted.pools {
-        pools.open(name, live::Recovery::Clear, args.control.as_deref()).await?;
+        live::open(context, pools, name, Recovery::Clear, args.control.as_deref()).await?;
     }
     let served: BTreeMap<_, _> = wanted.pools.iter().map(String::as_str).zip(pools.all()).collect();
     let mut volumes = None;

@@ -7,13 +7,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
+use cenote_image::archive::{Archive, Options};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
 use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::{Outcome, usage};
-use cenote_image::archive::{Archive, Options};
 
 /// Bytes gathered before they are written to a file.
 const BUFFER_BYTES: usize = 1 << 20;

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use cenote_server::ServedPool;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::served::ServedPool;
 use crate::unmounting;
 
 /// Unmount what `mount`, `serve` or `zfs mount` shows, and return when everything written there is on disk.

@@ -6,7 +6,6 @@ use anyhow::Result;
 use cenote_scan::{BlockCounts, VerifyOptions, VerifyReport, verify};
 use cenote_spa::View;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use crate::args::Search;
 use crate::context::Context;
@@ -55,7 +54,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let seconds = context.handle().now().since(start).as_secs_f64();
     let is_clean = report.is_clean();
     if args.json {
-        context.out(format!("{:#}\n", as_json(&pool, &report, seconds)))?;
+        context.out(format!("{:#}\n", cenote_inspect::verified(&pool, &report, seconds)))?;
     } else {
         context.out(as_text(&pool, &report, done_bytes, seconds))?;
     }
@@ -80,45 +79,6 @@ pub(crate) async fn verify_with_progress(
     .await?;
     let done_bytes = report.statistics.total.asize_bytes;
     Ok((report, done_bytes))
-}
-
-fn as_json(pool: &View, report: &VerifyReport, seconds: f64) -> Value {
-    let total = report.statistics.total;
-    let misuses: Vec<String> = report.misuses.iter().map(ToString::to_string).collect();
-    let leaks: Vec<Value> = report
-        .leaks
-        .iter()
-        .map(|leak| json!({ "vdev": leak.vdev.0, "start": leak.range.start, "end": leak.range.end }))
-        .collect();
-    json!({
-        "pool": pool.name(),
-        "txg": pool.txg().0,
-        "clean": report.is_clean(),
-        "block_count": total.count,
-        "logical_bytes": total.lsize_bytes,
-        "physical_bytes": total.psize_bytes,
-        "allocated_bytes": total.asize_bytes,
-        "gang_count": total.gangs,
-        "embedded_count": report.statistics.embedded,
-        "dedup_bytes": report.statistics.dedup_bytes,
-        "dedup_count": report.statistics.dedup_count,
-        "clone_bytes": report.statistics.clone_bytes,
-        "clone_count": report.statistics.clone_count,
-        "space_map_allocated_bytes": report.allocated_bytes,
-        "accounted_bytes": report.statistics.accounted_bytes(),
-        "error_count": report.error_count,
-        "errors": report.errors,
-        "bad_copy_count": report.bad_copy_count,
-        "bad_copies": report.bad_copies,
-        "misuse_count": report.misuse_count,
-        "misuses": misuses,
-        "leaked_bytes": report.leaked_bytes,
-        "leaks": leaks,
-        "problems": report.problems,
-        "missed_txgs": pool.tree().status().behind().iter().map(|leaf| (leaf.name.clone(), json!(leaf.missed.to_string())))
-            .collect::<Map<_, _>>(),
-        "seconds": seconds,
-    })
 }
 
 /// The findings for a person.

@@ -13,18 +13,17 @@ use cenote_dsl::Secret;
 use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
 use cenote_kstat::Settings;
+use cenote_server::{Kept, Owned, Passed, ServedPool, Who, protocol};
 use cenote_spa::multihost::Notice;
 use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import, tunables};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 
 use crate::args::globals::{Globals, RewindHow, Search};
-use crate::control::{self, Kept, Passed, Who};
 use crate::keyfile;
 use crate::missingpool::{Gone, NoSuchPool, User};
 use crate::outcome::Outcome;
 use crate::output::{Output, Progress};
-use crate::served::ServedPool;
 use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
@@ -423,7 +422,7 @@ impl Context {
         }
         // One that a process has, which knows where it is.
         if self.served.is_none()
-            && let Some(who) = control::servers().into_iter().map(|(_, who)| who).find(|who| who.is_called(name))
+            && let Some(who) = protocol::servers().into_iter().map(|(_, who)| who).find(|who| who.is_called(name))
             && let Some(found) = find(&self.handle, &who.devices).await.0.into_iter().find(|it| it.guid.0 == who.guid)
         {
             return Ok((found, ImportOptions { force: true, ..options }));
@@ -488,7 +487,7 @@ impl Context {
 
     /// Has a server write what it has in memory; whether it did.
     pub(crate) fn sync_server(socket: &Path) -> bool {
-        control::sync(socket).is_ok()
+        protocol::sync(socket).is_ok()
     }
 
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
@@ -500,7 +499,7 @@ impl Context {
             pools.push((name.clone(), self.open_without_keys(&name).await));
         } else if self.search.paths.is_empty() {
             let mut entries: Vec<_> = CacheFile::of_user()?.pools()?.into_iter().collect();
-            for (_, who) in control::servers() {
+            for (_, who) in protocol::servers() {
                 if !entries.iter().any(|(_, entry)| entry.guid == who.guid) {
                     entries.push((
                         who.pool,
@@ -563,7 +562,7 @@ impl Context {
             match result {
                 Ok(pool) => pools.push(pool),
                 // A server is asked for what is its pool's alone.
-                Err(error) if error.is::<control::Owned>() && is_only => return Err(error),
+                Err(error) if error.is::<Owned>() && is_only => return Err(error),
                 Err(error) => {
                     self.err(format!("{error:#}"));
                     // A pool that was remembered and is gone is no failure of those that are there.
@@ -577,7 +576,7 @@ impl Context {
     /// Opens one of all pools, of which it may be the only one. Its process is told of only where that has more than is seen.
     ///
     /// # Errors
-    /// [`control::Owned`]; all others are the pool's.
+    /// [`Owned`]; all others are the pool's.
     async fn open_for_list(
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
@@ -590,7 +589,7 @@ impl Context {
                 }
                 Ok(Ok(pool))
             }
-            Err(error) if error.is::<control::Owned>() => Err(error),
+            Err(error) if error.is::<Owned>() => Err(error),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -650,8 +649,8 @@ impl Context {
 
 /// A pool's server, if there is one that says that it has this pool, and its socket.
 pub(crate) fn server_of(found: &FoundPool) -> Option<(PathBuf, Who)> {
-    let socket = control::find(found.guid)?;
-    let who = control::who(&socket).ok().filter(|who| who.guid == found.guid.0)?;
+    let socket = protocol::find(found.guid)?;
+    let who = protocol::who(&socket).ok().filter(|who| who.guid == found.guid.0)?;
     Some((socket, who))
 }
 

@@ -10,15 +10,13 @@ use anyhow::{Result, bail};
 use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
+use cenote_host::{Mounted, Mounts};
+use cenote_server::{Input, OpenVolumes, Owned, Passed, ServedPool, protocol};
 use cenote_spa::{FoundPool, Pool, SpaError};
 use cenote_taskq::sync::Mutex;
 
 use super::{Context, END_POLL, Served};
-use crate::control::{self, Input, Passed};
-use crate::datasets::{Mounted, Mounts};
 use crate::output::Output;
-use crate::served::ServedPool;
-use crate::volumes::OpenVolumes;
 
 /// Properties of which a mount obeys the value.
 const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
@@ -210,21 +208,21 @@ impl Context {
 
     /// Has a pool's server asked instead, if there is one that goes on.
     pub(crate) fn check_server(&self, found: &FoundPool) -> Result<()> {
-        let Some(socket) = control::find(found.guid).filter(|_| self.may_send) else { return Ok(()) };
-        match control::who(&socket) {
+        let Some(socket) = protocol::find(found.guid).filter(|_| self.may_send) else { return Ok(()) };
+        match protocol::who(&socket) {
             // Another pool's server, which `CENOTE_CONTROL` names, is not asked for this one.
             Ok(who) if who.is_ending || who.guid != found.guid.0 => Ok(()),
             // The reason why a server does not say who it is comes with the request.
-            Ok(_) | Err(_) => Err(control::Owned { pool: found.name().to_owned(), socket }.into()),
+            Ok(_) | Err(_) => Err(Owned { pool: found.name().to_owned(), socket }.into()),
         }
     }
 
     /// Has the server asked, if there is one, whatever pool it has.
     pub(crate) fn check_any_server(&self) -> Result<()> {
-        let mut sockets = if self.may_send { control::all() } else { Vec::new() };
+        let mut sockets = if self.may_send { protocol::all() } else { Vec::new() };
         match (sockets.pop(), sockets.len()) {
             (None, _) => Ok(()),
-            (Some(socket), 0) => Err(control::Owned { pool: String::new(), socket }.into()),
+            (Some(socket), 0) => Err(Owned { pool: String::new(), socket }.into()),
             (Some(_), others) => bail!("{} pools are served: say which is meant", others + 1),
         }
     }
@@ -234,10 +232,10 @@ impl Context {
     pub(crate) async fn check_reachable(&self, name: &str) -> Result<()> {
         match self.locate(name).await {
             Ok((found, _)) => self.check_server(&found),
-            Err(error) => match if self.may_send { control::only() } else { None } {
+            Err(error) => match if self.may_send { protocol::only() } else { None } {
                 // Another pool's server is not asked for this one.
-                Some(socket) if control::who(&socket).is_ok_and(|who| !who.is_called(name)) => Err(error),
-                Some(socket) => Err(control::Owned { pool: name.to_owned(), socket }.into()),
+                Some(socket) if protocol::who(&socket).is_ok_and(|who| !who.is_called(name)) => Err(error),
+                Some(socket) => Err(Owned { pool: name.to_owned(), socket }.into()),
                 None => Err(error),
             },
         }
@@ -246,11 +244,11 @@ impl Context {
     /// As [`Context::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
     /// server.
     pub(crate) async fn check_failing(&self, name: &str) -> Result<()> {
-        if !self.may_send || control::only().is_none() {
+        if !self.may_send || protocol::only().is_none() {
             return Ok(());
         }
         match self.check_reachable(name).await {
-            Err(error) if error.is::<control::Owned>() => Err(error),
+            Err(error) if error.is::<Owned>() => Err(error),
             _ => Ok(()),
         }
     }

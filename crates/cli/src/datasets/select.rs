@@ -8,12 +8,12 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use cenote_dsl::name::{Name, Tail};
 use cenote_dsl::{Dataset, DslError};
-use cenote_props::{Property, Types};
+use cenote_host::Mounts;
+use cenote_listing::{Column, Item, PoolView, Raw, type_of};
+use cenote_props::Types;
+use cenote_server::Owned;
 
-use super::values::{Caches, Raw, type_of};
-use super::{Column, Item, Mounts, PoolView};
 use crate::context::Context;
-use crate::control::Owned;
 use crate::files::pool_of;
 use crate::missingpool::is_no_such_pool;
 
@@ -58,8 +58,8 @@ pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[
         let (pools, failed) = context.open_pools(&[]).await?;
         walk.failed = failed;
         for pool in pools {
-            let view = Arc::new(PoolView::new(pool, mounts.clone()).await?);
-            let name = view.pool.name().to_owned();
+            let view = Arc::new(PoolView::new(pool, mounts.clone(), crate::time::format).await?);
+            let name = view.pool().name().to_owned();
             walk.argument(&view, &name, Types::all()).await?;
         }
     }
@@ -80,11 +80,11 @@ pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[
             continue;
         }
         let pool_name = pool_of(&name);
-        let view = match views.iter().find(|view| view.pool.name() == pool_name) {
+        let view = match views.iter().find(|view| view.pool().name() == pool_name) {
             Some(view) => view.clone(),
             None => match context.open_pool(pool_name).await {
                 Ok(pool) => {
-                    let view = Arc::new(PoolView::new(pool, mounts.clone()).await?);
+                    let view = Arc::new(PoolView::new(pool, mounts.clone(), crate::time::format).await?);
                     views.push(view.clone());
                     view
                 }
@@ -120,7 +120,7 @@ impl Selection {
     }
 
     fn wants_snapshots(&self, view: &PoolView) -> bool {
-        if self.may_list_snapshots { view.lists_snapshots } else { self.types.contains(Types::SNAPSHOT) }
+        if self.may_list_snapshots { view.lists_snapshots() } else { self.types.contains(Types::SNAPSHOT) }
     }
 }
 
@@ -165,7 +165,7 @@ impl Walk<'_> {
 
     /// What an argument names, and what is below it as far as was asked for.
     async fn argument(&mut self, view: &Arc<PoolView>, name: &str, types: Types) -> Result<()> {
-        let dsl = view.pool.dsl();
+        let dsl = view.pool().dsl();
         if let Some((head, _)) = name.split_once('#') {
             let bookmarks = async {
                 let head = dsl.dataset(head).await?;
@@ -208,7 +208,7 @@ impl Walk<'_> {
 
     /// The type of a dataset or of the head of a snapshot; what cannot be read is reported.
     async fn head_kind(&mut self, view: &PoolView, dataset: &Dataset) -> Option<Types> {
-        let kind = async { type_of(view.pool.dsl().kind(dataset).await?) };
+        let kind = async { type_of(view.pool().dsl().kind(dataset).await?) };
         match kind.await {
             Ok(kind) => Some(kind),
             Err(error) => {
@@ -221,7 +221,7 @@ impl Walk<'_> {
 
     /// A head and what is below it.
     async fn down(&mut self, view: &Arc<PoolView>, top: Dataset, kind: Types) -> Result<()> {
-        let dsl = view.pool.dsl();
+        let dsl = view.pool().dsl();
         let mut pending = vec![(top, kind, 0_u64)];
         while let Some((head, kind, depth)) = pending.pop() {
             if self.selection.types.contains(kind) {
@@ -283,28 +283,11 @@ impl Walk<'_> {
     }
 
     fn add(&mut self, view: &Arc<PoolView>, dataset: Dataset, kind: Types, head_kind: Types) {
-        let name = dataset.name();
-        self.push(Item {
-            view: view.clone(),
-            name,
-            kind,
-            head_kind,
-            dataset,
-            bookmark: None,
-            caches: Caches::default(),
-        });
+        self.push(Item::of_dataset(view, dataset, kind, head_kind));
     }
 
     fn add_bookmark(&mut self, view: &Arc<PoolView>, head: &Dataset, bookmark: cenote_dsl::Bookmark) {
-        self.push(Item {
-            view: view.clone(),
-            name: bookmark.name.clone(),
-            kind: Types::BOOKMARK,
-            head_kind: Types::FILESYSTEM,
-            dataset: head.clone(),
-            bookmark: Some(bookmark),
-            caches: Caches::default(),
-        });
+        self.push(Item::of_bookmark(view, head.clone(), bookmark));
     }
 
     fn push(&mut self, item: Item) {
@@ -321,7 +304,7 @@ async fn sort(items: Vec<Item>, keys: &[SortKey]) -> Result<Vec<Item>> {
         let mut values = Vec::with_capacity(keys.len());
         for key in keys {
             values.push(match &key.column {
-                Column::Native(property) => sort_value(&item, property).await?,
+                Column::Native(property) => item.sort_value(property).await?,
                 other => other.cell(&item, true).await?.map(|cell| Raw::Text(cell.text)),
             });
         }
@@ -333,10 +316,6 @@ async fn sort(items: Vec<Item>, keys: &[SortKey]) -> Result<Vec<Item>> {
         by_keys.fold(Ordering::Equal, Ordering::then).then_with(|| by_name(a, b))
     });
     Ok(rows.into_iter().map(|(_, item)| item).collect())
-}
-
-async fn sort_value(item: &Item, property: &'static Property) -> Result<Option<Raw>> {
-    item.sort_value(property).await
 }
 
 fn compare((a, b): (&Option<Raw>, &Option<Raw>), is_descending: bool) -> Ordering {

@@ -1,17 +1,10 @@
 //! JSON in the shape of OpenZFS 2.3: objects in the order of insertion, numbers as text unless asked otherwise.
 
 use anyhow::Result;
+use cenote_listing::{Cell, Json, Source};
 use serde_json::{Map, Value, json};
 
-use crate::datasets::{Cell, Source};
 use crate::outcome::usage;
-
-/// How numbers are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Json {
-    /// Numbers as JSON's own (`--json-int`), not as text.
-    pub(crate) is_integer: bool,
-}
 
 /// How numbers stand in JSON by the flags `-j` and `--json-int`; the second makes no sense without the first.
 pub(crate) fn json_of(is_json: bool, is_integer: bool) -> Result<Json> {
@@ -19,21 +12,6 @@ pub(crate) fn json_of(is_json: bool, is_integer: bool) -> Result<Json> {
         return Err(usage("'--json-int' only works with '-j' option"));
     }
     Ok(Json { is_integer })
-}
-
-impl Json {
-    /// A number.
-    pub(crate) fn number(self, number: u64) -> Value {
-        if self.is_integer { json!(number) } else { json!(number.to_string()) }
-    }
-
-    /// A number that is known as text.
-    pub(crate) fn text(self, digits: &str) -> Value {
-        match digits.parse::<u64>() {
-            Ok(number) if self.is_integer => json!(number),
-            _ => json!(digits),
-        }
-    }
 }
 
 /// The head of every document: which command, and the version of its output.

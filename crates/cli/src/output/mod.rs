@@ -10,8 +10,9 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub(crate) use cenote_listing::Json;
 pub(crate) use cenote_props::number::{counted, nicebytes, nicenum, percent, ratio};
-pub(crate) use json::{Json, json_of, output_version, property};
+pub(crate) use json::{json_of, output_version, property};
 pub(crate) use progress::Progress;
 pub(crate) use table::{Align, Table};
 
@@ -128,6 +129,24 @@ impl Output {
         } else {
             text.to_owned()
         }
+    }
+}
+
+/// A server's answer. A terminal gets no control characters of it, colours included.
+impl cenote_server::protocol::Answer for Output {
+    fn out(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.is_terminal() {
+            true => self.out(&*escape::lines(&String::from_utf8_lossy(bytes))),
+            false => self.out(bytes),
+        }
+    }
+
+    fn err(&self, line: &str) {
+        self.err(escape::lines(line));
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.flush()
     }
 }
 

@@ -1,20 +1,7 @@
-//! What vdevs are called.
+//! Options that say what vdevs are called.
 
-use cenote_vdev::config::{VdevConfig, VdevKind};
+use cenote_listing::Names;
 use serde::{Deserialize, Serialize};
-
-/// Folders of devices that a name need not say, as OpenZFS searches them on Linux.
-const DEVICE_DIRS: [&str; 9] = [
-    "/dev/disk/by-vdev",
-    "/dev/mapper",
-    "/dev/disk/by-partlabel",
-    "/dev/disk/by-partuuid",
-    "/dev/disk/by-label",
-    "/dev/disk/by-uuid",
-    "/dev/disk/by-id",
-    "/dev/disk/by-path",
-    "/dev",
-];
 
 /// Options about names.
 #[derive(Clone, Copy, Debug, Default, clap::Args, Serialize, Deserialize)]
@@ -30,105 +17,15 @@ pub(crate) struct NameArgs {
     paths: bool,
 }
 
-/// How to name vdevs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Names {
-    is_guid: bool,
-    is_followed: bool,
-    is_full: bool,
-    /// A leaf that is missing is named by its path, not by its guid.
-    is_path_if_missing: bool,
-}
-
 impl From<NameArgs> for Names {
     fn from(args: NameArgs) -> Self {
         let has = |name| {
             std::env::var_os(name).is_some_and(|value| ["1", "YES", "yes", "ON", "on"].iter().any(|yes| value == *yes))
         };
-        Self {
-            is_guid: args.guids || has("ZPOOL_VDEV_NAME_GUID"),
-            is_followed: args.follow || has("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
-            is_full: args.paths || has("ZPOOL_VDEV_NAME_PATH"),
-            is_path_if_missing: false,
-        }
-    }
-}
-
-impl Names {
-    /// The same, where leaves that are missing keep their paths.
-    pub(crate) fn with_paths(self) -> Self {
-        Self { is_path_if_missing: true, ..self }
-    }
-
-    /// Whether a leaf that is missing is named by its guid.
-    pub(crate) fn hides_missing(self) -> bool {
-        !self.is_path_if_missing
-    }
-
-    /// The name of a vdev. `path` is where a leaf is; `is_missing` whether it was not found.
-    pub(crate) fn of(self, config: &VdevConfig, path: Option<&str>, is_missing: bool) -> String {
-        if self.is_guid || is_missing && !self.is_path_if_missing && config.kind.is_leaf() {
-            return config.guid.0.to_string();
-        }
-        let Some(path) = path else { return config.display_name() };
-        let mut path = path.to_owned();
-        if self.is_followed
-            && let Ok(real) = std::fs::canonicalize(&path)
-        {
-            path = real.to_string_lossy().into_owned();
-        }
-        if self.is_full || config.kind != VdevKind::Disk {
-            return path;
-        }
-        let short = DEVICE_DIRS.iter().find_map(|dir| path.strip_prefix(dir)?.strip_prefix('/'));
-        match short {
-            // The first partition of a disk that is ZFS's as a whole goes without saying.
-            Some(name) if config.whole_disk => without_partition(name).to_owned(),
-            Some(name) => name.to_owned(),
-            None => path,
-        }
-    }
-}
-
-/// A disk's name from its partition's: `sda1`, `nvme0n1p1`, `ata-X-part1`.
-fn without_partition(name: &str) -> &str {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if let Some((disk, number)) = name.rsplit_once("-part")
-        && is_number(number)
-    {
-        return disk;
-    }
-    if let Some((disk, number)) = name.rsplit_once('p')
-        && is_number(number)
-        && disk.ends_with(|last: char| last.is_ascii_digit())
-    {
-        return disk;
-    }
-    let disk = name.trim_end_matches(|last: char| last.is_ascii_digit());
-    let is_plain = ["sd", "hd", "vd", "xvd"].iter().any(|kind| {
-        disk.strip_prefix(kind).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_lowercase()))
-    });
-    if is_plain { disk } else { name }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without_partition;
-
-    #[test]
-    fn partitions_are_stripped_from_disks_alone() {
-        let cases = [
-            ("sda1", "sda"),
-            ("vdab12", "vdab"),
-            ("xvda1", "xvda"),
-            ("nvme0n1p1", "nvme0n1"),
-            ("ata-Disk_1-part1", "ata-Disk_1"),
-            ("wwn-0x5000", "wwn-0x5000"),
-            ("tank1", "tank1"),
-            ("loop7", "loop7"),
-        ];
-        for (partition, disk) in cases {
-            assert_eq!(without_partition(partition), disk);
-        }
+        Self::new(
+            args.guids || has("ZPOOL_VDEV_NAME_GUID"),
+            args.follow || has("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
+            args.paths || has("ZPOOL_VDEV_NAME_PATH"),
+        )
     }
 }

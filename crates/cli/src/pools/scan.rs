@@ -2,9 +2,9 @@
 
 use anyhow::Result;
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
+use cenote_listing::Facts;
 use serde_json::{Map, Value, json};
 
-use super::Facts;
 use crate::output::{Json, nicebytes, nicenum};
 use crate::time;
 

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::report::{Common, Report};
-use super::{open, values};
+use super::open;
+use super::report::Common;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
@@ -20,18 +20,18 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = open::context_of(context, &args.common);
-    let mut report = Report::new(&args.common);
+    let mut report = args.common.report();
     match open::pool(&context, &mut report, &args.source).await {
         Ok(pool) => {
             report.put("source", format!("MOS at txg {}", pool.txg()));
-            report.put("config", values::nvlist(pool.config()));
+            report.put("config", cenote_inspect::nvlist(pool.config()));
         }
         Err(error) => {
             let found = open::found_pool(&context, &args.source).await?;
             report.problem(format_args!("{error:#}"));
             if let Some(leaf) = found.newest() {
                 report.put("source", format!("label of {} at txg {}", leaf.disk.path(), leaf.txg));
-                report.put("config", values::nvlist(&leaf.config));
+                report.put("config", cenote_inspect::nvlist(&leaf.config));
             }
         }
     }

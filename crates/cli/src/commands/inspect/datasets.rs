@@ -1,20 +1,10 @@
-//! `cenote inspect datasets`, and the walk over all datasets that other inspections use.
-
-use std::collections::BTreeMap;
+//! `cenote inspect datasets`.
 
 use anyhow::Result;
-use cenote_dmu::{KeyAccess, Objset};
-use cenote_dsl::{DEPTH_MAX, Dir};
-use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::DslDatasetPhys;
-use cenote_format::ids::{ObjectId, ObjsetId};
-use cenote_spa::View;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
-use super::objects::Objects;
 use super::open;
-use super::report::{Common, Report};
+use super::report::Common;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
@@ -27,116 +17,8 @@ pub(crate) struct Args {
     pub(crate) pool: String,
 }
 
-/// A dataset as an object of the MOS.
-pub(crate) struct Found {
-    /// Its object.
-    pub(crate) object: ObjectId,
-    /// Its name; `None` where no directory leads to it.
-    pub(crate) name: Option<String>,
-    /// Its fields.
-    pub(crate) phys: DslDatasetPhys,
-}
-
-impl Found {
-    /// The name, or the object's number.
-    pub(crate) fn name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| format!("(object {})", self.object))
-    }
-}
-
-/// All datasets, around what cannot be read, in the order of their objects.
-pub(crate) async fn all(report: &mut Report, pool: &View) -> Vec<Found> {
-    let names = names(report, pool).await;
-    let mut found = Vec::new();
-    let mut objects = Objects::new(pool.mos(), ObjectId(1));
-    while let Some(next) = objects.next().await {
-        let dnode = match next {
-            Ok(dnode) => dnode,
-            Err(error) => {
-                report.problem(format_args!("MOS: {error}"));
-                continue;
-            }
-        };
-        if dnode.phys().bonus_type != DmuType::DSL_DATASET {
-            continue;
-        }
-        let what = format!("dataset object {}", dnode.id());
-        if let Some(phys) = report.take(&what, DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())) {
-            found.push(Found { object: dnode.id(), name: names.get(&dnode.id().0).cloned(), phys });
-        }
-    }
-    found
-}
-
-/// Names by object, as far as directories and lists of snapshots can be read.
-async fn names(report: &mut Report, pool: &View) -> BTreeMap<u64, String> {
-    let dsl = pool.dsl();
-    let mut names = BTreeMap::new();
-    let mut pending: Vec<(Dir, usize)> = Vec::new();
-    if let Some(root) = report.take("the root directory", dsl.root_dir().await) {
-        pending.push((root, 0));
-    }
-    while let Some((dir, depth)) = pending.pop() {
-        if depth > DEPTH_MAX {
-            report.problem(format_args!("'{}' is deeper than {DEPTH_MAX} levels", dir.name));
-            continue;
-        }
-        for (name, object) in report.take(&dir.name, dsl.children(&dir, true).await).unwrap_or_default() {
-            let full = format!("{}/{name}", dir.name);
-            match dsl.dir_object(object, full.clone()).await {
-                Ok(child) if child.phys.parent == dir.object => pending.push((child, depth + 1)),
-                Ok(_) => report.problem(format_args!("'{full}' does not name '{}' as its parent", dir.name)),
-                Err(error) => report.problem(format_args!("'{full}': {error}")),
-            }
-        }
-        let Some(Some(head)) = report.take(&dir.name, dsl.head(&dir).await) else { continue };
-        if names.insert(head.object.0, dir.name.clone()).is_some() {
-            continue;
-        }
-        for snapshot in report.take(&dir.name, dsl.snapshots(&head).await).unwrap_or_default() {
-            names.insert(snapshot.object.0, snapshot.name());
-        }
-    }
-    names
-}
-
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
-    let mut found = all(&mut report, &pool).await;
-    found.sort_by_key(|found| (found.name.is_none(), found.name.clone(), found.object));
-    let total = found.len() as u64;
-    let mut rows = Vec::new();
-    for found in found.iter().take(report.limit) {
-        rows.push(row(&mut report, &pool, found).await);
-    }
-    report.put("txg", pool.txg().0);
-    report.list_of(total, "datasets", rows);
+    cenote_inspect::datasets(&mut report, &pool).await;
     report.finish(&context)
-}
-
-async fn row(report: &mut Report, pool: &View, found: &Found) -> Value {
-    let phys = &found.phys;
-    let mut kind = None;
-    let mut objects = None;
-    if !phys.bp.is_hole() {
-        let id = ObjsetId(found.object.0);
-        let opened = Objset::open(pool.dmu().clone(), id, phys.bp, KeyAccess::Without).await;
-        if let Some(objset) = report.take(&found.name(), opened) {
-            kind = objset.phys().objset_type().map(|kind| kind.to_string());
-            let phys = objset.phys();
-            let pointers = phys.meta_dnode.blkptrs();
-            objects = Some(pointers.iter().fold(0, |sum: u64, bp| sum.saturating_add(bp.fill())));
-        }
-    }
-    json!({
-        "name": found.name(),
-        "type": kind,
-        "object": found.object.0,
-        "creation_txg": phys.creation_txg.0,
-        "referenced_bytes": phys.referenced_bytes,
-        "unique_bytes": phys.unique_bytes,
-        "objects": objects,
-        "guid": phys.guid.0,
-        "flags": format!("{:#x}", phys.flags.bits()),
-    })
 }

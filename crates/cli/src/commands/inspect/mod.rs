@@ -5,8 +5,8 @@
 //! **Need.** Someone with a pool that misbehaves, or who wants to see how one works, looks at it piece by piece: labels,
 //! roots, objects, pointers, maps. A program that gives up at the first bad block is of no use to them.
 //!
-//! **Shape.** A file for each kind of piece. Each opens what it needs and no more ([`open`]), gathers a [`report`] and
-//! prints it: text or JSON of the same tree. What cannot be read becomes a problem with its place in the report, and
+//! **Shape.** A file for each kind of piece. Each opens what it needs and no more ([`open`]), has crate `inspect` gather a report and
+//! prints it ([`report`]): text or JSON of the same tree. What cannot be read becomes a problem with its place in the report, and
 //! the command goes on behind it. `cenote zdb` is a grammar over the same functions.
 //!
 //! **Invariants.**
@@ -28,13 +28,11 @@ pub(crate) mod history;
 pub(crate) mod labels;
 mod mos;
 pub(crate) mod object;
-mod objects;
 mod open;
 pub(crate) mod report;
 pub(crate) mod spacemaps;
 mod txgs;
 pub(crate) mod uberblocks;
-mod values;
 pub(crate) mod zil;
 
 use anyhow::Result;

@@ -1,24 +1,19 @@
-//! Opening what is to be inspected, however damaged: a file, a pool's devices, a pool, an objset of it.
+//! Opening what is to be inspected, however damaged: a file, a pool's devices, a pool.
 //!
 //! An inspection only looks, so it goes where an import would not: into pools that another system has open or that were
 //! destroyed, without devices that are missing, and back to an older root where the newest does not hold. What it took
 //! to get there is said in the report.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use cenote_arc::Cache;
-use cenote_dmu::{Dmu, KeyAccess, Objset};
-use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::DslDatasetPhys;
-use cenote_format::ids::{ObjectId, ObjsetId};
+use cenote_dmu::Dmu;
+use cenote_inspect::Report;
 use cenote_spa::{FoundPool, ImportOptions, Rewind, SpaError, View, find};
 use cenote_taskq::OpenOptions;
 use cenote_vdev::leaf::{LabelReport, probe, probe_device};
-use cenote_zio::Zio;
 
-use super::report::{Common, Report};
+use super::report::{Common, Shown};
 use crate::args::Search;
 use crate::context::{Context, choose};
 use crate::files::pool_of;
@@ -31,9 +26,9 @@ pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
 }
 
 /// What most inspections begin with: the context, an empty report, and the pool as [`pool`] opens it.
-pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Result<(Context, Report, View)> {
+pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Result<(Context, Shown, View)> {
     let context = context_of(context, common);
-    let mut report = Report::new(common);
+    let mut report = common.report();
     let pool = pool(&context, &mut report, name).await?;
     Ok((context, report, pool))
 }
@@ -128,73 +123,5 @@ pub(crate) async fn found_pool(context: &Context, name: &str) -> Result<FoundPoo
 
 /// A way to the blocks of a pool that needs no more than labels.
 pub(crate) fn dmu_of_labels(context: &Context, found: &FoundPool) -> Result<Dmu> {
-    let zio = Zio::new(found.tree_of_labels()?);
-    let cache = Cache::new(context.import_options().cache_bytes);
-    Ok(Dmu::new(context.handle().clone(), zio, Arc::new(cache)))
-}
-
-/// An objset to look into.
-pub(crate) struct Target {
-    /// What it is called in messages.
-    pub(crate) name: String,
-    /// The objset. Where the key of an encrypted dataset is missing, dnodes can be read, their contents not.
-    pub(crate) objset: Objset,
-    /// Whether contents are out of reach for want of a key.
-    pub(crate) is_locked: bool,
-}
-
-/// The MOS.
-pub(crate) fn mos(pool: &View) -> Target {
-    Target { name: format!("{} MOS", pool.name()), objset: pool.mos().clone(), is_locked: false }
-}
-
-/// The objset of a dataset: by name, or by the number of its object in the MOS as `POOL/objset-NUMBER` (decimal, or
-/// hexadecimal with `0x`), which works where the tree of names is damaged. `POOL/$MOS` is the MOS.
-pub(crate) async fn target(pool: &View, name: &str) -> Result<Target> {
-    let below = name.split_once('/').map(|(_, below)| below);
-    if below == Some("$MOS") {
-        return Ok(mos(pool));
-    }
-    if let Some(number) = below.and_then(|below| below.strip_prefix("objset-")) {
-        return objset_by_number(pool, parse_number(number)?).await;
-    }
-    let name = name.strip_suffix('/').unwrap_or(name);
-    let dataset = pool.dsl().dataset(name).await?;
-    let encryption = pool.dsl().encryption(&dataset.dir).await?;
-    let Some(objset) = pool.dsl().open(&dataset).await? else { bail!("'{name}' has no contents") };
-    let is_locked = encryption.is_some_and(|encryption| !encryption.is_loaded);
-    let objset = if is_locked { objset.without_key() } else { objset };
-    Ok(Target { name: dataset.name(), objset, is_locked })
-}
-
-async fn objset_by_number(pool: &View, number: u64) -> Result<Target> {
-    if number == 0 {
-        return Ok(mos(pool));
-    }
-    let dnode = pool.mos().object(ObjectId(number)).await?;
-    if dnode.phys().bonus_type != DmuType::DSL_DATASET {
-        bail!("object {number} of the MOS is no dataset but {}", dnode.phys().object_type);
-    }
-    let phys = DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())?;
-    if phys.bp.is_hole() {
-        bail!("dataset object {number} has no contents");
-    }
-    let key = pool.dsl().loaded_key_of_dir(phys.dir).await.ok().flatten();
-    let is_locked = phys.bp.uses_crypt() && key.is_none();
-    let access = match key {
-        Some(key) => KeyAccess::Loaded(key),
-        None if is_locked => KeyAccess::Without,
-        None => KeyAccess::None,
-    };
-    let objset = Objset::open(pool.dmu().clone(), ObjsetId(number), phys.bp, access).await?;
-    Ok(Target { name: format!("{}/objset-{number}", pool.name()), objset, is_locked })
-}
-
-/// A number, decimal or with `0x`.
-pub(crate) fn parse_number(text: &str) -> Result<u64> {
-    let parsed = match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|_| crate::outcome::usage(format!("'{text}' is not a number")))
+    Ok(cenote_inspect::dmu_of_labels(context.handle(), found, context.import_options().cache_bytes)?)
 }

@@ -1,7 +1,6 @@
-//! What an inspection found: one document, printed as JSON or set as text.
+//! What an inspection found ([`Report`]), printed as JSON or set as text.
 //!
-//! A report is a tree of JSON values, and its text is a rendering of the same tree, so the two cannot say different
-//! things. Names carry the units, and the text follows them:
+//! The text is a rendering of the same tree as the JSON. Names carry the units, and the text follows them:
 //!
 //! | name ends in | text |
 //! |---|---|
@@ -9,14 +8,14 @@
 //! | `offset_bytes` | hexadecimal |
 //! | `_s` | the number, and the time where it is one |
 //!
-//! An array of plain objects is a table, an array of others a section each. Lists are bounded by `--limit`; what was cut
-//! off is counted in `NAME_left_out`, or `NAME_cut_off` says that nobody counted it.
-//!
-//! What could not be read is in `problems`, on standard error too where the report is text, and makes the exit status 1.
+//! An array of plain objects is a table, an array of others a section each. What could not be read goes to standard error where the report
+//! is text, and makes the exit status 1.
 
 use std::fmt::Write as _;
+use std::ops::{Deref, DerefMut};
 
 use anyhow::Result;
+use cenote_inspect::Report;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -25,8 +24,6 @@ use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::output::{Align, Table, nicebytes};
 
-/// Problems kept; the rest is counted.
-const PROBLEMS_MAX: usize = 1000;
 /// Columns of indentation a level.
 const INDENT: usize = 2;
 /// Characters of an array of plain values that are set on one line.
@@ -47,116 +44,53 @@ pub(crate) struct Common {
     pub(crate) limit: usize,
 }
 
-/// A report being made.
-pub(crate) struct Report {
-    /// The document.
-    pub(crate) root: Map<String, Value>,
-    problems: Vec<String>,
-    problem_count: u64,
-    /// Entries of each list at most.
-    pub(crate) limit: usize,
+impl Common {
+    /// An empty report.
+    pub(crate) fn report(&self) -> Shown {
+        Shown { report: Report::new(self.limit, crate::time::format), is_json: self.json }
+    }
+}
+
+/// A report that is printed in the end.
+pub(crate) struct Shown {
+    report: Report,
     is_json: bool,
 }
 
-impl Report {
-    /// An empty one.
-    pub(crate) fn new(common: &Common) -> Self {
-        Self { root: Map::new(), problems: Vec::new(), problem_count: 0, limit: common.limit, is_json: common.json }
-    }
+impl Deref for Shown {
+    type Target = Report;
 
-    /// Adds to the document.
-    pub(crate) fn put(&mut self, name: &str, value: impl Into<Value>) {
-        self.root.insert(name.to_owned(), value.into());
+    fn deref(&self) -> &Report {
+        &self.report
     }
+}
 
-    /// Something could not be read, or contradicts itself.
-    pub(crate) fn problem(&mut self, text: impl std::fmt::Display) {
-        self.problem_count += 1;
-        if self.problems.len() < PROBLEMS_MAX {
-            self.problems.push(text.to_string());
-        }
+impl DerefMut for Shown {
+    fn deref_mut(&mut self) -> &mut Report {
+        &mut self.report
     }
+}
 
-    /// The value of a result; an error becomes a problem, with `what` was being read in front.
-    pub(crate) fn take<T, E: std::fmt::Display>(&mut self, what: &str, result: Result<T, E>) -> Option<T> {
-        match result {
-            Ok(value) => Some(value),
-            Err(error) => {
-                self.problem(format_args!("{what}: {error:#}"));
-                None
-            }
-        }
-    }
-
-    /// Adds a list that was gathered in full.
-    pub(crate) fn list(&mut self, name: &str, items: Vec<Value>) {
-        self.list_of(items.len() as u64, name, items);
-    }
-
-    /// Adds a list of which there are `total` in all.
-    pub(crate) fn list_of(&mut self, total: u64, name: &str, mut items: Vec<Value>) {
-        cut(&mut self.root, name, &mut items, self.limit, total);
-    }
-
-    /// Adds the beginning of a list that was gathered with one entry more than the limit at most.
-    pub(crate) fn first(&mut self, name: &str, mut items: Vec<Value>) {
-        first(&mut self.root, name, &mut items, self.limit);
-    }
-
-    /// The problems so far.
-    pub(crate) fn problems(&self) -> &[String] {
-        &self.problems
-    }
-
+impl Shown {
     /// Prints the report.
-    pub(crate) fn finish(mut self, context: &Context) -> Result<Outcome> {
-        let failed = self.problem_count > 0;
+    pub(crate) fn finish(self, context: &Context) -> Result<Outcome> {
+        let report = self.report;
         if self.is_json {
-            let left_out = self.problem_count - self.problems.len() as u64;
-            self.root.insert("problems".into(), std::mem::take(&mut self.problems).into());
-            if left_out > 0 {
-                self.root.insert("problems_left_out".into(), left_out.into());
-            }
-            context.out(format!("{:#}\n", Value::Object(self.root)))?;
-            return Ok(Outcome::unless(failed));
+            context.out(format!("{:#}\n", serde_json::to_value(&report)?))?;
+            return Ok(Outcome::unless(!report.is_clean()));
         }
         let mut text = String::new();
-        render_map(&mut text, &self.root, 0);
+        render_map(&mut text, report.document(), 0);
         context.out(text)?;
-        for problem in &self.problems {
+        for problem in report.problems() {
             context.err(problem);
         }
-        let left_out = self.problem_count - self.problems.len() as u64;
+        let left_out = report.problems_left_out();
         if left_out > 0 {
             context.err(format!("... and {left_out} more problems"));
         }
-        Ok(Outcome::unless(failed))
+        Ok(Outcome::unless(!report.is_clean()))
     }
-}
-
-/// Puts `items` into `map` as `name`, cut to `limit`; `total` is how many there are in all.
-pub(crate) fn cut(map: &mut Map<String, Value>, name: &str, items: &mut Vec<Value>, limit: usize, total: u64) {
-    items.truncate(limit);
-    let left_out = total.saturating_sub(items.len() as u64);
-    map.insert(name.to_owned(), std::mem::take(items).into());
-    if left_out > 0 {
-        map.insert(format!("{name}_left_out"), left_out.into());
-    }
-}
-
-/// As [`cut`], where nobody has counted: more than `limit` items mean that there are more.
-pub(crate) fn first(map: &mut Map<String, Value>, name: &str, items: &mut Vec<Value>, limit: usize) {
-    let is_cut = items.len() > limit;
-    items.truncate(limit);
-    map.insert(name.to_owned(), std::mem::take(items).into());
-    if is_cut {
-        map.insert(format!("{name}_cut_off"), true.into());
-    }
-}
-
-/// A map from pairs, in their order.
-pub(crate) fn map<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn is_plain(value: &Value) -> bool {
@@ -348,18 +282,6 @@ mod tests {
         assert_eq!(text(&rows), "labels\n  INDEX  STATE\n      0  good\n     10  bad\n");
         let sections = json!({ "labels": [{ "config": { "txg": 4 } }], "holes": [], "ids": [1, 2] });
         assert_eq!(text(&sections), "label 0\n  config\n    txg  4\nholes  none\nids    1 2\n");
-    }
-
-    #[test]
-    fn what_is_cut_off_is_counted() {
-        let mut map = Map::new();
-        cut(&mut map, "entries", &mut vec![json!(1), json!(2), json!(3)], 2, 9);
-        first(&mut map, "more", &mut vec![json!(1), json!(2)], 1);
-        first(&mut map, "all", &mut vec![json!(1)], 1);
-        let want = json!({
-            "entries": [1, 2], "entries_left_out": 7, "more": [1], "more_cut_off": true, "all": [1],
-        });
-        assert_eq!(Value::Object(map), want);
     }
 
     #[test]

@@ -1,18 +1,11 @@
 //! `cenote inspect spacemaps`.
 
 use anyhow::Result;
-use cenote_dmu::Zap;
-use cenote_format::dsl::pool_directory;
-use cenote_format::ids::ObjectId;
-use cenote_format::spacemap::SpaceMapPhys;
-use cenote_metaslab::{MetaslabSpace, VdevSpace, class_fragmentation};
-use cenote_spa::View;
+use cenote_inspect::{InspectError, SpaceMaps};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
-use super::object::{each_entry, space_map_entries};
-use super::report::{Common, Report, cut, first, map};
-use super::{open, values};
+use super::open;
+use super::report::Common;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
 
@@ -38,141 +31,16 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (context, mut report, pool) = open::opened(context, &args.common, &args.pool).await?;
-    let space = pool.space().await?;
-    for problem in &space.problems {
-        report.problem(problem);
+    let entries = args.entries.as_deref().map(metaslab).transpose()?;
+    let wanted = SpaceMaps { histograms: args.verbose, entries, vdev: args.vdev, metaslabs: args.metaslabs };
+    match cenote_inspect::spacemaps(&mut report, &pool, &wanted).await {
+        Err(InspectError::NotThere(what)) => return Err(usage(what)),
+        found => found?,
     }
-    if let Some(wanted) = &args.entries {
-        let parsed = wanted
-            .split_once(':')
-            .and_then(|(vdev, metaslab)| Some((vdev.parse::<u32>().ok()?, metaslab.parse::<usize>().ok()?)));
-        let Some((vdev, metaslab)) = parsed else { return Err(usage(format!("'{wanted}' is not VDEV:METASLAB"))) };
-        let vdev = space.vdevs.iter().find(|space| space.maps.vdev.0 == vdev);
-        let Some(found) = vdev.and_then(|vdev| Some((vdev, vdev.metaslabs.get(metaslab)?))) else {
-            return Err(usage(format!("the pool has no metaslab {wanted}")));
-        };
-        entries(&mut report, &pool, found.0, metaslab, found.1).await;
-        return report.finish(&context);
-    }
-    let mut vdevs = Vec::new();
-    for vdev in space.vdevs.iter().filter(|vdev| args.vdev.is_none_or(|wanted| wanted == vdev.maps.vdev.0)) {
-        vdevs.push(shown(vdev, &args));
-    }
-    let figures = space.figures();
-    report.put("txg", pool.txg().0);
-    report.put("size_bytes", figures.size_bytes);
-    report.put("allocated_bytes", figures.allocated_bytes);
-    report.put("free_bytes", figures.free_bytes());
-    report.put("vdevs", vdevs);
-    logs(&mut report, &pool).await;
     report.finish(&context)
 }
 
-fn shown(vdev: &VdevSpace, args: &Args) -> Value {
-    let (maps, figures) = (&vdev.maps, vdev.figures());
-    let mut shown = map([
-        ("vdev", maps.vdev.0.into()),
-        ("class", format!("{:?}", maps.class).to_lowercase().into()),
-        ("ashift", maps.ashift.into()),
-        ("asize_bytes", maps.asize_bytes.into()),
-        ("metaslab_bytes", 1_u64.checked_shl(maps.metaslab_shift).into()),
-        ("metaslab_count", maps.metaslab_count().into()),
-        ("metaslab_array", maps.metaslab_array.0.into()),
-        ("unflushed_txgs_object", maps.unflushed_txgs.map(|object| object.0).into()),
-        ("checkpoint_map_object", maps.checkpoint_map.map(|object| object.0).into()),
-        ("allocated_bytes", figures.allocated_bytes.into()),
-        ("free_bytes", figures.free_bytes().into()),
-        ("checkpoint_bytes", figures.checkpoint_bytes.into()),
-        ("segment_count", vdev.allocated.iter().count().into()),
-        ("fragmentation_percent", class_fragmentation(std::iter::once(vdev)).into()),
-    ]);
-    let chosen = |index: &usize| args.metaslabs.is_empty() || args.metaslabs.contains(index);
-    let all: Vec<_> = vdev.metaslabs.iter().enumerate().filter(|(index, _)| chosen(index)).collect();
-    let mut rows: Vec<Value> = all
-        .iter()
-        .take(args.common.limit)
-        .map(|(index, metaslab)| {
-            let range = maps.metaslab_range(*index as u64);
-            let mut row = map([
-                ("metaslab", (*index).into()),
-                ("offset_bytes", range.start.into()),
-                ("object", metaslab.object.0.into()),
-                ("allocated_bytes", metaslab.allocated_bytes.into()),
-                ("free_bytes", (range.end - range.start).saturating_sub(metaslab.allocated_bytes).into()),
-                ("map_bytes", metaslab.length_bytes.into()),
-                ("map_allocated_bytes", metaslab.recorded_allocated_bytes.into()),
-                ("unflushed_txg", metaslab.unflushed_txg.0.into()),
-            ]);
-            if let Some(histogram) = metaslab.histogram.as_ref().filter(|_| args.verbose) {
-                row.insert("histogram".into(), buckets(histogram, maps.ashift).into());
-            }
-            Value::Object(row)
-        })
-        .collect();
-    let total = all.len() as u64;
-    cut(&mut shown, "metaslabs", &mut rows, args.common.limit, total);
-    Value::Object(shown)
-}
-
-/// The buckets of a histogram that are not empty: `SHIFT:COUNT`, where runs are of `2^SHIFT` bytes and more.
-fn buckets(histogram: &[u64], ashift: u32) -> String {
-    let used = histogram.iter().enumerate().filter(|(_, count)| **count > 0);
-    used.map(|(bucket, count)| format!("{}:{count}", bucket as u32 + ashift)).collect::<Vec<_>>().join(" ")
-}
-
-async fn logs(report: &mut Report, pool: &View) {
-    let found = pool.directory_object(pool_directory::LOG_SPACEMAP_ZAP).await;
-    let Some(Some(dnode)) = report.take("log space maps", found) else { return };
-    let Some(zap) = report.take("log space maps", Zap::open(dnode).await) else { return };
-    let (mut logs, limit) = (Vec::new(), report.limit);
-    let mut count = 0_u64;
-    each_entry(report, &zap, |entry| {
-        count += 1;
-        if logs.len() < limit {
-            logs.push((cenote_format::zap::int_key(entry.name()), entry.value.as_u64().unwrap_or(0)));
-        }
-        true
-    })
-    .await;
-    logs.sort_unstable();
-    let mut rows = Vec::new();
-    for (txg, object) in logs {
-        let mut row = map([("txg", txg.into()), ("object", object.into())]);
-        if let Some(dnode) = report.take("log space map", pool.mos().object(ObjectId(object)).await)
-            && let Some(phys) =
-                report.take("log space map", SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order()))
-        {
-            row.insert("map_bytes".into(), phys.length_bytes.into());
-            row.insert("allocated_bytes".into(), phys.allocated_bytes.into());
-        }
-        rows.push(Value::Object(row));
-    }
-    report.list_of(count, "logs", rows);
-}
-
-async fn entries(report: &mut Report, pool: &View, vdev: &VdevSpace, index: usize, metaslab: &MetaslabSpace) {
-    let range = vdev.maps.metaslab_range(index as u64);
-    report.put("vdev", vdev.maps.vdev.0);
-    report.put("metaslab", index);
-    report.put("start_offset_bytes", range.start);
-    report.put("end_offset_bytes", range.end);
-    report.put("unit_bytes", 1_u64.checked_shl(vdev.maps.ashift));
-    report.put("object", metaslab.object.0);
-    if metaslab.object.0 == 0 {
-        return;
-    }
-    let Some(dnode) = report.take("space map", pool.mos().object(metaslab.object).await) else { return };
-    let Some(phys) = report.take("space map", SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order())) else {
-        return;
-    };
-    let mut shown = Map::new();
-    let mut rows = space_map_entries(report, &dnode, &phys).await;
-    first(&mut shown, "entries", &mut rows, report.limit);
-    report.put("map_bytes", phys.length_bytes);
-    report.put("byte_order", values::order(dnode.byte_order()));
-    report.root.append(&mut shown);
-    report.put(
-        "histogram",
-        phys.histogram.map_or_else(|| json!(null), |histogram| buckets(&histogram, vdev.maps.ashift).into()),
-    );
+fn metaslab(text: &str) -> Result<(u32, usize)> {
+    let parsed = text.split_once(':').and_then(|(vdev, metaslab)| Some((vdev.parse().ok()?, metaslab.parse().ok()?)));
+    parsed.ok_or_else(|| usage(format!("'{text}' is not VDEV:METASLAB")))
 }

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use cenote_metaslab::{Flushed, MetaslabWork};
+use cenote_metaslab::Flushed;
 use cenote_spa::{Phase, TxgRecord};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use super::open;
-use super::report::{Common, Report};
+use super::report::Common;
 use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::output::{Align, Table, nicebytes};
@@ -41,14 +40,14 @@ pub(crate) struct Args {
     pool: String,
 }
 
-/// Phases with the names of their columns and of their values in JSON.
-const PHASES: [(Phase, &str, &str); 6] = [
-    (Phase::Datasets, "DATASETS", "datasets_ns"),
-    (Phase::FirstPass, "PASS1", "first_pass_ns"),
-    (Phase::Space, "SPACE", "space_ns"),
-    (Phase::LaterPasses, "LATER", "later_passes_ns"),
-    (Phase::Flush, "FLUSH", "flush_ns"),
-    (Phase::Commit, "COMMIT", "commit_ns"),
+/// Phases with the names of their columns.
+const PHASES: [(Phase, &str); 6] = [
+    (Phase::Datasets, "DATASETS"),
+    (Phase::FirstPass, "PASS1"),
+    (Phase::Space, "SPACE"),
+    (Phase::LaterPasses, "LATER"),
+    (Phase::Flush, "FLUSH"),
+    (Phase::Commit, "COMMIT"),
 ];
 
 /// Columns before the phases.
@@ -91,61 +90,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     context.check_served(&args.pool)?;
     let records = pool.history();
     if args.common.json {
-        let mut report = Report::new(&args.common);
+        let mut report = args.common.report();
         report.put("pool", pool.name());
-        report.list("txgs", records.iter().map(|record| object(record, args.verbose)).collect());
+        cenote_inspect::txgs(&mut report, &records, args.verbose);
         return report.finish(context);
     }
     context.out(text(&records, &args))?;
     Ok(Outcome::Good)
-}
-
-fn object(record: &TxgRecord, is_verbose: bool) -> Value {
-    let space = &record.space;
-    let mut row = json!({
-        "txg": record.txg.0,
-        "dirty_bytes": record.dirty_bytes,
-        "is_change": record.is_change,
-        "passes": record.passes,
-        "wait_ns": nanoseconds(record.waited),
-        "sync_ns": nanoseconds(record.took),
-        "serial_ns": nanoseconds(record.serial),
-        "allocated_bytes": space.allocated_bytes,
-        "freed_bytes": space.freed_bytes,
-        "metaslabs_allocated_from": space.allocated_from,
-        "metaslabs_loaded": space.loaded,
-        "metaslabs_unloaded": space.unloaded,
-        "metaslabs_flushed": space.flushed,
-        "metaslabs_condensed": space.condensed,
-        "map_bytes": space.map_bytes,
-        "log_bytes": space.log_bytes,
-        "logs": space.logs,
-        "logs_retired": space.retired,
-        "log_blocks": space.log_blocks,
-    });
-    for (phase, _, name) in PHASES {
-        row[name] = nanoseconds(record.phase(phase)).into();
-    }
-    if is_verbose {
-        row["metaslabs"] = space.metaslabs.iter().map(metaslab_object).collect();
-        row["metaslabs_left_out"] = space.metaslabs_left_out.into();
-    }
-    row
-}
-
-fn metaslab_object(work: &MetaslabWork) -> Value {
-    json!({
-        "vdev": work.metaslab.vdev.0,
-        "metaslab": work.metaslab.index,
-        "allocated_bytes": work.allocated_bytes,
-        "freed_bytes": work.freed_bytes,
-        "map_bytes": work.map_bytes,
-        "log_bytes": work.log_bytes,
-        "is_loaded": work.is_loaded,
-        "is_unloaded": work.is_unloaded,
-        "is_flushed": work.flushed.is_some(),
-        "is_condensed": work.flushed == Some(Flushed::Condensed),
-    })
 }
 
 fn bytes(bytes: u64, is_exact: bool) -> String {
@@ -161,7 +112,7 @@ fn time_cells(record: &TxgRecord, is_exact: bool) -> Vec<String> {
         time(record.took, is_exact),
         time(record.serial, is_exact),
     ];
-    row.extend(PHASES.map(|(phase, ..)| time(record.phase(phase), is_exact)));
+    row.extend(PHASES.map(|(phase, _)| time(record.phase(phase), is_exact)));
     row
 }
 
@@ -225,7 +176,7 @@ fn text(records: &[TxgRecord], args: &Args) -> String {
         return table([], records.iter().map(|record| row(record, &cells(record)))).text(true);
     }
     let times = records.iter().map(|record| row(record, &[time_cells(record, is_exact)]));
-    let times = table(TIME_COLUMNS.into_iter().chain(PHASES.map(|(_, column, _)| column)), times);
+    let times = table(TIME_COLUMNS.into_iter().chain(PHASES.map(|(_, column)| column)), times);
     let space = table(SPACE_COLUMNS, records.iter().map(|record| row(record, &[space_cells(record, is_exact)])));
     let mut text = format!("{}\n{}", times.text(false), space.text(false));
     if args.verbose {
@@ -237,7 +188,7 @@ fn text(records: &[TxgRecord], args: &Args) -> String {
 #[cfg(test)]
 mod tests {
     use cenote_format::ids::{Txg, VdevId};
-    use cenote_metaslab::{MetaslabId, TxgWork};
+    use cenote_metaslab::{MetaslabId, MetaslabWork, TxgWork};
 
     use super::*;
 
@@ -317,17 +268,5 @@ mod tests {
         let people = text(&records, &args(&["-v"]));
         assert_eq!(people.lines().count(), 10, "{people}");
         assert!(people.starts_with(&text(&records, &args(&[]))) && people.contains("loaded,condensed\n"), "{people}");
-    }
-
-    #[test]
-    fn json_has_all_of_it() {
-        let short = object(&record(), false);
-        assert_eq!(short["flush_ns"], 500_000);
-        assert_eq!((&short["logs_retired"], &short["log_blocks"]), (&json!(10), &json!(12)));
-        assert!(short.get("metaslabs").is_none());
-        let long = object(&record(), true);
-        assert_eq!((&long["metaslabs_left_out"], &long["metaslabs"][0]["metaslab"]), (&json!(36), &json!(7)));
-        assert_eq!(long["metaslabs"][0]["is_condensed"], true);
-        assert_eq!(long["metaslabs"][1]["is_flushed"], false);
     }
 }

@@ -1,6 +1,7 @@
 //! `zfs get`: properties of datasets, and where they come from.
 
 use anyhow::Result;
+use cenote_listing::{Cell, Column, Item};
 use cenote_props::Types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::list::user_columns;
 use super::listing::Listing;
 use crate::context::Context;
-use crate::datasets::{Cell, Column, Item, Selection, parse_columns, parse_types, select};
+use crate::datasets::{Selection, parse_columns, parse_types, select};
 use crate::outcome::Outcome;
 use crate::output::{output_version, property};
 use crate::properties::{Field, GetTable, check_sources, parse_fields};

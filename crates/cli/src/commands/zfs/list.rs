@@ -1,6 +1,7 @@
 //! `zfs list`: datasets and some of their properties.
 
 use anyhow::Result;
+use cenote_listing::{Column, Item};
 use cenote_props::Types;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -8,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::listing::Listing;
 use crate::args::SortKeys;
 use crate::context::Context;
-use crate::datasets::{Column, Selection, SortKey, parse_columns, parse_types, select};
+use crate::datasets::{Selection, SortKey, parse_columns, parse_types, select};
 use crate::outcome::{Outcome, usage};
 use crate::output::{Align, Table, output_version, property};
 
@@ -107,7 +108,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 }
 
 /// What `all` means for these: the name, every property of the table that is not hidden, the user properties they have.
-async fn all(items: &[crate::datasets::Item]) -> Result<Vec<Column>> {
+async fn all(items: &[Item]) -> Result<Vec<Column>> {
     let name = cenote_props::dataset::find("name");
     let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
     let mut columns: Vec<Column> = name.into_iter().chain(visible).map(Column::Native).collect();
@@ -116,7 +117,7 @@ async fn all(items: &[crate::datasets::Item]) -> Result<Vec<Column>> {
 }
 
 /// The user properties that these have, in the order in which they are met.
-pub(super) async fn user_columns(items: &[crate::datasets::Item]) -> Result<Vec<Column>> {
+pub(super) async fn user_columns(items: &[Item]) -> Result<Vec<Column>> {
     let mut columns = Vec::new();
     for item in items {
         for name in item.user_properties().await? {

@@ -10,19 +10,20 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_fuse::{Layout, MountHandle, MountOptions};
+use cenote_host::Mounts;
+use cenote_listing::{Column, Item};
 use cenote_props::Types;
+use cenote_server::{ending, signals};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::background::{GoesOn, Going};
 use crate::commands::mount::parse_options;
 use crate::context::Context;
-use crate::datasets::{Column, Item, Mounts, Selection, select};
-use crate::ending;
+use crate::datasets::{Selection, select};
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::output::output_version;
-use crate::signals;
 use cenote_host::device_paths;
 
 /// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
@@ -166,7 +167,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     context.err(format!("{} mounted read-only; {}", described(&mounts), args.goes_on.end("unmount")));
     going.ready(&context)?;
     let mounts: Vec<_> = mounts.into_iter().map(|(_, mount)| mount).collect();
-    ending::wait_for(&context, &mounts, signals).await?;
+    ending::wait_for(context.handle(), &context, &mounts, signals).await?;
     Ok(Outcome::unless(failed))
 }
 

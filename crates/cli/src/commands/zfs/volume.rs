@@ -3,8 +3,8 @@
 use anyhow::{Result, anyhow};
 use cenote_admin::{Resize, set_reserved};
 
-use crate::volumes::OpenVolumes;
 use crate::writing::Writing;
+use cenote_server::OpenVolumes;
 
 /// Gives a volume that clients may be writing another size: it changes in an open txg, like all that they change. Space is
 /// reserved before it grows, and no longer reserved after it has shrunk; if the process ends in between, more is reserved than needed.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
+use cenote_listing::Names;
 use cenote_spa::{AddOptions, SpaError};
 use cenote_taskq::Class;
 use cenote_vdev::config::{VdevConfig, VdevKind};
@@ -13,7 +14,7 @@ use crate::context::Context;
 use crate::made::Made;
 use crate::newpool::parse_ashift;
 use crate::outcome::{Outcome, usage};
-use crate::pools::{NameArgs, Names};
+use crate::pools::NameArgs;
 use crate::writing::{Writing, line};
 use cenote_host::CacheFile;
 use cenote_host::inuse::refuse_used;

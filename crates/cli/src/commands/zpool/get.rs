@@ -1,16 +1,15 @@
 //! `zpool get`: properties of pools.
 
 use anyhow::{Result, bail};
+use cenote_listing::{Column as DatasetColumn, Values, all_columns};
+use cenote_server::Owned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
-use crate::control::Owned;
-use crate::datasets::Column as DatasetColumn;
 use crate::outcome::{Outcome, usage};
 use crate::output::{output_version, property};
-use crate::pools::properties::{Values, all, parse_columns};
-use crate::pools::{Facts, JsonArgs};
+use crate::pools::{JsonArgs, facts, parse_columns};
 use crate::properties::{Field, GetTable, parse_fields};
 
 /// Show properties of pools.
@@ -44,7 +43,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some((first, rest)) = args.pools.split_first() {
         for name in &args.pools {
             match context.open_pool(name).await {
-                Ok(pool) => views.push(Facts::of(context, pool)),
+                Ok(pool) => views.push(facts(context, pool)),
                 Err(error) if crate::missingpool::is_no_such_pool(&error) => {
                     if name != first && views.len() == 1 {
                         bail!("not supported yet: properties of vdevs ('{}')", rest.join("', '"));
@@ -64,11 +63,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.pools.is_empty() {
         let (pools, is_failed) = context.open_pools(&[]).await?;
         failed = is_failed;
-        views.extend(pools.into_iter().map(|pool| Facts::of(context, pool)));
+        views.extend(pools.into_iter().map(|pool| facts(context, pool)));
     }
     let columns = match asked {
         Some(columns) => columns,
-        None => all(&views).await?,
+        None => all_columns(&views).await?,
     };
     let mut table = GetTable::new(fields);
     for view in &views {

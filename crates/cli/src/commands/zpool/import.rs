@@ -10,18 +10,17 @@ use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Txg;
+use cenote_listing::{DEDUP, Facts, LOGS, Names, SPECIAL, Tree, Vdev, found_tree};
+use cenote_server::protocol;
 use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, device_condition};
 use serde::{Deserialize, Serialize};
 
 use super::status::width;
 use crate::args::Search;
 use crate::context::Context;
-use crate::control;
 use crate::outcome::{Outcome, usage};
 use crate::output::escape::one_line;
 use crate::pools::advice::{self, ImportAdvice};
-use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev, found_tree};
-use crate::pools::{Facts, Names};
 use cenote_host::device_paths;
 use cenote_host::{CacheFile, Entry};
 
@@ -120,7 +119,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return import_one(&context, &args, found).await;
     }
     // What is imported is not there to be imported.
-    let served = control::servers();
+    let served = protocol::servers();
     let is_served = |pool: &FoundPool| served.iter().any(|(_, who)| who.guid == pool.guid.0);
     found.retain(|pool| !noted.values().any(|entry| entry.guid == pool.guid.0) && !is_served(pool));
     found.sort_by(|a, b| (a.name(), a.guid).cmp(&(b.name(), b.guid)));

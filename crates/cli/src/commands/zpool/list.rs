@@ -1,16 +1,17 @@
 //! `zpool list`: pools and their space.
 
 use anyhow::Result;
+use cenote_listing::{
+    Cell, Column as DatasetColumn, DEDUP, Facts, LOGS, Names, PoolColumn as Column, SPECIAL, Source, Tree, Values,
+    Vdev, all_columns,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::context::Context;
-use crate::datasets::{Cell, Column as DatasetColumn, Source};
 use crate::outcome::Outcome;
 use crate::output::{Align, Json, Table, nicenum, output_version, percent, property};
-use crate::pools::properties::{Column, Values, all, parse_columns};
-use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev};
-use crate::pools::{Facts, JsonArgs, NameArgs, Names};
+use crate::pools::{JsonArgs, NameArgs, facts, parse_columns};
 use crate::time;
 
 /// What is shown where nothing else is asked for.
@@ -52,12 +53,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     super::refuse_interval(&args.pools)?;
     let columns = parse_columns(&args.columns)?;
     let (pools, mut failed) = context.open_pools(&args.pools).await?;
-    let views: Vec<Facts> = pools.into_iter().map(|pool| Facts::of(context, pool)).collect();
+    let views: Vec<Facts> = pools.into_iter().map(|pool| facts(context, pool)).collect();
     let columns = match columns {
         Some(columns) => columns,
         None => {
             let name = cenote_props::pool::find("name").map(Column::Native);
-            name.into_iter().chain(all(&views).await?).collect()
+            name.into_iter().chain(all_columns(&views).await?).collect()
         }
     };
     let names = Names::from(args.names);

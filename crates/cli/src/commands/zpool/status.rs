@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use cenote_format::ids::Guid;
+use cenote_listing::{DEDUP, Facts, LOGS, Names, SPECIAL, Tree, Vdev, places};
 use cenote_spa::{Condition, View, condition_with};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -14,8 +15,7 @@ use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::output::{Json, nicebytes, nicenum, output_version};
 use crate::pools::activity::{Activity, Kind, activities};
-use crate::pools::vdevs::{DEDUP, LOGS, SPECIAL, Tree, Vdev};
-use crate::pools::{Facts, JsonArgs, NameArgs, Names, advice, errors, scan};
+use crate::pools::{JsonArgs, NameArgs, advice, facts, scan};
 use crate::time;
 
 /// Where OpenZFS explains its messages.
@@ -105,7 +105,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
     for pool in &pools {
         look(context, pool, Names::from(args.names)).await;
-        let view = Facts::of(context, pool.clone());
+        let view = facts(context, pool.clone());
         let report = Report { args: &args, view: &view, names: Names::from(args.names) };
         let condition = condition_with(pool, &view.devices()).await.unwrap_or_else(|error| {
             context.err(error.to_string());
@@ -166,7 +166,7 @@ struct Report<'a> {
 /// Reads what a report reads, so that errors which that meets are counted before the condition is judged. Those that end it are the
 /// report's to tell.
 async fn look(context: &Context, pool: &View, names: Names) {
-    let view = Facts::of(context, pool.clone());
+    let view = facts(context, pool.clone());
     let _ = (scan::text(&view).await, view.tree(names).await, pool.logged_errors().await);
 }
 
@@ -195,7 +195,7 @@ impl Report<'_> {
             }
             _ => {
                 text.push_str("errors: Permanent errors have been detected in the following files:\n\n");
-                for place in errors::places(pool, &errors).await? {
+                for place in places(pool, &errors).await {
                     let _ = writeln!(text, "{:7} {place}", "");
                 }
             }
@@ -306,7 +306,7 @@ impl Report<'_> {
         let errors = pool.logged_errors().await?;
         object.insert("error_count".into(), json.number(errors.len() as u64));
         if self.args.verbose && !errors.is_empty() {
-            object.insert("errlist".into(), json!(errors::places(pool, &errors).await?));
+            object.insert("errlist".into(), json!(places(pool, &errors).await));
         }
         Ok(object)
     }

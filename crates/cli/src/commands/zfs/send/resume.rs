@@ -5,6 +5,7 @@ use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::dsl::dataset_field;
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_send::print_nvlist;
+use cenote_send::receiver::receive_resume_token;
 use cenote_send::sender::{Base, ResumePoint, ResumeToken, Saved, SendFlags, SendRequest, SenderError};
 use cenote_spa::View;
 
@@ -13,7 +14,6 @@ use super::job::{Job, failed};
 use super::one::is_complete;
 use super::report::{say, stream_line, total_line};
 use crate::context::Context;
-use crate::datasets::receive_resume_token;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, ResumeError, causes};
 

@@ -1,0 +1,94 @@
+//! Pools, the vdevs that they are made of, and values of their properties.
+//!
+//! [`Facts`] is an open pool and what is computed once for it; [`Values`] its properties. [`Tree`] is the tree of vdevs: names, classes,
+//! states and figures in one structure, which each command lays out.
+//!
+//! **Differences to OpenZFS** that are meant: space is always that of all maps and logs together (a read-only import of
+//! OpenZFS leaves the logs out); a vdev's path is where it was found; error counts are those of this process, or of the server
+//! that has the pool; a leaf that has missed txgs, and what is above it, is DEGRADED and not ONLINE, since nothing resilvers it.
+
+mod errors;
+mod features;
+mod names;
+mod properties;
+mod vdevs;
+
+use std::sync::OnceLock;
+
+use cenote_metaslab::PoolSpace;
+use cenote_spa::View;
+use cenote_vdev::tree::VdevStatus;
+use serde_json::{Map, Value, json};
+
+use crate::Json;
+use crate::error::Result;
+
+pub use errors::places;
+pub use names::Names;
+pub use properties::{Column as PoolColumn, Values, all_columns};
+pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev, found_tree};
+
+/// An open pool.
+pub struct Facts {
+    /// The pool.
+    pub pool: View,
+    space: OnceLock<PoolSpace>,
+    /// The health of its devices as the server knows it that writes the pool.
+    devices: Option<VdevStatus>,
+}
+
+impl Facts {
+    /// A pool of which no process knows more.
+    pub fn new(pool: View) -> Self {
+        Self { pool, space: OnceLock::new(), devices: None }
+    }
+
+    /// With the health of its devices as the process knows it that writes the pool.
+    pub fn with_devices(pool: View, devices: Option<VdevStatus>) -> Self {
+        Self { devices, ..Self::new(pool) }
+    }
+
+    /// The health of its devices.
+    pub fn devices(&self) -> VdevStatus {
+        self.devices.clone().unwrap_or_else(|| self.pool.tree().status())
+    }
+
+    /// The pool's space. Reads the space maps, the first time.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn space(&self) -> Result<&PoolSpace> {
+        if self.space.get().is_none() {
+            let space = self.pool.space().await?;
+            let _ = self.space.set(space);
+        }
+        Ok(self.space.get_or_init(PoolSpace::default))
+    }
+
+    /// The state that is shown for all of it.
+    pub fn state(&self) -> &'static str {
+        self.devices().state.name()
+    }
+
+    /// The head of its object in JSON.
+    pub fn json(&self, json: Json, has_type: bool) -> Map<String, Value> {
+        const POOL_VERSION: &str = "5000";
+        const FILESYSTEM_VERSION: &str = "5";
+        let mut map = Map::new();
+        map.insert("name".into(), json!(self.pool.name()));
+        if has_type {
+            map.insert("type".into(), json!("POOL"));
+        }
+        map.insert("state".into(), json!(self.state()));
+        map.insert("pool_guid".into(), json.number(self.pool.guid().0));
+        map.insert("txg".into(), json.number(self.pool.txg().0));
+        map.insert("spa_version".into(), json.text(POOL_VERSION));
+        map.insert("zpl_version".into(), json.text(FILESYSTEM_VERSION));
+        map
+    }
+
+    /// By what a pool's object is found in JSON.
+    pub fn key(&self, is_guid: bool) -> String {
+        if is_guid { self.pool.guid().0.to_string() } else { self.pool.name().to_owned() }
+    }
+}

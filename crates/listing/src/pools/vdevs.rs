@@ -1,0 +1,441 @@
+//! The tree of vdevs that is shown.
+
+use crate::error::Result;
+use cenote_format::ids::{Guid, VdevId};
+use cenote_metaslab::class_fragmentation;
+use cenote_spa::{FoundPool, View};
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::fault::ErrorTotals;
+use cenote_vdev::layout::draid::{self, Draid};
+use cenote_vdev::tree::{CoarseSectors, VdevState, VdevStatus};
+use cenote_vdev::txgs::TxgSet;
+use serde_json::{Map, Value, json};
+
+use super::{Facts, Names};
+use crate::Json;
+
+/// Bytes of a device that are labels and boot block, and not the vdev's.
+const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
+/// A leaf's size is a multiple of a label's.
+const LABEL_ALIGNMENT: u64 = 256 << 10;
+
+/// Why a vdev is as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// Its device was not found.
+    CannotOpen,
+    /// Too many of its children cannot be used.
+    NoReplicas,
+    /// It was faulted by the administrator.
+    External,
+    /// Nothing that was found describes it.
+    Missing,
+    /// It is a spare in use.
+    Spared,
+    /// Its device's sectors are larger than its vdev's.
+    Sectors(CoarseSectors),
+}
+
+impl Reason {
+    /// In words.
+    pub fn text(self) -> String {
+        let words = match self {
+            Self::CannotOpen => "cannot open",
+            Self::NoReplicas => "insufficient replicas",
+            Self::External => "external device fault",
+            Self::Missing => "missing device",
+            Self::Spared => "currently in use",
+            Self::Sectors(sectors) => return format!("cannot open: {sectors}"),
+        };
+        words.to_owned()
+    }
+
+    /// In JSON.
+    const fn word(self) -> &'static str {
+        match self {
+            Self::CannotOpen => "OPEN_FAILED",
+            Self::NoReplicas => "NO_REPLICAS",
+            Self::External => "EXTERNAL",
+            Self::Missing => "BAD_GUID_SUM",
+            Self::Spared => "SPARED",
+            // OpenZFS's own.
+            Self::Sectors(_) => "BAD_LABEL",
+        }
+    }
+}
+
+/// Sizes of a vdev, as far as it has them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    /// Bytes of its metaslabs.
+    pub space: u64,
+    /// Bytes allocated.
+    pub allocated: u64,
+    /// Of those, what only the checkpoint holds.
+    pub checkpoint: u64,
+    /// The same space as datasets count it.
+    pub deflated: u64,
+    /// Bytes that it would gain if it took all of its devices.
+    pub expandable: u64,
+    /// Bytes that a device in its place must have.
+    pub replacement: u64,
+    /// Bytes of its device.
+    pub device: u64,
+    /// Fragmentation of its free space in per cent.
+    pub fragmentation: Option<u64>,
+}
+
+/// A vdev.
+#[derive(Clone, Debug)]
+pub struct Vdev {
+    /// What it is called here.
+    pub name: String,
+    /// Its type's name in the configuration.
+    pub kind: &'static str,
+    /// Its guid.
+    pub guid: Guid,
+    /// Where a leaf was found, else where it was last.
+    pub path: Option<String>,
+    /// Its physical path, as the configuration has it.
+    pub phys_path: Option<String>,
+    /// Its device id, as the configuration has it.
+    pub devid: Option<String>,
+    /// Its allocation class, or what else it is for.
+    pub class: &'static str,
+    /// What is shown as its state.
+    pub state: &'static str,
+    /// Why it is so.
+    pub reason: Option<Reason>,
+    /// The txgs that a leaf has missed, or that too many of a top-level vdev's children have; empty unless it is readable.
+    pub missed: TxgSet,
+    /// It was not found at import; it was here.
+    pub was: Option<String>,
+    /// Errors since the pool was opened.
+    pub errors: ErrorTotals,
+    /// It is being removed.
+    pub is_removing: bool,
+    /// Space is handed out of it.
+    pub is_allocating: bool,
+    /// Its sizes.
+    pub sizes: Sizes,
+    /// What it consists of.
+    pub children: Vec<Vdev>,
+    /// A hole, or a removed vdev: not shown.
+    pub is_placeholder: bool,
+    /// A hot spare in the list of spares.
+    pub is_listed_spare: bool,
+}
+
+/// All that is shown of a pool's devices.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// The pool itself.
+    pub root: Vdev,
+    /// Cache devices.
+    pub caches: Vec<Vdev>,
+    /// Hot spares.
+    pub spares: Vec<Vdev>,
+}
+
+/// The classes that are listed apart, in an order of their own in each command: for tables of deduplicated blocks.
+pub const DEDUP: &str = "dedup";
+/// For blocks of metadata and small ones.
+pub const SPECIAL: &str = "special";
+/// For intent logs.
+pub const LOGS: &str = "logs";
+
+impl Vdev {
+    /// The class under whose heading it is listed; `None` for what is listed first.
+    pub fn heading(&self) -> Option<&'static str> {
+        match self.class {
+            "log" => Some(LOGS),
+            SPECIAL => Some(SPECIAL),
+            DEDUP => Some(DEDUP),
+            _ => None,
+        }
+    }
+
+    /// Whether something is wrong with it or below it.
+    pub fn is_unhealthy(&self) -> bool {
+        let has_errors = self.errors.read + self.errors.write + self.errors.checksum > 0;
+        (self.children.is_empty() && (has_errors || !matches!(self.state, "ONLINE" | "AVAIL" | "INUSE")))
+            || self.children.iter().any(Self::is_unhealthy)
+    }
+
+    /// The remark behind its errors: why its state is what it is.
+    pub fn remark(&self) -> Option<String> {
+        let reason = || self.reason.map(Reason::text);
+        let missed = || match self.children.is_empty() {
+            _ if self.missed.is_empty() => None,
+            true => Some(format!("missed txgs {}", self.missed)),
+            false => Some(format!("txgs {} may be lost", self.missed)),
+        };
+        reason().or_else(missed)
+    }
+
+    /// What it is, in JSON.
+    pub fn json(&self, json: Json) -> Map<String, Value> {
+        let mut map = Map::new();
+        map.insert("name".into(), json!(self.name));
+        map.insert("vdev_type".into(), json!(self.kind));
+        map.insert("guid".into(), json.number(self.guid.0));
+        for (key, value) in [("path", &self.path), ("phys_path", &self.phys_path), ("devid", &self.devid)] {
+            if let Some(value) = value {
+                map.insert(key.into(), json!(value));
+            }
+        }
+        map.insert("class".into(), json!(self.class));
+        map.insert("state".into(), json!(self.json_state()));
+        map
+    }
+
+    /// In JSON, missing and faulted devices have the kernel's words.
+    fn json_state(&self) -> &'static str {
+        match self.state {
+            "UNAVAIL" => "CANT_OPEN",
+            "AVAIL" => "ONLINE",
+            other => other,
+        }
+    }
+
+    /// The reason, in JSON.
+    pub fn reason_word(&self) -> Option<&'static str> {
+        self.reason.map(Reason::word)
+    }
+}
+
+struct Builder<'a> {
+    found: &'a FoundPool,
+    names: Names,
+    /// The pool and its space, where it is open.
+    open: Option<(&'a View, &'a cenote_metaslab::PoolSpace)>,
+}
+
+impl Facts {
+    /// The tree of this pool.
+    ///
+    /// # Errors
+    /// Space maps, caches or spares cannot be read.
+    pub async fn tree(&self, names: Names) -> Result<Tree> {
+        let (pool, space) = (&self.pool, self.space().await?);
+        let builder = Builder { found: pool.found(), names, open: Some((pool, space)) };
+        let status = self.devices();
+        let mut root = builder.root(pool.name(), pool.vdevs(), &status);
+        let shown = root.children.iter().filter(|top| top.class != "log");
+        let sum = |of: fn(&Sizes) -> u64| shown.clone().map(|top| of(&top.sizes)).sum();
+        root.sizes = Sizes {
+            space: sum(|sizes| sizes.space),
+            allocated: sum(|sizes| sizes.allocated),
+            deflated: sum(|sizes| sizes.deflated),
+            ..Sizes::default()
+        };
+        let mut in_use = Vec::new();
+        pool.vdevs().walk(&mut |vdev| {
+            if vdev.kind == VdevKind::Spare {
+                in_use.extend(vdev.children.iter().skip(1).map(|child| child.guid));
+            }
+        });
+        let caches = pool.cache_devices().await?;
+        let caches = caches.iter().map(|config| builder.auxiliary(config, "l2cache", "ONLINE")).collect();
+        let spares = pool.spares().await?;
+        let spares = spares.iter().map(|config| {
+            let is_used = in_use.contains(&config.guid);
+            builder.auxiliary(config, "spare", if is_used { "INUSE" } else { "AVAIL" })
+        });
+        Ok(Tree { root, caches, spares: spares.collect() })
+    }
+}
+
+/// The tree of a pool that is found but not open, by its configuration.
+pub fn found_tree(found: &FoundPool, name: &str, config: &VdevConfig, status: &VdevStatus, names: Names) -> Vdev {
+    Builder { found, names, open: None }.root(name, config, status)
+}
+
+impl Builder<'_> {
+    fn root(&self, name: &str, config: &VdevConfig, status: &VdevStatus) -> Vdev {
+        let mut root = self.vdev(config, status, None);
+        name.clone_into(&mut root.name);
+        root
+    }
+
+    fn vdev(&self, config: &VdevConfig, status: &VdevStatus, top: Option<&VdevConfig>) -> Vdev {
+        let is_leaf = config.kind.is_leaf();
+        let is_missing = is_leaf && status.state == VdevState::Unavailable && status.coarse.is_none();
+        let recorded = config.path.as_deref().map(str::to_owned);
+        let disk = self.found.leaves.get(&config.guid).map(|leaf| &leaf.disk);
+        let path = disk.map(|disk| disk.path().to_string()).or_else(|| recorded.clone());
+        let class = match (top.unwrap_or(config).class, &config.kind) {
+            (_, VdevKind::Hole) => "hole",
+            _ if config.is_spare => "spare",
+            (AllocationClass::Log, _) => "log",
+            (AllocationClass::Special, _) => SPECIAL,
+            (AllocationClass::Dedup, _) => DEDUP,
+            (AllocationClass::Normal, _) => "normal",
+        };
+        let reason = match status.state {
+            VdevState::Unavailable if config.kind == VdevKind::Missing => Some(Reason::Missing),
+            VdevState::Unavailable if is_leaf => Some(status.coarse.map_or(Reason::CannotOpen, Reason::Sectors)),
+            VdevState::Unavailable => Some(Reason::NoReplicas),
+            VdevState::Faulted => Some(Reason::External),
+            _ => None,
+        };
+        let is_top = top.is_some_and(|top| top.guid == config.guid);
+        let shows_missed = status.state.is_readable() && (is_leaf || is_top);
+        let next = |child| match config.kind {
+            VdevKind::Root => Some(child),
+            _ => top,
+        };
+        let children: Vec<Vdev> = config
+            .children
+            .iter()
+            .zip(&status.children)
+            .map(|(child, status)| self.vdev(child, status, next(child)))
+            .collect();
+        let is_removed_place = matches!(config.kind, VdevKind::Hole | VdevKind::Indirect(_));
+        let mut vdev = Vdev {
+            name: self.names.of(config, path.as_deref(), is_missing),
+            kind: config.kind.name(),
+            guid: config.guid,
+            was: (is_missing && self.names.hides_missing()).then(|| recorded.clone().unwrap_or_default()),
+            path,
+            phys_path: config.phys_path.as_deref().map(str::to_owned),
+            devid: config.devid.as_deref().map(str::to_owned),
+            class,
+            state: status.state.name(),
+            reason,
+            missed: if shows_missed { status.missed.clone() } else { TxgSet::new() },
+            errors: status.errors,
+            is_removing: config.removing,
+            is_allocating: !config.non_allocating,
+            sizes: Sizes::default(),
+            children,
+            is_placeholder: is_removed_place,
+            is_listed_spare: false,
+        };
+        if let Some(disk) = disk {
+            vdev.sizes.device = disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
+        }
+        if is_top && !is_removed_place {
+            self.size(&mut vdev, config);
+        }
+        vdev
+    }
+
+    /// The sizes of a top-level vdev and of what stands below it.
+    fn size(&self, vdev: &mut Vdev, config: &VdevConfig) {
+        let Ok(id) = u32::try_from(config.id).map(VdevId) else { return };
+        if let Some((pool, space)) = self.open
+            && let Some(space) = space.vdev(id)
+        {
+            let figures = space.figures();
+            vdev.sizes.space = figures.size_bytes;
+            vdev.sizes.allocated = figures.allocated_bytes;
+            vdev.sizes.checkpoint = figures.checkpoint_bytes;
+            vdev.sizes.deflated = pool.deflated_bytes(id, figures.size_bytes);
+            vdev.sizes.fragmentation = class_fragmentation(std::iter::once(space));
+        }
+        let metaslab = 1_u64.checked_shl(config.metaslab_shift).unwrap_or(1);
+        let aligned = |bytes: u64| bytes / metaslab * metaslab;
+        let most = most_bytes(vdev, config);
+        if most > 0 {
+            vdev.sizes.expandable = aligned(most.saturating_sub(config.asize_bytes));
+        }
+        replacements(vdev, config, aligned(config.asize_bytes));
+    }
+
+    /// A distributed spare is as large as the smallest disk of its draid.
+    fn distributed_spare_bytes(&self, draid: Guid) -> u64 {
+        let Some((pool, _)) = self.open else { return 0 };
+        let Some(top) = pool.vdevs().children.iter().find(|top| top.guid == draid) else { return 0 };
+        let mut least: Option<u64> = None;
+        top.walk(&mut |vdev| {
+            if let Some(leaf) = self.found.leaves.get(&vdev.guid) {
+                let bytes = leaf.disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT;
+                least = Some(least.map_or(bytes, |least| least.min(bytes)));
+            }
+        });
+        least.unwrap_or(0)
+    }
+
+    fn auxiliary(&self, config: &VdevConfig, class: &'static str, state: &'static str) -> Vdev {
+        // A spare in use has the label of a leaf.
+        let leaf = self.found.leaves.get(&config.guid).map(|leaf| &leaf.disk);
+        let disk = self.found.auxiliaries.get(&config.guid).map(|found| &found.disk).or(leaf);
+        let draid = match config.kind {
+            VdevKind::DraidSpare { top_guid, .. } => Some(top_guid),
+            _ => None,
+        };
+        let is_missing = disk.is_none() && draid.is_none();
+        let recorded = config.path.as_deref().map(str::to_owned);
+        let path = disk.map(|disk| disk.path().to_string()).or(recorded);
+        let device = match draid {
+            Some(top) => self.distributed_spare_bytes(top),
+            None => disk.map_or(0, |disk| disk.size_bytes() / LABEL_ALIGNMENT * LABEL_ALIGNMENT),
+        };
+        let names = self.names.with_paths();
+        let is_spare = class == "spare";
+        // What a cache device holds is lost whenever the pool is opened.
+        let sizes = match is_spare {
+            true => Sizes { device, ..Sizes::default() },
+            false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },
+        };
+        Vdev {
+            name: names.of(config, path.as_deref(), is_missing),
+            kind: config.kind.name(),
+            guid: config.guid,
+            path,
+            phys_path: config.phys_path.as_deref().map(str::to_owned),
+            devid: config.devid.as_deref().map(str::to_owned),
+            class,
+            state: if is_missing { "UNAVAIL" } else { state },
+            reason: match state {
+                _ if is_missing => Some(Reason::CannotOpen),
+                "INUSE" => Some(Reason::Spared),
+                _ => None,
+            },
+            missed: TxgSet::new(),
+            was: None,
+            errors: ErrorTotals::default(),
+            is_removing: false,
+            is_allocating: true,
+            sizes,
+            children: Vec::new(),
+            is_placeholder: false,
+            is_listed_spare: is_spare,
+        }
+    }
+}
+
+/// The size that a vdev could have on its devices; 0 where none of them is there.
+fn most_bytes(vdev: &Vdev, config: &VdevConfig) -> u64 {
+    if vdev.children.is_empty() {
+        return vdev.sizes.device.saturating_sub(LABEL_BYTES);
+    }
+    let children = vdev.children.iter().zip(&config.children);
+    let sizes = children.map(|(child, config)| most_bytes(child, config)).filter(|bytes| *bytes > 0);
+    let least = sizes.min().unwrap_or(0);
+    match &config.kind {
+        VdevKind::Raidz { .. } => least.saturating_mul(config.children.len() as u64),
+        VdevKind::Draid { parity, data, spares, groups } => {
+            Draid::new(config.ashift, *parity, *data, *spares, *groups, config.children.len())
+                .map_or(0, |draid| draid.asize_bytes(least))
+        }
+        _ => least,
+    }
+}
+
+/// What a replacement must at least have, from the top down.
+fn replacements(vdev: &mut Vdev, config: &VdevConfig, bytes: u64) {
+    let count = config.children.len() as u64;
+    vdev.sizes.replacement = if vdev.children.is_empty() { bytes.saturating_add(LABEL_BYTES) } else { bytes };
+    let each = match &config.kind {
+        VdevKind::Raidz { .. } => bytes.div_ceil(count.max(1)),
+        VdevKind::Draid { spares, .. } => {
+            bytes.div_ceil(count.saturating_sub(*spares).max(1)).saturating_add(draid::RESERVE_BYTES)
+        }
+        _ => bytes,
+    };
+    for (child, config) in vdev.children.iter_mut().zip(&config.children) {
+        replacements(child, config, each);
+    }
+}

@@ -1,0 +1,144 @@
+//! Why a server or its client failed.
+
+use std::error::Error as _;
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
+
+use cenote_format::FormatError;
+use cenote_fuse::{MountError, OpenError};
+use cenote_host::HostError;
+use cenote_nbd::ExportError;
+use cenote_spa::SpaError;
+use cenote_taskq::JoinError;
+use thiserror::Error;
+
+/// Why a server or its client failed.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Something went wrong at one place: a socket, a folder, a step.
+    #[error("{place}")]
+    In {
+        /// The place.
+        place: String,
+        /// The error.
+        source: Box<ServerError>,
+    },
+    /// A folder or the process at the other end is another user's.
+    #[error("{0}")]
+    Untrusted(String),
+    /// Something is at the place of a socket.
+    #[error("{0}")]
+    Occupied(&'static str),
+    /// A server did not answer in time.
+    #[error("the server at {} did not answer", .0.display())]
+    Silent(PathBuf),
+    /// The other end speaks another language.
+    #[error("{0}")]
+    Protocol(String),
+    /// The server refuses, for this reason.
+    #[error("{0}")]
+    Refused(String),
+    /// There is no such volume.
+    #[error("there is no such volume")]
+    NoSuchVolume,
+    /// Nothing of a pool is mounted any more.
+    #[error("pool '{0}' is being exported: mount it when that has ended")]
+    Closing(String),
+    /// The devices of a pool fail.
+    #[error(
+        "pool '{pool}': pool I/O is currently suspended ({reason}); 'zpool clear {pool}' once its devices are back"
+    )]
+    Suspended {
+        /// The pool.
+        pool: String,
+        /// Why.
+        reason: String,
+    },
+    /// A file or socket of this machine.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// A line that is no such JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A structure that a server sent is not valid.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The notes of this system.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// A mount.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// A dataset could not be opened to be mounted.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A volume.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// A task ended early.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The pool.
+    #[error(transparent)]
+    Spa(Box<SpaError>),
+}
+
+/// With errors of this crate, unless another is said.
+pub(crate) type Result<T, E = ServerError> = std::result::Result<T, E>;
+
+impl ServerError {
+    /// The error of a file or socket, where it is one.
+    pub fn io(&self) -> Option<&io::Error> {
+        match self {
+            Self::In { source, .. } => source.io(),
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// The error in one text: each cause that says something new.
+    pub fn causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            let said = cause.to_string();
+            if !text.contains(&said) {
+                text.push_str(": ");
+                text.push_str(&said);
+            }
+            next = cause.source();
+        }
+        text
+    }
+}
+
+impl From<SpaError> for ServerError {
+    fn from(error: SpaError) -> Self {
+        Self::Spa(Box::new(error))
+    }
+}
+
+impl From<rustix::io::Errno> for ServerError {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+/// Says where an error was.
+pub(crate) trait Context<T> {
+    fn context(self, place: impl Display) -> Result<T>;
+
+    fn with_context<P: Display>(self, place: impl FnOnce() -> P) -> Result<T>;
+}
+
+impl<T, E: Into<ServerError>> Context<T> for Result<T, E> {
+    fn context(self, place: impl Display) -> Result<T> {
+        self.with_context(|| place)
+    }
+
+    fn with_context<P: Display>(self, place: impl FnOnce() -> P) -> Result<T> {
+        self.map_err(|error| ServerError::In { place: place().to_string(), source: Box::new(error.into()) })
+    }
+}

@@ -1,0 +1,59 @@
+//! Pools that a process has, and what it serves of them: mounts, volumes, and the requests of other processes.
+//!
+//! # Theory
+//!
+//! **Need.** A pool has one process. What others want of it (a dataset made, a mount, a volume, what only that process knows) the process
+//! does for them; and it goes on while one of its pools is exported or its devices fail. A program says how pools are found and opened,
+//! and what a request is; everything else of a server is here, and prints nothing.
+//!
+//! **Shape.**
+//! ```text
+//! Pools ─┬─ ServedPool ─┬─ Pool           written in the background, watched (watch)
+//! (service)             ├─ LiveMounts     datasets that are mounted (mounts)
+//!        │              └─ OpenVolumes    volumes that clients write (volumes)
+//!        ├─ Control      requests over a socket (listener, protocol) ─► Handler, of the program
+//!        └─ Console      told what happens, of the program
+//! ```
+//!
+//! **Life of a pool.** The program opens it and adds it ([`Pools::add`]). It takes commands; its mounts and volumes come. It ends as
+//! [`Pools`] says, and is exported.
+//!
+//! **Invariants.** 1. A volume and a dataset are open once, however many clients have them. 2. No request reaches a pool after its end has
+//! begun. 3. A process that waits for a client keeps no other client waiting, and no sync.
+//!
+//! **Crash.** The pool is as of its last txg; what clients were told to be durable is in its intent logs.
+//!
+//! **Rejected.** *Requests as verbs of their own*: every command would be written twice, so their form is the program's. *Modules of the
+//! command line*, which they were: a program with the engine in it could serve nothing.
+
+#![forbid(unsafe_code)]
+
+pub mod ending;
+mod error;
+mod listener;
+mod mounts;
+pub mod protocol;
+mod served;
+mod service;
+pub mod signals;
+mod volumes;
+mod watch;
+
+pub use ending::EndedBy;
+pub use error::ServerError;
+pub use listener::{Call, Ended, Gathered, Handler, Request};
+pub use mounts::{LiveMount, LiveMounts};
+pub use protocol::{Input, Kept, Owned, Passed, Who};
+pub use served::{End, ServedPool, suspended};
+pub use service::{Pools, Volumes};
+pub use volumes::{LiveVolumes, Locked, OpenVolumes, PoolVolumes};
+pub use watch::Recovery;
+
+/// Told what happens while pools are served.
+pub trait Console: Send + Sync {
+    /// A person should know of it.
+    fn warn(&self, line: &str);
+
+    /// How well it goes.
+    fn note(&self, line: &str);
+}

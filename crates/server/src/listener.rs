@@ -1,0 +1,425 @@
+//! The side of the process that has the pool.
+
+use std::cell::RefCell;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use cenote_host::Mounts;
+use cenote_taskq::{Either, Handle, Instant, race};
+
+use crate::Console;
+use crate::error::{Context as _, Result, ServerError};
+use crate::protocol::place::Place;
+use crate::protocol::{
+    ANSWER_BYTES_MAX, Ask, AskVersion, LINE_BYTES_MAX, Passed, Receiving, Said, VERSION, Who, read_line, usual_socket,
+};
+use crate::served::{ServedPool, suspended};
+
+/// Clients that are heard at once.
+const CLIENTS_MAX: usize = 256;
+/// Requests that are carried out at once.
+const REQUESTS_MAX: usize = 8;
+/// Requests with an input that are carried out at once: a stream may come for hours.
+const INPUTS_MAX: usize = 32;
+/// Clients that may have views at once.
+const VIEWS_MAX: usize = 32;
+/// How long a client may say nothing, or not read.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Bytes of text in a line of an answer: as JSON it may become six times as long.
+const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
+/// How long a client that had the pool exported waits for that.
+const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// The exit status of a request that failed.
+const FAILED: u8 = 1;
+
+/// Carries out the requests of clients.
+pub trait Handler: Send + Sync {
+    /// A request, from its form on the wire.
+    ///
+    /// # Errors
+    /// It is none.
+    fn request(&self, form: serde_json::Value) -> Result<Box<dyn Request>, ServerError>;
+}
+
+/// A client's request.
+pub trait Request: Send {
+    /// True if it is carried out while the pool's devices fail.
+    fn is_for_suspended(&self) -> bool;
+
+    /// Carries it out, on this thread, which may wait.
+    fn serve(self: Box<Self>, call: Call<'_>) -> Ended;
+}
+
+/// What a request works with.
+pub struct Call<'a> {
+    /// The pool that the client asks about.
+    pub of: &'a ServedPool,
+    /// The client's standard input, where the request came with one.
+    pub input: Option<Passed>,
+    /// Its output.
+    pub out: Gathered,
+    /// Its lines of what is wrong.
+    pub err: Gathered,
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The exit status.
+    pub status: u8,
+    /// Why it failed, where that is not among the lines of what is wrong.
+    pub error: Option<String>,
+    /// The pool is to be exported, which the client waits for.
+    pub exports: bool,
+}
+
+/// Takes commands until it is dropped.
+pub(crate) struct Control {
+    place: Place,
+    shared: Arc<Shared>,
+}
+
+/// How long the last mount's end takes to be noticed by its process at most.
+const UNMOUNTED_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The state that the threads of all clients share.
+struct Shared {
+    handle: Handle,
+    handler: Arc<dyn Handler>,
+    of: ServedPool,
+    is_ending: AtomicBool,
+    requests: Arc<Slots>,
+    with_input: Arc<Slots>,
+    /// The process ends with the last of its mounts.
+    ends_with_mounts: bool,
+    /// When it was first seen that none of its mounts is in the system's table any more.
+    unmounted: Mutex<Option<Instant>>,
+}
+
+impl Control {
+    /// Takes commands for a pool that this process has open for writing, and says where: at `path`, or at the usual place.
+    /// Without `path`, a failure is said, and no reason not to go on. With `ends_with_mounts` this process ends with the last mount of the
+    /// pool.
+    ///
+    /// # Errors
+    /// Nobody can listen at `path`.
+    pub(crate) fn start(
+        console: &dyn Console,
+        handler: &Arc<dyn Handler>,
+        of: &ServedPool,
+        path: Option<&Path>,
+        ends_with_mounts: bool,
+    ) -> Result<Option<Self>> {
+        match Self::listen(handler, of, path, ends_with_mounts) {
+            Ok(control) => {
+                let (pool, at) = (of.pool.name(), control.place.path().display());
+                console.note(&format!("commands for '{pool}' are taken at {at}"));
+                Ok(Some(control))
+            }
+            Err(error) if path.is_none() => {
+                console.warn(&format!("commands for the pool are not taken: {}", error.causes()));
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn listen(
+        handler: &Arc<dyn Handler>,
+        of: &ServedPool,
+        path: Option<&Path>,
+        ends_with_mounts: bool,
+    ) -> Result<Self> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => usual_socket(of.guid)?,
+        };
+        let (place, listener) = Place::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
+        let shared = Arc::new(Shared {
+            handle: of.pool.handle().clone(),
+            handler: handler.clone(),
+            of: of.clone(),
+            is_ending: AtomicBool::new(false),
+            requests: Slots::new(REQUESTS_MAX),
+            with_input: Slots::new(INPUTS_MAX),
+            ends_with_mounts,
+            unmounted: Mutex::default(),
+        });
+        let hearing = shared.clone();
+        let (clients, views) = (Slots::new(CLIENTS_MAX), Slots::new(VIEWS_MAX));
+        std::thread::Builder::new().name("control".into()).spawn(move || {
+            for stream in listener.incoming() {
+                let Ok(stream) = stream else { continue };
+                // While there are too many the system keeps others waiting.
+                let client = Slots::take(&clients);
+                let (shared, views) = (hearing.clone(), views.clone());
+                let heard = std::thread::Builder::new().name("client".into()).spawn(move || {
+                    // Where a client cannot be answered there is nobody to tell.
+                    let _ = shared.hear(&stream, client, &views);
+                });
+                drop(heard);
+            }
+        })?;
+        Ok(Self { place, shared })
+    }
+
+    /// The process's work has ended: requests are refused from now on, while the rest is written and the pool exported.
+    pub(crate) fn ends(&self) {
+        self.shared.is_ending.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A number of places, for which threads wait.
+struct Slots {
+    free: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// One of them, until it is dropped.
+struct Slot(Arc<Slots>);
+
+impl Slots {
+    fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self { free: Mutex::new(count), freed: Condvar::new() })
+    }
+
+    fn take(this: &Arc<Self>) -> Slot {
+        let free = this.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = this.freed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+        *free -= 1;
+        Slot(Arc::clone(this))
+    }
+
+    /// One that is free now.
+    fn try_take(this: &Arc<Self>) -> Option<Slot> {
+        let mut free = this.free.lock().unwrap_or_else(PoisonError::into_inner);
+        *free = free.checked_sub(1)?;
+        Some(Slot(Arc::clone(this)))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.0.freed.notify_one();
+    }
+}
+
+/// Output of a request, gathered up to a limit.
+#[derive(Clone, Debug, Default)]
+pub struct Gathered(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Gathered {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if text.len() + bytes.len() > ANSWER_BYTES_MAX {
+            return Err(io::Error::other("the answer is too long for the server's socket"));
+        }
+        text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Gathered {
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Shared {
+    fn who(&self) -> Who {
+        let table = Mounts::read();
+        let served = self.of.mounts.places();
+        let is_any = !served.is_empty();
+        let mounts: Vec<_> = served.into_iter().filter(|(dataset, at)| table.has(dataset, at)).collect();
+        let is_over = is_any && mounts.is_empty() && !self.of.mounts.has_coming();
+        let is_unmounted = self.is_just_unmounted(is_over);
+        Who {
+            pid: std::process::id(),
+            pool: self.of.pool.name().to_owned(),
+            guid: self.of.guid.0,
+            devices: self.of.devices.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            mounts,
+            ends_with_mounts: self.ends_with_mounts,
+            is_ending: self.is_ending.load(Ordering::SeqCst) || self.ends_with_mounts && is_unmounted,
+        }
+    }
+
+    /// True for some seconds after the last mount has gone. The process ends within them, unless another mount namespace has the mount
+    /// too.
+    fn is_just_unmounted(&self, is_over: bool) -> bool {
+        let now = self.handle.now();
+        let mut unmounted = self.unmounted.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_over {
+            *unmounted = None;
+            return false;
+        }
+        now - *unmounted.get_or_insert(now) < UNMOUNTED_TIME_MAX
+    }
+
+    fn hear(&self, stream: &UnixStream, client: Slot, views: &Arc<Slots>) -> Result<()> {
+        stream.set_read_timeout(Some(SILENCE_MAX))?;
+        stream.set_write_timeout(Some(SILENCE_MAX))?;
+        let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
+        if peer != rustix::process::geteuid() && !peer.is_root() {
+            return Err(ServerError::Untrusted("another user".to_owned()));
+        }
+        let passed = RefCell::default();
+        let mut lines = BufReader::new(Receiving::new(stream, &passed));
+        let Some(line) = read_line(&mut lines)? else { return Ok(()) };
+        let mut says = Says(stream);
+        let request = match self.asked(&line) {
+            Ok(Asked::Who) => return says.say(&Said::Who(self.who())),
+            Ok(Asked::View) => {
+                // One that reads for hours keeps nobody from being heard.
+                drop(client);
+                return self.keep(&mut lines, &mut says, views);
+            }
+            Ok(Asked::Sync) => return self.sync(&mut says),
+            Ok(Asked::Do(_)) if self.is_ending.load(Ordering::SeqCst) => {
+                let (pool, pid) = (self.of.pool.name(), std::process::id());
+                let what = format!("pool '{pool}' is being exported by process {pid}: ask again when that has ended");
+                Err(ServerError::Refused(what))
+            }
+            Ok(Asked::Do(request)) => Ok(request),
+            Err(error) => Err(error),
+        };
+        // One that says that devices are back does not wait for those that wait for devices.
+        let is_first = request.as_ref().is_ok_and(|request| request.is_for_suspended());
+        let input = passed.take();
+        let slots = if input.is_some() { &self.with_input } else { &self.requests };
+        let _turn = (!is_first).then(|| Slots::take(slots));
+        let input = match input {
+            Some(input) => Some(Passed { input, client: stream.try_clone()? }),
+            None => None,
+        };
+        let (out, err) = (Gathered::default(), Gathered::default());
+        let ended = match request {
+            Ok(request) => request.serve(Call { of: &self.of, input, out: out.clone(), err: err.clone() }),
+            Err(error) => Ended { status: FAILED, error: Some(error.causes()), exports: false },
+        };
+        says.text(&out.take())?;
+        for line in String::from_utf8_lossy(&err.take()).lines() {
+            says.say(&Said::Err(line.chars().take(TEXT_BYTES).collect()))?;
+        }
+        if let Some(error) = ended.error {
+            says.say(&Said::Err(error))?;
+        }
+        says.say(&Said::Status(ended.status))?;
+        if ended.exports {
+            // That is what the client waits for.
+            self.of.end.ask();
+            let _ = self.handle.block_on(self.handle.timeout(EXPORT_TIME_MAX, self.of.end.over()));
+        }
+        Ok(())
+    }
+
+    /// Writes what is in memory. A pool whose devices fail does not.
+    fn sync(&self, says: &mut Says<'_>) -> Result<()> {
+        let pool = &self.of.pool;
+        let synced = async {
+            match race(Box::pin(suspended(pool)), Box::pin(pool.sync())).await {
+                Either::Left(error) => Err(error),
+                Either::Right(synced) => synced.map_err(ServerError::from),
+            }
+        };
+        match self.handle.block_on(synced) {
+            Ok(_) => says.say(&Said::Status(0)),
+            Err(error) => says.say(&Said::Err(error.causes())),
+        }
+    }
+
+    fn asked(&self, line: &[u8]) -> Result<Asked> {
+        let version: AskVersion = serde_json::from_slice(line).context("this is no request")?;
+        if version.version != VERSION {
+            let version = version.version;
+            return Err(ServerError::Protocol(format!(
+                "version {version} of requests is not supported; this server speaks version {VERSION}"
+            )));
+        }
+        if version.who {
+            return Ok(Asked::Who);
+        }
+        if version.view {
+            return Ok(Asked::View);
+        }
+        if version.sync {
+            return Ok(Asked::Sync);
+        }
+        let ask: Ask<serde_json::Value> =
+            serde_json::from_slice(line).context("this is no request that this server knows")?;
+        Ok(Asked::Do(self.handler.request(ask.request)?))
+    }
+
+    /// Keeps a txg for a client that reads the devices itself, until it goes.
+    fn keep(&self, lines: &mut impl BufRead, says: &mut Says<'_>, views: &Arc<Slots>) -> Result<()> {
+        let Some(_view) = Slots::try_take(views) else {
+            return says.say(&Said::Err(format!("{VIEWS_MAX} others read the pool as of a txg")));
+        };
+        let pool = &self.of.pool;
+        // A pool whose devices fail writes nothing, and its client goes on without.
+        let kept = async {
+            match race(Box::pin(suspended(pool)), Box::pin(pool.keep())).await {
+                Either::Left(error) => Err(error),
+                Either::Right(kept) => kept.map_err(ServerError::from),
+            }
+        };
+        let kept = match self.handle.block_on(kept) {
+            Ok(kept) => kept,
+            Err(error) => return says.say(&Said::Err(error.causes())),
+        };
+        says.say(&Said::View(kept.root().emit().to_vec()))?;
+        says.0.set_read_timeout(None)?;
+        while read_line(lines)?.is_some() {
+            says.say(&Said::Whole(kept.is_whole()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A client's question or request.
+enum Asked {
+    Who,
+    View,
+    Sync,
+    Do(Box<dyn Request>),
+}
+
+struct Says<'a>(&'a UnixStream);
+
+impl Says<'_> {
+    fn say(&mut self, said: &Said) -> Result<()> {
+        let mut line = serde_json::to_vec(said)?;
+        line.push(b'\n');
+        Ok(self.0.write_all(&line)?)
+    }
+
+    fn text(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (mut part, _) = rest.split_at(rest.len().min(TEXT_BYTES));
+            // Not amid a character.
+            if let Err(error) = std::str::from_utf8(part)
+                && error.error_len().is_none()
+                && error.valid_up_to() > 0
+            {
+                part = &part[..error.valid_up_to()];
+            }
+            rest = &rest[part.len()..];
+            self.say(&match std::str::from_utf8(part) {
+                Ok(text) => Said::Out(text.to_owned()),
+                Err(_) => Said::OutBytes(part.to_vec()),
+            })?;
+        }
+        Ok(())
+    }
+}

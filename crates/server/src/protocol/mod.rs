@@ -1,0 +1,199 @@
+//! Commands for a pool that a server has: asked for over its socket, done in its process.
+//!
+//! # Theory
+//!
+//! **Need.** A pool that `cenote serve --rw` or `mount --rw` has is nobody else's, yet datasets are to be made in it and properties set, and what
+//! only the server knows (how its txgs went) is to be seen. Nobody should have to know that there is a server: the command line is
+//! the same, and so are output and exit status.
+//!
+//! **Shape.**
+//! ```text
+//! command ─ finds the pool's devices ─ is there a socket of this guid? ── no ─► opens the pool itself
+//!                                              │ yes
+//!                                              └─► sends the whole Request, prints what comes back
+//! server ── a thread for each connection ─ who is it? ─ Request ─► the same code over its Pool ─► text, status
+//! ```
+//! The socket stands beside the cache file, in `servers/GUID.sock`, or where `serve --control` says.
+//!
+//! **Protocol**, version 1: a line of JSON each. The client sends one line. To `{"version": 1, "who": true}` the server answers with a
+//! line [`Who`], also while the pool is being exported. To `{"version": 1, "request": {…}}` it answers with lines `{"out": TEXT}`,
+//! `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it closes the
+//! connection; after `zpool export` only when the pool is exported. To `{"version": 1, "view": true}` it answers with
+//! `{"view": [BYTE, …]}`, the root of a txg that it keeps until the client goes ([`view`]), and then to each line with
+//! `{"whole": BOOL}`.
+//!
+//! A command that reads standard input (`zfs receive`) sends it along: the descriptor comes with the request's line, and the server reads it until
+//! it or the client ends ([`passing`]). What `zfs send` reads it reads itself, by a view.
+//!
+//! **Trust.** Only the user who runs the server, and root, may ask: the folder and the socket are that user's alone, and the server
+//! asks the kernel for the user at the other end. So does the client: it sends nothing to a listener of another user, nor in a
+//! folder where others could have put one ([`place`]); and it prints no control characters of an answer on a terminal.
+//!
+//! **Bounds.** A request is a megabyte at most, an answer 64; eight requests are carried out at once, and 32 with an input, and others wait; 32 clients have views; a client that is silent for half a
+//! minute is disconnected.
+//!
+//! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
+//! ask who has the pool wait for its end, and then use the pool themselves. A server that ends with its mounts begins to end when the
+//! last of them has left the system's table of mounts, which is before `umount` returns; the table is read when the question comes.
+//! If that mount has not ended some seconds later, another mount namespace has it too, and the server goes on. A process that has
+//! several pools is a server for each, with a socket each, and each ends by itself ([`crate::Pools`]).
+//!
+//! **Mounts.** A request to mount a dataset for writing is carried out when the dataset is mounted, and its place among the requests is
+//! free again: the mount is the server's from then on, and lasts whatever becomes of the client. A client that stays until the
+//! mount has ended watches the system's table of mounts.
+//!
+//! **Reading** sees the pool as of its last txg, with all that was changed before, and keeps nobody from writing
+//! (`cenote_spa::View`). Changes are made in a txg's sync (`cenote_spa::Pool`).
+//!
+//! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on as it comes*: a client
+//! that does not read could hold up the sync.
+
+mod client;
+mod passing;
+pub(crate) mod place;
+mod view;
+
+use std::io::{BufRead, Read as _};
+use std::path::PathBuf;
+
+use cenote_format::ids::Guid;
+use cenote_host::CacheFile;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Result, ServerError};
+
+pub use client::{Answer, all, find, only, send, servers, sync, who};
+pub(crate) use passing::Receiving;
+pub use passing::{Input, Passed};
+pub use view::Kept;
+
+/// The form that is spoken.
+pub(crate) const VERSION: u32 = 1;
+/// Bytes of a request, and of a line of an answer, at most.
+pub(crate) const LINE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of an answer's text at most.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// What a client says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Ask<R> {
+    pub(crate) version: u32,
+    pub(crate) request: R,
+}
+
+/// The part of it that every version has, and the questions that are no requests: for [`Who`], for a view, and to write what is in
+/// memory.
+#[derive(Debug, Deserialize)]
+pub(crate) struct AskVersion {
+    pub(crate) version: u32,
+    #[serde(default)]
+    pub(crate) who: bool,
+    #[serde(default)]
+    pub(crate) view: bool,
+    #[serde(default)]
+    pub(crate) sync: bool,
+}
+
+/// A process that has a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Who {
+    /// Its number.
+    pub pid: u32,
+    /// The pool's name.
+    pub pool: String,
+    /// The pool's guid.
+    pub guid: u64,
+    /// The devices that the pool was put together from.
+    pub devices: Vec<PathBuf>,
+    /// Datasets that it has mounted, and where.
+    pub mounts: Vec<(String, PathBuf)>,
+    /// It ends when the last of its mounts is unmounted.
+    #[serde(rename = "ends_with_mount")]
+    pub ends_with_mounts: bool,
+    /// Its work has ended: it writes the rest and exports the pool.
+    pub is_ending: bool,
+}
+
+impl Who {
+    /// True if its pool has this name or guid.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.pool == name || name.parse() == Ok(self.guid)
+    }
+}
+
+/// What a server says, line by line.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Said {
+    Out(String),
+    OutBytes(Vec<u8>),
+    Err(String),
+    Who(Who),
+    /// The root of the txg that is kept, as it stands on disk.
+    View(Vec<u8>),
+    /// Whether all of it was kept until now.
+    Whole(bool),
+    Status(u8),
+}
+
+/// The pool is a server's, which takes commands for it here.
+#[derive(Debug)]
+pub struct Owned {
+    /// The pool's name; empty where it is not known.
+    pub pool: String,
+    /// The server's socket.
+    pub socket: PathBuf,
+}
+
+impl std::fmt::Display for Owned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (pool, socket) = (&self.pool, self.socket.display());
+        write!(f, "pool '{pool}' is served by a process that takes commands for it alone, at {socket}")
+    }
+}
+
+impl std::error::Error for Owned {}
+
+/// Where the server of a pool listens unless something else is said.
+///
+/// # Errors
+/// This user has no folder for it.
+pub fn usual_socket(guid: Guid) -> Result<PathBuf> {
+    Ok(CacheFile::of_user()?.dir().join("servers").join(format!("{:016x}.sock", guid.0)))
+}
+
+/// One line; nothing at the end of what comes.
+pub(crate) fn read_line(from: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    from.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;
+    if line.len() > LINE_BYTES_MAX {
+        return Err(ServerError::Protocol(format!("a line of more than {LINE_BYTES_MAX} bytes")));
+    }
+    Ok((!line.is_empty()).then_some(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_read_as_far_as_they_are_bounded() {
+        let mut text = &b"one\ntwo"[..];
+        assert_eq!(read_line(&mut text).unwrap(), Some(b"one\n".to_vec()));
+        assert_eq!(read_line(&mut text).unwrap(), Some(b"two".to_vec()));
+        assert_eq!(read_line(&mut text).unwrap(), None);
+        let long = vec![b'x'; LINE_BYTES_MAX + 10];
+        assert!(read_line(&mut &long[..]).is_err());
+    }
+
+    #[test]
+    fn what_is_said_has_its_form() {
+        let line = serde_json::to_string(&Said::Out("a\n".into())).unwrap();
+        assert_eq!(line, r#"{"out":"a\n"}"#);
+        assert_eq!(serde_json::to_string(&Said::Status(2)).unwrap(), r#"{"status":2}"#);
+        for wrong in ["", "{}", "[]", r#"{"status":300}"#, r#"{"version":1}"#] {
+            assert!(serde_json::from_str::<Said>(wrong).is_err());
+            assert!(serde_json::from_str::<Ask<serde_json::Value>>(wrong).is_err());
+        }
+    }
+}

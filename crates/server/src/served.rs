@@ -1,0 +1,72 @@
+//! A pool that this process has open for writing, and what it serves of it.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use cenote_format::ids::Guid;
+use cenote_spa::Pool;
+use cenote_taskq::{Event, EventWait};
+
+use crate::{LiveMounts, OpenVolumes, ServerError};
+
+/// A pool that this process has open for writing.
+#[derive(Clone)]
+pub struct ServedPool {
+    /// The pool.
+    pub pool: Pool,
+    /// Its volumes that clients have opened.
+    pub volumes: Arc<OpenVolumes>,
+    /// Its datasets that are mounted.
+    pub mounts: Arc<LiveMounts>,
+    /// Its guid.
+    pub guid: Guid,
+    /// The devices that it was opened from, and those that were added since.
+    pub devices: Arc<Mutex<Vec<PathBuf>>>,
+    /// Its end.
+    pub end: Arc<End>,
+}
+
+/// The end of a pool's service in this process.
+#[derive(Default)]
+pub struct End {
+    asked: Event,
+    over: Event,
+}
+
+impl End {
+    /// Asks for it.
+    pub fn ask(&self) {
+        self.asked.set();
+    }
+
+    /// Resolves when it is asked for.
+    pub fn asked(&self) -> EventWait<'_> {
+        self.asked.wait()
+    }
+
+    /// Whether it is asked for.
+    pub fn is_asked(&self) -> bool {
+        self.asked.is_set()
+    }
+
+    /// The pool is exported, or could not be.
+    pub fn set_over(&self) {
+        self.over.set();
+    }
+
+    /// Resolves when the pool is exported, or could not be.
+    pub fn over(&self) -> EventWait<'_> {
+        self.over.wait()
+    }
+
+    /// Whether it is over.
+    pub fn is_over(&self) -> bool {
+        self.over.is_set()
+    }
+}
+
+/// Resolves when the pool's devices fail.
+pub async fn suspended(pool: &Pool) -> ServerError {
+    let (reason, _) = pool.failed().await;
+    ServerError::Suspended { pool: pool.name().to_owned(), reason: reason.to_string() }
+}

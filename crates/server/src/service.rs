@@ -1,0 +1,234 @@
+//! Pools that one process has open for writing, and the end of each.
+//!
+//! # Theory
+//!
+//! **Need.** One process serves datasets of several pools. Each pool is a world of its own: commands for it come to a socket of its own,
+//! it may be exported alone, and while its devices fail the others go on, also to their end.
+//!
+//! **Life of a pool.** It is opened, and takes commands. Its mounts and volumes come. Then a task of its own waits for its end: that is
+//! asked for (`zpool export`, a signal to the process), or its last mount has ended where nothing but mounts is served. The task
+//! refuses commands, ends mounts and the requests of clients, and exports the pool. The process ends when all tasks have.
+//!
+//! **A signal** unmounts the mounts of all pools, the last one first, under the rules of [`crate::ending`]. Then clients of volumes
+//! are let go: requests that were read are answered, unless a pool's devices fail. That pool waits for them; the others are exported.
+//!
+//! **Invariants.** 1. Each pool that was opened is exported, whatever fails. 2. What fails first is what the process ends with;
+//! what fails later, or while others go on, is said.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_dmu::tx::TxTunables;
+use cenote_nbd::Server;
+use cenote_spa::Pool;
+use cenote_taskq::{Class, Either, Event, Handle, Join, join_all, race};
+use signal_hook::iterator::Signals;
+
+use crate::error::{Result, ServerError};
+use crate::listener::{Control, Handler};
+use crate::served::{ServedPool, suspended};
+use crate::watch::{self, Recovery};
+use crate::{Console, LiveVolumes, ending};
+
+/// The pools of this process, in the order in which they were opened.
+pub struct Pools {
+    handle: Handle,
+    console: Arc<dyn Console>,
+    handler: Arc<dyn Handler>,
+    pools: Vec<One>,
+    /// A pool ends with the last of its mounts.
+    ends_with_mounts: bool,
+}
+
+struct One {
+    of: ServedPool,
+    control: Option<Control>,
+}
+
+/// The volumes that are served beside mounts.
+pub struct Volumes {
+    /// The volumes.
+    pub volumes: Arc<LiveVolumes>,
+    /// Their server.
+    pub server: Server,
+}
+
+impl Pools {
+    /// None yet. `console` is told what happens; `handler` carries out the requests of clients. Where `ends_with_mounts`, a pool ends with
+    /// the last of its mounts.
+    pub fn new(handle: Handle, console: Arc<dyn Console>, handler: Arc<dyn Handler>, ends_with_mounts: bool) -> Self {
+        Self { handle, console, handler, pools: Vec::new(), ends_with_mounts }
+    }
+
+    /// Adds a pool that this process has opened to be written, from `devices`, and takes commands for it, at `control` or at the usual
+    /// place.
+    ///
+    /// # Errors
+    /// Its labels cannot be written, or nobody can listen at `control`. What was added is exported by [`Self::serve`].
+    pub async fn add(
+        &mut self,
+        pool: Pool,
+        devices: Vec<PathBuf>,
+        tunables: TxTunables,
+        recovery: Recovery,
+        control: Option<&Path>,
+    ) -> Result<()> {
+        let of = watch::serve(&self.console, pool, devices, tunables, recovery).await?;
+        let started = Control::start(&*self.console, &self.handler, &of, control, self.ends_with_mounts);
+        let (control, failed) = match started {
+            Ok(control) => (control, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.pools.push(One { of, control });
+        failed
+    }
+
+    /// The pools.
+    pub fn all(&self) -> impl Iterator<Item = &ServedPool> {
+        self.pools.iter().map(|one| &one.of)
+    }
+
+    /// Serves what `begun` says that there is, until the end: by a signal, or of all pools. `ready` is called when all of it is served,
+    /// `ends` when the end begins.
+    ///
+    /// # Errors
+    /// The error of `begun` or `ready`, or a pool could not be written to the end.
+    pub async fn serve<E: Display + From<ServerError>>(
+        self,
+        begun: Result<Option<Volumes>, E>,
+        ready: impl FnOnce() -> Result<(), E>,
+        ends: impl FnOnce(),
+        signals: Signals,
+    ) -> Result<(), E> {
+        let Self { handle, console, handler: _, pools, ends_with_mounts } = self;
+        let served: Vec<ServedPool> = pools.iter().map(|one| one.of.clone()).collect();
+        let (volumes, mut result) = match begun {
+            Ok(volumes) => (volumes, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let (volumes, server) = volumes.map(|all| (all.volumes, all.server)).unzip();
+        result = result.and_then(|()| ready());
+        let lives: Vec<Join<Result<()>>> = pools
+            .into_iter()
+            .map(|one| {
+                let (console, volumes, others) = (console.clone(), volumes.clone(), served.clone());
+                let life = async move {
+                    let ended = life(&one, ends_with_mounts, volumes.as_deref()).await;
+                    if let Err(error) = &ended
+                        && others.iter().any(|other| !other.end.is_over())
+                    {
+                        let (pool, why) = (one.of.pool.name(), error.causes());
+                        console.warn(&format!("pool '{pool}': {why}; other pools are served still"));
+                    }
+                    ended
+                };
+                handle.spawn(Class::Issue, Box::pin(life))
+            })
+            .collect();
+        if result.is_ok() {
+            result = wait(&handle, &*console, &served, server.is_some(), signals).await.map_err(E::from);
+        }
+        if !served.is_empty() {
+            ends();
+        }
+        let answered = Arc::new(Event::new());
+        if let Some(server) = server {
+            let set = answered.clone();
+            drop(handle.spawn_blocking(move || {
+                server.shutdown();
+                set.set();
+            }));
+        } else {
+            answered.set();
+        }
+        // Requests wait for the engine, and where a pool's devices fail that may be for ever.
+        let _ = race(answered.wait(), Box::pin(some_suspended(&served))).await;
+        served.iter().for_each(|of| of.end.ask());
+        for ended in join_all(lives).await {
+            match ended.map_err(ServerError::from).and_then(|ended| ended) {
+                Err(error) if result.is_ok() => result = Err(error.into()),
+                Err(error) => console.warn(&error.causes()),
+                Ok(()) => {}
+            }
+        }
+        answered.wait().await;
+        result
+    }
+}
+
+/// Waits until a signal has ended all mounts, or all pools have ended.
+async fn wait(
+    handle: &Handle,
+    console: &dyn Console,
+    pools: &[ServedPool],
+    has_volumes: bool,
+    signals: Signals,
+) -> Result<()> {
+    let all_over = async || {
+        for of in pools {
+            of.end.over().await;
+        }
+        Ok(())
+    };
+    let ended = async || {
+        let tell = join_all(pools.iter().filter(|_| has_volumes).map(tell_unmounted(console)));
+        match race(Box::pin(all_over()), Box::pin(tell)).await {
+            Either::Left(over) => over,
+            Either::Right(_) => all_over().await,
+        }
+    };
+    let mounts = || {
+        let mut mounts: Vec<_> = pools.iter().flat_map(|of| of.mounts.all()).collect();
+        mounts.sort_by_key(|mount| mount.id);
+        mounts.into_iter().map(|mount| mount.mount).collect()
+    };
+    ending::wait(handle, console, signals, ended, mounts).await.map(drop)
+}
+
+/// Says each time that a pool's last mount has ended that its volumes are served still.
+fn tell_unmounted<'a>(console: &'a dyn Console) -> impl Fn(&'a ServedPool) -> cenote_taskq::BoxFuture<'a, ()> {
+    move |of| {
+        Box::pin(async move {
+            while !of.end.is_asked() {
+                of.mounts.some_mounted().await;
+                of.mounts.none_mounted().await;
+                if !of.end.is_asked() {
+                    console.note("unmounted; volumes are still served");
+                }
+            }
+        })
+    }
+}
+
+/// Resolves when the devices of a pool fail.
+async fn some_suspended(pools: &[ServedPool]) {
+    let mut any = cenote_taskq::Unordered::new();
+    pools.iter().filter(|of| !of.end.is_over()).for_each(|of| any.push(Box::pin(suspended(&of.pool))));
+    drop(any.next().await);
+}
+
+/// Waits for the end of a pool's service, and ends it.
+async fn life(one: &One, ends_with_mounts: bool, volumes: Option<&LiveVolumes>) -> Result<()> {
+    let One { of, control } = one;
+    let asked = of.end.asked();
+    if ends_with_mounts {
+        let _ = race(Box::pin(of.mounts.last_ended()), asked).await;
+    } else {
+        asked.await;
+    }
+    of.end.ask();
+    // While its devices fail a command may say that they are back, and another signal that they are given up.
+    of.pool.passed().await;
+    if let Some(control) = control {
+        control.ends();
+    }
+    of.mounts.close().await;
+    if let Some(volumes) = volumes {
+        volumes.leave(&of.volumes);
+    }
+    of.volumes.close().await;
+    let exported = watch::export(of.pool.clone()).await;
+    of.end.set_over();
+    exported
+}

@@ -1,0 +1,241 @@
+//! Volumes that clients write, of a pool that is open for writing.
+//!
+//! A volume is opened once, however many connections use it (`open`), so that what one wrote another reads and flushes. How requests
+//! are carried out and when they are on disk is `cenote_zvol::live`'s matter.
+//!
+//! What is not written (snapshots, volumes with `readonly=on`, those that cannot be written yet) is exported as it is on disk.
+
+use std::sync::Arc;
+
+use cenote_dmu::tx::{SyncMode, TxError};
+use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
+use cenote_spa::{Head, Pool, SpaError, Syncer};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Block, BoxFuture, Either, race};
+use cenote_zvol::VolumeError;
+use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
+
+use super::open::{Found, OpenVolumes};
+use super::reading::{ReadOnly, pieces, sizes, statuses};
+use super::{chosen, io_error, is_at_or_below, names, sorted};
+
+/// The number of `logbias=throughput`.
+pub(super) const THROUGHPUT: u64 = 1;
+
+/// The volumes at and below datasets of pools of this process, to be written.
+pub struct LiveVolumes(Mutex<Vec<Below>>);
+
+#[derive(Clone)]
+struct Below {
+    open: Arc<OpenVolumes>,
+    dataset: String,
+}
+
+impl Below {
+    async fn names(&self) -> Result<Vec<ExportName>, SpaError> {
+        let below = self.dataset.clone();
+        self.open
+            .pool()
+            .look(move |writer| {
+                Box::pin(async move {
+                    let listed = names(&writer.dsl().clone(), &below).await;
+                    listed.map_err(|error| SpaError::Dsl { pool: writer.name().to_owned(), error })
+                })
+            })
+            .await
+    }
+}
+
+fn tx_error(error: &TxError) -> ExportError {
+    let kind = match error {
+        TxError::NoSpace | TxError::Quota(_) => ExportErrorKind::NoSpace,
+        TxError::Closed => ExportErrorKind::Shutdown,
+        TxError::Suspended(_) => ExportErrorKind::Io,
+    };
+    ExportError::new(kind, error.to_string())
+}
+
+fn volume_error(error: &VolumeError) -> ExportError {
+    let kind = match error {
+        VolumeError::BeyondEnd { .. } => ExportErrorKind::NoSpace,
+        VolumeError::BadSize { .. } | VolumeError::BadBlockSize(_) => ExportErrorKind::Invalid,
+        VolumeError::Dmu(_) => ExportErrorKind::Io,
+    };
+    ExportError::new(kind, error.to_string())
+}
+
+pub(super) fn live_error(error: &LiveVolumeError) -> ExportError {
+    match error {
+        LiveVolumeError::Tx(error) => tx_error(error),
+        LiveVolumeError::Volume(error) => volume_error(error),
+        LiveVolumeError::Replay(error) => ExportError::new(ExportErrorKind::Io, error.to_string()),
+        LiveVolumeError::ReadOnly => ExportError::new(ExportErrorKind::ReadOnly, error.to_string()),
+    }
+}
+
+impl LiveVolumes {
+    /// The volumes at and below these datasets.
+    pub fn new(of: impl IntoIterator<Item = (Arc<OpenVolumes>, String)>) -> Self {
+        Self(Mutex::new(of.into_iter().map(|(open, dataset)| Below { open, dataset }).collect()))
+    }
+
+    /// The names of all volumes and their snapshots. One of several pools is left out while its devices fail.
+    pub async fn names(&self) -> Result<Vec<ExportName>, SpaError> {
+        let all = self.0.lock().clone();
+        let mut listed = Vec::new();
+        for below in &all {
+            let failing = async {
+                match all.len() {
+                    1 => std::future::pending().await,
+                    _ => below.open.pool().failed().await,
+                }
+            };
+            match race(Box::pin(failing), Box::pin(below.names())).await {
+                Either::Left(_) => {}
+                Either::Right(names) => listed.extend(names?),
+            }
+        }
+        Ok(sorted(listed))
+    }
+
+    /// Serves nothing of a pool any more.
+    pub fn leave(&self, of: &Arc<OpenVolumes>) {
+        self.0.lock().retain(|below| !Arc::ptr_eq(&below.open, of));
+    }
+
+    fn of(&self, name: &str) -> Option<Arc<OpenVolumes>> {
+        let all = self.0.lock();
+        all.iter().find(|below| is_at_or_below(name, &below.dataset)).map(|below| below.open.clone())
+    }
+}
+
+impl Exports for LiveVolumes {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ExportName>, ExportError>> {
+        Box::pin(async move { self.names().await.map_err(|error| io_error(&error)) })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
+        Box::pin(async move {
+            let Some(name) = chosen(self, name).await? else { return Ok(None) };
+            let Some(open) = self.of(&name) else { return Ok(None) };
+            let found = open.lock().await.find(&name).await?;
+            let export = found.map(|found| match found {
+                Found::Frozen(volume, hold) => Arc::new(ReadOnly { volume, name, hold: Some(hold) }) as Arc<dyn Export>,
+                Found::Written(live) => {
+                    let size_bytes = live.volume().size_bytes();
+                    Arc::new(LiveExport { live, size_bytes, name })
+                }
+            });
+            Ok(export.map(|export| open.give(export)))
+        })
+    }
+}
+
+/// Opens a volume's head dataset, where the sync looks at the pool. `sync` and `logbias` are the numbers of the properties.
+pub(super) async fn open(
+    pool: &Pool,
+    writer: &Syncer,
+    name: &str,
+    head: Head,
+    (sync, logbias): (u64, u64),
+) -> Result<LiveVolume, ExportError> {
+    let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
+    let objset = head.objset().clone();
+    let log = head.log(SyncMode::of_number(sync));
+    log.set_for_throughput(logbias == THROUGHPUT);
+    LiveVolume::open(&objset, log).await.map_err(|error| volume_error(&error))
+}
+
+/// Gives a volume another size, on disk when this returns.
+pub(super) async fn resize(live: &LiveVolume, size_bytes: u64) -> Result<(), ExportError> {
+    live.resize(size_bytes).await.map(drop).map_err(|error| live_error(&error))
+}
+
+/// A volume as one connection has it.
+struct LiveExport {
+    live: Arc<LiveVolume>,
+    /// As it was when the connection came.
+    size_bytes: u64,
+    name: String,
+}
+
+impl LiveExport {
+    async fn clear(&self, offset_bytes: u64, length_bytes: u32, how: Clear, fua: bool) -> Result<(), ExportError> {
+        let cleared = self.live.clear(offset_bytes, u64::from(length_bytes), how).await;
+        cleared.map_err(|error| live_error(&error))?;
+        self.settle(fua).await
+    }
+
+    async fn settle(&self, fua: bool) -> Result<(), ExportError> {
+        self.live.settle(fua).await.map_err(|error| live_error(&error))
+    }
+}
+
+impl Export for LiveExport {
+    fn description(&self) -> String {
+        self.name.clone()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn block_sizes(&self) -> BlockSizes {
+        sizes(self.live.volume())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.live.is_read_only()
+    }
+
+    fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {
+        Box::pin(async move {
+            let mut pieces = pieces(self.live.volume(), offset_bytes, length_bytes).await?;
+            // What was cut off meanwhile is zeros to a client that has not noticed.
+            let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
+            self.live.count_read(found);
+            if found < u64::from(length_bytes) {
+                pieces.push(Piece::Zeros(u64::from(length_bytes) - found));
+            }
+            Ok(pieces)
+        })
+    }
+
+    fn block_status(
+        &self,
+        offset_bytes: u64,
+        length_bytes: u32,
+        extents_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<Extent>, ExportError>> {
+        Box::pin(statuses(self.live.volume(), offset_bytes, length_bytes, extents_max))
+    }
+
+    fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
+        Box::pin(async move {
+            self.live.write(offset_bytes, &data).await.map_err(|error| live_error(&error))?;
+            drop(data);
+            self.settle(fua).await
+        })
+    }
+
+    fn write_zeros(
+        &self,
+        offset_bytes: u64,
+        length_bytes: u32,
+        may_free: bool,
+        fua: bool,
+    ) -> BoxFuture<'_, Result<(), ExportError>> {
+        Box::pin(async move {
+            let how = if may_free { Clear::Freed } else { Clear::Written };
+            self.clear(offset_bytes, length_bytes, how, fua).await
+        })
+    }
+
+    fn trim(&self, offset_bytes: u64, length_bytes: u32, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
+        Box::pin(async move { self.clear(offset_bytes, length_bytes, Clear::Discarded, fua).await })
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<(), ExportError>> {
+        Box::pin(async move { self.live.flush().await.map_err(|error| live_error(&error)) })
+    }
+}

@@ -1,0 +1,133 @@
+//! The volumes of a pool, and their snapshots, as NBD exports.
+//!
+//! An export's name is the dataset's: `tank/vm/disk0`, `tank/vm/disk0@monday`. Volumes are opened as clients ask for them,
+//! so a pool with thousands serves as quickly as one with a few. [`PoolVolumes`] serves a pool that nobody changes, [`LiveVolumes`]
+//! one whose volumes are written, which are [`OpenVolumes`].
+
+mod gate;
+mod live;
+mod open;
+mod reading;
+
+use std::sync::Arc;
+
+use cenote_dsl::{Dsl, DslError};
+use cenote_format::enums::ObjsetType;
+use cenote_nbd::{Export, ExportError, ExportErrorKind, ExportName, Exports};
+use cenote_spa::View;
+use cenote_taskq::BoxFuture;
+use cenote_zvol::Volume;
+
+pub use live::LiveVolumes;
+pub use open::{Locked, OpenVolumes};
+use reading::ReadOnly;
+
+/// The volumes at and below datasets of pools as of a txg each.
+pub struct PoolVolumes(Vec<(View, String)>);
+
+impl PoolVolumes {
+    /// The volumes at and below these datasets.
+    pub const fn new(of: Vec<(View, String)>) -> Self {
+        Self(of)
+    }
+
+    /// The names of all volumes and their snapshots.
+    pub async fn names(&self) -> Result<Vec<ExportName>, DslError> {
+        let mut all = Vec::new();
+        for (pool, below) in &self.0 {
+            all.extend(names(pool.dsl(), below).await?);
+        }
+        Ok(sorted(all))
+    }
+
+    async fn volume(&self, name: &str) -> Result<Option<Volume>, ExportError> {
+        match self.0.iter().find(|(_, below)| is_at_or_below(name, below)) {
+            Some((pool, _)) => frozen(pool.dsl(), name).await,
+            None => Ok(None),
+        }
+    }
+}
+
+/// Names in order, each once: datasets that are served may lie below each other.
+fn sorted(mut names: Vec<ExportName>) -> Vec<ExportName> {
+    names.sort_by(|a, b| a.name.cmp(&b.name));
+    names.dedup_by(|a, b| a.name == b.name);
+    names
+}
+
+/// The names of all volumes at and below a dataset, and of their snapshots.
+async fn names(dsl: &Dsl, below: &str) -> Result<Vec<ExportName>, DslError> {
+    let mut names = Vec::new();
+    for dir in dsl.tree(dsl.dir(below).await?, false).await? {
+        let Some(head) = dsl.head(&dir).await? else { continue };
+        if head.is_inconsistent() || dsl.kind(&head).await? != ObjsetType::Zvol {
+            continue;
+        }
+        names.push(ExportName { name: head.name(), description: "volume".into() });
+        for snapshot in dsl.snapshots(&head).await? {
+            names.push(ExportName { name: snapshot.name(), description: "snapshot of a volume".into() });
+        }
+    }
+    Ok(names)
+}
+
+/// Whether a dataset or snapshot is this one, of this one, or below it.
+fn is_at_or_below(name: &str, below: &str) -> bool {
+    name.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+}
+
+/// The volume or snapshot of this name, if it is one, as it is on disk.
+async fn frozen(dsl: &Dsl, name: &str) -> Result<Option<Volume>, ExportError> {
+    let dataset = match dsl.dataset(name).await {
+        Ok(dataset) => dataset,
+        Err(DslError::NoSuchDataset(_) | DslError::BadName { .. }) => return Ok(None),
+        Err(error) => return Err(io_error(&error)),
+    };
+    if dsl.kind(&dataset).await.map_err(|error| io_error(&error))? != ObjsetType::Zvol {
+        return Ok(None);
+    }
+    let Some(objset) = dsl.open_for_clients(&dataset).await.map_err(|error| io_error(&error))? else { return Ok(None) };
+    Ok(Some(Volume::open(&objset).await.map_err(|error| io_error(&error))?))
+}
+
+/// The name of the export that is asked for. An empty one asks for the default: the only volume, if there is but one.
+async fn chosen(exports: &dyn Exports, name: &str) -> Result<Option<String>, ExportError> {
+    if !name.is_empty() {
+        return Ok(Some(name.to_owned()));
+    }
+    let mut names = exports.list().await?;
+    Ok(if names.len() == 1 { names.pop().map(|export| export.name) } else { None })
+}
+
+fn io_error(error: &impl std::fmt::Display) -> ExportError {
+    ExportError::new(ExportErrorKind::Io, error.to_string())
+}
+
+impl Exports for PoolVolumes {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<ExportName>, ExportError>> {
+        Box::pin(async move { self.names().await.map_err(|error| io_error(&error)) })
+    }
+
+    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
+        Box::pin(async move {
+            let Some(name) = chosen(self, name).await? else { return Ok(None) };
+            let volume = self.volume(&name).await?;
+            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name, hold: None }) as Arc<dyn Export>))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_served_is_at_or_below_the_dataset() {
+        for name in ["tank/vm", "tank/vm@monday", "tank/vm/disk", "tank/vm/disk@monday"] {
+            assert!(is_at_or_below(name, "tank/vm"), "{name}");
+        }
+        for name in ["tank", "tank/vms", "tank/vm-2/disk", "other/tank/vm", ""] {
+            assert!(!is_at_or_below(name, "tank/vm"), "{name}");
+        }
+    }
+}

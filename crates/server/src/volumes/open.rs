@@ -1,0 +1,241 @@
+//! The volumes of a pool that is open for writing, each opened once, for whoever wants them: clients of NBD, and commands.
+//!
+//! # Theory
+//!
+//! **Need.** What one client wrote another reads and flushes, and a command that gives a volume another size must be heard by all
+//! who write it: so there is one [`LiveVolume`] of a volume, and it is found here.
+//!
+//! **In memory.** Volumes by their dataset's object, which stays the same when it is renamed; and the names that were asked
+//! for. A volume stays open when its last client has gone: it knows what is to be flushed, also by whoever comes later.
+//!
+//! **Life of one.** It is opened in a txg's sync when it is first asked for. It is closed when its dataset is to be destroyed and
+//! no client has it ([`Locked::close_unused`]). All are closed before the pool is let go ([`OpenVolumes::close`]).
+//!
+//! **Invariants.**
+//! 1. There is at most one `LiveVolume` of a dataset.
+//! 2. A name that is known leads to the dataset that has it: what changes names says so in its txg's sync
+//!    ([`OpenVolumes::names_changed`]), and what was found out before that is not noted after it.
+//! 3. One at a time gives a volume another size: under the lock that opening takes.
+//!
+//! **Rejected.** *By name alone*: renamed, a volume was opened twice. *Asking the pool for each client*: that is a txg, which
+//! a suspended pool does not have.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cenote_dmu::tx::SyncMode;
+use cenote_format::ids::ObjectId;
+use cenote_nbd::{Export, ExportError};
+use cenote_spa::{LongHold, Pool, SpaError, Syncer};
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
+use cenote_zvol::Volume;
+use cenote_zvol::live::LiveVolume;
+
+use super::gate::Gate;
+use super::{frozen, io_error, live};
+use crate::error::{Result, ServerError};
+
+/// See the module comment.
+pub struct OpenVolumes {
+    pool: Pool,
+    names: Mutex<Names>,
+    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<LiveVolume>>>,
+    gate: Gate,
+}
+
+#[derive(Default)]
+struct Names {
+    datasets: BTreeMap<String, ObjectId>,
+    /// How often names have changed.
+    changes: u64,
+}
+
+/// What a name stands for.
+pub(super) enum Found {
+    /// A volume that can be written.
+    Written(Arc<LiveVolume>),
+    /// One that stays as it is: a snapshot, one with `readonly=on`, one that cannot be written yet. It is not destroyed meanwhile.
+    Frozen(Volume, LongHold),
+}
+
+/// What a txg's sync has found: what is open already is only named.
+enum Seen {
+    Open(ObjectId),
+    New(ObjectId, LiveVolume),
+    Frozen(Volume, LongHold),
+}
+
+impl OpenVolumes {
+    /// None is open yet.
+    pub fn new(pool: Pool) -> Arc<Self> {
+        let gate = Gate::new(pool.handle());
+        Arc::new(Self { pool, names: Mutex::default(), volumes: AsyncMutex::new(BTreeMap::new()), gate })
+    }
+
+    /// The export of a volume for a client, until [`Self::close`].
+    pub(super) fn give(&self, export: Arc<dyn Export>) -> Arc<dyn Export> {
+        self.gate.give(export)
+    }
+
+    /// Finishes the requests of clients, refuses those that come later, and closes all volumes: the pool is about to be let go.
+    pub async fn close(&self) {
+        self.gate.close().await;
+        self.volumes.lock().await.clear();
+        self.names_changed();
+    }
+
+    /// The pool.
+    pub(super) const fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Waits until nobody else opens, closes or resizes volumes, and keeps others from it. Clients go on with what they have.
+    pub async fn lock(&self) -> Locked<'_> {
+        Locked { all: self, volumes: self.volumes.lock().await }
+    }
+
+    /// Has volumes that are open obey their properties `readonly`, `sync` and `logbias` as they are now, if one of those called `changed` is
+    /// one of these. Returns a sentence where that fails.
+    pub async fn refresh(&self, changed: &[String]) -> Vec<String> {
+        let is_changed = |property: &str| changed.iter().any(|name| name == property);
+        if !is_changed("readonly") && !is_changed("logbias") && !is_changed("sync") {
+            return Vec::new();
+        }
+        let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().cloned().collect();
+        let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
+        let now = self.pool.look(move |writer| {
+            Box::pin(async move {
+                let failed = |error| SpaError::Dsl { pool: writer.name().to_owned(), error };
+                let view = writer.dsl().clone();
+                let mut now = Vec::new();
+                for dataset in datasets {
+                    let name = view.dataset_name(dataset).await.map_err(failed)?;
+                    let dir = view.dataset(&name).await.map_err(failed)?.dir;
+                    let mut values = [0; 3];
+                    for (value, property) in values.iter_mut().zip(["readonly", "sync", "logbias"]) {
+                        let found = view.property(&dir, property, true).await.map_err(failed)?;
+                        *value = found.and_then(|found| found.value.number()).unwrap_or(0);
+                    }
+                    now.push(values);
+                }
+                Ok::<_, SpaError>(now)
+            })
+        });
+        let now = match now.await {
+            Ok(now) => now,
+            Err(error) => return vec![format!("volumes that are open go on as they were: {error}")],
+        };
+        for (live, [readonly, sync, logbias]) in open.iter().zip(now) {
+            live.set_read_only(readonly == 1);
+            live.set_sync(SyncMode::of_number(sync));
+            live.set_for_throughput(logbias == live::THROUGHPUT);
+        }
+        Vec::new()
+    }
+
+    /// A volume that a client has, by its name.
+    pub async fn in_use(&self) -> Option<String> {
+        let volumes = self.volumes.lock().await;
+        let (dataset, _) = volumes.iter().find(|(_, live)| Arc::strong_count(live) > 1)?;
+        let names = self.names.lock();
+        let name = names.datasets.iter().find(|(_, of)| *of == dataset).map(|(name, _)| name.clone());
+        Some(name.unwrap_or_else(|| format!("with dataset {dataset}")))
+    }
+
+    /// Forgets which volumes have which names. For use in the change that renames a dataset: whoever asked for it may have gone
+    /// when it is made.
+    pub fn names_changed(&self) {
+        let mut names = self.names.lock();
+        names.datasets.clear();
+        names.changes += 1;
+    }
+}
+
+/// [`OpenVolumes`], for its holder alone.
+pub struct Locked<'a> {
+    all: &'a OpenVolumes,
+    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<LiveVolume>>>,
+}
+
+impl Locked<'_> {
+    /// The volume or snapshot of this name, if it is one. Opening it waits for a txg that is being written.
+    pub(super) async fn find(&mut self, name: &str) -> Result<Option<Found>, ExportError> {
+        let (known, changes) = {
+            let names = self.all.names.lock();
+            (names.datasets.get(name).copied(), names.changes)
+        };
+        if let Some(live) = known.and_then(|dataset| self.volumes.get(&dataset)) {
+            return Ok(Some(Found::Written(live.clone())));
+        }
+        let (pool, wanted) = (self.all.pool.clone(), name.to_owned());
+        let open: Vec<ObjectId> = self.volumes.keys().copied().collect();
+        let seen = self
+            .all
+            .pool
+            .look(move |writer| Box::pin(async move { Ok::<_, SpaError>(seen(&pool, writer, &wanted, &open).await) }));
+        let (dataset, live) = match seen.await.map_err(|error| io_error(&error))?? {
+            None => return Ok(None),
+            Some(Seen::Frozen(volume, hold)) => return Ok(Some(Found::Frozen(volume, hold))),
+            Some(Seen::Open(dataset)) => (dataset, self.volumes.get(&dataset).cloned()),
+            Some(Seen::New(dataset, live)) => {
+                live.replay().await.map_err(|error| live::live_error(&error))?;
+                let live = Arc::new(live);
+                self.volumes.insert(dataset, live.clone());
+                (dataset, Some(live))
+            }
+        };
+        let mut names = self.all.names.lock();
+        if names.changes == changes {
+            names.datasets.insert(name.to_owned(), dataset);
+        }
+        Ok(live.map(Found::Written))
+    }
+
+    /// Gives a volume another size, in a multiple of its block size. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// There is none of this name that can be written, or no space for the change.
+    pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
+        match self.find(name).await? {
+            Some(Found::Written(volume)) => Ok(live::resize(&volume, size_bytes).await?),
+            Some(Found::Frozen(..)) => Err(ServerError::Refused("it cannot be written".to_owned())),
+            None => Err(ServerError::NoSuchVolume),
+        }
+    }
+
+    /// Closes what no client has, so that it can be destroyed. What was changed in it is in the open txg, or before.
+    pub fn close_unused(&mut self) {
+        self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
+        self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
+    }
+}
+
+/// Finds out what a name stands for, and opens it if it is not, in a txg's sync.
+async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -> Result<Option<Seen>, ExportError> {
+    let view = writer.dsl().clone();
+    let Some(volume) = frozen(&view, name).await? else { return Ok(None) };
+    let dataset = view.dataset(name).await.map_err(|error| io_error(&error))?;
+    if dataset.is_snapshot() {
+        return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
+    }
+    if open.contains(&dataset.object) {
+        return Ok(Some(Seen::Open(dataset.object)));
+    }
+    let number = async |property: &str| {
+        let found = view.property(&dataset.dir, property, true).await.map_err(|error| io_error(&error))?;
+        Ok::<_, ExportError>(found.and_then(|found| found.value.number()).unwrap_or(0))
+    };
+    let (sync, logbias, readonly) = (number("sync").await?, number("logbias").await?, number("readonly").await?);
+    if readonly == 1 {
+        return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
+    }
+    let head = match writer.open_head(name).await {
+        Ok(head) => head,
+        // It can be read all the same.
+        Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object)))),
+        Err(error) => return Err(io_error(&error)),
+    };
+    let live = live::open(pool, writer, name, head, (sync, logbias)).await?;
+    Ok(Some(Seen::New(dataset.object, live)))
+}

@@ -1,0 +1,188 @@
+//! Pools that a server has open for writing: what happens to them is told, and devices that failed are tried.
+//!
+//! The pool is this process's alone from [`serve`] to [`export`], and is written in the background in between. Whoever serves something
+//! of it has finished all requests before the end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::tx::TxTunables;
+use cenote_host::owners;
+use cenote_spa::{FailMode, Pool};
+use cenote_taskq::{Class, Either, race};
+
+use crate::error::{Context as _, Result};
+use crate::{Console, LiveMounts, OpenVolumes, ServedPool, signals};
+
+/// How often devices that fail are tried where nobody can say that they are back, to begin with.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// At most: each time that the pool goes on and is suspended again at once they are tried half as often.
+const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
+/// A pool that went on for longer than this, and than it was tried for, is not suspended for the same failure.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// How long to wait before devices are tried that fail again: `gone_on` after they were said to be back, where they were.
+fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
+    match gone_on {
+        Some(gone_on) if gone_on < STEADY.max(last) => (last * 2).min(RETRY_INTERVAL_MAX),
+        _ => RETRY_INTERVAL,
+    }
+}
+
+/// Who says that devices which failed are back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// A client, with `zpool clear`.
+    Clear,
+    /// They do: they are tried.
+    Retry,
+}
+
+/// A pool that is written in the background from now on. What happens to it is told.
+///
+/// # Errors
+/// Its labels could not be written.
+pub(crate) async fn serve(
+    console: &Arc<dyn Console>,
+    pool: Pool,
+    devices: Vec<PathBuf>,
+    tunables: TxTunables,
+    recovery: Recovery,
+) -> Result<ServedPool> {
+    pool.hold().await?;
+    let guid = pool.guid();
+    let pool = pool.start(tunables).await;
+    watch(console, &pool, recovery);
+    watch_hangs(console, &pool);
+    watch_space(console, &pool);
+    give_up_when_asked_twice(console, &pool);
+    // Once this txg is on disk nobody else imports it.
+    pool.sync().await?;
+    let devices = Arc::new(std::sync::Mutex::new(devices));
+    let report = console.clone();
+    let mounts = LiveMounts::new(Arc::new(move |line: &str| report.warn(line)));
+    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices, end: Arc::default() })
+}
+
+/// Says what goes wrong with the pool's space and does not stop it.
+fn watch_space(console: &Arc<dyn Console>, pool: &Pool) {
+    let (console, pool) = (console.clone(), pool.clone());
+    pool.handle().clone().detach(Class::Issue, async move {
+        loop {
+            let told = pool.troubled().await;
+            console.warn(&format!("pool '{}': {told}", pool.name()));
+        }
+    });
+}
+
+/// Says which devices hang; ends the process at once where `zfs_deadman_failmode` wants that.
+fn watch_hangs(console: &Arc<dyn Console>, pool: &Pool) {
+    let (console, pool) = (console.clone(), pool.clone());
+    pool.handle().clone().detach(Class::Issue, async move {
+        loop {
+            let hang = pool.hung().await;
+            console.warn(&format!("pool '{}': {}", pool.name(), hang.message));
+            if hang.is_fatal {
+                console.warn("zfs_deadman_failmode is panic");
+                std::process::abort();
+            }
+        }
+    });
+}
+
+/// Says when the pool's devices fail, and when it goes on; ends the process at once where its property `failmode` wants that.
+fn watch(console: &Arc<dyn Console>, pool: &Pool, recovery: Recovery) {
+    let (console, pool) = (console.clone(), pool.clone());
+    pool.handle().clone().detach(Class::Issue, async move {
+        let (mut interval, mut went_on) = (RETRY_INTERVAL, None);
+        loop {
+            let name = pool.name();
+            let (reason, mode) = pool.failed().await;
+            let handle = pool.handle();
+            interval = next_interval(interval, went_on.map(|at| handle.now() - at));
+            if mode == FailMode::Panic {
+                console.warn(&format!("pool '{name}' cannot be written, and its property failmode is panic: {reason}"));
+                std::process::abort();
+            }
+            let next = match recovery {
+                _ if pool.is_suspended_for_multihost() => {
+                    format!("'cenote zpool clear {name}' looks whether another system has it, and goes on if not")
+                }
+                Recovery::Clear => format!("'cenote zpool clear {name}' once its devices are back"),
+                Recovery::Retry => format!("its devices are tried every {} seconds", interval.as_secs()),
+            };
+            console.warn(&format!("pool '{name}' is suspended: {reason}; {next}"));
+            let goes_on = loop {
+                match race(pool.passed(), handle.sleep(interval)).await {
+                    Either::Left(goes_on) => break goes_on,
+                    // What is wrong still was said.
+                    Either::Right(()) if recovery == Recovery::Retry && !pool.is_suspended_for_multihost() => {
+                        drop(pool.resume().await);
+                    }
+                    Either::Right(()) => {}
+                }
+            };
+            if !goes_on {
+                return;
+            }
+            went_on = Some(handle.now());
+            console.warn(&format!("pool '{name}' goes on"));
+        }
+    });
+}
+
+/// Who wants the end while the pool is suspended waits for its devices; who wants it twice loses what is not on disk.
+fn give_up_when_asked_twice(console: &Arc<dyn Console>, pool: &Pool) {
+    let (console, pool) = (console.clone(), pool.clone());
+    let Ok(mut signals) = signals::ending() else { return };
+    let watching = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut is_second = false;
+        for _ in signals.forever() {
+            if pool.suspended().is_none() || pool.is_abandoned() {
+                continue;
+            }
+            if std::mem::replace(&mut is_second, true) {
+                pool.abandon();
+            } else {
+                console.warn(
+                    "the pool is suspended: waiting for its devices; interrupt again to lose what is not on disk",
+                );
+            }
+        }
+    });
+    drop(watching);
+}
+
+/// Ends the use of a pool: everything is written, and the pool exported.
+pub(crate) async fn export(pool: Pool) -> Result<()> {
+    let guid = pool.guid();
+    let exported = pool.export().await;
+    if exported.is_ok() {
+        owners::ended(guid);
+    }
+    exported.context("the pool could not be written to the end; on disk it is as of the last txg that was")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_that_fail_again_and_again_are_tried_less_often() {
+        let second = Duration::from_secs;
+        let mut interval = next_interval(RETRY_INTERVAL, None);
+        assert_eq!(interval, RETRY_INTERVAL);
+        let mut told = 0;
+        let mut passed = Duration::ZERO;
+        // A host disk that is full takes a probe, and not what comes after.
+        while passed < second(3600) {
+            passed += interval;
+            told += 1;
+            interval = next_interval(interval, Some(second(1)));
+        }
+        assert!(told <= 12, "{told} pairs of lines in an hour");
+        assert_eq!(interval, RETRY_INTERVAL_MAX);
+        assert_eq!(next_interval(interval, Some(second(3600))), RETRY_INTERVAL, "another failure");
+    }
+}
