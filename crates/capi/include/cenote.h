@@ -5,8 +5,8 @@
  *
  * Every function that can fail returns NULL, or an error that the caller frees with cenote_error_free(). A handle that a function
  * gives is NULL where it failed, and is freed with the function of its type; handles are freed in any order, and all functions that
- * free take NULL. Strings that are given through a char ** are freed with cenote_string_free(); a const char * belongs to the handle
- * that it was asked of, and is there as long as that is.
+ * free take NULL. Strings that are given through a char ** are freed with cenote_string_free(), and must not be changed before; a
+ * const char * belongs to the handle that it was asked of, and is there as long as that is.
  *
  * Any thread may call any function, with handles that other threads use at the same time. Only to free a handle is the last that is
  * done with it. A process that was made by fork() cannot use the library if its parent has used it; after exec() it can.
@@ -91,6 +91,7 @@ typedef struct cenote_place {
 CENOTE_API uint32_t cenote_error_kind(const cenote_error *error);
 /* The whole message, UTF-8. It ends with advice where there is some. */
 CENOTE_API const char *cenote_error_message(const cenote_error *error);
+/* Where it happened, as far as it is known; of NULL, nothing is. */
 CENOTE_API void cenote_error_place(const cenote_error *error, cenote_place *place);
 CENOTE_API void cenote_error_free(cenote_error *error);
 

@@ -1,6 +1,7 @@
 //! `cenote_error_...`: an error's kind, message and place.
 
 use std::ffi::{CString, c_char};
+use std::ptr;
 
 use crate::border::{Borrowed, In, Out, pointer};
 use crate::fault::FaultHandle;
@@ -32,7 +33,22 @@ pub(crate) fn message(error: In<FaultHandle>) -> Borrowed {
 }
 
 pub(crate) fn place(error: In<FaultHandle>, place: Out<CPlace>) {
-    let (Some(error), Ok(place)) = (error.optional(), place.get("place")) else { return };
+    let Ok(place) = place.get("place") else { return };
+    let Some(error) = error.optional() else {
+        let none = ptr::null();
+        place.put(CPlace {
+            pool: none,
+            dataset: none,
+            path: none,
+            device: none,
+            offset: UNKNOWN,
+            objset: UNKNOWN,
+            object: UNKNOWN,
+            block: UNKNOWN,
+            level: UNKNOWN,
+        });
+        return;
+    };
     let text = |text: &Option<CString>| pointer(text.as_deref());
     let numbers = &error.place;
     let (level, block) = numbers.block.unwrap_or((-1, UNKNOWN));

@@ -43,6 +43,11 @@ static void nothing_is_misuse(void)
 	CHECK(cenote_pool_name(NULL) == NULL && cenote_pool_guid(NULL) == 0 && cenote_list_count(NULL) == 0);
 	CHECK(cenote_error_kind(NULL) == 0 && cenote_error_message(NULL) == NULL);
 	cenote_error_place(NULL, NULL);
+	cenote_place place = {"x", "x", "x", "x", 1, 1, 1, 1, 1};
+	cenote_error_place(NULL, &place);
+	CHECK(place.pool == NULL && place.dataset == NULL && place.path == NULL && place.device == NULL);
+	CHECK(place.offset == CENOTE_UNKNOWN && place.objset == CENOTE_UNKNOWN && place.object == CENOTE_UNKNOWN);
+	CHECK(place.block == CENOTE_UNKNOWN && place.level == CENOTE_UNKNOWN);
 	cenote_error_free(NULL);
 	cenote_string_free(NULL);
 	cenote_list_free(NULL);
