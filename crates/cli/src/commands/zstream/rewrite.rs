@@ -64,7 +64,7 @@ pub(crate) struct Recompress {
     /// The level, for zstd: 1 to 19, or 103 and more for the fast ones, as pools number them.
     #[arg(short = 'l', value_name = "LEVEL", allow_hyphen_values = true)]
     level: Option<i64>,
-    /// Threads that compress; all cores without it.
+    /// Threads that compress, up to 4 for each core; all cores without it.
     #[arg(short = 't', value_name = "THREADS")]
     threads: Option<NonZeroUsize>,
     /// The algorithm, as the property compression names it; off for none.
@@ -134,10 +134,12 @@ pub(super) fn recompress(context: &Context, args: &Recompress) -> Result<Outcome
         // As in the original: the names of the others say all.
         _ => level,
     };
-    let threads = args.threads.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+    let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).get();
+    // More would only take memory, and there may be a limit of them.
+    let threads = args.threads.map_or(cores, |threads| threads.get().min(cores.saturating_mul(4)));
     let spread = |batch: &mut [Waiting], target: &Target| {
         let works = batch.iter().filter(|waiting| waiting.is_work()).count();
-        let share = batch.len().div_ceil(threads.get().min(works).max(1)).max(1);
+        let share = batch.len().div_ceil(threads.min(works).max(1)).max(1);
         thread::scope(|scope| {
             for part in batch.chunks_mut(share) {
                 scope.spawn(move || rewrite::in_turn(part, target));
