@@ -8,14 +8,18 @@
 //! # Structures
 //!
 //! OpenZFS remembers the place of every WRITE in a hash table that grows with the stream. But WRITE records of one stream come in
-//! rising order of object and offset, so the file is an index of itself. We remember each *stride*th WRITE record of each stream
-//! ([`Index`]); from the last one at or before the wanted place the records are read again, up to a stride of them. When there are
-//! [`SAMPLES_MAX`] such marks, every second one goes and the stride doubles.
+//! rising order of object and offset, so the file is an index of itself. We remember the first WRITE record of each stream, and each that
+//! comes a *stride* of records or more, of any kind, after the one that we remembered last ([`Index`]). From the last mark at or before the
+//! wanted place the records are read again. When there are [`MARKS_MAX`] marks, the stride doubles, and marks nearer than that go.
 //!
 //! # Invariants
 //!
-//! 1. Marks take at most 24 MiB ([`SAMPLES_MAX`] of 24 bytes), streams of a package with at least one block up to [`STREAMS_MAX`] of 64 bytes.
-//! 2. What is found has the guid, object and offset that were asked for: a file that was changed meanwhile gives an error or other
+//! 1. Marks take at most 32 MiB ([`MARKS_MAX`] of 32 bytes), and as much again while their list grows; streams of a package with at least
+//!    one block up to [`STREAMS_MAX`] of 64 bytes.
+//! 2. A block that is there is less than two strides of records behind its mark: one behind a mark that went, which was less than one
+//!    behind that. Where streams come one after the other there is at most a mark a stride, so the stride stays at 16 up to 16 million
+//!    records. No sender mixes blocks of many streams; where somebody does, each has its marks and the stride grows as many times faster.
+//! 3. What is found has the guid, object and offset that were asked for: a file that was changed meanwhile gives an error or other
 //!    contents of the same block, never another block.
 //!
 //! # Rejected
@@ -33,10 +37,10 @@ use cenote_format::stream::{Body, Features, Record, Write as WriteRecord, WriteB
 use super::{Place, RecordWriter, RewriteError, pass, reader};
 
 /// Marks that are kept at most.
-pub const SAMPLES_MAX: usize = 1 << 20;
+pub const MARKS_MAX: usize = 1 << 20;
 /// Streams of a package that may have blocks.
 pub const STREAMS_MAX: usize = 1 << 18;
-/// WRITE records from one mark to the next, at first.
+/// Records from one mark of a stream to the next, at least, at first.
 const STRIDE_FIRST: u64 = 16;
 
 /// A stream that can be read anywhere, again and again.
@@ -66,31 +70,39 @@ struct Sample {
     at: u64,
 }
 
-/// The WRITE records of one stream.
+/// A WRITE record that is remembered.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    sample: Sample,
+    /// The record's number in the file.
+    record: u64,
+}
+
+/// The WRITE records of one stream. There is a mark of the first at least.
 struct Source {
-    samples: Vec<Sample>,
-    writes: u64,
+    marks: Vec<Mark>,
     last: Place,
 }
 
 /// Marks in a file by which its WRITE records are found.
 struct Index {
     sources: BTreeMap<u64, Source>,
-    samples: usize,
-    samples_max: usize,
+    marks: usize,
+    marks_max: usize,
     stride: u64,
 }
 
 impl Index {
-    fn new(samples_max: usize) -> Self {
-        Self { sources: BTreeMap::new(), samples: 0, samples_max, stride: STRIDE_FIRST }
+    fn new(marks_max: usize) -> Self {
+        Self { sources: BTreeMap::new(), marks: 0, marks_max, stride: STRIDE_FIRST }
     }
 
     fn bytes(&self) -> u64 {
-        (self.samples * size_of::<Sample>() + self.sources.len() * size_of::<(u64, Source)>()) as u64
+        (self.marks * size_of::<Mark>() + self.sources.len() * size_of::<(u64, Source)>()) as u64
     }
 
-    fn add(&mut self, write: &WriteRecord, at: u64) -> Result<(), RewriteError> {
+    /// A WRITE record: its number among all records, and where it is.
+    fn add(&mut self, write: &WriteRecord, record: u64, at: u64) -> Result<(), RewriteError> {
         let place = (write.object.0, write.offset_bytes);
         let sources = self.sources.len();
         let source = match self.sources.entry(write.to_guid.0) {
@@ -98,42 +110,47 @@ impl Index {
             Entry::Vacant(_) if sources >= STREAMS_MAX => {
                 return Err(RewriteError::Streams { offset_bytes: at, limit: STREAMS_MAX });
             }
-            Entry::Vacant(entry) => entry.insert(Source { samples: Vec::new(), writes: 0, last: place }),
+            Entry::Vacant(entry) => entry.insert(Source { marks: Vec::new(), last: place }),
         };
-        if source.writes > 0 && place <= source.last {
+        let latest = source.marks.last();
+        if latest.is_some() && place <= source.last {
             return Err(RewriteError::Order { offset_bytes: at, object: write.object, at_bytes: write.offset_bytes });
         }
         source.last = place;
-        if source.writes.is_multiple_of(self.stride) {
-            source.samples.push(Sample { place, at });
-            self.samples += 1;
+        if latest.is_none_or(|latest| record - latest.record >= self.stride) {
+            source.marks.push(Mark { sample: Sample { place, at }, record });
+            self.marks += 1;
         }
-        source.writes += 1;
-        if self.samples > self.samples_max {
+        // The first of each source stays, so there may be as many as sources.
+        while self.marks > self.marks_max.max(self.sources.len()) {
             self.thin();
         }
         Ok(())
     }
 
-    /// Lets every second mark go. The first of each source stays, so there may be as many as sources.
+    /// Doubles the stride, and lets the marks go that are nearer than that to the one before.
     fn thin(&mut self) {
         self.stride = self.stride.saturating_mul(2);
-        self.samples = 0;
+        self.marks = 0;
         for source in self.sources.values_mut() {
-            let mut index = 0;
-            source.samples.retain(|_| {
-                index += 1;
-                index % 2 == 1
+            let mut kept: Option<u64> = None;
+            source.marks.retain(|mark| {
+                let stays = kept.is_none_or(|kept| mark.record - kept >= self.stride);
+                if stays {
+                    kept = Some(mark.record);
+                }
+                stays
             });
-            self.samples += source.samples.len();
+            source.marks.shrink_to_fit();
+            self.marks += source.marks.len();
         }
     }
 
     /// The last mark at or before a place.
     fn before(&self, guid: Guid, place: Place) -> Option<Sample> {
         let source = self.sources.get(&guid.0)?;
-        let after = source.samples.partition_point(|sample| sample.place <= place);
-        (place <= source.last).then(|| source.samples.get(after.checked_sub(1)?).copied()).flatten()
+        let after = source.marks.partition_point(|mark| mark.sample.place <= place);
+        (place <= source.last).then(|| Some(source.marks.get(after.checked_sub(1)?)?.sample)).flatten()
     }
 }
 
@@ -213,17 +230,17 @@ impl<F: ReadAt> Finder<'_, F> {
 /// # Errors
 /// The stream is wrong, refers to blocks that it does not have, cannot be read again, or the new one cannot be written.
 pub fn redup(input: impl Read, file: &impl ReadAt, out: impl Write) -> Result<Redupped, RewriteError> {
-    redup_with(input, file, out, SAMPLES_MAX)
+    redup_with(input, file, out, MARKS_MAX)
 }
 
 pub(super) fn redup_with(
     input: impl Read,
     file: &impl ReadAt,
     out: impl Write,
-    samples_max: usize,
+    marks_max: usize,
 ) -> Result<Redupped, RewriteError> {
     let (mut reader, mut out) = (reader(input), RecordWriter::new(out));
-    let mut index = Index::new(samples_max);
+    let mut index = Index::new(marks_max);
     let mut finder = Finder { file, endian: Endian::Little, last: None };
     let mut done = Redupped::default();
     while let Some(item) = reader.next_item()? {
@@ -237,7 +254,7 @@ pub(super) fn redup_with(
                 out.begin(item.bytes, &Body::Begin(begin), item.payload)?;
             }
             Body::Write(write) => {
-                index.add(write, at)?;
+                index.add(write, done.records, at)?;
                 pass(&mut out, &item)?;
             }
             Body::WriteByRef(by_ref) => {

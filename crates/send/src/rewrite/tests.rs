@@ -1,12 +1,13 @@
 //! Rewriting against a sender in miniature: what comes out is what that would have sent. Hostile streams are refused.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use cenote_codec::compress::{CompressLevel, compress};
 use cenote_format::Endian;
 use cenote_format::ids::{Guid, ObjectId};
-use cenote_format::stream::{HeaderKind, Record, RecordFlags, WriteByRef, WriteEmbedded};
+use cenote_format::stream::{Free, HeaderKind, Record, RecordFlags, WriteByRef, WriteEmbedded};
 use proptest::prelude::*;
 
 use super::redup::{ReadAt, redup_with};
@@ -150,6 +151,70 @@ fn sound(bytes: &[u8]) -> Vec<(Body, Vec<u8>)> {
         records.push((item.decoded.record.body.clone(), item.payload.to_vec()));
     }
     records
+}
+
+/// A file that counts how often it is read.
+struct Counted<'a>(&'a Vec<u8>, Cell<usize>);
+
+impl ReadAt for Counted<'_> {
+    fn read_at(&self, target: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.1.set(self.1.get() + 1);
+        self.0.read_at(target, offset_bytes)
+    }
+}
+
+#[test]
+fn a_block_far_behind_others_is_found_without_reading_what_is_between() {
+    const REFERENCES: usize = 40;
+    // Few marks too: their thinning must leave those that stand alone.
+    for marks_max in [6, 1 << 20] {
+        let (mut with, mut without) = (Sender::new(Endian::Little), Sender::new(Endian::Little));
+        let header = begin(HeaderKind::Substream, 7);
+        with.record(with_features(header.clone(), Features::DEDUP), &[]);
+        without.record(with_features(header, Features::empty()), &[]);
+        let mut both = |body: Body, payload: &[u8]| {
+            with.record(body.clone(), payload);
+            without.record(body, payload);
+        };
+        for object in 1..4 {
+            for number in 0..if object == 1 { 64 } else { 1 } {
+                both(Body::Write(block(7, object, number * 512, 512)), &contents(object, 512));
+            }
+            for number in 0..1000 {
+                let (object, guid) = (ObjectId(object), Guid(7));
+                let free = Free { object, offset_bytes: 4096 + number, length_bytes: 1, to_guid: guid };
+                both(Body::Free(free), &[]);
+            }
+        }
+        both(Body::Write(block(7, 4, 0, 512)), &contents(4, 512));
+        both(Body::Write(block(7, 5, 0, 512)), &contents(5, 512));
+        for number in 0..REFERENCES {
+            // Back and forth, so that what was found last is of no help.
+            let wanted = if number % 2 == 0 { 5 } else { 1 };
+            let plain = block(7, 10 + number as u64, 0, 512);
+            let by_ref = WriteByRef {
+                object: plain.object,
+                offset_bytes: 0,
+                length_bytes: 512,
+                to_guid: Guid(7),
+                reference_guid: Guid(7),
+                reference_object: ObjectId(wanted),
+                reference_offset_bytes: 0,
+                checksum_type: 8,
+                flags: RecordFlags::CHECKSUM_DEDUP,
+                key: plain.key,
+            };
+            with.record(Body::WriteByRef(by_ref), &[]);
+            without.record(Body::Write(plain), &contents(wanted, 512));
+        }
+        with.record(end(7), &[]);
+        without.record(end(7), &[]);
+        let file = Counted(&with.bytes, Cell::new(0));
+        let mut out = Vec::new();
+        redup_with(&with.bytes[..], &file, &mut out, marks_max).unwrap();
+        assert!(out == without.bytes);
+        assert!(file.1.get() <= REFERENCES * 3, "{} reads", file.1.get());
+    }
 }
 
 proptest! {
