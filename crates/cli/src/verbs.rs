@@ -11,7 +11,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 pub(crate) const TOOLS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
 
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [&str; 20] = [
+const ZPOOL: [&str; 19] = [
     "attach",
     "checkpoint",
     "condense",
@@ -24,7 +24,6 @@ const ZPOOL: [&str; 20] = [
     "online",
     "prefetch",
     "reguid",
-    "remove",
     "reopen",
     "replace",
     "resilver",
