@@ -115,7 +115,7 @@ struct Found {
     list: Option<ObjectId>,
 }
 
-/// What was begun.
+/// A redaction that has begun.
 struct Begun {
     snapshot: Dataset,
     by: Vec<Dataset>,

@@ -280,7 +280,7 @@ impl Borrowed {
     }
 }
 
-/// What C gets for a string of a handle that may be missing.
+/// The string that C gets of a handle that may be missing.
 pub(crate) fn pointer(text: Option<&CStr>) -> *const c_char {
     text.map_or(ptr::null(), CStr::as_ptr)
 }

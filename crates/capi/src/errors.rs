@@ -6,7 +6,7 @@ use std::ptr;
 use crate::border::{Borrowed, In, Out, pointer};
 use crate::fault::FaultHandle;
 
-/// What stands for a number that is not known.
+/// Stands for a number that is not known.
 const UNKNOWN: u64 = u64::MAX;
 
 /// The place of an error: `cenote_place`.

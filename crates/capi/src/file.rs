@@ -10,7 +10,7 @@ use crate::runtime::wait;
 /// Bytes that are read at a time, so that a large buffer is not had twice.
 pub(crate) const STEP_BYTES: usize = 4 << 20;
 
-/// What stands for no offset.
+/// Stands for no offset.
 const NOWHERE: u64 = u64::MAX;
 
 type Done = Result<(), Fault>;

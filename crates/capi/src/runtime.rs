@@ -19,7 +19,7 @@ pub(crate) fn runtime() -> Result<&'static Runtime, Fault> {
         Some(made) => made,
         None => {
             let made = Runtime::new()?;
-            // Where two threads have come here at once, the runtime of one is used.
+            // Two threads may come here at once: the runtime of one is used.
             RUNTIME.get_or_init(|| (made, own))
         }
     };
@@ -35,7 +35,7 @@ pub(crate) fn wait<T>(future: impl Future<Output = Result<T, Error>>) -> Result<
     Ok(runtime()?.block_on(future)?)
 }
 
-/// What a function answers to C.
+/// The answer of a function to C.
 pub(crate) trait Answer {
     /// The answer where it has panicked.
     fn panicked(fault: Fault) -> Self;

@@ -208,7 +208,7 @@ fn named_blocks_are_decompressed_as_zstream_does() {
     };
     let named: Vec<String> = was.iter().filter_map(packed).collect();
     assert!(!named.is_empty());
-    // What is not compressed does not unpack, and stays.
+    // A block that is not compressed does not unpack, and stays.
     let plain = was.iter().filter_map(|(body, _)| data(body).filter(|write| write.compress == 0).map(place));
     let words: Vec<String> = named.iter().cloned().chain(plain.take(3)).collect();
     let args: Vec<&str> = ["decompress", "-v"].into_iter().chain(words.iter().map(String::as_str)).collect();

@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 use common::images::Images;
 use common::{Pool, program, said, theme};
 
-/// What can be seen of each entry of a tree, but times of directories.
+/// All that can be seen of each entry of a tree, but times of directories.
 fn tree(dir: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut left = vec![dir.to_owned()];
@@ -193,7 +193,7 @@ fn golden_streams_are_unpacked_and_increments_on_top() {
         receive(&["--to", text(&to), "--keep", text(&keep)], &theme.stream_bytes(file).unwrap());
         assert_eq!(tree(&to), out_of_pool(snapshot), "{file}");
     }
-    // What is there is neither received twice nor lost.
+    // A snapshot that is there is neither received twice nor lost.
     let again = fed(
         program().args(["receive", "--to", text(&to), "--keep", text(&keep)]),
         &theme.stream_bytes("full.zfs").unwrap(),
@@ -332,7 +332,7 @@ fn a_directory_stays_where_not_all_of_the_new_one_can_be_copied() {
     receive(&["--to", text(&to), "--keep", text(&keep)], &increment);
     assert_eq!(names(&to), ["noise", "second"]);
     assert_eq!(names(&work), ["files.tar", "kept.img", "to"]);
-    // What does not belong on top names the way to what is there.
+    // The refusal of a stream that does not belong on top names the way to the files that are there.
     let output = fed(program().args(["receive", "--to", text(&to), "--keep", text(&keep)]), &whole);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("cenote cp -d"), "{}", said(&output));

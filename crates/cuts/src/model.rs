@@ -569,7 +569,7 @@ impl State for Datasets {
 /// The vdevs that the pool got and lost since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grown {
-    /// How many top-level ones it got.
+    /// The number of top-level ones that it got.
     pub tops: usize,
     /// The log device that it was made with is gone.
     pub is_log_gone: bool,

@@ -1,4 +1,4 @@
-//! Why files could not be put into a pool or taken out of it.
+//! Errors of putting files into a pool and taking them out of it.
 
 use std::fmt::Display;
 use std::io;
@@ -10,7 +10,7 @@ use cenote_taskq::JoinError;
 use cenote_zpl::ZplError;
 use thiserror::Error;
 
-/// Why files could not be put into a pool or taken out of it.
+/// The reason that files could not be put into a pool or taken out of it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
@@ -79,7 +79,7 @@ impl ImageError {
 /// With errors of this crate, unless another is said.
 pub(crate) type Result<T, E = ImageError> = std::result::Result<T, E>;
 
-/// What a source gives is not what it should be.
+/// A source gives other bytes than it should.
 pub(crate) fn malformed(what: impl Into<String>) -> ImageError {
     ImageError::Malformed(what.into())
 }

@@ -98,9 +98,9 @@ pub enum Visit {
     Leave,
     /// Something that could not be read; the walk goes on behind it.
     Problem {
-        /// Where.
+        /// The place.
         path: Vec<u8>,
-        /// What is wrong.
+        /// The fault.
         error: ZplError,
     },
 }

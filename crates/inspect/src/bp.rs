@@ -125,7 +125,7 @@ async fn unverified(report: &mut Report, dmu: &Dmu, bp: &Blkptr) {
     }
 }
 
-/// What a block holds, by its type and level.
+/// The content of a block, by its type and level.
 fn decode(report: &mut Report, bp: &Blkptr, bookmark: Bookmark, bytes: &[u8], shown: &mut Map<String, Value>) {
     let (order, limit) = (bp.byte_order(), report.limit);
     if bookmark.level > 0 || bp.level() > 0 {
@@ -186,7 +186,7 @@ fn checksums(bytes: &[u8]) -> Map<String, Value> {
 pub struct Place {
     /// The vdev.
     pub vdev: VdevId,
-    /// Where its bytes begin.
+    /// The offset of its first byte.
     pub offset_bytes: u64,
     /// The block's logical size, where it is known.
     pub lsize_bytes: Option<u64>,
@@ -196,7 +196,7 @@ pub struct Place {
     pub birth: Txg,
 }
 
-/// What the bytes at a place are taken for.
+/// The kind that the bytes at a place are taken for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PlaceForm {
     /// Every compression is tried.

@@ -1,4 +1,4 @@
-//! Why something cannot be inspected at all.
+//! Errors of an inspection that has no report.
 
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;

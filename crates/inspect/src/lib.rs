@@ -14,7 +14,7 @@
 //! datasets, deadlists, zil     of all datasets     bpobj, dedup, spacemaps        of the pool's own objects
 //! blocks, verified             of a walk over all  txgs                           of a pool in use
 //! ```
-//! What cannot be read becomes a problem with its place in the report, and the function goes on past it.
+//! A block that cannot be read becomes a problem with its place in the report, and the function goes on past it.
 //!
 //! **Invariants.**
 //! 1. Lists are bounded, and a list that was cut says so.

@@ -1,11 +1,11 @@
-//! What an inspection found: one document, and the problems on the way.
+//! The findings of an inspection: one document, and the problems on the way.
 //!
 //! A report is a tree of JSON values: programs read it as JSON, and a text for people is a rendering of the same tree, so the two cannot
 //! say different things. Names carry the units: `_bytes`, `offset_bytes`, `_s` for seconds. An array of plain objects is a table, an
 //! array of others a section each. Lists are bounded by [`Report::limit`]; what was cut off is counted in `NAME_left_out`, or
 //! `NAME_cut_off` says that nobody counted it.
 //!
-//! What could not be read is in `problems`.
+//! Blocks that could not be read are in `problems`.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 /// Problems kept; the rest is counted.
 const PROBLEMS_MAX: usize = 1000;
 
-/// How a time is shown: seconds since 1970, and a format as of `strftime`.
+/// Shows a time: seconds since 1970, and a format as of `strftime`.
 pub type TimeText = fn(u64, &str) -> String;
 
 /// A report being made. Serialised, it is its document with the problems at the end.
@@ -88,7 +88,7 @@ impl Report {
         &self.problems
     }
 
-    /// How many problems there were beyond those.
+    /// The number of problems beyond those.
     pub fn problems_left_out(&self) -> u64 {
         self.problem_count - self.problems.len() as u64
     }

@@ -15,7 +15,7 @@ use crate::InspectError;
 
 /// An objset to look into.
 pub struct Target {
-    /// What it is called in messages.
+    /// Its name in messages.
     pub name: String,
     /// The objset. Where the key of an encrypted dataset is missing, dnodes can be read, their contents not.
     pub objset: Objset,

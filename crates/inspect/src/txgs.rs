@@ -1,4 +1,4 @@
-//! What the last txgs of a pool in use held, and where the time of their sync went.
+//! The last txgs of a pool in use: their content, and the phases that their sync took its time for.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::report::Report;
 use crate::values;
 
-/// Where a copy of an uberblock stands: an index into the devices, and the place there.
+/// The place of a copy of an uberblock: an index into the devices, and the place there.
 type Place = (usize, UberblockCopy);
 
 /// The different uberblocks of all rings, newest first, with the places of their copies.

@@ -1,4 +1,4 @@
-//! What reading every block found, as a document.
+//! The findings of reading every block, as a document.
 
 use cenote_scan::VerifyReport;
 use cenote_spa::View;

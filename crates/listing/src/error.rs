@@ -1,4 +1,4 @@
-//! Why a value cannot be had.
+//! Errors of reading values.
 
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;
@@ -7,7 +7,7 @@ use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
 use thiserror::Error;
 
-/// Why a value cannot be had.
+/// The reason that a value cannot be had.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListError {

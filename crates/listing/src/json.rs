@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// How numbers are written.
+/// The form of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Json {
     /// Numbers as JSON's own (`--json-int`), not as text.

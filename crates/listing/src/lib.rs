@@ -32,5 +32,5 @@ pub use pools::{
     DEDUP, Facts, LOGS, Names, PoolColumn, Reason, SPECIAL, Sizes, Tree, Values, Vdev, all_columns, found_tree, places,
 };
 
-/// How a time is shown: seconds since 1970, and a format as of `strftime`.
+/// Shows a time: seconds since 1970, and a format as of `strftime`.
 pub type TimeText = fn(u64, &str) -> String;

@@ -34,7 +34,7 @@ pub enum CheckError {
     Twice {
         /// The vdev.
         vdev: VdevId,
-        /// Where.
+        /// The place.
         error: RangeError,
     },
     /// An extent was freed that is not in use.
@@ -42,7 +42,7 @@ pub enum CheckError {
     NotAllocated {
         /// The vdev.
         vdev: VdevId,
-        /// Where.
+        /// The place.
         error: RangeError,
     },
     /// A device write outside every extent in use.

@@ -254,7 +254,7 @@ pub struct SpaceProblem {
     pub metaslab: Option<u64>,
     /// The space map's object.
     pub object: ObjectId,
-    /// What is wrong.
+    /// The fault.
     pub reason: String,
 }
 

@@ -70,7 +70,7 @@ pub(crate) struct Args {
     vdevs: Vec<String>,
 }
 
-/// Where files come from.
+/// The source of the files.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(super) struct SourceArgs {
     /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or a directory with

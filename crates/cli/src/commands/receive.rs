@@ -183,7 +183,7 @@ fn snapshot_of(first: &[u8]) -> Option<Guid> {
     }
 }
 
-/// What a kept pool says.
+/// The note in a kept pool.
 struct Kept {
     /// The name and the guid of the newest snapshot.
     newest: Option<(String, Guid)>,
@@ -197,7 +197,7 @@ impl Kept {
         let dsl = view.dsl();
         let newest = match dsl.dataset(DATASET).await {
             Ok(head) => dsl.snapshots(&head).await?.into_iter().max_by_key(|snapshot| snapshot.phys.creation_txg),
-            // What was refused first may have left none.
+            // A stream that was refused first may have left none.
             Err(_) => None,
         };
         let newest = newest.map(|snapshot| (snapshot.name(), snapshot.phys.guid));

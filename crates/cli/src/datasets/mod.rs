@@ -24,7 +24,7 @@ use crate::outcome::usage;
 
 pub(crate) use select::{Selection, SortKey, select};
 
-/// What `space` stands for.
+/// The columns that `space` stands for.
 const SPACE: [&str; 7] =
     ["name", "avail", "used", "usedbysnapshots", "usedbydataset", "usedbyrefreservation", "usedbychildren"];
 

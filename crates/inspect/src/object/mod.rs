@@ -24,7 +24,7 @@ pub(crate) use bonus::bpobj as bpobj_fields;
 pub(crate) use contents::{each_entry, space_map_entries};
 use tree::pointers;
 
-/// What of an object is wanted beside its dnode and the contents of metadata.
+/// The parts of an object that are wanted beside its dnode and the contents of metadata.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ObjectParts {
     /// The tree of its block pointers.

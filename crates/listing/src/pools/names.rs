@@ -1,4 +1,4 @@
-//! What vdevs are called.
+//! Names of vdevs.
 
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
@@ -15,7 +15,7 @@ const DEVICE_DIRS: [&str; 9] = [
     "/dev",
 ];
 
-/// How to name vdevs.
+/// The form of names of vdevs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Names {
     /// By guids.

@@ -104,7 +104,7 @@ pub struct Vdev {
     pub class: &'static str,
     /// What is shown as its state.
     pub state: &'static str,
-    /// Why it is so.
+    /// The reason.
     pub reason: Option<Reason>,
     /// The txgs that a leaf has missed, or that too many of a top-level vdev's children have; empty unless it is readable.
     pub missed: TxgSet,
@@ -118,7 +118,7 @@ pub struct Vdev {
     pub is_allocating: bool,
     /// Its sizes.
     pub sizes: Sizes,
-    /// What it consists of.
+    /// Its parts.
     pub children: Vec<Vdev>,
     /// A hole, or a removed vdev: not shown.
     pub is_placeholder: bool,

@@ -117,7 +117,7 @@ pub enum FlushMode {
     Everything,
 }
 
-/// What keeps a vdev from being removed.
+/// Space that keeps a vdev from being removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evacuation {
     /// Bytes allocated.
@@ -289,7 +289,7 @@ impl Allocator {
         self.vdevs.keys().any(|vdev| self.is_log_device(*vdev))
     }
 
-    /// What a vdev still has, as of the last txg that was synced.
+    /// The space of a vdev that is in use, as of the last txg that was synced.
     #[must_use]
     pub fn evacuation(&self, id: VdevId) -> Evacuation {
         let metaslabs = self.vdevs.get(&id).into_iter().flat_map(|vdev| &vdev.metaslabs);

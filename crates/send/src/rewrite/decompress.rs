@@ -9,7 +9,7 @@ use cenote_format::stream::Body;
 
 use super::{Place, RecordWriter, RewriteError, pass, reader, refuse_dedup, unpacked};
 
-/// What became of a record that was named.
+/// The fate of a record that was named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decompressed {
     /// It is unpacked.

@@ -1,4 +1,4 @@
-//! What ends the rewriting of a stream.
+//! Errors that end the rewriting of a stream.
 
 use cenote_codec::compress::CompressError;
 use cenote_format::ids::{Guid, ObjectId};
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::SendError;
 
-/// Why a stream was not written to its end. Offsets count from the beginning of the stream that is read.
+/// The reason that a stream was not written to its end. Offsets count from the beginning of the stream that is read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RewriteError {
@@ -16,7 +16,7 @@ pub enum RewriteError {
     /// Blocks of a deduplicated stream are elsewhere in it.
     #[error("record at offset {offset_bytes}: the stream is deduplicated: 'zstream redup' makes one of it that is not")]
     Deduplicated {
-        /// Where the record begins.
+        /// The offset of the record.
         offset_bytes: u64,
     },
     /// A block says that it is compressed in a way that does not exist.
@@ -24,11 +24,11 @@ pub enum RewriteError {
         "record at offset {offset_bytes}: Invalid compression type in stream: {number} (object {object}, offset {at_bytes})"
     )]
     Compression {
-        /// Where the record begins.
+        /// The offset of the record.
         offset_bytes: u64,
         /// The block's object.
         object: ObjectId,
-        /// Where it is in that.
+        /// The place in that.
         at_bytes: u64,
         /// The number in the record.
         number: u8,
@@ -36,13 +36,13 @@ pub enum RewriteError {
     /// A block does not unpack.
     #[error("record at offset {offset_bytes}: decompression failed for ino {object} offset {at_bytes}: {source}")]
     Decompress {
-        /// Where the record begins.
+        /// The offset of the record.
         offset_bytes: u64,
         /// The block's object.
         object: ObjectId,
-        /// Where it is in that.
+        /// The place in that.
         at_bytes: u64,
-        /// What is wrong.
+        /// The fault.
         source: CompressError,
     },
     /// A WRITE_BYREF record refers to a block that the stream has not had.
@@ -52,13 +52,13 @@ pub enum RewriteError {
         guid.0
     )]
     NoReference {
-        /// Where the record begins.
+        /// The offset of the record.
         offset_bytes: u64,
         /// The snapshot that is to have the block.
         guid: Guid,
         /// The block's object.
         object: ObjectId,
-        /// Where it is in that.
+        /// The place in that.
         at_bytes: u64,
     },
     /// Blocks are not in the order in which every sender writes them, by which they are found again.
@@ -67,27 +67,27 @@ pub enum RewriteError {
          not supported yet: to redup a stream whose blocks are not in order"
     )]
     Order {
-        /// Where the record begins.
+        /// The offset of the record.
         offset_bytes: u64,
         /// The block's object.
         object: ObjectId,
-        /// Where it is in that.
+        /// The place in that.
         at_bytes: u64,
     },
     /// A package has more streams than the index takes.
     #[error("record at offset {offset_bytes}: the package has more than {limit} streams with blocks")]
     Streams {
-        /// Where the record begins.
+        /// The offset of the record.
         offset_bytes: u64,
-        /// How many there may be.
+        /// The most that there may be.
         limit: usize,
     },
     /// The file cannot be read once more.
     #[error("reading the stream again at offset {offset_bytes}: {source}")]
     Again {
-        /// Where.
+        /// The place.
         offset_bytes: u64,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Writing failed.

@@ -1,4 +1,4 @@
-//! What an inspection found ([`Report`]), printed as JSON or set as text.
+//! The findings of an inspection ([`Report`]), printed as JSON or set as text.
 //!
 //! The text is a rendering of the same tree as the JSON. Names carry the units, and the text follows them:
 //!
