@@ -12,6 +12,9 @@ use cenote_taskq::{Handle, OpenOptions, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
+/// Memory of buffers that the process keeps from one simulated pool to the next.
+const BUFFERS_KEPT_BYTES: usize = 64 << 20;
+
 /// The disks of a simulated runtime.
 pub struct Machine {
     /// The disks, in their order.
@@ -29,6 +32,7 @@ impl Machine {
     /// The runtime is not simulated.
     #[must_use]
     pub fn new(runtime: &Runtime, count: usize, options: &SimDiskOptions) -> Self {
+        cenote_taskq::buf::set_pool_floor_bytes(BUFFERS_KEPT_BYTES);
         let handle = runtime.handle();
         let sim = runtime.sim().expect("a simulated runtime");
         let paths: Vec<PathBuf> = (0..count).map(|index| Self::name(index).into()).collect();

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cenote_codec::checksum::embedded::verify_label;
+use cenote_codec::checksum::embedded::LabelCopies;
 use cenote_format::FormatError;
 use cenote_format::ids::{Guid, Txg};
 use cenote_format::label::{
@@ -173,11 +173,11 @@ pub async fn probe(disk: &Disk) -> LabelReport {
     let addresses: [Option<u64>; LABEL_COUNT] =
         std::array::from_fn(|index| layout.map(|layout| layout.label_offset(index)));
     let reads = addresses.iter().map(|address| read_label(disk, *address));
-    let mut contents = join_all(reads).await;
+    let contents = join_all(reads).await;
     let mut uberblocks = Vec::new();
+    let (mut configs, mut boot_envs) = (LabelCopies::default(), LabelCopies::default());
     let labels = std::array::from_fn(|index| {
-        let content = std::mem::replace(&mut contents[index], Err(LabelProblem::TooSmall));
-        label_copy(index, addresses[index], content)
+        label_copy(index, addresses[index], &contents[index], &mut configs, &mut boot_envs)
     });
     // The ring's slot size follows from the ashift, which any label may tell; without one, whatever fits.
     let known: Option<u32> = labels.iter().filter_map(|label| label.config.as_ref().ok()).find_map(config_ashift);
@@ -185,12 +185,7 @@ pub async fn probe(disk: &Disk) -> LabelReport {
     let mut shifts: Vec<u32> = known.map(label::slot_shift).into_iter().collect();
     shifts.extend(RING_ASHIFTS.filter(|shift| Some(*shift) != known.map(label::slot_shift)));
     for shift in shifts {
-        let mut bad_slots: [Vec<usize>; LABEL_COUNT] = Default::default();
-        for label in &report.labels {
-            if let (Some(bytes), Some(address)) = (&label.bytes, label.address_bytes) {
-                scan_ring(label.index, bytes, address, shift, &mut uberblocks, &mut bad_slots[label.index]);
-            }
-        }
+        let bad_slots = scan_rings(&report.labels, shift, &mut uberblocks);
         let is_right_size = !uberblocks.is_empty() || known.map(label::slot_shift) == Some(shift);
         if is_right_size {
             for (label, bad) in report.labels.iter_mut().zip(bad_slots) {
@@ -238,32 +233,40 @@ async fn read_label(disk: &Disk, address: Option<u64>) -> Result<Block, LabelPro
     }
 }
 
-fn label_copy(index: usize, address_bytes: Option<u64>, content: Result<Block, LabelProblem>) -> LabelCopy {
+/// A label of these bytes. `configs` and `boot_envs` are what was summed of the disk's other labels.
+fn label_copy<'a>(
+    index: usize,
+    address_bytes: Option<u64>,
+    content: &'a Result<Block, LabelProblem>,
+    configs: &mut LabelCopies<'a>,
+    boot_envs: &mut LabelCopies<'a>,
+) -> LabelCopy {
     let (bytes, problem) = match content {
         Ok(bytes) => (Some(bytes), None),
         Err(problem) => (None, Some(problem)),
     };
-    let view = bytes.as_deref().and_then(|bytes| VdevLabel::new(bytes).ok()).zip(address_bytes);
-    let problem = problem.unwrap_or(LabelProblem::TooSmall);
+    let view = bytes.and_then(|bytes| VdevLabel::new(bytes).ok()).zip(address_bytes);
+    let problem = problem.cloned().unwrap_or(LabelProblem::TooSmall);
     let config = view.map_or_else(
         || Err(problem.clone()),
         |(view, address)| {
-            verify(view.vdev_phys(), address + VDEV_PHYS_OFFSET as u64)?;
+            verify(configs, view.vdev_phys(), address + VDEV_PHYS_OFFSET as u64)?;
             view.config().map(Arc::new).map_err(LabelProblem::Format)
         },
     );
     let boot_env = view.map_or_else(
         || Err(problem.clone()),
         |(view, address)| {
-            verify(view.boot_env_block(), address + BOOT_ENV_OFFSET as u64)?;
+            verify(boot_envs, view.boot_env_block(), address + BOOT_ENV_OFFSET as u64)?;
             view.boot_env().map_err(LabelProblem::Format)
         },
     );
+    let bytes = bytes.cloned();
     LabelCopy { index, address_bytes, bytes, config, boot_env, bad_slots: Vec::new() }
 }
 
-fn verify(block: &[u8], address: u64) -> Result<(), LabelProblem> {
-    match verify_label(block, address) {
+fn verify<'a>(copies: &mut LabelCopies<'a>, block: &'a [u8], address: u64) -> Result<(), LabelProblem> {
+    match copies.verify(block, address) {
         Ok(_) => Ok(()),
         Err(_) if block.iter().all(|byte| *byte == 0) => Err(LabelProblem::Empty),
         Err(_) => Err(LabelProblem::Checksum),
@@ -275,27 +278,30 @@ fn config_ashift(config: &Arc<NvList>) -> Option<u32> {
     config.list("vdev_tree")?.u64("ashift").and_then(|ashift| u32::try_from(ashift).ok())
 }
 
-/// Collects a ring's uberblocks, taking its slots to be `1 << shift` long.
-fn scan_ring(
-    label: usize,
-    bytes: &[u8],
-    address: u64,
-    shift: u32,
-    found: &mut Vec<UberblockCopy>,
-    bad: &mut Vec<usize>,
-) {
-    let Ok(view) = VdevLabel::new(bytes) else { return };
-    for slot in view.slots(shift) {
-        let magic = slot.bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
-        if magic != Some(MAGIC) && magic != Some(MAGIC.swap_bytes()) {
-            continue;
-        }
-        let verified = verify_label(slot.bytes, address + slot.label_offset as u64).is_ok();
-        match slot.uberblock() {
-            Ok(uberblock) if verified => {
-                found.push(UberblockCopy { label, slot: slot.index, slot_shift: shift, uberblock });
+/// Collects the uberblocks of all rings, taking their slots to be `1 << shift` long; of each label the slots that fail their checksum.
+fn scan_rings(labels: &[LabelCopy], shift: u32, found: &mut Vec<UberblockCopy>) -> [Vec<usize>; LABEL_COUNT] {
+    let mut bad: [Vec<usize>; LABEL_COUNT] = Default::default();
+    // Of each slot: labels mostly have the same uberblock there.
+    let mut copies: Vec<LabelCopies<'_>> = Vec::new();
+    for label in labels {
+        let (Some(bytes), Some(address)) = (&label.bytes, label.address_bytes) else { continue };
+        let Ok(view) = VdevLabel::new(bytes) else { continue };
+        for slot in view.slots(shift) {
+            let magic = slot.bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+            if magic != Some(MAGIC) && magic != Some(MAGIC.swap_bytes()) {
+                continue;
             }
-            _ => bad.push(slot.index),
+            if copies.len() <= slot.index {
+                copies.resize_with(slot.index + 1, LabelCopies::default);
+            }
+            let verified = copies[slot.index].verify(slot.bytes, address + slot.label_offset as u64).is_ok();
+            match slot.uberblock() {
+                Ok(uberblock) if verified => {
+                    found.push(UberblockCopy { label: label.index, slot: slot.index, slot_shift: shift, uberblock });
+                }
+                _ => bad[label.index].push(slot.index),
+            }
         }
     }
+    bad
 }

@@ -63,6 +63,35 @@ pub fn verify_label(block: &[u8], offset_bytes: u64) -> Result<Endian, ChecksumE
     verify_embedded(Checksum::Label, block, label_verifier(offset_bytes), false)
 }
 
+/// Verifies copies of a label block, which a disk has at several offsets. The sum of a copy differs only by its trailer, so of copies that
+/// are equal up to there the rest is summed once.
+#[derive(Clone, Debug, Default)]
+pub struct LabelCopies<'a> {
+    /// What was summed last, up to the checksum words, and the state of the hash after it.
+    summed: Option<(&'a [u8], Sha256)>,
+}
+
+impl<'a> LabelCopies<'a> {
+    /// As [`verify_label`].
+    pub fn verify(&mut self, block: &'a [u8], offset_bytes: u64) -> Result<Endian, ChecksumError> {
+        let place = locate(Checksum::Label, block)?;
+        let front = &block[..place.words_offset];
+        let state = match &self.summed {
+            Some((summed, state)) if *summed == front => state.clone(),
+            _ => {
+                let state = Sha256::new_with_prefix(front);
+                self.summed = Some((front, state.clone()));
+                state
+            }
+        };
+        let stored = read_words(block, place.words_offset, place.order);
+        let rest = &block[place.words_offset + WORDS_SIZE..place.covered];
+        let actual = sha256(state, [&bytes(&label_verifier(offset_bytes), place.order), rest]);
+        compare(Checksum::Label, stored, actual, false)?;
+        Ok(place.order)
+    }
+}
+
 /// Verifies an intent log block of either kind against the checksum words of the pointer that led to it.
 pub fn verify_zilog(
     kind: Checksum,
@@ -183,12 +212,14 @@ fn sum(kind: Checksum, data: &[u8], words_offset: usize, verifier: &Words, order
             pieces.iter().for_each(|piece| state.update(piece, order));
             state.finish()
         }
-        _ => {
-            let mut state = Sha256::new();
-            pieces.iter().for_each(|piece| state.update(piece));
-            words(&state.finalize().into(), Endian::Big)
-        }
+        _ => sha256(Sha256::new(), pieces),
     }
+}
+
+/// The sum of what a hash has taken in and of these pieces.
+fn sha256<const N: usize>(mut state: Sha256, pieces: [&[u8]; N]) -> Words {
+    pieces.iter().for_each(|piece| state.update(piece));
+    words(&state.finalize().into(), Endian::Big)
 }
 
 fn bytes(words: &Words, order: Endian) -> [u8; WORDS_SIZE] {
@@ -239,6 +270,30 @@ mod tests {
                 assert!(verify_embedded(kind, &block, verifier, false).is_err());
             }
         }
+    }
+
+    /// Copies at four offsets, sound, damaged in front and in the trailer, and one that is of another offset.
+    #[test]
+    fn copies_of_a_label_verify_as_each_alone_does() {
+        let sealed = |offset, order| {
+            let mut block = block(114_688, order);
+            seal_embedded(Checksum::Label, &mut block, label_verifier(offset), order, None).unwrap();
+            block
+        };
+        let offsets = [16384, 278_528, 1 << 30, (1 << 30) + 262_144, 5, 6, 7, 8];
+        let mut blocks: Vec<_> = offsets.map(|offset| sealed(offset, Endian::Little)).into();
+        blocks[4] = sealed(offsets[4], Endian::Big);
+        blocks[5] = blocks[0].clone();
+        blocks[6][1000] ^= 1;
+        *blocks[7].last_mut().unwrap() ^= 1;
+        let mut copies = LabelCopies::default();
+        let alone = |at: usize| verify_label(&blocks[at], offsets[at]);
+        for at in [0, 1, 2, 3, 4, 5, 6, 7, 3, 0] {
+            assert_eq!(copies.verify(&blocks[at], offsets[at]), alone(at), "{at}");
+        }
+        assert_eq!([5, 6, 7].map(|at| alone(at).is_err()), [true; 3]);
+        assert_eq!(alone(4), Ok(Endian::Big));
+        assert!(copies.verify(&blocks[0][..39], 0).is_err());
     }
 
     #[test]

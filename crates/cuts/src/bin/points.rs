@@ -152,11 +152,12 @@ fn explore(arguments: &Arguments, bases: &[Base]) -> bool {
     }
     let seconds = started.elapsed().as_secs_f64();
     println!(
-        "{} points of {scripts} scripts in {seconds:.1} s ({:.0} a second): {failed} failed, {} moments, {} points verified as a whole, \
-         {} by zdb; next is script {number} of {all}",
+        "{} points of {scripts} scripts in {seconds:.1} s ({:.0} a second): {failed} failed, {} moments, {} contents of disks opened, \
+         {} points verified as a whole, {} by zdb; next is script {number} of {all}",
         tally.points,
         tally.points as f64 / seconds,
         tally.moments,
+        tally.opened,
         tally.verified,
         tally.zdb,
     );

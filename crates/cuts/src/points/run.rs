@@ -1,25 +1,28 @@
 //! A script's run, and the crash points of it.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use cenote_dmu::tx::SyncMode;
 use cenote_format::ids::Txg;
-use cenote_taskq::sim::disk::Crash;
+use cenote_taskq::sim::disk::{Crash, Image};
+use cenote_taskq::sim::fingerprint::Fingerprints;
 use cenote_taskq::sim::history::{Began, History, Moments};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Rng, Runtime};
 
 use super::base::{Base, Opened, files, machine, open, range};
 use super::script::{Op, Script, Then};
-use super::verdict::{Depth, Known, judge};
+use super::verdict::{Known, Replayed, judge, replayed};
 use crate::life::{run, words};
 use crate::load::RangeWriter;
 use crate::model::{FileChange, Files, Log, Range, RangeChange};
 
 /// Of so many points one is verified as a whole, before and after its logs are replayed.
-const VERIFIED_EVERY: u64 = 16;
+const VERIFIED_EVERY: u64 = 32;
 /// Of so many of these, `zdb` judges one.
-const ZDB_EVERY: u64 = 20;
+const ZDB_EVERY: u64 = 10;
 
 /// The points that are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +42,19 @@ pub struct Tally {
     pub moments: u64,
     /// Points that were judged.
     pub points: u64,
+    /// Contents of disks that were opened for them: of one run, points with equal contents share an opening.
+    pub opened: u64,
     /// Of these, those that were verified as a whole.
     pub verified: u64,
     /// Of these, those that `zdb` judged.
     pub zdb: u64,
+}
+
+/// What is known already of a run's points.
+#[derive(Default)]
+struct Seen {
+    fingerprints: Fingerprints,
+    replayed: HashMap<u64, Replayed>,
 }
 
 /// A run that has ended.
@@ -111,7 +123,7 @@ impl<'a> Run<'a> {
     /// The first that is wrong.
     pub fn judge(&self, wanted: &Wanted, tally: &mut Tally) -> Result<(), String> {
         let mut rng = Rng::new(self.seed ^ 0x706f_696e_7473);
-        let mut moments = self.history.moments();
+        let (mut moments, mut seen) = (self.history.moments(), Seen::default());
         let all = self.history.now() as u64 * (1 + wanted.draws);
         tally.moments += self.history.now() as u64;
         let is_wanted = |rng: &mut Rng| wanted.points == 0 || rng.chance(wanted.points, all.max(1));
@@ -122,13 +134,13 @@ impl<'a> Run<'a> {
                 Began::Flushed => Crash::LoseAll,
             };
             if is_wanted(&mut rng) {
-                self.point(&moments, sure, &mut rng, tally, wanted.has_zdb)?;
+                self.point(&moments, sure, &mut rng, tally, wanted.has_zdb, &mut seen)?;
             }
             let draws = if moments.is_open() { wanted.draws } else { 0 };
             for _ in 0..draws {
                 let drawn = [Crash::Random, Crash::Torn, Crash::LoseAll, Crash::Garbage][rng.below(4) as usize];
                 if is_wanted(&mut rng) {
-                    self.point(&moments, drawn, &mut rng, tally, wanted.has_zdb)?;
+                    self.point(&moments, drawn, &mut rng, tally, wanted.has_zdb, &mut seen)?;
                 }
             }
         }
@@ -142,6 +154,7 @@ impl<'a> Run<'a> {
         rng: &mut Rng,
         tally: &mut Tally,
         has_zdb: bool,
+        seen: &mut Seen,
     ) -> Result<(), String> {
         let now = moments.now();
         let seed = rng.next_u64();
@@ -149,17 +162,35 @@ impl<'a> Run<'a> {
         let synced = self.synced.iter().rev().find(|(moment, _)| *moment <= now).map_or(Txg(0), |(_, txg)| *txg);
         let known = Known { files: self.files.known_at(now), range: self.range.known_at(now), synced };
         tally.points += 1;
-        let depth = match tally.points {
-            points if points % VERIFIED_EVERY != 0 => Depth::Replayed,
-            points if has_zdb && points % (VERIFIED_EVERY * ZDB_EVERY) == 0 => Depth::Zdb,
-            _ => Depth::Verified,
+        let verdict = if tally.points.is_multiple_of(VERIFIED_EVERY) {
+            let is_for_zdb = has_zdb && tally.points.is_multiple_of(VERIFIED_EVERY * ZDB_EVERY);
+            tally.verified += 1;
+            tally.zdb += u64::from(is_for_zdb);
+            judge(self.base.shape, &images, &known, is_for_zdb, seed)
+        } else {
+            self.replayed(&images, seed, tally, seen).and_then(|replayed| known.explain(replayed).map(drop))
         };
-        tally.verified += u64::from(depth != Depth::Replayed);
-        tally.zdb += u64::from(depth == Depth::Zdb);
-        judge(self.base.shape, &images, &known, depth, seed).map_err(|error| {
+        verdict.map_err(|error| {
             let script = &self.script.0;
             format!("{}, {script:?}, cut at moment {now} ({crash:?}, {seed:#x}): {error}", self.base.shape.words)
         })
+    }
+
+    /// What replay makes of disks, which may be known from an earlier point.
+    fn replayed<'b>(
+        &self,
+        images: &[Image],
+        seed: u64,
+        tally: &mut Tally,
+        seen: &'b mut Seen,
+    ) -> Result<&'b Replayed, String> {
+        match seen.replayed.entry(seen.fingerprints.of(images)) {
+            Entry::Occupied(known) => Ok(known.into_mut()),
+            Entry::Vacant(new) => {
+                tally.opened += 1;
+                Ok(new.insert(replayed(self.base.shape, images, seed)?))
+            }
+        }
     }
 }
 

@@ -12,21 +12,10 @@ use cenote_zpl::FileSystem;
 use cenote_zvol::Volume;
 
 use super::base::{FILE_SYSTEM, Shape, VOLUME, machine, open};
-use crate::judge::{files_of, first_difference, found, import_options, objset, read_files};
+use crate::judge::{Seen, files_of, first_difference, found, import_options, objset, read_files};
 use crate::life::{run, words};
 use crate::model::{Bytes, Files, Log, Range};
 use crate::replayed::explained;
-
-/// The checks that a point gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Depth {
-    /// Its logs are replayed, and what is there then is compared.
-    Replayed,
-    /// Before that the pool is verified and compared as of its txg, and after it exported and verified again.
-    Verified,
-    /// `zdb` judges it too, before and after.
-    Zdb,
-}
 
 /// The promises that were made, and the changes that had begun, by a moment.
 pub(super) struct Known {
@@ -36,29 +25,56 @@ pub(super) struct Known {
     pub(super) synced: Txg,
 }
 
-/// Judges what a cut has left on disks.
-pub(super) fn judge(shape: &Shape, images: &[Image], known: &Known, depth: Depth, seed: u64) -> Result<(), String> {
-    let mut txg = None;
-    if depth != Depth::Replayed {
-        let before = on(shape, images, seed, async |handle, machine| as_it_is(handle, machine, known).await);
-        txg = Some(before.map_err(|error| format!("before it is replayed: {error}"))?.0);
-    }
-    if depth == Depth::Zdb {
+/// What replay has made of disks.
+pub(super) struct Replayed {
+    /// The txg that the pool was as of before.
+    txg: Txg,
+    files: Seen,
+    range: Vec<u8>,
+}
+
+/// Opens disks as a crash has left them, which replays their logs. This depends on the disks alone: equal disks need it once.
+pub(super) fn replayed(shape: &Shape, images: &[Image], seed: u64) -> Result<Replayed, String> {
+    Ok(on(shape, images, seed, async |handle, machine| replay(handle, machine, shape, false).await)?.0)
+}
+
+/// Judges what a cut has left on disks that are verified before replay and after it; by `zdb` too where that is wanted.
+pub(super) fn judge(shape: &Shape, images: &[Image], known: &Known, has_zdb: bool, seed: u64) -> Result<(), String> {
+    let before = on(shape, images, seed, async |handle, machine| as_it_is(handle, machine, known).await);
+    let txg = before.map_err(|error| format!("before it is replayed: {error}"))?.0;
+    if has_zdb {
         crate::zdb::judge(images).map_err(|error| format!("before it is replayed: {error:#}"))?;
     }
-    let (replayed, after) = on(shape, images, seed ^ 1, async |handle, machine| {
-        replay(handle, machine, shape, known, txg, depth != Depth::Replayed).await
-    })?;
-    if depth == Depth::Replayed {
-        return Ok(());
-    }
-    let state = Known { files: Log::new(replayed.0), range: Log::new(replayed.1), synced: Txg(0) };
+    let exported = async |handle: &Handle, machine: &cenote_sim::Machine| replay(handle, machine, shape, true).await;
+    let (replayed, after) = on(shape, images, seed ^ 1, exported)?;
+    let (files, range) = known.explain(&Replayed { txg, ..replayed })?;
+    let state = Known { files: Log::new(files), range: Log::new(range), synced: Txg(0) };
     let exported = on(shape, &after, seed ^ 2, async |handle, machine| as_it_is(handle, machine, &state).await);
     exported.map_err(|error| format!("replayed and exported: {error}"))?;
-    if depth == Depth::Zdb {
+    if has_zdb {
         crate::zdb::judge(&after).map_err(|error| format!("replayed and exported: {error:#}"))?;
     }
     Ok(())
+}
+
+impl Known {
+    /// Whether what was replayed is what clients were promised; the state that it is.
+    pub(super) fn explain(&self, replayed: &Replayed) -> Result<(Files, Range), String> {
+        let txg = replayed.txg;
+        if txg < self.synced {
+            return Err(format!("txg {} was reported synced, {txg} is there", self.synced));
+        }
+        let files = explained(&self.files, txg, &replayed.files)
+            .map_err(|error| format!("replayed on txg {txg}: {error}; {}", self.files.tail(txg)))?;
+        let mut range = self.range.newest();
+        let mut bytes = Bytes::new(&replayed.range);
+        self.range.each_later(txg, |state| bytes.look(&state.bytes));
+        if let Some(at) = bytes.unexplained() {
+            return Err(format!("the volume, replayed on txg {txg}, at {at}: {}", self.range.tail(txg)));
+        }
+        range.bytes = replayed.range.clone();
+        Ok((files, range))
+    }
 }
 
 /// Does something with disks of this content; what came of it, and the disks after it.
@@ -104,38 +120,24 @@ async fn as_it_is(handle: &Handle, machine: &cenote_sim::Machine, known: &Known)
     Ok(txg)
 }
 
-/// Opens the pool to be written, which replays its logs, and compares; then exports it if that is asked for.
+/// Opens the pool to be written, which replays its logs, and reads all; then exports it if that is asked for.
 async fn replay(
     handle: &Handle,
     machine: &cenote_sim::Machine,
     shape: &Shape,
-    known: &Known,
-    txg: Option<Txg>,
     is_exported: bool,
-) -> Result<(Files, Range), String> {
+) -> Result<Replayed, String> {
     let found = found(handle, &machine.paths).await?;
     let newest = found.leaves.values().flat_map(|leaf| &leaf.uberblocks).map(|copy| copy.uberblock.txg).max();
-    let Some(txg) = txg.or(newest) else { return Err("no uberblock".to_owned()) };
-    if txg < known.synced {
-        return Err(format!("txg {} was reported synced, {txg} is there", known.synced));
-    }
+    let txg = newest.ok_or("no uberblock")?;
     let log = Arc::new(Mutex::new(Log::new(Files::default())));
-    let opened = open(handle, machine, shape, &log).await?;
-    let seen = read_files(&opened.files.fs, 0, &mut Default::default()).await?;
-    let files = explained(&known.files, txg, &seen)
-        .map_err(|error| format!("replayed on txg {txg}: {error}; {}", known.files.tail(txg)))?;
-    let mut range = known.range.newest();
-    let there = opened.volume.volume().read(range.offset_bytes, range.bytes.len()).await.map_err(words)?;
-    let mut bytes = Bytes::new(&there);
-    known.range.each_later(txg, |state| bytes.look(&state.bytes));
-    if let Some(at) = bytes.unexplained() {
-        return Err(format!("the volume, replayed on txg {txg}, at {at}: {}", known.range.tail(txg)));
-    }
-    range.bytes = there.to_vec();
+    let super::base::Opened { pool, files, volume } = open(handle, machine, shape, &log).await?;
+    let seen = read_files(&files.fs, 0, &mut Default::default()).await?;
+    let volume_bytes = super::base::range();
+    let range = volume.volume().read(volume_bytes.offset_bytes, volume_bytes.bytes.len()).await.map_err(words)?;
     if is_exported {
-        let super::base::Opened { pool, files, volume } = opened;
         drop((files, volume));
         pool.export().await.map_err(words)?;
     }
-    Ok((files, range))
+    Ok(Replayed { txg, files: seen, range: range.to_vec() })
 }

@@ -41,6 +41,8 @@ static ALLOCATED_BYTES: AtomicU64 = AtomicU64::new(0);
 static POOLED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static POOL_LIMIT_BYTES: AtomicUsize = AtomicUsize::new(64 << 20);
 static LOCAL_LIMIT_BYTES: AtomicUsize = AtomicUsize::new(LOCAL_LIMIT_MAX_BYTES);
+/// No limit is set below this.
+static POOL_FLOOR_BYTES: AtomicUsize = AtomicUsize::new(0);
 static DEPOTS: [Mutex<Depot>; CLASS_COUNT] = [const { Mutex::new(Depot::new()) }; CLASS_COUNT];
 
 /// Runs in each class's shared store, so that whoever looks for some need not take every lock.
@@ -71,9 +73,17 @@ pub fn stats() -> BufStats {
 /// Bounds what is kept for reuse to `limit_bytes` (default 64 MiB) in the shared pool and an eighth of that, or 4 MiB if
 /// that is less, for each thread that uses buffers. What the shared pool holds above that goes back to the kernel now.
 pub fn set_pool_limit_bytes(limit_bytes: usize) {
+    let limit_bytes = limit_bytes.max(POOL_FLOOR_BYTES.load(Ordering::Relaxed));
     POOL_LIMIT_BYTES.store(limit_bytes, Ordering::Relaxed);
     LOCAL_LIMIT_BYTES.store((limit_bytes / 8).min(LOCAL_LIMIT_MAX_BYTES), Ordering::Relaxed);
     trim(CLASS_COUNT, limit_bytes);
+}
+
+/// Has the pool keep at least `floor_bytes` from now on, whatever limit is set. For programs that open thousands of small pools one after the
+/// other: each sets a limit for itself alone, and what the last one gave back to the kernel the next would ask for again.
+pub fn set_pool_floor_bytes(floor_bytes: usize) {
+    POOL_FLOOR_BYTES.store(floor_bytes, Ordering::Relaxed);
+    raise_pool_limit_bytes(floor_bytes);
 }
 
 /// Has the pool keep at least `limit_bytes`; where it may keep more already nothing changes. For those whose memory goes round: a

@@ -90,6 +90,15 @@ impl Image {
         Self { base, pages: BTreeMap::new() }
     }
 
+    pub(super) const fn base(&self) -> &Block {
+        &self.base
+    }
+
+    /// The pages that were written, by their numbers.
+    pub(super) fn shared_pages(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
+        self.pages.iter().map(|(index, page)| (*index, page))
+    }
+
     fn page(&self, index: u64) -> Option<&[u8]> {
         self.pages.get(&index).map(|page| &page[..]).or_else(|| base_page(&self.base, index))
     }

@@ -8,6 +8,7 @@
 //! far, so two runs can be compared by one number.
 
 pub mod disk;
+pub mod fingerprint;
 pub mod history;
 mod medium;
 pub mod model;
