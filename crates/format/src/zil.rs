@@ -39,8 +39,8 @@ mod xvattr;
 pub use acl::{Ace, AclEntries, FuidDomains};
 pub use raw::RawRecord;
 pub use records::{
-    AclRecord, CloneRange, Create, CreateKind, Data, LogRecord, Records, Rename, RenameKind, SetAttr, SetSaXattr, Tx,
-    Whiteout, Write,
+    AclRecord, CloneRange, ClonedPart, Create, CreateKind, Data, LogRecord, Records, Rename, RenameKind, SetAttr,
+    SetSaXattr, Tx, Whiteout, Write,
 };
 pub use xvattr::{Xvattr, XvattrFlags};
 

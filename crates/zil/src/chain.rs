@@ -189,7 +189,8 @@ impl<'a> Chain<'a> {
         let is_encrypted = pointer.is_encrypted();
         let mut count = 0;
         for (raw, whole) in block.raw_records().zip(readable(&block, is_encrypted)) {
-            let read = raw.and_then(|raw| raw.write_pointer().and(whole).map(|()| raw.sequence));
+            let read =
+                raw.and_then(|raw| raw.write_pointer().and(raw.cloned_blocks()).and(whole).map(|()| raw.sequence));
             self.end = match read {
                 Ok(sequence) if sequence > record_max => Some(End::Claimed),
                 Ok(sequence) if sequence <= self.last_record => Some(End::Unordered),

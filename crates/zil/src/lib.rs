@@ -78,8 +78,8 @@
 //! gone; here the dataset is not opened to be changed, and its log stays. *Acknowledging after a failed flush*, as the original does.
 //! *A chain for each client*: the format has one for a dataset.
 //!
-//! **Not here yet.** Records of cloned ranges, of NFSv4 access control lists,
-//! of flags and projects, and of extended attributes in hidden directories; encrypted logs.
+//! **Not here yet.** The replay of NFSv4 access control lists; records that we write of flags and projects, and of extended attributes in
+//! hidden directories; encrypted logs.
 
 mod chain;
 mod check;

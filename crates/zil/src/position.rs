@@ -1,7 +1,7 @@
 //! The records of a claimed log that are left to be replayed, and how a record's effect and the position go together.
 
 use cenote_format::ids::Txg;
-use cenote_format::zil::{CreateKind, LogRecord, RenameKind, Tx, XvattrFlags, ZilHeader};
+use cenote_format::zil::{LogRecord, Tx, XvattrFlags, ZilHeader};
 
 /// How far a log was replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,18 +68,13 @@ pub fn unsupported(record: &LogRecord<'_>) -> Option<&'static str> {
     match &record.tx {
         Tx::Create(create) if create.acl.is_some() => Some("new files with an access control list"),
         Tx::Create(create) if create.xvattr.is_some() => Some("new files with DOS-like attributes"),
-        Tx::Create(create) if create.kind == CreateKind::XattrDirectory => {
-            Some("extended attributes in hidden directories")
-        }
         Tx::Create(create) if !create.domains.0.is_empty() => Some("owners of other domains"),
         Tx::SetAttr(set) if !set.domains.0.is_empty() => Some("owners of other domains"),
         Tx::SetAttr(set) => {
             let others = |xvattr: &cenote_format::zil::Xvattr| !XVATTRS.contains(xvattr.requested());
             set.xvattr.as_ref().is_some_and(others).then_some("an attribute of a virus scanner, or a creation time")
         }
-        Tx::Rename(rename) if matches!(rename.kind, RenameKind::Whiteout(_)) => Some("renaming that leaves a whiteout"),
         Tx::Acl(_) | Tx::AclV0 { .. } => Some("NFSv4 access control lists"),
-        Tx::CloneRange(_) => Some("cloned blocks"),
         _ => None,
     }
 }

@@ -1,8 +1,8 @@
-//! Doing again what a volume's intent log says: writes, and ranges that were freed. A volume has no other records.
+//! Doing again what a volume's intent log says: writes, and ranges that were freed or cloned. A volume has no other records.
 
 use cenote_dmu::DmuError;
 use cenote_format::ids::BlockId;
-use cenote_format::zil::{LogRecord, Tx, Write, ZilHeader};
+use cenote_format::zil::{CloneRange, ClonedPart, LogRecord, Tx, Write, ZilHeader};
 use cenote_zil::{Chain, Marking, Position, ReplayError, Replaying, reaches_claim};
 
 use crate::VolumeError;
@@ -14,8 +14,7 @@ const BLOCK_MAX_BYTES: u64 = crate::BLOCK_BYTES_MAX as u64;
 
 fn unsupported(record: &LogRecord<'_>) -> Option<&'static str> {
     match &record.tx {
-        Tx::Write(_) | Tx::Truncate { .. } | Tx::Commit => None,
-        Tx::CloneRange(_) => Some("cloned blocks"),
+        Tx::Write(_) | Tx::Truncate { .. } | Tx::CloneRange(_) | Tx::Commit => None,
         _ => Some("a record that no volume has"),
     }
 }
@@ -55,6 +54,7 @@ impl LiveVolume {
     async fn effect(&self, record: &LogRecord<'_>) -> Result<(), LiveVolumeError> {
         match &record.tx {
             Tx::Write(write) => self.write_again(write).await,
+            Tx::CloneRange(range) => self.clone_range(range).await,
             Tx::Truncate { offset_bytes, length_bytes, .. } => {
                 let size_bytes = self.volume().size_bytes();
                 let length_bytes = if *length_bytes == 0 { u64::MAX } else { *length_bytes };
@@ -95,6 +95,22 @@ impl LiveVolume {
         let block = self.objset.dmu().read(&write.pointer, context).await;
         let block = block.map_err(|error| DmuError::new(self.objset.id(), DATA_OBJECT, error));
         self.write_within(offset_bytes, &block.map_err(VolumeError::from)?).await
+    }
+
+    /// Writes what a cloned range has. The blocks are copied: their contents come back, and take space of their own.
+    async fn clone_range(&self, range: &CloneRange) -> Result<(), LiveVolumeError> {
+        for part in range.parts().map_err(|error| ReplayError { sequence: 0, what: error.to_string() })? {
+            let ClonedPart { offset_bytes, length_bytes, pointer } = part;
+            if pointer.is_hole() {
+                self.write_within(offset_bytes, &vec![0; length_bytes as usize]).await?;
+                continue;
+            }
+            let context = self.objset.context(DATA_OBJECT, 0, BlockId(offset_bytes / range.block_bytes));
+            let block = self.objset.dmu().read(&pointer, context).await;
+            let block = block.map_err(|error| DmuError::new(self.objset.id(), DATA_OBJECT, error));
+            self.write_within(offset_bytes, &block.map_err(VolumeError::from)?[..length_bytes as usize]).await?;
+        }
+        Ok(())
     }
 
     /// Writes what lies within the volume: it may have become smaller since.

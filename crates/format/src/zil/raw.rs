@@ -18,6 +18,9 @@ pub struct RawRecord<'a> {
 impl<'a> RawRecord<'a> {
     /// The offset of a write record's block pointer.
     const WRITE_POINTER: usize = 64;
+    /// The offset of the number of blocks in the record of a cloned range, and that of the first block's pointer.
+    const CLONED_COUNT: usize = 64;
+    const CLONED_POINTERS: usize = 72;
 
     /// Reads the record at the head of `bytes`, which may hold more after it.
     pub fn parse(bytes: &'a [u8], endian: Endian) -> Result<Self, FormatError> {
@@ -49,10 +52,19 @@ impl<'a> RawRecord<'a> {
         Blkptr::parse(fields.slice(Self::WRITE_POINTER, Blkptr::SIZE)?, self.endian).map(Some)
     }
 
-    /// Whether it is one of cloned blocks.
-    #[must_use]
-    pub const fn clones(&self) -> bool {
-        self.number == number::CLONE_RANGE
+    /// The blocks that a record of a cloned range points to; none of other records. Holes and embedded blocks are among them.
+    ///
+    /// # Errors
+    /// The record is too short for as many as it counts.
+    pub fn cloned_blocks(&self) -> Result<Vec<Blkptr>, FormatError> {
+        if self.number != number::CLONE_RANGE {
+            return Ok(Vec::new());
+        }
+        let fields = Fields::new(STRUCTURE, self.bytes, Self::CLONED_POINTERS, self.endian)?;
+        let count = fields.u64(Self::CLONED_COUNT)?;
+        let len = usize::try_from(count).ok().and_then(|count| count.checked_mul(Blkptr::SIZE)).unwrap_or(usize::MAX);
+        let pointers = fields.slice(Self::CLONED_POINTERS, len)?;
+        pointers.chunks_exact(Blkptr::SIZE).map(|bytes| Blkptr::parse(bytes, self.endian)).collect()
     }
 }
 
@@ -60,7 +72,7 @@ impl<'a> RawRecord<'a> {
 mod tests {
     use super::*;
     use crate::ids::{ObjectId, Txg};
-    use crate::zil::{Tx, Write};
+    use crate::zil::{CloneRange, Tx, Write};
 
     /// A whole record and the raw one agree on what both have.
     #[test]
@@ -79,7 +91,8 @@ mod tests {
             let record = LogRecord { txg: Txg(5), sequence: 77, ignore_case: false, tx: Tx::Write(Box::new(write)) };
             let bytes = record.emit(Endian::Little);
             let raw = RawRecord::parse(&bytes, Endian::Little).unwrap();
-            assert_eq!((raw.sequence, raw.size_bytes(), raw.clones()), (77, bytes.len(), false));
+            assert_eq!((raw.sequence, raw.size_bytes()), (77, bytes.len()));
+            assert!(raw.cloned_blocks().unwrap().is_empty());
             assert_eq!(raw.write_pointer().unwrap(), Some(pointer));
             for end in 0..bytes.len() {
                 assert!(RawRecord::parse(&bytes[..end], Endian::Little).is_err(), "{end}");
@@ -94,5 +107,27 @@ mod tests {
         let bytes = record.emit(Endian::Big);
         let raw = RawRecord::parse(&bytes, Endian::Big).unwrap();
         assert_eq!((raw.sequence, raw.write_pointer().unwrap()), (78, None));
+    }
+
+    #[test]
+    fn a_cloned_range_shows_its_blocks() {
+        for endian in [Endian::Little, Endian::Big] {
+            let pointers: Vec<Blkptr> = (0..3).map(|word| Blkptr::from_words([word; 16])).collect();
+            let range = CloneRange {
+                object: ObjectId(9),
+                offset_bytes: 0,
+                length_bytes: 3 << 17,
+                block_bytes: 1 << 17,
+                pointers: pointers.clone(),
+            };
+            let record = LogRecord { txg: Txg(5), sequence: 7, ignore_case: false, tx: Tx::CloneRange(range) };
+            let mut bytes = record.emit(endian);
+            let raw = RawRecord::parse(&bytes, endian).unwrap();
+            assert_eq!((raw.cloned_blocks().unwrap(), raw.write_pointer().unwrap()), (pointers, None));
+            for count in [4, u64::MAX] {
+                bytes[64..72].copy_from_slice(&endian.bytes64(count));
+                assert!(RawRecord::parse(&bytes, endian).unwrap().cloned_blocks().is_err(), "{count}");
+            }
+        }
     }
 }

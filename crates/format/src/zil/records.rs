@@ -309,6 +309,49 @@ pub struct CloneRange {
     pub pointers: Vec<Blkptr>,
 }
 
+/// A block of a cloned range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClonedPart {
+    /// Where it begins in the file.
+    pub offset_bytes: u64,
+    /// How much of it is the range's: less than a block at most in the last one.
+    pub length_bytes: u64,
+    /// Its pointer.
+    pub pointer: Blkptr,
+}
+
+impl CloneRange {
+    /// The largest block.
+    const BLOCK_MAX_BYTES: u64 = 16 << 20;
+
+    /// Its blocks, in their order.
+    ///
+    /// # Errors
+    /// They are not those of such a range: others in number or size, or the range begins between two.
+    pub fn parts(&self) -> Result<impl Iterator<Item = ClonedPart> + '_, FormatError> {
+        let Self { offset_bytes, length_bytes, block_bytes, .. } = *self;
+        let malformed = |offset, what| Err(FormatError::malformed(STRUCTURE, offset, what));
+        if block_bytes == 0 || block_bytes > Self::BLOCK_MAX_BYTES {
+            return malformed(56, "a cloned range of blocks of no size, or of more than 16 MiB");
+        }
+        if !offset_bytes.is_multiple_of(block_bytes) || offset_bytes.checked_add(length_bytes).is_none() {
+            return malformed(40, "a cloned range that begins between two blocks, or has no end");
+        }
+        if length_bytes.div_ceil(block_bytes) != self.pointers.len() as u64 {
+            return malformed(64, "a cloned range of more or fewer blocks than it is long");
+        }
+        if self.pointers.iter().any(|pointer| !pointer.is_hole() && pointer.lsize_bytes() != block_bytes) {
+            return malformed(72, "a cloned block of another size than its range's blocks");
+        }
+        let part = move |(index, pointer): (usize, &Blkptr)| {
+            let within = index as u64 * block_bytes;
+            let length_bytes = block_bytes.min(length_bytes - within);
+            ClonedPart { offset_bytes: offset_bytes + within, length_bytes, pointer: *pointer }
+        };
+        Ok(self.pointers.iter().enumerate().map(part))
+    }
+}
+
 pub(super) const STRUCTURE: &str = "log record";
 pub(super) const IGNORE_CASE: u64 = 1 << 63;
 const SLOTS_SHIFT: u32 = 56;

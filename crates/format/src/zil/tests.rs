@@ -316,3 +316,37 @@ fn used_bytes_outside_the_block_are_refused() {
     assert!(LogBlock::parse(&block, ChainLayout::Tail, Endian::Little).is_err());
     assert!(LogBlock::parse(&[], ChainLayout::Tail, Endian::Little).is_err());
 }
+
+#[test]
+fn a_cloned_range_has_as_many_blocks_as_it_is_long() {
+    let mut block = Blkptr::HOLE;
+    block.set_dva(
+        0,
+        Some(crate::blkptr::Dva { vdev: crate::ids::VdevId(0), offset_bytes: 0, asize_bytes: 512, gang: false }),
+    );
+    block.set_births(Txg(1), Txg(1));
+    block.set_lsize_bytes(4096);
+    let range = CloneRange {
+        object: ObjectId(9),
+        offset_bytes: 8192,
+        length_bytes: 5000,
+        block_bytes: 4096,
+        pointers: vec![block, Blkptr::HOLE],
+    };
+    let parts: Vec<_> = range.parts().unwrap().map(|part| (part.offset_bytes, part.length_bytes)).collect();
+    assert_eq!(parts, [(8192, 4096), (12_288, 904)]);
+    let wrong: [fn(&mut CloneRange); 7] = [
+        |range| range.block_bytes = 0,
+        |range| range.block_bytes = 32 << 20,
+        |range| range.block_bytes = 512,
+        |range| range.offset_bytes += 512,
+        |range| range.offset_bytes = u64::MAX / 4096 * 4096,
+        |range| range.length_bytes = 4096,
+        |range| range.length_bytes = u64::MAX,
+    ];
+    for (at, change) in wrong.iter().enumerate() {
+        let mut range = range.clone();
+        change(&mut range);
+        assert!(range.parts().is_err(), "{at}");
+    }
+}

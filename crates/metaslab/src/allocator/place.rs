@@ -253,6 +253,17 @@ impl Allocator {
         Ok(())
     }
 
+    /// Whether all of a place is allocated.
+    ///
+    /// # Errors
+    /// It is in no metaslab, or in one that is to be loaded first.
+    pub fn is_allocated(&mut self, extent: &Extent) -> Result<bool, AllocError> {
+        let (id, metaslab) = self.owner(extent)?;
+        let free = metaslab.free_space().ok_or(AllocError::NeedsLoad(id))?;
+        let is_within = metaslab.range().start <= extent.offset_bytes && extent.range().end <= metaslab.range().end;
+        Ok(is_within && free.overlap(extent.range()).is_none())
+    }
+
     /// As [`Self::free`] for many places, in ascending order: neighbours within a metaslab at once.
     ///
     /// # Errors

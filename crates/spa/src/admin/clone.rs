@@ -96,7 +96,6 @@ impl Syncer {
         if self.is_scanned().await? {
             return self.unwritable("rolling back while a scrub or resilver is under way");
         }
-        self.check_log(&head).await?;
         Ok(head)
     }
 

@@ -13,7 +13,6 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::ZilHeader;
 use cenote_taskq::BoxFuture;
-use cenote_zil::Chain;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::features::FEATURES;
@@ -136,7 +135,6 @@ impl Syncer {
         if self.is_scanned().await? {
             return refuse("destroying datasets while a scrub or resilver is under way");
         }
-        self.check_log(&dataset).await?;
         Ok(dataset)
     }
 
@@ -160,18 +158,6 @@ impl Syncer {
         let open = self.dsl.open_head(dataset.object);
         let header = open.map_or_else(|| objset.zil_header(), |open| open.objset.zil_header());
         Ok((!header.log.is_hole()).then_some((objset, header)))
-    }
-
-    /// Refuses datasets whose intent logs cannot be freed: what their records point to is to be known.
-    pub(crate) async fn check_log(&self, dataset: &Dataset) -> Result<(), SpaError> {
-        let Some((objset, header)) = self.log_of(dataset).await? else { return Ok(()) };
-        let mut chain = Chain::new(objset.dmu().zio(), header);
-        while let Some(link) = chain.next().await {
-            if link.content.is_some_and(|content| content.raw_records().any(|record| record.clones())) {
-                return self.unwritable("giving up cloned blocks in an intent log");
-            }
-        }
-        Ok(())
     }
 
     async fn free_objset(&mut self, txg: Txg, dataset: &Dataset) -> Result<(), SpaError> {

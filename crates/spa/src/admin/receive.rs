@@ -566,7 +566,6 @@ impl Syncer {
         for name in &later {
             self.check_destroy_snapshot(name, false).await?;
         }
-        self.check_log(head).await?;
         self.check_destroy(&format!("{}/{RECEIVED}", spec.dataset), false).await?;
         for name in &later {
             self.destroy_snapshot(name, false).await?;

@@ -23,8 +23,11 @@ impl View {
                         link.pointer.birth()
                     ));
                 }
-                if link.content.as_ref().is_some_and(|content| content.raw_records().any(|record| record.clones())) {
-                    return refuse(format!("claiming cloned blocks in the intent log of '{name}'"));
+                let records = link.content.iter().flat_map(|content| content.raw_records());
+                if records.flat_map(|record| record.cloned_blocks().unwrap_or_default()).any(|block| block.dedup()) {
+                    return refuse(format!(
+                        "claiming deduplicated blocks that were cloned in the intent log of '{name}'"
+                    ));
                 }
             }
             match chain.end() {

@@ -12,6 +12,7 @@ use cenote_zil::{Chain, Content, End};
 
 use super::{TXGS_AHEAD_MAX, holds_something, unclaimed};
 use crate::SpaError;
+use crate::refcount::is_data;
 use crate::sync::Syncer;
 use crate::sync::space::extent;
 
@@ -87,7 +88,7 @@ impl Syncer {
     }
 
     async fn claim_log(
-        &self,
+        &mut self,
         txg: Txg,
         objset: &Objset,
         header: ZilHeader,
@@ -112,7 +113,7 @@ impl Syncer {
 
     /// False where a record ends the log.
     async fn claim_records(
-        &self,
+        &mut self,
         txg: Txg,
         objset: &Objset,
         content: &Content,
@@ -127,10 +128,54 @@ impl Syncer {
             {
                 return Ok(false);
             }
+            let cloned = record.cloned_blocks().map_err(|error| self.fail(error))?;
+            if !self.claim_clones(txg, &cloned).await? {
+                return Ok(false);
+            }
             reached.last_record = record.sequence;
             reached.records += 1;
         }
         Ok(true)
+    }
+
+    /// Takes a reference to each block of a cloned range, so that it stays until the record is replayed; false, and none is taken, where one is
+    /// not of a txg on disk.
+    ///
+    /// # Errors
+    /// One is of no file or volume, or where nothing is allocated: then the pool is damaged, and nothing of it has been written yet.
+    async fn claim_clones(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<bool, SpaError> {
+        let stored = blocks.iter().filter(|block| !block.is_hole() && !block.is_embedded());
+        if stored.clone().any(|block| block.physical_birth() >= txg) {
+            return Ok(false);
+        }
+        for block in stored.clone() {
+            if !is_data(block) {
+                return Err(self.fail("an intent log has cloned a block of metadata"));
+            }
+            for dva in block.dvas() {
+                self.check_taken(txg, dva).await?;
+            }
+        }
+        for block in stored {
+            self.add_clone(txg, block).await?;
+        }
+        Ok(true)
+    }
+
+    async fn check_taken(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
+        loop {
+            match self.space.with(|allocator| allocator.is_allocated(&extent(dva))) {
+                Ok(true) => return Ok(()),
+                Err(AllocError::NeedsLoad(id)) => {
+                    let loaded = self.space.load(id, txg).await;
+                    loaded.map_err(|error| self.fail(format!("claiming intent logs: {error}")))?;
+                }
+                Ok(false) | Err(_) => {
+                    let place = format!("at {:#x} of vdev {}", dva.offset_bytes, dva.vdev);
+                    return Err(self.fail(format!("an intent log has cloned a block {place}, where none is")));
+                }
+            }
+        }
     }
 
     /// Takes a block's places, if no txg on disk has them; false where they cannot be its.

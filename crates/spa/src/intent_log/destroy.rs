@@ -20,16 +20,21 @@ impl Syncer {
         self.forget_xattr_records(txg, ObjectId(objset.id().0)).await
     }
 
-    /// Frees the blocks of a log, and those of indirect writes that were claimed with it.
+    /// Frees the blocks of a log, and those of indirect writes that were claimed with it; gives up the references to cloned blocks that its
+    /// claim has taken.
     pub(crate) async fn free_log(&mut self, txg: Txg, objset: &Objset, header: &ZilHeader) -> Result<(), SpaError> {
         let dmu = objset.dmu().clone();
         let mut chain = Chain::new(dmu.zio(), *header);
         while let Some(link) = chain.next().await {
-            if link.content.as_ref().is_some_and(|content| content.raw_records().any(|record| record.clones())) {
-                return self.unwritable("giving up cloned blocks in an intent log");
-            }
             let blocks = chain.new_blocks(&link);
             self.free_blocks(txg, &blocks).await?;
+            if header.claim_txg.0 == 0 {
+                continue;
+            }
+            for record in link.content.iter().flat_map(|content| content.raw_records()) {
+                let cloned = record.cloned_blocks().map_err(|error| self.fail(error))?;
+                self.free_blocks(txg, &cloned).await?;
+            }
         }
         Ok(())
     }

@@ -17,14 +17,14 @@ use crate::SpaError;
 use crate::refcount::known::{CloneTable, Clones};
 use crate::sync::Syncer;
 
-const FEATURE: &str = "block_cloning";
+pub(super) const FEATURE: &str = "block_cloning";
 /// In use by each vdev's table whose counts are integers.
-const ENDIAN_FEATURE: &str = "block_cloning_endian";
+pub(super) const ENDIAN_FEATURE: &str = "block_cloning_endian";
 /// Regions are no smaller, so that their counts are few: 2 MiB for a TB at most.
 const REGION_MIN_BYTES: u64 = 1 << 20;
 
 /// The value of an entry, in the form that it had.
-fn like(before: &ZapValue, count: u64) -> ZapValue {
+pub(super) fn like(before: &ZapValue, count: u64) -> ZapValue {
     if before.as_bytes().is_some() {
         ZapValue::from_bytes(&cenote_zio::ORDER.bytes64(count))
     } else {
@@ -44,11 +44,7 @@ impl Syncer {
             return Ok(false);
         }
         let Some(first) = bp.dva(0) else { return Ok(false) };
-        let mut clones = match self.shared.clones.take() {
-            Some(clones) => clones,
-            None => self.load_clones().await?,
-        };
-        assert!(self.shared.clones.is_none(), "the tables of clones are in one place");
+        let mut clones = self.take_clones().await?;
         let used_bytes = self.used_bytes(bp);
         let kept = match clones.0.get_mut(&first.vdev) {
             Some(table) => self.give_up_in(txg, table, first.offset_bytes, used_bytes).await,
@@ -88,6 +84,16 @@ impl Syncer {
         table.is_changed = true;
         self.trim(txg, &mut table.entries).await?;
         Ok(true)
+    }
+
+    /// The tables, which the caller puts back.
+    pub(super) async fn take_clones(&mut self) -> Result<Clones, SpaError> {
+        let clones = match self.shared.clones.take() {
+            Some(clones) => clones,
+            None => self.load_clones().await?,
+        };
+        assert!(self.shared.clones.is_none(), "the tables of clones are in one place");
+        Ok(clones)
     }
 
     async fn load_clones(&self) -> Result<Clones, SpaError> {

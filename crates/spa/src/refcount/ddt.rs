@@ -11,6 +11,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::ddt::{
     CLASSES, DdtCopies, DdtKey, DdtPacked, DdtPhys, DdtStat, directory, emit_histogram, parse_histogram,
 };
+use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::endian::Endian;
 use cenote_format::enums::{Checksum, Compress};
@@ -268,7 +269,7 @@ impl Syncer {
 
     async fn make_class(&self, txg: Txg, tables: &Tables, class: usize) -> Result<Class, SpaError> {
         // Of checksums that OpenZFS trusts with dedup the first word is the hash.
-        let entries = self.make_table(txg, BLOCK_SHIFT, tables.checksum != Checksum::Edonr)?;
+        let entries = self.make_table(txg, DmuType::DDT_ZAP, BLOCK_SHIFT, tables.checksum != Checksum::Edonr)?;
         let object = ZapValue::from_u64(entries.object().id().0);
         let entered = Zap::put_entry(&tables.directory, txg, &tables.name(class), Some(&object)).await;
         entered.map_err(|error| self.dmu_error(error))?;

@@ -30,6 +30,7 @@
 //! **Crash.** The tables are objects of the MOS, and change with the txg.
 
 mod brt;
+mod clone;
 mod ddt;
 pub(crate) mod known;
 mod log;
@@ -38,6 +39,7 @@ pub(crate) mod tests;
 
 use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 
 use crate::SpaError;
@@ -47,7 +49,7 @@ use crate::sync::Syncer;
 const HELD_BLOCKS_MAX: usize = 128;
 
 /// Who may have data in common with others.
-fn is_data(bp: &Blkptr) -> bool {
+pub(crate) fn is_data(bp: &Blkptr) -> bool {
     bp.level() == 0 && !bp.dmu_type().is_metadata()
 }
 
@@ -112,8 +114,8 @@ impl Syncer {
     }
 
     /// Makes a table whose keys are words, with blocks of this size.
-    fn make_table(&self, txg: Txg, block_shift: u8, is_prehashed: bool) -> Result<Zap, SpaError> {
-        let mut spec = ObjectSpec::new(cenote_format::dmu_type::DmuType::DDT_ZAP, 1 << block_shift);
+    fn make_table(&self, txg: Txg, kind: DmuType, block_shift: u8, is_prehashed: bool) -> Result<Zap, SpaError> {
+        let mut spec = ObjectSpec::new(kind, 1 << block_shift);
         spec.indirect_shift = block_shift;
         let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
         Zap::create_for_words(object, is_prehashed).map_err(|error| self.dmu_error(error))

@@ -3,9 +3,8 @@
 
 use cenote_dmu::{Object, Zap};
 use cenote_format::blkptr::Dva;
-use cenote_format::brt::{BrtVdevPhys, REGION_SIZE_BYTES};
+use cenote_format::brt::{BrtVdevPhys, REGION_SIZE_BYTES, reference_count};
 use cenote_format::ddt::{DdtCopies, DdtKey, DdtLogHeader, DdtPhys, directory};
-use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::VdevId;
@@ -82,7 +81,7 @@ async fn has(writer: &Syncer, name: &str) -> bool {
 /// Enters a table as OpenZFS makes it.
 async fn enter_clones(writer: &mut Syncer, model: &BTreeMap<u64, u64>, as_bytes: bool) {
     let txg = writer.txg;
-    let mut entries = writer.make_table(txg, BRT_BLOCK_SHIFT, false).unwrap();
+    let mut entries = writer.make_table(txg, DmuType::ZAP_METADATA, BRT_BLOCK_SHIFT, false).unwrap();
     let mut regions = [0_u16; 8];
     let mut phys = BrtVdevPhys {
         entries: entries.object().id(),
@@ -152,6 +151,79 @@ fn clones_are_counted_as_a_plain_map_counts_them() {
             }
             assert!(!has(&writer, &pool_directory::brt(0)).await);
             assert_eq!(writer.features.count("block_cloning"), 0);
+        });
+    }
+}
+
+/// The table of vdev 0 as it is on disk says what the model says, in all its figures.
+async fn assert_clones(writer: &mut Syncer, model: &BTreeMap<u64, u64>) {
+    writer.shared.clones = None;
+    assert_eq!(has(writer, &pool_directory::brt(0)).await, !model.is_empty());
+    let count = u64::from(!model.is_empty());
+    let has_endian = writer.features.has("block_cloning_endian");
+    let counts = ["block_cloning", "block_cloning_endian"].map(|name| writer.features.count(name));
+    assert_eq!(counts, [count, if has_endian { count } else { 0 }]);
+    let mut clones = writer.take_clones().await.unwrap();
+    if let Some(table) = clones.0.get_mut(&VdevId(0)) {
+        let phys = &table.phys;
+        let expected =
+            (model.len() as u64, model.len() as u64 * BLOCK_BYTES, model.values().sum::<u64>() * BLOCK_BYTES);
+        assert_eq!((phys.entry_count, phys.used_bytes, phys.saved_bytes), expected);
+        // A disk of 80 MiB has four metaslabs of 16 MiB.
+        assert_eq!((phys.region_count, phys.region_size_bytes), (table.regions.len() as u64, REGION_SIZE_BYTES));
+        for (region, count) in table.regions.iter().enumerate() {
+            let here = model.keys().filter(|offset| *offset / REGION_SIZE_BYTES == region as u64).count();
+            assert_eq!(usize::from(*count), here, "region {region}");
+        }
+        for (offset, count) in model {
+            let value = table.entries.lookup_words(&[*offset]).await.unwrap().expect("an entry");
+            assert_eq!(reference_count(&value, cenote_zio::ORDER), Ok(*count), "offset {offset:#x}");
+            assert_eq!(value.as_bytes().is_none(), has_endian, "the form of the counts");
+        }
+    }
+    writer.shared.clones = Some(clones);
+}
+
+#[test]
+fn references_are_added_and_given_up_as_a_plain_map_has_them() {
+    for seed in 0..4_u64 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        add_disk(&runtime, "/cloned");
+        runtime.block_on(async {
+            let mut writer = made(&handle, "/cloned").await;
+            let mut rng = Rng::new(seed);
+            let mut model: BTreeMap<u64, u64> = BTreeMap::new();
+            for round in 0..20 {
+                let is_growing = round % 10 < 6;
+                for _ in 0..rng.below(300) {
+                    let offset = rng.below(400) * 37 * BLOCK_BYTES;
+                    if rng.chance(if is_growing { 4 } else { 1 }, 5) {
+                        writer.add_clone(writer.txg, &cloned(offset)).await.unwrap();
+                        *model.entry(offset).or_default() += 1;
+                        continue;
+                    }
+                    let free = writer.give_up(writer.txg, &cloned(offset)).await.unwrap();
+                    assert_eq!(free.is_empty(), model.contains_key(&offset), "seed {seed} offset {offset:#x}");
+                    match model.get(&offset).copied() {
+                        Some(1) => drop(model.remove(&offset)),
+                        Some(count) => drop(model.insert(offset, count - 1)),
+                        None => {}
+                    }
+                }
+                if round % 10 == 9 {
+                    for (offset, count) in std::mem::take(&mut model) {
+                        for _ in 0..count {
+                            assert!(writer.give_up(writer.txg, &cloned(offset)).await.unwrap().is_empty());
+                        }
+                    }
+                }
+                assert_eq!(writer.shared.saved_bytes, model.values().sum::<u64>() * BLOCK_BYTES);
+                writer.sync().await.unwrap();
+                assert_clones(&mut writer, &model).await;
+            }
+            let far = 200 << 20;
+            assert!(writer.add_clone(writer.txg, &cloned(far)).await.is_err(), "behind the vdev's end");
         });
     }
 }

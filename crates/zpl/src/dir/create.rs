@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::sa::{SaHandle, SaRecord, bonus_room_bytes};
+use cenote_dmu::sa::{SaForm, SaHandle, SaRecord, bonus_room_bytes};
 use cenote_dmu::tx::Cost;
-use cenote_dmu::{ObjectSpec, Zap};
+use cenote_dmu::{Object, ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
@@ -81,6 +81,14 @@ fn made<'a>(directory: ObjectId, name: &'a [u8], new: &'a NewNode, slots: u8, no
     })
 }
 
+/// All that is known of a node before its txg begins.
+pub(crate) struct Unborn {
+    record: SaRecord,
+    form: SaForm,
+    spec: ObjectSpec,
+    origin: Option<Origin>,
+}
+
 impl FileSystem {
     /// Makes a node and its name.
     ///
@@ -118,25 +126,17 @@ impl FileSystem {
                 return Err(ZplError::Exists);
             }
             let now = self.now();
-            let mut record = self.child_record(&parent, kind, new, now, origin).await?;
-            let slots = origin.map_or(self.options().dnode_slots, |origin| origin.slots);
-            let form = self.form(bonus_room_bytes(slots), &record).await?;
+            let unborn = self.unborn(&parent, kind, new, now, origin).await?;
+            let slots = unborn.spec.slots;
             self.shared.objset.look_for_numbers().await?;
             let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
             let mut tx = self.begin(cost).await?;
             let txg = tx.txg();
             let is_dir = kind == FileKind::Directory;
-            let kind = if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS };
-            let spec = ObjectSpec::new(kind, BLOCK_MIN_BYTES).with_bonus(DmuType::SA, Vec::new());
-            let spec = ObjectSpec { slots, ..spec };
-            let object = match origin {
-                Some(origin) => self.shared.objset.create_at(txg, origin.object, &spec)?,
-                None => self.shared.objset.create_object(txg, &spec)?,
-            };
+            let object = self.object_of(&unborn, txg)?;
             let finish = async {
-                record.put(ZplAttribute::Gen, origin.map_or(txg.0, |origin| origin.generation))?;
-                let mode = record.u64(ZplAttribute::Mode) as u32;
-                let attributes = SaHandle::create(&object, txg, record, form)?;
+                let mode = unborn.mode();
+                let attributes = unborn.attributes(&object, txg)?;
                 if is_dir {
                     Zap::create(object.clone())?.flush(txg).await?;
                 }
@@ -179,6 +179,32 @@ impl FileSystem {
         })
     }
 
+    /// A node of a directory, before its txg.
+    pub(crate) async fn unborn(
+        &self,
+        parent: &Node,
+        kind: FileKind,
+        new: &NewNode,
+        now: Time,
+        origin: Option<Origin>,
+    ) -> Result<Unborn, ZplError> {
+        let record = self.child_record(parent, kind, new, now, origin).await?;
+        let slots = origin.map_or(self.options().dnode_slots, |origin| origin.slots);
+        let form = self.form(bonus_room_bytes(slots), &record).await?;
+        let is_dir = kind == FileKind::Directory;
+        let contents = if is_dir { DmuType::DIRECTORY_CONTENTS } else { DmuType::PLAIN_FILE_CONTENTS };
+        let spec = ObjectSpec::new(contents, BLOCK_MIN_BYTES).with_bonus(DmuType::SA, Vec::new());
+        Ok(Unborn { record, form, spec: ObjectSpec { slots, ..spec }, origin })
+    }
+
+    /// Its object, in a txg. Where it does not become a node, the caller frees it.
+    pub(crate) fn object_of(&self, unborn: &Unborn, txg: Txg) -> Result<Object, ZplError> {
+        Ok(match unborn.origin {
+            Some(origin) => self.shared.objset.create_at(txg, origin.object, &unborn.spec)?,
+            None => self.shared.objset.create_object(txg, &unborn.spec)?,
+        })
+    }
+
     /// # Errors
     /// Nothing can be put into this directory.
     pub(crate) fn check_parent(&self, parent: &Node) -> Result<(), ZplError> {
@@ -194,7 +220,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A new node's attributes, with what its directory hands down.
+    /// A new node's attributes, with what its directory hands down. Files of a hidden directory are hidden too.
     async fn child_record(
         &self,
         parent: &Node,
@@ -224,7 +250,7 @@ impl FileSystem {
         if hands_group_down && is_dir {
             mode |= MODE_SETGID;
         }
-        let mut flags = ZnodeFlags::empty();
+        let mut flags = above.flags() & ZnodeFlags::XATTR;
         let mut project = 0;
         if above.flags().contains(ZnodeFlags::PROJECT_INHERIT) {
             project = above.u64(ZplAttribute::Projid);
@@ -261,5 +287,19 @@ impl FileSystem {
             record.set(ZplAttribute::Dxattr, &crate::xattr::pack(&inherited))?;
         }
         Ok(record)
+    }
+}
+
+impl Unborn {
+    /// Gives its object its attributes.
+    pub(crate) fn attributes(self, object: &Object, txg: Txg) -> Result<SaHandle, ZplError> {
+        let Self { mut record, form, origin, .. } = self;
+        record.put(ZplAttribute::Gen, origin.map_or(txg.0, |origin| origin.generation))?;
+        Ok(SaHandle::create(object, txg, record, form)?)
+    }
+
+    /// Its mode.
+    pub(crate) fn mode(&self) -> u32 {
+        self.record.u64(ZplAttribute::Mode) as u32
     }
 }

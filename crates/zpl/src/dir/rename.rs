@@ -9,13 +9,14 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{Rename, RenameKind, Tx as Record};
 use cenote_taskq::BoxFuture;
 
+use super::create::{NewNode, Origin};
 use super::entry::{check_name, entry_value};
 use super::remove::{Fate, counts, in_order, lock_all};
-use crate::ZplError;
 use crate::filesystem::FileSystem;
 use crate::names::missing;
 use crate::node::Node;
 use crate::record::{changed, touch};
+use crate::{FileKind, ZplError};
 
 /// Directories that stand above each other at most, before a loop is supposed.
 const DEPTH_MAX: usize = 1 << 20;
@@ -70,6 +71,20 @@ impl FileSystem {
         to_name: &'a [u8],
         mode: RenameMode,
     ) -> BoxFuture<'a, Result<(), ZplError>> {
+        self.rename_leaving(from, from_name, to, to_name, mode, None)
+    }
+
+    /// As [`Self::rename`]; what is `left` stands under the old name then, as it was when the intent log was written.
+    pub(crate) fn rename_leaving<'a>(
+        &'a self,
+        from: ObjectId,
+        from_name: &'a [u8],
+        to: ObjectId,
+        to_name: &'a [u8],
+        mode: RenameMode,
+        left: Option<(NewNode, Origin)>,
+    ) -> BoxFuture<'a, Result<(), ZplError>> {
+        debug_assert!(left.is_none() || mode == RenameMode::Replace, "a name that is exchanged is in use");
         Box::pin(async move {
             check_name(from_name)?;
             check_name(to_name)?;
@@ -109,7 +124,7 @@ impl FileSystem {
                 }
                 return match (mode, &over) {
                     (RenameMode::Exchange, Some(over)) => self.exchange(&ends, &node, over).await,
-                    _ => self.rename_locked(&ends, &node, over.as_ref()).await,
+                    _ => self.rename_locked(&ends, &node, over.as_ref(), left.as_ref()).await,
                 };
             }
         })
@@ -150,7 +165,13 @@ impl FileSystem {
         self.check_cycle(node, &ends.to).await
     }
 
-    async fn rename_locked(&self, ends: &Ends<'_>, node: &Node, over: Option<&Arc<Node>>) -> Result<(), ZplError> {
+    async fn rename_locked(
+        &self,
+        ends: &Ends<'_>,
+        node: &Node,
+        over: Option<&Arc<Node>>,
+        left: Option<&(NewNode, Origin)>,
+    ) -> Result<(), ZplError> {
         self.check_ends(ends, node).await?;
         let mut fate = None;
         if let Some(over) = over {
@@ -170,9 +191,23 @@ impl FileSystem {
             }
             fate = Some(self.fate(over).await?);
         }
+        let left = match left {
+            Some((new, origin)) => {
+                let kind =
+                    FileKind::of_mode(u64::from(new.mode)).ok_or(ZplError::Invalid("a mode that names no kind"))?;
+                if kind == FileKind::Directory {
+                    return Err(ZplError::Invalid("a whiteout is no directory"));
+                }
+                Some((self.unborn(&ends.from, kind, new, self.now(), Some(*origin)).await?, origin.object))
+            }
+            None => None,
+        };
         let value = entry_value(node.id, node.mode())?;
         let mut from = self.in_use()?.zaps.open(&ends.from.object).await?;
-        from.remove(ends.from_name).await?;
+        match &left {
+            Some((unborn, object)) => from.set(ends.from_name, &entry_value(*object, unborn.mode())?).await?,
+            None => drop(from.remove(ends.from_name).await?),
+        }
         let mut to = None;
         if ends.is_one_directory() {
             from.set(ends.to_name, &value).await?;
@@ -187,6 +222,12 @@ impl FileSystem {
         }
         let mut tx = self.begin(cost).await?;
         let (txg, now) = (tx.txg(), self.now());
+        let entries = (u64::from(left.is_some()), 1);
+        if let Some((unborn, _)) = left {
+            let object = self.object_of(&unborn, txg)?;
+            let attributes = unborn.attributes(&object, txg)?;
+            self.in_use()?.nodes.add(object, attributes).await;
+        }
         node.update(txg, |record| {
             record.put(ZplAttribute::Parent, ends.to.id.0)?;
             changed(record, now)
@@ -194,7 +235,7 @@ impl FileSystem {
         let directories = counts(node);
         let replaced = over.map_or((0, 0), |over| (1, counts(over)));
         assert_eq!(over.is_some(), fate.is_some(), "what is replaced has a fate");
-        self.adjust(&ends.from, txg, (0, 1), (0, directories)).await?;
+        self.adjust(&ends.from, txg, entries, (0, directories)).await?;
         self.adjust(&ends.to, txg, (1, replaced.0), (directories, replaced.1)).await?;
         self.flush(&ends.from, txg, from).await?;
         if let Some(to) = to {

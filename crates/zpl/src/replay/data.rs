@@ -1,7 +1,7 @@
 //! Records of data.
 
 use cenote_format::ids::{BlockId, ObjectId};
-use cenote_format::zil::Write;
+use cenote_format::zil::{CloneRange, ClonedPart, Write};
 
 use super::Replay;
 use crate::file::{Allocation, Reach};
@@ -42,6 +42,27 @@ impl Replay {
         let block = objset.dmu().read(pointer, context).await;
         let block = block.map_err(|error| cenote_dmu::DmuError::new(objset.id(), write.object, error))?;
         file.write_reaching(offset_bytes, &block, Reach::To(end)).await
+    }
+
+    /// Writes what a cloned range has. The blocks are copied: their contents come back, and take space of their own.
+    pub(super) async fn clone_range(&self, range: &CloneRange) -> Result<(), ZplError> {
+        let file = self.filesystem.open_file(range.object).await?;
+        let objset = self.filesystem.objset();
+        for part in
+            range.parts().map_err(|error| ZplError::Corrupt { object: range.object.0, what: error.to_string() })?
+        {
+            let ClonedPart { offset_bytes, length_bytes, pointer } = part;
+            let reach = Reach::To(offset_bytes + length_bytes);
+            if pointer.is_hole() {
+                file.write_reaching(offset_bytes, &vec![0; length_bytes as usize], reach).await?;
+                continue;
+            }
+            let context = objset.context(range.object, 0, BlockId(offset_bytes / range.block_bytes));
+            let block = objset.dmu().read(&pointer, context).await;
+            let block = block.map_err(|error| cenote_dmu::DmuError::new(objset.id(), range.object, error))?;
+            file.write_reaching(offset_bytes, &block[..length_bytes as usize], reach).await?;
+        }
+        Ok(())
     }
 
     /// Gives a file another size, or frees a part of it.

@@ -141,7 +141,8 @@ impl Replay {
             Tx::SetSaXattr(set) => {
                 self.if_there(set.object, self.filesystem.replay_xattr(set.object, &set.name, &set.value)).await
             }
-            Tx::Acl(_) | Tx::AclV0 { .. } | Tx::CloneRange(_) => {
+            Tx::CloneRange(range) => self.if_there(range.object, self.clone_range(range)).await,
+            Tx::Acl(_) | Tx::AclV0 { .. } => {
                 Err(ZplError::Unsupported("not supported yet: a record of this kind".into()))
             }
         }

@@ -1,6 +1,6 @@
 //! Records of names: what was made, and what was renamed.
 
-use cenote_format::zil::{Create, CreateKind, Rename, RenameKind};
+use cenote_format::zil::{Create, CreateKind, Rename, RenameKind, Whiteout};
 
 use super::Replay;
 use crate::dir::{NewNode, Origin, RenameMode};
@@ -8,6 +8,11 @@ use crate::{Time, ZplError};
 
 /// The largest dnode, in slots.
 const SLOTS_MAX: u16 = 32;
+
+/// Major and minor number, as a record has them.
+const fn device_of(rdev: u64) -> (u32, u32) {
+    ((rdev >> 20) as u32, (rdev & 0xf_ffff) as u32)
+}
 
 impl Replay {
     /// Makes an object again, with its number.
@@ -20,33 +25,58 @@ impl Replay {
         if create.dnode_slots == 0 || create.dnode_slots > SLOTS_MAX {
             return invalid("a dnode of more than 32 slots, or of none");
         }
+        let [seconds, nanoseconds] = create.creation_time;
+        let created = Time { seconds: seconds.cast_signed(), nanoseconds };
         let slots = create.dnode_slots as u8;
-        if !self.filesystem.objset().is_free(create.object, slots).await? {
-            return invalid("the number of a new object is in use");
+        let origin = Origin { object: create.object, slots, generation: create.generation, created };
+        self.check_free(&origin).await?;
+        if create.kind == CreateKind::XattrDirectory {
+            return self.filesystem.replay_hidden_dir(create.directory, mode, (uid, gid), origin).await;
         }
         let target = match &create.kind {
             CreateKind::Symlink { target } => Some(target.to_vec()),
             _ => None,
         };
-        let device = ((create.rdev >> 20) as u32, (create.rdev & 0xf_ffff) as u32);
+        let device = device_of(create.rdev);
         let new = NewNode { mode, umask: 0, uid, gid, device, target };
-        let [seconds, nanoseconds] = create.creation_time;
-        let created = Time { seconds: seconds.cast_signed(), nanoseconds };
-        let origin = Origin { object: create.object, slots, generation: create.generation, created };
         let made = self.filesystem.create_node(create.directory, &create.name, &new, false, Some(origin)).await;
         made.map(drop)
     }
 
     /// Renames again.
     pub(super) async fn rename(&self, rename: &Rename<'_>) -> Result<(), ZplError> {
-        let mode = match rename.kind {
-            RenameKind::Plain => RenameMode::Replace,
-            RenameKind::Exchange => RenameMode::Exchange,
-            RenameKind::Whiteout(_) => {
-                return Err(ZplError::Unsupported("not supported yet: renaming that leaves a whiteout".into()));
-            }
+        let (mode, left) = match &rename.kind {
+            RenameKind::Plain => (RenameMode::Replace, None),
+            RenameKind::Exchange => (RenameMode::Exchange, None),
+            RenameKind::Whiteout(whiteout) => (RenameMode::Replace, Some(self.whiteout(whiteout).await?)),
         };
         let (from, to) = (rename.source_directory, rename.target_directory);
-        self.filesystem.rename(from, &rename.source_name, to, &rename.target_name, mode).await
+        self.filesystem.rename_leaving(from, &rename.source_name, to, &rename.target_name, mode, left).await
+    }
+
+    /// A whiteout as its record has it.
+    async fn whiteout(&self, whiteout: &Whiteout) -> Result<(NewNode, Origin), ZplError> {
+        let (Ok(mode), Ok(uid), Ok(gid)) =
+            (u32::try_from(whiteout.mode), u32::try_from(whiteout.uid), u32::try_from(whiteout.gid))
+        else {
+            return Err(ZplError::Unsupported("not supported yet: owners of other domains".into()));
+        };
+        if whiteout.dnode_slots == 0 || whiteout.dnode_slots > SLOTS_MAX {
+            return Err(ZplError::Invalid("a dnode of more than 32 slots, or of none"));
+        }
+        let [seconds, nanoseconds] = whiteout.creation_time;
+        let created = Time { seconds: seconds.cast_signed(), nanoseconds };
+        let (object, slots) = (whiteout.object, whiteout.dnode_slots as u8);
+        let origin = Origin { object, slots, generation: whiteout.generation, created };
+        self.check_free(&origin).await?;
+        let device = device_of(whiteout.rdev);
+        Ok((NewNode { mode, umask: 0, uid, gid, device, target: None }, origin))
+    }
+
+    async fn check_free(&self, origin: &Origin) -> Result<(), ZplError> {
+        match self.filesystem.objset().is_free(origin.object, origin.slots).await? {
+            true => Ok(()),
+            false => Err(ZplError::Invalid("the number of a new object is in use")),
+        }
     }
 }

@@ -16,7 +16,7 @@ use cenote_format::znode::ZnodeFlags;
 use super::read::directory_of;
 use super::{HIDDEN_DIR_MODE, HIDDEN_FILE_MODE, XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
 use crate::delete_queue::is_small;
-use crate::dir::{entry_value, word};
+use crate::dir::{Origin, entry_value, word};
 use crate::filesystem::FileSystem;
 use crate::node::Node;
 use crate::record::{BLOCK_MIN_BYTES, Birth, Plan, Times, changed, touch};
@@ -183,6 +183,41 @@ impl FileSystem {
             replaced.free(txg);
         }
         Ok(plan)
+    }
+
+    /// Makes a hidden directory again, as the intent log says, without entries.
+    pub(crate) async fn replay_hidden_dir(
+        &self,
+        owner: ObjectId,
+        mode: u32,
+        (uid, gid): (u32, u32),
+        origin: Origin,
+    ) -> Result<(), ZplError> {
+        let node = self.node(owner).await?;
+        let _lock = node.in_use()?.lock.write().await;
+        if node.with(directory_of).is_some() {
+            return Err(ZplError::Exists);
+        }
+        let mut record = node.record();
+        record.put(ZplAttribute::Xattr, origin.object.0)?;
+        let birth = Birth {
+            mode,
+            uid: u64::from(uid),
+            gid: u64::from(gid),
+            ..hidden_birth(&record, HIDDEN_DIR_MODE, owner, 2, 2, Times::all(origin.created))
+        };
+        let mut own = birth.record(&self.shared.master.tables)?;
+        own.put(ZplAttribute::Gen, origin.generation)?;
+        let form = self.form(bonus_room_bytes(origin.slots), &own).await?;
+        let plan = self.plan(&node, record).await?;
+        let tx = self.begin(Cost::default().with_objects(2).with_repack()).await?;
+        let txg = tx.txg();
+        let spec = ObjectSpec::new(DmuType::DIRECTORY_CONTENTS, BLOCK_MIN_BYTES).with_bonus(DmuType::SA, Vec::new());
+        let spec = ObjectSpec { slots: origin.slots, ..spec };
+        let object = self.shared.objset.create_at(txg, origin.object, &spec)?;
+        SaHandle::create(&object, txg, own, form)?;
+        Zap::create(object)?.flush(txg).await?;
+        node.store(txg, plan)
     }
 
     /// Gives the hidden directory and its files the owner, group and project of the file that they belong to, which is

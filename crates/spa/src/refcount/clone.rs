@@ -1,0 +1,133 @@
+//! More references to a block: those that an intent log has of blocks that were cloned.
+//!
+//! A record of a cloned range points to blocks of other files, which may be given up before the record is replayed. So the log that is
+//! claimed takes a reference to each, and gives it up with the rest of its blocks. OpenZFS, which may take a claimed log over, counts on it.
+
+use std::collections::BTreeSet;
+
+use cenote_dmu::{ObjectSpec, Zap};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::brt::{BrtVdevPhys, REGION_SIZE_BYTES, reference_count};
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{Txg, VdevId};
+use cenote_format::zap::ZapValue;
+
+use super::brt::{ENDIAN_FEATURE, FEATURE, like};
+use super::known::CloneTable;
+use crate::SpaError;
+use crate::sync::Syncer;
+
+/// Blocks of a table, as OpenZFS makes them.
+const BLOCK_SHIFT: u8 = 13;
+/// Blocks of the regions' counts (`BRT_BLOCKSIZE`).
+const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
+
+impl Syncer {
+    /// Adds a reference to a block that is stored and is in no dedup table.
+    pub(crate) async fn add_clone(&mut self, txg: Txg, bp: &Blkptr) -> Result<(), SpaError> {
+        debug_assert!(!bp.is_hole() && !bp.is_embedded() && !bp.dedup(), "what is cloned is in the reference table");
+        let Some(first) = bp.dva(0) else { return Err(self.fail("a cloned block without a place")) };
+        let used_bytes = self.used_bytes(bp);
+        let mut clones = self.take_clones().await?;
+        let added = async {
+            let table = match clones.0.remove(&first.vdev) {
+                Some(table) => table,
+                None => self.make_clone_table(txg, first.vdev).await?,
+            };
+            let table = clones.0.entry(first.vdev).or_insert(table);
+            self.add_in(txg, table, first.vdev, first.offset_bytes, used_bytes).await
+        };
+        let added = added.await;
+        self.shared.clones = Some(clones);
+        added?;
+        self.saved_changed(used_bytes.cast_signed());
+        Ok(())
+    }
+
+    async fn add_in(
+        &self,
+        txg: Txg,
+        table: &mut CloneTable,
+        vdev: VdevId,
+        offset: u64,
+        used_bytes: u64,
+    ) -> Result<(), SpaError> {
+        let region = usize::try_from(offset / table.phys.region_size_bytes).unwrap_or(usize::MAX);
+        if region >= table.regions.len() {
+            // The vdev has grown since.
+            let all = self.region_count(vdev, table.phys.region_size_bytes)?;
+            if region >= all {
+                return Err(self.fail(format!("a cloned block at offset {offset} of vdev {vdev}, which ends before")));
+            }
+            table.regions.resize(all, 0);
+            table.phys.region_count = table.phys.region_count.max(all as u64);
+        }
+        let found = match table.regions[region] {
+            0 => None,
+            _ => table.entries.lookup_words(&[offset]).await.map_err(|error| self.dmu_error(error))?,
+        };
+        let value = match found {
+            Some(value) => {
+                let count = reference_count(&value, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
+                like(&value, count.saturating_add(1))
+            }
+            None => {
+                let overflow = || self.fail(format!("over 65535 cloned blocks in the region at {offset}"));
+                table.regions[region] = table.regions[region].checked_add(1).ok_or_else(overflow)?;
+                table.changed_regions.insert(region);
+                table.phys.entry_count = table.phys.entry_count.saturating_add(1);
+                table.phys.used_bytes = table.phys.used_bytes.saturating_add(used_bytes);
+                match self.features.count(ENDIAN_FEATURE) {
+                    0 => ZapValue::from_bytes(&cenote_zio::ORDER.bytes64(1)),
+                    _ => ZapValue::from_u64(1),
+                }
+            }
+        };
+        table.phys.saved_bytes = table.phys.saved_bytes.saturating_add(used_bytes);
+        table.is_changed = true;
+        table.entries.set_words(&[offset], &value).await.map_err(|error| self.dmu_error(error))?;
+        self.trim(txg, &mut table.entries).await
+    }
+
+    /// Regions of a vdev as large as its metaslabs: OpenZFS takes no table that has more.
+    fn region_count(&self, vdev: VdevId, region_size_bytes: u64) -> Result<usize, SpaError> {
+        let top = self.members.config.children.iter().find(|top| top.id == u64::from(vdev.0));
+        let top = top.ok_or_else(|| self.fail(format!("a cloned block on vdev {vdev}, which is none")))?;
+        let size_bytes = top.asize_bytes >> top.metaslab_shift << top.metaslab_shift;
+        Ok(usize::try_from(size_bytes.div_ceil(region_size_bytes)).unwrap_or(usize::MAX))
+    }
+
+    /// The first table of a vdev.
+    async fn make_clone_table(&mut self, txg: Txg, vdev: VdevId) -> Result<CloneTable, SpaError> {
+        if !self.features.has(FEATURE) {
+            return Err(self.fail("a cloned block, though the feature block_cloning is not enabled"));
+        }
+        let regions = vec![0; self.region_count(vdev, REGION_SIZE_BYTES)?];
+        let entries = self.make_table(txg, DmuType::ZAP_METADATA, BLOCK_SHIFT, false)?;
+        let phys = BrtVdevPhys {
+            entries: entries.object().id(),
+            region_count: regions.len() as u64,
+            byte_order: 0,
+            entry_count: 0,
+            region_size_bytes: REGION_SIZE_BYTES,
+            used_bytes: 0,
+            saved_bytes: 0,
+        };
+        let bonus = phys.emit(cenote_zio::ORDER).to_vec();
+        let spec = ObjectSpec::new(DmuType::UINT64_METADATA, COUNTS_BLOCK_BYTES);
+        let spec = spec.with_bonus(DmuType::UINT64_METADATA, bonus);
+        let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
+        let id = ZapValue::from_u64(object.id().0);
+        let entered = Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), Some(&id)).await;
+        entered.map_err(|error| self.dmu_error(error))?;
+        // The form of the counts is one for all tables: that of the first.
+        let is_first = self.features.count(FEATURE) == 0;
+        if self.features.count(ENDIAN_FEATURE) > 0 || is_first && self.features.has(ENDIAN_FEATURE) {
+            self.features.change(ENDIAN_FEATURE, 1);
+        }
+        self.features.change(FEATURE, 1);
+        let changed_regions = BTreeSet::new();
+        Ok(CloneTable { object, entries, phys, regions, changed_regions, is_changed: true })
+    }
+}
