@@ -13,8 +13,7 @@ use cenote_codec::compress::decompress;
 use cenote_dsl::Dataset;
 use cenote_format::Endian;
 use cenote_format::enums::Compress;
-use cenote_format::nvlist::NvList;
-use cenote_format::stream::{Body, HeaderKind, Record, RecordFlags, RecordKind, Sealing, Spill};
+use cenote_format::stream::{Body, Record, RecordFlags, RecordKind, Sealing, Spill};
 use cenote_send::package::{self, PackageRequest, gather, plan};
 use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
 use cenote_send::{Checks, StreamReader};
@@ -22,10 +21,9 @@ use cenote_spa::View;
 use cenote_testkit::Theme;
 use support::with_pool;
 
-/// A stream of OpenZFS 2.3.2 without two of its defects, which were mended later:
-/// - Spill blocks that are in their pointers were taken for data: receivers write such a WRITE_EMBEDDED to the end of all offsets and
-///   lose the attributes. They become SPILL records. Whether such a block has changed is not to be seen, and taken from `ours`.
-/// - The list in BEGIN was packed in the machine's own form, not in the portable one.
+/// A stream of OpenZFS 2.3.2 without one of its defects, which was mended later: spill blocks that are in their pointers were taken for
+/// data: receivers write such a WRITE_EMBEDDED to the end of all offsets and lose the attributes. They become SPILL records. Whether such a
+/// block has changed is not to be seen, and taken from `ours`.
 fn mended(stream: &[u8], ours: &[u8]) -> Vec<u8> {
     let mut spills = BTreeMap::new();
     let mut reader = StreamReader::new(ours, Checks::ALL);
@@ -58,11 +56,6 @@ fn mended(stream: &[u8], ours: &[u8]) -> Vec<u8> {
                     object_type: 0,
                 });
                 payload = logical;
-            }
-            Body::Begin(begin) if begin.header == HeaderKind::Substream && !payload.is_empty() => {
-                payload = NvList::parse(&payload).unwrap().emit_xdr();
-                payload.resize(payload.len().next_multiple_of(8), 0);
-                record.payload_length = payload.len() as u32;
             }
             Body::End(end) => end.stream_checksum = sum.finish(),
             _ => {}

@@ -1,6 +1,7 @@
 //! The list in a stream's BEGIN record.
 
 use cenote_dsl::Encryption;
+use cenote_format::Endian;
 use cenote_format::dsl::{CryptoKeyPhys, KeyFormat, crypto_key, dataset_field};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_spa::View;
@@ -36,10 +37,9 @@ pub(super) fn payload(
     if list.is_empty() {
         return Vec::new();
     }
-    let mut packed = list.emit_xdr();
-    // Old receivers want whole words.
-    packed.resize(packed.len().next_multiple_of(8), 0);
-    packed
+    // Native, as every OpenZFS up to 2.4 packs it here, so that streams are the same to the byte. (Its development version has gone
+    // over to XDR, with which machines of the other byte order can do more. Receivers read both.) This form takes whole words.
+    list.emit_native(Endian::Little)
 }
 
 /// The wrapped key of a dataset that is sent raw, and what its receiver must make of the array of dnodes.
