@@ -50,7 +50,7 @@ Usage: cargo xtask CHORE
   fuzz-budget [COUNT]    the same targets with COUNT made-up inputs each, the same every time
   mutate [COUNT] [SEED]  golden pools, damaged in COUNT ways, through the whole read path
   kills [CLIENT,…] [COUNT] [SEED]
-                         kills of a server that writes a pool, which is judged after each; CLIENT: own writers, or databases
+                         kills of a server that writes a pool, which is judged after each; CLIENT: own writers, databases, or history
                          (all of sqlite-wal, sqlite-truncate, sqlite-persist, postgresql, postgresql-half, fio-files, fio-volume)
   cuts [COUNT] [FIRST]   power cuts of pools under load, in simulation, from cut FIRST on
   points [COUNT] [FIRST] short runs of a small pool, cut in every moment, from script FIRST on

@@ -1,4 +1,4 @@
-//! Kills under programs that others wrote: databases and fio.
+//! Kills under programs that others wrote, databases and fio, and under threads whose history is judged.
 //!
 //! A round: the client works in the served pool and tells, outside of it, what was acknowledged; the server is killed; now and then
 //! `cenote verify` and `zdb -bcc` judge what it left; it is started again, sometimes killed once more while it replays its logs; the client
@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::account::Compared;
 use super::fio::Fio;
+use super::history::Histories;
 use super::place::{Layout, Place, Server, process_good};
 use super::postgresql::PostgreSql;
 use super::sqlite::Sqlite;
@@ -70,7 +71,7 @@ pub(super) trait Client {
 /// A name, its client, and why it is missing here.
 type Known = (&'static str, fn() -> Result<Box<dyn Client>>, fn() -> Option<String>);
 
-const KNOWN: [Known; 7] = [
+const KNOWN: [Known; 8] = [
     ("sqlite-wal", || Ok(Box::new(Sqlite::new("WAL"))), super::sqlite::missing),
     ("sqlite-truncate", || Ok(Box::new(Sqlite::new("TRUNCATE"))), super::sqlite::missing),
     ("sqlite-persist", || Ok(Box::new(Sqlite::new("PERSIST"))), super::sqlite::missing),
@@ -78,7 +79,11 @@ const KNOWN: [Known; 7] = [
     ("postgresql-half", || Ok(Box::new(PostgreSql::new(false)?)), super::postgresql::missing),
     ("fio-files", || Ok(Box::new(Fio::files())), super::fio::missing),
     ("fio-volume", || Ok(Box::new(Fio::volume())), super::fio::missing),
+    (HISTORY, || Ok(Box::new(Histories::default())), || None),
 ];
+
+/// The client that judges histories; the others are databases and fio.
+pub(super) const HISTORY: &str = "history";
 
 pub(super) fn names() -> Vec<&'static str> {
     KNOWN.iter().map(|known| known.0).collect()

@@ -2,7 +2,8 @@
 //!
 //! Each time `cenote serve --rw` mounts the pool and serves a volume of it, clients work there, and the process is killed (SIGKILL).
 //! Then the pool is judged, it is served again, and what the clients were told is compared with what is there. The clients are writers of
-//! our own ([`own`]), or programs that others wrote and that live by `fsync` ([`clients`]): databases and fio.
+//! our own ([`own`]), programs that others wrote and that live by `fsync` ([`clients`]), databases and fio, or threads that share a tree and
+//! whose whole history is judged ([`history`]).
 //!
 //! A kill keeps what the kernel was given; devices that lose it are the matter of `cargo xtask cuts`.
 
@@ -11,12 +12,14 @@ mod blocks;
 mod clients;
 mod fio;
 mod fio_blocks;
+mod history;
 mod own;
 mod place;
 mod postgresql;
 mod sqlite;
 
 use std::fs::OpenOptions;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_testkit::zdb::program;
@@ -27,14 +30,23 @@ use crate::steps::{Context, Outcome, Tally};
 const COUNT_IN_STEP: u64 = 6;
 /// Kills under SQLite in a test run.
 const SQLITE_COUNT_IN_STEP: u64 = 3;
+/// Kills whose histories are judged, in a test run.
+const HISTORIES_IN_STEP: u64 = 3;
 /// Kills between two judgements of `zdb`.
 const ZDB_EVERY: u64 = 10;
 
-const USAGE: &str = "usage: cargo xtask kills [CLIENT,…] [COUNT] [SEED]\n\
-    COUNT kills under each client: own (if none is named), databases (all that follow)";
+const USAGE: &str = "usage: cargo xtask kills [CLIENT,…] [COUNT] [SEED]\n       cargo xtask kills history --json FILE…\n\
+    COUNT kills under each client: own (if none is named), history, databases (all that follow); or a judgement of kept histories";
 
 /// Carries out the chore.
 pub(crate) fn main(args: &[String]) -> Result<()> {
+    if let [client, option, files @ ..] = args
+        && client == clients::HISTORY
+        && option == "--json"
+    {
+        ensure!(!files.is_empty(), "{USAGE}");
+        return history::judge_files(files.iter().map(Path::new));
+    }
     let (names, rest) = match args.split_first() {
         Some((names, rest)) if names.parse::<u64>().is_err() => (names.as_str(), rest),
         _ => ("own", args),
@@ -43,15 +55,15 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         [] => (COUNT_IN_STEP, 1),
         [count] => (count.parse().context("COUNT is a number")?, 1),
         [count, seed] => (count.parse().context("COUNT is a number")?, seed.parse().context("SEED is a number")?),
-        _ => bail!("{USAGE}, {}", clients::names().join(", ")),
+        _ => bail!("{USAGE}, {}", databases().join(", ")),
     };
     let mut chosen = Vec::new();
     for name in names.split(',') {
         match name {
-            "databases" => chosen.extend(clients::names()),
+            "databases" => chosen.extend(databases()),
             name => match clients::names().into_iter().chain(["own"]).find(|known| *known == name) {
                 Some(known) => chosen.push(known),
-                None => bail!("there is no client {name}; {USAGE}, {}", clients::names().join(", ")),
+                None => bail!("there is no client {name}; {USAGE}, {}", databases().join(", ")),
             },
         }
     }
@@ -67,6 +79,11 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Databases and fio.
+fn databases() -> Vec<&'static str> {
+    clients::names().into_iter().filter(|name| *name != clients::HISTORY).collect()
+}
+
 /// The step. Each kill counts.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let client = "sqlite-wal";
@@ -75,7 +92,8 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     }
     let mut tally = own::campaign(COUNT_IN_STEP, 1)?;
     tally.absorb(clients::campaign(client, SQLITE_COUNT_IN_STEP, 1)?);
-    let by_hand: Vec<&str> = clients::names().into_iter().filter(|name| *name != client).collect();
+    tally.absorb(clients::campaign(clients::HISTORY, HISTORIES_IN_STEP, 1)?);
+    let by_hand: Vec<&str> = databases().into_iter().filter(|name| *name != client).collect();
     println!(
         "by hand, since they take minutes and PostgreSQL is not among the packages of a test run: kills under {}",
         by_hand.join(", ")

@@ -1,0 +1,166 @@
+//! Histories as a client: threads that share a tree of names, and a checker that is given only what they saw.
+//!
+//! **Need.** The other clients know what they wrote, each in a part of its own. What several do to one name at once, nobody looks at. Here
+//! five threads do operations at random in one folder: they make, link, rename (over names, with `RENAME_NOREPLACE` and
+//! `RENAME_EXCHANGE`) and remove files, directories and symbolic links; write, append, truncate and read; set and get extended
+//! attributes; list, `stat`, `fsync` and `fdatasync`. Each notes a moment before its call, and the answer and a moment after it. The server is
+//! killed. What the next one shows is read, all of it. Nothing else is known: no order, and not which file a name was of.
+//!
+//! **What is promised**, and no more (docs/SEMANTICS.md, POSIX):
+//! 1. *Order.* Until the kill all is as if each operation had taken effect at one moment between call and answer (linearizability), in a plain
+//!    file system with Linux's errors. Some operations look more than once, and each look has its own moment: each byte that is read, each name
+//!    that is listed or not, size and links of a `stat`. A write has one for each of its bytes, and the file grows by and by: Linux reads pages
+//!    without the file's lock, and the kernel sends a FUSE server a write in parts where its first page is not all written.
+//!    A read while a file is being truncated may show zeros: the kernel takes what the server has cut off for a hole.
+//! 2. *Names.* After the kill the names, of all directories together, and what they lead to, are those of one moment in that order. It is not
+//!    before the call of any `fsync`, of whatever file or directory, that was acknowledged. The order may be any that explains the answers.
+//! 3. *Content.* Each byte of a file, its size (or one that it had while it grew), and each extended attribute is that of one moment not before
+//!    the call of the last acknowledged `fsync` of that file. `fdatasync` promises the same of bytes and size, and a write through `O_DSYNC` of
+//!    the bytes that it wrote and of a size that shows them; POSIX says no more of the two. Bytes that were never written are nowhere.
+//! 4. What was called and not answered has happened or not, bytes of a write one by one.
+//! 5. What one kill has left, no later kill takes away: it is what the next history begins with.
+//!
+//! **How it is judged** ([`check`]). By locality a history is linearizable if those of its objects are. The names ([`names`]: all directories,
+//! and which file each open has led to) are one object; the content of each file ([`content`]) is another. So a search for the names comes first,
+//! and for each way in which opens may have led to files one for each of these. The search ([`search`]) is just in time: an
+//! operation takes effect only when an answer demands it. States which it passes and that show the names which were found after the kill are
+//! noted, and struck off when an `fsync` that was called after them is acknowledged. For content it keeps the changes since each promise.
+//!
+//! **Why names have one component.** A path of several is looked up step by step, so what it leads to may never have been at one moment. Clients
+//! open directories and work from there. `link` takes an open file by `/proc/self/fd`, since its two names are looked up one after the other.
+//!
+//! **Invariants.** The checker never looks at the clients' choices, the seed or the pool. An operation that met an error has changed nothing.
+//! Errors of a dead file system count as no answer, if they came after the moment before the kill, and else as an answer that nothing explains.
+//!
+//! **Rejected.** One search for all: concurrent writes to files whose order nobody has seen double the ways that have to be followed, for
+//! each file. Inode numbers as an identity across the kill: true here, and nothing that POSIX promises. Prefixes of a file's writes: the intent log
+//! reads data when it is asked for, so a write may be there beside half of a later one (as `crates/cuts` has it).
+//!
+//! **The file.** A history that nothing explains is kept beside the images as `history.json`; `cargo xtask kills history --json FILE` judges
+//! it again. It is a [`History`]: `seed`; `before` and `after`, the trees by paths, with `kind` (`file` with `inode`, `links`, `bytes` in
+//! hexadecimal digits and `attributes`; `directory` with `links`; `symlink` with `target`); `killed_ns`; and `operations`, each with `client`,
+//! `call` and what it was given ([`events::Call`]), `called_ns`, `answered_ns` and `answer` (`"unknown"`, `"done"`, `{"error": "ENOENT"}`, …).
+//! Descriptors (`dir`, `file`, `handle`) are the places of their opens in `operations`, from 0 on; `null` is the folder that all share.
+
+mod check;
+mod content;
+mod events;
+mod names;
+mod search;
+#[cfg(test)]
+mod tests;
+mod workers;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+
+use self::events::{History, Tree};
+use self::workers::{Pace, Workers};
+use super::Numbers;
+use super::account::Compared;
+use super::clients::Client;
+use super::place::Place;
+
+/// How long clients pause between operations at most, in microseconds, and when the kill comes at latest, in milliseconds.
+const PACES: [(u64, u64); 3] = [(0, 60), (400, 120), (4000, 400)];
+const SYNCS: [u64; 3] = [100, 40, 10];
+const START_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Threads in a folder that they share.
+#[derive(Default)]
+pub(super) struct Histories {
+    tree: Tree,
+    seed: u64,
+    load_ms_max: u64,
+    workers: Option<Workers>,
+    killed_ns: u64,
+    history: Option<History>,
+}
+
+fn folder(place: &Place) -> PathBuf {
+    place.mount().join("shared")
+}
+
+impl Client for Histories {
+    fn load_ms_max(&self) -> u64 {
+        self.load_ms_max
+    }
+
+    fn prepare(&mut self, place: &Place) -> Result<()> {
+        fs::create_dir(folder(place))?;
+        Ok(File::open(place.mount())?.sync_all()?)
+    }
+
+    fn start(&mut self, place: &Place, numbers: &mut Numbers) -> Result<()> {
+        self.seed = numbers.below(u64::MAX);
+        let (pause_us, load_ms_max) = PACES[numbers.below(PACES.len() as u64) as usize];
+        self.load_ms_max = load_ms_max;
+        let pace = Pace { pause_us, syncs: SYNCS[numbers.below(SYNCS.len() as u64) as usize] };
+        self.workers = Some(Workers::start(&folder(place), self.seed, pace)?);
+        Ok(())
+    }
+
+    fn wait_for_one(&mut self) -> Result<()> {
+        let workers = self.workers.as_ref().context("workers")?;
+        let deadline = Instant::now() + START_TIME_MAX;
+        while workers.answered() == 0 && !workers.has_ended() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self) -> Result<Option<String>> {
+        let workers = self.workers.as_ref().context("workers")?;
+        self.killed_ns = workers.now_ns();
+        Ok(workers.has_ended().then(|| "the file system is gone".to_owned()))
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let operations = self.workers.take().context("workers")?.finish()?;
+        let before = std::mem::take(&mut self.tree);
+        self.history = Some(History { seed: self.seed, before, operations, killed_ns: self.killed_ns, after: None });
+        Ok(())
+    }
+
+    fn check(&mut self, place: &Place, _: bool) -> Result<Compared> {
+        let mut history = self.history.take().context("a history")?;
+        let kept = place.dir.path().join("history.json");
+        let keep = |history: &History| -> Result<()> { Ok(fs::write(&kept, serde_json::to_vec(history)?)?) };
+        let tree = match workers::read_tree(&folder(place)) {
+            Ok(tree) => tree,
+            Err(error) => {
+                keep(&history)?;
+                return Err(error);
+            }
+        };
+        history.after = Some(tree);
+        let judged = match check::judge(&history) {
+            Ok(judged) => judged,
+            Err(failure) => {
+                keep(&history)?;
+                return Err(failure).with_context(|| format!("a history of seed {} in {}", self.seed, kept.display()));
+            }
+        };
+        self.tree = history.after.take().unwrap_or_default();
+        Ok(Compared {
+            acknowledged: judged.answered,
+            checked: judged.names.1 + judged.syncs,
+            unacknowledged: judged.unanswered,
+        })
+    }
+}
+
+/// Judges histories in files.
+pub(super) fn judge_files<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<()> {
+    for path in paths {
+        let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let history: History =
+            serde_json::from_slice(&text).with_context(|| format!("{} is no history", path.display()))?;
+        let judged = check::judge(&history).with_context(|| format!("{}, of seed {}", path.display(), history.seed))?;
+        println!("{}: explained: {judged:?}", path.display());
+    }
+    Ok(())
+}
