@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use cenote_dmu::tx::TxTunables;
-use cenote_server::{Call, Console, Ended, Handler, Pools, Recovery, Request, ServerError, signals, suspended};
+use cenote_server::{
+    Call, Console, Ended, Handler, Pools, Recovery, Request, ServeTunables, ServerError, signals, suspended,
+};
+use cenote_spa::tunables::MountTunables;
 use cenote_taskq::{Either, race};
 
 use crate::context::{Context, Serving};
@@ -41,7 +44,11 @@ pub(crate) async fn open(
     control: Option<&Path>,
 ) -> Result<()> {
     let (pool, devices) = unless_interrupted(context, name, open_with_devices(context, name)).await?;
-    let tunables = TxTunables::for_memory(context.memory_bytes()).with(&context.tunables());
+    let given = context.tunables();
+    let tunables = ServeTunables {
+        tx: TxTunables::for_memory(context.memory_bytes()).with(&given),
+        mounts: MountTunables::default().with(&given),
+    };
     Ok(pools.add(pool, devices, tunables, recovery, control).await?)
 }
 

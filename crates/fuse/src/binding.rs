@@ -296,10 +296,12 @@ impl<S: FileServer> Binding<S> {
                 Ok(found(caching, server.link(NodeId(linked), node, &name).await?, None))
             }),
             Operation::Unlink { name } => {
-                self.done(reply, move |server| async move { server.remove(node, &name, false).await });
+                let caller = caller(header);
+                self.done(reply, move |server| async move { server.remove(node, &name, false, caller).await });
             }
             Operation::Rmdir { name } => {
-                self.done(reply, move |server| async move { server.remove(node, &name, true).await });
+                let caller = caller(header);
+                self.done(reply, move |server| async move { server.remove(node, &name, true, caller).await });
             }
             Operation::Rename { name, to, to_name, flags } => {
                 // Linux's RENAME_NOREPLACE and RENAME_EXCHANGE.
@@ -309,8 +311,9 @@ impl<S: FileServer> Binding<S> {
                     2 => Rename::Exchange,
                     _ => return reply.error(Errno::INVAL),
                 };
+                let caller = caller(header);
                 self.done(reply, move |server| async move {
-                    server.rename((node, &name), (NodeId(to), &to_name), how).await
+                    server.rename((node, &name), (NodeId(to), &to_name), how, caller).await
                 });
             }
             Operation::SetXattr { name, value, flags } => {

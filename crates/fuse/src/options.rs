@@ -100,7 +100,7 @@ impl MountOptions {
     /// The options that a tree obeys.
     #[must_use]
     pub fn tree(&self, report: Report) -> TreeOptions {
-        TreeOptions { layout: self.layout, access_times: self.access_times, report }
+        TreeOptions { layout: self.layout, access_times: self.access_times, admin_snapshots: false, report }
     }
 
     /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.

@@ -358,6 +358,7 @@ pub trait FileServer: Send + Sync + 'static {
         _parent: NodeId,
         _name: &[u8],
         _directory: bool,
+        _caller: Caller,
     ) -> impl Future<Output = Result<(), Errno>> + Send {
         async { Err(Errno::ROFS) }
     }
@@ -368,6 +369,7 @@ pub trait FileServer: Send + Sync + 'static {
         _from: (NodeId, &[u8]),
         _to: (NodeId, &[u8]),
         _how: Rename,
+        _caller: Caller,
     ) -> impl Future<Output = Result<(), Errno>> + Send {
         async { Err(Errno::ROFS) }
     }

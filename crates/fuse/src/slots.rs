@@ -118,6 +118,38 @@ impl Slot {
         *self.hold.lock() = None;
     }
 
+    /// Closes a snapshot that is about to be destroyed, whatever the client remembers of it: requests for what is in it fail from now on,
+    /// unless [`Self::stays`] says otherwise. False where a program has a file of it open, or a request is on its way; then all is as
+    /// before.
+    pub(crate) async fn leave(&self) -> bool {
+        let _opening = self.opening.lock().await;
+        self.is_gone.store(true, Ordering::Relaxed);
+        let mut opened = self.opened.lock();
+        // A request that opens a file has the file system until it has counted that.
+        let left = match opened.take().map(Arc::try_unwrap) {
+            Some(Err(shared)) => {
+                *opened = Some(shared);
+                false
+            }
+            Some(Ok(zfsvfs)) if self.has_open_file() => {
+                *opened = Some(Arc::new(zfsvfs));
+                false
+            }
+            _ => true,
+        };
+        if left {
+            *self.hold.lock() = None;
+        } else {
+            self.stays();
+        }
+        left
+    }
+
+    /// A snapshot that was left is there still.
+    pub(crate) fn stays(&self) {
+        self.is_gone.store(false, Ordering::Relaxed);
+    }
+
     /// Closes a snapshot, and keeps it no more from being destroyed, if nobody uses it and the client remembers nothing of it.
     pub(crate) async fn let_go(&self) {
         let _opening = self.opening.lock().await;

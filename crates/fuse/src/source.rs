@@ -58,6 +58,14 @@ impl Source {
         matches!(self.from, From::View { .. })
     }
 
+    /// The pool, if it is in use.
+    pub(crate) const fn as_pool(&self) -> Option<&Pool> {
+        match &self.from {
+            From::View { .. } => None,
+            From::Pool(pool) => Some(pool),
+        }
+    }
+
     /// The pool's name.
     pub(crate) fn name(&self) -> &str {
         match &self.from {

@@ -86,10 +86,10 @@ fn a_file_handle_leads_to_its_file_for_as_long_as_that_has_a_name() {
         assert_eq!(server.lookup(handle.0, b"..").await.unwrap_err(), Errno::NOTDIR);
         // Without its last name it is stale, also while it is open.
         server.open(handle.0, false).await.unwrap();
-        server.remove(dir.node, b"file", false).await.unwrap();
+        server.remove(dir.node, b"file", false, caller).await.unwrap();
         assert_eq!(server.lookup(handle.0, b".").await.unwrap_err(), Errno::STALE);
         server.release(handle.0).await;
-        server.remove(NodeId::ROOT, b"dir", true).await.unwrap();
+        server.remove(NodeId::ROOT, b"dir", true, caller).await.unwrap();
         assert_eq!(server.lookup(dir.node, b".").await.unwrap_err(), Errno::STALE);
         server.forget(dir.node, 1);
         // What is no file has no handle.

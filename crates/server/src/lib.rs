@@ -47,7 +47,7 @@ pub use protocol::{Input, Kept, Owned, Passed, Who};
 pub use served::{End, ServedPool, suspended};
 pub use service::{Pools, Volumes};
 pub use volumes::{LiveVolumes, Locked, OpenVolumes, PoolVolumes};
-pub use watch::Recovery;
+pub use watch::{Recovery, ServeTunables};
 
 /// Told what happens while pools are served.
 pub trait Console: Send + Sync {

@@ -24,9 +24,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
-use cenote_fuse::{MountHandle, MountOptions, Report, Tree, Unmount, mount_tree, remount};
+use cenote_fuse::{MountHandle, MountOptions, Report, Tree, TreeOptions, Unmount, mount_tree, remount};
 use cenote_host::Mounts;
 use cenote_spa::Pool;
+use cenote_spa::tunables::MountTunables;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Notify};
 use cenote_zpl::Forbidden;
@@ -82,6 +83,7 @@ impl State {
 /// The datasets of a pool that are mounted to be changed.
 pub struct LiveMounts {
     report: Report,
+    tunables: MountTunables,
     state: Mutex<State>,
     /// One is mounted, or was not, or has ended.
     changed: Notify,
@@ -99,8 +101,8 @@ impl Drop for Coming<'_> {
 
 impl LiveMounts {
     /// None yet. `report` is told the causes of errors that users of the mounts see as an errno.
-    pub fn new(report: Report) -> Arc<Self> {
-        Arc::new(Self { report, state: Mutex::default(), changed: Notify::new() })
+    pub fn new(report: Report, tunables: MountTunables) -> Arc<Self> {
+        Arc::new(Self { report, tunables, state: Mutex::default(), changed: Notify::new() })
     }
 
     /// Mounts a dataset of the pool, with those nested in it.
@@ -124,7 +126,9 @@ impl LiveMounts {
         };
         // Of a mount that has just left the table of mounts the last requests are being finished.
         let _ = pool.handle().timeout(ENDED_TIME_MAX, self.ended_closed()).await;
-        let tree = Tree::open_live(pool, dataset, options.tree(self.report.clone())).await?;
+        let admin_snapshots = self.tunables.zfs_admin_snapshot;
+        let tree_options = TreeOptions { admin_snapshots, ..options.tree(self.report.clone()) };
+        let tree = Tree::open_live(pool, dataset, tree_options).await?;
         let mount = Arc::new(mount_tree(pool.handle(), tree.clone(), at, options).await?);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (dataset, at, forbidden) = (tree.dataset(), mount.mountpoint().to_owned(), tree.forbidden());

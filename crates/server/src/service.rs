@@ -19,7 +19,6 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_dmu::tx::TxTunables;
 use cenote_nbd::Server;
 use cenote_spa::Pool;
 use cenote_taskq::{Class, Either, Event, Handle, Join, join_all, race};
@@ -28,7 +27,7 @@ use signal_hook::iterator::Signals;
 use crate::error::{Result, ServerError};
 use crate::listener::{Control, Handler};
 use crate::served::{ServedPool, suspended};
-use crate::watch::{self, Recovery};
+use crate::watch::{self, Recovery, ServeTunables};
 use crate::{Console, LiveVolumes, ending};
 
 /// The pools of this process, in the order in which they were opened.
@@ -70,7 +69,7 @@ impl Pools {
         &mut self,
         pool: Pool,
         devices: Vec<PathBuf>,
-        tunables: TxTunables,
+        tunables: ServeTunables,
         recovery: Recovery,
         control: Option<&Path>,
     ) -> Result<()> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_host::owners;
+use cenote_spa::tunables::MountTunables;
 use cenote_spa::{FailMode, Pool};
 use cenote_taskq::{Class, Either, race};
 
@@ -30,6 +31,15 @@ fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
     }
 }
 
+/// The values of tunables that count while a pool is served.
+#[derive(Clone, Copy, Debug)]
+pub struct ServeTunables {
+    /// Those of txgs.
+    pub tx: TxTunables,
+    /// Those of mounts.
+    pub mounts: MountTunables,
+}
+
 /// Who says that devices which failed are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
@@ -47,12 +57,12 @@ pub(crate) async fn serve(
     console: &Arc<dyn Console>,
     pool: Pool,
     devices: Vec<PathBuf>,
-    tunables: TxTunables,
+    tunables: ServeTunables,
     recovery: Recovery,
 ) -> Result<ServedPool> {
     pool.hold().await?;
     let guid = pool.guid();
-    let pool = pool.start(tunables).await;
+    let pool = pool.start(tunables.tx).await;
     watch(console, &pool, recovery);
     watch_hangs(console, &pool);
     watch_space(console, &pool);
@@ -61,7 +71,7 @@ pub(crate) async fn serve(
     pool.sync().await?;
     let devices = Arc::new(std::sync::Mutex::new(devices));
     let report = console.clone();
-    let mounts = LiveMounts::new(Arc::new(move |line: &str| report.warn(line)));
+    let mounts = LiveMounts::new(Arc::new(move |line: &str| report.warn(line)), tunables.mounts);
     Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices, end: Arc::default() })
 }
 

@@ -14,6 +14,7 @@ pub const TABLES: &[&[Tunable]] = &[
     ZilTunables::TABLE,
     multihost::Tunables::TABLE,
     SendTunables::TABLE,
+    MountTunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -24,6 +25,15 @@ cenote_kstat::tunables! {
         zfs_send_corrupt_data: bool = false, "", Switch, AtOpen;
         /// Blocks that are read ahead of the one that is sent; 32 MiB at least.
         zfs_send_queue_length: u64 = 16 << 20, "bytes", Number(1, 1 << 40), AtOpen;
+    }
+}
+
+cenote_kstat::tunables! {
+    /// Those of mounts, which are above this layer too.
+    #[derive(Copy)]
+    pub struct MountTunables {
+        /// In a mount's `.zfs/snapshot`, `mkdir`, `rmdir` and `rename` take, destroy and rename snapshots.
+        zfs_admin_snapshot: bool = false, "", Switch, AtOpen;
     }
 }
 
@@ -42,6 +52,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(ZilTunables::default().with(settings).numbers());
     all.extend(multihost::Tunables::default().with(settings).numbers());
     all.extend(SendTunables::default().with(settings).numbers());
+    all.extend(MountTunables::default().with(settings).numbers());
     all
 }
 

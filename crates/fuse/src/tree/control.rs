@@ -21,12 +21,12 @@ const SHARES_NAME: &[u8] = b"shares";
 
 impl Tree {
     /// The dataset in a slot, if that has a control directory.
-    async fn with_control(&self, slot: u16) -> Result<At<'_>, Errno> {
+    pub(super) async fn with_control(&self, slot: u16) -> Result<At<'_>, Errno> {
         let at = self.at(slot).await?;
         if at.zfsvfs.has_control() { Ok(at) } else { Err(Errno::NOENT) }
     }
 
-    fn dsl(&self) -> Result<cenote_dsl::Dsl, Errno> {
+    pub(super) fn dsl(&self) -> Result<cenote_dsl::Dsl, Errno> {
         self.shared.source.dsl().map_err(|error| self.failed("look-up", NodeId::ROOT, &error, Errno::IO))
     }
 

@@ -4,6 +4,7 @@ mod control;
 mod list;
 mod place;
 mod serve;
+mod snapdir;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -37,13 +38,15 @@ pub struct TreeOptions {
     pub layout: Layout,
     /// When reading changes access times, whatever the properties say.
     pub access_times: Option<AccessTimes>,
+    /// Whether snapshots are taken, destroyed and renamed by `mkdir`, `rmdir` and `rename` in `.zfs/snapshot` (`zfs_admin_snapshot`).
+    pub admin_snapshots: bool,
     /// Takes the causes of errors.
     pub report: Report,
 }
 
 impl Default for TreeOptions {
     fn default() -> Self {
-        Self { layout: Layout::default(), access_times: None, report: Arc::new(|_| {}) }
+        Self { layout: Layout::default(), access_times: None, admin_snapshots: false, report: Arc::new(|_| {}) }
     }
 }
 
@@ -65,6 +68,7 @@ struct Shared {
     /// Held while datasets are placed.
     placing: AsyncMutex<()>,
     layout: Layout,
+    admin_snapshots: bool,
     /// The uses that the properties of the shown datasets forbid.
     forbidden: Mutex<Forbidden>,
     files: Files,
@@ -159,6 +163,7 @@ impl Tree {
                     known: Mutex::default(),
                     placing: AsyncMutex::new(()),
                     layout: options.layout,
+                    admin_snapshots: options.admin_snapshots,
                     forbidden: Mutex::default(),
                     files: Files::default(),
                     reading: Semaphore::new(READ_BUDGET_BYTES),

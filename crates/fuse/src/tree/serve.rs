@@ -6,6 +6,7 @@ use std::time::Duration;
 use cenote_taskq::Block;
 use cenote_zpl::AccessTimes;
 
+use super::snapdir::snapshots_of;
 use super::{Found, Tree};
 use crate::layout::CONTROL_NAME;
 use crate::listing::Position;
@@ -240,7 +241,7 @@ impl FileServer for Tree {
         match self.find(node).await? {
             None => {
                 self.made_stat(node).await?;
-                if mask & WRITE != 0 { Err(Errno::ROFS) } else { Ok(()) }
+                if mask & WRITE != 0 && snapshots_of(node).is_none() { Err(Errno::ROFS) } else { Ok(()) }
             }
             Some(found) => {
                 let attributes = found.zfsvfs.filesystem.attributes(found.object).await;
@@ -262,6 +263,9 @@ impl FileServer for Tree {
     }
 
     async fn create(&self, parent: NodeId, name: &[u8], new: &NewFile, open: bool) -> Result<Entry, Errno> {
+        if let Some(slot) = snapshots_of(parent) {
+            return self.make_snapshot(slot, name, new).await;
+        }
         let found = self.directory(parent, name, Errno::EXIST).await?;
         let attributes = found.live()?.create(found.object, name, new, open).await?;
         self.entry(&found, &attributes)
@@ -274,12 +278,29 @@ impl FileServer for Tree {
         self.entry(&directory, &attributes)
     }
 
-    async fn remove(&self, parent: NodeId, name: &[u8], directory: bool) -> Result<(), Errno> {
+    async fn remove(&self, parent: NodeId, name: &[u8], directory: bool, caller: Caller) -> Result<(), Errno> {
+        if let Some(slot) = snapshots_of(parent).filter(|_| directory) {
+            return self.remove_snapshot(slot, name, caller).await;
+        }
         let found = self.directory(parent, name, Errno::BUSY).await?;
         found.live()?.remove(found.object, name, directory).await
     }
 
-    async fn rename(&self, from: (NodeId, &[u8]), to: (NodeId, &[u8]), how: Rename) -> Result<(), Errno> {
+    async fn rename(
+        &self,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        how: Rename,
+        caller: Caller,
+    ) -> Result<(), Errno> {
+        match (snapshots_of(from.0), snapshots_of(to.0)) {
+            (Some(one), Some(other)) if one == other => {
+                return self.rename_snapshot(one, from.1, to.1, how, caller).await;
+            }
+            (None, None) => {}
+            // A snapshot stays one, of its dataset.
+            _ => return Err(Errno::INVAL),
+        }
         let there = self.directory(from.0, from.1, Errno::BUSY).await?;
         let here = self.directory(to.0, to.1, Errno::BUSY).await?;
         Self::same(&there, &here)?.rename((there.object, from.1), (here.object, to.1), how).await

@@ -1,0 +1,185 @@
+//! Changes in `.zfs/snapshot`: `mkdir` takes a snapshot, `rmdir` destroys one, and `rename` gives one another name.
+//!
+//! # Theory
+//!
+//! **Need.** Where commands cannot be given (in a container, over NFS or SMB) a directory can be made. OpenZFS allows that where its
+//! tunable `zfs_admin_snapshot` is set, and so does a mount here; else these calls fail with `EACCES`, as there. What OpenZFS asks of the
+//! caller is the right to take, destroy or rename snapshots, which root has, and others by delegation. Here root has it, and the user who
+//! runs the process that has the pool: it could give the commands. Others get `EPERM`.
+//!
+//! **The kernel waits.** It holds the directory's lock until it has its answer. To have it forget a name takes that lock. So nothing that
+//! is awaited here may tell the kernel anything, which the verbs of commands do (`zfs destroy` has the kernel forget the snapshot first).
+//! Nor is that needed: the kernel undoes by itself what it remembers of a name that it had changed, and of the listing.
+//!
+//! **Life of an `rmdir`.** The kernel has just looked the name up, so it remembers the snapshot, and the snapshot's slot holds it. The slot
+//! is left ([`Slot::leave`]): new requests for what is in it get `ESTALE`, those that are being served are waited for, and the hold is let
+//! go. A program that has a file of the snapshot open has it in use: then the slot stays, and the answer is `EBUSY`, as it is where the
+//! snapshot has holds or clones. Then the snapshot is destroyed as by a command; where that is refused the slot comes back. A program
+//! whose current directory is in the snapshot is not seen (the kernel does not say so), and gets `ESTALE` there from then on.
+//!
+//! **Crash.** That of the verb: a snapshot is there with all it has, or not at all. What was answered is on disk.
+//!
+//! **Rejected.** *What the kernel remembers as use*: any `ls` is remembered for long, and the first `rmdir` after it would fail.
+
+use std::time::Duration;
+
+use cenote_admin::{AdminError, destroy_snapshots, take_snapshots};
+use cenote_dsl::name::{NAME_MAX_BYTES, check_new_snapshot};
+use cenote_dsl::{Dataset, DslError};
+use cenote_spa::{Pool, Refusal, SpaError};
+use cenote_zpl::FileKind;
+
+use super::{At, Tree};
+use crate::node::Place;
+use crate::server::{Caller, Entry, Errno, NewFile, NodeId, Rename};
+use crate::zfsvfs::OpenError;
+
+/// The bits of a mode that say what a node is.
+const KIND_BITS: u32 = 0o170_000;
+/// How long requests that read a snapshot are waited for before it counts as in use.
+const REQUESTS_TIME_MAX: Duration = Duration::from_secs(2);
+/// How often it is looked whether they have ended.
+const REQUESTS_POLL: Duration = Duration::from_millis(5);
+
+impl Tree {
+    /// `mkdir`: takes a snapshot of the dataset in a slot.
+    pub(super) async fn make_snapshot(&self, slot: u16, name: &[u8], new: &NewFile) -> Result<Entry, Errno> {
+        if new.mode & KIND_BITS != FileKind::Directory.mode_bits() {
+            return Err(Errno::PERM);
+        }
+        let (head, pool) = self.administered(slot, new.caller).await?;
+        let full = new_name(&head, name)?;
+        let taken = take_snapshots(pool, std::slice::from_ref(&full), &[]).await;
+        taken.map_err(|error| self.refused(&format!("taking '{full}'"), head.slot.root, &error))?;
+        self.lookup_snapshot(slot, name).await
+    }
+
+    /// `rmdir`: destroys a snapshot of the dataset in a slot.
+    pub(super) async fn remove_snapshot(&self, slot: u16, name: &[u8], caller: Caller) -> Result<(), Errno> {
+        let (head, pool) = self.administered(slot, caller).await?;
+        let snapshot = self.named_snapshot(&head, name).await?;
+        let full = snapshot.name();
+        let known = self.shared.slots.known(snapshot.object).filter(|known| !known.is_gone());
+        if let Some(known) = &known {
+            let handle = pool.handle();
+            let begun = handle.now();
+            while !known.leave().await {
+                if known.has_open_file() || handle.now() - begun > REQUESTS_TIME_MAX {
+                    return Err(Errno::BUSY);
+                }
+                handle.sleep(REQUESTS_POLL).await;
+            }
+        }
+        let destroyed = destroy_snapshots(pool, vec![full.clone()], false).await;
+        if let Some(known) = known {
+            match &destroyed {
+                Ok(()) => known.destroyed(),
+                Err(_) => known.stays(),
+            }
+        }
+        destroyed.map_err(|error| self.refused(&format!("destroying '{full}'"), head.slot.root, &error))
+    }
+
+    /// `rename`: gives a snapshot of the dataset in a slot another name. None is replaced.
+    pub(super) async fn rename_snapshot(
+        &self,
+        slot: u16,
+        from: &[u8],
+        to: &[u8],
+        how: Rename,
+        caller: Caller,
+    ) -> Result<(), Errno> {
+        if how == Rename::Exchange {
+            return Err(Errno::INVAL);
+        }
+        let (head, pool) = self.administered(slot, caller).await?;
+        let snapshot = self.named_snapshot(&head, from).await?;
+        if from == to {
+            return Ok(());
+        }
+        let full = new_name(&head, to)?;
+        let (Some(old), Some((dataset, new))) = (&snapshot.snapshot, full.split_once('@')) else {
+            return Err(Errno::NOENT);
+        };
+        let renamed = pool.rename_snapshots(dataset, old, new, false).await.map_err(AdminError::from);
+        renamed.map_err(|error| self.refused(&format!("renaming '{}'", snapshot.name()), head.slot.root, &error))?;
+        // The kernel goes on with what it knows of it, and does not look it up.
+        if let Some(known) = self.shared.slots.known(snapshot.object).filter(|known| !known.is_gone()) {
+            known.set_dataset(Dataset { snapshot: Some(new.to_owned()), ..snapshot });
+        }
+        Ok(())
+    }
+
+    /// The dataset in a slot, if the caller may change its snapshots here, and the pool.
+    async fn administered(&self, slot: u16, caller: Caller) -> Result<(At<'_>, &Pool), Errno> {
+        let head = self.with_control(slot).await?;
+        let pool = self.shared.source.as_pool().ok_or(Errno::ROFS)?;
+        head.zfsvfs.changeable()?;
+        if !self.shared.admin_snapshots {
+            return Err(Errno::ACCESS);
+        }
+        let owner = rustix::process::geteuid().as_raw();
+        if caller.uid == 0 || caller.uid == owner { Ok((head, pool)) } else { Err(Errno::PERM) }
+    }
+
+    /// A snapshot of a head, by the last part of its name.
+    async fn named_snapshot(&self, head: &At<'_>, name: &[u8]) -> Result<Dataset, Errno> {
+        let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
+        if name.contains(['@', '#', '/']) {
+            return Err(Errno::NOENT);
+        }
+        let dir = &head.slot.dataset().dir;
+        let found = self.dsl()?.dataset(&format!("{}@{name}", dir.name)).await;
+        let found = found.map_err(|error| {
+            let error = OpenError::from(error);
+            self.failed("look-up", head.slot.root, &error, error.errno())
+        })?;
+        if found.is_snapshot() && found.phys.dir == dir.object { Ok(found) } else { Err(Errno::NOENT) }
+    }
+
+    /// The errno of a verb that failed; where that says too little, why is reported.
+    fn refused(&self, what: &str, node: NodeId, error: &AdminError) -> Errno {
+        self.failed(what, node, error, errno(error))
+    }
+}
+
+/// The full name of a snapshot that is to be.
+fn new_name(head: &At<'_>, name: &[u8]) -> Result<String, Errno> {
+    let name = std::str::from_utf8(name).map_err(|_| Errno::ILSEQ)?;
+    let full = format!("{}@{name}", head.slot.dataset().dir.name);
+    if full.len() > NAME_MAX_BYTES {
+        return Err(Errno::NAMETOOLONG);
+    }
+    // As OpenZFS answers to names that are none.
+    check_new_snapshot(&full).map(|()| full).map_err(|_| Errno::ILSEQ)
+}
+
+/// What a caller sees of a verb's refusal.
+fn errno(error: &AdminError) -> Errno {
+    let error = match error {
+        AdminError::Spa(error) => error,
+        AdminError::Dsl(DslError::NoSuchDataset(_)) => return Errno::NOENT,
+        _ => return Errno::IO,
+    };
+    match &**error {
+        SpaError::Dsl { error: DslError::NoSuchDataset(_), .. } => Errno::NOENT,
+        SpaError::Refused { why, .. } => match why {
+            Refusal::Exists => Errno::EXIST,
+            Refusal::NotThere => Errno::NOENT,
+            Refusal::Busy => Errno::BUSY,
+            Refusal::NoSpace => Errno::NOSPC,
+            Refusal::Invalid => Errno::INVAL,
+            _ => Errno::OPNOTSUPP,
+        },
+        SpaError::Unwritable { .. } => Errno::OPNOTSUPP,
+        _ => Errno::IO,
+    }
+}
+
+/// The slot of the dataset whose snapshots a directory lists.
+pub(super) const fn snapshots_of(node: NodeId) -> Option<u16> {
+    match Place::of(node) {
+        Place::Snapshots { slot } => Some(slot),
+        _ => None,
+    }
+}
