@@ -35,6 +35,8 @@ type Case = (BTreeMap<usize, Id>, Vec<Rc<Match>>);
 pub(super) struct Failure {
     pub(super) what: String,
     lines: Vec<String>,
+    /// There are too many orders to be followed: it may be explained or not.
+    pub(super) is_unknown: bool,
 }
 
 impl fmt::Display for Failure {
@@ -63,13 +65,13 @@ fn failure(what: String, operations: &[Operation], about: impl IntoIterator<Item
         .collect();
     about.extend(opens);
     let lines = about.iter().filter_map(|at| Some(format!("#{at:<5}{}", operations.get(*at)?))).collect();
-    Failure { what, lines }
+    Failure { what, lines, is_unknown: false }
 }
 
 /// Whether the server's tree and its answers can be those of a file system that keeps what is promised (see the module above).
 pub(super) fn judge(history: &History) -> Result<Judged, Failure> {
     let operations = cut_short(history);
-    let bad = |what: String| Failure { what, lines: Vec::new() };
+    let bad = |what: String| failure(what, &[], []);
     if let Some(tree) = &history.after {
         is_whole(tree).map_err(bad)?;
     }
@@ -196,7 +198,7 @@ struct Files<'a> {
 
 impl<'a> Files<'a> {
     fn of(history: &'a History, operations: &[Operation], handles: &BTreeMap<usize, Id>) -> Result<Self, Failure> {
-        let names = Names::new(&history.before, None).map_err(|what| Failure { what, lines: Vec::new() })?;
+        let names = Names::new(&history.before, None).map_err(|what| failure(what, &[], []))?;
         let found = |path: &String| match history.before.get(path) {
             Some(Entry::File(found)) => Some(found),
             _ => None,
@@ -270,7 +272,7 @@ fn stuck_failure(of: &str, stuck: &Stuck, operations: &[Operation]) -> Failure {
     let operation = &operations[stuck.at];
     if stuck.is_too_many {
         let what = format!("the orders of {of} are too many to be followed, at #{}: nothing is known", stuck.at);
-        return failure(what, operations, [stuck.at]);
+        return Failure { is_unknown: true, ..failure(what, operations, [stuck.at]) };
     }
     let what = format!(
         "no order of {of} explains what #{} was answered; with what came before it could have been: {}",

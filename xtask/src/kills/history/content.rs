@@ -223,6 +223,19 @@ pub(super) struct Refusal {
     pub(super) changes: Vec<usize>,
 }
 
+/// Ranges that together are the same, sorted, where those that meet are one.
+fn united(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut united: Vec<(u64, u64)> = Vec::new();
+    for (first, end) in ranges {
+        match united.last_mut() {
+            Some(last) if first <= last.1 => last.1 = last.1.max(end),
+            _ => united.push((first, end)),
+        }
+    }
+    united
+}
+
 /// Marks the bytes of a part that begins at an offset, where they are as in another part.
 fn mark(is_there: &mut [bool], part: &[u8], first: u64, offset: u64, bytes: &[u8]) {
     let begin = first.max(offset);
@@ -314,7 +327,7 @@ impl Object for Content {
             _ => return None,
         }
         let mut hasher = DefaultHasher::new();
-        (patch.at, patch.zeros, patch.offset, patch.bytes.len(), &patch.sizes).hash(&mut hasher);
+        (patch.at, patch.offset, patch.bytes.len()).hash(&mut hasher);
         patch.hash = hasher.finish();
         Rc::make_mut(&mut next.patches).push(Rc::new(patch));
         if let Some(range) = stable {
@@ -393,8 +406,11 @@ impl Object for Content {
             // In which order changes came counts for what is there now, and not for what may be found.
             let patches = &self.patches[since.start..];
             let sum = patches.iter().fold(0_u64, |sum, patch| sum.wrapping_add(patch.hash));
+            let sizes =
+                patches.iter().filter_map(|patch| patch.sizes.clone()).map(|sizes| (*sizes.start(), *sizes.end()));
+            let zeros = patches.iter().filter(|patch| patch.zeros.0 < patch.zeros.1);
             (since.by, since.is_acknowledged, since.content.hash, &since.attributes, since.range, sum).hash(hasher);
-            since.flying.hash(hasher);
+            (united(sizes.collect()), united(zeros.map(|patch| patch.zeros).collect()), &since.flying).hash(hasher);
         }
     }
 

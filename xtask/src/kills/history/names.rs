@@ -62,6 +62,9 @@ pub(super) struct Names {
 pub(super) enum Seen {
     /// Its answer, at once.
     Whole(bool),
+    /// That the name's file was removed or replaced. The kernel asks once more where a server says that a file is gone that it has just looked
+    /// up, and if that is so again it says so.
+    Stale { last: Option<Id>, is_seen: bool },
     /// Of each node that it may be of: the kind and the number of links.
     Stat(BTreeMap<Id, bool>),
     List {
@@ -484,6 +487,11 @@ impl Object for Names {
                     always: names.into_keys().filter(|name| !listed.contains_key(name)).collect(),
                 }
             }
+            (Call::Open { dir, name, .. } | Call::StatName { dir, name }, Answer::Error(error))
+                if error == "ESTALE" =>
+            {
+                Seen::Stale { last: self.named(*dir, name), is_seen: false }
+            }
             _ => Seen::Whole(false),
         };
         self.look(at, operation, &mut seen);
@@ -492,6 +500,11 @@ impl Object for Names {
 
     fn look(&self, _: usize, operation: &Operation, seen: &mut Seen) {
         match (seen, &operation.call, &operation.answer) {
+            (Seen::Stale { last, is_seen }, Call::Open { dir, name, .. } | Call::StatName { dir, name }, _) => {
+                let now = self.named(*dir, name);
+                *is_seen |= last.is_some() && now != *last;
+                *last = now;
+            }
             (Seen::Whole(is_seen), call, Answer::Error(error)) => *is_seen |= self.error(call) == Some(error),
             (Seen::Whole(is_seen), Call::ReadLink { dir, name }, Answer::Text(text)) => {
                 let node = self.named(*dir, name).and_then(|id| self.nodes.get(&id));
@@ -522,7 +535,7 @@ impl Object for Names {
 
     fn is_seen(_: &Operation, seen: &Seen) -> bool {
         match seen {
-            Seen::Whole(is_seen) => *is_seen,
+            Seen::Whole(is_seen) | Seen::Stale { is_seen, .. } => *is_seen,
             Seen::Stat(seen) => seen.values().any(|has_links| *has_links),
             Seen::List { unseen, always } => unseen.is_empty() && always.is_empty(),
         }

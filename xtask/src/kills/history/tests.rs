@@ -287,6 +287,17 @@ fn what_one_client_has_seen_another_sees_later() {
 }
 
 #[test]
+fn an_open_that_creates_meets_no_absence_and_is_stale_only_beside_a_removal() {
+    for (called, answer, is_linear) in [(100, "ESTALE", true), (100, "ENOENT", false), (300, "ESTALE", false)] {
+        let mut told = Told::default();
+        told.open("a");
+        told.at((100, 200), unlink("a"), Answer::Done);
+        told.at((called, called + 50), open("a"), error(answer));
+        assert_eq!(told.is_linear(), is_linear, "{called} {answer}");
+    }
+}
+
+#[test]
 fn a_name_that_was_there_all_the_time_is_listed() {
     let names = |names: &[&str]| Answer::Names(names.iter().map(|name| ((*name).to_owned(), Kind::File)).collect());
     for (listed, is_linear) in
