@@ -46,6 +46,7 @@ mod output;
 mod pools;
 mod properties;
 mod request;
+mod standstill;
 mod time;
 mod unmounting;
 mod values;

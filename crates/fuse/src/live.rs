@@ -30,6 +30,16 @@ const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
 
+/// A file that programs have open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) object: ObjectId,
+    /// Tells it from others that have the number at other times.
+    pub(crate) generation: u64,
+    /// How often it is open.
+    pub(crate) count: u64,
+}
+
 /// A dataset that is changed.
 pub(crate) struct Live {
     filesystem: FileSystem,
@@ -37,6 +47,8 @@ pub(crate) struct Live {
     log: Arc<Log>,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<File>, u64)>>,
+    /// Files that programs have open and that are no more: how often each is still to be released.
+    orphans: Mutex<BTreeMap<ObjectId, u64>>,
     /// Frees files without a name and without a user, in the background.
     reaper: Mutex<Option<Join<()>>>,
     report: Report,
@@ -70,17 +82,25 @@ async fn reap(filesystem: FileSystem, report: Report) {
 
 impl Live {
     /// Opens the file system of a dataset of a pool in use. Files that its last user left in the delete queue are freed meanwhile, unless
-    /// its properties forbid changes.
+    /// its properties forbid changes. `files`: those that programs have open since before; those that are the same are open again.
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
-    pub(crate) async fn open(head: LiveHead, properties: &Properties, report: Report) -> Result<Self, ZplError> {
+    pub(crate) async fn open(
+        head: LiveHead,
+        properties: &Properties,
+        files: &[OpenFile],
+        report: Report,
+    ) -> Result<Self, ZplError> {
         let log = Arc::new(head.log(properties.sync));
         log.set_for_throughput(properties.is_for_throughput);
         let filesystem = FileSystem::open_logged(head.objset(), log.clone(), properties.files).await?;
         let filesystem = filesystem.keeping_until_forgotten();
-        let (open, reaper) = (Mutex::default(), Mutex::default());
-        let live = Self { filesystem, head, log, open, reaper, report };
+        let (open, orphans, reaper) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let live = Self { filesystem, head, log, open, orphans, reaper, report };
+        for file in files {
+            live.open_again(file).await;
+        }
         if !properties.forbidden.write {
             live.begin_reaping();
         }
@@ -164,6 +184,33 @@ impl Live {
         open.entry(id).or_insert_with(|| (Arc::new(file), 0)).1 += 1;
     }
 
+    /// The files that are open.
+    pub(crate) async fn open_files(&self) -> Vec<OpenFile> {
+        let open: Vec<(ObjectId, u64)> =
+            self.open.lock().iter().map(|(object, (_, count))| (*object, *count)).collect();
+        let mut files = Vec::new();
+        for (object, count) in open {
+            // One that cannot be read is none that is there again.
+            let generation = self.filesystem.attributes(object).await.map_or(0, |found| found.generation);
+            files.push(OpenFile { object, generation, count });
+        }
+        let orphans = self.orphans.lock();
+        files.extend(orphans.iter().map(|(object, count)| OpenFile { object: *object, generation: 0, count: *count }));
+        files
+    }
+
+    /// Opens a file again that is the same as before; else it is an orphan.
+    async fn open_again(&self, file: &OpenFile) {
+        let is_same = |found: Attributes| found.generation == file.generation && file.generation != 0;
+        if self.filesystem.attributes(file.object).await.is_ok_and(is_same)
+            && let Ok(opened) = self.filesystem.open_file(file.object).await
+        {
+            self.open.lock().insert(file.object, (Arc::new(opened), file.count));
+            return;
+        }
+        *self.orphans.lock().entry(file.object).or_default() += file.count;
+    }
+
     /// Opens a file, which is held until it is released as often.
     pub(crate) async fn open_file(&self, object: ObjectId) -> Result<(), ZplError> {
         self.filesystem.open_file(object).await.map(|file| self.keep(file))
@@ -171,6 +218,16 @@ impl Live {
 
     /// A file that was opened is not used any more.
     pub(crate) async fn release(&self, object: ObjectId) {
+        {
+            let mut orphans = self.orphans.lock();
+            if let Some(count) = orphans.get_mut(&object) {
+                *count -= 1;
+                if *count == 0 {
+                    orphans.remove(&object);
+                }
+                return;
+            }
+        }
         let last = {
             let mut open = self.open.lock();
             match open.get_mut(&object) {

@@ -18,9 +18,9 @@ use cenote_dsl::Dataset;
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
 use cenote_spa::LongHold;
-use cenote_taskq::AsyncMutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_taskq::sync::{Mutex, RwLock};
+use cenote_taskq::{AsyncMutex, Notify};
 
 use crate::node::{Place, SLOTS_MAX};
 use crate::server::{NodeId, Pin};
@@ -48,7 +48,10 @@ pub(crate) struct Slot {
     remembered: AtomicU64,
     /// Files of a snapshot that programs have open.
     open_files: AtomicU64,
-    opened: Mutex<Option<Arc<Zfsvfs>>>,
+    opened: RwLock<Option<Arc<Zfsvfs>>>,
+    /// Its file system stands still, and requests wait.
+    is_still: AtomicBool,
+    went_on: Notify,
     /// Keeps a snapshot of a pool in use from being destroyed: the client may read any file that it remembers without asking again.
     hold: Mutex<Option<LongHold>>,
     /// Held while opening or closing, so that it is done once.
@@ -66,7 +69,9 @@ impl Slot {
             has_listed: AtomicBool::new(false),
             remembered: AtomicU64::new(0),
             open_files: AtomicU64::new(0),
-            opened: Mutex::new(None),
+            opened: RwLock::new(None),
+            is_still: AtomicBool::new(false),
+            went_on: Notify::new(),
             hold: Mutex::new(None),
             opening: AsyncMutex::new(()),
         }
@@ -114,7 +119,7 @@ impl Slot {
     pub(crate) fn destroyed(&self) {
         assert!(self.dataset().is_snapshot(), "a head is closed before it is destroyed");
         self.is_gone.store(true, Ordering::Relaxed);
-        *self.opened.lock() = None;
+        *self.opened.write() = None;
         *self.hold.lock() = None;
     }
 
@@ -124,7 +129,7 @@ impl Slot {
     pub(crate) async fn leave(&self) -> bool {
         let _opening = self.opening.lock().await;
         self.is_gone.store(true, Ordering::Relaxed);
-        let mut opened = self.opened.lock();
+        let mut opened = self.opened.write();
         // A request that opens a file has the file system until it has counted that.
         let left = match opened.take().map(Arc::try_unwrap) {
             Some(Err(shared)) => {
@@ -156,7 +161,7 @@ impl Slot {
         if !self.is_forgotten() {
             return;
         }
-        let mut opened = self.opened.lock();
+        let mut opened = self.opened.write();
         if let Some(shared) = opened.take()
             && let Err(shared) = Arc::try_unwrap(shared)
         {
@@ -195,14 +200,51 @@ impl Slot {
 
     /// Its file system, if it is open.
     pub(crate) fn opened(&self) -> Option<Arc<Zfsvfs>> {
-        self.opened.lock().clone()
+        self.opened.read().clone()
+    }
+
+    /// The file system is open now.
+    pub(crate) fn set_opened(&self, zfsvfs: Arc<Zfsvfs>) {
+        *self.opened.write() = Some(zfsvfs);
+    }
+
+    /// Its file system stands still from now on: it is taken out, if it is open, and nobody opens it before [`Self::go_on`].
+    pub(crate) async fn stand_still(&self) -> Option<Arc<Zfsvfs>> {
+        loop {
+            let went_on = self.went_on.wait();
+            {
+                let _opening = self.opening.lock().await;
+                if !self.is_still.swap(true, Ordering::SeqCst) {
+                    return self.opened.write().take();
+                }
+            }
+            went_on.await;
+        }
+    }
+
+    /// Requests go on with this file system; with none, one that is nested is opened for the next request.
+    pub(crate) fn go_on(&self, opened: Option<Arc<Zfsvfs>>) {
+        *self.opened.write() = opened;
+        self.is_still.store(false, Ordering::SeqCst);
+        self.went_on.all();
+    }
+
+    /// Waits until its file system does not stand still. It comes back, if it is open.
+    pub(crate) async fn moving(&self) -> Option<Arc<Zfsvfs>> {
+        loop {
+            let went_on = self.went_on.wait();
+            if !self.is_still.load(Ordering::SeqCst) {
+                return self.opened();
+            }
+            went_on.await;
+        }
     }
 
     /// Closes its file system if nobody uses it. True if it is closed.
     pub(crate) async fn close_unused(&self) -> bool {
         let _opening = self.opening.lock().await;
         let zfsvfs = {
-            let mut opened = self.opened.lock();
+            let mut opened = self.opened.write();
             let Some(shared) = opened.take() else { return self.is_forgotten() };
             match Arc::try_unwrap(shared) {
                 Ok(zfsvfs) if self.is_forgotten() && !has_open_files(&zfsvfs) => zfsvfs,
@@ -371,7 +413,13 @@ impl Slots {
 
     async fn open_first(&self, source: &Source, slot: &Arc<Slot>) -> Result<Arc<Zfsvfs>, OpenError> {
         let zfsvfs = {
-            let _opening = slot.opening.lock().await;
+            let _opening = loop {
+                slot.moving().await;
+                let opening = slot.opening.lock().await;
+                if !slot.is_still.load(Ordering::SeqCst) {
+                    break opening;
+                }
+            };
             if let Some(zfsvfs) = slot.opened() {
                 return Ok(zfsvfs);
             }
@@ -381,8 +429,8 @@ impl Slots {
                 let hold = source.hold(&dataset).await?;
                 *slot.hold.lock() = hold;
             }
-            let zfsvfs = Arc::new(source.open(&dataset).await?);
-            *slot.opened.lock() = Some(Arc::clone(&zfsvfs));
+            let zfsvfs = Arc::new(source.open(&dataset, &[]).await?);
+            *slot.opened.write() = Some(Arc::clone(&zfsvfs));
             zfsvfs
         };
         if zfsvfs.as_live().is_some() {
@@ -394,7 +442,7 @@ impl Slots {
             if frozen.len() > OPEN_MAX
                 && let Some(oldest) = frozen.pop_front()
             {
-                *oldest.opened.lock() = None;
+                *oldest.opened.write() = None;
             }
         }
         Ok(zfsvfs)

@@ -13,7 +13,7 @@ use cenote_taskq::Handle;
 use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
 
 use crate::layout::{self, Layout, Part, Placed};
-use crate::live::Live;
+use crate::live::{Live, OpenFile};
 use crate::server::{Report, SpaceFigures};
 use crate::space::{PoolSize, figures_of};
 use crate::zfsvfs::{OpenError, Zfsvfs};
@@ -127,15 +127,16 @@ impl Source {
         properties.files.access_times = self.access_times.unwrap_or(properties.files.access_times);
     }
 
-    /// Opens the mounted dataset: of a pool in use to be changed, or not at all.
+    /// Opens the mounted dataset: of a pool in use to be changed, or not at all. `files`: those that programs have open, and are open again
+    /// where they are the same.
     ///
     /// # Errors
     /// It cannot be opened so.
-    pub(crate) async fn open_top(&self, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
+    pub(crate) async fn open_top(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
         match &self.from {
             From::View { view, .. } => frozen(view.dsl(), dataset).await,
             From::Pool(_) if dataset.is_snapshot() => Err(OpenError::Snapshot(dataset.name())),
-            From::Pool(pool) => self.changeable(pool, dataset, true).await,
+            From::Pool(pool) => self.changeable(pool, dataset, true, files).await,
         }
     }
 
@@ -150,17 +151,17 @@ impl Source {
         }
     }
 
-    /// Opens a dataset that is nested in the mounted one, or a snapshot.
+    /// Opens a dataset that is nested in the mounted one, or a snapshot, with files as [`Self::open_top`].
     ///
     /// # Errors
     /// It cannot be opened.
-    pub(crate) async fn open(&self, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
+    pub(crate) async fn open(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
         let pool = match &self.from {
             From::View { view, .. } => return frozen(view.dsl(), dataset).await,
             From::Pool(pool) if dataset.is_snapshot() => return frozen(&pool.dsl()?, dataset).await,
             From::Pool(pool) => pool,
         };
-        let reason = match self.changeable(pool, dataset, false).await {
+        let reason = match self.changeable(pool, dataset, false, files).await {
             Err(OpenError::Zpl(_, ZplError::Unsupported(what))) => what,
             Err(OpenError::Spa(error)) => match *error {
                 SpaError::Unwritable { what, .. } => format!("not supported yet: {what}"),
@@ -173,12 +174,27 @@ impl Source {
         Ok(opened)
     }
 
-    async fn changeable(&self, pool: &Pool, dataset: &Dataset, is_top: bool) -> Result<Zfsvfs, OpenError> {
+    /// The files of a dataset as it is on disk, to be read by ourselves.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) async fn filesystem(&self, dataset: &Dataset) -> Result<FileSystem, OpenError> {
+        let objset = self.dsl()?.open(dataset).await?.ok_or_else(|| OpenError::Empty(dataset.name()))?;
+        FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(dataset.name(), error))
+    }
+
+    async fn changeable(
+        &self,
+        pool: &Pool,
+        dataset: &Dataset,
+        is_top: bool,
+        files: &[OpenFile],
+    ) -> Result<Zfsvfs, OpenError> {
         let (this, wanted) = (pool.clone(), dataset.clone());
         let looked = pool.look(move |syncer| Box::pin(async move { head(&this, syncer, &wanted, is_top).await }));
         let (head, mut properties) = looked.await?;
         self.override_properties(&mut properties);
-        let live = Live::open(head, &properties, self.report.clone()).await;
+        let live = Live::open(head, &properties, files, self.report.clone()).await;
         let live = live.map_err(|error| OpenError::Zpl(dataset.name(), error))?;
         Ok(Zfsvfs::live(live, properties))
     }

@@ -44,6 +44,9 @@ pub enum OpenError {
     /// Its property `readonly` is on.
     #[error("cannot mount '{0}' with --rw: its property readonly is on ('cenote zfs set readonly=off {0}')")]
     ReadOnly(String),
+    /// It stood still, and could not be opened again.
+    #[error("'{0}' could not be opened again and serves nothing: unmount it and mount it again")]
+    Lost(String),
     /// Another mount has it.
     #[error("cannot mount '{0}': it is mounted already")]
     InUse(String),
@@ -59,7 +62,7 @@ impl OpenError {
     pub(crate) fn errno(&self) -> Errno {
         match self {
             Self::Dsl(DslError::NoSuchDataset(_) | DslError::BadName { .. }) => Errno::NOENT,
-            Self::Dsl(_) | Self::Spa(_) => Errno::IO,
+            Self::Dsl(_) | Self::Spa(_) | Self::Lost(_) => Errno::IO,
             Self::Zpl(_, error) => errno(error),
             Self::KeyNotLoaded(_) => Errno::ACCESS,
             Self::Inconsistent(_) | Self::InUse(_) => Errno::BUSY,

@@ -46,7 +46,7 @@ pub use mounts::{LiveMount, LiveMounts};
 pub use protocol::{Input, Kept, Owned, Passed, Who};
 pub use served::{End, ServedPool, suspended};
 pub use service::{Pools, Volumes};
-pub use volumes::{LiveVolumes, Locked, OpenVolumes, PoolVolumes};
+pub use volumes::{LiveVolumes, Locked, OpenVolumes, PoolVolumes, StillVolume};
 pub use watch::{Recovery, ServeTunables};
 
 /// Told what happens while pools are served.

@@ -17,6 +17,7 @@ use cenote_taskq::sync::Mutex;
 
 use super::{Context, END_POLL, Served};
 use crate::output::Output;
+use crate::standstill::Standstill;
 
 /// Properties of which a mount obeys the value.
 const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
@@ -149,6 +150,14 @@ impl Context {
         match served.of.mounts.release(datasets).await? {
             Some(busy) => bail!("cannot {verb} '{busy}': dataset is busy"),
             None => Ok(()),
+        }
+    }
+
+    /// Has a dataset that goes back to a snapshot stand still, where this process has it mounted or serves it as a volume.
+    pub(crate) async fn stand_still(&self, dataset: &str) -> Result<Standstill> {
+        match &self.served {
+            Some(served) => Standstill::begin(&served.of, dataset).await,
+            None => Ok(Standstill::default()),
         }
     }
 

@@ -1,10 +1,14 @@
 //! The file server over a pool: one dataset's tree with what is nested in it and its snapshots.
 
+mod changes;
 mod control;
 mod list;
 mod place;
 mod serve;
 mod snapdir;
+mod standstill;
+
+pub use standstill::Still;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -60,7 +64,6 @@ struct Shared {
     source: Source,
     /// The mounted dataset.
     slot: Arc<Slot>,
-    zfsvfs: Arc<Zfsvfs>,
     slots: Slots,
     grafts: RwLock<Arc<Grafts>>,
     /// All nested datasets as they were when each was last looked at; none where they have to be looked at again.
@@ -78,6 +81,8 @@ struct Shared {
     reports_left: Mutex<u32>,
     /// Remarks that were reported.
     noted: Mutex<BTreeSet<String>>,
+    /// Nodes of files that are no more, until they are handed out again.
+    stale: RwLock<BTreeSet<NodeId>>,
     /// The times of directories that are in no dataset.
     made_at: Time,
 }
@@ -102,7 +107,7 @@ impl<T> Deref for Held<'_, T> {
 /// A dataset of the mount, opened.
 struct At<'a> {
     slot: Held<'a, Slot>,
-    zfsvfs: Held<'a, Zfsvfs>,
+    zfsvfs: Arc<Zfsvfs>,
     _pin: Pin,
 }
 
@@ -150,15 +155,15 @@ impl Tree {
     fn of(source: Source, dataset: &str, options: TreeOptions) -> BoxFuture<'_, Result<Self, OpenError>> {
         Box::pin(async move {
             let top = source.dsl()?.dataset(dataset).await?;
-            let zfsvfs = Arc::new(source.open_top(&top).await?);
+            let zfsvfs = Arc::new(source.open_top(&top, &[]).await?);
             let seconds = i64::try_from(top.phys.creation_time).unwrap_or(0);
             let slot = Arc::new(Slot::new(0, top, NodeId::ROOT, NodeId::ROOT));
+            slot.set_opened(zfsvfs);
             let tree = Self {
                 shared: Arc::new(Shared {
                     source,
                     slots: Slots::new(Arc::clone(&slot)),
                     slot,
-                    zfsvfs,
                     grafts: RwLock::default(),
                     known: Mutex::default(),
                     placing: AsyncMutex::new(()),
@@ -171,6 +176,7 @@ impl Tree {
                     report: options.report,
                     reports_left: Mutex::new(REPORTS_MAX),
                     noted: Mutex::default(),
+                    stale: RwLock::default(),
                     made_at: Time { seconds, nanoseconds: 0 },
                 }),
             };
@@ -202,7 +208,9 @@ impl Tree {
         for (_, zfsvfs) in self.shared.slots.live() {
             zfsvfs.close().await;
         }
-        self.shared.zfsvfs.close().await;
+        if let Some(zfsvfs) = self.shared.slot.moving().await {
+            zfsvfs.close().await;
+        }
     }
 
     /// Reports the cause of an error where the errno alone says too little, and gives the errno.
@@ -231,15 +239,20 @@ impl Tree {
         self.shared.grafts.read().at(node)
     }
 
-    fn top(&self) -> At<'_> {
-        let Shared { slot, zfsvfs, .. } = &*self.shared;
-        At { slot: Held::Top(slot), zfsvfs: Held::Top(zfsvfs), _pin: Pin::NONE }
+    async fn top(&self) -> Result<At<'_>, Errno> {
+        let slot = &self.shared.slot;
+        let opened = match slot.opened() {
+            Some(opened) => Some(opened),
+            None => slot.moving().await,
+        };
+        // None where it stood still and could not be opened again.
+        Ok(At { slot: Held::Top(slot), zfsvfs: opened.ok_or(Errno::IO)?, _pin: Pin::NONE })
     }
 
     /// The dataset in a slot, opened.
     async fn at(&self, index: u16) -> Result<At<'_>, Errno> {
         if Slots::is_lasting(index) {
-            return Ok(self.top());
+            return self.top().await;
         }
         self.nested(self.shared.slots.at(index).ok_or(Errno::STALE)?, Pin::NONE).await
     }
@@ -253,13 +266,19 @@ impl Tree {
             let errno = if slot.is_gone() { Errno::STALE } else { error.errno() };
             self.failed("opening", slot.root, &error, errno)
         })?;
-        Ok(At { slot: Held::Nested(slot), zfsvfs: Held::Nested(opened), _pin: pin })
+        Ok(At { slot: Held::Nested(slot), zfsvfs: opened, _pin: pin })
     }
 
     /// The object of a node; `None` if the node is a directory that no dataset has.
     async fn find(&self, node: NodeId) -> Result<Option<Found<'_>>, Errno> {
         let (at, object) = match Place::of(node) {
-            Place::Object { slot, object } => (self.at(slot).await?, Some(object)),
+            Place::Object { slot, object } => {
+                let at = self.at(slot).await?;
+                if self.is_stale(node) {
+                    return Err(Errno::STALE);
+                }
+                (at, Some(object))
+            }
             Place::Root { slot } => (self.at(slot).await?, None),
             Place::SnapshotRoot { slot, objset } => (Box::pin(self.at_snapshot(slot, objset)).await?, None),
             Place::Control { .. } | Place::Shares { .. } | Place::Snapshots { .. } | Place::Virtual { .. } => {
@@ -297,6 +316,7 @@ impl Tree {
     /// An entry for an object with its attributes.
     fn entry(&self, at: &At<'_>, attributes: &Attributes) -> Result<Entry, Errno> {
         let (node, ino) = self.node_of(at, attributes.object)?;
+        self.is_fresh(node);
         // A listing names roots without reading them.
         let generation = if node == at.slot.root { 0 } else { attributes.generation };
         Ok(Entry { node, generation, stat: at.zfsvfs.stat(attributes, ino), pin: self.shared.slots.pin(node) })
@@ -328,7 +348,7 @@ impl Tree {
         if !Slots::is_lasting(slot) {
             return Err(Errno::STALE);
         }
-        let at = self.top();
+        let at = self.top().await?;
         let object = object.unwrap_or_else(|| at.zfsvfs.filesystem.root());
         let found = at.zfsvfs.filesystem.find_by_number(object, is_above).await;
         self.entry(&at, &found.map_err(|error| errno(&error))?)
@@ -347,21 +367,22 @@ impl Tree {
         }
     }
 
-    /// Opens a regular file to be read, or finds it open.
-    async fn open_file(&self, node: NodeId) -> Result<Arc<File>, Errno> {
+    /// Opens a regular file to be read, or finds it open. One that is changed comes with a share of its file system.
+    async fn open_file(&self, node: NodeId) -> Result<(Arc<File>, Option<Arc<Zfsvfs>>), Errno> {
         // A file that does not change is found by its node alone.
-        if (self.shared.zfsvfs.as_live().is_none() || Place::nested_slot(node).is_some())
+        if (self.shared.source.is_frozen() || Place::nested_slot(node).is_some())
             && let Some(file) = self.shared.files.find(node)
         {
-            return Ok(file);
+            return Ok((file, None));
         }
         let found = self.object(node, Errno::ISDIR).await?;
         if let Some(live) = found.zfsvfs.as_live() {
-            return live.file(found.object).await.map_err(|error| self.zpl("opening", node, &error));
+            let file = live.file(found.object).await.map_err(|error| self.zpl("opening", node, &error))?;
+            return Ok((file, Some(Arc::clone(&found.zfsvfs))));
         }
         let file = found.zfsvfs.filesystem.open_file(found.object).await;
         let file = file.map_err(|error| self.zpl("opening", node, &error))?;
-        Ok(self.shared.files.keep(node, file))
+        Ok((self.shared.files.keep(node, file), None))
     }
 }
 

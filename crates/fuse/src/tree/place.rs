@@ -141,8 +141,10 @@ impl Tree {
         }
         *shared.forbidden.lock() = forbidden;
         let before = self.grafts();
-        let now =
-            before.resolved(&shared.source, &shared.slots, &shared.zfsvfs, &below, &mut |text| self.note(text)).await;
+        // One that stands still is waited for.
+        let mounted = shared.slot.moving().await;
+        let mounted = mounted.ok_or_else(|| OpenError::Lost(self.dataset()))?;
+        let now = before.resolved(&shared.source, &shared.slots, &mounted, &below, &mut |text| self.note(text)).await;
         let changed: Vec<Named> = before.named().symmetric_difference(&now.named()).cloned().collect();
         let placed: BTreeSet<u16> = now.named().iter().filter_map(|(.., node)| root_slot(*node)).collect();
         *shared.grafts.write() = now.into();
@@ -151,7 +153,8 @@ impl Tree {
             return Ok(());
         }
         shared.slot.set_dataset(top.dataset);
-        shared.zfsvfs.set_properties(top.properties);
+        mounted.set_properties(top.properties);
+        drop(mounted);
         let properties: BTreeMap<_, _> =
             below.iter().map(|placed| (placed.dataset.object, placed.properties)).collect();
         for index in placed {
@@ -213,7 +216,7 @@ impl Tree {
     }
 
     /// Has the client forget names that lead elsewhere now, and listings.
-    async fn tell(&self, names: Vec<(NodeId, Vec<u8>)>, listings: Vec<NodeId>) {
+    pub(super) async fn tell(&self, names: Vec<(NodeId, Vec<u8>)>, listings: Vec<NodeId>) {
         let Some(client) = self.shared.client.get().cloned() else { return };
         if names.is_empty() && listings.is_empty() {
             return;

@@ -44,6 +44,11 @@ impl Tree {
         if is_control || is_graft() { Err(errno) } else { Ok(found) }
     }
 
+    /// Whether the numbers of two nodes are of one dataset.
+    fn is_one_dataset(one: NodeId, other: NodeId) -> bool {
+        Place::nested_slot(one) == Place::nested_slot(other)
+    }
+
     /// The one dataset of two nodes.
     fn same<'a>(one: &'a Found<'_>, other: &Found<'_>) -> Result<&'a Live, Errno> {
         if one.slot.index != other.slot.index {
@@ -112,7 +117,7 @@ impl FileServer for Tree {
             }
         };
         match Place::nested_slot(node) {
-            None => forget(Some(&self.shared.zfsvfs)),
+            None => forget(self.shared.slot.opened().as_deref()),
             Some(index) => {
                 let zfsvfs = self.shared.slots.at(index).and_then(|slot| slot.opened());
                 forget(zfsvfs.as_deref());
@@ -162,15 +167,17 @@ impl FileServer for Tree {
         if let Some(slot) = slot.filter(|slot| slot.dataset().is_snapshot()) {
             return slot.file_closed();
         }
-        if let Ok(Some(found)) = self.find(node).await
-            && let Some(live) = found.zfsvfs.as_live()
+        // Also of one that is stale.
+        let Place::Object { slot, object } = Place::of(node) else { return };
+        if let Ok(at) = self.at(slot).await
+            && let Some(live) = at.zfsvfs.as_live()
         {
-            live.release(found.object).await;
+            live.release(object).await;
         }
     }
 
     async fn read(&self, node: NodeId, offset_bytes: u64, len: u32) -> Result<Block, Errno> {
-        let file = self.open_file(node).await?;
+        let (file, _share) = self.open_file(node).await?;
         let len = len.min(READ_MAX_BYTES);
         let _room = self.shared.reading.acquire(u64::from(len)).await;
         let read = file.read(offset_bytes, len as usize).await;
@@ -221,14 +228,14 @@ impl FileServer for Tree {
             | Place::Control { slot }
             | Place::Shares { slot }
             | Place::Snapshots { slot } => self.at(slot).await?,
-            Place::Virtual { .. } => self.top(),
+            Place::Virtual { .. } => self.top().await?,
         };
         let figures = self.shared.source.space(&at.slot.dataset(), &at.zfsvfs).await;
         figures.map_err(|error| self.failed("statfs", node, &error, Errno::IO))
     }
 
     async fn seek(&self, node: NodeId, offset_bytes: u64, to: Seek) -> Result<u64, Errno> {
-        let file = self.open_file(node).await?;
+        let (file, _share) = self.open_file(node).await?;
         let found = match to {
             Seek::Data => file.next_data(offset_bytes).await,
             Seek::Hole => file.next_hole(offset_bytes).await,
@@ -273,7 +280,15 @@ impl FileServer for Tree {
 
     async fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let directory = self.directory(parent, name, Errno::EXIST).await?;
-        let found = self.object(node, Errno::XDEV).await?;
+        let found = match Self::is_one_dataset(node, parent) {
+            true => self.object(node, Errno::XDEV).await?,
+            // Nobody waits for one dataset with a share of another.
+            false => {
+                drop(directory);
+                self.object(node, Errno::XDEV).await?;
+                return Err(Errno::XDEV);
+            }
+        };
         let attributes = Self::same(&directory, &found)?.link(found.object, directory.object, name).await?;
         self.entry(&directory, &attributes)
     }
@@ -302,6 +317,11 @@ impl FileServer for Tree {
             _ => return Err(Errno::INVAL),
         }
         let there = self.directory(from.0, from.1, Errno::BUSY).await?;
+        if !Self::is_one_dataset(from.0, to.0) {
+            drop(there);
+            self.directory(to.0, to.1, Errno::BUSY).await?;
+            return Err(Errno::XDEV);
+        }
         let here = self.directory(to.0, to.1, Errno::BUSY).await?;
         Self::same(&there, &here)?.rename((there.object, from.1), (here.object, to.1), how).await
     }

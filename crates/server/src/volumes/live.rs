@@ -17,6 +17,7 @@ use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
+use super::seat::Seat;
 use super::{chosen, io_error, is_at_or_below, names, sorted};
 
 /// The number of `logbias=throughput`.
@@ -119,14 +120,16 @@ impl Exports for LiveVolumes {
             let Some(name) = chosen(self, name).await? else { return Ok(None) };
             let Some(open) = self.of(&name) else { return Ok(None) };
             let found = open.lock().await.find(&name).await?;
-            let export = found.map(|found| match found {
+            let Some(found) = found else { return Ok(None) };
+            let export = match found {
                 Found::Frozen(volume, hold) => Arc::new(ReadOnly { volume, name, hold: Some(hold) }) as Arc<dyn Export>,
-                Found::Written(live) => {
-                    let size_bytes = live.volume().size_bytes();
-                    Arc::new(LiveExport { live, size_bytes, name })
+                Found::Written(seat) => {
+                    let live = seat.share().await?;
+                    let (size_bytes, block_sizes) = (live.volume().size_bytes(), sizes(live.volume()));
+                    Arc::new(LiveExport { seat, size_bytes, block_sizes, name })
                 }
-            });
-            Ok(export.map(|export| open.give(export)))
+            };
+            Ok(Some(open.give(export)))
         })
     }
 }
@@ -153,21 +156,19 @@ pub(super) async fn resize(live: &LiveVolume, size_bytes: u64) -> Result<(), Exp
 
 /// A volume as one connection has it.
 struct LiveExport {
-    live: Arc<LiveVolume>,
-    /// As it was when the connection came.
+    seat: Arc<Seat>,
+    /// As they were when the connection came.
     size_bytes: u64,
+    block_sizes: BlockSizes,
     name: String,
 }
 
 impl LiveExport {
     async fn clear(&self, offset_bytes: u64, length_bytes: u32, how: Clear, fua: bool) -> Result<(), ExportError> {
-        let cleared = self.live.clear(offset_bytes, u64::from(length_bytes), how).await;
+        let live = self.seat.share().await?;
+        let cleared = live.clear(offset_bytes, u64::from(length_bytes), how).await;
         cleared.map_err(|error| live_error(&error))?;
-        self.settle(fua).await
-    }
-
-    async fn settle(&self, fua: bool) -> Result<(), ExportError> {
-        self.live.settle(fua).await.map_err(|error| live_error(&error))
+        live.settle(fua).await.map_err(|error| live_error(&error))
     }
 }
 
@@ -181,19 +182,20 @@ impl Export for LiveExport {
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        sizes(self.live.volume())
+        self.block_sizes
     }
 
     fn is_read_only(&self) -> bool {
-        self.live.is_read_only()
+        self.seat.now().is_some_and(|live| live.is_read_only())
     }
 
     fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {
         Box::pin(async move {
-            let mut pieces = pieces(self.live.volume(), offset_bytes, length_bytes).await?;
+            let live = self.seat.share().await?;
+            let mut pieces = pieces(live.volume(), offset_bytes, length_bytes).await?;
             // What was cut off meanwhile is zeros to a client that has not noticed.
             let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
-            self.live.count_read(found);
+            live.count_read(found);
             if found < u64::from(length_bytes) {
                 pieces.push(Piece::Zeros(u64::from(length_bytes) - found));
             }
@@ -207,14 +209,18 @@ impl Export for LiveExport {
         length_bytes: u32,
         extents_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Extent>, ExportError>> {
-        Box::pin(statuses(self.live.volume(), offset_bytes, length_bytes, extents_max))
+        Box::pin(async move {
+            let live = self.seat.share().await?;
+            statuses(live.volume(), offset_bytes, length_bytes, extents_max).await
+        })
     }
 
     fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
         Box::pin(async move {
-            self.live.write(offset_bytes, &data).await.map_err(|error| live_error(&error))?;
+            let live = self.seat.share().await?;
+            live.write(offset_bytes, &data).await.map_err(|error| live_error(&error))?;
             drop(data);
-            self.settle(fua).await
+            live.settle(fua).await.map_err(|error| live_error(&error))
         })
     }
 
@@ -236,6 +242,6 @@ impl Export for LiveExport {
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move { self.live.flush().await.map_err(|error| live_error(&error)) })
+        Box::pin(async move { self.seat.share().await?.flush().await.map_err(|error| live_error(&error)) })
     }
 }

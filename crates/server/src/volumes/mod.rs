@@ -8,6 +8,7 @@ mod gate;
 mod live;
 mod open;
 mod reading;
+mod seat;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use cenote_zvol::Volume;
 pub use live::LiveVolumes;
 pub use open::{Locked, OpenVolumes};
 use reading::ReadOnly;
+pub use seat::StillVolume;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub struct PoolVolumes(Vec<(View, String)>);

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_dmu::tx::SyncMode;
+use cenote_dsl::{Dir, Dsl};
 use cenote_format::ids::ObjectId;
 use cenote_nbd::{Export, ExportError};
 use cenote_spa::{LongHold, Pool, SpaError, Syncer};
@@ -33,6 +34,7 @@ use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
 
 use super::gate::Gate;
+use super::seat::{Seat, StillVolume};
 use super::{frozen, io_error, live};
 use crate::error::{Result, ServerError};
 
@@ -40,7 +42,7 @@ use crate::error::{Result, ServerError};
 pub struct OpenVolumes {
     pool: Pool,
     names: Mutex<Names>,
-    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<LiveVolume>>>,
+    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<Seat>>>,
     gate: Gate,
 }
 
@@ -54,7 +56,7 @@ struct Names {
 /// What a name stands for.
 pub(super) enum Found {
     /// A volume that can be written.
-    Written(Arc<LiveVolume>),
+    Written(Arc<Seat>),
     /// One that stays as it is: a snapshot, one with `readonly=on`, one that cannot be written yet. It is not destroyed meanwhile.
     Frozen(Volume, LongHold),
 }
@@ -85,6 +87,26 @@ impl OpenVolumes {
         self.names_changed();
     }
 
+    /// A volume that stood still, opened again.
+    pub(super) async fn reopened(&self, name: &str) -> Result<LiveVolume, ExportError> {
+        let (pool, wanted) = (self.pool.clone(), name.to_owned());
+        let opened = self.pool.look(move |writer| {
+            Box::pin(async move {
+                let opened = async {
+                    let view = writer.dsl().clone();
+                    let dir = view.dataset(&wanted).await.map_err(|error| io_error(&error))?.dir;
+                    let how = (number(&view, &dir, "sync").await?, number(&view, &dir, "logbias").await?);
+                    let head = writer.open_head(&wanted).await.map_err(|error| io_error(&error))?;
+                    live::open(&pool, writer, &wanted, head, how).await
+                };
+                Ok::<_, SpaError>(opened.await)
+            })
+        });
+        let live = opened.await.map_err(|error| io_error(&error))??;
+        live.replay().await.map_err(|error| live::live_error(&error))?;
+        Ok(live)
+    }
+
     /// The pool.
     pub(super) const fn pool(&self) -> &Pool {
         &self.pool
@@ -102,7 +124,8 @@ impl OpenVolumes {
         if !is_changed("readonly") && !is_changed("logbias") && !is_changed("sync") {
             return Vec::new();
         }
-        let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().cloned().collect();
+        // One that stands still has its properties read when it goes on.
+        let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().filter_map(|seat| seat.now()).collect();
         let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
         let now = self.pool.look(move |writer| {
             Box::pin(async move {
@@ -155,7 +178,7 @@ impl OpenVolumes {
 /// [`OpenVolumes`], for its holder alone.
 pub struct Locked<'a> {
     all: &'a OpenVolumes,
-    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<LiveVolume>>>,
+    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<Seat>>>,
 }
 
 impl Locked<'_> {
@@ -180,7 +203,7 @@ impl Locked<'_> {
             Some(Seen::Open(dataset)) => (dataset, self.volumes.get(&dataset).cloned()),
             Some(Seen::New(dataset, live)) => {
                 live.replay().await.map_err(|error| live::live_error(&error))?;
-                let live = Arc::new(live);
+                let live = Seat::new(live);
                 self.volumes.insert(dataset, live.clone());
                 (dataset, Some(live))
             }
@@ -198,10 +221,27 @@ impl Locked<'_> {
     /// There is none of this name that can be written, or no space for the change.
     pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
-            Some(Found::Written(volume)) => Ok(live::resize(&volume, size_bytes).await?),
+            Some(Found::Written(seat)) => Ok(live::resize(&*seat.share().await?, size_bytes).await?),
             Some(Found::Frozen(..)) => Err(ServerError::Refused("it cannot be written".to_owned())),
             None => Err(ServerError::NoSuchVolume),
         }
+    }
+
+    /// Has the volume of this name stand still, if clients have it: see [`StillVolume`].
+    pub async fn stand_still(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<StillVolume>> {
+        self.close_unused();
+        if self.volumes.is_empty() {
+            return Ok(None);
+        }
+        let wanted = name.to_owned();
+        let looked = self.all.pool.look(move |writer| {
+            Box::pin(async move {
+                let failed = |error| SpaError::Dsl { pool: writer.name().to_owned(), error };
+                Ok::<_, SpaError>(writer.dsl().dataset(&wanted).await.map_err(failed)?.object)
+            })
+        });
+        let Some(seat) = self.volumes.get(&looked.await?).cloned() else { return Ok(None) };
+        Ok(StillVolume::begin(all, seat, name).await)
     }
 
     /// Closes what no client has, so that it can be destroyed. What was changed in it is in the open txg, or before.
@@ -209,6 +249,12 @@ impl Locked<'_> {
         self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
         self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
     }
+}
+
+/// The number of a property.
+async fn number(view: &Dsl, dir: &Dir, property: &str) -> Result<u64, ExportError> {
+    let found = view.property(dir, property, true).await.map_err(|error| io_error(&error))?;
+    Ok(found.and_then(|found| found.value.number()).unwrap_or(0))
 }
 
 /// Finds out what a name stands for, and opens it if it is not, in a txg's sync.
@@ -222,10 +268,7 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
     if open.contains(&dataset.object) {
         return Ok(Some(Seen::Open(dataset.object)));
     }
-    let number = async |property: &str| {
-        let found = view.property(&dataset.dir, property, true).await.map_err(|error| io_error(&error))?;
-        Ok::<_, ExportError>(found.and_then(|found| found.value.number()).unwrap_or(0))
-    };
+    let number = async |property: &str| number(&view, &dataset.dir, property).await;
     let (sync, logbias, readonly) = (number("sync").await?, number("logbias").await?, number("readonly").await?);
     if readonly == 1 {
         return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));

@@ -14,7 +14,8 @@ use crate::writing::{Writing, line};
 
 /// Have a file system or volume be as it was when its last snapshot was taken. What it has had since is gone.
 ///
-/// The dataset must not be mounted or served to clients meanwhile.
+/// Where it is mounted or served by Cenote its users wait for a moment, and go on in what it was; what is asked of files that are no more
+/// fails.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// Destroy snapshots that are newer.
@@ -36,11 +37,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let dataset = dataset.to_owned();
     let pool = Writing::open(context, pool_of(&args.snapshot)).await?;
-    if let Some(volumes) = context.served_volumes() {
-        // Volumes that no client has any more are closed.
-        volumes.lock().await.close_unused();
-    }
-    context.release(std::slice::from_ref(&dataset), "rollback").await?;
     let destroys_newer = args.destroys_newer || args.destroys_clones;
     let clones = match args.destroys_clones {
         true => clones_of_newer(pool.pool(), &args.snapshot).await?,
@@ -53,14 +49,21 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         };
         context.let_go(is_going).await?;
     }
-    pool.pool().settle_logs().await?;
-    let mut went = destroy_clones(pool.pool(), &clones, &dataset).await;
-    if went.is_ok() {
-        went = rollback(pool.pool(), &args.snapshot, destroys_newer).await.map_err(Into::into);
-    }
+    // Nobody waits for one that is not there.
+    pool.pool().dsl()?.dataset(&args.snapshot).await?;
+    let mut still = context.stand_still(&dataset).await?;
+    let went = async {
+        pool.pool().settle_logs().await?;
+        still.note_changes(pool.pool(), &dataset, &args.snapshot).await?;
+        destroy_clones(pool.pool(), &clones, &dataset).await?;
+        anyhow::Ok(rollback(pool.pool(), &args.snapshot, destroys_newer).await?)
+    };
+    let went = went.await;
+    let went_on = still.go_on().await;
     context.datasets_changed(&clones).await;
     context.datasets_changed(std::slice::from_ref(&dataset)).await;
     went?;
+    went_on?;
     pool.work_off(context, "freeing").await?;
     let flag = if args.destroys_clones { Some("-R") } else { args.destroys_newer.then_some("-r") };
     let words = ["zfs", "rollback"].into_iter().chain(flag).chain([args.snapshot.as_str()]);

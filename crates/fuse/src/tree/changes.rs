@@ -1,0 +1,177 @@
+//! What a client knows of a head that is not so when the head goes back to a snapshot.
+//!
+//! The blocks of dnodes that the head has written since the snapshot say which objects can have changed: no others are looked at. Of
+//! those whose dnodes differ the client keeps attributes and data that are not so any more; of directories among them, names.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cenote_dmu::{DmuError, DmuErrorKind, Object};
+use cenote_dsl::Dataset;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dnode::{SLOT_BYTES, dnodes_in_block};
+use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_zpl::{Cursor, FileKind, FileSystem, ZplError};
+
+use crate::source::Source;
+use crate::zfsvfs::OpenError;
+
+/// Entries of a directory that are read at once.
+const ENTRIES_AT_ONCE: usize = 1024;
+
+/// What is different when a head has gone back.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// Objects with other attributes or other data, or that are not there any more.
+    pub(crate) objects: BTreeSet<ObjectId>,
+    /// Of those: objects that are no more, and numbers that another file has; with what they are before.
+    gone: BTreeMap<ObjectId, Option<(FileKind, u64)>>,
+    /// Names in directories that lead elsewhere, or nowhere, or again somewhere.
+    pub(crate) names: Vec<(ObjectId, Vec<u8>)>,
+}
+
+impl Changes {
+    /// The objects that are not what they were, now that the head may have gone back: it may have been refused that.
+    pub(crate) async fn stale(&self, filesystem: &FileSystem) -> BTreeSet<ObjectId> {
+        let mut stale = BTreeSet::new();
+        for (object, before) in &self.gone {
+            // One that came back had nobody who knows it.
+            if before.is_some() && what(filesystem, *object).await != *before {
+                stale.insert(*object);
+            }
+        }
+        stale
+    }
+}
+
+/// What is different in a snapshot from its head, which is as it is on disk.
+///
+/// # Errors
+/// One of them cannot be read.
+pub(crate) async fn back_to(source: &Source, head: &Dataset, snapshot: &Dataset) -> Result<Changes, OpenError> {
+    let (now, then) = (source.filesystem(head).await?, source.filesystem(snapshot).await?);
+    let failed = |error| OpenError::Zpl(head.name(), error);
+    let mut changes = Changes {
+        objects: changed(&now, &then, snapshot.phys.creation_txg).await.map_err(failed)?,
+        ..Changes::default()
+    };
+    let mut directories = BTreeMap::new();
+    for object in &changes.objects {
+        let (one, other) = (what(&now, *object).await, what(&then, *object).await);
+        let is_directory = |found: Option<(FileKind, u64)>| found.is_some_and(|(kind, _)| kind == FileKind::Directory);
+        if one != other {
+            changes.gone.insert(*object, one);
+        }
+        directories.insert(*object, (is_directory(one), is_directory(other)));
+    }
+    for (directory, (is_now, was_then)) in directories {
+        if is_now {
+            differing(&now, &then, directory, &changes.gone, &mut changes.names).await.map_err(failed)?;
+        }
+        // Names that are absent now, which the client may keep as absent.
+        if was_then {
+            differing(&then, &now, directory, &changes.gone, &mut changes.names).await.map_err(failed)?;
+        }
+    }
+    Ok(changes)
+}
+
+/// What an object is, and its generation; nothing where it is no file, or cannot be read.
+async fn what(filesystem: &FileSystem, object: ObjectId) -> Option<(FileKind, u64)> {
+    let attributes = filesystem.attributes(object).await.ok()?;
+    Some((attributes.kind, attributes.generation))
+}
+
+/// The names of a directory that are otherwise in another state.
+async fn differing(
+    here: &FileSystem,
+    there: &FileSystem,
+    directory: ObjectId,
+    gone: &BTreeMap<ObjectId, Option<(FileKind, u64)>>,
+    names: &mut Vec<(ObjectId, Vec<u8>)>,
+) -> Result<(), ZplError> {
+    let mut cursor = Cursor::START;
+    loop {
+        let listed = here.list(directory, cursor, ENTRIES_AT_ONCE).await?;
+        let Some(last) = listed.last() else { return Ok(()) };
+        cursor = last.next;
+        for entry in listed {
+            let same = there.lookup(directory, &entry.name).await.is_ok_and(|other| other == entry.object);
+            if !same || gone.contains_key(&entry.object) {
+                names.push((directory, entry.name));
+            }
+        }
+    }
+}
+
+/// Objects whose dnodes are others in `now` than in `then`, the earlier state.
+async fn changed(now: &FileSystem, then: &FileSystem, since: Txg) -> Result<BTreeSet<ObjectId>, ZplError> {
+    let objset = now.objset().id();
+    let failed = |kind| DmuError { objset, object: ObjectId(0), kind };
+    let (now, then) = (now.objset().meta_dnode(), then.objset().meta_dnode());
+    let mut objects = BTreeSet::new();
+    for (first, end) in rewritten(&now, &then, since).await.map_err(failed)? {
+        for block in first..end {
+            let block = BlockId(block);
+            let slots = (now.block_bytes() / SLOT_BYTES as u64).max(1);
+            let [here, there] = [dnodes(&now, block).await?, dnodes(&then, block).await?];
+            let differ = here.iter().filter(|(slot, bytes)| there.get(slot) != Some(bytes));
+            let gone = there.keys().filter(|slot| !here.contains_key(slot));
+            let all = differ.map(|(slot, _)| slot).chain(gone);
+            objects.extend(all.map(|slot| ObjectId(block.0.saturating_mul(slots).saturating_add(*slot as u64))));
+        }
+    }
+    objects.remove(&ObjectId(0));
+    Ok(objects)
+}
+
+/// The dnodes of a block, by their first slots.
+async fn dnodes(meta: &Object, block: BlockId) -> Result<BTreeMap<usize, Vec<u8>>, ZplError> {
+    let Some((bytes, order)) = meta.block(block).await? else { return Ok(BTreeMap::new()) };
+    let dnode = |(slot, view): (usize, Result<cenote_format::dnode::DnodeView<'_>, _>)| {
+        let slots = view.map_or(1, |view| view.slots());
+        (slot, bytes[slot * SLOT_BYTES..(slot + slots) * SLOT_BYTES].to_vec())
+    };
+    Ok(dnodes_in_block(&bytes, order).map(dnode).collect())
+}
+
+/// The blocks of dnodes that are younger than a txg, or holes where the earlier state may have blocks; as ranges.
+async fn rewritten(now: &Object, then: &Object, since: Txg) -> Result<Vec<(u64, u64)>, DmuErrorKind> {
+    let phys = now.phys();
+    let (shift, top) = (phys.blkptrs_per_indirect_shift(), phys.levels.saturating_sub(1));
+    let earlier_end = then.phys().max_block_id.saturating_add(1);
+    let mut left: Vec<(Blkptr, u8, u64)> =
+        phys.blkptrs().iter().enumerate().map(|(index, bp)| (*bp, top, index as u64)).collect();
+    let covered = (left.len() as u64).saturating_mul(span(shift, top));
+    // What the earlier state had beyond the tree of now is gone.
+    let mut found = vec![(covered, earlier_end)];
+    while let Some((bp, level, block)) = left.pop() {
+        let span = span(shift, level);
+        if bp.is_hole() {
+            // Holes from before they had births say nothing of their age.
+            let first = block.saturating_mul(span);
+            found.push((first, first.saturating_add(span).min(earlier_end)));
+            continue;
+        }
+        if bp.birth() <= since {
+            continue;
+        }
+        if bp.level() != level {
+            let found = bp.level();
+            return Err(DmuErrorKind::Corrupt(format!("a pointer of level {found} at level {level}")));
+        }
+        if level == 0 {
+            found.push((block, block.saturating_add(1)));
+            continue;
+        }
+        let bytes = now.dmu().read(&bp, now.context(level, BlockId(block))).await?;
+        let base = block.saturating_mul(bytes.len() as u64 / Blkptr::SIZE as u64);
+        let below = Blkptr::array(&bytes, bp.byte_order()).enumerate();
+        left.extend(below.map(|(index, bp)| (bp, level - 1, base.saturating_add(index as u64))));
+    }
+    Ok(found)
+}
+
+/// Blocks of data below a pointer of this level.
+fn span(shift: u32, level: u8) -> u64 {
+    1_u64.checked_shl(u32::from(level).saturating_mul(shift)).unwrap_or(u64::MAX)
+}
