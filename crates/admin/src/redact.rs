@@ -56,6 +56,9 @@ pub enum RedactError {
     /// One of the snapshots lacks blocks itself.
     #[error("attempted to redact redacted dataset or with respect to redacted dataset")]
     Redacted,
+    /// Blocks of this dataset cannot be read.
+    #[error("cannot redact '{0}': its key is not loaded")]
+    KeyNotLoaded(String),
     /// The pool has no such bookmarks.
     #[error("redaction bookmarks feature not enabled")]
     NoFeature,
@@ -91,6 +94,7 @@ impl RedactError {
             Self::NotThere(_) => 2,
             Self::Mismatch => 3,
             Self::TooMany => 7,
+            Self::KeyNotLoaded(_) => 13,
             Self::Exists(_) => 17,
             Self::OtherPool => 18,
             Self::FullName | Self::NotDescendant => 22,
@@ -168,6 +172,10 @@ impl Begin {
         for dataset in std::iter::once(&snapshot).chain(&by) {
             if dsl.redaction_snapshots(dataset).await.map_err(failed)?.is_some() {
                 return Err(RedactError::Redacted);
+            }
+            // Else the walk would fail with the bookmark made.
+            if dsl.encryption(&dataset.dir).await.map_err(failed)?.is_some_and(|encryption| !encryption.is_loaded) {
+                return Err(RedactError::KeyNotLoaded(dataset.name()));
             }
         }
         for other in &by {

@@ -117,3 +117,16 @@ fn a_pool_that_a_server_has_takes_it_too() {
     assert!(images.run("zpool", &["history", "mine"]).contains("zfs redact mine/a@1 r mine/c@x"));
     images.assert_whole();
 }
+
+#[test]
+fn a_dataset_whose_key_is_not_loaded_is_refused_before_its_bookmark_is_made() {
+    let images = Images::of_theme("streams");
+    let root = common::theme("streams").manifest().unwrap().keys.into_keys().next().unwrap();
+    let (snapshot, by) = (format!("{root}@one"), format!("{root}@two"));
+    let output = images.command("zfs", &["redact", &snapshot, "book", &by]).output().unwrap();
+    let line = format!("cannot redact '{snapshot}': its key is not loaded");
+    assert_eq!((output.status.code(), stderr(&output).trim()), (Some(13), line.as_str()));
+    let bookmarks = images.run("zfs", &["list", "-H", "-t", "bookmark", "-o", "name", "-r", &root]);
+    assert_eq!(bookmarks, "");
+    images.assert_whole();
+}
