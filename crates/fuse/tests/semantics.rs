@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use cenote_fuse::server::{Caller, Errno, FileServer, NewFile, NodeId};
+use cenote_fuse::server::{Caller, Errno, FileServer, NewFile, NodeId, SetAttributes};
 use cenote_fuse::{Access, MountOptions};
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags, SeekFrom, XattrFlags};
 use support::live::{mounted, mounted_as, open, served};
@@ -44,6 +44,49 @@ fn a_directory_that_lost_its_name_is_there_for_those_who_use_it() {
         let open = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
         fs::remove_file(&pipe).unwrap();
         assert_eq!(open.metadata().unwrap().nlink(), 0);
+    });
+}
+
+/// A call of `open` with `O_CREAT` failed with `ENOENT` where another file of that name was removed, or replaced, meanwhile.
+#[test]
+fn what_was_removed_before_it_is_opened_is_stale_and_not_absent() {
+    served(async |_, server| {
+        let caller = Caller { uid: 0, gid: 0, thread: 0 };
+        let new = NewFile { mode: 0o100_644, umask: 0, caller, device: (0, 0), target: None };
+        let made = server.create(NodeId::ROOT, b"file", &new, false).await.unwrap();
+        server.remove(NodeId::ROOT, b"file", false, caller).await.unwrap();
+        // The kernel knows its number still, and asks by that.
+        assert_eq!(server.open(made.node, true).await.map(drop).unwrap_err(), Errno::STALE);
+        assert_eq!(server.getattr(made.node).await.map(drop).unwrap_err(), Errno::STALE);
+        let set = SetAttributes { size_bytes: Some(0), ..SetAttributes::default() };
+        assert_eq!(server.setattr(made.node, &set).await.map(drop).unwrap_err(), Errno::STALE);
+        server.forget(made.node, 1);
+    });
+}
+
+/// The same by calls, beside one that removes. A file that is removed twice while it is opened is stale to the caller too.
+#[test]
+fn an_open_that_creates_never_finds_the_name_absent() {
+    mounted(|at| {
+        let path = at.join("file");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = fs::remove_file(&path);
+                }
+            });
+            for _ in 0..1000 {
+                match OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path) {
+                    Err(error) if error.raw_os_error() != Some(Errno::STALE.raw_os_error()) => {
+                        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+                        panic!("{error}");
+                    }
+                    _ => {}
+                }
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
     });
 }
 

@@ -231,6 +231,15 @@ impl Tree {
         self.failed(what, node, error, errno(error))
     }
 
+    /// As [`Tree::zpl`], of a node that the kernel asks for by its number. One that was removed since has no name that could be absent:
+    /// the kernel looks for the name again then, which may be another file's, or be free to be made.
+    fn stale(&self, found: &Found<'_>, what: &str, node: NodeId, error: &ZplError) -> Errno {
+        match self.zpl(what, node, error) {
+            Errno::NOENT if found.zfsvfs.as_live().is_some() => Errno::STALE,
+            errno => errno,
+        }
+    }
+
     fn grafts(&self) -> Arc<Grafts> {
         Arc::clone(&self.shared.grafts.read())
     }

@@ -130,7 +130,7 @@ impl FileServer for Tree {
     async fn getattr(&self, node: NodeId) -> Result<Stat, Errno> {
         let Some(found) = self.find(node).await? else { return self.made_stat(node).await };
         let attributes = found.zfsvfs.filesystem.attributes(found.object).await;
-        let attributes = attributes.map_err(|error| self.zpl("attributes", node, &error))?;
+        let attributes = attributes.map_err(|error| self.stale(&found, "attributes", node, &error))?;
         let (_, ino) = self.node_of(&found, attributes.object)?;
         Ok(found.zfsvfs.stat(&attributes, ino))
     }
@@ -138,7 +138,7 @@ impl FileServer for Tree {
     async fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         let found = self.object(node, Errno::INVAL).await?;
         let target = found.zfsvfs.filesystem.read_link(found.object).await;
-        target.map_err(|error| self.zpl("reading a link", node, &error))
+        target.map_err(|error| self.stale(&found, "reading a link", node, &error))
     }
 
     async fn open(&self, node: NodeId, write: bool) -> Result<Opened, Errno> {
@@ -148,7 +148,8 @@ impl FileServer for Tree {
         }
         match found.zfsvfs.as_live() {
             Some(live) => {
-                live.open_file(found.object).await.map_err(|error| self.zpl("opening", node, &error))?;
+                let opened = live.open_file(found.object).await;
+                opened.map_err(|error| self.stale(&found, "opening", node, &error))?;
                 let access_times = found.zfsvfs.filesystem.options().access_times;
                 Ok(Opened { keeps_pages: access_times != AccessTimes::Always })
             }
@@ -333,7 +334,9 @@ impl FileServer for Tree {
 
     async fn setattr(&self, node: NodeId, set: &SetAttributes) -> Result<Stat, Errno> {
         let found = self.changeable(node).await?;
-        let attributes = found.live()?.set_attributes(found.object, set).await?;
+        let attributes = found.live()?.set_attributes(found.object, set).await;
+        // It has no name here that could be absent: see `stale`.
+        let attributes = attributes.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
         let (_, ino) = self.node_of(&found, attributes.object)?;
         Ok(found.zfsvfs.stat(&attributes, ino))
     }
