@@ -50,6 +50,7 @@ mod log_block;
 pub mod mutation;
 mod read;
 mod ready;
+mod regang;
 mod store;
 mod transform;
 mod write;

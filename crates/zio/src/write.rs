@@ -27,7 +27,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use cenote_codec::checksum::{self, embedded};
+use cenote_codec::checksum;
 use cenote_codec::compress::{self, CompressLevel};
 use cenote_codec::crypt::indirect_mac;
 use cenote_format::blkptr::{Blkptr, Dva};
@@ -366,9 +366,12 @@ impl Zio {
             Content::Stored(bp, physical) => (bp, physical),
         };
         if can_rewrite(policy, &bp) {
-            let dvas: Vec<Dva> = policy.previous.dvas().collect();
-            space.put(&mut bp, &dvas, &physical);
-            return Ok(done(bp, space));
+            let again = self.place_again(&mut space, &mut bp, &policy.previous, &physical, policy, 1).await;
+            if again.is_ok() {
+                return Ok(done(bp, space));
+            }
+            // The headers of a gang could not be read: it goes elsewhere.
+            space.writes.clear();
         }
         match self.find_place(&mut space, &mut bp, &physical, policy, policy.copies, 1).await {
             Ok(()) => {
@@ -501,13 +504,8 @@ impl Zio {
             header.blkptrs.push(child);
             start += piece.len();
         }
-        let mut bytes = header.emit(GANG_HEADER_BYTES);
-        let first = headers[0];
-        let verifier = embedded::gang_verifier(u64::from(first.vdev.0), first.offset_bytes, policy.txg.0);
-        let mac = bp.uses_crypt().then_some([0; 2]);
-        embedded::seal_embedded(Checksum::GangHeader, &mut bytes, verifier, bp.byte_order(), mac)
-            .map_err(|_| ZioErrorKind::Unwritable("the gang header cannot be sealed"))?;
-        space.put(bp, &headers, &Block::from(bytes));
+        let sealed = self.seal_header(&header, bp, headers[0], policy)?;
+        space.put(bp, &headers, &sealed);
         if mutant::is(Mutant::GangHeaderDropped) {
             space.writes.pop();
         }
@@ -521,7 +519,7 @@ impl Zio {
 type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
 
 /// What one write has allocated, in case it fails, and what is to be stored there.
-struct Space<'a> {
+pub(crate) struct Space<'a> {
     allocator: &'a dyn Allocator,
     /// Bytes of the whole block.
     block_bytes: u64,
@@ -547,7 +545,7 @@ impl Space<'_> {
     }
 
     /// Notes that the bytes belong at these places, and that the pointer says so.
-    fn put(&mut self, bp: &mut Blkptr, dvas: &[Dva], physical: &Block) {
+    pub(crate) fn put(&mut self, bp: &mut Blkptr, dvas: &[Dva], physical: &Block) {
         dvas.iter().enumerate().for_each(|(index, dva)| bp.set_dva(index, Some(*dva)));
         self.writes.push((dvas.to_vec(), physical.clone()));
     }
@@ -612,11 +610,10 @@ pub(crate) fn can_rewrite(policy: &WritePolicy, bp: &Blkptr) -> bool {
     policy.may_rewrite
         && !previous.is_hole()
         && !previous.is_embedded()
-        && !previous.is_gang()
         && previous.physical_birth() == policy.txg
         && previous.logical_birth() == policy.txg
         && previous.psize_bytes() == bp.psize_bytes()
-        && previous.dvas().count() == usize::from(policy.copies)
+        && (previous.is_gang() || previous.dvas().count() == usize::from(policy.copies))
 }
 
 /// Whether two blocks with this checksum in common may be taken for one (`ZCHECKSUM_FLAG_NOPWRITE`).

@@ -248,6 +248,42 @@ proptest! {
         }
     }
 
+    /// What a later pass of the same txg writes takes the place of what the earlier one wrote, whole or in pieces of pieces, and no other space;
+    /// where its length differs, or a header is lost, it goes elsewhere.
+    #[test]
+    fn a_block_of_the_same_txg_is_written_in_its_place(
+        copies in 1_u8..=3, sectors in 1_usize..600, seed: u64, more in 0_usize..2, is_lost: bool,
+        largest in prop::sample::select(vec![4096_u64, 12 << 10, 64 << 10, 1 << 30]),
+    ) {
+        let (zio, runtime) = (pipeline(&[]), Runtime::simulated(seed));
+        let allocator = Bump::new(zio.tree(), largest, u64::MAX);
+        let mut policy = policy(Compress::Off, Checksum::Fletcher4);
+        policy.copies = copies;
+        let first = runtime.block_on(zio.write(&allocator, &data(sectors, 1, seed), &policy)).unwrap().bp;
+        let before: u64 = allocator.taken().values().sum();
+        if is_lost {
+            for dva in first.dvas() {
+                runtime.block_on(zio.tree().write(dva.vdev, dva.offset_bytes, &Block::from(vec![9; 4096]), TXG)).unwrap();
+            }
+        }
+        policy.may_rewrite = true;
+        policy.previous = first;
+        let block = data(sectors + more * 8, 1, seed ^ 1);
+        let second = runtime.block_on(zio.write(&allocator, &block, &policy)).unwrap().bp;
+        let after: u64 = allocator.taken().values().sum();
+        if first.psize_bytes() == second.psize_bytes() && !(is_lost && first.is_gang()) {
+            prop_assert_eq!(before, after, "no space is taken");
+            prop_assert_eq!(first.dvas().collect::<Vec<_>>(), second.dvas().collect::<Vec<_>>());
+        } else {
+            prop_assert!(after > before && first.dva(0) != second.dva(0));
+        }
+        prop_assert_eq!(second.asize_bytes() + if after > before { first.asize_bytes() } else { 0 }, after);
+        let context = ReadContext::new(policy.bookmark, None);
+        prop_assert!(runtime.block_on(zio.read(&second, context)).unwrap() == block);
+        let copies = runtime.block_on(zio.read_copies(&second, context)).unwrap();
+        prop_assert_eq!(copies.bad, Vec::<String>::new());
+    }
+
     /// Bytes that came compressed or encrypted are stored as they are, whole and in pieces, and read as what they stand for.
     #[test]
     fn what_came_ready_is_stored_as_it_came(

@@ -12,6 +12,7 @@ mod destroyed;
 mod failing;
 mod features;
 mod files;
+mod gangs;
 mod grown;
 mod hanging;
 mod health;

@@ -29,8 +29,8 @@ fn import_options() -> ImportOptions {
 }
 
 /// A pool of few metaslabs on one disk, each with a map of its own; its objects come back.
-async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64) -> Vec<ObjectId> {
-    let options = options(machine.tops(handle, SINGLE).await.unwrap(), 12);
+pub(crate) async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64, ashift: u32) -> Vec<ObjectId> {
+    let options = options(machine.tops(handle, SINGLE).await.unwrap(), ashift);
     let pool = create_with_metaslabs(handle, options, metaslabs).await.unwrap();
     let root = pool.root().unwrap().objset.clone();
     BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
@@ -48,7 +48,7 @@ async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64) -> Vec<Objec
     objects.iter().map(Object::id).collect()
 }
 
-async fn write_some(head: &LiveHead, objects: &[Object], rng: &mut Rng) {
+pub(crate) async fn write_some(head: &LiveHead, objects: &[Object], rng: &mut Rng) {
     for _ in 0..20 {
         let (object, block) = (&objects[rng.below(OBJECTS) as usize], rng.below(60));
         let mut bytes = vec![0; BLOCK_BYTES as usize];
@@ -97,7 +97,7 @@ fn mend(disk: &SimDisk, before: &Before) {
 }
 
 /// Opened without the second book, which would have to read every map.
-async fn opened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> Pool {
+pub(crate) async fn opened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> Pool {
     let (mut pools, _) = find(handle, paths).await;
     let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: false };
     open(handle, pools.remove(0), &import_options(), options).await.unwrap().start(tunables).await
@@ -117,7 +117,7 @@ fn an_unreadable_space_map_costs_its_metaslab_and_not_the_pool() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
-        let ids = filled(&handle, &machine, 6).await;
+        let ids = filled(&handle, &machine, 6, 12).await;
         let first = maps(&handle, &machine.paths).await;
         assert!(first.len() >= 3, "{first:?}");
         let mut met = 0;
@@ -161,7 +161,7 @@ fn no_space_in_a_sync_suspends_the_pool_and_what_was_written_is_there_when_it_go
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
-        let ids = filled(&handle, &machine, 3).await;
+        let ids = filled(&handle, &machine, 3, 12).await;
         let maps = maps(&handle, &machine.paths).await;
         let disk = &machine.disks[0];
         // Not one block can be placed: the MOS cannot be written.

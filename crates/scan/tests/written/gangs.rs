@@ -1,0 +1,56 @@
+//! Goal: a txg of a pool that is so fragmented that its own blocks are gangs takes few passes, and little space. Method: all blocks of a certain
+//! length are made gangs.
+
+use cenote_taskq::sim::disk::Latency;
+use cenote_taskq::{Rng, Runtime};
+
+use crate::common::*;
+use crate::live::small;
+use crate::maps::{filled, opened, write_some};
+
+/// Passes of a txg at most. Three are usual.
+const PASSES_MAX: u32 = 8;
+
+/// Gangs were written to new places in each pass, which changed space maps, which were gangs: a pool of 64 MiB that was an eighth full
+/// found no end, took all its space in one txg, and was suspended for want of it.
+#[test]
+fn passes_come_to_an_end_where_space_maps_are_gangs() {
+    for (seed, ganged_from_bytes) in [(1, 512 + 1), (2, 2048)] {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 1, Latency::default());
+        runtime.block_on(async {
+            let objects = filled(&handle, &machine, 4, 9).await;
+            let pool = opened(&handle, &machine.paths, small()).await;
+            let tuned = pool.peek(move |syncer| {
+                syncer.tune_space(|tunables| {
+                    tunables.metaslab_force_ganging = ganged_from_bytes;
+                    tunables.metaslab_force_ganging_pct = 100;
+                    // Space maps of their own are written in each txg.
+                    tunables.zfs_unflushed_log_txg_max = 1;
+                });
+            });
+            tuned.await.unwrap();
+            let head = pool.open_head("written").await.unwrap();
+            let mut opened = Vec::new();
+            for id in objects {
+                opened.push(head.objset().object(id).await.unwrap());
+            }
+            let mut rng = Rng::new(seed);
+            for _ in 0..6 {
+                write_some(&head, &opened, &mut rng).await;
+                pool.sync().await.unwrap();
+                let passes = pool.history().last().expect("a txg").passes;
+                assert!(passes <= PASSES_MAX, "seed {seed}: {passes} passes");
+            }
+            drop((head, opened));
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_clean(&report, "with gangs");
+        });
+        if seed == 1 && cenote_testkit::zdb::program("zdb").is_some() {
+            let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+            cenote_sim::zdb("written", &images, machine.size_bytes).unwrap();
+        }
+    }
+}
