@@ -257,7 +257,7 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
             "cannot receive new filesystem stream: property 'recordsize' does not apply to datasets of this type\n",
         ),
         (&["-A", "mine/b"], &[], "'mine/b' does not have any resumable receive state to abort\n"),
-        (&["-c", "mine/b@1"], &full, "not supported yet: receiving to heal damaged blocks (-c)\n"),
+        (&["-c", "mine/b@no"], &full, "corrective recv must specify an existing snapshot to heal\n"),
     ] {
         let said = refused(&images, words, stream);
         assert!(said.contains(expected), "{words:?}: {said:?}, not {expected:?}");

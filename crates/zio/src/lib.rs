@@ -45,6 +45,7 @@
 mod batch;
 mod error;
 pub mod gang;
+mod heal;
 mod log_block;
 #[cfg(feature = "mutation")]
 pub mod mutation;
@@ -66,6 +67,7 @@ use cenote_vdev::tree::VdevTree;
 
 pub use batch::{Places, PreparedBatch};
 pub use error::{ZioError, ZioErrorKind};
+pub use heal::Health;
 pub use log_block::log_pointer;
 pub use read::Copies;
 pub use ready::{ReadyBlock, ReadyForm, Seal};

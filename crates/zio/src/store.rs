@@ -160,7 +160,7 @@ impl Zio {
     }
 
     /// A block's bytes with zeros up to the vdev's next sector.
-    fn in_sectors(&self, vdev: VdevId, physical: &Block) -> Block {
+    pub(crate) fn in_sectors(&self, vdev: VdevId, physical: &Block) -> Block {
         let sector = 1_usize << self.tree().ashift(vdev).unwrap_or(0);
         if physical.len().is_multiple_of(sector) {
             return physical.clone();

@@ -13,6 +13,7 @@
 //! **Crash.** A package is received stream by stream: what was received stays, and sending the package once more passes over it.
 
 mod changes;
+mod heal;
 mod list;
 mod name;
 mod one;
@@ -27,6 +28,7 @@ use cenote_send::receiver::Header;
 use cenote_send::{Checks, StreamReader};
 use cenote_spa::Pool;
 
+pub use self::heal::{HealRequest, heal};
 use self::list::List;
 use self::one::Received;
 use self::request::ACTION;

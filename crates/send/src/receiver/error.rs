@@ -2,7 +2,9 @@
 
 use cenote_dmu::DmuError;
 use cenote_dmu::tx::TxError;
+use cenote_dsl::DslError;
 use cenote_spa::SpaError;
+use cenote_zio::ZioError;
 use thiserror::Error;
 
 use crate::SendError;
@@ -45,6 +47,18 @@ pub enum ReceiverError {
     /// A kind of stream that is not supported yet.
     #[error("not supported yet: receiving {0}")]
     Unsupported(&'static str),
+    /// The snapshot that is to be healed is another one than that of the stream.
+    #[error("local snapshot doesn't match the snapshot in the provided stream")]
+    OtherSnapshot,
+    /// The stream has blocks in another form than the snapshot.
+    #[error("stream is not compatible with the data in the pool.")]
+    Incompatible,
+    /// Of a block.
+    #[error(transparent)]
+    Block(#[from] ZioError),
+    /// Of names.
+    #[error(transparent)]
+    Dsl(#[from] DslError),
     /// Of the pool.
     #[error(transparent)]
     Spa(Box<SpaError>),

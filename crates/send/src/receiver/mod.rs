@@ -38,6 +38,7 @@
 
 mod apply;
 mod error;
+mod heal;
 mod object;
 mod raw;
 mod token;
@@ -57,6 +58,7 @@ use crate::{SendError, StreamReader};
 
 use self::apply::Applier;
 pub use self::error::ReceiverError;
+pub use self::heal::{Healed, heal_stream};
 pub use self::token::receive_resume_token;
 
 /// Features of streams that are received.

@@ -3,7 +3,9 @@
 use std::io::BufReader;
 
 use anyhow::{Result, anyhow, bail};
-use cenote_admin::receive::{Caller, Naming, OF_ENCRYPTION, ReceiveRequest, Told, receive};
+use cenote_admin::receive::{
+    Caller, HealRequest, Naming, OF_ENCRYPTION, ReceiveRequest, Told, heal as healing, receive,
+};
 use cenote_dsl::name::is_at_or_below;
 use cenote_props::{Types, is_user_property};
 use cenote_spa::PropertyValue;
@@ -64,8 +66,8 @@ pub(crate) struct Args {
     /// Accepted for the sake of scripts: nothing is unmounted by this.
     #[arg(short = 'M')]
     force_unmount: bool,
-    /// Not yet: heal damaged blocks of a snapshot that is there.
-    #[arg(short = 'c', hide = true)]
+    /// Heal damaged blocks of a snapshot that is there, from a stream of it. Nothing else is changed.
+    #[arg(short = 'c')]
     heal: bool,
     /// This text.
     #[arg(long, action = clap::ArgAction::Help)]
@@ -131,7 +133,8 @@ impl Args {
     fn line(&self) -> String {
         let flag = |is_given: bool, flag: &'static str| if is_given { flag } else { "" };
         let words = ["zfs", "receive", flag(self.force, "-F"), flag(self.resumable, "-s"), flag(self.abort, "-A")];
-        let words = words.into_iter().chain([flag(self.without_pool, "-d"), flag(self.last, "-e")]);
+        let more = [flag(self.heal, "-c"), flag(self.without_pool, "-d"), flag(self.last, "-e")];
+        let words = words.into_iter().chain(more);
         let options = self.properties.iter().flat_map(|setting| ["-o", setting]);
         let excluded = self.exclude.iter().flat_map(|name| ["-x", name]);
         line(words.chain(options).chain(excluded).chain([self.target.as_str()]))
@@ -140,7 +143,7 @@ impl Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.heal {
-        bail!("not supported yet: receiving to heal damaged blocks (-c)");
+        return heal(context, &args).await;
     }
     if args.abort {
         return abort(context, &args).await;
@@ -200,6 +203,33 @@ impl Caller for Listener<'_> {
             let _ = self.context.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
         })
     }
+}
+
+async fn heal(context: &Context, args: &Args) -> Result<Outcome> {
+    let with_names = args.without_pool || args.last || !args.properties.is_empty() || !args.exclude.is_empty();
+    let others = args.force || args.resumable || args.abort || args.skip_holds || args.keep_unmounted;
+    if with_names || others {
+        bail!("cannot receive: corrective recv can not be used when combined with this flag");
+    }
+    let pool = Writing::open(context, pool_of(&args.target)).await?;
+    let input = context.input()?;
+    if input.is_terminal() {
+        bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
+    }
+    let request = HealRequest { target: args.target.clone(), is_verbose: args.verbose, is_dry: args.dryrun };
+    let mut said = Ok(());
+    let mut tell = |told: Told| match told {
+        Told::Out(text) if said.is_ok() => said = context.out(format!("{text}\n")),
+        Told::Out(_) => {}
+        Told::Err(text) => context.err(text),
+    };
+    let healed = healing(pool.pool(), BufReader::with_capacity(READ_BYTES, input), &request, &mut tell).await;
+    if !args.dryrun {
+        pool.finish(args.line()).await?;
+    }
+    healed?;
+    said?;
+    Ok(Outcome::Good)
 }
 
 async fn abort(context: &Context, args: &Args) -> Result<Outcome> {

@@ -1,0 +1,82 @@
+//! Healing damaged blocks of a snapshot from a stream of it: `zfs receive -c`.
+
+use std::io::Read;
+
+use cenote_dsl::DslError;
+use cenote_format::stream::HeaderKind;
+use cenote_send::receiver::{Header, Healed, ReceiveProgress, ReceiverError, heal_stream, skip_stream};
+use cenote_send::{Checks, StreamReader};
+use cenote_spa::Pool;
+
+use super::request::{ACTION, Caller, ReceiveError, Told};
+
+/// A request to heal a snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HealRequest {
+    /// The full name of the snapshot, or of its dataset: then the snapshot has the name that it has in the stream.
+    pub target: String,
+    /// What is done is told.
+    pub is_verbose: bool,
+    /// Nothing is changed.
+    pub is_dry: bool,
+}
+
+/// Heals damaged blocks of a snapshot from a stream of it. Blocks that are damaged still are told.
+///
+/// # Errors
+/// The stream is damaged, a package, or of another snapshot; devices fail.
+pub async fn heal<R: Read>(
+    pool: &Pool,
+    input: R,
+    request: &HealRequest,
+    caller: &mut dyn Caller,
+) -> Result<Healed, ReceiveError> {
+    let failed = |error: ReceiverError| ReceiveError::new(ACTION, error);
+    let mut reader = StreamReader::new(input, Checks::ALL);
+    let header = Header::read(&mut reader).map_err(failed)?;
+    let header = header.ok_or_else(|| ReceiveError::new(ACTION, "invalid stream (bad magic number)"))?;
+    if header.begin.header != HeaderKind::Substream {
+        let what =
+            "not supported yet: healing from packages ('zfs send -R', '-I', '-p'); one stream heals its snapshot";
+        return Err(ReceiveError::new(ACTION, what));
+    }
+    let sent = header.to_name().map_err(failed)?.to_owned();
+    let snapshot = match (request.target.contains('@'), sent.split_once('@')) {
+        (false, Some((_, name))) => format!("{}@{name}", request.target),
+        _ => request.target.clone(),
+    };
+    let dsl = pool.dsl().map_err(|error| ReceiveError::new(ACTION, error))?;
+    match dsl.dataset(&snapshot).await {
+        Ok(found) if found.is_snapshot() => {}
+        Ok(_) | Err(DslError::NoSuchDataset(_)) => {
+            return Err(ReceiveError::new(ACTION, "corrective recv must specify an existing snapshot to heal"));
+        }
+        Err(error) => return Err(ReceiveError::new(ACTION, error)),
+    }
+    if request.is_verbose {
+        let doing = if request.is_dry { "would receive" } else { "receiving" };
+        let how = if header.begin.from_guid.0 == 0 { "full" } else { "incremental" };
+        caller.told(Told::Out(format!("{doing} corrective {how} stream of {sent} into {snapshot}")));
+    }
+    if request.is_dry {
+        skip_stream(&mut reader).map_err(failed)?;
+        return Ok(Healed::default());
+    }
+    let healed = heal_stream(pool, &mut reader, &header, &snapshot, &ReceiveProgress::default()).await;
+    let healed = healed.map_err(failed)?;
+    for line in &healed.told {
+        caller.told(Told::Err(format!("'{snapshot}': {line}")));
+    }
+    if request.is_verbose {
+        caller.told(Told::Out(format!(
+            "healed {} of {} damaged blocks",
+            healed.healed,
+            healed.healed + healed.damaged
+        )));
+    }
+    if healed.damaged > 0 {
+        let why = "corrective receive was not able to reconstruct the data needed for healing.";
+        return Err(ReceiveError::new(ACTION, why));
+    }
+    Ok(healed)
+}

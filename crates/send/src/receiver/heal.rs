@@ -1,0 +1,210 @@
+//! Healing a snapshot from a stream of it (`zfs receive -c`).
+//!
+//! # Theory
+//!
+//! **Need.** Blocks of a snapshot are damaged in all their copies, and somebody else has the snapshot too. Its blocks come in a stream; those
+//! that are good here are left alone, and those that are damaged are written again where they are. Nothing else of the pool changes: no
+//! pointer, no txg.
+//!
+//! **Life of a record.** WRITE names an object and an offset; the snapshot's tree has the pointer of the block there. A block that reads well
+//! is passed over. Of a damaged one the stored bytes are made of the record's: as they came where they came compressed the same way, else
+//! compressed anew. What has the checksum of the pointer is written, read again, and counted; what has not is told. Other records are passed
+//! over: OpenZFS heals nothing but data either.
+//!
+//! **Invariants.** 1. What is written over a block has the checksum that its pointer says. 2. The snapshot is kept from being destroyed
+//! meanwhile, so its blocks are its own. 3. The stream is one of this very snapshot: the guids are the same.
+//!
+//! **Crash.** A block that was being written is damaged as it was, or healed.
+//!
+//! **Rejected.** *Any stream that may have the bytes* (OpenZFS's `zfs_recv_best_effort_corrective`): the checksum would decide as well, but
+//! who gives the wrong stream is to be told.
+
+use std::io::Read;
+use std::sync::atomic::Ordering;
+
+use cenote_codec::compress::{CompressLevel, compress, decompress};
+use cenote_dmu::{DmuErrorKind, Objset};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::enums::Compress;
+use cenote_format::ids::BlockId;
+use cenote_format::stream::{Body, Write};
+use cenote_spa::Pool;
+use cenote_taskq::buf::Block;
+use cenote_zio::Health;
+
+use super::{Header, ReceiveProgress, ReceiverError};
+use crate::{SendError, StreamReader};
+
+/// Places of damaged blocks that are told.
+const TOLD_MAX: usize = 100;
+/// Levels of zstd, which a damaged block does not tell any more.
+const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = 1..=19;
+
+/// What came of healing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Healed {
+    /// Blocks that were compared.
+    pub blocks: u64,
+    /// Blocks that were damaged and are whole again.
+    pub healed: u64,
+    /// Blocks that are damaged still.
+    pub damaged: u64,
+    /// Why, of the first of them.
+    pub told: Vec<String>,
+}
+
+impl Healed {
+    fn tell(&mut self, what: String) {
+        self.damaged += 1;
+        if self.told.len() < TOLD_MAX {
+            self.told.push(what);
+        }
+    }
+}
+
+/// Heals blocks of a snapshot with the records of a stream whose beginning was read.
+///
+/// # Errors
+/// The stream is damaged or ends too soon, is of another snapshot, or has a form that cannot heal this one; devices fail.
+pub async fn heal_stream<R: Read>(
+    pool: &Pool,
+    reader: &mut StreamReader<R>,
+    header: &Header,
+    snapshot: &str,
+    progress: &ReceiveProgress,
+) -> Result<Healed, ReceiverError> {
+    header.check(reader.decoder().endian())?;
+    let dsl = pool.dsl()?;
+    let dataset = dsl.dataset(snapshot).await?;
+    if !dataset.is_snapshot() || dataset.phys.guid != header.begin.to_guid {
+        return Err(ReceiverError::OtherSnapshot);
+    }
+    let is_encrypted = dsl.encryption(&dataset.dir).await?.is_some();
+    match (is_encrypted, header.is_raw()) {
+        (true, false) => {
+            return Err(ReceiverError::Unsupported("healing encrypted datasets from streams that are not raw"));
+        }
+        (false, true) => return Err(ReceiverError::Incompatible),
+        _ => {}
+    }
+    let _hold = pool.long_hold(dataset.object, dataset.phys.guid).await?;
+    let objset = dsl.open(&dataset).await?.ok_or(ReceiverError::OtherSnapshot)?;
+    let mut healed = Healed::default();
+    loop {
+        let Some(item) = reader.next_item()? else {
+            return Err(SendError::Truncated { offset_bytes: 0, expected: "before END" }.into());
+        };
+        let end = item.decoded.offset_bytes + cenote_format::stream::Record::SIZE as u64 + item.decoded.payload_bytes;
+        progress.bytes.store(end.saturating_sub(header.offset_bytes), Ordering::Relaxed);
+        match &item.decoded.record.body {
+            Body::End(_) => break,
+            Body::Write(write) => {
+                let at = |what: String| format!("object {} offset {}: {what}", write.object.0, write.offset_bytes);
+                match block(&objset, write, item.payload, header.is_raw()).await? {
+                    Found::Good => {}
+                    Found::Healed => healed.healed += 1,
+                    Found::Left(what) => healed.tell(at(what)),
+                }
+                healed.blocks += 1;
+            }
+            _ => {}
+        }
+    }
+    if healed.healed > 0 {
+        objset.dmu().zio().settle_healed().await?;
+    }
+    Ok(healed)
+}
+
+enum Found {
+    Good,
+    Healed,
+    Left(String),
+}
+
+/// One block.
+async fn block(objset: &Objset, write: &Write, payload: &[u8], is_raw: bool) -> Result<Found, ReceiverError> {
+    let object = match objset.object(write.object).await {
+        Ok(object) => object,
+        Err(error) if matches!(error.kind, DmuErrorKind::Zio(_)) => return Ok(Found::Left(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    let block_bytes = object.block_bytes().max(1);
+    let id = BlockId(write.offset_bytes / block_bytes);
+    let bp = match object.pointer(0, id).await {
+        Ok(bp) => bp,
+        // Metadata is not healed.
+        Err(error) if matches!(error.kind, DmuErrorKind::Zio(_)) => return Ok(Found::Left(error.to_string())),
+        Err(error) => return Err(error.into()),
+    };
+    if bp.is_hole() || bp.is_embedded() || bp.is_redacted() {
+        return Ok(Found::Good);
+    }
+    let context = object.context(0, id);
+    let zio = object.dmu().zio();
+    match zio.health(&bp, context).await {
+        Ok(Health::Good) => return Ok(Found::Good),
+        Ok(Health::Damaged) => {}
+        Err(error) => return Err(error.into()),
+    }
+    if !write.offset_bytes.is_multiple_of(block_bytes) || write.logical_bytes != bp.lsize_bytes() {
+        let what = format!(
+            "damaged; the stream has it in pieces of {} bytes ('zfs send -L' has it whole)",
+            write.logical_bytes
+        );
+        return Ok(Found::Left(what));
+    }
+    for candidate in candidates(&bp, write, payload, is_raw) {
+        if !zio.is_physical(&bp, &candidate) {
+            continue;
+        }
+        return Ok(match zio.heal(&bp, &Block::copied_from(&candidate), context).await {
+            Ok(()) => Found::Healed,
+            Err(error) => Found::Left(error.to_string()),
+        });
+    }
+    let what = match is_raw {
+        true => "damaged; the stream has other bytes",
+        false => "damaged; the stream's bytes do not compress to those that were stored ('zfs send -c' has these)",
+    };
+    Ok(Found::Left(what.to_owned()))
+}
+
+/// Bytes that may be those that a block was stored as, each as long as they are.
+fn candidates(bp: &Blkptr, write: &Write, payload: &[u8], is_raw: bool) -> impl Iterator<Item = Vec<u8>> {
+    let psize = usize::try_from(bp.psize_bytes()).unwrap_or(usize::MAX);
+    let lsize = usize::try_from(bp.lsize_bytes()).unwrap_or(usize::MAX);
+    let padded = move |mut bytes: Vec<u8>| {
+        (bytes.len() <= psize).then(|| {
+            bytes.resize(psize, 0);
+            bytes
+        })
+    };
+    let came = Compress::from_number(write.compress).filter(|_| write.compressed_bytes != 0);
+    let is_as_stored = is_raw || came.unwrap_or(Compress::Off) == bp.compress().unwrap_or(Compress::Off);
+    let first = is_as_stored.then(|| padded(payload.to_vec())).flatten();
+    let logical = match (is_raw, came) {
+        (true, _) => None,
+        (false, None) => Some(payload.to_vec()),
+        (false, Some(kind)) => {
+            let mut logical = vec![0; lsize];
+            decompress(kind, payload, &mut logical).is_ok().then_some(logical)
+        }
+    };
+    let logical = logical.filter(|logical| logical.len() == lsize);
+    let kind = bp.compress().unwrap_or(Compress::Off);
+    // A damaged block does not tell its level any more. The default comes first.
+    let levels: Vec<CompressLevel> = match kind {
+        Compress::Zstd => {
+            std::iter::once(CompressLevel::DEFAULT).chain(ZSTD_LEVELS.filter_map(CompressLevel::zstd)).collect()
+        }
+        _ => vec![CompressLevel::DEFAULT],
+    };
+    let again = logical.into_iter().flat_map(move |logical| {
+        levels.clone().into_iter().filter_map(move |level| match kind {
+            Compress::Off => Some(logical.clone()),
+            kind => compress(kind, level, &logical, psize),
+        })
+    });
+    first.into_iter().chain(again.filter_map(padded))
+}
