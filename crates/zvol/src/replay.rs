@@ -102,7 +102,10 @@ impl LiveVolume {
         for part in range.parts().map_err(|error| ReplayError { sequence: 0, what: error.to_string() })? {
             let ClonedPart { offset_bytes, length_bytes, pointer } = part;
             if pointer.is_hole() {
-                self.write_within(offset_bytes, &vec![0; length_bytes as usize]).await?;
+                let end = (offset_bytes + length_bytes).min(self.volume().size_bytes());
+                if end > offset_bytes {
+                    self.clear_in(offset_bytes, end - offset_bytes, Clear::Freed).await?;
+                }
                 continue;
             }
             let context = self.objset.context(DATA_OBJECT, 0, BlockId(offset_bytes / range.block_bytes));

@@ -4,11 +4,14 @@ use super::records::{IGNORE_CASE, LogRecord, STRUCTURE, number};
 use crate::blkptr::Blkptr;
 use crate::endian::{Endian, Fields};
 use crate::error::FormatError;
+use crate::ids::Txg;
 
 /// A record as far as it can be read without the dataset's key: of an encrypted one the common part and block pointers are in clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawRecord<'a> {
     number: u64,
+    /// The txg that makes the operation permanent.
+    pub txg: Txg,
     /// Sequence number within the objset's log.
     pub sequence: u64,
     bytes: &'a [u8],
@@ -31,7 +34,8 @@ impl<'a> RawRecord<'a> {
             .filter(|len| *len >= LogRecord::HEADER_SIZE)
             .and_then(|len| bytes.get(..len))
             .ok_or_else(|| FormatError::invalid(STRUCTURE, 8, "length", length, "32 up to the block's used part"))?;
-        Ok(Self { number: header.u64(0)? & !IGNORE_CASE, sequence: header.u64(24)?, bytes, endian })
+        let (number, txg) = (header.u64(0)? & !IGNORE_CASE, Txg(header.u64(16)?));
+        Ok(Self { number, txg, sequence: header.u64(24)?, bytes, endian })
     }
 
     /// Bytes of it.
@@ -71,7 +75,7 @@ impl<'a> RawRecord<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::{ObjectId, Txg};
+    use crate::ids::ObjectId;
     use crate::zil::{CloneRange, Tx, Write};
 
     /// A whole record and the raw one agree on what both have.

@@ -129,7 +129,7 @@ impl Syncer {
                 return Ok(false);
             }
             let cloned = record.cloned_blocks().map_err(|error| self.fail(error))?;
-            if !self.claim_clones(txg, &cloned).await? {
+            if !self.claim_clones(txg, record.txg, &cloned).await? {
                 return Ok(false);
             }
             reached.last_record = record.sequence;
@@ -141,9 +141,12 @@ impl Syncer {
     /// Takes a reference to each block of a cloned range, so that it stays until the record is replayed; false, and none is taken, where one is
     /// not of a txg on disk.
     ///
+    /// A record of a txg that is on disk is not replayed, and what it cloned may be free again. It gets its references all the same, since all
+    /// of the log's are given up with it.
+    ///
     /// # Errors
     /// One is of no file or volume, or where nothing is allocated: then the pool is damaged, and nothing of it has been written yet.
-    async fn claim_clones(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<bool, SpaError> {
+    async fn claim_clones(&mut self, txg: Txg, made: Txg, blocks: &[Blkptr]) -> Result<bool, SpaError> {
         let stored = blocks.iter().filter(|block| !block.is_hole() && !block.is_embedded());
         if stored.clone().any(|block| block.physical_birth() >= txg) {
             return Ok(false);
@@ -152,7 +155,10 @@ impl Syncer {
             if !is_data(block) {
                 return Err(self.fail("an intent log has cloned a block of metadata"));
             }
-            for dva in block.dvas() {
+            if made < txg {
+                continue;
+            }
+            for dva in self.places_of(block).await? {
                 self.check_taken(txg, dva).await?;
             }
         }

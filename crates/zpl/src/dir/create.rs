@@ -12,7 +12,7 @@ use cenote_format::zil::{Create, CreateKind, FuidDomains, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::BoxFuture;
 
-use super::entry::{check_name, entry_value};
+use super::entry::{check_name_in, entry_value};
 use crate::filesystem::FileSystem;
 use crate::node::Node;
 use crate::posix_acl;
@@ -109,7 +109,6 @@ impl FileSystem {
         origin: Option<Origin>,
     ) -> BoxFuture<'a, Result<(Arc<Node>, Txg), ZplError>> {
         Box::pin(async move {
-            check_name(name)?;
             let kind = FileKind::of_mode(u64::from(new.mode)).ok_or(ZplError::Invalid("a mode that names no kind"))?;
             if (kind == FileKind::Symlink) != new.target.is_some() {
                 return Err(ZplError::Invalid("symbolic links have a target, and nothing else has"));
@@ -118,6 +117,7 @@ impl FileSystem {
                 return Err(ZplError::NameTooLong);
             }
             let parent = self.node(parent).await?;
+            check_name_in(&parent, name)?;
             let _parent = parent.in_use()?.lock.write().await;
             self.check_parent(&parent)?;
             let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
@@ -252,7 +252,8 @@ impl FileSystem {
         }
         let mut flags = above.flags() & ZnodeFlags::XATTR;
         let mut project = 0;
-        if above.flags().contains(ZnodeFlags::PROJECT_INHERIT) {
+        // Of links, devices and pipes nobody counts projects.
+        if above.flags().contains(ZnodeFlags::PROJECT_INHERIT) && matches!(kind, FileKind::File | FileKind::Directory) {
             project = above.u64(ZplAttribute::Projid);
             if is_dir {
                 flags |= ZnodeFlags::PROJECT_INHERIT;

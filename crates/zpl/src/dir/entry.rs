@@ -2,8 +2,10 @@
 
 use cenote_format::ids::ObjectId;
 use cenote_format::zap::ZapValue;
+use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::DirEntry;
 
+use crate::node::Node;
 use crate::{ZplError, names};
 
 /// # Errors
@@ -13,6 +15,14 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ZplError> {
         return Err(ZplError::NameTooLong);
     }
     if names::is_valid(name) { Ok(()) } else { Err(ZplError::Invalid("such a name")) }
+}
+
+/// As [`check_name`], in this directory: no path leads through a hidden one, so a slash is a letter there.
+pub(crate) fn check_name_in(directory: &Node, name: &[u8]) -> Result<(), ZplError> {
+    if directory.with(|record| record.flags().contains(ZnodeFlags::XATTR)) && names::is_valid_xattr(name) {
+        return Ok(());
+    }
+    check_name(name)
 }
 
 /// What an entry's value says.

@@ -54,7 +54,11 @@ impl Replay {
             let ClonedPart { offset_bytes, length_bytes, pointer } = part;
             let reach = Reach::To(offset_bytes + length_bytes);
             if pointer.is_hole() {
-                file.write_reaching(offset_bytes, &vec![0; length_bytes as usize], reach).await?;
+                let end = offset_bytes + length_bytes;
+                file.allocate(Allocation::Punch, offset_bytes..end).await?;
+                if end > file.size_bytes() {
+                    file.truncate(end).await?;
+                }
                 continue;
             }
             let context = objset.context(range.object, 0, BlockId(offset_bytes / range.block_bytes));

@@ -171,25 +171,34 @@ impl FileSystem {
         })
     }
 
-    /// Gives a stored attribute a value again, or takes it away where the value is empty, as the intent log says: nobody is asked whether
-    /// it may be. The mode that comes with an access control list has a record of its own in logs of ours, and none in those of OpenZFS.
+    /// Gives a stored attribute a value again among the packed ones, or takes it away there where the value is empty, as the intent log says:
+    /// nobody is asked whether it may be. A hidden directory has records of its own. The mode that comes with an access control list has a record of its own in logs of ours, and none in those of OpenZFS.
     pub(crate) async fn replay_xattr(&self, id: ObjectId, stored: &[u8], value: &[u8]) -> Result<(), ZplError> {
         let node = self.node(id).await?;
         let _lock = node.in_use()?.lock.write().await;
         node.check_there()?;
         let name = linux_name(stored);
         let value = (!value.is_empty()).then(|| value.to_vec());
-        if value.is_none() && self.stored_xattr(&node, &name).await?.is_none() {
-            return Ok(());
-        }
         let mut record = node.record();
+        let mut pairs = unpack(node.id, &record)?;
+        pairs.retain(|(stored, _)| linux_name(stored) != name);
+        if let Some(value) = &value {
+            pairs.push((name.to_vec(), value.clone()));
+        }
+        if pack(&pairs).len() > PACKED_MAX_BYTES {
+            return Err(ZplError::NoSpace);
+        }
+        put_pairs(&mut record, &pairs)?;
         if name == posix_acl::ACCESS
             && let Some((bits, _)) = value.as_deref().and_then(|list| posix_acl::to_mode(list).ok())
         {
             let mode = record.u64(ZplAttribute::Mode) as u32 & !0o777 | bits;
             put_mode(&mut record, mode, node.is_directory())?;
         }
-        self.put_xattr(&node, record, &name, value).await
+        changed(&mut record, self.now())?;
+        let plan = self.plan(&node, record).await?;
+        let tx = self.begin(Cost::default().with_repack()).await?;
+        node.store(tx.txg(), plan)
     }
 
     async fn put_xattr(
