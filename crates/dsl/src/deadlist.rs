@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{Object, SpaceDelta, Zap};
+use cenote_dmu::{Object, ObjectSpec, SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DeadlistPhys;
@@ -115,10 +115,10 @@ impl Dsl {
         let names: Vec<String> = lists.iter().map(|(first, _)| int_key_name(first.0)).collect();
         let entries: Vec<(&str, ZapValue)> =
             names.iter().zip(lists).map(|(name, (_, list))| (name.as_str(), ZapValue::from_u64(list.0))).collect();
-        let object = Zap::create_object(self.mos(), txg, DmuType::DEADLIST, &entries).await?;
         let phys = DeadlistPhys { used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
-        object.set_bonus_kind(txg, DmuType::DEADLIST_HDR, &phys.emit(ORDER))?;
-        Ok(object.id())
+        // With its bonus from the first: of a dataset with over 2047 snapshots the table has several blocks at once.
+        let spec = ObjectSpec::new(DmuType::DEADLIST, 512).with_bonus(DmuType::DEADLIST_HDR, phys.emit(ORDER).to_vec());
+        Ok(Zap::create_object_as(self.mos(), txg, &spec, &entries).await?.id())
     }
 
     /// Makes a deadlist with the entries of another that begin before a txg, all empty, and those of `also`.

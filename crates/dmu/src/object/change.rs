@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dnode::{DnodeFlags, DnodePhys, MAX_BLKPTRS, bonus_capacity_bytes};
+use cenote_format::dnode::{DnodeFlags, DnodePhys, bonus_capacity_bytes};
 use cenote_format::ids::{BlockId, Txg};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
@@ -107,24 +107,6 @@ impl Object {
         if (head.checksum, head.compress) != (checksum, compress) {
             self.change_head(txg, |head| (head.checksum, head.compress) = (checksum, compress));
         }
-    }
-
-    /// Gives an object that has no data on disk yet a bonus of another kind.
-    ///
-    /// # Errors
-    /// It does not fit, or the object is on disk.
-    pub fn set_bonus_kind(&self, txg: Txg, kind: DmuType, bonus: &[u8]) -> Result<(), DmuError> {
-        let head = self.phys();
-        let left = bonus_capacity_bytes(head.slots()).checked_sub(bonus.len());
-        let left = left.ok_or_else(|| self.error(DmuErrorKind::NoRoom(bonus.len())))?;
-        if self.synced().is_some() || head.max_block_id > 0 {
-            return Err(self.error(DmuErrorKind::WrongType("its bonus has its kind for good".into())));
-        }
-        let count = if kind == DmuType::SA { 1 } else { (1 + left / Blkptr::SIZE).min(MAX_BLKPTRS) };
-        self.change_head(txg, |head| {
-            (head.bonus_type, head.bonus, head.blkptr_count) = (kind, bonus.into(), count as u8);
-        });
-        Ok(())
     }
 
     /// Has its tree be no less high than this, and its last block have this number, also where there is no such block: as a raw stream says.

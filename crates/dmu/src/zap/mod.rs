@@ -410,7 +410,20 @@ impl Zap {
         kind: DmuType,
         entries: &[(&str, ZapValue)],
     ) -> Result<Object, DmuError> {
-        let object = objset.create_object(txg, &ObjectSpec::new(kind, 512))?;
+        Self::create_object_as(objset, txg, &ObjectSpec::new(kind, 512), entries).await
+    }
+
+    /// As [`Zap::create_object`], of an object that has a bonus, say. Its first block is as large as the specification has it.
+    ///
+    /// # Errors
+    /// An entry cannot be one.
+    pub async fn create_object_as(
+        objset: &Objset,
+        txg: Txg,
+        spec: &ObjectSpec,
+        entries: &[(&str, ZapValue)],
+    ) -> Result<Object, DmuError> {
+        let object = objset.create_object(txg, spec)?;
         let mut zap = Self::create(object.clone())?;
         for (name, value) in entries {
             zap.insert(name.as_bytes(), value).await?;

@@ -621,3 +621,28 @@ fn a_snapshot_that_somebody_reads_is_not_destroyed() {
         goes_on(&handle, pool, &paths, "snapshots that were read").await;
     });
 }
+
+/// The table of a deadlist has an entry for each earlier snapshot. The 2047th made it a fat ZAP before its object had its bonus, which ended the
+/// pool.
+#[test]
+fn a_dataset_has_more_snapshots_than_a_micro_zap_has_entries() {
+    const COUNT: usize = 2055;
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 9)).await;
+        pool.create_dataset("written/a", ObjsetType::Zfs).await.unwrap();
+        for number in 0..COUNT {
+            take_snapshots(&pool, &[format!("written/a@{number}")], &[]).await.unwrap();
+        }
+        let range: Vec<String> = (10..COUNT - 3).map(|number| format!("written/a@{number}")).collect();
+        destroy_snapshots(&pool, range, false).await.unwrap();
+        while pool.peek(|syncer| syncer.has_work()).await.unwrap() {
+            pool.sync().await.unwrap();
+        }
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "after many snapshots");
+    });
+}
