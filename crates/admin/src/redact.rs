@@ -56,7 +56,7 @@ pub enum RedactError {
     /// One of the snapshots lacks blocks itself.
     #[error("attempted to redact redacted dataset or with respect to redacted dataset")]
     Redacted,
-    /// Blocks of this dataset cannot be read.
+    /// The key of this encrypted snapshot is not loaded, so its blocks cannot be read.
     #[error("cannot redact '{0}': its key is not loaded")]
     KeyNotLoaded(String),
     /// The pool has no such bookmarks.
@@ -173,7 +173,7 @@ impl Begin {
             if dsl.redaction_snapshots(dataset).await.map_err(failed)?.is_some() {
                 return Err(RedactError::Redacted);
             }
-            // Else the walk would fail with the bookmark made.
+            // Without the key the walk fails, after the bookmark has been created. So the check comes first.
             if dsl.encryption(&dataset.dir).await.map_err(failed)?.is_some_and(|encryption| !encryption.is_loaded) {
                 return Err(RedactError::KeyNotLoaded(dataset.name()));
             }

@@ -122,7 +122,7 @@ impl Snapshot {
         self.pool.dataset(name).await
     }
 
-    /// Has its dataset be as it was. Snapshots and bookmarks that are newer stand in the way.
+    /// Rolls its dataset back to this snapshot. Newer snapshots and bookmarks stand in the way.
     ///
     /// # Errors
     /// [`Busy`](crate::ErrorKind::Busy): the dataset is open, or there is something newer.

@@ -1,11 +1,11 @@
-//! A dataset that its users in this process wait for, while it becomes another state of itself.
+//! A dataset that is suspended for a rollback: its users in this process wait until it goes on.
 
 use anyhow::Result;
 use cenote_fuse::Still;
 use cenote_server::{ServedPool, StillVolume};
 use cenote_spa::Pool;
 
-/// A dataset that stands still, where somebody uses it. Dropped, it goes on.
+/// A suspended dataset: its mounts and its volume, as far as somebody uses them. Dropping this resumes them.
 #[derive(Default)]
 pub(crate) struct Standstill {
     mounts: Vec<Still>,
@@ -13,18 +13,18 @@ pub(crate) struct Standstill {
 }
 
 impl Standstill {
-    /// Of a pool of this process.
+    /// Suspends a dataset of a pool that this process serves.
     pub(crate) async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
         let volume = of.volumes.lock().await.stand_still(&of.volumes, dataset).await?;
         Ok(Self { mounts: of.mounts.stand_still(dataset).await, volume })
     }
 
-    /// Finds out what mounts have to have forgotten once the dataset is as a snapshot of it.
+    /// Compares the dataset with the snapshot, to find out what the kernel must forget after the rollback.
     pub(crate) async fn note_changes(&mut self, pool: &Pool, dataset: &str, snapshot: &str) -> Result<()> {
         if self.mounts.is_empty() {
             return Ok(());
         }
-        // As it is on disk is as it is: nobody changes it.
+        // The comparison reads the state on disk. Nobody changes the dataset now, so after a sync that is its current state.
         pool.sync().await?;
         let dsl = pool.dsl()?;
         let (head, snapshot) = (dsl.dataset(dataset).await?, dsl.dataset(snapshot).await?);
@@ -34,7 +34,7 @@ impl Standstill {
         Ok(())
     }
 
-    /// Goes on, with what the dataset is now.
+    /// Resumes the mounts and the volume, with the state that the dataset has now.
     pub(crate) async fn go_on(self) -> Result<()> {
         let mut result = Ok(());
         if let Some(volume) = self.volume {

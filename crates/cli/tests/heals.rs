@@ -1,5 +1,5 @@
-//! Goal: `zfs receive -c` heals what is damaged in a snapshot with a stream of it, and changes nothing else. Method: pools made here, blocks of
-//! which are overwritten in the image, streams that were made before; `verify` and OpenZFS's `zdb` look at all blocks afterwards.
+//! Goal: `zfs receive -c` heals the damaged blocks of a snapshot from a stream of it, and changes nothing else. Method: each test makes a
+//! pool, sends streams, and overwrites blocks in the image; `verify` and OpenZFS's `zdb` check all blocks afterwards.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -22,14 +22,14 @@ fn fed(images: &Images, words: &[&str], stream: &[u8]) -> Output {
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let stream = stream.to_vec();
-    // It may end before it has read all.
+    // The command may exit before it has read the whole stream.
     let feeder = std::thread::spawn(move || drop(stdin.write_all(&stream)));
     let output = child.wait_with_output().unwrap();
     feeder.join().unwrap();
     output
 }
 
-/// What a command says, on either way.
+/// All that a command has printed, on both outputs.
 fn said(output: &Output) -> String {
     String::from_utf8([&output.stdout[..], &output.stderr].concat()).unwrap()
 }
@@ -51,7 +51,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The places of a file's blocks on the pool's only device, with their sizes.
+/// The offsets and sizes of a file's blocks on the pool's only device.
 fn places(images: &Images, snapshot: &str, file: &str) -> Vec<(u64, u64)> {
     let mut command = images.bare();
     command.args(["inspect", "object", "-f", "-v", "-d"]).arg(&images.dir).args([snapshot, file]);
@@ -83,7 +83,7 @@ fn is_whole(images: &Images) -> bool {
     status.success()
 }
 
-/// A pool with two snapshots, of which the second has one file more and another one changed.
+/// A pool with two snapshots. The second has one more file.
 fn made(compression: &str) -> Images {
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "-o", &format!("compression={compression}"), "-o", "recordsize=16k", "mine/a"]);
@@ -109,7 +109,7 @@ fn damaged_blocks_are_healed_whatever_their_compression() {
     for compression in ["off", "lz4", "zstd-7", "gzip-4"] {
         let images = made(compression);
         let whole = fs::read(&images.files[0]).unwrap();
-        // Which form heals: what was stored, and, by this program's own encoders, what is packed anew.
+        // A compressed stream has the stored bytes. From an uncompressed one our encoders make the same bytes again, since they wrote them.
         for words in [&["-c", "mine/a@1"][..], &["mine/a@1"]] {
             let stream = sent(&images, words);
             let files = ["/one/noise", "/one/text", "/one/words"];
@@ -143,14 +143,14 @@ fn an_increment_heals_what_it_has_and_what_is_left_is_told() {
     let told = said(&output);
     assert!(told.contains("receiving corrective incremental stream of mine/a@2 into mine/a@2"), "{told}");
     assert!(told.contains("healed 2 of 2 damaged blocks"), "{told}");
-    // Blocks that are good are not written; with nothing to heal nothing is.
+    // The increment does not have the damaged block of the older file; the full stream has it. A third receive finds no damage.
     assert!(!is_whole(&images));
     let output = fed(&images, &["-c", "-v", "mine/a@2"], &full);
     assert!(said(&output).contains("healed 1 of 1 damaged blocks"), "{}", said(&output));
     images.assert_whole();
     let output = fed(&images, &["-c", "-v", "mine/a@2"], &full);
     assert!(said(&output).contains("healed 0 of 0 damaged blocks"), "{}", said(&output));
-    // A stream that has the file otherwise does not touch the block, and says so.
+    // A stream of another pool's snapshot is refused.
     let other = made("gzip-4");
     damage(&other, &places(&other, "mine/a@1", "/one/words")[..1]);
     let output = fed(&other, &["-c", "mine/a@1"], &sent(&images, &["-c", "mine/a@1"]));
@@ -175,7 +175,7 @@ fn what_cannot_heal_is_refused() {
     }
     let package = sent(&images, &["-R", "mine/a@1"]);
     assert!(said(&fed(&images, &["-c", "mine/a@1"], &package)).contains("not supported yet: healing from packages"));
-    // A stream that ends too soon has healed what came.
+    // A truncated stream is an error, but the blocks that it brought are healed.
     let place = places(&images, "mine/a@1", "/one/noise")[0];
     damage(&images, &[place]);
     let output = fed(&images, &["-c", "mine/a@1"], &stream[..stream.len() - 312]);

@@ -1,6 +1,6 @@
-//! Goal: `zfs rollback` of a file system that is mounted, and of a volume that clients have, is OpenZFS's: users wait for a moment and
-//! go on in what was; what the kernel keeps of what is no more is forgotten; what is asked of files that are no more fails. Method:
-//! `cenote mount --rw` and `cenote serve --rw` on pools made here, system calls, a client of NBD; `zdb` looks at the pool.
+//! Goal: `zfs rollback` works on a mounted file system and on a volume that has clients, as in OpenZFS. Users wait for a moment and then see
+//! the snapshot's state, the kernel drops what it had cached of newer states, and operations on files that the snapshot lacks fail. Method:
+//! `cenote mount --rw` and `cenote serve --rw` on pools made here, system calls, an NBD client; `zdb` checks the pool.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -48,12 +48,12 @@ fn seen(at: &Path) -> BTreeMap<PathBuf, (u32, u64, u64, Vec<u8>)> {
     found
 }
 
-/// A directory as somebody has it who works in it.
+/// A descriptor of a directory, as a current directory is one.
 fn directory(at: &Path) -> rustix::fd::OwnedFd {
     rustix::fs::openat(CWD, at, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
-/// The dataset is the mounted one, or nested in it.
+/// Rolls back `mine/a`, which is mounted itself or is nested at `below` in the mounted dataset.
 fn goes_back(mount: &str, below: &str) {
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "mine/a"]);
@@ -69,7 +69,7 @@ fn goes_back(mount: &str, below: &str) {
     images.run("zfs", &["snapshot", "mine/a@1"]);
     let before = seen(&at(""));
 
-    // All is read, so that the kernel keeps it, and changed.
+    // The kernel has cached everything by now. Then everything changes.
     let same = OpenOptions::new().read(true).write(true).open(at("same")).unwrap();
     same.write_all_at(b"something else", 0).unwrap();
     fs::write(at("same"), b"short").unwrap();
@@ -93,7 +93,7 @@ fn goes_back(mount: &str, below: &str) {
     let (new_directory, kept) = (directory(&at("new/below")), directory(&at("kept")));
     let after = seen(&at(""));
     assert_ne!(before, after);
-    // What is on disk by a log alone goes too.
+    // A write that only the intent log has is rolled back too.
     same.write_all_at(b"logged", 0).unwrap();
     same.sync_all().unwrap();
 
@@ -102,7 +102,7 @@ fn goes_back(mount: &str, below: &str) {
     let mut byte = [0; 4];
     same.read_exact_at(&mut byte, 0).unwrap();
     assert_eq!(&byte, b"same");
-    // Those that had lost their names are the same files.
+    // Open files that had been removed have their names again.
     for open in [&unlinked, &removed] {
         open.read_exact_at(&mut byte, 0).unwrap();
         assert!(open.metadata().unwrap().nlink() == 1);
@@ -110,7 +110,7 @@ fn goes_back(mount: &str, below: &str) {
     unlinked.write_all_at(b"BACK", 0).unwrap();
     assert!(fs::read(at("unlinked")).unwrap().starts_with(b"BACKnked as it was"));
     assert!(rustix::fs::statat(&kept, "file", AtFlags::empty()).is_ok());
-    // Others are no more.
+    // Files that are newer than the snapshot are gone.
     for (open, path) in &news {
         let failed = errno(open.read_exact_at(&mut byte, 0)).unwrap();
         assert!([Errno::STALE, Errno::IO].contains(&failed), "{failed}");
@@ -119,7 +119,7 @@ fn goes_back(mount: &str, below: &str) {
         assert_eq!(errno(fs::metadata(path)), Some(Errno::NOENT));
     }
     assert!(rustix::fs::statat(&new_directory, "x", AtFlags::empty()).is_err());
-    // Their numbers are given to other files, which those who have them open do not see.
+    // New files get their object numbers. The old descriptors must not reach the new files.
     fs::create_dir(at("new")).unwrap();
     for (open, path) in &news {
         fs::write(path, b"newer").unwrap();
@@ -135,7 +135,7 @@ fn goes_back(mount: &str, below: &str) {
     }
     fs::remove_dir(at("new")).unwrap();
 
-    // A second time, with newer snapshots, and one that is refused.
+    // A second rollback: refused while a newer snapshot exists, then with `-r`.
     same.write_all_at(b"later", 0).unwrap();
     images.run("zfs", &["snapshot", "mine/a@2"]);
     let refused = images.refused("zfs", &["rollback", "mine/a@1"]);

@@ -1,6 +1,5 @@
-//! Goal: snapshots are taken, destroyed and renamed by making, removing and renaming directories in a mount's `.zfs/snapshot`, as OpenZFS
-//! does it, where the tunable `zfs_admin_snapshot` says so; what it refuses is refused with its errno. Method: `cenote mount --rw` on pools
-//! made here, and system calls.
+//! Goal: with the tunable `zfs_admin_snapshot`, `mkdir`, `rmdir` and `rename` in a mount's `.zfs/snapshot` take, destroy and rename snapshots,
+//! as in OpenZFS; what OpenZFS refuses is refused with the same errno. Method: `cenote mount --rw` on pools made here, and system calls.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -65,7 +64,7 @@ fn directories_made_removed_and_renamed_are_snapshots() {
     assert_eq!(names(&at("")), ["1", "2", "with space"]);
     assert_eq!(snapshots(&images), "mine/a/b@1, mine/a@1, mine/a@2, mine/a@with space");
 
-    // Names that are taken, too long, or none.
+    // Names that exist, are too long, or are invalid.
     assert_eq!(errno(fs::create_dir(at("1"))), Some(Errno::EXIST));
     assert_eq!(errno(fs::create_dir(at(&"n".repeat(255)))), Some(Errno::NAMETOOLONG));
     for name in ["a@b", "a#b", "a%b", "ä"] {
@@ -73,7 +72,7 @@ fn directories_made_removed_and_renamed_are_snapshots() {
         assert_eq!(errno(fs::rename(at("1"), at(name))), Some(Errno::ILSEQ), "{name}");
     }
     assert_eq!(errno(fs::rename(at("1"), at(&"n".repeat(255)))), Some(Errno::NAMETOOLONG));
-    // What is no directory cannot be there, and nothing leaves or comes in.
+    // The directory takes no files and links, and nothing is renamed into or out of it.
     assert_eq!(errno(File::create(at("file"))), Some(Errno::PERM));
     assert_eq!(errno(std::os::unix::fs::symlink("x", at("link"))), Some(Errno::PERM));
     fs::create_dir(mounted.path("dir")).unwrap();
@@ -87,7 +86,7 @@ fn directories_made_removed_and_renamed_are_snapshots() {
         assert_eq!(errno(missing), Some(Errno::NOENT));
     }
 
-    // One is renamed while a file of it is open, and is found by its new name alone; a command finds it too.
+    // A snapshot with an open file can be renamed. Only the new name is found then, by commands too.
     let open = File::open(at("1/file")).unwrap();
     assert_eq!(errno(fs::rename(at("1"), at("2"))), Some(Errno::EXIST));
     fs::rename(at("1"), at("first")).unwrap();
@@ -95,14 +94,14 @@ fn directories_made_removed_and_renamed_are_snapshots() {
     assert_eq!(errno(fs::metadata(at("1"))), Some(Errno::NOENT));
     assert_eq!(fs::read(at("first/file")).unwrap(), b"one");
     assert_eq!(names(&at("")), ["2", "first", "third"]);
-    // It is in use by that file.
+    // The open file keeps it from being destroyed.
     assert_eq!(errno(fs::remove_dir(at("first"))), Some(Errno::BUSY));
     assert_eq!(std::io::read_to_string(&open).unwrap(), "one");
     drop(open);
     images.run("zfs", &["rename", "mine/a@first", "mine/a@1"]);
     assert_eq!(fs::read(at("1/file")).unwrap(), b"one");
 
-    // Holds and clones keep one.
+    // So do holds and clones.
     images.run("zfs", &["hold", "keep", "mine/a@2"]);
     images.run("zfs", &["clone", "mine/a@third", "mine/clone"]);
     for kept in ["2", "third"] {
@@ -111,7 +110,7 @@ fn directories_made_removed_and_renamed_are_snapshots() {
     assert_eq!(fs::read(at("2/file")).unwrap(), b"two");
     images.run("zfs", &["release", "keep", "mine/a@2"]);
     images.run("zfs", &["destroy", "mine/clone"]);
-    // What the kernel remembers of it is no use.
+    // Names that the kernel merely remembers do not keep a snapshot.
     for gone in ["2", "third", "1"] {
         fs::remove_dir(at(gone)).unwrap();
         assert_eq!(errno(fs::metadata(at(gone))), Some(Errno::NOENT));
@@ -138,7 +137,7 @@ fn a_directory_of_a_snapshot_that_was_removed_is_stale() {
     fs::remove_dir(&at).unwrap();
     let below = |name: &str| rustix::fs::statat(&directory, name, rustix::fs::AtFlags::empty()).map(drop);
     assert_eq!(below("below"), Err(Errno::STALE));
-    // Another of the same name is another one.
+    // A new snapshot of the same name does not revive the old descriptor.
     fs::create_dir(&at).unwrap();
     assert_eq!(below("below"), Err(Errno::STALE));
     assert_eq!(names(&at.join("dir")), ["below"]);
@@ -147,7 +146,7 @@ fn a_directory_of_a_snapshot_that_was_removed_is_stale() {
     images.assert_whole();
 }
 
-/// Makes a directory, as another user.
+/// Runs `mkdir` as another user; the errno that it failed with.
 fn made_by_stranger(at: &Path) -> Option<i32> {
     let status = Command::new("mkdir").arg(at).uid(65534).gid(65534).env("LC_ALL", "C").output().unwrap();
     let said = String::from_utf8_lossy(&status.stderr).into_owned();

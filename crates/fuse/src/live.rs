@@ -34,9 +34,9 @@ const ZERO_RANGE: i32 = 0x10;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFile {
     pub(crate) object: ObjectId,
-    /// Tells it from others that have the number at other times.
+    /// Distinguishes the file from others that have had the same object number.
     pub(crate) generation: u64,
-    /// How often it is open.
+    /// The number of opens that are still to be released.
     pub(crate) count: u64,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Live {
     log: Arc<Log>,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<File>, u64)>>,
-    /// Files that programs have open and that are no more: how often each is still to be released.
+    /// Files that programs have open and that a rollback has removed: the opens of each that are still to be released.
     orphans: Mutex<BTreeMap<ObjectId, u64>>,
     /// Frees files without a name and without a user, in the background.
     reaper: Mutex<Option<Join<()>>>,
@@ -82,7 +82,8 @@ async fn reap(filesystem: FileSystem, report: Report) {
 
 impl Live {
     /// Opens the file system of a dataset of a pool in use. Files that its last user left in the delete queue are freed meanwhile, unless
-    /// its properties forbid changes. `files`: those that programs have open since before; those that are the same are open again.
+    /// its properties forbid changes. `files`: what
+    /// programs had open before a rollback; files that are still the same are opened again.
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet.
@@ -184,13 +185,13 @@ impl Live {
         open.entry(id).or_insert_with(|| (Arc::new(file), 0)).1 += 1;
     }
 
-    /// The files that are open.
+    /// All files that programs have open, orphans included.
     pub(crate) async fn open_files(&self) -> Vec<OpenFile> {
         let open: Vec<(ObjectId, u64)> =
             self.open.lock().iter().map(|(object, (_, count))| (*object, *count)).collect();
         let mut files = Vec::new();
         for (object, count) in open {
-            // One that cannot be read is none that is there again.
+            // A file that cannot be read counts as gone: generation 0 matches no file.
             let generation = self.filesystem.attributes(object).await.map_or(0, |found| found.generation);
             files.push(OpenFile { object, generation, count });
         }
@@ -199,7 +200,7 @@ impl Live {
         files
     }
 
-    /// Opens a file again that is the same as before; else it is an orphan.
+    /// Opens a file again if the object is still the same file; otherwise notes it as an orphan.
     async fn open_again(&self, file: &OpenFile) {
         let is_same = |found: Attributes| found.generation == file.generation && file.generation != 0;
         if self.filesystem.attributes(file.object).await.is_ok_and(is_same)

@@ -1,7 +1,7 @@
 //! Slots: which datasets and snapshots of a mount have numbers, and which of them are open.
 //!
-//! The mounted dataset has slot 0, for as long as the mount lives; it is always open, and not looked up here. One that is nested in it
-//! has a slot from the moment it is placed. A snapshot gets one when something in it is first looked up. Both keep it as long as the
+//! The mounted dataset has slot 0, for as long as the mount lives; it is open except while it is suspended, and not looked up here. One that
+//! is nested in it has a slot from the moment it is placed. A snapshot gets one when something in it is first looked up. Both keep it as long as the
 //! kernel remembers any of their files: each entry handed out is counted, each forget counted off. When all slots are taken, one that
 //! nobody remembers is given away, of a snapshot or of a dataset that is not placed any more; if there is none, the look-up fails with
 //! `ENFILE`.
@@ -49,7 +49,7 @@ pub(crate) struct Slot {
     /// Files of a snapshot that programs have open.
     open_files: AtomicU64,
     opened: RwLock<Option<Arc<Zfsvfs>>>,
-    /// Its file system stands still, and requests wait.
+    /// Its file system is suspended for a rollback, and requests wait.
     is_still: AtomicBool,
     went_on: Notify,
     /// Keeps a snapshot of a pool in use from being destroyed: the client may read any file that it remembers without asking again.
@@ -123,14 +123,13 @@ impl Slot {
         *self.hold.lock() = None;
     }
 
-    /// Closes a snapshot that is about to be destroyed, whatever the client remembers of it: requests for what is in it fail from now on,
-    /// unless [`Self::stays`] says otherwise. False where a program has a file of it open, or a request is on its way; then all is as
-    /// before.
+    /// Closes a snapshot that is about to be destroyed, even if the client remembers files of it. Requests for files of the snapshot fail from
+    /// now on, until [`Self::stays`]. False if a program has a file of it open, or a request is being served; then nothing has changed.
     pub(crate) async fn leave(&self) -> bool {
         let _opening = self.opening.lock().await;
         self.is_gone.store(true, Ordering::Relaxed);
         let mut opened = self.opened.write();
-        // A request that opens a file has the file system until it has counted that.
+        // A request that opens a file keeps its reference to the file system until the file is counted as open.
         let left = match opened.take().map(Arc::try_unwrap) {
             Some(Err(shared)) => {
                 *opened = Some(shared);
@@ -150,7 +149,7 @@ impl Slot {
         left
     }
 
-    /// A snapshot that was left is there still.
+    /// Undoes [`Self::leave`]: the snapshot was not destroyed.
     pub(crate) fn stays(&self) {
         self.is_gone.store(false, Ordering::Relaxed);
     }
@@ -203,12 +202,13 @@ impl Slot {
         self.opened.read().clone()
     }
 
-    /// The file system is open now.
+    /// Enters the file system that was opened.
     pub(crate) fn set_opened(&self, zfsvfs: Arc<Zfsvfs>) {
         *self.opened.write() = Some(zfsvfs);
     }
 
-    /// Its file system stands still from now on: it is taken out, if it is open, and nobody opens it before [`Self::go_on`].
+    /// Suspends the file system: takes it out of the slot, if it is open. Nobody opens it before [`Self::go_on`]. If it is suspended already,
+    /// this waits until it goes on first.
     pub(crate) async fn stand_still(&self) -> Option<Arc<Zfsvfs>> {
         loop {
             let went_on = self.went_on.wait();
@@ -222,14 +222,14 @@ impl Slot {
         }
     }
 
-    /// Requests go on with this file system; with none, one that is nested is opened for the next request.
+    /// Resumes requests, with this file system. With `None` the next request opens it, if the dataset is nested.
     pub(crate) fn go_on(&self, opened: Option<Arc<Zfsvfs>>) {
         *self.opened.write() = opened;
         self.is_still.store(false, Ordering::SeqCst);
         self.went_on.all();
     }
 
-    /// Waits until its file system does not stand still. It comes back, if it is open.
+    /// Waits while the file system is suspended, then returns it, if it is open.
     pub(crate) async fn moving(&self) -> Option<Arc<Zfsvfs>> {
         loop {
             let went_on = self.went_on.wait();

@@ -127,8 +127,8 @@ impl Source {
         properties.files.access_times = self.access_times.unwrap_or(properties.files.access_times);
     }
 
-    /// Opens the mounted dataset: of a pool in use to be changed, or not at all. `files`: those that programs have open, and are open again
-    /// where they are the same.
+    /// Opens the mounted dataset: of a pool in use to be changed, or not at all. `files`: what programs have open; files that are still the
+    /// same are opened again.
     ///
     /// # Errors
     /// It cannot be opened so.
@@ -151,7 +151,7 @@ impl Source {
         }
     }
 
-    /// Opens a dataset that is nested in the mounted one, or a snapshot, with files as [`Self::open_top`].
+    /// Opens a dataset that is nested in the mounted one, or a snapshot. `files` as in [`Self::open_top`].
     ///
     /// # Errors
     /// It cannot be opened.
@@ -174,7 +174,7 @@ impl Source {
         Ok(opened)
     }
 
-    /// The files of a dataset as it is on disk, to be read by ourselves.
+    /// Opens the on-disk state of a dataset for reading, for our own use.
     ///
     /// # Errors
     /// It cannot be read.

@@ -44,7 +44,7 @@ pub enum OpenError {
     /// Its property `readonly` is on.
     #[error("cannot mount '{0}' with --rw: its property readonly is on ('cenote zfs set readonly=off {0}')")]
     ReadOnly(String),
-    /// It stood still, and could not be opened again.
+    /// It was suspended for a rollback, and could not be opened again.
     #[error("'{0}' could not be opened again and serves nothing: unmount it and mount it again")]
     Lost(String),
     /// Another mount has it.

@@ -47,7 +47,7 @@ fn a_directory_that_lost_its_name_is_there_for_those_who_use_it() {
     });
 }
 
-/// A call of `open` with `O_CREAT` failed with `ENOENT` where another file of that name was removed, or replaced, meanwhile.
+/// `open` with `O_CREAT` failed with `ENOENT` when the file of that name was removed or replaced between the kernel's look-up and its open.
 #[test]
 fn what_was_removed_before_it_is_opened_is_stale_and_not_absent() {
     served(async |_, server| {
@@ -55,7 +55,7 @@ fn what_was_removed_before_it_is_opened_is_stale_and_not_absent() {
         let new = NewFile { mode: 0o100_644, umask: 0, caller, device: (0, 0), target: None };
         let made = server.create(NodeId::ROOT, b"file", &new, false).await.unwrap();
         server.remove(NodeId::ROOT, b"file", false, caller).await.unwrap();
-        // The kernel knows its number still, and asks by that.
+        // The kernel still knows the node's number, and sends requests for it.
         assert_eq!(server.open(made.node, true).await.map(drop).unwrap_err(), Errno::STALE);
         assert_eq!(server.getattr(made.node).await.map(drop).unwrap_err(), Errno::STALE);
         let set = SetAttributes { size_bytes: Some(0), ..SetAttributes::default() };
@@ -64,7 +64,7 @@ fn what_was_removed_before_it_is_opened_is_stale_and_not_absent() {
     });
 }
 
-/// The same by calls, beside one that removes. A file that is removed twice while it is opened is stale to the caller too.
+/// The same through system calls, beside a thread that removes the file. The kernel retries once, so a caller can see `ESTALE`.
 #[test]
 fn an_open_that_creates_never_finds_the_name_absent() {
     mounted(|at| {

@@ -255,7 +255,7 @@ impl LiveMounts {
         Ok(None)
     }
 
-    /// Has the file system of a dataset stand still in the mounts that show it: see [`Still`].
+    /// Suspends the file system of a dataset in the mounts that show it: see [`Still`].
     pub async fn stand_still(&self, dataset: &str) -> Vec<Still> {
         let mut still = Vec::new();
         for mount in self.all() {

@@ -31,7 +31,7 @@ fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
     }
 }
 
-/// The values of tunables that count while a pool is served.
+/// Tunables that apply while a pool is served.
 #[derive(Clone, Copy, Debug)]
 pub struct ServeTunables {
     /// Those of txgs.

@@ -12,7 +12,7 @@ use cenote_taskq::{Handle, OpenOptions, Runtime};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
-/// Memory of buffers that the process keeps from one simulated pool to the next.
+/// The memory for buffers that the process keeps between simulated pools.
 const BUFFERS_KEPT_BYTES: usize = 64 << 20;
 
 /// The disks of a simulated runtime.

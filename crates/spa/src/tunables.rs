@@ -29,7 +29,7 @@ cenote_kstat::tunables! {
 }
 
 cenote_kstat::tunables! {
-    /// Those of mounts, which are above this layer too.
+    /// Tunables of mounts, which are a layer above, like sending.
     #[derive(Copy)]
     pub struct MountTunables {
         /// In a mount's `.zfs/snapshot`, `mkdir`, `rmdir` and `rename` take, destroy and rename snapshots.

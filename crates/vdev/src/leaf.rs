@@ -233,7 +233,7 @@ async fn read_label(disk: &Disk, address: Option<u64>) -> Result<Block, LabelPro
     }
 }
 
-/// A label of these bytes. `configs` and `boot_envs` are what was summed of the disk's other labels.
+/// Parses a label. `configs` and `boot_envs` have the hashes of the disk's other labels, which are mostly the same.
 fn label_copy<'a>(
     index: usize,
     address_bytes: Option<u64>,
@@ -278,10 +278,10 @@ fn config_ashift(config: &Arc<NvList>) -> Option<u32> {
     config.list("vdev_tree")?.u64("ashift").and_then(|ashift| u32::try_from(ashift).ok())
 }
 
-/// Collects the uberblocks of all rings, taking their slots to be `1 << shift` long; of each label the slots that fail their checksum.
+/// Adds the uberblocks of all rings to `found`, taking their slots to be `1 << shift` long. Returns for each label the slots that are bad.
 fn scan_rings(labels: &[LabelCopy], shift: u32, found: &mut Vec<UberblockCopy>) -> [Vec<usize>; LABEL_COUNT] {
     let mut bad: [Vec<usize>; LABEL_COUNT] = Default::default();
-    // Of each slot: labels mostly have the same uberblock there.
+    // One for each slot number: the labels mostly have the same uberblock in it.
     let mut copies: Vec<LabelCopies<'_>> = Vec::new();
     for label in labels {
         let (Some(bytes), Some(address)) = (&label.bytes, label.address_bytes) else { continue };

@@ -78,8 +78,8 @@
 //! gone; here the dataset is not opened to be changed, and its log stays. *Acknowledging after a failed flush*, as the original does.
 //! *A chain for each client*: the format has one for a dataset.
 //!
-//! **Not here yet.** The replay of NFSv4 access control lists; records that we write of flags and projects, and of extended attributes in
-//! hidden directories; encrypted logs.
+//! **Not here yet.** Replay of NFSv4 access control lists; encrypted logs. No records are written of changed flags and projects, and of extended
+//! attributes in hidden directories (their replay works).
 
 mod chain;
 mod check;

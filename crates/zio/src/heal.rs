@@ -1,7 +1,7 @@
-//! Healing: a block whose copies are all damaged is written again, in its place, with bytes that come from elsewhere (`zfs receive -c`).
+//! Healing: writes a block whose copies are all damaged again, in its place, with bytes from elsewhere (`zfs receive -c`).
 //!
-//! Nothing but the bytes that the pointer's checksum asks for is ever written over a block: whoever brings them need not be trusted, and a
-//! power cut in between leaves a block that is damaged, as it was. The block stays allocated meanwhile: its owner sees to that.
+//! Bytes are written only if they have the checksum in the block pointer, so their source need not be trusted. A power cut meanwhile leaves the
+//! block damaged, as it was, or healed. The caller ensures that the block stays allocated.
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::ObjsetId;
@@ -13,17 +13,17 @@ use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
 /// The state of a block on its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// A copy verifies.
+    /// At least one copy verifies.
     Good,
-    /// None verifies, and devices say nothing against it.
+    /// No copy verifies, though the devices can be read.
     Damaged,
 }
 
 impl Zio {
-    /// Whether a block is there.
+    /// Whether a block can be read.
     ///
     /// # Errors
-    /// Devices do not give it: what is written to them is as good as lost. Or it has no place.
+    /// The devices cannot be read, so a write would not help either; or the pointer has no place.
     pub async fn health(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Health, ZioError> {
         match self.read_physical(bp, context).await {
             Ok(_) => Ok(Health::Good),
@@ -34,17 +34,17 @@ impl Zio {
         }
     }
 
-    /// Whether these are a block's physical bytes (`bp.psize_bytes()` of them), as its pointer's checksum says.
+    /// Whether these are the physical bytes of a block: `bp.psize_bytes()` long, with the pointer's checksum.
     #[must_use]
     pub fn is_physical(&self, bp: &Blkptr, physical: &[u8]) -> bool {
         let kind = bp.checksum().filter(|_| physical.len() as u64 == bp.psize_bytes());
         kind.is_some_and(|kind| self.checksum_matches(bp, kind, physical))
     }
 
-    /// Writes a damaged block again, to all its places, and reads it to see whether that has helped. It is stable once the devices are flushed.
+    /// Writes a damaged block again, to all its places, and reads it back. It is stable after [`Self::settle_healed`].
     ///
     /// # Errors
-    /// The bytes are not the block's; it is stored in pieces; devices do not take it, or do not give it back.
+    /// The bytes are not those of the block; it is a gang block; devices fail to write it, or to return it.
     pub async fn heal(&self, bp: &Blkptr, physical: &Block, context: ReadContext<'_>) -> Result<(), ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         if !self.is_physical(bp, physical) {
@@ -68,7 +68,7 @@ impl Zio {
         self.read_physical(bp, context).await.map(drop)
     }
 
-    /// Makes stable what was healed.
+    /// Flushes the devices, which makes healed blocks stable.
     ///
     /// # Errors
     /// Devices fail.

@@ -1,12 +1,12 @@
-//! A gang block in the place of its predecessor.
+//! Rewriting a gang block in place in a later pass of the same txg.
 //!
-//! **Need.** A txg's passes come to an end since each writes what has changed in the place that it has. What is written to new places
-//! instead changes space maps, which are written in the next pass. A space map that is stored as a gang takes hundreds of places, so
-//! where gangs were never written in place, a fragmented pool found no end of passes and took all its space in one txg.
+//! **Need.** The passes of a txg converge because a later pass overwrites the blocks of an earlier one in place. A block that gets new places
+//! changes space maps, which the next pass must write. A space map that is itself a gang block takes hundreds of places. So without this a
+//! fragmented pool wrote pass after pass, until one txg had taken all its space.
 //!
-//! **Life of one.** The headers of the predecessor, which an earlier pass of this txg has stored, are read again; they say where the pieces are
-//! and how long. The new bytes are cut likewise, and go to the same places, with headers that have their checksums. Where a header
-//! cannot be read the block gets new places, as any other.
+//! **Life of one.** The gang headers that an earlier pass of this txg stored are read again; they give the places and sizes of the pieces. The
+//! new bytes are cut in the same way and go to the same places, with new headers. If a header cannot be read the block gets new places, as any
+//! other block does.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -30,10 +30,10 @@ fn malformed(what: &'static str) -> ZioErrorKind {
 }
 
 impl Zio {
-    /// Puts a block into the places of a gang of this txg that is as long, and completes its pointer.
+    /// Places a block in the places of `previous`, a block of the same txg and physical size, and completes its pointer.
     ///
     /// # Errors
-    /// A header cannot be read, or is none of ours; then the space has notes of writes that are not to be made.
+    /// A gang header cannot be read, or does not fit the block. Then `space` has writes noted that the caller must discard.
     pub(crate) fn place_again<'a>(
         &'a self,
         space: &'a mut Space<'_>,
@@ -90,7 +90,7 @@ impl Zio {
         Err(last)
     }
 
-    /// The places of a gang's headers alone: its pointer counts the pieces too.
+    /// The places of a gang's headers. The DVAs of its pointer have the allocated size of the whole gang instead.
     fn header_places(&self, bp: &Blkptr) -> Result<Vec<Dva>, ZioErrorKind> {
         let place = |dva: Dva| {
             let asize = self.tree().psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, bp.physical_birth());

@@ -19,7 +19,7 @@
 //!
 //! **Rewriting.** A block that this txg wrote already is not part of any state of the pool yet. With
 //! [`WritePolicy::may_rewrite`] its successor takes its place if it has the same size, which is what makes a txg's passes
-//! come to an end.
+//! come to an end. Gang blocks too (`regang`).
 //!
 //! Space comes from above through [`Allocator`]. What was allocated for a write that failed is given back, so an error
 //! leaves no trace but bytes that nothing points to.
@@ -370,7 +370,7 @@ impl Zio {
             if again.is_ok() {
                 return Ok(done(bp, space));
             }
-            // The headers of a gang could not be read: it goes elsewhere.
+            // A gang header could not be read, so the block gets new places.
             space.writes.clear();
         }
         match self.find_place(&mut space, &mut bp, &physical, policy, policy.copies, 1).await {

@@ -248,8 +248,8 @@ proptest! {
         }
     }
 
-    /// What a later pass of the same txg writes takes the place of what the earlier one wrote, whole or in pieces of pieces, and no other space;
-    /// where its length differs, or a header is lost, it goes elsewhere.
+    /// A later pass of the same txg overwrites the block of the earlier one in place, as a whole or as (nested) gangs, and takes no new space.
+    /// If the size differs, or a gang header is lost, the block gets new places.
     #[test]
     fn a_block_of_the_same_txg_is_written_in_its_place(
         copies in 1_u8..=3, sectors in 1_usize..600, seed: u64, more in 0_usize..2, is_lost: bool,

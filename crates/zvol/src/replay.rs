@@ -1,4 +1,4 @@
-//! Doing again what a volume's intent log says: writes, and ranges that were freed or cloned. A volume has no other records.
+//! Replays a volume's intent log: writes, and ranges that were freed or cloned. A volume has no other records.
 
 use cenote_dmu::DmuError;
 use cenote_format::ids::BlockId;
@@ -97,7 +97,7 @@ impl LiveVolume {
         self.write_within(offset_bytes, &block.map_err(VolumeError::from)?).await
     }
 
-    /// Writes what a cloned range has. The blocks are copied: their contents come back, and take space of their own.
+    /// Replays a cloned range by copying: reads the source blocks and writes their contents, which take new space.
     async fn clone_range(&self, range: &CloneRange) -> Result<(), LiveVolumeError> {
         for part in range.parts().map_err(|error| ReplayError { sequence: 0, what: error.to_string() })? {
             let ClonedPart { offset_bytes, length_bytes, pointer } = part;

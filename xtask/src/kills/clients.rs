@@ -1,4 +1,4 @@
-//! Kills under programs that others wrote, databases and fio, and under threads whose history is judged.
+//! Kills under programs of others (databases, fio), and under threads whose history is judged.
 //!
 //! A round: the client works in the served pool and tells, outside of it, what was acknowledged; the server is killed; now and then
 //! `cenote verify` and `zdb -bcc` judge what it left; it is started again, sometimes killed once more while it replays its logs; the client

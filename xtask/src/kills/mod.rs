@@ -2,8 +2,8 @@
 //!
 //! Each time `cenote serve --rw` mounts the pool and serves a volume of it, clients work there, and the process is killed (SIGKILL).
 //! Then the pool is judged, it is served again, and what the clients were told is compared with what is there. The clients are writers of
-//! our own ([`own`]), programs that others wrote and that live by `fsync` ([`clients`]), databases and fio, or threads that share a tree and
-//! whose whole history is judged ([`history`]).
+//! our own ([`own`]), programs of others that rely on `fsync` ([`clients`]: databases and fio), or threads that share a tree and whose whole
+//! history is judged ([`history`]).
 //!
 //! A kill keeps what the kernel was given; devices that lose it are the matter of `cargo xtask cuts`.
 

@@ -13,18 +13,18 @@ use super::request::{ACTION, Caller, ReceiveError, Told};
 /// A request to heal a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealRequest {
-    /// The full name of the snapshot, or of its dataset: then the snapshot has the name that it has in the stream.
+    /// The full name of the snapshot, or the name of its dataset. With a dataset, the stream gives the last part of the snapshot's name.
     pub target: String,
-    /// What is done is told.
+    /// Reports progress to the caller (`-v`).
     pub is_verbose: bool,
-    /// Nothing is changed.
+    /// Changes nothing (`-n`).
     pub is_dry: bool,
 }
 
-/// Heals damaged blocks of a snapshot from a stream of it. Blocks that are damaged still are told.
+/// Heals damaged blocks of a snapshot from a stream of it. Reports the blocks that stay damaged to the caller.
 ///
 /// # Errors
-/// The stream is damaged, a package, or of another snapshot; devices fail.
+/// The stream is damaged, is a package, or belongs to another snapshot; blocks stay damaged; devices fail.
 pub async fn heal<R: Read>(
     pool: &Pool,
     input: R,

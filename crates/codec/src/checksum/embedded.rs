@@ -63,11 +63,11 @@ pub fn verify_label(block: &[u8], offset_bytes: u64) -> Result<Endian, ChecksumE
     verify_embedded(Checksum::Label, block, label_verifier(offset_bytes), false)
 }
 
-/// Verifies copies of a label block, which a disk has at several offsets. The sum of a copy differs only by its trailer, so of copies that
-/// are equal up to there the rest is summed once.
+/// Verifies the copies of a label block that a disk has at several offsets. The offset enters the checksum only in the trailer. So for copies
+/// that are equal up to the trailer, the bytes before it are hashed once.
 #[derive(Clone, Debug, Default)]
 pub struct LabelCopies<'a> {
-    /// What was summed last, up to the checksum words, and the state of the hash after it.
+    /// The bytes before the checksum words of the last copy, and the state of the hash after them.
     summed: Option<(&'a [u8], Sha256)>,
 }
 
@@ -216,7 +216,7 @@ fn sum(kind: Checksum, data: &[u8], words_offset: usize, verifier: &Words, order
     }
 }
 
-/// The sum of what a hash has taken in and of these pieces.
+/// The checksum of what the hash has taken in so far, followed by these pieces.
 fn sha256<const N: usize>(mut state: Sha256, pieces: [&[u8]; N]) -> Words {
     pieces.iter().for_each(|piece| state.update(piece));
     words(&state.finalize().into(), Endian::Big)
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Copies at four offsets, sound, damaged in front and in the trailer, and one that is of another offset.
+    /// Good copies at several offsets and in both byte orders, a copy from another offset, and copies damaged in front and in the trailer.
     #[test]
     fn copies_of_a_label_verify_as_each_alone_does() {
         let sealed = |offset, order| {

@@ -25,8 +25,8 @@
 //! file those of times that are not before its own promises. `fsync` of one file promises all names, and that file's data. Of some points the
 //! pool is verified before it is replayed, and is exactly as of its txg; of some, it is exported after, verified again, and `zdb` judges.
 //!
-//! **Equal disks.** Cuts in neighbouring moments often leave the same bytes, but other promises stand by then. What replay makes of disks
-//! depends on the disks alone, so within a run equal disks are opened once, and each of their points is compared by itself.
+//! **Equal disks.** Cuts in neighbouring moments often leave the same bytes, while the promises differ. The result of replay depends on the
+//! disks alone. So within a run equal disks are opened and replayed once, and the result is compared with the promises of each point.
 //!
 //! **Invariants.** 1. A promise counts from the moment in which the client was told. 2. Changes that had not begun are not there.
 //!

@@ -42,7 +42,7 @@ pub struct Tally {
     pub moments: u64,
     /// Points that were judged.
     pub points: u64,
-    /// Contents of disks that were opened for them: of one run, points with equal contents share an opening.
+    /// Openings: points of one run whose disks are equal share one.
     pub opened: u64,
     /// Of these, those that were verified as a whole.
     pub verified: u64,
@@ -50,7 +50,7 @@ pub struct Tally {
     pub zdb: u64,
 }
 
-/// What is known already of a run's points.
+/// Results of replay for the disks that a run has met so far.
 #[derive(Default)]
 struct Seen {
     fingerprints: Fingerprints,
@@ -176,7 +176,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// What replay makes of disks, which may be known from an earlier point.
+    /// The result of replay for these disks: from an earlier point with equal disks, or by opening them.
     fn replayed<'b>(
         &self,
         images: &[Image],

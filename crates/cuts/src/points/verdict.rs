@@ -25,20 +25,20 @@ pub(super) struct Known {
     pub(super) synced: Txg,
 }
 
-/// What replay has made of disks.
+/// The state that replay has left.
 pub(super) struct Replayed {
-    /// The txg that the pool was as of before.
+    /// The last txg on disk before replay.
     txg: Txg,
     files: Seen,
     range: Vec<u8>,
 }
 
-/// Opens disks as a crash has left them, which replays their logs. This depends on the disks alone: equal disks need it once.
+/// Opens the disks that a crash has left, which replays their logs. The result depends on the disks alone, so equal disks need this once.
 pub(super) fn replayed(shape: &Shape, images: &[Image], seed: u64) -> Result<Replayed, String> {
     Ok(on(shape, images, seed, async |handle, machine| replay(handle, machine, shape, false).await)?.0)
 }
 
-/// Judges what a cut has left on disks that are verified before replay and after it; by `zdb` too where that is wanted.
+/// Judges the disks that a cut has left. The pool is verified before replay and after it, with `has_zdb` by `zdb` too.
 pub(super) fn judge(shape: &Shape, images: &[Image], known: &Known, has_zdb: bool, seed: u64) -> Result<(), String> {
     let before = on(shape, images, seed, async |handle, machine| as_it_is(handle, machine, known).await);
     let txg = before.map_err(|error| format!("before it is replayed: {error}"))?.0;
@@ -58,7 +58,7 @@ pub(super) fn judge(shape: &Shape, images: &[Image], known: &Known, has_zdb: boo
 }
 
 impl Known {
-    /// Whether what was replayed is what clients were promised; the state that it is.
+    /// Checks that the replayed state keeps the promises to clients, and returns that state.
     pub(super) fn explain(&self, replayed: &Replayed) -> Result<(Files, Range), String> {
         let txg = replayed.txg;
         if txg < self.synced {

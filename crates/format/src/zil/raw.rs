@@ -21,7 +21,7 @@ pub struct RawRecord<'a> {
 impl<'a> RawRecord<'a> {
     /// The offset of a write record's block pointer.
     const WRITE_POINTER: usize = 64;
-    /// The offset of the number of blocks in the record of a cloned range, and that of the first block's pointer.
+    /// In a record of a cloned range: the offset of the number of blocks, and that of the first block pointer.
     const CLONED_COUNT: usize = 64;
     const CLONED_POINTERS: usize = 72;
 
@@ -56,10 +56,10 @@ impl<'a> RawRecord<'a> {
         Blkptr::parse(fields.slice(Self::WRITE_POINTER, Blkptr::SIZE)?, self.endian).map(Some)
     }
 
-    /// The blocks that a record of a cloned range points to; none of other records. Holes and embedded blocks are among them.
+    /// The block pointers of a cloned range, holes and embedded ones included; empty for records of other kinds.
     ///
     /// # Errors
-    /// The record is too short for as many as it counts.
+    /// The record is too short for the number of pointers that it states.
     pub fn cloned_blocks(&self) -> Result<Vec<Blkptr>, FormatError> {
         if self.number != number::CLONE_RANGE {
             return Ok(Vec::new());

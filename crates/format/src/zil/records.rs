@@ -312,9 +312,9 @@ pub struct CloneRange {
 /// A block of a cloned range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClonedPart {
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub offset_bytes: u64,
-    /// How much of it is the range's: less than a block at most in the last one.
+    /// The length of the part that was cloned. Only the range's last block may have less than a whole block.
     pub length_bytes: u64,
     /// Its pointer.
     pub pointer: Blkptr,
@@ -324,10 +324,10 @@ impl CloneRange {
     /// The largest block.
     const BLOCK_MAX_BYTES: u64 = 16 << 20;
 
-    /// Its blocks, in their order.
+    /// The blocks of the range, by ascending offset.
     ///
     /// # Errors
-    /// They are not those of such a range: others in number or size, or the range begins between two.
+    /// The number or the sizes of the blocks do not fit the range, or it does not begin at a block boundary.
     pub fn parts(&self) -> Result<impl Iterator<Item = ClonedPart> + '_, FormatError> {
         let Self { offset_bytes, length_bytes, block_bytes, .. } = *self;
         let malformed = |offset, what| Err(FormatError::malformed(STRUCTURE, offset, what));

@@ -1,7 +1,7 @@
-//! What a client knows of a head that is not so when the head goes back to a snapshot.
+//! Finds what the client must forget when a head is rolled back to a snapshot.
 //!
-//! The blocks of dnodes that the head has written since the snapshot say which objects can have changed: no others are looked at. Of
-//! those whose dnodes differ the client keeps attributes and data that are not so any more; of directories among them, names.
+//! Only blocks of the meta-dnode that the head has written since the snapshot can hold changed dnodes, so only these are compared. The client
+//! may have stale attributes and data of each object whose dnode differs, and stale names in each such directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +18,23 @@ use crate::zfsvfs::OpenError;
 /// Entries of a directory that are read at once.
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// What is different when a head has gone back.
+/// The differences between a head and the snapshot that it is rolled back to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
-    /// Objects with other attributes or other data, or that are not there any more.
+    /// Objects whose dnodes differ, or that only one of the two has.
     pub(crate) objects: BTreeSet<ObjectId>,
-    /// Of those: objects that are no more, and numbers that another file has; with what they are before.
+    /// Of those: object numbers that are not the same file in both. The value is the file in the head before the rollback; `None` if it has none.
     gone: BTreeMap<ObjectId, Option<(FileKind, u64)>>,
-    /// Names in directories that lead elsewhere, or nowhere, or again somewhere.
+    /// Directory and name of each entry that leads to another file after the rollback, or that only one of the two has.
     pub(crate) names: Vec<(ObjectId, Vec<u8>)>,
 }
 
 impl Changes {
-    /// The objects that are not what they were, now that the head may have gone back: it may have been refused that.
+    /// The objects that are not the same files any more. This looks at the head after the rollback, since that may have been refused.
     pub(crate) async fn stale(&self, filesystem: &FileSystem) -> BTreeSet<ObjectId> {
         let mut stale = BTreeSet::new();
         for (object, before) in &self.gone {
-            // One that came back had nobody who knows it.
+            // An object that only the snapshot has is unknown to the client.
             if before.is_some() && what(filesystem, *object).await != *before {
                 stale.insert(*object);
             }
@@ -43,10 +43,10 @@ impl Changes {
     }
 }
 
-/// What is different in a snapshot from its head, which is as it is on disk.
+/// Compares a head, whose changes are all on disk, with a snapshot of it.
 ///
 /// # Errors
-/// One of them cannot be read.
+/// One of the two cannot be read.
 pub(crate) async fn back_to(source: &Source, head: &Dataset, snapshot: &Dataset) -> Result<Changes, OpenError> {
     let (now, then) = (source.filesystem(head).await?, source.filesystem(snapshot).await?);
     let failed = |error| OpenError::Zpl(head.name(), error);
@@ -67,7 +67,7 @@ pub(crate) async fn back_to(source: &Source, head: &Dataset, snapshot: &Dataset)
         if is_now {
             differing(&now, &then, directory, &changes.gone, &mut changes.names).await.map_err(failed)?;
         }
-        // Names that are absent now, which the client may keep as absent.
+        // Names that only the snapshot has: the client may have cached that they are absent.
         if was_then {
             differing(&then, &now, directory, &changes.gone, &mut changes.names).await.map_err(failed)?;
         }
@@ -75,13 +75,13 @@ pub(crate) async fn back_to(source: &Source, head: &Dataset, snapshot: &Dataset)
     Ok(changes)
 }
 
-/// What an object is, and its generation; nothing where it is no file, or cannot be read.
+/// Kind and generation of a file; `None` if the object is no file or cannot be read.
 async fn what(filesystem: &FileSystem, object: ObjectId) -> Option<(FileKind, u64)> {
     let attributes = filesystem.attributes(object).await.ok()?;
     Some((attributes.kind, attributes.generation))
 }
 
-/// The names of a directory that are otherwise in another state.
+/// Adds the names of a directory in one state that lead to another file, or to none, in the other state.
 async fn differing(
     here: &FileSystem,
     there: &FileSystem,
@@ -103,7 +103,7 @@ async fn differing(
     }
 }
 
-/// Objects whose dnodes are others in `now` than in `then`, the earlier state.
+/// Objects whose dnodes differ between `now` and `then`, the earlier state.
 async fn changed(now: &FileSystem, then: &FileSystem, since: Txg) -> Result<BTreeSet<ObjectId>, ZplError> {
     let objset = now.objset().id();
     let failed = |kind| DmuError { objset, object: ObjectId(0), kind };
@@ -134,7 +134,7 @@ async fn dnodes(meta: &Object, block: BlockId) -> Result<BTreeMap<usize, Vec<u8>
     Ok(dnodes_in_block(&bytes, order).map(dnode).collect())
 }
 
-/// The blocks of dnodes that are younger than a txg, or holes where the earlier state may have blocks; as ranges.
+/// Ranges of meta-dnode blocks that were born after a txg, or that are holes where the earlier state may have blocks.
 async fn rewritten(now: &Object, then: &Object, since: Txg) -> Result<Vec<(u64, u64)>, DmuErrorKind> {
     let phys = now.phys();
     let (shift, top) = (phys.blkptrs_per_indirect_shift(), phys.levels.saturating_sub(1));
@@ -142,12 +142,12 @@ async fn rewritten(now: &Object, then: &Object, since: Txg) -> Result<Vec<(u64, 
     let mut left: Vec<(Blkptr, u8, u64)> =
         phys.blkptrs().iter().enumerate().map(|(index, bp)| (*bp, top, index as u64)).collect();
     let covered = (left.len() as u64).saturating_mul(span(shift, top));
-    // What the earlier state had beyond the tree of now is gone.
+    // The earlier state may have blocks beyond the end of the current tree.
     let mut found = vec![(covered, earlier_end)];
     while let Some((bp, level, block)) = left.pop() {
         let span = span(shift, level);
         if bp.is_hole() {
-            // Holes from before they had births say nothing of their age.
+            // A hole may have no birth (without the feature hole_birth), so its age is unknown.
             let first = block.saturating_mul(span);
             found.push((first, first.saturating_add(span).min(earlier_end)));
             continue;
@@ -171,7 +171,7 @@ async fn rewritten(now: &Object, then: &Object, since: Txg) -> Result<Vec<(u64, 
     Ok(found)
 }
 
-/// Blocks of data below a pointer of this level.
+/// The number of level 0 blocks below a pointer of this level.
 fn span(shift: u32, level: u8) -> u64 {
     1_u64.checked_shl(u32::from(level).saturating_mul(shift)).unwrap_or(u64::MAX)
 }

@@ -81,7 +81,7 @@ struct Shared {
     reports_left: Mutex<u32>,
     /// Remarks that were reported.
     noted: Mutex<BTreeSet<String>>,
-    /// Nodes of files that are no more, until they are handed out again.
+    /// Nodes of files that a rollback has removed, until the numbers are handed out again.
     stale: RwLock<BTreeSet<NodeId>>,
     /// The times of directories that are in no dataset.
     made_at: Time,
@@ -231,8 +231,8 @@ impl Tree {
         self.failed(what, node, error, errno(error))
     }
 
-    /// As [`Tree::zpl`], of a node that the kernel asks for by its number. One that was removed since has no name that could be absent:
-    /// the kernel looks for the name again then, which may be another file's, or be free to be made.
+    /// As [`Tree::zpl`], for a request that names a node by its number. If the file has been removed since the look-up, the answer is `ESTALE`
+    /// and not `ENOENT`: the kernel then looks the name up again, and finds another file, or creates it.
     fn stale(&self, found: &Found<'_>, what: &str, node: NodeId, error: &ZplError) -> Errno {
         match self.zpl(what, node, error) {
             Errno::NOENT if found.zfsvfs.as_live().is_some() => Errno::STALE,
@@ -254,7 +254,7 @@ impl Tree {
             Some(opened) => Some(opened),
             None => slot.moving().await,
         };
-        // None where it stood still and could not be opened again.
+        // It is closed only if it could not be opened again after a rollback.
         Ok(At { slot: Held::Top(slot), zfsvfs: opened.ok_or(Errno::IO)?, _pin: Pin::NONE })
     }
 
@@ -376,7 +376,8 @@ impl Tree {
         }
     }
 
-    /// Opens a regular file to be read, or finds it open. One that is changed comes with a share of its file system.
+    /// Opens a regular file to be read, or finds it open. A file that can be changed comes with a
+    /// reference to its file system, which keeps that from being closed meanwhile.
     async fn open_file(&self, node: NodeId) -> Result<(Arc<File>, Option<Arc<Zfsvfs>>), Errno> {
         // A file that does not change is found by its node alone.
         if (self.shared.source.is_frozen() || Place::nested_slot(node).is_some())

@@ -141,7 +141,7 @@ impl Tree {
         }
         *shared.forbidden.lock() = forbidden;
         let before = self.grafts();
-        // One that stands still is waited for.
+        // If the dataset is suspended this waits.
         let mounted = shared.slot.moving().await;
         let mounted = mounted.ok_or_else(|| OpenError::Lost(self.dataset()))?;
         let now = before.resolved(&shared.source, &shared.slots, &mounted, &below, &mut |text| self.note(text)).await;

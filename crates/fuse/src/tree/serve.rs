@@ -44,7 +44,7 @@ impl Tree {
         if is_control || is_graft() { Err(errno) } else { Ok(found) }
     }
 
-    /// Whether the numbers of two nodes are of one dataset.
+    /// Whether two nodes belong to the same dataset.
     fn is_one_dataset(one: NodeId, other: NodeId) -> bool {
         Place::nested_slot(one) == Place::nested_slot(other)
     }
@@ -168,7 +168,7 @@ impl FileServer for Tree {
         if let Some(slot) = slot.filter(|slot| slot.dataset().is_snapshot()) {
             return slot.file_closed();
         }
-        // Also of one that is stale.
+        // By the number alone: the file may be stale.
         let Place::Object { slot, object } = Place::of(node) else { return };
         if let Ok(at) = self.at(slot).await
             && let Some(live) = at.zfsvfs.as_live()
@@ -283,7 +283,7 @@ impl FileServer for Tree {
         let directory = self.directory(parent, name, Errno::EXIST).await?;
         let found = match Self::is_one_dataset(node, parent) {
             true => self.object(node, Errno::XDEV).await?,
-            // Nobody waits for one dataset with a share of another.
+            // The reference to one dataset is dropped before waiting for the other: either may be suspended, which waits for references.
             false => {
                 drop(directory);
                 self.object(node, Errno::XDEV).await?;
@@ -314,7 +314,7 @@ impl FileServer for Tree {
                 return self.rename_snapshot(one, from.1, to.1, how, caller).await;
             }
             (None, None) => {}
-            // A snapshot stays one, of its dataset.
+            // A rename cannot move a snapshot out of its dataset, or make one of something else.
             _ => return Err(Errno::INVAL),
         }
         let there = self.directory(from.0, from.1, Errno::BUSY).await?;
@@ -335,7 +335,7 @@ impl FileServer for Tree {
     async fn setattr(&self, node: NodeId, set: &SetAttributes) -> Result<Stat, Errno> {
         let found = self.changeable(node).await?;
         let attributes = found.live()?.set_attributes(found.object, set).await;
-        // It has no name here that could be absent: see `stale`.
+        // The request names a node, so a removed file is ESTALE: see `stale`.
         let attributes = attributes.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
         let (_, ino) = self.node_of(&found, attributes.object)?;
         Ok(found.zfsvfs.stat(&attributes, ino))

@@ -2,24 +2,25 @@
 //!
 //! # Theory
 //!
-//! **Need.** Where commands cannot be given (in a container, over NFS or SMB) a directory can be made. OpenZFS allows that where its
-//! tunable `zfs_admin_snapshot` is set, and so does a mount here; else these calls fail with `EACCES`, as there. What OpenZFS asks of the
-//! caller is the right to take, destroy or rename snapshots, which root has, and others by delegation. Here root has it, and the user who
-//! runs the process that has the pool: it could give the commands. Others get `EPERM`.
+//! **Need.** In a container, or over NFS or SMB, users cannot run `zfs`, but they can make a directory. OpenZFS allows this if its tunable
+//! `zfs_admin_snapshot` is set, and so does a mount here; otherwise these calls fail with `EACCES`, as in OpenZFS. OpenZFS lets root take,
+//! destroy and rename snapshots, and users to whom the right is delegated. Here root may, and the user who runs the process that has the
+//! pool, since that user can run the commands too. Others get `EPERM`.
 //!
-//! **The kernel waits.** It holds the directory's lock until it has its answer. To have it forget a name takes that lock. So nothing that
-//! is awaited here may tell the kernel anything, which the verbs of commands do (`zfs destroy` has the kernel forget the snapshot first).
-//! Nor is that needed: the kernel undoes by itself what it remembers of a name that it had changed, and of the listing.
+//! **The kernel waits.** It holds the directory's lock until it has the answer, and it takes the same lock to forget a name. So nothing that is
+//! awaited here may ask the kernel to forget something; that would be a deadlock. The commands do ask (`zfs destroy` has the kernel forget the
+//! snapshot first); this module calls only the operations of `cenote_admin` below them. It need not ask: the kernel itself drops the
+//! name that it has changed, and the listing.
 //!
-//! **Life of an `rmdir`.** The kernel has just looked the name up, so it remembers the snapshot, and the snapshot's slot holds it. The slot
-//! is left ([`Slot::leave`]): new requests for what is in it get `ESTALE`, those that are being served are waited for, and the hold is let
-//! go. A program that has a file of the snapshot open has it in use: then the slot stays, and the answer is `EBUSY`, as it is where the
-//! snapshot has holds or clones. Then the snapshot is destroyed as by a command; where that is refused the slot comes back. A program
-//! whose current directory is in the snapshot is not seen (the kernel does not say so), and gets `ESTALE` there from then on.
+//! **Life of an `rmdir`.** The kernel has just looked the name up, so it remembers the snapshot, and the snapshot's slot has a hold on it.
+//! [`crate::slots::Slot::leave`] makes new requests for files of the snapshot fail with `ESTALE`, waits for requests that are being served, and
+//! releases the hold. If a program has a file of the snapshot open, the slot stays and the answer is `EBUSY`; so it is if the snapshot
+//! has holds or clones. Then the snapshot is destroyed as by a command. If that is refused the slot is restored. The kernel does not report current
+//! directories, so a program whose current directory is in the snapshot does not keep it, and gets `ESTALE` there afterwards.
 //!
-//! **Crash.** That of the verb: a snapshot is there with all it has, or not at all. What was answered is on disk.
+//! **Crash.** As with the command: the snapshot exists whole, or not at all. The change is on disk when the call returns.
 //!
-//! **Rejected.** *What the kernel remembers as use*: any `ls` is remembered for long, and the first `rmdir` after it would fail.
+//! **Rejected.** *Refusing while the kernel remembers files of the snapshot*: it remembers every `ls` for a long time, so most calls would fail.
 
 use std::time::Duration;
 
@@ -36,9 +37,9 @@ use crate::zfsvfs::OpenError;
 
 /// The bits of a mode that say what a node is.
 const KIND_BITS: u32 = 0o170_000;
-/// How long requests that read a snapshot are waited for before it counts as in use.
+/// The wait for requests that read a snapshot. After it the snapshot counts as in use.
 const REQUESTS_TIME_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether they have ended.
+/// The interval at which that wait checks whether they have ended.
 const REQUESTS_POLL: Duration = Duration::from_millis(5);
 
 impl Tree {
@@ -103,14 +104,14 @@ impl Tree {
         };
         let renamed = pool.rename_snapshots(dataset, old, new, false).await.map_err(AdminError::from);
         renamed.map_err(|error| self.refused(&format!("renaming '{}'", snapshot.name()), head.slot.root, &error))?;
-        // The kernel goes on with what it knows of it, and does not look it up.
+        // The kernel moves its own entry to the new name and does not look it up again.
         if let Some(known) = self.shared.slots.known(snapshot.object).filter(|known| !known.is_gone()) {
             known.set_dataset(Dataset { snapshot: Some(new.to_owned()), ..snapshot });
         }
         Ok(())
     }
 
-    /// The dataset in a slot, if the caller may change its snapshots here, and the pool.
+    /// The dataset in a slot and the pool, if the caller may change its snapshots in this way.
     async fn administered(&self, slot: u16, caller: Caller) -> Result<(At<'_>, &Pool), Errno> {
         let head = self.with_control(slot).await?;
         let pool = self.shared.source.as_pool().ok_or(Errno::ROFS)?;
@@ -137,24 +138,24 @@ impl Tree {
         if found.is_snapshot() && found.phys.dir == dir.object { Ok(found) } else { Err(Errno::NOENT) }
     }
 
-    /// The errno of a verb that failed; where that says too little, why is reported.
+    /// The errno for a change that was refused. The cause is reported where the errno says too little.
     fn refused(&self, what: &str, node: NodeId, error: &AdminError) -> Errno {
         self.failed(what, node, error, errno(error))
     }
 }
 
-/// The full name of a snapshot that is to be.
+/// The full name of a new snapshot.
 fn new_name(head: &At<'_>, name: &[u8]) -> Result<String, Errno> {
     let name = std::str::from_utf8(name).map_err(|_| Errno::ILSEQ)?;
     let full = format!("{}@{name}", head.slot.dataset().dir.name);
     if full.len() > NAME_MAX_BYTES {
         return Err(Errno::NAMETOOLONG);
     }
-    // As OpenZFS answers to names that are none.
+    // OpenZFS answers invalid names with EILSEQ.
     check_new_snapshot(&full).map(|()| full).map_err(|_| Errno::ILSEQ)
 }
 
-/// What a caller sees of a verb's refusal.
+/// The errno that a caller gets for an error of the administrative operation.
 fn errno(error: &AdminError) -> Errno {
     let error = match error {
         AdminError::Spa(error) => error,
@@ -176,7 +177,7 @@ fn errno(error: &AdminError) -> Errno {
     }
 }
 
-/// The slot of the dataset whose snapshots a directory lists.
+/// The dataset's slot, if this node is a `.zfs/snapshot` directory.
 pub(super) const fn snapshots_of(node: NodeId) -> Option<u16> {
     match Place::of(node) {
         Place::Snapshots { slot } => Some(slot),

@@ -1,39 +1,39 @@
-//! A file system of a mount that stands still while its dataset becomes another state of itself (`zfs rollback`).
+//! Suspends and resumes a file system of a mount while its dataset is rolled back (OpenZFS's `zfs_suspend_fs` and `zfs_resume_fs`).
 //!
 //! # Theory
 //!
-//! **Need.** OpenZFS rolls a mounted file system back: programs that use it wait for a moment and go on in what it was. A head that goes
-//! back must be in nobody's use ([`cenote_spa::Pool::is_used`]): the blocks that its open state refers to are freed. So its file
-//! system is closed and opened again, and nobody sees more of that than a pause, and files that are others now.
+//! **Need.** OpenZFS rolls a mounted file system back: programs that use it wait for a moment and then see the snapshot's state. A rollback
+//! frees blocks that the open head refers to, so the head must not be in use ([`cenote_spa::Pool::is_used`]). So the file system is closed and
+//! opened again. Its users notice a pause, and that files have changed.
 //!
-//! **In memory.** Each slot has its file system, or none while it stands still. Requests take a share of it when they begin; those that find
-//! none wait. [`Still`] has what is to be known afterwards: which files programs have open, and [`Changes`].
+//! **In memory.** Each slot has its file system, or none while it is suspended. A request takes a reference to it when it begins; a request that
+//! finds none waits. [`Still`] keeps what resuming needs: the files that programs have open, and [`Changes`].
 //!
 //! **Life.**
 //! ```text
-//! stand_still   the slot's file system is taken out of it; requests that have a share end; the file system is closed
-//! note_changes  what the client knows that will not be so any more, from the blocks that differ; all is on disk by now
-//! (the head goes back, or is refused that)
-//! go_on         the file system is opened again, with the files that programs have open, before anything is freed; requests go on;
-//!               the client is told what to forget, and only then does the command end
+//! stand_still   takes the file system out of its slot, waits for the requests that have a reference, and closes it
+//! note_changes  compares the head on disk with the snapshot: what the client has cached and must forget
+//! (the head is rolled back, or the rollback is refused)
+//! go_on         opens the file system again, with the files that programs have open, before the delete queue is freed; resumes
+//!               requests; tells the client what to forget; then the command ends
 //! ```
-//! The client is told after requests go on: to forget a page or a name it waits for the requests that it has going there.
+//! The client is told after requests have resumed: to forget a page or a name it waits for its own requests there.
 //!
-//! **Files that are others now.** An object is the same file if its generation is the same. A program goes on with one that is. Others are
-//! *stale*: what is asked of their numbers fails with `ESTALE`. That is so until the number is handed out again in an answer to a look-up
-//! or as a new file: from then on the kernel itself tells the old inode from the new one, by the generation, and fails what is asked of the old
-//! one with `EIO`. A release that comes for a stale file is counted off apart, so that it closes no other one. Writes that a program began
-//! before are done after: they may change the file as it was, as in OpenZFS.
+//! **Files that have changed identity.** An object is the same file if it has the same kind and generation; programs that have it open go on
+//! with it. Other object numbers are *stale*: requests for them fail with `ESTALE`, until a look-up or a create hands the number out again. From
+//! then on the kernel distinguishes the old inode from the new one by the generation, and fails operations on the old one with `EIO`. Releases
+//! of stale files are counted separately, so that they close no other file. A write that waited during the rollback is carried out afterwards,
+//! in the snapshot's state of the file, as in OpenZFS.
 //!
-//! **Invariants.** 1. No request has a share of a file system that is being closed. 2. What was open, and is the same, is open again before
-//! the delete queue is freed. 3. What is gone is stale before any request goes on. 4. A [`Still`] that is dropped goes on all the same.
+//! **Invariants.** 1. No request has a reference to a file system that is being closed. 2. Open files that are still the same are open again
+//! before the delete queue is freed. 3. Files that are gone are stale before any request resumes. 4. Dropping a [`Still`] resumes its file system.
 //!
-//! **Power cut.** The rollback is one sync task in one txg: a pool that is opened afterwards has the head as it was before, with its intent log
-//! to be replayed, or as the snapshot is, with no log. In between nothing was written: closing the file system has its log settled by a txg.
-//! What programs wrote after they went on is in later txgs, or in a log of the head as it is then.
+//! **Power cut.** The rollback is one sync task in one txg. A pool that is opened afterwards has the old head with its intent log, which is
+//! replayed, or the snapshot's state without a log. Closing the file system syncs everything that its log has, and nothing is logged before it
+//! resumes. Later writes are in later txgs, or in a log of the head after the rollback.
 //!
-//! **Rejected.** *Having the client forget everything*: it has no word for that, and no list of what it knows is kept here. *Refusing while
-//! files are open*, as an unmount would: OpenZFS does not.
+//! **Rejected.** *Having the client forget everything*: FUSE has no message for that, and this crate keeps no list of what the client knows.
+//! *Refusing while files are open*, as an unmount would: OpenZFS does not refuse.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -51,10 +51,10 @@ use crate::server::NodeId;
 use crate::slots::{Slot, Slots};
 use crate::zfsvfs::OpenError;
 
-/// How often it is looked whether requests have ended.
+/// The interval at which suspending checks whether requests have ended.
 const REQUESTS_POLL: Duration = Duration::from_millis(2);
 
-/// A file system of a mount that stands still, until [`Self::go_on`], or until this is dropped.
+/// A suspended file system of a mount. [`Self::go_on`], or dropping this, resumes it.
 pub struct Still {
     inner: Option<Inner>,
 }
@@ -70,8 +70,8 @@ struct Inner {
 }
 
 impl Tree {
-    /// Has the file system of a dataset stand still, if this tree shows it: requests that are being served end, others wait. Nobody has its
-    /// head open then.
+    /// Suspends the file system of a dataset, if this tree shows it: waits for requests that are being served, and has others wait. The head
+    /// is not open afterwards.
     pub async fn stand_still(&self, dataset: &str) -> Option<Still> {
         if self.shared.source.is_frozen() {
             return None;
@@ -83,9 +83,9 @@ impl Tree {
         };
         let (sender, answer) = oneshot::channel();
         let tree = self.clone();
-        // In a task of its own: who asks may go away meanwhile, and a file system is closed whole.
+        // In a task of its own: closing must finish even if the caller is dropped meanwhile.
         self.shared.source.handle().detach(Class::Issue, async move {
-            // A still one that nobody takes goes on.
+            // If the caller is gone, dropping the value resumes the file system.
             drop(sender.send(tree.begin_still(slot).await));
         });
         answer.await.ok()
@@ -109,24 +109,24 @@ impl Tree {
 }
 
 impl Still {
-    /// Finds out what the client has to forget when the head is as a snapshot of it is. All that was changed in the head is on disk.
+    /// Finds out what the client must forget when the head is rolled back to this snapshot. All changes of the head must be on disk.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// The head or the snapshot cannot be read.
     pub async fn note_changes(&mut self, head: &Dataset, snapshot: &Dataset) -> Result<(), OpenError> {
         let Some(inner) = &mut self.inner else { return Ok(()) };
         inner.changes = Some(changes::back_to(&inner.tree.shared.source, head, snapshot).await?);
         Ok(())
     }
 
-    /// Requests go on, with what the head is now, and the client has forgotten what is not so any more.
+    /// Resumes requests, with the state that the head has now. The client has forgotten what has changed when this returns.
     ///
     /// # Errors
     /// The file system cannot be opened: requests fail from now on.
     pub async fn go_on(mut self) -> Result<(), OpenError> {
         let Some(inner) = self.inner.take() else { return Ok(()) };
         let (sender, answer) = oneshot::channel();
-        // In a task of its own: it goes on also where who asked goes away.
+        // In a task of its own: resuming must finish even if the caller is dropped meanwhile.
         inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.go_on().await)) });
         answer.await.unwrap_or(Ok(()))
     }
@@ -204,18 +204,18 @@ impl Inner {
 }
 
 impl Tree {
-    /// What is asked of these nodes fails until they are handed out again.
+    /// Makes requests for these nodes fail until the numbers are handed out again.
     fn set_stale(&self, nodes: &[NodeId]) {
         self.shared.stale.write().extend(nodes);
     }
 
-    /// Whether a node is that of a file that is not there any more.
+    /// Whether a rollback has removed the file of this node.
     pub(super) fn is_stale(&self, node: NodeId) -> bool {
         let stale = self.shared.stale.read();
         !stale.is_empty() && stale.contains(&node)
     }
 
-    /// A node is handed out, as that of another file.
+    /// Notes that a node is handed out again, as another file.
     pub(super) fn is_fresh(&self, node: NodeId) {
         if self.is_stale(node) {
             self.shared.stale.write().remove(&node);

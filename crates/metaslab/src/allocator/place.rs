@@ -253,10 +253,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Whether all of a place is allocated.
+    /// Whether the whole extent is allocated.
     ///
     /// # Errors
-    /// It is in no metaslab, or in one that is to be loaded first.
+    /// No metaslab has the extent, or its metaslab must be loaded first.
     pub fn is_allocated(&mut self, extent: &Extent) -> Result<bool, AllocError> {
         let (id, metaslab) = self.owner(extent)?;
         let free = metaslab.free_space().ok_or(AllocError::NeedsLoad(id))?;

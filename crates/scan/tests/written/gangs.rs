@@ -1,5 +1,5 @@
-//! Goal: a txg of a pool that is so fragmented that its own blocks are gangs takes few passes, and little space. Method: all blocks of a certain
-//! length are made gangs.
+//! Goal: in a pool so fragmented that its metadata is stored in gang blocks, a txg takes few passes and little space. Method: tunables force
+//! all blocks from a certain size on to be gangs.
 
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Rng, Runtime};
@@ -8,11 +8,11 @@ use crate::common::*;
 use crate::live::small;
 use crate::maps::{filled, opened, write_some};
 
-/// Passes of a txg at most. Three are usual.
+/// The limit for the passes of a txg. Three are usual.
 const PASSES_MAX: u32 = 8;
 
-/// Gangs were written to new places in each pass, which changed space maps, which were gangs: a pool of 64 MiB that was an eighth full
-/// found no end, took all its space in one txg, and was suspended for want of it.
+/// Each pass wrote gang blocks to new places. That changed the space maps, which were gang blocks too, so the next pass wrote them again. A pool
+/// of 64 MiB that was an eighth full took all its space in one txg, and was suspended.
 #[test]
 fn passes_come_to_an_end_where_space_maps_are_gangs() {
     for (seed, ganged_from_bytes) in [(1, 512 + 1), (2, 2048)] {
@@ -26,7 +26,7 @@ fn passes_come_to_an_end_where_space_maps_are_gangs() {
                 syncer.tune_space(|tunables| {
                     tunables.metaslab_force_ganging = ganged_from_bytes;
                     tunables.metaslab_force_ganging_pct = 100;
-                    // Space maps of their own are written in each txg.
+                    // Each txg flushes the log space map into the metaslabs' space maps.
                     tunables.zfs_unflushed_log_txg_max = 1;
                 });
             });

@@ -28,7 +28,7 @@ fn import_options() -> ImportOptions {
     ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() }
 }
 
-/// A pool of few metaslabs on one disk, each with a map of its own; its objects come back.
+/// Makes a pool of few metaslabs on one disk, each with its own space map; returns the ids of its objects.
 pub(crate) async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64, ashift: u32) -> Vec<ObjectId> {
     let options = options(machine.tops(handle, SINGLE).await.unwrap(), ashift);
     let pool = create_with_metaslabs(handle, options, metaslabs).await.unwrap();

@@ -47,16 +47,16 @@ pub enum ReceiverError {
     /// A kind of stream that is not supported yet.
     #[error("not supported yet: receiving {0}")]
     Unsupported(&'static str),
-    /// The snapshot that is to be healed is another one than that of the stream.
+    /// The stream is not of the snapshot that is to be healed: the guids differ.
     #[error("local snapshot doesn't match the snapshot in the provided stream")]
     OtherSnapshot,
-    /// The stream has blocks in another form than the snapshot.
+    /// A raw stream for a dataset that is not encrypted.
     #[error("stream is not compatible with the data in the pool.")]
     Incompatible,
-    /// Of a block.
+    /// An error in reading or writing a block.
     #[error(transparent)]
     Block(#[from] ZioError),
-    /// Of names.
+    /// An error in looking up a dataset.
     #[error(transparent)]
     Dsl(#[from] DslError),
     /// Of the pool.

@@ -2,22 +2,21 @@
 //!
 //! # Theory
 //!
-//! **Need.** Blocks of a snapshot are damaged in all their copies, and somebody else has the snapshot too. Its blocks come in a stream; those
-//! that are good here are left alone, and those that are damaged are written again where they are. Nothing else of the pool changes: no
-//! pointer, no txg.
+//! **Need.** A snapshot has blocks of which every copy is damaged, and another pool has the same snapshot. A stream brings its blocks. Good
+//! blocks are left alone; damaged ones are written again in their places. Nothing else in the pool changes: no pointer, no txg.
 //!
-//! **Life of a record.** WRITE names an object and an offset; the snapshot's tree has the pointer of the block there. A block that reads well
-//! is passed over. Of a damaged one the stored bytes are made of the record's: as they came where they came compressed the same way, else
-//! compressed anew. What has the checksum of the pointer is written, read again, and counted; what has not is told. Other records are passed
-//! over: OpenZFS heals nothing but data either.
+//! **Life of a record.** A WRITE record names an object and an offset; the snapshot's block tree has the pointer of the block there. A block that
+//! reads well is skipped. For a damaged block the stored bytes are made from the record: taken as they are if they are compressed as the
+//! block is, else compressed again. If the result has the pointer's checksum it is written, read back, and counted; else the block is
+//! reported. Other records are skipped: OpenZFS heals only data too.
 //!
-//! **Invariants.** 1. What is written over a block has the checksum that its pointer says. 2. The snapshot is kept from being destroyed
-//! meanwhile, so its blocks are its own. 3. The stream is one of this very snapshot: the guids are the same.
+//! **Invariants.** 1. Bytes are written over a block only if they have the checksum in its pointer. 2. A long hold keeps the snapshot from being
+//! destroyed meanwhile, so its blocks are not freed. 3. The stream is of this very snapshot: the guids are equal.
 //!
-//! **Crash.** A block that was being written is damaged as it was, or healed.
+//! **Crash.** A block that was being written is still damaged, or healed.
 //!
-//! **Rejected.** *Any stream that may have the bytes* (OpenZFS's `zfs_recv_best_effort_corrective`): the checksum would decide as well, but
-//! who gives the wrong stream is to be told.
+//! **Rejected.** *Accepting streams of other snapshots* (OpenZFS's `zfs_recv_best_effort_corrective`): the checksums would make it safe, but a
+//! user who gives the wrong stream should get an error.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
@@ -35,21 +34,21 @@ use cenote_zio::Health;
 use super::{Header, ReceiveProgress, ReceiverError};
 use crate::{SendError, StreamReader};
 
-/// Places of damaged blocks that are told.
+/// The limit for the damaged blocks that are reported by their places.
 const TOLD_MAX: usize = 100;
-/// Levels of zstd, which a damaged block does not tell any more.
+/// Levels of zstd to try: the level is in the header of the stored block, which is damaged.
 const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = 1..=19;
 
-/// What came of healing.
+/// The result of healing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Healed {
     /// Blocks that were compared.
     pub blocks: u64,
     /// Blocks that were damaged and are whole again.
     pub healed: u64,
-    /// Blocks that are damaged still.
+    /// Blocks that are still damaged.
     pub damaged: u64,
-    /// Why, of the first of them.
+    /// Place and reason of the first blocks that are still damaged, up to 100.
     pub told: Vec<String>,
 }
 
@@ -62,10 +61,10 @@ impl Healed {
     }
 }
 
-/// Heals blocks of a snapshot with the records of a stream whose beginning was read.
+/// Heals blocks of a snapshot with the records of a stream whose BEGIN record has been read.
 ///
 /// # Errors
-/// The stream is damaged or ends too soon, is of another snapshot, or has a form that cannot heal this one; devices fail.
+/// The stream is damaged, truncated, or of another snapshot; it is raw and the dataset is not encrypted, or the reverse; devices fail.
 pub async fn heal_stream<R: Read>(
     pool: &Pool,
     reader: &mut StreamReader<R>,
@@ -122,7 +121,7 @@ enum Found {
     Left(String),
 }
 
-/// One block.
+/// Heals the block of one WRITE record, if it is damaged.
 async fn block(objset: &Objset, write: &Write, payload: &[u8], is_raw: bool) -> Result<Found, ReceiverError> {
     let object = match objset.object(write.object).await {
         Ok(object) => object,
@@ -133,7 +132,7 @@ async fn block(objset: &Objset, write: &Write, payload: &[u8], is_raw: bool) -> 
     let id = BlockId(write.offset_bytes / block_bytes);
     let bp = match object.pointer(0, id).await {
         Ok(bp) => bp,
-        // Metadata is not healed.
+        // An indirect block is damaged: metadata is not healed.
         Err(error) if matches!(error.kind, DmuErrorKind::Zio(_)) => return Ok(Found::Left(error.to_string())),
         Err(error) => return Err(error.into()),
     };
@@ -170,7 +169,7 @@ async fn block(objset: &Objset, write: &Write, payload: &[u8], is_raw: bool) -> 
     Ok(Found::Left(what.to_owned()))
 }
 
-/// Bytes that may be those that a block was stored as, each as long as they are.
+/// Candidates for the stored bytes of a block, each of its physical size. The caller compares checksums.
 fn candidates(bp: &Blkptr, write: &Write, payload: &[u8], is_raw: bool) -> impl Iterator<Item = Vec<u8>> {
     let psize = usize::try_from(bp.psize_bytes()).unwrap_or(usize::MAX);
     let lsize = usize::try_from(bp.lsize_bytes()).unwrap_or(usize::MAX);
@@ -193,7 +192,7 @@ fn candidates(bp: &Blkptr, write: &Write, payload: &[u8], is_raw: bool) -> impl 
     };
     let logical = logical.filter(|logical| logical.len() == lsize);
     let kind = bp.compress().unwrap_or(Compress::Off);
-    // A damaged block does not tell its level any more. The default comes first.
+    // The level is unknown, since the header of the stored block is damaged. The default is tried first.
     let levels: Vec<CompressLevel> = match kind {
         Compress::Zstd => {
             std::iter::once(CompressLevel::DEFAULT).chain(ZSTD_LEVELS.filter_map(CompressLevel::zstd)).collect()

@@ -37,8 +37,8 @@ pub(super) fn payload(
     if list.is_empty() {
         return Vec::new();
     }
-    // Native, as every OpenZFS up to 2.4 packs it here, so that streams are the same to the byte. (Its development version has gone
-    // over to XDR, with which machines of the other byte order can do more. Receivers read both.) This form takes whole words.
+    // Native encoding, as in every OpenZFS up to 2.4, so that streams are equal byte for byte. OpenZFS's development version uses XDR, which
+    // machines of the other byte order can read too; receivers accept both. The native form is always a multiple of 8 bytes.
     list.emit_native(Endian::Little)
 }
 

@@ -157,7 +157,7 @@ pub(super) async fn resize(live: &LiveVolume, size_bytes: u64) -> Result<(), Exp
 /// A volume as one connection has it.
 struct LiveExport {
     seat: Arc<Seat>,
-    /// As they were when the connection came.
+    /// Fixed when the connection was made, like the block sizes.
     size_bytes: u64,
     block_sizes: BlockSizes,
     name: String,

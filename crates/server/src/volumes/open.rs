@@ -87,7 +87,7 @@ impl OpenVolumes {
         self.names_changed();
     }
 
-    /// A volume that stood still, opened again.
+    /// Opens a suspended volume again.
     pub(super) async fn reopened(&self, name: &str) -> Result<LiveVolume, ExportError> {
         let (pool, wanted) = (self.pool.clone(), name.to_owned());
         let opened = self.pool.look(move |writer| {
@@ -124,7 +124,7 @@ impl OpenVolumes {
         if !is_changed("readonly") && !is_changed("logbias") && !is_changed("sync") {
             return Vec::new();
         }
-        // One that stands still has its properties read when it goes on.
+        // A suspended volume reads its properties when it resumes.
         let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().filter_map(|seat| seat.now()).collect();
         let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
         let now = self.pool.look(move |writer| {
@@ -227,7 +227,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Has the volume of this name stand still, if clients have it: see [`StillVolume`].
+    /// Suspends the volume of this name, if clients have it: see [`StillVolume`].
     pub async fn stand_still(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<StillVolume>> {
         self.close_unused();
         if self.volumes.is_empty() {
@@ -251,7 +251,7 @@ impl Locked<'_> {
     }
 }
 
-/// The number of a property.
+/// The numeric value of a property.
 async fn number(view: &Dsl, dir: &Dir, property: &str) -> Result<u64, ExportError> {
     let found = view.property(dir, property, true).await.map_err(|error| io_error(&error))?;
     Ok(found.and_then(|found| found.value.number()).unwrap_or(0))

@@ -1,8 +1,8 @@
-//! The place of a volume that clients write: the volume, or nothing while it stands still, when requests wait.
+//! Suspends and resumes a volume while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
 //!
-//! A volume's dataset goes back to a snapshot (`zfs rollback`) when nobody has it open. Its clients need not know: their requests that have
-//! begun end, others wait, the volume is closed, the dataset goes back, and the volume is opened again. As in OpenZFS, what a client keeps
-//! of the volume itself (a kernel its pages, say) is not undone: nothing in the protocol says that it should be.
+//! Connections refer to a [`Seat`], which has the open volume, or nothing while it is suspended. A rollback needs the dataset closed. So requests
+//! that have begun end, others wait, the volume is closed, the dataset is rolled back, and the volume is opened again; clients stay connected.
+//! As in OpenZFS, data that a client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use cenote_zvol::live::LiveVolume;
 
 use super::open::OpenVolumes;
 
-/// How often it is looked whether requests have ended.
+/// The interval at which suspending checks whether requests have ended.
 const REQUESTS_POLL: Duration = Duration::from_millis(2);
 
 enum State {
@@ -24,7 +24,7 @@ enum State {
     Lost,
 }
 
-/// See the module comment.
+/// The place of an open volume, to which its connections refer.
 pub(super) struct Seat {
     state: RwLock<State>,
     went_on: Notify,
@@ -35,7 +35,7 @@ impl Seat {
         Arc::new(Self { state: RwLock::new(State::Open(Arc::new(live))), went_on: Notify::new() })
     }
 
-    /// The volume, unless it stands still.
+    /// The volume, unless it is suspended or lost.
     pub(super) fn now(&self) -> Option<Arc<LiveVolume>> {
         match &*self.state.read() {
             State::Open(live) => Some(live.clone()),
@@ -43,7 +43,7 @@ impl Seat {
         }
     }
 
-    /// A share of the volume, once it does not stand still.
+    /// A reference to the volume; waits while it is suspended.
     pub(super) async fn share(&self) -> Result<Arc<LiveVolume>, ExportError> {
         loop {
             let went_on = self.went_on.wait();
@@ -65,7 +65,7 @@ impl Seat {
     }
 }
 
-/// A volume that stands still, until [`Self::go_on`], or until this is dropped.
+/// A suspended volume. [`Self::go_on`], or dropping this, resumes it.
 pub struct StillVolume(Option<Inner>);
 
 struct Inner {
@@ -76,13 +76,13 @@ struct Inner {
 }
 
 impl StillVolume {
-    /// Has the volume in a seat stand still, when requests that have begun have ended.
+    /// Suspends the volume in a seat, and waits for requests that have begun. `None` if it is not open.
     pub(super) async fn begin(all: &Arc<OpenVolumes>, seat: Arc<Seat>, name: &str) -> Option<Self> {
         let live = {
             let mut state = seat.state.write();
             match std::mem::replace(&mut *state, State::Still) {
                 State::Open(live) => live,
-                // Another command has it so.
+                // Another command has suspended it, or it is lost.
                 before => {
                     *state = before;
                     return None;
@@ -92,7 +92,7 @@ impl StillVolume {
         let inner = Inner { all: all.clone(), seat, name: name.to_owned(), is_read_only: live.is_read_only() };
         let (sender, answer) = oneshot::channel();
         let handle = inner.handle();
-        // In a task of its own: who asks may go away meanwhile. One that nobody takes goes on.
+        // In a task of its own: the caller may be dropped meanwhile. Then dropping the value resumes the volume.
         handle.clone().detach(Class::Issue, async move {
             while Arc::strong_count(&live) > 1 {
                 handle.sleep(REQUESTS_POLL).await;
@@ -103,14 +103,14 @@ impl StillVolume {
         answer.await.ok()
     }
 
-    /// Requests go on, with what the volume is now.
+    /// Resumes requests, with the state that the volume has now.
     ///
     /// # Errors
     /// It cannot be opened: requests fail from now on.
     pub async fn go_on(mut self) -> Result<(), crate::ServerError> {
         let Some(inner) = self.0.take() else { return Ok(()) };
         let (sender, answer) = oneshot::channel();
-        // In a task of its own: it goes on also where who asked goes away.
+        // In a task of its own: resuming must finish even if the caller is dropped meanwhile.
         inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.go_on().await)) });
         Ok(answer.await.unwrap_or(Ok(()))?)
     }
@@ -119,7 +119,7 @@ impl StillVolume {
 impl Drop for StillVolume {
     fn drop(&mut self) {
         if let Some(inner) = self.0.take() {
-            // Where it fails its clients are told.
+            // If it fails, the clients' requests get the error.
             inner.handle().detach(Class::Issue, async move { drop(inner.go_on().await) });
         }
     }

@@ -138,14 +138,14 @@ impl Syncer {
         Ok(true)
     }
 
-    /// Takes a reference to each block of a cloned range, so that it stays until the record is replayed; false, and none is taken, where one is
-    /// not of a txg on disk.
+    /// Adds a BRT reference to each block of a cloned range, so that none is freed before the record is replayed. False if a block was born after
+    /// the last txg on disk; then no reference is added.
     ///
-    /// A record of a txg that is on disk is not replayed, and what it cloned may be free again. It gets its references all the same, since all
-    /// of the log's are given up with it.
+    /// `made` is the record's txg. A record whose txg is on disk is not replayed, and the blocks that it cloned may have been freed since, so it
+    /// is not checked that they are allocated. It gets its references all the same, because freeing the log gives up those of all records.
     ///
     /// # Errors
-    /// One is of no file or volume, or where nothing is allocated: then the pool is damaged, and nothing of it has been written yet.
+    /// A block is metadata, or lies in space that is not allocated: the pool is damaged. Nothing has been written to it yet.
     async fn claim_clones(&mut self, txg: Txg, made: Txg, blocks: &[Blkptr]) -> Result<bool, SpaError> {
         let stored = blocks.iter().filter(|block| !block.is_hole() && !block.is_embedded());
         if stored.clone().any(|block| block.physical_birth() >= txg) {

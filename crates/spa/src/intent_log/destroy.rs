@@ -20,8 +20,8 @@ impl Syncer {
         self.forget_xattr_records(txg, ObjectId(objset.id().0)).await
     }
 
-    /// Frees the blocks of a log, and those of indirect writes that were claimed with it; gives up the references to cloned blocks that its
-    /// claim has taken.
+    /// Frees the blocks of a log, and those of indirect writes that were claimed with it. Gives up the references to cloned blocks that the
+    /// claim has added.
     pub(crate) async fn free_log(&mut self, txg: Txg, objset: &Objset, header: &ZilHeader) -> Result<(), SpaError> {
         let dmu = objset.dmu().clone();
         let mut chain = Chain::new(dmu.zio(), *header);

@@ -7,7 +7,8 @@
 //! **Invariants.**
 //! 1. Nothing is allocated in the first txg before all logs are claimed (asserted where claiming begins).
 //! 2. A block is claimed once, whatever logs point to it; one that cannot be claimed ends its log.
-//! 3. What is claimed is freed with the log, and nothing else is: the limit is what the header says.
+//! 3. What is claimed is freed with the log, and nothing else is: the limit is what the header says. The references that the claim takes to
+//!    cloned blocks are given up with it too.
 
 mod check;
 mod claim;

@@ -1,4 +1,4 @@
-//! The block reference table, where blocks that were cloned are given up.
+//! The block reference table (BRT): references to cloned blocks that are given up.
 //!
 //! The structures are those of `cenote_format::brt`. A block has an entry while it is referred to more than once; the entry
 //! counts the references beyond the first. With a vdev's last entry its objects go, and one use of the feature.
@@ -86,7 +86,7 @@ impl Syncer {
         Ok(true)
     }
 
-    /// The tables, which the caller puts back.
+    /// Takes the tables out of `shared`; the caller puts them back.
     pub(super) async fn take_clones(&mut self) -> Result<Clones, SpaError> {
         let clones = match self.shared.clones.take() {
             Some(clones) => clones,

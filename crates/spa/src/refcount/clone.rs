@@ -1,7 +1,7 @@
-//! More references to a block: those that an intent log has of blocks that were cloned.
+//! The block reference table (BRT): references that are added for the cloned blocks of an intent log.
 //!
-//! A record of a cloned range points to blocks of other files, which may be given up before the record is replayed. So the log that is
-//! claimed takes a reference to each, and gives it up with the rest of its blocks. OpenZFS, which may take a claimed log over, counts on it.
+//! A record of a cloned range (`TX_CLONE_RANGE`) points to blocks of other files, which may free them before the record is replayed. So claiming
+//! a log adds a reference to each of these blocks, and freeing the log gives it up. OpenZFS may free a log that was claimed here, and relies on it.
 
 use std::collections::BTreeSet;
 
@@ -18,13 +18,13 @@ use super::known::CloneTable;
 use crate::SpaError;
 use crate::sync::Syncer;
 
-/// Blocks of a table, as OpenZFS makes them.
+/// The block size of a table, as in OpenZFS: 8 KiB.
 const BLOCK_SHIFT: u8 = 13;
-/// Blocks of the regions' counts (`BRT_BLOCKSIZE`).
+/// The block size of the object with the regions' counts (`BRT_BLOCKSIZE`).
 const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
 
 impl Syncer {
-    /// Adds a reference to a block that is stored and is in no dedup table.
+    /// Adds a reference to a block that is neither a hole, nor embedded, nor deduplicated.
     pub(crate) async fn add_clone(&mut self, txg: Txg, bp: &Blkptr) -> Result<(), SpaError> {
         debug_assert!(!bp.is_hole() && !bp.is_embedded() && !bp.dedup(), "what is cloned is in the reference table");
         let Some(first) = bp.dva(0) else { return Err(self.fail("a cloned block without a place")) };
@@ -55,7 +55,7 @@ impl Syncer {
     ) -> Result<(), SpaError> {
         let region = usize::try_from(offset / table.phys.region_size_bytes).unwrap_or(usize::MAX);
         if region >= table.regions.len() {
-            // The vdev has grown since.
+            // The vdev has grown since the table was made.
             let all = self.region_count(vdev, table.phys.region_size_bytes)?;
             if region >= all {
                 return Err(self.fail(format!("a cloned block at offset {offset} of vdev {vdev}, which ends before")));
@@ -90,7 +90,7 @@ impl Syncer {
         self.trim(txg, &mut table.entries).await
     }
 
-    /// Regions of a vdev as large as its metaslabs: OpenZFS takes no table that has more.
+    /// The number of regions of a vdev. Only whole metaslabs count: OpenZFS rejects a table with more regions.
     fn region_count(&self, vdev: VdevId, region_size_bytes: u64) -> Result<usize, SpaError> {
         let top = self.members.config.children.iter().find(|top| top.id == u64::from(vdev.0));
         let top = top.ok_or_else(|| self.fail(format!("a cloned block on vdev {vdev}, which is none")))?;
@@ -98,7 +98,7 @@ impl Syncer {
         Ok(usize::try_from(size_bytes.div_ceil(region_size_bytes)).unwrap_or(usize::MAX))
     }
 
-    /// The first table of a vdev.
+    /// Makes the table of a vdev that has none.
     async fn make_clone_table(&mut self, txg: Txg, vdev: VdevId) -> Result<CloneTable, SpaError> {
         if !self.features.has(FEATURE) {
             return Err(self.fail("a cloned block, though the feature block_cloning is not enabled"));
@@ -121,7 +121,7 @@ impl Syncer {
         let id = ZapValue::from_u64(object.id().0);
         let entered = Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), Some(&id)).await;
         entered.map_err(|error| self.dmu_error(error))?;
-        // The form of the counts is one for all tables: that of the first.
+        // All tables have the same form of counts: that of the first one.
         let is_first = self.features.count(FEATURE) == 0;
         if self.features.count(ENDIAN_FEATURE) > 0 || is_first && self.features.has(ENDIAN_FEATURE) {
             self.features.change(ENDIAN_FEATURE, 1);

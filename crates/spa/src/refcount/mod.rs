@@ -1,4 +1,4 @@
-//! Giving up blocks that others refer to as well: cloned, or deduplicated.
+//! References to blocks that are shared, by cloning or deduplication: giving them up, and adding those of intent logs.
 //!
 //! # Theory
 //!
@@ -16,6 +16,8 @@
 //!    └────────┬───────────────┘
 //!   all copies are free
 //! ```
+//! Claiming an intent log adds references to the blocks that its records cloned (`clone`); freeing the log gives them up.
+//!
 //! Only data is shared, so the MOS's own blocks never come here, and what the tables' own writing frees is freed at once: all
 //! tables are written before the first pass, and passes converge as without them.
 //!
@@ -48,7 +50,7 @@ use crate::sync::Syncer;
 /// Blocks of a table that are held in memory before the changed ones are handed on.
 const HELD_BLOCKS_MAX: usize = 128;
 
-/// Who may have data in common with others.
+/// Whether a block may be shared: only data of files and volumes is.
 pub(crate) fn is_data(bp: &Blkptr) -> bool {
     bp.level() == 0 && !bp.dmu_type().is_metadata()
 }

@@ -155,7 +155,7 @@ fn clones_are_counted_as_a_plain_map_counts_them() {
     }
 }
 
-/// The table of vdev 0 as it is on disk says what the model says, in all its figures.
+/// Asserts that the table of vdev 0 on disk agrees with the model in all its figures.
 async fn assert_clones(writer: &mut Syncer, model: &BTreeMap<u64, u64>) {
     writer.shared.clones = None;
     assert_eq!(has(writer, &pool_directory::brt(0)).await, !model.is_empty());

@@ -41,7 +41,7 @@ static ALLOCATED_BYTES: AtomicU64 = AtomicU64::new(0);
 static POOLED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static POOL_LIMIT_BYTES: AtomicUsize = AtomicUsize::new(64 << 20);
 static LOCAL_LIMIT_BYTES: AtomicUsize = AtomicUsize::new(LOCAL_LIMIT_MAX_BYTES);
-/// No limit is set below this.
+/// The lower bound for the limit.
 static POOL_FLOOR_BYTES: AtomicUsize = AtomicUsize::new(0);
 static DEPOTS: [Mutex<Depot>; CLASS_COUNT] = [const { Mutex::new(Depot::new()) }; CLASS_COUNT];
 
@@ -79,8 +79,8 @@ pub fn set_pool_limit_bytes(limit_bytes: usize) {
     trim(CLASS_COUNT, limit_bytes);
 }
 
-/// Has the pool keep at least `floor_bytes` from now on, whatever limit is set. For programs that open thousands of small pools one after the
-/// other: each sets a limit for itself alone, and what the last one gave back to the kernel the next would ask for again.
+/// Sets a lower bound of `floor_bytes` for the limit from now on. For programs that open thousands of small pools one after the other: each
+/// pool sets a low limit of its own, and the process would give memory back to the kernel after each and ask for it again.
 pub fn set_pool_floor_bytes(floor_bytes: usize) {
     POOL_FLOOR_BYTES.store(floor_bytes, Ordering::Relaxed);
     raise_pool_limit_bytes(floor_bytes);

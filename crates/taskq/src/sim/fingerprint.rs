@@ -1,7 +1,7 @@
-//! Fingerprints of disks' contents, to know a content that was there before.
+//! Fingerprints of disk images, to recognise equal contents.
 //!
-//! Pages are shared among images, and most of an image is pages that others have too. So the hash of a shared page is kept, with
-//! the page, which cannot become another one as long as it is kept; a page that this image alone has is hashed each time.
+//! Images share most of their pages. So the hash of a shared page is cached by its address. The cache keeps the page too, so that the address is
+//! not reused. A page that only one image has is hashed each time.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::medium::Image;
 
-/// Makes fingerprints of images, and keeps what it knows of their shared pages.
+/// Makes fingerprints of images, and caches the hashes of their shared pages.
 #[derive(Default)]
 pub struct Fingerprints {
     pages: HashMap<usize, (Arc<[u8]>, u64)>,
@@ -22,7 +22,7 @@ impl std::fmt::Debug for Fingerprints {
 }
 
 impl Fingerprints {
-    /// A number that equal contents share: 64 bits of a hash of all written pages and their places.
+    /// A 64-bit hash of all written pages and their places. Equal contents over the same base have the same fingerprint.
     pub fn of(&mut self, images: &[Image]) -> u64 {
         let mut all = DefaultHasher::new();
         for image in images {

@@ -81,7 +81,7 @@ fn made<'a>(directory: ObjectId, name: &'a [u8], new: &'a NewNode, slots: u8, no
     })
 }
 
-/// All that is known of a node before its txg begins.
+/// A node that is ready to be made, but whose txg has not been assigned yet.
 pub(crate) struct Unborn {
     record: SaRecord,
     form: SaForm,
@@ -179,7 +179,7 @@ impl FileSystem {
         })
     }
 
-    /// A node of a directory, before its txg.
+    /// Prepares a new node of a directory, before a txg is assigned.
     pub(crate) async fn unborn(
         &self,
         parent: &Node,
@@ -197,7 +197,7 @@ impl FileSystem {
         Ok(Unborn { record, form, spec: ObjectSpec { slots, ..spec }, origin })
     }
 
-    /// Its object, in a txg. Where it does not become a node, the caller frees it.
+    /// Allocates its object in a txg. If the node is not made after all, the caller frees the object.
     pub(crate) fn object_of(&self, unborn: &Unborn, txg: Txg) -> Result<Object, ZplError> {
         Ok(match unborn.origin {
             Some(origin) => self.shared.objset.create_at(txg, origin.object, &unborn.spec)?,
@@ -220,7 +220,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A new node's attributes, with what its directory hands down. Files of a hidden directory are hidden too.
+    /// A new node's attributes, with those that it inherits. Files in a hidden directory inherit the flag `ZFS_XATTR` from it.
     async fn child_record(
         &self,
         parent: &Node,
@@ -252,7 +252,7 @@ impl FileSystem {
         }
         let mut flags = above.flags() & ZnodeFlags::XATTR;
         let mut project = 0;
-        // Of links, devices and pipes nobody counts projects.
+        // Symbolic links, devices, pipes and sockets do not inherit a project.
         if above.flags().contains(ZnodeFlags::PROJECT_INHERIT) && matches!(kind, FileKind::File | FileKind::Directory) {
             project = above.u64(ZplAttribute::Projid);
             if is_dir {
@@ -292,7 +292,7 @@ impl FileSystem {
 }
 
 impl Unborn {
-    /// Gives its object its attributes.
+    /// Writes the attributes to its object.
     pub(crate) fn attributes(self, object: &Object, txg: Txg) -> Result<SaHandle, ZplError> {
         let Self { mut record, form, origin, .. } = self;
         record.put(ZplAttribute::Gen, origin.map_or(txg.0, |origin| origin.generation))?;

@@ -17,7 +17,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), ZplError> {
     if names::is_valid(name) { Ok(()) } else { Err(ZplError::Invalid("such a name")) }
 }
 
-/// As [`check_name`], in this directory: no path leads through a hidden one, so a slash is a letter there.
+/// As [`check_name`], for an entry of this directory. Paths do not reach a hidden directory, so its names may contain slashes.
 pub(crate) fn check_name_in(directory: &Node, name: &[u8]) -> Result<(), ZplError> {
     if directory.with(|record| record.flags().contains(ZnodeFlags::XATTR)) && names::is_valid_xattr(name) {
         return Ok(());

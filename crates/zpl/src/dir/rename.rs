@@ -74,7 +74,7 @@ impl FileSystem {
         self.rename_leaving(from, from_name, to, to_name, mode, None)
     }
 
-    /// As [`Self::rename`]; what is `left` stands under the old name then, as it was when the intent log was written.
+    /// As [`Self::rename`], but with a new node (`left`, a whiteout from the intent log) under the old name.
     pub(crate) fn rename_leaving<'a>(
         &'a self,
         from: ObjectId,

@@ -44,7 +44,7 @@ impl Replay {
         file.write_reaching(offset_bytes, &block, Reach::To(end)).await
     }
 
-    /// Writes what a cloned range has. The blocks are copied: their contents come back, and take space of their own.
+    /// Replays a cloned range by copying: reads the source blocks and writes their contents, which take new space.
     pub(super) async fn clone_range(&self, range: &CloneRange) -> Result<(), ZplError> {
         let file = self.filesystem.open_file(range.object).await?;
         let objset = self.filesystem.objset();

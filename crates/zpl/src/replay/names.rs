@@ -9,7 +9,7 @@ use crate::{Time, ZplError};
 /// The largest dnode, in slots.
 const SLOTS_MAX: u16 = 32;
 
-/// Major and minor number, as a record has them.
+/// Major and minor device number from a record's `rdev`.
 const fn device_of(rdev: u64) -> (u32, u32) {
     ((rdev >> 20) as u32, (rdev & 0xf_ffff) as u32)
 }
@@ -54,7 +54,7 @@ impl Replay {
         self.filesystem.rename_leaving(from, &rename.source_name, to, &rename.target_name, mode, left).await
     }
 
-    /// A whiteout as its record has it.
+    /// The node that a record describes as its whiteout.
     async fn whiteout(&self, whiteout: &Whiteout) -> Result<(NewNode, Origin), ZplError> {
         let (Ok(mode), Ok(uid), Ok(gid)) =
             (u32::try_from(whiteout.mode), u32::try_from(whiteout.uid), u32::try_from(whiteout.gid))

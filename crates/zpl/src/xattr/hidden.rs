@@ -185,7 +185,7 @@ impl FileSystem {
         Ok(plan)
     }
 
-    /// Makes a hidden directory again, as the intent log says, without entries.
+    /// Replays the creation of a hidden directory (`TX_MKXATTR`). Its entries have records of their own.
     pub(crate) async fn replay_hidden_dir(
         &self,
         owner: ObjectId,

@@ -171,8 +171,9 @@ impl FileSystem {
         })
     }
 
-    /// Gives a stored attribute a value again among the packed ones, or takes it away there where the value is empty, as the intent log says:
-    /// nobody is asked whether it may be. A hidden directory has records of its own. The mode that comes with an access control list has a record of its own in logs of ours, and none in those of OpenZFS.
+    /// Replays `TX_SETSAXATTR`: sets an attribute in the packed list, or removes it if the value is empty. Permissions were checked when the record
+    /// was made. Attributes in a hidden directory have records of their own. An access control list also changes the mode: logs of ours have a
+    /// separate record for that, logs of OpenZFS have none.
     pub(crate) async fn replay_xattr(&self, id: ObjectId, stored: &[u8], value: &[u8]) -> Result<(), ZplError> {
         let node = self.node(id).await?;
         let _lock = node.in_use()?.lock.write().await;

@@ -27,7 +27,7 @@ pub(super) struct Judged {
     pub(super) names: (u64, u64),
 }
 
-/// What opens may have led to, and the states in which the names were those that were found.
+/// The file that each open led to, and the states whose names are those found after the kill.
 type Case = (BTreeMap<usize, Id>, Vec<Rc<Match>>);
 
 /// Why nothing explains a history.
@@ -35,7 +35,7 @@ type Case = (BTreeMap<usize, Id>, Vec<Rc<Match>>);
 pub(super) struct Failure {
     pub(super) what: String,
     lines: Vec<String>,
-    /// There are too many orders to be followed: it may be explained or not.
+    /// There are too many orders to follow, so it is not known whether one explains the history.
     pub(super) is_unknown: bool,
 }
 
@@ -48,13 +48,13 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Operations about a few others, by their numbers.
+/// A failure that shows these operations, given by their numbers.
 fn failure(what: String, operations: &[Operation], about: impl IntoIterator<Item = usize>) -> Failure {
     let mut about: BTreeSet<usize> = about.into_iter().collect();
     while about.len() > SHOWN {
         about.pop_first();
     }
-    // With the opens that their descriptors are from.
+    // And the opens of their descriptors.
     let opens: Vec<usize> = about
         .iter()
         .filter_map(|at| operations.get(*at))
@@ -68,7 +68,7 @@ fn failure(what: String, operations: &[Operation], about: impl IntoIterator<Item
     Failure { what, lines, is_unknown: false }
 }
 
-/// Whether the server's tree and its answers can be those of a file system that keeps what is promised (see the module above).
+/// Checks that the answers, and the tree after the kill, can be those of a file system that keeps the promises (see the module above).
 pub(super) fn judge(history: &History) -> Result<Judged, Failure> {
     let operations = cut_short(history);
     let bad = |what: String| failure(what, &[], []);
@@ -81,7 +81,7 @@ pub(super) fn judge(history: &History) -> Result<Judged, Failure> {
     let mut cases: Vec<Case> = Vec::new();
     for way in &ways {
         let handles = way.object.handles();
-        // An open that was not answered is used by nobody.
+        // Nobody uses the descriptor of an open without an answer.
         let known: BTreeMap<usize, Id> =
             handles.iter().filter(|(at, _)| operations[**at].is_good()).map(|(at, id)| (*at, *id)).collect();
         match cases.iter_mut().find(|case| case.0 == known) {
@@ -104,7 +104,7 @@ pub(super) fn judge(history: &History) -> Result<Judged, Failure> {
         for found in matches {
             match files.accept(&operations, after, found) {
                 Ok(()) => return Ok(judged(&operations, &ways)),
-                // What was found tells more than another case in which clients' answers do not fit.
+                // This failure says more than that of a case in which the answers do not fit.
                 Err(failure) => first_failure = Some(failure),
             }
         }
@@ -116,7 +116,7 @@ pub(super) fn judge(history: &History) -> Result<Judged, Failure> {
     }
 }
 
-/// The operations, with those that met a dead server taken as not answered, or as what they did before.
+/// The operations. Those that met a dead server count as unanswered, or as what they had done until then.
 fn cut_short(history: &History) -> Vec<Operation> {
     let mut operations = history.operations.clone();
     for operation in &mut operations {
@@ -125,9 +125,9 @@ fn cut_short(history: &History) -> Vec<Operation> {
         }
         match (&mut operation.call, &operation.answer) {
             (_, Answer::Error(error)) if GONE.contains(&error.as_str()) => operation.answer = Answer::Unknown,
-            // Pages that the kernel had are read, and the next one is not there. A length of 0 would be the end of the file.
+            // The kernel returned the pages that it had cached, and could not read the next one. Length 0 would mean the end of the file.
             (Call::Read { length, .. }, Answer::Bytes(bytes)) if !bytes.is_empty() => *length = bytes.len() as u64,
-            // The first part of it was written, and the next may have been.
+            // The first part was written; the next part may have been written too.
             (Call::Write { length, .. }, Answer::Count(count)) if count < length => operation.answer = Answer::Unknown,
             _ => {}
         }
@@ -155,7 +155,7 @@ fn judged(operations: &[Operation], ways: &[Possibility<Names>]) -> Judged {
     }
 }
 
-/// Numbers of links are those of the names that are there.
+/// Checks that the link counts in the tree agree with its names.
 fn is_whole(tree: &Tree) -> Result<(), String> {
     let mut names: BTreeMap<u64, (u64, &Found)> = BTreeMap::new();
     for (path, entry) in tree {
@@ -189,7 +189,7 @@ fn is_whole(tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// All files, with the ways in which their content may have come to be.
+/// All files, with the possible histories of their contents.
 struct Files<'a> {
     before: BTreeMap<Id, &'a Found>,
     ways: BTreeMap<Id, Vec<Content>>,
@@ -230,7 +230,7 @@ impl<'a> Files<'a> {
         Ok(Self { before, ways, opens })
     }
 
-    /// Whether the content of all files can be what was found, where they have these names.
+    /// Checks that the contents found after the kill are possible, if the files have these names.
     fn accept(&self, operations: &[Operation], after: &Tree, names: &Match) -> Result<(), Failure> {
         for (path, id) in &names.files {
             let Some(Entry::File(found)) = after.get(path) else { continue };
@@ -251,7 +251,7 @@ impl<'a> Files<'a> {
             let when = since.map_or_else(|| "the beginning".to_owned(), |at| format!("#{at}, which was acknowledged"));
             let opens = self.opens.get(id).into_iter().flatten().copied();
             let about: Vec<usize> = opens.chain(since).chain(changes).collect();
-            // Earlier changes may be what is there.
+            // What was found may come from an earlier change.
             let earlier = operations.iter().enumerate().filter(|(_, operation)| {
                 let is_change = matches!(operation.call, Call::Write { .. } | Call::Truncate { .. });
                 is_change && operation.subjects().0.is_some_and(|handle| about.contains(&handle))
@@ -332,7 +332,7 @@ fn names_failure(history: &History, operations: &[Operation], ways: &[Possibilit
         "after the kill the names are of no moment from {promised} on ({floor} changes of names are promised); the nearest, \
          after {position}, differs: {words}"
     );
-    // Of the order: what names a component of a path that differs, and what came last.
+    // Shown are the operations that name a component of a differing path, and the last ones.
     let is_in_words = |at: &&usize| {
         let (_, names) = operations[**at].subjects();
         names.iter().any(|(_, name)| words.split([' ', '/', ';', '"', ',']).any(|word| word == *name))

@@ -1,4 +1,4 @@
-//! What is in one file, as an object: bytes and extended attributes; and what of it has to be there after a kill.
+//! The content of one file (bytes and extended attributes) as an object of the search, and what of it must be there after a kill.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -10,7 +10,7 @@ use super::search::{Object, Role};
 
 type Attributes = BTreeMap<String, String>;
 
-/// Bytes with their hash, which is asked for often.
+/// Bytes with their hash, which is needed often.
 #[derive(Debug)]
 struct Bytes {
     bytes: Vec<u8>,
@@ -29,13 +29,13 @@ impl Bytes {
     }
 }
 
-/// What a change may leave after a kill.
+/// A change, as far as a kill may leave it.
 #[derive(Debug)]
 struct Patch {
     /// The operation that changed.
     at: usize,
     hash: u64,
-    /// The offset of zeros that came to be, and where they end.
+    /// Start and end of the zeros that the change made.
     zeros: (u64, u64),
     offset: u64,
     bytes: Vec<u8>,
@@ -44,21 +44,21 @@ struct Patch {
     attribute: Option<(String, Option<String>)>,
 }
 
-/// A write or a new size that has taken effect and is not answered. The kernel passes a write on in parts, so some bytes may still be as
-/// before. It takes note of a smaller size when the server has answered: meanwhile a read may show what was there, or zeros, because
-/// it takes what the server no longer has for a hole.
+/// A write or truncation that has taken effect but has no answer yet. The kernel sends a write in parts, so some bytes may still be the old
+/// ones. It notes a smaller size only after the server's answer: until then a read may show the old bytes, or zeros, because the kernel
+/// takes the part that the server has cut off for a hole.
 #[derive(Debug, Hash)]
 struct Flying {
     by: usize,
-    /// The first byte of it, or the file's end before it.
+    /// The offset of its first byte, or the file's old end if that is less.
     offset: u64,
-    /// What was from there on.
+    /// The old bytes from there on.
     before: Vec<u8>,
     is_smaller: bool,
     sizes: RangeInclusive<u64>,
 }
 
-/// A moment from which on all that is covered is found.
+/// A promise: what it covers is found after a kill as it was at this moment, or as it was later.
 #[derive(Clone, Debug)]
 struct Since {
     /// The sync or write that promises it; none for the beginning.
@@ -70,7 +70,7 @@ struct Since {
     attributes: Rc<Attributes>,
     /// Writes that were under way.
     flying: Vec<Rc<Flying>>,
-    /// Bytes that are covered, where not all are.
+    /// The bytes that it covers; `None` for all.
     range: Option<(u64, u64)>,
     has_attributes: bool,
 }
@@ -99,7 +99,7 @@ pub(super) enum Seen {
 }
 
 impl Content {
-    /// Begins with what was found, or with nothing; with the files' opens, which append or write stably.
+    /// Begins with the content that was found, or empty. `opens`: of each open, whether it appends, and whether its writes are stable.
     pub(super) fn new(before: Option<&Found>, opens: BTreeMap<usize, (bool, bool)>) -> Self {
         let content = Bytes::new(before.map(|found| found.bytes.clone()).unwrap_or_default());
         let attributes = Rc::new(before.map(|found| found.attributes.clone()).unwrap_or_default());
@@ -123,7 +123,7 @@ impl Content {
         }
     }
 
-    /// Begins to promise what is there now, when it will be acknowledged.
+    /// Notes the present state as promised once the operation `by` is acknowledged.
     fn promise(&mut self, by: usize, range: Option<(u64, u64)>, has_attributes: bool) {
         self.since.push(Since {
             by: Some(by),
@@ -155,7 +155,7 @@ impl Content {
         }
     }
 
-    /// Whether what was found after a kill can be, and words for what cannot.
+    /// Checks that the content found after a kill is possible; the error says what is not.
     pub(super) fn accept(&self, found: &Found) -> Result<(), Refusal> {
         self.since.iter().filter(|since| since.is_acknowledged).try_for_each(|since| self.accept_since(since, found))
     }
@@ -223,7 +223,7 @@ pub(super) struct Refusal {
     pub(super) changes: Vec<usize>,
 }
 
-/// Ranges that together are the same, sorted, where those that meet are one.
+/// The union of ranges, sorted; adjacent and overlapping ones are merged.
 fn united(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut united: Vec<(u64, u64)> = Vec::new();
@@ -236,7 +236,7 @@ fn united(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     united
 }
 
-/// Marks the bytes of a part that begins at an offset, where they are as in another part.
+/// Marks the bytes of `part`, which begins at offset `first`, that equal `bytes`, which begin at `offset`.
 fn mark(is_there: &mut [bool], part: &[u8], first: u64, offset: u64, bytes: &[u8]) {
     let begin = first.max(offset);
     let end = (first + part.len() as u64).min(offset + bytes.len() as u64);
@@ -300,7 +300,7 @@ impl Object for Content {
                 stable = is_stable.then_some((offset, end));
                 let first = size.min(offset);
                 let mut before = self.content.bytes[first as usize..size.min(end) as usize].to_vec();
-                // What is not written yet, where the file has grown already.
+                // The file may have grown before these bytes are written: zeros.
                 before.resize((end - first) as usize, 0);
                 let sizes = size..=size.max(end);
                 next.flying.push(Rc::new(Flying { by: at, offset: first, before, is_smaller: false, sizes }));
@@ -391,7 +391,7 @@ impl Object for Content {
         let Some(mine) = self.since.iter().position(|since| since.by == Some(at)) else { return };
         self.since[mine].is_acknowledged = true;
         let Since { range, has_attributes, start, .. } = self.since[mine].clone();
-        // What it covers, of earlier moments, says nothing more.
+        // Earlier promises that it covers add nothing.
         self.since.retain(|other| {
             let is_covered = (range.is_none() || range == other.range) && (has_attributes || !other.has_attributes);
             other.by == Some(at) || !other.is_acknowledged || other.start > start || !is_covered
@@ -403,7 +403,7 @@ impl Object for Content {
         self.attributes.hash(hasher);
         self.flying.hash(hasher);
         for since in &self.since {
-            // In which order changes came counts for what is there now, and not for what may be found.
+            // The order of changes decides the present content, which is hashed, but not what may be found after a kill.
             let patches = &self.patches[since.start..];
             let sum = patches.iter().fold(0_u64, |sum, patch| sum.wrapping_add(patch.hash));
             let sizes =

@@ -1,4 +1,4 @@
-//! What a history holds, and its form in JSON.
+//! The parts of a history, and their form in JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::super::Numbers;
 
-/// The open by which a descriptor was had, as an index of operations; none is the folder that all share.
+/// A descriptor: the index of the operation that opened it; `None` is the folder that all share.
 pub(super) type Handle = Option<usize>;
 
 /// All that clients saw between two kills.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct History {
-    /// The number that the clients' choices follow from.
+    /// The seed of the clients' choices.
     pub(super) seed: u64,
     /// The tree before the first call.
     pub(super) before: Tree,
@@ -21,7 +21,7 @@ pub(super) struct History {
     pub(super) operations: Vec<Operation>,
     /// The moment just before the server was killed, in nanoseconds as in the operations.
     pub(super) killed_ns: u64,
-    /// The tree that the next server shows; none if nobody was killed.
+    /// The tree that the next server shows; `None` if no server was killed.
     pub(super) after: Option<Tree>,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum Entry {
 /// A file that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Found {
-    /// Names of one file have the same.
+    /// Equal for all names of one file.
     pub(super) inode: u64,
     pub(super) links: u64,
     #[serde(with = "hex")]
@@ -62,7 +62,7 @@ pub(super) struct Operation {
     pub(super) answer: Answer,
 }
 
-/// What was asked. Paths have one component, so that the kernel looks it up in one step.
+/// A call. Paths have one component, so that the kernel looks them up in one step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "kebab-case")]
 pub(super) enum Call {
@@ -126,7 +126,7 @@ pub(super) enum Call {
     Stat {
         handle: Handle,
     },
-    /// `pwrite`; the offset counts for nothing where the file was opened to append. The bytes follow from `salt` ([`bytes_of`]).
+    /// `pwrite`; the offset is ignored if the file was opened with `O_APPEND`. The bytes are made from `salt` ([`bytes_of`]).
     Write {
         file: usize,
         offset: u64,
@@ -142,7 +142,7 @@ pub(super) enum Call {
         offset: u64,
         length: u64,
     },
-    /// `fsetxattr`: of the flags that say that the name is there already, or not yet, at most one.
+    /// `fsetxattr`, with `XATTR_CREATE` or `XATTR_REPLACE` or neither.
     SetAttribute {
         file: usize,
         key: String,
@@ -166,7 +166,7 @@ pub(super) enum Call {
     },
 }
 
-/// What a rename does with a name that is there.
+/// What a rename does with an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum How {
@@ -175,14 +175,14 @@ pub(super) enum How {
     Exchange,
 }
 
-/// What was answered.
+/// The answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
-    /// The server was killed before: the operation may have happened or not.
+    /// None, since the server was killed: the operation may have happened or not.
     Unknown,
     Done,
-    /// Bytes that were written.
+    /// The number of bytes that were written.
     Count(u64),
     Bytes(#[serde(with = "hex")] Vec<u8>),
     Stat {
@@ -215,7 +215,7 @@ impl Operation {
         self.answer == Answer::Unknown
     }
 
-    /// The open of the file that it is about, and of the directories, with the names there.
+    /// The open of the file that it concerns, and the directories with the names that it concerns there.
     pub(super) fn subjects(&self) -> (Option<usize>, Vec<(Handle, &str)>) {
         match &self.call {
             Call::Open { dir, name, .. }
@@ -241,7 +241,7 @@ impl Operation {
     }
 }
 
-/// The bytes that a write of this salt writes: zeros, one byte again and again, or what cannot be compressed.
+/// The bytes that a write with this salt writes: zeros, one repeated byte, or incompressible bytes.
 pub(super) fn bytes_of(salt: u64, length: u64) -> Vec<u8> {
     let length = length as usize;
     match salt % 8 {

@@ -1,15 +1,15 @@
-//! Histories as a client: threads that share a tree of names, and a checker that is given only what they saw.
+//! Threads that share a tree of names, and a checker that gets only their calls, the answers, and the tree after the kill.
 //!
-//! **Need.** The other clients know what they wrote, each in a part of its own. What several do to one name at once, nobody looks at. Here
+//! **Need.** Each of the other clients works in a part of its own and knows what it wrote. They do not test concurrent operations on one name. Here
 //! five threads do operations at random in one folder: they make, link, rename (over names, with `RENAME_NOREPLACE` and
 //! `RENAME_EXCHANGE`) and remove files, directories and symbolic links; write, append, truncate and read; set and get extended
 //! attributes; list, `stat`, `fsync` and `fdatasync`. Each notes a moment before its call, and the answer and a moment after it. The server is
-//! killed. What the next one shows is read, all of it. Nothing else is known: no order, and not which file a name was of.
+//! killed. Then the whole tree is read from the next server. The checker knows nothing else: no order, and not which file a name led to.
 //!
-//! **What is promised**, and no more (docs/SEMANTICS.md, POSIX):
-//! 1. *Order.* Until the kill all is as if each operation had taken effect at one moment between call and answer (linearizability), in a plain
-//!    file system with Linux's errors. Some operations look more than once, and each look has its own moment: each byte that is read, each name
-//!    that is listed or not, size and links of a `stat`. A write has one for each of its bytes, and the file grows by and by: Linux reads pages
+//! **The promises** that are checked, and no others (docs/SEMANTICS.md, POSIX):
+//! 1. *Order.* Until the kill the answers are as if each operation had taken effect at one moment between call and answer (linearizability), in
+//!    a plain file system with Linux's errors. Some operations look more than once, and each look has its own moment: each byte that is read, each name
+//!    that is listed or not, size and links of a `stat`. A write has one for each of its bytes, and the file grows step by step: Linux reads pages
 //!    without the file's lock, and the kernel sends a FUSE server a write in parts where its first page is not all written.
 //!    A read while a file is being truncated may show zeros: the kernel takes what the server has cut off for a hole.
 //! 2. *Names.* After the kill the names, of all directories together, and what they lead to, are those of one moment in that order. It is not
@@ -17,27 +17,27 @@
 //! 3. *Content.* Each byte of a file, its size (or one that it had while it grew), and each extended attribute is that of one moment not before
 //!    the call of the last acknowledged `fsync` of that file. `fdatasync` promises the same of bytes and size, and a write through `O_DSYNC` of
 //!    the bytes that it wrote and of a size that shows them; POSIX says no more of the two. Bytes that were never written are nowhere.
-//! 4. What was called and not answered has happened or not, bytes of a write one by one.
-//! 5. What one kill has left, no later kill takes away: it is what the next history begins with.
+//! 4. An operation without an answer has happened or not; of a write, each byte by itself.
+//! 5. What is there after one kill is durable: the next history begins with it.
 //!
 //! **How it is judged** ([`check`]). By locality a history is linearizable if those of its objects are. The names ([`names`]: all directories,
 //! and which file each open has led to) are one object; the content of each file ([`content`]) is another. So a search for the names comes first,
 //! and for each way in which opens may have led to files one for each of these. The search ([`search`]) is just in time: an
-//! operation takes effect only when an answer demands it. States which it passes and that show the names which were found after the kill are
-//! noted, and struck off when an `fsync` that was called after them is acknowledged. For content it keeps the changes since each promise.
+//! operation takes effect only when an answer demands it. A state whose names are those found after the kill is noted, and struck off when
+//! an `fsync` that was called after it is acknowledged. For content the search keeps the changes since each promise.
 //!
-//! **Why names have one component.** A path of several is looked up step by step, so what it leads to may never have been at one moment. Clients
-//! open directories and work from there. `link` takes an open file by `/proc/self/fd`, since its two names are looked up one after the other.
+//! **Why names have one component.** The kernel looks a longer path up step by step, so its result may not be the state of any one moment. Clients
+//! open directories and work relative to them. `link` takes an open file by `/proc/self/fd`, since its two names are looked up one after the other.
 //!
 //! **Invariants.** The checker never looks at the clients' choices, the seed or the pool. An operation that met an error has changed nothing.
-//! Errors of a dead file system count as no answer, if they came after the moment before the kill, and else as an answer that nothing explains.
+//! Errors of a dead file system (`ENOTCONN`, for one) count as no answer if they came after the kill, and else as an answer that nothing explains.
 //!
-//! **Limits.** Writes to one file at once, whose order nobody sees and no `fsync` follows, double the possibilities. Where they are more than
-//! the search follows ([`search`]), the history is told as not judged, and is a failure if that is so again and again.
+//! **Limits.** Each concurrent write to a file doubles the possibilities, as long as nobody reads the file or syncs it. If there are more than
+//! the search follows ([`search`]), the history is reported as not judged. More than one such history in ten is a failure.
 //!
-//! **Rejected.** One search for all: concurrent writes to files whose order nobody has seen double the ways that have to be followed, for
-//! each file. Inode numbers as an identity across the kill: true here, and nothing that POSIX promises. Prefixes of a file's writes: the intent log
-//! reads data when it is asked for, so a write may be there beside half of a later one (as `crates/cuts` has it).
+//! **Rejected.** *One search for everything*: unseen orders of writes would multiply over all files. *Inode numbers as identities across the
+//! kill*: they are stable here, but POSIX does not promise it. *A prefix of a file's writes as its content*: the intent log reads data when it is
+//! committed, so a write may be there beside half of a later one (as `crates/cuts` has it).
 //!
 //! **The file.** A history that nothing explains is kept beside the images as `history.json`; `cargo xtask kills history --json FILE` judges
 //! it again. It is a [`History`]: `seed`; `before` and `after`, the trees by paths, with `kind` (`file` with `inode`, `links`, `bytes` in
@@ -67,10 +67,10 @@ use super::account::Compared;
 use super::clients::Client;
 use super::place::Place;
 
-/// How long clients pause between operations at most, in microseconds, and when the kill comes at latest, in milliseconds.
+/// The longest pause of a client between two operations, in microseconds, and the longest time until the kill, in milliseconds.
 const PACES: [(u64, u64); 3] = [(0, 60), (400, 120), (4000, 400)];
 const SYNCS: [u64; 3] = [100, 40, 10];
-/// One history more than one in so many of a pool may have too many orders to be judged.
+/// Of so many judged histories of a pool, one may have too many orders to be judged. One more is allowed.
 const UNKNOWN_PER_JUDGED: u64 = 10;
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! All names of a tree, as one object: what leads where, and which descriptor is of what.
+//! All names of a tree as one object of the search: the node that each name leads to, and the node of each descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash};
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use super::events::{Answer, Call, Entry, Handle, How, Kind, Operation, Tree};
 use super::search::{Object, Role};
 
-/// A node of the model. Those of the tree that was found first have small numbers; others are numbered by the operation that made them.
+/// A node of the model. Nodes of the first tree have small numbers; others have numbers made from those of the operations that made them.
 pub(super) type Id = u64;
 
 /// The folder that all share.
@@ -35,21 +35,21 @@ enum Shown {
 /// A state whose names are those that were found after the kill.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Match {
-    /// So many changes of names came before.
+    /// The number of changes of names before it.
     position: u64,
-    /// The paths of files, and which they are.
+    /// The file of each path.
     pub(super) files: BTreeMap<String, Id>,
 }
 
-/// The names, and what is promised of them.
+/// The names, and the promises about them.
 #[derive(Clone)]
 pub(super) struct Names {
     nodes: BTreeMap<Id, Node>,
-    /// What each open has led to.
+    /// The node that each open led to.
     handles: Rc<BTreeMap<usize, Id>>,
     /// Changes of names so far.
     position: u64,
-    /// So many of them are promised.
+    /// The number of these changes that are promised.
     floor: u64,
     /// Syncs under way, with the changes before their calls.
     syncs: BTreeMap<usize, u64>,
@@ -60,23 +60,23 @@ pub(super) struct Names {
 /// What a watching operation of names has seen.
 #[derive(Clone, Hash)]
 pub(super) enum Seen {
-    /// Its answer, at once.
+    /// The whole answer at one moment, or not.
     Whole(bool),
-    /// That the name's file was removed or replaced. The kernel asks once more where a server says that a file is gone that it has just looked
-    /// up, and if that is so again it says so.
+    /// An `ESTALE` is explained if the name's file was removed or replaced meanwhile. The kernel repeats the look-up once if the server says
+    /// that the file is gone; after a second time it returns the error.
     Stale { last: Option<Id>, is_seen: bool },
-    /// Of each node that it may be of: the kind and the number of links.
+    /// For each node that the answer may be about: whether it had that number of links.
     Stat(BTreeMap<Id, bool>),
     List {
         /// Names of the answer that have not been there yet.
         unseen: BTreeSet<(String, Kind)>,
-        /// Names that the answer lacks, and that were there all the time.
+        /// Names that the answer lacks although they have been there all the time so far.
         always: BTreeSet<String>,
     },
 }
 
 impl Names {
-    /// Begins with a tree; states that look as another one are noted.
+    /// Begins with the tree `before`. States whose names are those of `after` are noted.
     pub(super) fn new(before: &Tree, after: Option<&Tree>) -> Result<Self, String> {
         let top = Node::Directory { names: Rc::default(), parent: None, is_removed: false };
         let mut this = Self {
@@ -137,7 +137,7 @@ impl Names {
         self.walk().into_iter().filter(|(_, id)| self.is_file(*id)).collect()
     }
 
-    /// In how many paths this differs from what was found, and words for the first.
+    /// The number of paths in which this differs from what was found, and a description of the differences.
     pub(super) fn difference(&self) -> (usize, String) {
         let (mine, found) = (self.shape(), self.found.as_deref().cloned().unwrap_or_default());
         let mut words = Vec::new();
@@ -186,7 +186,7 @@ impl Names {
         self.walk().into_iter().map(shown).collect()
     }
 
-    /// Notes it if the names are now those that were found.
+    /// Notes the state if its names are those found after the kill.
     fn compare(&mut self) {
         if self.found.as_deref().is_some_and(|found| *found == self.shape()) {
             self.matches.push(Rc::new(Match { position: self.position, files: self.files() }));
@@ -194,11 +194,11 @@ impl Names {
     }
 
     fn node(&self, handle: Handle) -> Id {
-        // A handle of an open that was not answered well leads nowhere, and no operation has one.
+        // An open that failed or has no answer has no node, and no operation uses its handle.
         handle.map_or(TOP, |at| self.handles.get(&at).copied().unwrap_or(Id::MAX))
     }
 
-    /// The names in a directory; none if it is removed, or is none.
+    /// The names in a directory; `None` if it was removed, or the node is no directory.
     fn names(&self, handle: Handle) -> Option<&BTreeMap<String, Id>> {
         match self.nodes.get(&self.node(handle))? {
             Node::Directory { names, is_removed: false, .. } => Some(names),
@@ -218,7 +218,7 @@ impl Names {
         })
     }
 
-    /// The number of links; none if that of a removed directory, of which nothing is promised.
+    /// The number of links; `None` for a removed directory, whose number is not promised.
     fn links(&self, id: Id) -> Option<u64> {
         match self.nodes.get(&id)? {
             Node::Directory { is_removed: true, .. } => None,
@@ -260,7 +260,7 @@ impl Names {
         }
     }
 
-    /// A name of a node is gone.
+    /// Removes one name of a node.
     fn drop_name(&mut self, id: Id) {
         match self.nodes.get_mut(&id) {
             Some(Node::File { links }) => *links -= 1,
@@ -338,7 +338,7 @@ impl Names {
             _ => {}
         }
         let is_directory = |id| self.kind(id) == Some(Kind::Directory);
-        // The directories of both names are above or below one another only where these are not the same.
+        // Linux makes these checks only if the two directories differ.
         if from != to && is_directory(source) && self.is_above(source, to) {
             return Some("EINVAL");
         }
@@ -357,7 +357,7 @@ impl Names {
         }
     }
 
-    /// Makes a change that meets no error.
+    /// Makes a change; the caller has checked that it meets no error.
     fn apply(&mut self, at: usize, call: &Call) {
         let made = FIRST_MADE + at as Id;
         let before = self.position;
@@ -405,7 +405,7 @@ impl Names {
             Call::Rename { dir, name, to_dir, to_name, how } => {
                 let (from, to) = (self.node(*dir), self.node(*to_dir));
                 let (source, target) = (self.named(*dir, name), self.named(*to_dir, to_name));
-                // Two names of one file stay.
+                // Renaming one name of a file over another name of it changes nothing.
                 if source != target {
                     self.enter(to, to_name, source);
                     if *how == How::Exchange {
@@ -429,7 +429,7 @@ impl Names {
 
 fn shape_of(tree: &Tree) -> Shape {
     let mut first = BTreeMap::new();
-    // A path's order in the tree is that of the model's.
+    // Paths have the same order here and in `Names::walk`.
     let shown = |(path, entry): (&String, &Entry)| {
         let shown = match entry {
             Entry::Directory { .. } => Shown::Directory,
@@ -524,7 +524,7 @@ impl Object for Names {
                 }
             }
             (Seen::List { unseen, always }, Call::List { dir }, _) => {
-                // One that is removed has no names, and is listed until somebody asks.
+                // A removed directory has no names.
                 let names = self.names(*dir).cloned().unwrap_or_default();
                 unseen.retain(|(name, kind)| names.get(name).and_then(|id| self.kind(*id)) != Some(*kind));
                 always.retain(|name| names.contains_key(name));

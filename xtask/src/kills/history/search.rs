@@ -1,13 +1,13 @@
 //! The search for an order: linearization just in time.
 //!
 //! Events are taken in the order of time. A *possibility* is a state of the object and, of each open operation, whether it has taken effect.
-//! Nothing takes effect before it must: only when an operation is answered that has not taken effect in a possibility, all sequences of open
-//! changes that end with it are tried, each with the answer that it was to get. Any order that explains a history can be had so, since an
-//! effect may be put off until the next answer. Possibilities that are equal in all that counts for later are one. If none is left, no order
-//! explains the answer that was just looked at.
+//! Nothing takes effect before it must. If an operation is answered that has not taken effect in a possibility, the search tries all sequences of
+//! open changes that end with it, each with the answer that it got. This finds every order that explains a history, since an effect can be
+//! put off until the next answer. Possibilities that are equal in everything that matters later are merged. If none is left, no order explains
+//! the latest answer.
 //!
-//! What does not change the object only watches: in each possibility it is shown every state between its call and its answer, so it costs
-//! no branches.
+//! An operation that does not change the object only watches: in each possibility it is shown every state between its call and its answer. So it
+//! adds no branches.
 
 use std::collections::BTreeMap;
 use std::collections::HashSet;
@@ -16,19 +16,19 @@ use std::rc::Rc;
 
 use super::events::Operation;
 
-/// More possibilities at once are not followed.
+/// The limit for possibilities at one time.
 const POSSIBILITIES_MAX: usize = 50_000;
-/// Of so many possibilities a failure tells what would have been right.
+/// The number of possibilities whose right answers a failure shows.
 const EXPLAINED: usize = 20;
 
-/// What an operation is for an object.
+/// The role of an operation for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It changes the object, if it takes effect.
     Change,
     /// It saw the object.
     Watch,
-    /// It has made durable what was there when it was called.
+    /// It makes the state at its call durable.
     Sync,
     /// It is about something else, or says nothing.
     Nothing,
@@ -40,7 +40,7 @@ pub(super) trait Object: Clone {
     type Seen: Clone;
 
     fn role(&self, at: usize, operation: &Operation) -> Role;
-    /// The object after a change; none if the change cannot have its answer now.
+    /// The object after a change; `None` if the change would get another answer now.
     fn change(&self, at: usize, operation: &Operation) -> Option<Self>;
     fn watch(&self, at: usize, operation: &Operation) -> Self::Seen;
     /// Shows the object to a watching operation.
@@ -52,11 +52,11 @@ pub(super) trait Object: Clone {
     fn acknowledge(&mut self, at: usize, operation: &Operation);
     fn hash(&self, hasher: &mut DefaultHasher);
     fn hash_seen(seen: &Self::Seen, hasher: &mut DefaultHasher);
-    /// Words for what an operation would be answered now.
+    /// A description of the answer that an operation would get now.
     fn expected(&self, at: usize, operation: &Operation) -> String;
 }
 
-/// One way in which it may have been.
+/// One possible state of the object, and how it came about.
 #[derive(Clone)]
 pub(super) struct Possibility<O: Object> {
     pub(super) object: O,
@@ -80,11 +80,11 @@ enum Open<S> {
 pub(super) struct Stuck {
     /// The operation that was answered.
     pub(super) at: usize,
-    /// Words for what it could have been answered.
+    /// Descriptions of the answers that were possible.
     pub(super) expected: Vec<String>,
     /// An order of the changes before it.
     pub(super) order: Vec<usize>,
-    /// Possibilities are not few enough to be followed; nothing is known.
+    /// There were too many possibilities to follow, so nothing is known.
     pub(super) is_too_many: bool,
 }
 
@@ -140,7 +140,7 @@ impl<O: Object> Possibility<O> {
     }
 }
 
-/// Lets open changes take effect until a possibility is good; with none of those that are good already gone further.
+/// Lets open changes take effect until a possibility is good. With `goes_on` it continues from good ones too. `None` if there are too many.
 fn extend<O: Object>(
     possibilities: Vec<Possibility<O>>,
     operations: &[Operation],
@@ -168,7 +168,7 @@ fn extend<O: Object>(
     Some(good)
 }
 
-/// All ways in which it may have been, with each of the operations that were not answered taken effect or not.
+/// All possibilities at the end. Each operation without an answer has taken effect or not.
 pub(super) fn search<O: Object>(
     start: O,
     operations: &[Operation],
@@ -181,7 +181,7 @@ pub(super) fn search<O: Object>(
         if *role == Role::Nothing {
             continue;
         }
-        // Of two of one moment the call goes first: they may have been at the same time.
+        // At equal times calls come before answers: the operations may have overlapped.
         events.push((operation.called_ns, false, *at));
         if !operation.is_unknown() {
             events.push((operation.answered_ns, true, *at));

@@ -1,4 +1,4 @@
-//! Histories that are explained, and the same with one thing changed, which are not.
+//! Histories that an order explains, and the same histories with one fault, which no order explains.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use super::check::{Failure, judge};
 use super::events::{Answer, Call, Entry, Found, Handle, History, How, Kind, Operation, Tree, bytes_of};
 use super::workers::{Pace, Workers, read_tree};
 
-/// A salt of bytes that are none of the simple ones.
+/// A salt for incompressible bytes.
 const SALT: u64 = 3;
 
-/// A history that is told operation by operation, one after the other where no times are given.
+/// Builds a history operation by operation. Without given times each begins after the one before.
 #[derive(Default)]
 struct Told {
     before: Tree,
@@ -61,7 +61,7 @@ impl Told {
         }
     }
 
-    /// The words of the refusal have these.
+    /// Asserts that the history is refused, in these words.
     fn bad(&self, after: &[(&str, Entry)], words: &str) {
         let failure = self.judge(after).expect_err("nothing explains it");
         assert!(failure.to_string().contains(words), "{failure}");
@@ -119,7 +119,7 @@ fn a_write_that_fsync_has_acknowledged_is_not_lost() {
     let mut told = Told::default();
     let a = told.open("a");
     told.write(a, 0, SALT);
-    // As long as nobody asks for it, it may be lost, but not be half there.
+    // Without an fsync the file or its write may be lost, but no size may be found without its bytes.
     told.good(&[]);
     told.good(&[("a", file(1, &[]))]);
     told.good(&[("a", file(1, &first))]);
@@ -198,7 +198,7 @@ fn a_file_whose_removal_was_synced_does_not_come_back() {
     told.done(unlink("a"));
     told.good(&[("a", file(1, &[]))]);
     told.good(&[]);
-    // Of whatever file the sync is.
+    // An fsync of any file promises the names.
     told.done(Call::Sync { handle: Some(a) });
     told.good(&[]);
     told.bad(&[("a", file(1, &[]))], "a is there");
@@ -363,7 +363,7 @@ fn what_was_not_answered_has_happened_or_not() {
     ] {
         let tree = || Tree::from([(name.to_owned(), file(1, bytes))]);
         assert_eq!(judge(tree(), now), is_good, "{name} {bytes:?}");
-        // From before the kill such an error is nobody's fault but the server's.
+        // Before the kill such an error is a fault of the server.
         assert!(!judge(tree(), u64::MAX), "{name}");
     }
 }
@@ -451,12 +451,12 @@ fn what_was_found_once_stays_unless_it_is_changed() {
         let mut other = before.clone();
         other.insert("x/a".to_owned(), file(5, &bytes[..299]));
         assert!(told.judge_tree(Some(other)).is_err());
-        // What others do changes nothing of it.
+        // Concurrent operations of others do not change that.
         told.open("b");
     }
 }
 
-/// What threads did in a folder of this system, which nobody killed.
+/// A history of threads in a folder of this machine's file system, without a kill.
 fn live(seed: u64) -> History {
     let dir = tempfile::tempdir().expect("a folder");
     let pace = Pace { pause_us: 100 * (seed % 2), syncs: 50 };
@@ -466,7 +466,7 @@ fn live(seed: u64) -> History {
     History { seed, before: Tree::new(), operations, killed_ns: u64::MAX, after }
 }
 
-/// Why a folder of this system is none for the clients: some file systems lack what they use, or count links of directories otherwise.
+/// The reason why the clients cannot work in this folder: its file system lacks a call that they use, or counts links of directories in another way.
 fn lacking() -> Option<&'static str> {
     use std::os::unix::fs::MetadataExt as _;
     let dir = tempfile::tempdir().expect("a folder");

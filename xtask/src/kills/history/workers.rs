@@ -30,12 +30,12 @@ const DEPTH_MAX: usize = 2;
 const SIZE_MAX: u64 = 96 << 10;
 const END_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// How they work, until the next kill.
+/// The pace of the clients until the next kill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Between two operations of a client, at most, in microseconds.
     pub(super) pause_us: u64,
-    /// Of 100 operations that would be a sync, so many are.
+    /// The percentage of the planned syncs that are made.
     pub(super) syncs: u64,
 }
 
@@ -52,7 +52,7 @@ struct Shared {
     started: Instant,
     next: AtomicUsize,
     answered: AtomicUsize,
-    /// Clients whose file system was gone.
+    /// The number of clients that have lost their file system.
     gone: AtomicUsize,
 }
 
@@ -176,7 +176,7 @@ impl Worker {
         self.dirs[at].0
     }
 
-    /// A name; most are of files where files are meant, and so on, and some not.
+    /// A random name: mostly of the kind that the call is meant for, sometimes of the other kind.
     fn name(&mut self, is_file: bool) -> String {
         let is_file = is_file != self.one_in(12);
         let names: &[&str] = if is_file { &FILES } else { &DIRECTORIES };
@@ -299,7 +299,7 @@ impl Worker {
                 (Answer::Text(target.to_string_lossy().into_owned()), None)
             }
             Call::Link { file, dir, name } => {
-                // The file itself, and not one that has its name by now.
+                // Links the open file itself; its name may lead to another file by now.
                 let path = format!("/proc/self/fd/{}", self.at(Some(*file))?.as_raw_fd());
                 rustix::fs::linkat(CWD, path, self.at(*dir)?, name, AtFlags::SYMLINK_FOLLOW).map(done)?
             }
@@ -348,7 +348,7 @@ impl Worker {
             Call::RemoveAttribute { file, key } => {
                 rustix::fs::fremovexattr(self.at(Some(*file))?, format!("user.{key}")).map(done)?
             }
-            // By the library's functions, so that others can be put before them.
+            // Through libc, so that LD_PRELOAD can replace the functions.
             Call::Sync { handle } => self.at(*handle)?.sync_all().map(done)?,
             Call::DataSync { file } => self.at(Some(*file))?.sync_data().map(done)?,
         })
@@ -374,7 +374,7 @@ const fn kind_of(kind: FileType) -> Kind {
     }
 }
 
-/// The name of an error; those without one here are as bad as any.
+/// The name of an error. Errors without a name here are never explained.
 fn name_of(error: std::io::Error) -> String {
     use rustix::io::Errno;
     let Some(errno) = Errno::from_io_error(&error) else { return error.to_string() };
@@ -402,7 +402,7 @@ fn name_of(error: std::io::Error) -> String {
     name.to_owned()
 }
 
-/// All that is below a folder.
+/// Reads everything below a folder.
 pub(super) fn read_tree(folder: &Path) -> Result<Tree> {
     let mut tree = Tree::new();
     let mut todo = vec![String::new()];

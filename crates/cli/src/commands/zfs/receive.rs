@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// Accepted for the sake of scripts: nothing is unmounted by this.
     #[arg(short = 'M')]
     force_unmount: bool,
-    /// Heal damaged blocks of a snapshot that is there, from a stream of it. Nothing else is changed.
+    /// Heal damaged blocks of an existing snapshot from a stream of it. Nothing else is changed.
     #[arg(short = 'c')]
     heal: bool,
     /// This text.

@@ -14,8 +14,8 @@ use crate::writing::{Writing, line};
 
 /// Have a file system or volume be as it was when its last snapshot was taken. What it has had since is gone.
 ///
-/// Where it is mounted or served by Cenote its users wait for a moment, and go on in what it was; what is asked of files that are no more
-/// fails.
+/// If Cenote has the dataset mounted or serves it, its users wait for a moment and then see the state of the snapshot. Operations on open
+/// files that the snapshot does not have fail.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// Destroy snapshots that are newer.
@@ -49,7 +49,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         };
         context.let_go(is_going).await?;
     }
-    // Nobody waits for one that is not there.
+    // A snapshot that does not exist is refused before anybody has to wait.
     pool.pool().dsl()?.dataset(&args.snapshot).await?;
     let mut still = context.stand_still(&dataset).await?;
     let went = async {
