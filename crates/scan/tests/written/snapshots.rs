@@ -16,7 +16,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_sim::audit_space;
-use cenote_spa::{ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, View, find, import, open};
+use cenote_spa::{ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, TopKind, View, find, import, open};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 
@@ -629,9 +629,11 @@ fn a_dataset_has_more_snapshots_than_a_micro_zap_has_entries() {
     const COUNT: usize = 2055;
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let machine = machine_of(&runtime, 1, Latency::default());
+    // Each table is as long as there are snapshots before it.
+    let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 9)).await;
+        let two = &[(TopKind::Single, 1), (TopKind::Single, 1)];
+        let pool = make(&handle, options(machine.tops(&handle, two).await.unwrap(), 9)).await;
         pool.create_dataset("written/a", ObjsetType::Zfs).await.unwrap();
         for number in 0..COUNT {
             take_snapshots(&pool, &[format!("written/a@{number}")], &[]).await.unwrap();
@@ -644,5 +646,47 @@ fn a_dataset_has_more_snapshots_than_a_micro_zap_has_entries() {
         pool.export().await.unwrap();
         let (_, report) = check(&handle, &machine.paths).await;
         assert_clean(&report, "after many snapshots");
+    });
+}
+
+/// A snapshot takes nothing of the space that is kept back: where there is no other it is refused, and room can be made.
+#[test]
+fn a_full_pool_refuses_snapshots_and_destroys_datasets() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
+        pool.create_dataset("written/a", ObjsetType::Zfs).await.unwrap();
+        // As much as 30 snapshots are taken for is more than the last write that is refused.
+        let all: Vec<String> = (0..30).map(|number| format!("written/s{number}@1")).collect();
+        for snapshot in &all {
+            pool.create_dataset(of(snapshot), ObjsetType::Zfs).await.unwrap();
+        }
+        pool.sync().await.unwrap();
+        let pool = pool.start(TxTunables::default()).await;
+        let head = pool.open_head("written/a").await.unwrap();
+        let object = crate::live::make_objects(&head, 1).await.remove(0);
+        let (step, mut rng) = (128 << 10, Rng::new(1));
+        for number in 0.. {
+            let Ok(tx) = head.begin(Cost::write(number * step, step, step)).await else { break };
+            let mut bytes = vec![0; step as usize];
+            rng.fill(&mut bytes);
+            object.write(tx.txg(), number * step, &bytes).await.unwrap();
+            drop(tx);
+            pool.sync().await.unwrap();
+        }
+        drop((head, object));
+        let refused = take_snapshots(&pool, &all, &[]).await.unwrap_err().to_string();
+        assert!(refused.contains("cannot create snapshot 'written/s0@1': out of space"), "{refused}");
+        destroy(&pool, "written/a", Reach::default()).await.unwrap();
+        while pool.peek(|syncer| syncer.has_work()).await.unwrap() {
+            pool.sync().await.unwrap();
+        }
+        for _ in 0..4 {
+            pool.sync().await.unwrap();
+        }
+        take_snapshots(&pool, &all, &[]).await.unwrap();
+        pool.export().await.unwrap();
     });
 }

@@ -17,6 +17,9 @@ use crate::sync::Syncer;
 use crate::sync::late::LateTask;
 use crate::{Refusal, SpaError};
 
+/// Bytes that the metadata of a snapshot is taken for: three blocks of 16 KiB (`DST_AVG_BLKSHIFT`).
+const SNAPSHOT_BYTES: u64 = 3 << 14;
+
 /// A snapshot that is to be taken.
 #[derive(Clone, Debug, Default)]
 pub struct NewSnapshot {
@@ -79,6 +82,7 @@ async fn check_all(wanted: &[NewSnapshot], syncer: &mut Syncer) -> Result<bool, 
         }
     }
     syncer.check_new_snapshots(wanted.iter().map(|wanted| wanted.name.as_str())).await?;
+    syncer.check_room_for_snapshots(wanted).await?;
     Ok(can_be_now)
 }
 
@@ -108,6 +112,19 @@ impl Pool {
 }
 
 impl Syncer {
+    /// Refuses snapshots that would take of the space that is kept back, so that there is always enough to destroy some. OpenZFS counts alike.
+    async fn check_room_for_snapshots(&self, wanted: &[NewSnapshot]) -> Result<(), SpaError> {
+        let root = self.dsl().root_dir().await.map_err(|error| self.dsl_failed(error))?;
+        let needed_bytes = SNAPSHOT_BYTES.saturating_mul(wanted.len() as u64);
+        match (wanted.first(), root.phys.used_bytes.saturating_add(needed_bytes) > self.usable().bytes) {
+            (Some(first), true) => {
+                let why = format!("cannot create snapshot '{}': out of space", first.name);
+                Err(SpaError::refused(Refusal::NoSpace, why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn birth(&self, time_s: u64) -> Birth {
         Birth { time_s, txg: self.txg }
     }
