@@ -116,7 +116,7 @@ impl Dsl {
         let entries: Vec<(&str, ZapValue)> =
             names.iter().zip(lists).map(|(name, (_, list))| (name.as_str(), ZapValue::from_u64(list.0))).collect();
         let phys = DeadlistPhys { used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
-        // With its bonus from the first: of a dataset with over 2047 snapshots the table has several blocks at once.
+        // The object gets its bonus when it is created. With 2047 entries the table is a fat ZAP, whose object cannot get another bonus any more.
         let spec = ObjectSpec::new(DmuType::DEADLIST, 512).with_bonus(DmuType::DEADLIST_HDR, phys.emit(ORDER).to_vec());
         Ok(Zap::create_object_as(self.mos(), txg, &spec, &entries).await?.id())
     }

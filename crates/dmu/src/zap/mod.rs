@@ -413,10 +413,10 @@ impl Zap {
         Self::create_object_as(objset, txg, &ObjectSpec::new(kind, 512), entries).await
     }
 
-    /// As [`Zap::create_object`], of an object that has a bonus, say. Its first block is as large as the specification has it.
+    /// As [`Zap::create_object`], with a specification of the object, for one that needs a bonus. The first block has the size in `spec`.
     ///
     /// # Errors
-    /// An entry cannot be one.
+    /// An entry's name or value is not valid in a ZAP.
     pub async fn create_object_as(
         objset: &Objset,
         txg: Txg,

@@ -622,8 +622,8 @@ fn a_snapshot_that_somebody_reads_is_not_destroyed() {
     });
 }
 
-/// The table of a deadlist has an entry for each earlier snapshot. The 2047th made it a fat ZAP before its object had its bonus, which ended the
-/// pool.
+/// The table of a deadlist has an entry for each earlier snapshot. The 2047th made it a fat ZAP before the object had its bonus, so the txg
+/// failed, and the pool could not be written any more.
 #[test]
 fn a_dataset_has_more_snapshots_than_a_micro_zap_has_entries() {
     const COUNT: usize = 2055;
