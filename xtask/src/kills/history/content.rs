@@ -314,7 +314,7 @@ impl Object for Content {
                 let before = self.content.bytes.get(*wanted as usize..).unwrap_or_default().to_vec();
                 let (offset, is_smaller) = (*wanted, *wanted < size);
                 next.flying.push(Rc::new(Flying { by: at, offset, before, is_smaller, sizes: size..=size }));
-                patch.sizes = Some(size.min(*wanted).max(*wanted)..=*wanted);
+                patch.sizes = Some(*wanted..=*wanted);
             }
             Call::SetAttribute { key, value, .. } => {
                 Rc::make_mut(&mut next.attributes).insert(key.clone(), value.clone());
