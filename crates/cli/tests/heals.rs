@@ -13,7 +13,7 @@ use std::process::{Output, Stdio};
 use common::good;
 use common::images::Images;
 
-/// Where the vdev's space begins on a device.
+/// The offset of the vdev's space on a device.
 const SPACE_OFFSET_BYTES: u64 = 4 << 20;
 
 fn fed(images: &Images, words: &[&str], stream: &[u8]) -> Output {

@@ -1,4 +1,4 @@
-//! Which datasets are mounted where, by the system's mount table.
+//! The mounted datasets and their mount points, by the system's mount table.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use cenote_taskq::unescaped;
 
 /// Types of file systems whose source is a dataset: our own mounts by fusermount3, and OpenZFS's.
 const TYPES: [&str; 2] = ["fuse.cenote", "zfs"];
-/// What root mounts directly has a type without our name: then the source has to look like a dataset.
+/// A mount that root makes directly has a type without our name: then the source has to look like a dataset.
 const BARE_TYPE: &str = "fuse";
 
 /// A mounted dataset.
@@ -15,7 +15,7 @@ const BARE_TYPE: &str = "fuse";
 pub struct Mounted {
     /// Its name.
     pub dataset: String,
-    /// Where it is.
+    /// Its mount point.
     pub at: PathBuf,
     kind: String,
     options: Vec<String>,

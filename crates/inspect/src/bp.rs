@@ -267,7 +267,7 @@ impl Place {
         }
     }
 
-    /// What each compression makes of the bytes: at the logical size given, or at every size that blocks of powers of two
+    /// The result of each compression of the bytes: at the logical size given, or at every size that blocks of powers of two
     /// have. Only LZ4, LZJB and ZLE take bytes of any size for theirs now and then.
     pub fn decompressed(&self, bytes: &[u8]) -> Vec<(Compress, Vec<u8>)> {
         const KINDS: [Compress; 5] = [Compress::Lz4, Compress::Zstd, Compress::Gzip6, Compress::Lzjb, Compress::Zle];

@@ -7,7 +7,7 @@ use cenote_spa::SpaError;
 use cenote_vdev::error::VdevError;
 use thiserror::Error;
 
-/// Why something cannot be inspected at all. What can be looked past is a problem of the [`Report`](crate::Report) instead.
+/// The reason why something cannot be inspected at all. A lesser fault is a problem of the [`Report`](crate::Report) instead.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InspectError {

@@ -40,7 +40,7 @@ impl Objects {
                 }
                 Ok(None) => return None,
                 Err(error) => {
-                    // Which block it was is not known: go on behind the one where the search began.
+                    // The number of the failed block is not known: go on behind the one where the search began.
                     let meta = self.objset.meta_dnode();
                     let slots = (meta.block_bytes() / SLOT_BYTES as u64).max(1);
                     let block = self.next.0 / slots;

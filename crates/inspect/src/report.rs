@@ -24,7 +24,7 @@ pub struct Report {
     problem_count: u64,
     /// Entries of each list at most.
     pub limit: usize,
-    /// How times are shown that stand in a text.
+    /// The form of times within a text.
     pub time: TimeText,
 }
 

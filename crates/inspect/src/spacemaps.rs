@@ -12,7 +12,7 @@ use crate::object::{each_entry, space_map_entries};
 use crate::report::{Report, cut, first, map};
 use crate::{InspectError, values};
 
-/// Which space maps are wanted, and what of them.
+/// The wanted space maps, and the wanted parts of them.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceMaps {
     /// Histograms of free runs.

@@ -175,7 +175,7 @@ pub(crate) fn order(order: cenote_format::Endian) -> &'static str {
     }
 }
 
-/// What an uberblock says beside its root.
+/// The fields of an uberblock beside its root.
 pub(crate) fn uberblock(uberblock: &Uberblock) -> Map<String, Value> {
     let mut map = Map::new();
     map.insert("txg".into(), uberblock.txg.0.into());

@@ -13,7 +13,7 @@ use crate::report::{Report, cut, map};
 /// Blocks of one log followed at most.
 const BLOCKS_MAX: usize = 1 << 20;
 
-/// Which intent logs are wanted, and what of them.
+/// The wanted intent logs, and the wanted parts of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IntentLogs<'a> {
     /// The dataset; all if none.

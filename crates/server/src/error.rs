@@ -1,4 +1,4 @@
-//! Why a server or its client failed.
+//! Errors of a server and its clients.
 
 use std::error::Error as _;
 use std::fmt::Display;
@@ -13,7 +13,7 @@ use cenote_spa::SpaError;
 use cenote_taskq::JoinError;
 use thiserror::Error;
 
-/// Why a server or its client failed.
+/// Errors of a server and its clients.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -53,7 +53,7 @@ pub enum ServerError {
     Suspended {
         /// The pool.
         pool: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A file or socket of this machine.

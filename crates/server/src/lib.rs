@@ -54,6 +54,6 @@ pub trait Console: Send + Sync {
     /// A person should know of it.
     fn warn(&self, line: &str);
 
-    /// How well it goes.
+    /// Its present state.
     fn note(&self, line: &str);
 }

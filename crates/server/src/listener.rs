@@ -27,11 +27,11 @@ const REQUESTS_MAX: usize = 8;
 const INPUTS_MAX: usize = 32;
 /// Clients that may have views at once.
 const VIEWS_MAX: usize = 32;
-/// How long a client may say nothing, or not read.
+/// The longest time that a client may say nothing, or not read.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Bytes of text in a line of an answer: as JSON it may become six times as long.
 const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
-/// How long a client that had the pool exported waits for that.
+/// The longest time that a client waits for the export that it asked for.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// The exit status of a request that failed.
@@ -55,7 +55,7 @@ pub trait Request: Send {
     fn serve(self: Box<Self>, call: Call<'_>) -> Ended;
 }
 
-/// What a request works with.
+/// The context of a request.
 pub struct Call<'a> {
     /// The pool that the client asks about.
     pub of: &'a ServedPool,
@@ -67,12 +67,12 @@ pub struct Call<'a> {
     pub err: Gathered,
 }
 
-/// How a request ended.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The exit status.
     pub status: u8,
-    /// Why it failed, where that is not among the lines of what is wrong.
+    /// The reason of its failure, unless the lines about errors have it.
     pub error: Option<String>,
     /// The pool is to be exported, which the client waits for.
     pub exports: bool,
@@ -84,7 +84,7 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
 }
 
-/// How long the last mount's end takes to be noticed by its process at most.
+/// The longest time until a process notices the end of its last mount.
 const UNMOUNTED_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The state that the threads of all clients share.
@@ -159,7 +159,7 @@ impl Control {
                 let client = Slots::take(&clients);
                 let (shared, views) = (hearing.clone(), views.clone());
                 let heard = std::thread::Builder::new().name("client".into()).spawn(move || {
-                    // Where a client cannot be answered there is nobody to tell.
+                    // A client that cannot be answered cannot be told of it either.
                     let _ = shared.hear(&stream, client, &views);
                 });
                 drop(heard);

@@ -37,7 +37,7 @@ use crate::error::{Result, ServerError};
 /// Properties that a mount obeys as they were when it was mounted.
 const OBEYED_WHEN_MOUNTED: [&str; 1] = ["acltype"];
 
-/// How long the end of a mount that has left the table of mounts is waited for before another begins.
+/// The longest wait, before another mount begins, for the end of one that has left the table of mounts.
 const ENDED_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The number of the next mount of this process, of whichever pool.

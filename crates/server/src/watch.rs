@@ -16,14 +16,14 @@ use cenote_taskq::{Class, Either, race};
 use crate::error::{Context as _, Result};
 use crate::{Console, LiveMounts, OpenVolumes, ServedPool, signals};
 
-/// How often devices that fail are tried where nobody can say that they are back, to begin with.
+/// The first interval between tries of failed devices whose return nobody can report.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// At most: each time that the pool goes on and is suspended again at once they are tried half as often.
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
 /// A pool that went on for longer than this, and than it was tried for, is not suspended for the same failure.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// How long to wait before devices are tried that fail again: `gone_on` after they were said to be back, where they were.
+/// The wait before devices that fail again are tried: `gone_on` after they were said to be back, where they were.
 fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
     match gone_on {
         Some(gone_on) if gone_on < STEADY.max(last) => (last * 2).min(RETRY_INTERVAL_MAX),
@@ -40,7 +40,7 @@ pub struct ServeTunables {
     pub mounts: MountTunables,
 }
 
-/// Who says that devices which failed are back.
+/// The source of the news that failed devices are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// A client, with `zpool clear`.
@@ -126,7 +126,7 @@ fn watch(console: &Arc<dyn Console>, pool: &Pool, recovery: Recovery) {
             let goes_on = loop {
                 match race(pool.passed(), handle.sleep(interval)).await {
                     Either::Left(goes_on) => break goes_on,
-                    // What is wrong still was said.
+                    // The fault that is left was reported.
                     Either::Right(()) if recovery == Recovery::Retry && !pool.is_suspended_for_multihost() => {
                         drop(pool.resume().await);
                     }
@@ -142,7 +142,7 @@ fn watch(console: &Arc<dyn Console>, pool: &Pool, recovery: Recovery) {
     });
 }
 
-/// Who wants the end while the pool is suspended waits for its devices; who wants it twice loses what is not on disk.
+/// A first request to end waits for the devices of a suspended pool; a second one gives up the changes that are not on disk.
 fn give_up_when_asked_twice(console: &Arc<dyn Console>, pool: &Pool) {
     let (console, pool) = (console.clone(), pool.clone());
     let Ok(mut signals) = signals::ending() else { return };

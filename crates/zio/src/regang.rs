@@ -8,9 +8,6 @@
 //! new bytes are cut in the same way and go to the same places, with new headers. If a header cannot be read the block gets new places, as any
 //! other block does.
 
-use std::future::Future;
-use std::pin::Pin;
-
 use cenote_codec::checksum::embedded;
 use cenote_format::FormatError;
 use cenote_format::blkptr::{Blkptr, Dva};
@@ -20,10 +17,8 @@ use cenote_format::gang::{GangHeader, MIN_BYTES as GANG_HEADER_BYTES};
 use cenote_taskq::buf::Block;
 
 use crate::gang::{DEPTH_MAX, read_header};
-use crate::write::{Protection, Space, WritePolicy};
+use crate::write::{Placing, Protection, Space, WritePolicy};
 use crate::{Zio, ZioErrorKind};
-
-type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
 
 fn malformed(what: &'static str) -> ZioErrorKind {
     FormatError::malformed("gang header", 0, what).into()

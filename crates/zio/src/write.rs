@@ -516,7 +516,8 @@ impl Zio {
     }
 }
 
-type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
+/// A block on its way to its places.
+pub(crate) type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
 
 /// What one write has allocated, in case it fails, and what is to be stored there.
 pub(crate) struct Space<'a> {

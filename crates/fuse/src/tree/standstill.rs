@@ -64,7 +64,7 @@ struct Inner {
     slot: Arc<Slot>,
     /// It was open before.
     was_open: bool,
-    /// What programs have open.
+    /// The handles that programs have open.
     files: Vec<OpenFile>,
     changes: Option<Changes>,
 }

@@ -1,4 +1,4 @@
-//! What a dnode's bonus holds, by its type; attributes of files, with those in a spill block.
+//! The contents of a dnode's bonus, by its type; attributes of files, with those in a spill block.
 
 use cenote_dmu::Object;
 use cenote_dmu::sa::{SaRecord, SaTables};

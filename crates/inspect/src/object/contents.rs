@@ -1,4 +1,4 @@
-//! What an object holds, by its type.
+//! The contents of an object, by its type.
 
 use cenote_dmu::{Object, Zap, ZapEntry};
 use cenote_format::bpobj::{self, BpobjPhys};

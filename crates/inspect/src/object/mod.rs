@@ -116,7 +116,7 @@ enum Selection {
     Missing(String),
 }
 
-/// What looking at objects of one objset needs.
+/// The inputs for inspecting objects of one objset.
 struct Looker<'a> {
     target: &'a Target,
     parts: ObjectParts,

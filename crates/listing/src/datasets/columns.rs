@@ -84,7 +84,7 @@ impl Column {
         }
     }
 
-    /// What is shown where there is no value.
+    /// The text for a missing value.
     pub fn absent() -> Cell {
         Cell { text: "-".into(), source: Source::None, received: None }
     }

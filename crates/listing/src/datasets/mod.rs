@@ -57,7 +57,7 @@ impl PoolView {
         self.lists_snapshots
     }
 
-    /// What the root dataset may use in all. Reads the space maps, the first time.
+    /// The bytes that the root dataset may use in all. Reads the space maps, the first time.
     async fn usable_bytes(&self) -> Result<u64> {
         if let Some(bytes) = self.usable_bytes.get() {
             return Ok(*bytes);

@@ -11,7 +11,7 @@ use crate::TimeText;
 pub struct Cell {
     /// The text.
     pub text: String,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
     /// The received value, where there is one and it was asked for.
     pub received: Option<String>,

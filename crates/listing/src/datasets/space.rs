@@ -11,7 +11,7 @@ use cenote_zpl::SpaceKind;
 use super::values::Source;
 use super::{Cell, Item};
 
-/// What a name before the `@` asks for.
+/// The quantity that a name before the `@` asks for.
 struct Asked {
     kind: SpaceKind,
     is_quota: bool,
@@ -33,7 +33,7 @@ impl Asked {
 }
 
 impl Item {
-    /// What a user, group or project uses or may use.
+    /// The bytes that a user, group or project uses or may use.
     pub(super) async fn space_cell(&self, name: &str, is_exact: bool) -> Result<Option<Cell>> {
         let Some((prefix, who)) = name.split_once('@') else { return Ok(None) };
         let Some(asked) = Asked::parse(prefix) else { return Ok(None) };
@@ -64,7 +64,7 @@ impl Item {
         Ok(Some(Cell::new(text, Source::Local)))
     }
 
-    /// What was written since a snapshot or bookmark: of this dataset by its short name, or of any before it by its full
+    /// The bytes written since a snapshot or bookmark: of this dataset by its short name, or of any before it by its full
     /// name.
     pub(super) async fn written_cell(&self, name: &str, is_exact: bool) -> Result<Option<Cell>> {
         if self.kind == Types::BOOKMARK {

@@ -1,4 +1,4 @@
-//! Where values come from.
+//! The sources of values.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -18,7 +18,7 @@ use cenote_zvol::Volume;
 
 use super::{Cell, Item, shown};
 
-/// Where a value comes from, as `zfs get` tells it.
+/// The source of a value, as `zfs get` tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// From nowhere: it only reports.
@@ -87,7 +87,7 @@ impl Fact {
     }
 }
 
-/// What was read for one value and serves others.
+/// Data that was read for one value and serves others.
 #[derive(Default)]
 pub(super) struct Caches {
     stored: OnceLock<BTreeMap<String, (Value, Source)>>,
@@ -220,7 +220,7 @@ impl Item {
         if let Kind::Text(default) = property.kind {
             return self.text_fact(property.name, default).await;
         }
-        // What only volumes have, volumes' snapshots have too; what is for snapshots alone, all of them have.
+        // Properties of volumes alone are also those of volumes' snapshots; properties of snapshots alone are those of all snapshots.
         if self.kind == Types::SNAPSHOT && property.types != Types::SNAPSHOT && !property.types.contains(self.head_kind)
         {
             return Ok(None);
@@ -273,7 +273,7 @@ impl Item {
         }
     }
 
-    /// What the MOS keeps about the dataset as numbers.
+    /// The numbers that the MOS keeps about the dataset.
     async fn statistic(&self, name: &str) -> Result<Option<u64>> {
         let dsl = self.view.pool.dsl();
         let (phys, dir) = (&self.dataset.phys, &self.dataset.dir.phys);
@@ -357,7 +357,7 @@ impl Item {
         Ok(Some(number))
     }
 
-    /// What is known of the dataset's key.
+    /// The state of the dataset's key.
     async fn key_number(&self, name: &str) -> Result<Option<u64>> {
         const UNAVAILABLE: u64 = 1;
         const AVAILABLE: u64 = 2;
@@ -437,12 +437,12 @@ impl Item {
         Ok(Some(name).filter(|name| !name.contains('$')))
     }
 
-    /// What the master node says; nothing where its dataset's key is not loaded.
+    /// The properties in the master node; none where the dataset's key is not loaded.
     async fn filesystem_fact(&self, name: &str) -> Option<u64> {
         const MASTER_NODE: ObjectId = ObjectId(1);
         if self.caches.master.get().is_none() {
             let read = async {
-                // What is half-received cannot be opened for use.
+                // A half-received dataset cannot be opened for use.
                 if self.dataset.is_inconsistent() {
                     return None;
                 }
@@ -483,7 +483,7 @@ impl Item {
         Ok(Some(Fact::number(number)))
     }
 
-    /// What is set here or inherited. A snapshot has properties of its own, and of its head those that can be inherited.
+    /// Properties set here or inherited. A snapshot has properties of its own, and of its head those that can be inherited.
     async fn stored(&self) -> Result<&BTreeMap<String, (Value, Source)>> {
         if self.caches.stored.get().is_none() {
             let stored = self.read_stored().await?;

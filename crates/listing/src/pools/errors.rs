@@ -11,7 +11,7 @@ const DEPTH_MAX: usize = 1 << 12;
 /// Entries read at a time.
 const BATCH: usize = 1 << 10;
 
-/// Where each error is: `pool/fs:/path`, or object numbers where no name is found.
+/// The place of each error: `pool/fs:/path`, or object numbers where no name is found.
 pub async fn places(pool: &View, errors: &[LoggedError]) -> Vec<String> {
     let mut places = Vec::new();
     let mut seen = BTreeSet::new();

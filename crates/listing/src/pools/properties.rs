@@ -78,7 +78,7 @@ impl Column {
     }
 }
 
-/// What `all` means for these pools: every property of the table that is not hidden, their user properties, the features.
+/// The properties that `all` means for these pools: every property of the table that is not hidden, their user properties, the features.
 ///
 /// # Errors
 /// They cannot be read.
@@ -100,7 +100,7 @@ pub async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
     Ok(columns)
 }
 
-/// What one pool's properties are taken from, read once.
+/// The sources of one pool's properties, read once.
 pub struct Values<'a> {
     view: &'a Facts,
     stored: BTreeMap<String, Value>,
@@ -253,7 +253,7 @@ impl<'a> Values<'a> {
             .any(|(feature, state)| feature.strip_prefix("feature@") == Some(name) && *state != "disabled")
     }
 
-    /// What a directory that the pool keeps for itself uses.
+    /// The bytes that an internal directory of the pool uses.
     async fn dir_bytes(&self, name: &str) -> Result<u64> {
         let dsl = self.view.pool.dsl();
         let dir = dsl.child(&dsl.root_dir().await?, name).await?;

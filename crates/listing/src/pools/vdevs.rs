@@ -19,7 +19,7 @@ const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
 /// A leaf's size is a multiple of a label's.
 const LABEL_ALIGNMENT: u64 = 256 << 10;
 
-/// Why a vdev is as it is.
+/// The reason of a vdev's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Its device was not found.
@@ -88,13 +88,13 @@ pub struct Sizes {
 /// A vdev.
 #[derive(Clone, Debug)]
 pub struct Vdev {
-    /// What it is called here.
+    /// Its name here.
     pub name: String,
     /// Its type's name in the configuration.
     pub kind: &'static str,
     /// Its guid.
     pub guid: Guid,
-    /// Where a leaf was found, else where it was last.
+    /// The path at which a leaf was found, else its last path.
     pub path: Option<String>,
     /// Its physical path, as the configuration has it.
     pub phys_path: Option<String>,
@@ -102,7 +102,7 @@ pub struct Vdev {
     pub devid: Option<String>,
     /// Its allocation class, or what else it is for.
     pub class: &'static str,
-    /// What is shown as its state.
+    /// The text for its state.
     pub state: &'static str,
     /// The reason.
     pub reason: Option<Reason>,
@@ -173,7 +173,7 @@ impl Vdev {
         reason().or_else(missed)
     }
 
-    /// What it is, in JSON.
+    /// Its type, in JSON.
     pub fn json(&self, json: Json) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("name".into(), json!(self.name));
@@ -374,7 +374,7 @@ impl Builder<'_> {
         };
         let names = self.names.with_paths();
         let is_spare = class == "spare";
-        // What a cache device holds is lost whenever the pool is opened.
+        // The contents of a cache device are lost whenever the pool is opened.
         let sizes = match is_spare {
             true => Sizes { device, ..Sizes::default() },
             false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },
@@ -424,7 +424,7 @@ fn most_bytes(vdev: &Vdev, config: &VdevConfig) -> u64 {
     }
 }
 
-/// What a replacement must at least have, from the top down.
+/// The minimum size of a replacement, from the top down.
 fn replacements(vdev: &mut Vdev, config: &VdevConfig, bytes: u64) {
     let count = config.children.len() as u64;
     vdev.sizes.replacement = if vdev.children.is_empty() { bytes.saturating_add(LABEL_BYTES) } else { bytes };

@@ -155,7 +155,7 @@ pub fn send<R: Serialize>(
             Said::OutBytes(bytes) => answer.out(&bytes)?,
             Said::Err(text) => answer.err(&text),
             Said::Who(_) | Said::View(_) | Said::Whole(_) => {}
-            // What comes after it is the end of the connection.
+            // The end of the connection comes after it.
             Said::Status(said) => status = Some(said),
         }
     }

@@ -74,7 +74,7 @@ pub(crate) const LINE_BYTES_MAX: usize = 1 << 20;
 /// Bytes of an answer's text at most.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// What a client says.
+/// A message of a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ask<R> {
     pub(crate) version: u32,
@@ -121,7 +121,7 @@ impl Who {
     }
 }
 
-/// What a server says, line by line.
+/// A message of a server, one a line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Said {
@@ -154,7 +154,7 @@ impl std::fmt::Display for Owned {
 
 impl std::error::Error for Owned {}
 
-/// Where the server of a pool listens unless something else is said.
+/// The default path of a pool's socket.
 ///
 /// # Errors
 /// This user has no folder for it.

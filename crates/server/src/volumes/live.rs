@@ -3,7 +3,7 @@
 //! A volume is opened once, however many connections use it (`open`), so that what one wrote another reads and flushes. How requests
 //! are carried out and when they are on disk is `cenote_zvol::live`'s matter.
 //!
-//! What is not written (snapshots, volumes with `readonly=on`, those that cannot be written yet) is exported as it is on disk.
+//! A volume that is not written (snapshots, volumes with `readonly=on`, those that cannot be written yet) is exported as it is on disk.
 
 use std::sync::Arc;
 
@@ -193,7 +193,7 @@ impl Export for LiveExport {
         Box::pin(async move {
             let live = self.seat.share().await?;
             let mut pieces = pieces(live.volume(), offset_bytes, length_bytes).await?;
-            // What was cut off meanwhile is zeros to a client that has not noticed.
+            // A range that was cut off meanwhile reads as zeros for a client that has not noticed.
             let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
             live.count_read(found);
             if found < u64::from(length_bytes) {

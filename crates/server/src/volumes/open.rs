@@ -49,11 +49,11 @@ pub struct OpenVolumes {
 #[derive(Default)]
 struct Names {
     datasets: BTreeMap<String, ObjectId>,
-    /// How often names have changed.
+    /// The number of changes of names.
     changes: u64,
 }
 
-/// What a name stands for.
+/// The object of a name.
 pub(super) enum Found {
     /// A volume that can be written.
     Written(Arc<Seat>),
@@ -61,7 +61,7 @@ pub(super) enum Found {
     Frozen(Volume, LongHold),
 }
 
-/// What a txg's sync has found: what is open already is only named.
+/// The volumes that a txg's sync has found; those that are open already are only named.
 enum Seen {
     Open(ObjectId),
     New(ObjectId, LiveVolume),

@@ -1,4 +1,4 @@
-//! What exports of volumes have in common: data and holes of a range; and the export that is not written.
+//! The part that exports of volumes have in common: data and holes of a range; and the export that is not written.
 
 use cenote_nbd::{BlockSizes, Export, ExportError, Extent, Piece};
 use cenote_spa::LongHold;

@@ -27,7 +27,7 @@ impl Fingerprints {
         let mut all = DefaultHasher::new();
         for image in images {
             image.base().as_ptr().hash(&mut all);
-            for (index, page) in image.shared_pages() {
+            for (index, page) in image.page_refs() {
                 (index, self.page(page)).hash(&mut all);
             }
             u64::MAX.hash(&mut all);

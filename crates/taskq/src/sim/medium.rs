@@ -95,7 +95,7 @@ impl Image {
     }
 
     /// The pages that were written, by their numbers.
-    pub(super) fn shared_pages(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
+    pub(super) fn page_refs(&self) -> impl Iterator<Item = (u64, &Arc<[u8]>)> {
         self.pages.iter().map(|(index, page)| (*index, page))
     }
 

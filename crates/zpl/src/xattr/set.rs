@@ -179,19 +179,19 @@ impl FileSystem {
         let _lock = node.in_use()?.lock.write().await;
         node.check_there()?;
         let name = linux_name(stored);
-        let value = (!value.is_empty()).then(|| value.to_vec());
         let mut record = node.record();
         let mut pairs = unpack(node.id, &record)?;
         pairs.retain(|(stored, _)| linux_name(stored) != name);
-        if let Some(value) = &value {
-            pairs.push((name.to_vec(), value.clone()));
+        if !value.is_empty() {
+            pairs.push((name.to_vec(), value.to_vec()));
         }
         if pack(&pairs).len() > PACKED_MAX_BYTES {
             return Err(ZplError::NoSpace);
         }
         put_pairs(&mut record, &pairs)?;
         if name == posix_acl::ACCESS
-            && let Some((bits, _)) = value.as_deref().and_then(|list| posix_acl::to_mode(list).ok())
+            && !value.is_empty()
+            && let Ok((bits, _)) = posix_acl::to_mode(value)
         {
             let mode = record.u64(ZplAttribute::Mode) as u32 & !0o777 | bits;
             put_mode(&mut record, mode, node.is_directory())?;

@@ -14,7 +14,7 @@ const GONE: [&str; 5] = ["ENOTCONN", "ECONNABORTED", "EIO", "ENODEV", "EINTR"];
 /// Operations that a failure shows.
 const SHOWN: usize = 40;
 
-/// What a check saw.
+/// The counts of a check.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Judged {
     /// Operations with an answer.
@@ -30,7 +30,7 @@ pub(super) struct Judged {
 /// The file that each open led to, and the states whose names are those found after the kill.
 type Case = (BTreeMap<usize, Id>, Vec<Rc<Match>>);
 
-/// Why nothing explains a history.
+/// The reason why nothing explains a history.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) what: String,
@@ -251,7 +251,7 @@ impl<'a> Files<'a> {
             let when = since.map_or_else(|| "the beginning".to_owned(), |at| format!("#{at}, which was acknowledged"));
             let opens = self.opens.get(id).into_iter().flatten().copied();
             let about: Vec<usize> = opens.chain(since).chain(changes).collect();
-            // What was found may come from an earlier change.
+            // The state that was found may come from an earlier change.
             let earlier = operations.iter().enumerate().filter(|(_, operation)| {
                 let is_change = matches!(operation.call, Call::Write { .. } | Call::Truncate { .. });
                 is_change && operation.subjects().0.is_some_and(|handle| about.contains(&handle))

@@ -87,7 +87,7 @@ pub(super) struct Content {
     since: Vec<Since>,
 }
 
-/// What a watching operation of a file has seen.
+/// The result of an operation that only observes a file.
 #[derive(Clone)]
 pub(super) enum Seen {
     Whole(bool),
@@ -213,7 +213,7 @@ impl Content {
     }
 }
 
-/// Why the content of a file cannot be what was found.
+/// The reason why the content that was found is impossible.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) what: String,

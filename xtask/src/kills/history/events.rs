@@ -28,7 +28,7 @@ pub(super) struct History {
 /// Entries by their paths below the folder that all share.
 pub(super) type Tree = BTreeMap<String, Entry>;
 
-/// What a path leads to.
+/// The kind of object at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub(super) enum Entry {
@@ -166,7 +166,7 @@ pub(super) enum Call {
     },
 }
 
-/// What a rename does with an existing target.
+/// The treatment of an existing target by a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum How {

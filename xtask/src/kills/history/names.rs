@@ -21,7 +21,7 @@ enum Node {
     Symlink { target: Rc<str> },
 }
 
-/// What can be seen of names alone: each path, what it is, and which names are of one file.
+/// The visible state of names alone: each path, what it is, and which names are of one file.
 type Shape = Vec<(String, Shown)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub(super) struct Names {
     matches: Vec<Rc<Match>>,
 }
 
-/// What a watching operation of names has seen.
+/// The result of an operation that only observes names.
 #[derive(Clone, Hash)]
 pub(super) enum Seen {
     /// The whole answer at one moment, or not.

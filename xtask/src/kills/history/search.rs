@@ -36,7 +36,7 @@ pub(super) enum Role {
 
 /// An object that operations change and watch.
 pub(super) trait Object: Clone {
-    /// What a watching operation has seen of its answer.
+    /// The part of its answer that an observing operation has seen.
     type Seen: Clone;
 
     fn role(&self, at: usize, operation: &Operation) -> Role;

@@ -39,7 +39,7 @@ pub(super) struct Pace {
     pub(super) syncs: u64,
 }
 
-/// What a client did, by the numbers of its operations.
+/// The operations of a client, by their numbers.
 type Noted = Vec<(usize, Operation)>;
 
 /// Clients at work.
@@ -115,7 +115,7 @@ struct Worker {
     files: Vec<(usize, File)>,
 }
 
-/// What a call has opened.
+/// The file that a call has opened.
 type Opened = Option<File>;
 
 impl Worker {
