@@ -16,7 +16,7 @@
 //! set_properties      SetProperties      one for each dataset, all or none
 //! inherit_property    InheritProperty    one for each dataset, all or none
 //! take_snapshots      (late, by spa)     all in one txg, with what was written before
-//! destroy_snapshots   DestroySnapshots   all or none
+//! destroy_snapshots   DestroySnapshots   all are checked first; in as many txgs as keep each short
 //! clone_dataset       Clone              with all properties
 //! promote             Promote            a clone and its origin change places
 //! rollback            Rollback           with the newer snapshots and bookmarks destroyed
@@ -33,7 +33,8 @@
 //! **Invariants.**
 //! 1. What a check lets pass does not fail half-way, except by a device or memory that fails. So a check sees the task as a whole: a name that
 //!    is given twice, and what goes by itself with what is destroyed.
-//! 2. A verb is in one txg: after a crash all of it is there, or nothing. Not `redact`, whose bookmark says that it is not complete.
+//! 2. A verb is in one txg: after a crash all of it is there, or nothing. Not `redact`, whose bookmark says that it is not complete, and not
+//!    `destroy_snapshots` of so many that it takes longer than a fifth of a second, of which any number may be there.
 //! 3. A dataset that is open to be changed, or a snapshot that somebody reads, is not destroyed.
 //!
 //! **Crash.** That of [`cenote_spa::Pool::change`].
@@ -120,13 +121,19 @@ pub fn destroy<'a>(pool: &'a Pool, name: &'a str, reach: Reach) -> BoxFuture<'a,
     })
 }
 
-/// Destroys snapshots, all of them or none; with `is_deferred` those with holds or clones go with the last of them. The blocks are freed in
-/// the background.
+/// Destroys snapshots; with `is_deferred` those with holds or clones go with the last of them. The blocks are freed in the background. `told`
+/// gets the number of snapshots of each step as it is on disk: as many are in a txg as take a fifth of a second, so that the pool's other
+/// changes never wait for long.
 ///
 /// # Errors
-/// One is not there, or has holds or clones; or as [`Pool::change`].
-pub fn destroy_snapshots(pool: &Pool, names: Vec<String>, is_deferred: bool) -> BoxFuture<'_, Result<(), AdminError>> {
-    Box::pin(async move { pool.sync_task(DestroySnapshots::new(names, is_deferred)).await })
+/// One is not there, or has holds or clones, and then all stay, unless that has come about between two steps; or as [`Pool::change`].
+pub fn destroy_snapshots<'a>(
+    pool: &'a Pool,
+    names: &'a [String],
+    is_deferred: bool,
+    told: &'a (dyn Fn(usize) + Send + Sync),
+) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(snapshot::destroy_in_steps(pool, names, is_deferred, told))
 }
 
 /// Makes a dataset as a clone of a snapshot, with all these properties.

@@ -1,6 +1,7 @@
 //! Snapshots: taking them, holding them, going back to them, and what clones do for them.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use cenote_dsl::DslError;
 use cenote_spa::{NewSnapshot, Pool, SyncTask, Syncer};
@@ -52,7 +53,35 @@ fn distinct(names: &[String]) -> Vec<String> {
     names.iter().filter(|name| seen.insert(name.as_str())).cloned().collect()
 }
 
-/// Destroys snapshots: all of them, or none.
+/// How long one step of destroying snapshots may take: as long as that the pool's other changes wait.
+const STEP_MAX: Duration = Duration::from_millis(200);
+/// Snapshots that one step looks at, at most.
+const STEP_SNAPSHOTS: usize = 256;
+
+/// Destroys snapshots, in as many steps as keep each short, since one of a dataset with a hundred thousand others takes long. All are checked
+/// before the first one goes.
+pub(crate) async fn destroy_in_steps(
+    pool: &Pool,
+    names: &[String],
+    is_deferred: bool,
+    told: &(dyn Fn(usize) + Send + Sync),
+) -> Result<(), AdminError> {
+    let names = distinct(names);
+    if names.len() > STEP_SNAPSHOTS {
+        pool.check_task(DestroySnapshots::new(&names, is_deferred)).await?;
+    }
+    let mut done = 0;
+    while done < names.len() {
+        let end = names.len().min(done + STEP_SNAPSHOTS);
+        let destroyed = pool.sync_task(DestroySnapshots::new(&names[done..end], is_deferred)).await?;
+        assert!(destroyed > 0, "each step destroys a snapshot");
+        done += destroyed;
+        told(destroyed);
+    }
+    Ok(())
+}
+
+/// Destroys snapshots: the first of them, as many as can be in a short time.
 pub struct DestroySnapshots {
     names: Vec<String>,
     is_deferred: bool,
@@ -61,13 +90,14 @@ pub struct DestroySnapshots {
 impl DestroySnapshots {
     /// Of these full names, in their order. `is_deferred`: those with holds or clones go with the last of them.
     #[must_use]
-    pub fn new(names: Vec<String>, is_deferred: bool) -> Self {
-        Self { names: distinct(&names), is_deferred }
+    pub fn new(names: &[String], is_deferred: bool) -> Self {
+        Self { names: distinct(names), is_deferred }
     }
 }
 
 impl SyncTask for DestroySnapshots {
-    type Made = ();
+    /// How many were destroyed: one at least, if any was named.
+    type Made = usize;
     type Error = AdminError;
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
@@ -79,12 +109,18 @@ impl SyncTask for DestroySnapshots {
         })
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<usize, AdminError>> {
         Box::pin(async move {
+            let begun = pool.now();
+            let mut destroyed = 0;
             for name in &self.names {
                 pool.destroy_snapshot(name, self.is_deferred).await?;
+                destroyed += 1;
+                if pool.now() - begun >= STEP_MAX {
+                    break;
+                }
             }
-            Ok(())
+            Ok(destroyed)
         })
     }
 }

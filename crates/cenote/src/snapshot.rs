@@ -152,6 +152,6 @@ impl Snapshot {
     pub async fn destroy(self) -> Result<(), Error> {
         let pool = self.pool.writable()?;
         self.pool.let_go(&self.name, Reach::Itself, "it cannot be destroyed").await?;
-        cenote_admin::destroy_snapshots(pool, vec![self.name], false).await.raised()
+        cenote_admin::destroy_snapshots(pool, &[self.name], false, &|_| ()).await.raised()
     }
 }

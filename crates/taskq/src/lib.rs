@@ -91,6 +91,7 @@ mod combine;
 mod device;
 mod entry;
 mod event;
+mod fair;
 mod group;
 mod handle;
 mod lock;
@@ -117,6 +118,7 @@ pub use combine::{
 pub use device::{BoxFuture, Device, Direct, Driver, OpenOptions, RamDevice};
 pub use entry::Entry;
 pub use event::{Event, EventWait, Notify, NotifyWait};
+pub use fair::give_way;
 pub use group::{Group, GroupClosed, Member};
 pub use handle::{
     Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions, Stopped, thread_shard,

@@ -7,14 +7,14 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::{
     AsyncMutex, AsyncRwLock, Block, Buf, Class, Device, Direct, Event, IoChoice, JoinError, JoinSet, Notify,
-    OpenOptions, Runtime, RuntimeOptions, Semaphore, both, for_each_concurrent, join_all, map_concurrent, oneshot,
-    race, yield_now,
+    OpenOptions, Runtime, RuntimeOptions, Semaphore, both, for_each_concurrent, give_way, join_all, map_concurrent,
+    oneshot, race, yield_now,
 };
 
 struct World {
@@ -76,6 +76,7 @@ macro_rules! claims {
 
 claims! {
     a_spawned_task_yields_its_value
+    tasks_that_never_wait_hold_up_neither_timers_nor_requests
     many_tasks_all_run
     tasks_spawn_tasks_of_every_class
     a_panic_is_contained_and_told_to_the_joiner
@@ -117,6 +118,36 @@ fn a_spawned_task_yields_its_value(world: &World) {
     let handle = world.runtime.handle();
     let value = world.runtime.block_on(async { handle.spawn(Class::Issue, async { 42 }).await });
     assert_eq!(value, Ok(42));
+}
+
+/// As many tasks as workers find all that they need in memory, until a timer and a read have come through.
+fn tasks_that_never_wait_hold_up_neither_timers_nor_requests(world: &World) {
+    let handle = world.runtime.handle();
+    let path = world.disk("busy", &pattern(4096));
+    let is_done = Arc::new(AtomicBool::new(false));
+    world.runtime.block_on(async {
+        let device = world.open(&path, false, Direct::Auto).await;
+        let mut busy = JoinSet::new();
+        for _ in 0..2 {
+            let is_done = Arc::clone(&is_done);
+            busy.push(handle.spawn(Class::Sync, async move {
+                while !is_done.load(Ordering::Relaxed) {
+                    give_way().await;
+                }
+            }));
+        }
+        let task = handle.clone();
+        let through = handle.spawn(Class::Background, async move {
+            task.sleep(Duration::from_millis(3)).await;
+            let (read, _) = device.read(512, Buf::zeroed(512)).await;
+            read.expect("the read succeeds");
+            is_done.store(true, Ordering::Relaxed);
+        });
+        through.await.expect("no panic");
+        while let Some(result) = busy.next().await {
+            result.expect("no panic");
+        }
+    });
 }
 
 fn many_tasks_all_run(world: &World) {

@@ -189,7 +189,7 @@ impl<R: Read> Run<'_, R> {
         match change {
             Change::DestroySnapshot(name) => {
                 tell(format!("attempting destroy {name}"));
-                destroy_snapshots(self.pool, vec![name.clone()], false).await
+                destroy_snapshots(self.pool, std::slice::from_ref(name), false, &|_| ()).await
             }
             Change::DestroyDataset(name) => {
                 tell(format!("attempting destroy {name}"));

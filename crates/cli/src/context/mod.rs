@@ -212,6 +212,11 @@ impl Context {
         Progress::bytes(&self.output, label, total_bytes)
     }
 
+    /// Shows how many of `total` things are done.
+    pub(crate) fn items(&self, label: &str, total: u64) -> Progress {
+        Progress::items(&self.output, label, total)
+    }
+
     /// Import options from the options of the whole line.
     pub(crate) fn import_options(&self) -> ImportOptions {
         let globals = &self.globals;

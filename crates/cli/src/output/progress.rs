@@ -13,14 +13,23 @@ pub(crate) struct Progress {
 impl Progress {
     /// Shows `label`, and how much of `total_bytes` is done, where the total is known.
     pub(crate) fn bytes(output: &Output, label: &str, total_bytes: Option<u64>) -> Self {
-        let bar = ProgressBar::with_draw_target(total_bytes, ProgressDrawTarget::stderr());
-        if !output.is_err_terminal() {
-            bar.set_draw_target(ProgressDrawTarget::hidden());
-        }
         let template = match total_bytes {
             Some(_) => "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
             None => "{msg} {bytes} {bytes_per_sec} {elapsed}",
         };
+        Self::shown(output, label, total_bytes, template)
+    }
+
+    /// Shows `label`, and how many of `total` things are done.
+    pub(crate) fn items(output: &Output, label: &str, total: u64) -> Self {
+        Self::shown(output, label, Some(total), "{msg} {wide_bar} {pos}/{len} {per_sec} {eta}")
+    }
+
+    fn shown(output: &Output, label: &str, total: Option<u64>, template: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+        if !output.is_err_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }

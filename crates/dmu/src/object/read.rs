@@ -11,7 +11,7 @@ use cenote_format::Endian;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::BlockId;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Join, JoinError};
+use cenote_taskq::{Join, JoinError, give_way};
 
 use super::layer::Known;
 use super::{Form, Object};
@@ -64,6 +64,7 @@ impl Object {
     /// # Errors
     /// The block cannot be read. In an open objset also: its fields are in another byte order than ours.
     pub async fn block(&self, block: BlockId) -> Result<Option<(Block, Endian)>, DmuError> {
+        give_way().await;
         self.find(block, &Way::Plain).await
     }
 
@@ -114,6 +115,7 @@ impl Object {
     /// Within one block nothing is copied. Blocks of a longer range are read concurrently, a bounded number at a time. The
     /// caller bounds `len`, to [`READ_SIZE_MAX_BYTES`] at most: the result is one buffer.
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        give_way().await;
         if let Some(at) = self.locate(offset_bytes, len)
             && let Some(read) = self.read_at(&at).await
         {

@@ -26,6 +26,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
 use cenote_format::objset::{MAC_BYTES, ObjsetFlags, ObjsetPhys, ObjsetVersion};
 use cenote_format::zil_header::ZilHeader;
+use cenote_taskq::give_way;
 use cenote_zio::{Bookmark, ReadContext};
 
 pub use self::list::NextObjects;
@@ -269,6 +270,7 @@ impl Objset {
     /// # Errors
     /// There is none, or its dnode cannot be read.
     pub async fn object(&self, id: ObjectId) -> Result<Object, DmuError> {
+        give_way().await;
         match &self.shared.content {
             Content::Frozen { .. } => Ok(Object::frozen(&self.shared.reader, id, self.find_dnode(id).await?)),
             Content::Open(_) => self.open_object(id).await,

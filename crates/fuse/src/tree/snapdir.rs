@@ -71,7 +71,7 @@ impl Tree {
                 handle.sleep(REQUESTS_POLL).await;
             }
         }
-        let destroyed = destroy_snapshots(pool, vec![full.clone()], false).await;
+        let destroyed = destroy_snapshots(pool, std::slice::from_ref(&full), false, &|_| ()).await;
         if let Some(known) = known {
             match &destroyed {
                 Ok(()) => known.destroyed(),

@@ -77,7 +77,7 @@ fn limits_hold_in_every_verb_that_makes_more() {
         assert_refused(snapshots(&["written/a@1", "written/a/b@1"]).await, refused);
         snapshots(&["written/a@1"]).await.unwrap();
         assert_refused(snapshots(&["written/a/b@1"]).await, refused);
-        destroy_snapshots(&pool, vec!["written/a@1".into()], false).await.unwrap();
+        destroy_snapshots(&pool, &["written/a@1".into()], false, &|_| ()).await.unwrap();
         limit(&pool, "written/a/b", "snapshot_limit", 1).await;
         assert_refused(snapshots(&["written/a/b@1"]).await, "cannot create snapshot 'written/a/b': out of space");
         snapshots(&["written/a/c@1"]).await.unwrap();

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use cenote_admin::{
@@ -157,7 +158,7 @@ async fn step(pool: &Pool, model: &mut Model, next: &mut u64, rng: &mut Rng) -> 
                 model.snapshots.iter().filter(|_| rng.chance(1, 4)).map(|(name, _)| name.clone()).collect();
             let is_deferred = rng.chance(1, 3);
             let are_kept = some.iter().any(|name| model.is_kept(name));
-            let destroyed = destroy_snapshots(pool, some.clone(), is_deferred).await;
+            let destroyed = destroy_snapshots(pool, &some, is_deferred, &|_| ()).await;
             assert_eq!(destroyed.is_ok(), is_deferred || !are_kept, "{some:?}: {destroyed:?}");
             if destroyed.is_ok() {
                 for name in some {
@@ -517,12 +518,13 @@ fn names_that_are_given_twice_are_refused_or_done_once_and_the_pool_goes_on() {
         let refused = release(&pool, "t", &twice).await.unwrap_err().to_string();
         assert_eq!(refused, "cannot release hold from snapshot 'written/a@1': no such tag on this dataset");
         // None of it was done.
-        let refused = destroy_snapshots(&pool, owned(&["written/a/b@1"]), false).await.unwrap_err().to_string();
+        let refused =
+            destroy_snapshots(&pool, &owned(&["written/a/b@1"]), false, &|_| ()).await.unwrap_err().to_string();
         assert!(refused.contains("it's being held. Run 'zfs holds -r written/a/b@1' to see holders."), "{refused}");
         release(&pool, "t", &twice[..2]).await.unwrap();
         let two = take_snapshots(&pool, &owned(&["written/a@2", "written/a@3"]), &[]).await.unwrap_err().to_string();
         assert!(two.contains("multiple snapshots of same fs not allowed"), "{two}");
-        destroy_snapshots(&pool, twice, false).await.unwrap();
+        destroy_snapshots(&pool, &twice, false, &|_| ()).await.unwrap();
         assert!(!is_there(&pool, "written/a@1").await && !is_there(&pool, "written/a@2").await);
         goes_on(&handle, pool, &paths, "names given twice").await;
     });
@@ -543,7 +545,7 @@ fn a_deferred_origin_that_goes_with_its_last_clone_goes_in_a_tree_too() {
             ] {
                 clone_dataset(&pool, origin, clone, Vec::new()).await.unwrap();
             }
-            destroy_snapshots(&pool, owned(&["written/a@1", "written/top/o@1"]), true).await.unwrap();
+            destroy_snapshots(&pool, &owned(&["written/a@1", "written/top/o@1"]), true, &|_| ()).await.unwrap();
             take(&pool, &["written/c@x", "written/d@x", "written/top/p@x"]).await;
             destroy(&pool, tree, Reach { recursive: true, clones: tree == "written/a" }).await.unwrap();
             assert_eq!(is_there(&pool, "written/a@1").await, tree != "written/a", "{tree}");
@@ -567,7 +569,7 @@ fn properties_that_no_table_can_have_are_refused_before_anything_is_changed() {
             assert!(create_filesystem(&pool, "written/new", settings.to_vec(), false).await.is_err());
             take(&pool, &["written/a@0"]).await;
             assert!(clone_dataset(&pool, "written/a@0", "written/c", settings.to_vec()).await.is_err());
-            destroy_snapshots(&pool, owned(&["written/a@0"]), false).await.unwrap();
+            destroy_snapshots(&pool, &owned(&["written/a@0"]), false, &|_| ()).await.unwrap();
         }
         // A quota that the clone's own reservation exceeds is refused with the rest.
         take(&pool, &["written/a@0"]).await;
@@ -589,7 +591,7 @@ fn a_snapshot_that_somebody_reads_is_not_destroyed() {
         clone_dataset(&pool, "written/a@2", "written/c", Vec::new()).await.unwrap();
         hold(&pool, "t", &owned(&["written/a@1"])).await.unwrap();
         // Both go with the last hold or clone.
-        destroy_snapshots(&pool, owned(&["written/a@1", "written/a@2"]), true).await.unwrap();
+        destroy_snapshots(&pool, &owned(&["written/a@1", "written/a@2"]), true, &|_| ()).await.unwrap();
         let mut read = Vec::new();
         for name in ["written/a@1", "written/a@2", "written/a/b@1"] {
             let snapshot = pool.dsl().unwrap().dataset(name).await.unwrap();
@@ -602,8 +604,8 @@ fn a_snapshot_that_somebody_reads_is_not_destroyed() {
             assert_eq!(said, format!("cannot destroy snapshot {name}: dataset is busy"));
         };
         let leaf = || owned(&["written/a/b@1"]);
-        busy(destroy_snapshots(&pool, leaf(), false).await, "written/a/b@1");
-        busy(destroy_snapshots(&pool, leaf(), true).await, "written/a/b@1");
+        busy(destroy_snapshots(&pool, &leaf(), false, &|_| ()).await, "written/a/b@1");
+        busy(destroy_snapshots(&pool, &leaf(), true, &|_| ()).await, "written/a/b@1");
         busy(destroy(&pool, "written/a/b", Reach { recursive: true, clones: false }).await, "written/a/b@1");
         busy(release(&pool, "t", &owned(&["written/a@1"])).await, "written/a@1");
         busy(destroy(&pool, "written/c", Reach::default()).await, "written/a@2");
@@ -614,7 +616,7 @@ fn a_snapshot_that_somebody_reads_is_not_destroyed() {
         drop(read);
         release(&pool, "t", &owned(&["written/a@1"])).await.unwrap();
         destroy(&pool, "written/c", Reach::default()).await.unwrap();
-        destroy_snapshots(&pool, leaf(), false).await.unwrap();
+        destroy_snapshots(&pool, &leaf(), false, &|_| ()).await.unwrap();
         for name in ["written/a@1", "written/a@2", "written/a/b@1", "written/c"] {
             assert!(!is_there(&pool, name).await, "{name}");
         }
@@ -639,7 +641,17 @@ fn a_dataset_has_more_snapshots_than_a_micro_zap_has_entries() {
             take_snapshots(&pool, &[format!("written/a@{number}")], &[]).await.unwrap();
         }
         let range: Vec<String> = (10..COUNT - 3).map(|number| format!("written/a@{number}")).collect();
-        destroy_snapshots(&pool, range, false).await.unwrap();
+        let last = &range[range.len() - 1..];
+        hold(&pool, "t", last).await.unwrap();
+        let steps = Mutex::new(Vec::new());
+        let told = |count| steps.lock().unwrap().push(count);
+        assert!(destroy_snapshots(&pool, &range, false, &told).await.is_err());
+        assert!(is_there(&pool, &range[0]).await, "all are checked before the first one goes");
+        release(&pool, "t", last).await.unwrap();
+        assert!(steps.lock().unwrap().is_empty(), "no step was made");
+        destroy_snapshots(&pool, &range, false, &told).await.unwrap();
+        let steps = steps.into_inner().unwrap();
+        assert!(steps.len() > 2 && steps.iter().sum::<usize>() == range.len(), "{steps:?}");
         while pool.peek(|syncer| syncer.has_work()).await.unwrap() {
             pool.sync().await.unwrap();
         }

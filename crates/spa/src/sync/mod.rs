@@ -101,7 +101,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::{BoxFuture, Handle};
+use cenote_taskq::{BoxFuture, Handle, Instant};
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::{Logs, ZilTunables};
@@ -240,6 +240,12 @@ impl Syncer {
     #[must_use]
     pub fn time_s(&self) -> u64 {
         self.clock.now_s(&self.handle)
+    }
+
+    /// The runtime's clock.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.handle.now()
     }
 
     /// The vdevs.

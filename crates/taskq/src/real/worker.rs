@@ -34,6 +34,7 @@ use crossbeam_deque::{Steal, Stealer, Worker as Queue};
 use super::Real;
 use super::park::{Parker, Timers};
 use super::ring::{Finished, Ring, Work};
+use crate::fair;
 use crate::handle::Class;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::task::{Reason, Runnable};
@@ -435,9 +436,11 @@ impl Turn<'_> {
             self.real.wake_one();
         }
         self.tick = self.tick.wrapping_add(1);
+        fair::begin();
         item.run();
         self.ran += 1;
-        if self.tick.is_multiple_of(RING_TICKS) {
+        // A task that gives way would else go round again before anything that waits for the ring or a timer.
+        if self.tick.is_multiple_of(RING_TICKS) || fair::was_ended() {
             self.complete(true);
         }
     }
@@ -617,6 +620,7 @@ impl Guest {
         let output = {
             let mut future = pin!(future);
             loop {
+                fair::begin();
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                     break output;
                 }

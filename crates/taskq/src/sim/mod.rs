@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use self::disk::{SimDisk, SimDiskOptions};
 use crate::device::{Device, OpenOptions};
+use crate::fair;
 use crate::handle::Deadlock;
 use crate::rng::Rng;
 use crate::sync::Mutex;
@@ -251,8 +252,10 @@ impl Sim {
         let waker = Waker::from(Arc::clone(&main));
         self.state.lock().main_runnable = true;
         let mut future = pin!(future);
+        let _simulated = fair::simulated();
         loop {
             let step = self.state.lock().next_step();
+            fair::begin();
             match step {
                 Step::Main => {
                     main.woken.store(false, Ordering::Release);

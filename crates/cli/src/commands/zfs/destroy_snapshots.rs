@@ -1,7 +1,9 @@
 //! `zfs destroy` of snapshots: names, lists and ranges of them.
 
-use anyhow::{Result, bail};
-use cenote_admin::{Destroy, DestroySnapshots, Reach, tree_names};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+use cenote_admin::{Destroy, DestroySnapshots, Reach, destroy_snapshots, tree_names};
 use cenote_dsl::{Dataset, Dsl, DslError};
 
 use super::destroy::Args;
@@ -43,20 +45,35 @@ pub(super) async fn run(context: &Context, args: Args, pool: Writing) -> Result<
         false => names,
     };
     context.let_go(|held| names.contains(&held.name())).await?;
-    let task = DestroySnapshots::new(names, args.deferred);
     if args.dry_run {
         if !args.with_clones {
-            pool.pool().check_task(task).await?;
+            pool.pool().check_task(DestroySnapshots::new(&names, args.deferred)).await?;
         }
         return Ok(Outcome::Good);
     }
-    pool.pool().sync_task(task).await?;
+    destroy_all(context, &pool, &names, args.deferred).await?;
     context.datasets_changed(&datasets).await;
     pool.work_off(context, "freeing").await?;
     let flags = [(args.deferred, "-d"), (args.recursive, "-r"), (args.with_clones, "-R")];
     let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
     pool.finish(line(["zfs", "destroy"].into_iter().chain(flags).chain([args.dataset.as_str()]))).await?;
     Ok(Outcome::Good)
+}
+
+/// Where some are destroyed and others are not, the error says so.
+async fn destroy_all(context: &Context, pool: &Writing, names: &[String], is_deferred: bool) -> Result<()> {
+    let done = AtomicUsize::new(0);
+    let progress = context.items("destroying", names.len() as u64);
+    let told = |count: usize| {
+        done.fetch_add(count, Ordering::Relaxed);
+        progress.advance(count as u64);
+    };
+    let destroyed = destroy_snapshots(pool.pool(), names, is_deferred, &told).await;
+    drop(progress);
+    match done.into_inner() {
+        0 => Ok(destroyed?),
+        done => destroyed.with_context(|| format!("{done} of {} snapshots are destroyed", names.len())),
+    }
 }
 
 /// The snapshots that a command means.
