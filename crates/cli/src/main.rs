@@ -44,7 +44,6 @@ mod outcome;
 #[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]
 mod output;
 mod pools;
-mod properties;
 mod request;
 mod standstill;
 mod time;

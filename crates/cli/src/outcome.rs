@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use cenote_image::ImageError;
+pub(crate) use cenote_props::WrongUse;
 
 /// How a command that ran to its end ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,18 +40,6 @@ pub(crate) const USAGE: u8 = 2;
 const NOT_RESUMED: u8 = 255;
 /// Exit status where the reader of our output has gone: that of a process ended by SIGPIPE, as a shell shows it.
 pub(crate) const PIPE: u8 = 128 + 13;
-
-/// The command was called wrongly in a way that the grammar cannot see: status 2.
-#[derive(Debug)]
-pub(crate) struct UsageError(pub(crate) String);
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for UsageError {}
 
 /// An error with an exit status of its own.
 #[derive(Debug)]
@@ -89,15 +78,15 @@ impl fmt::Display for ResumeError {
 /// The exit status of a command that ended with this error.
 pub(crate) fn status_of(error: &anyhow::Error) -> u8 {
     match error {
-        error if error.is::<UsageError>() => USAGE,
+        error if error.is::<WrongUse>() => USAGE,
         error if error.is::<ResumeError>() => NOT_RESUMED,
         error => error.downcast_ref::<StatusError>().map_or(FAILED, |error| error.status),
     }
 }
 
-/// An error for [`UsageError`].
+/// An error for [`WrongUse`].
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
-    UsageError(text.into()).into()
+    WrongUse(text.into()).into()
 }
 
 /// Whether an error says that nobody reads our output any more.

@@ -88,6 +88,11 @@ const POOL_NAME_MAX_BYTES: usize = NAME_MAX_BYTES - 2 - 2 * pool_directory::ORIG
 /// Levels of a dataset's name, the pool's included (`zfs_max_dataset_nesting`).
 const LEVELS_MAX: usize = 50;
 
+/// The pool's part of a name of a dataset, snapshot or bookmark, whether or not it can be one.
+pub fn pool_of(name: &str) -> &str {
+    name.split(['/', '@', '#']).next().unwrap_or(name)
+}
+
 /// Whether a dataset has a name, or is below the dataset that has it.
 #[must_use]
 pub fn is_at_or_below(dataset: &str, name: &str) -> bool {

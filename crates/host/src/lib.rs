@@ -11,6 +11,7 @@
 //! cachefile   pools that are imported: names and devices              pools.json
 //! owners      processes that have pools open for writing              owners/GUID-MARK
 //! holder      processes that have image files locked
+//! accounts    users and groups by number
 //! identity    host id, name and clock
 //! layout      vdevs as people name them, opened
 //! inuse       devices that cannot be used for vdevs
@@ -27,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod cachefile;
 mod disks;
 mod error;
@@ -40,6 +42,7 @@ mod mounts;
 pub mod owners;
 mod replication;
 
+pub use accounts::Accounts;
 pub use cachefile::{CacheFile, Entry, make_own_folder, own_folder};
 pub use disks::{DEFAULT_DIRS, choose, device_paths, is_disk, search};
 pub use error::HostError;

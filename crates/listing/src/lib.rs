@@ -7,9 +7,12 @@
 //!
 //! **Shape.**
 //! ```text
+//! Selection ─ select ─► Items, sorted            of pools that a PoolSource opens
 //! Item   a dataset, snapshot or bookmark ─ Column ─► Cell: text, source, received value
 //! Facts  a pool ─┬─ Values ─ PoolColumn ─► Cell
-//!                └─ Tree ─► Vdev: name, class, state, errors, sizes
+//!                ├─ Tree ─► Vdev: name, class, state, errors, sizes
+//!                └─ Status, Importable: what is said of its health, and of a pool that could be imported
+//! Cells ─► Table, Gotten, document               text in columns, and JSON, as OpenZFS's tools lay them out
 //! ```
 //!
 //! **Invariants.**
@@ -20,17 +23,30 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod datasets;
 mod error;
+mod gettable;
 mod json;
 mod pools;
+mod table;
+mod text;
 
-pub use datasets::{Cell, Column, Item, PoolView, Raw, Source, type_of};
-pub use error::ListError;
-pub use json::Json;
-pub use pools::{
-    DEDUP, Facts, LOGS, Names, PoolColumn, Reason, SPECIAL, Sizes, Tree, Values, Vdev, all_columns, found_tree, places,
+pub use accounts::{AccountField, AccountOptions, AccountOwner, accounts};
+pub use datasets::{
+    Cell, Column, Item, PoolSource, PoolView, Raw, Selection, SortKey, Source, all_listed, all_shown, parse_columns,
+    parse_types, select, type_of,
 };
+pub use error::ListError;
+pub use gettable::{Field, Got, Gotten, check_sources, parse_fields};
+pub use json::{Json, document, json_of, property};
+pub use pools::{
+    DEDUP, Facts, Importable, LOGS, Names, PoolColumn, Reason, SPECIAL, Sizes, Status, StatusOptions, Tree, Values,
+    Vdev, all_columns, found_tree, has_hanging, history_line, parse_pool_columns, places, suspended_json,
+    suspended_text,
+};
+pub use table::{Align, Table};
+pub use text::{lines, one_line};
 
 /// Shows a time: seconds since 1970, and a format as of `strftime`.
 pub type TimeText = fn(u64, &str) -> String;

@@ -22,6 +22,9 @@ pub mod number;
 pub mod pool;
 pub mod vdev;
 mod words;
+mod wronguse;
+
+pub use wronguse::WrongUse;
 
 bitflags::bitflags! {
     /// What a property may belong to.

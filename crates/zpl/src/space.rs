@@ -6,11 +6,15 @@
 use std::collections::BTreeMap;
 
 use cenote_dmu::Zap;
+use cenote_format::nvlist::NvList;
 use cenote_format::objset::ObjsetFlags;
-use cenote_format::zpl::{GROUP_USED_OBJECT, OBJECT_COUNT_PREFIX, PROJECT_USED_OBJECT, USER_USED_OBJECT};
+use cenote_format::zpl::{GROUP_USED_OBJECT, OBJECT_COUNT_PREFIX, PROJECT_USED_OBJECT, USER_USED_OBJECT, fuid_table};
 
 use crate::ZplError;
 use crate::filesystem::FileSystem;
+
+/// The size of a table of domains at most: OpenZFS's own is some KiB.
+const DOMAINS_MAX_BYTES: u64 = 16 << 20;
 
 /// Whose space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +41,28 @@ pub struct SpaceUse {
 }
 
 impl FileSystem {
+    /// Windows domains by index, of the file system's table.
+    ///
+    /// # Errors
+    /// The table cannot be read, or is none.
+    pub async fn domains(&self) -> Result<BTreeMap<u64, String>, ZplError> {
+        let Some(object) = self.fuid_table() else { return Ok(BTreeMap::new()) };
+        let dnode = self.dnode(object).await?;
+        let size = dnode.phys().bonus.first_chunk::<8>().map_or(0, |bytes| dnode.byte_order().u64(*bytes));
+        if size == 0 {
+            return Ok(BTreeMap::new());
+        }
+        if size > DOMAINS_MAX_BYTES {
+            let what = format!("a table of domains of {size} bytes");
+            return Err(ZplError::Corrupt { object: object.0, what });
+        }
+        let list = NvList::parse(&dnode.read(0, size as usize).await?);
+        let list = list.map_err(|error| ZplError::Format { object: object.0, error })?;
+        let entries = list.lists(fuid_table::ARRAY).unwrap_or_default();
+        let entry = |entry: &NvList| Some((entry.u64(fuid_table::INDEX)?, entry.str(fuid_table::DOMAIN)?.to_owned()));
+        Ok(entries.iter().filter_map(entry).collect())
+    }
+
     /// Space by user, group or project: id to use. Empty where the dataset has no accounting.
     pub async fn space(&self, kind: SpaceKind) -> Result<BTreeMap<u64, SpaceUse>, ZplError> {
         let phys = self.objset().phys();

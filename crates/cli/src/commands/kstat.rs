@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::output::{Align, Table, output_version};
+use crate::output::{Align, Table, document};
 
 /// Show statistics of a pool that a server or a mount has, under OpenZFS's names where it has them.
 ///
@@ -46,7 +46,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     context.check_served(&args.pool)?;
     let groups = chosen(pool.kstats().snapshot(), &args.chosen)?;
     context.out(match (args.is_json, args.is_parsable) {
-        (true, _) => format!("{}\n", json_of(&groups)),
+        (true, _) => json_of(&groups),
         (false, true) => groups.iter().map(lines).collect(),
         (false, false) => groups.iter().map(text).collect::<Vec<_>>().join("\n"),
     })?;
@@ -150,7 +150,7 @@ fn json_stat(stat: &Stat) -> Value {
     }
 }
 
-fn json_of(groups: &[Group]) -> Value {
+fn json_of(groups: &[Group]) -> String {
     let one = |group: &Group| {
         let body: Value = match &group.body {
             Body::Named(named) => named.iter().map(|(name, stat)| ((*name).to_owned(), json_stat(stat))).collect(),
@@ -163,9 +163,7 @@ fn json_of(groups: &[Group]) -> Value {
         };
         (group.name.clone(), body)
     };
-    let mut document = output_version("cenote kstat");
-    document.insert("kstats".into(), groups.iter().map(one).collect());
-    json!(document)
+    document("cenote kstat", [("kstats", groups.iter().map(one).collect())])
 }
 
 #[cfg(test)]
@@ -195,7 +193,7 @@ mod tests {
         assert_eq!(text(&all[1]), "txgs\ntxg  state\n  4      C\n  5      C\n");
         assert_eq!(lines(&all[0]), "a:path\t/dev/x\na:hits\t7\na:histo:2\t2\na:histo:8\t5\n");
         assert_eq!(lines(&all[1]), "txgs:4:state\tC\ntxgs:5:state\tC\n");
-        let json = json_of(&all);
+        let json: Value = serde_json::from_str(&json_of(&all)).unwrap();
         assert_eq!(json["kstats"]["a"]["histo"], json!([0, 2, 0, 5]));
         assert_eq!(json["kstats"]["txgs"][1], json!({ "txg": 5, "state": "C" }));
     }

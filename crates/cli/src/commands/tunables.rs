@@ -7,11 +7,11 @@ use anyhow::Result;
 use cenote_kstat::{Domain, Settings, Tunable};
 use cenote_spa::tunables::{TABLES, values};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::output::{Align, Table, nicenum, output_version};
+use crate::output::{Align, Table, document, nicenum};
 
 /// List the tunables with their values, or explain some of them.
 ///
@@ -39,7 +39,7 @@ type Known = (&'static Tunable, u64);
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let known = known(&context.tunables(), context.memory_bytes(), &args.names)?;
     let text = match (args.is_json, args.names.is_empty()) {
-        (true, _) => format!("{}\n", json_of(&known)),
+        (true, _) => json_of(&known),
         (false, false) if !args.is_scripted => known.iter().map(explained).collect::<Vec<_>>().join("\n"),
         _ => table(&known, args.is_exact || args.is_scripted).text(args.is_scripted),
     };
@@ -123,7 +123,7 @@ fn explained((tunable, value): &Known) -> String {
     text
 }
 
-fn json_of(known: &[Known]) -> Value {
+fn json_of(known: &[Known]) -> String {
     let one = |(tunable, value): &Known| {
         let text = |number| json!(tunable.shown(number));
         let about = json!({
@@ -136,9 +136,7 @@ fn json_of(known: &[Known]) -> Value {
         });
         (tunable.name.to_owned(), about)
     };
-    let mut document = output_version("cenote tunables");
-    document.insert("tunables".into(), known.iter().map(one).collect());
-    json!(document)
+    document("cenote tunables", [("tunables", known.iter().map(one).collect())])
 }
 
 #[cfg(test)]
@@ -180,13 +178,14 @@ mod tests {
         assert_eq!(text.lines().next(), Some("zfs_txg_timeout\t9\t5\ts\t1..=86400\tat open"));
         assert_eq!(text.lines().nth(1).map(|line| line.starts_with("zfs_dirty_data_max\t1G\t-\tbytes\t")), Some(true));
         assert!(explained(&known[1]).contains("default  a tenth of memory"));
-        assert_eq!(json_of(&known)["tunables"]["zfs_txg_timeout"]["value"], "9");
+        let json: serde_json::Value = serde_json::from_str(&json_of(&known)).unwrap();
+        assert_eq!(json["tunables"]["zfs_txg_timeout"]["value"], "9");
     }
 
     #[test]
     fn a_wrong_name_is_wrong_usage_and_near_names_are_said() {
         let error = known(&cenote_spa::tunables::settings(), 1 << 30, &["zfs_txg_timeot".into()]).unwrap_err();
-        assert!(error.is::<crate::outcome::UsageError>());
+        assert!(error.is::<crate::outcome::WrongUse>());
         assert!(error.to_string().contains("did you mean zfs_txg_timeout?"), "{error}");
     }
 }

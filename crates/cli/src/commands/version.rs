@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::output::output_version;
+use crate::output::document;
 
 /// The version of OpenZFS whose command line, output and on-disk features are followed. Scripts read it from the first line of
 /// `zfs version` to learn which features they can use.
@@ -35,9 +35,8 @@ pub(crate) struct ToolArgs {
 pub(crate) fn run_tool(context: &Context, tool: &str, args: &ToolArgs) -> Result<Outcome> {
     let userland = format!("zfs-{LIKE_OPENZFS}-cenote-{}", env!("CARGO_PKG_VERSION"));
     if args.json {
-        let mut document = output_version(&format!("{tool} version"));
-        document.insert("zfs_version".into(), json!({ "userland": userland, "kernel": Value::Null }));
-        context.out(format!("{}\n", json!(document)))?;
+        let version = json!({ "userland": userland, "kernel": Value::Null });
+        context.out(document(&format!("{tool} version"), [("zfs_version", version)]))?;
     } else {
         context.out(format!("{userland}\n"))?;
     }

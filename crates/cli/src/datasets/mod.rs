@@ -1,64 +1,43 @@
-//! What `zfs list` and `zfs get` show: datasets, and values of their properties with sources.
-//!
-//! # Theory
-//!
-//! **Need.** The same names, values, sources and order as OpenZFS's, from a pool that no kernel has.
-//!
-//! **Shape.**
-//! ```text
-//! arguments, -r -d -t ─ select ─► Items, sorted ─ values ─► Fact (number or text, source) ─ shown ─► Cell ─► columns
-//! ```
-//! [`mod@select`] walks the tree and orders what it finds. Values and their sources are crate `listing`'s.
-//!
-//! **Invariants.**
-//! 1. A value is read when it is asked for: listing names costs no more than names.
-//! 2. What cannot be read is an error of that value and does not end the listing.
+//! Which datasets a command is about: pools are opened as this process opens them.
 
-mod select;
+use std::sync::Arc;
 
 use anyhow::Result;
-use cenote_listing::Column;
-use cenote_props::Types;
+use cenote_host::Mounts;
+use cenote_listing::{Item, PoolSource, Selection, SortKey};
+use cenote_server::Owned;
+use cenote_spa::View;
 
-use crate::outcome::usage;
+use crate::context::Context;
+use crate::missingpool::is_no_such_pool;
 
-pub(crate) use select::{Selection, SortKey, select};
-
-/// The columns that `space` stands for.
-const SPACE: [&str; 7] =
-    ["name", "avail", "used", "usedbysnapshots", "usedbydataset", "usedbyrefreservation", "usedbychildren"];
-
-/// A list of properties; `None` for `all`.
-pub(crate) fn parse_columns(list: &str) -> Result<Option<Vec<Column>>> {
-    if list == "all" {
-        return Ok(None);
-    }
-    if list.is_empty() {
-        return Err(usage("bad property list: no properties specified"));
-    }
-    let mut columns = Vec::new();
-    for name in list.split(',') {
-        let names = if name == "space" { &SPACE[..] } else { &[name] };
-        for name in names {
-            let column = Column::find(name);
-            columns.push(column.ok_or_else(|| usage(format!("bad property list: invalid property '{name}'")))?);
-        }
-    }
-    Ok(Some(columns))
+/// What was selected, sorted; and whether something could not be opened, which has been reported.
+pub(crate) async fn select(context: &Context, selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
+    let nested = context.served_pool().map(|served| served.mounts.nested());
+    let mounts = Arc::new(Mounts::read().with_nested(nested.unwrap_or_default()));
+    cenote_listing::select(context, mounts, crate::time::format, selection, keys).await
 }
 
-/// A list of types, as `-t` has it.
-pub(crate) fn parse_types(list: &str) -> Result<Types> {
-    let mut types = Types::empty();
-    for name in list.split(',') {
-        types |= match name {
-            "filesystem" | "fs" => Types::FILESYSTEM,
-            "volume" | "vol" => Types::VOLUME,
-            "snapshot" | "snap" => Types::SNAPSHOT,
-            "bookmark" => Types::BOOKMARK,
-            "all" => Types::DATASET | Types::BOOKMARK,
-            _ => return Err(usage(format!("invalid type '{name}'"))),
-        };
+impl PoolSource for Context {
+    type Error = anyhow::Error;
+
+    async fn all(&self) -> Result<(Vec<View>, bool)> {
+        self.open_pools(&[]).await
     }
-    Ok(types)
+
+    async fn open(&self, name: &str) -> Result<View> {
+        self.open_pool(name).await
+    }
+
+    fn is_missing(error: &anyhow::Error) -> bool {
+        is_no_such_pool(error)
+    }
+
+    fn is_elsewhere(error: &anyhow::Error) -> bool {
+        error.is::<Owned>()
+    }
+
+    fn report(&self, text: &str) {
+        self.err(text);
+    }
 }

@@ -20,6 +20,7 @@ use cenote_zpl::FileSystem;
 
 use crate::context::Context;
 
+pub(crate) use cenote_dsl::name::pool_of;
 pub(crate) use path::{bytes_of, follow, shown};
 
 /// A file system opened for a verb.
@@ -28,11 +29,6 @@ pub(crate) struct Opened {
     pub(crate) dataset: Dataset,
     /// Its files.
     pub(crate) filesystem: FileSystem,
-}
-
-/// The pool's part of a dataset's name.
-pub(crate) fn pool_of(dataset: &str) -> &str {
-    dataset.split(['/', '@', '#']).next().unwrap_or(dataset)
 }
 
 /// Opens the pool that `name` is in, and finds the dataset.

@@ -2,34 +2,15 @@
 //!
 //! A terminal obeys control characters: they set its title, move its cursor over what stands there, answer as if the user had typed.
 //! So none gets there but line ends, tabs, and the colours that this program sets itself. All that a command writes goes through
-//! [`super::Output`], which does this; a name that stands in a line of its own form goes through [`one_line`] as well, so that
+//! [`super::Output`], which does this; a name that stands in a line of its own form goes through [`cenote_listing::one_line`] as well, so that
 //! it cannot make a second one.
 
 use std::borrow::Cow;
 
+use cenote_listing::lines;
+
 /// The colours of [`super::Output::paint`] and of errors.
 const COLOURS: [&str; 5] = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[0m"];
-
-/// Text that stays in its line: control characters are escaped, line ends and tabs among them.
-pub(crate) fn one_line(text: &str) -> Cow<'_, str> {
-    without(text, char::is_control)
-}
-
-/// Text of several lines: control characters but line ends and tabs are escaped.
-pub(crate) fn lines(text: &str) -> Cow<'_, str> {
-    without(text, |c| c.is_control() && c != '\n' && c != '\t')
-}
-
-fn without(text: &str, is_bad: fn(char) -> bool) -> Cow<'_, str> {
-    if !text.contains(is_bad) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_bad(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
-    }
-    Cow::Owned(shown)
-}
 
 /// Bytes for a terminal: as [`lines`], with colours kept, and what is not UTF-8 escaped.
 pub(super) fn for_terminal(bytes: &[u8]) -> Cow<'_, [u8]> {
@@ -69,12 +50,5 @@ mod tests {
         // The one-byte form of ESC [, as a character and as a byte.
         assert_eq!(shown("\u{9b}1m".as_bytes()), "\\u{9b}1m");
         assert_eq!(shown(b"\x9b1m"), "\\x9b1m");
-    }
-
-    #[test]
-    fn a_name_makes_no_second_line() {
-        assert_eq!(one_line("tank\n  pool: other\x07"), "tank\\n  pool: other\\u{7}");
-        assert_eq!(one_line("tänk"), "tänk");
-        assert_eq!(lines("a\tb\n\u{1b}]0;x\u{7}\r\u{9b}é"), "a\tb\n\\u{1b}]0;x\\u{7}\\r\\u{9b}é");
     }
 }

@@ -1,20 +1,17 @@
 //! Where a command's text goes, and how it is set.
 
-pub(crate) mod escape;
-mod json;
+mod escape;
 mod progress;
-mod table;
 
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) use cenote_listing::Json;
-pub(crate) use cenote_props::number::{counted, nicebytes, nicenum, percent, ratio};
-pub(crate) use json::{json_of, output_version, property};
+use cenote_listing::lines;
+pub(crate) use cenote_listing::{Align, Json, Table, document, json_of};
+pub(crate) use cenote_props::number::{counted, nicebytes, nicenum, ratio};
 pub(crate) use progress::Progress;
-pub(crate) use table::{Align, Table};
 
 /// Bytes of output gathered before they are written.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -84,7 +81,7 @@ impl Output {
     /// Writes an error to standard error: on a terminal in red, and in the terminal's own colours nowhere else in it.
     pub(crate) fn error(&self, text: &str) {
         match self.is_err_terminal() {
-            true => self.err(format!("\x1b[31m{}\x1b[0m", escape::lines(text))),
+            true => self.err(format!("\x1b[31m{}\x1b[0m", lines(text))),
             false => self.err(text),
         }
     }
@@ -136,13 +133,13 @@ impl Output {
 impl cenote_server::protocol::Answer for Output {
     fn out(&self, bytes: &[u8]) -> io::Result<()> {
         match self.is_terminal() {
-            true => self.out(&*escape::lines(&String::from_utf8_lossy(bytes))),
+            true => self.out(&*lines(&String::from_utf8_lossy(bytes))),
             false => self.out(bytes),
         }
     }
 
     fn err(&self, line: &str) {
-        self.err(escape::lines(line));
+        self.err(lines(line));
     }
 
     fn flush(&self) -> io::Result<()> {

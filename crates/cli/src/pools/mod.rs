@@ -1,19 +1,9 @@
-//! What the `zpool` commands show: pools, the vdevs they are made of, and what is said about their health.
-//!
-//! # Theory
-//!
-//! **Need.** OpenZFS's tables, trees and JSON from a pool that was opened here.
-//!
-//! **Shape.** [`Facts`] is an open pool, with its properties and the tree of its vdevs, which `status`, `list -v` and `import` each lay out;
-//! it is crate `listing`'s. Here are the words that are said of health, scans and what a pool needs.
+//! What the `zpool` commands share: options, and pools with what their server knows of them.
 
-pub(crate) mod activity;
-pub(crate) mod advice;
 mod names;
-pub(crate) mod scan;
 
 use anyhow::Result;
-use cenote_listing::{Facts, PoolColumn};
+use cenote_listing::Facts;
 use cenote_spa::{Pool, View};
 
 use crate::context::Context;
@@ -51,18 +41,4 @@ impl JsonArgs {
         }
         Ok(json)
     }
-}
-
-/// A list of properties; `None` for `all`.
-pub(crate) fn parse_columns(list: &str) -> Result<Option<Vec<PoolColumn>>> {
-    if list == "all" {
-        return Ok(None);
-    }
-    if list.is_empty() {
-        return Err(usage("bad property list: no properties specified"));
-    }
-    let find = |name: &str| {
-        PoolColumn::find(name).ok_or_else(|| usage(format!("bad property list: invalid property '{name}'")))
-    };
-    list.split(',').map(find).collect::<Result<_>>().map(Some)
 }

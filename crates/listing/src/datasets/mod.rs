@@ -8,9 +8,11 @@
 //! the dataset itself are `local`; what only reports is `-`; what a mount overrides is `temporary`.
 
 mod columns;
+mod select;
 mod shown;
 mod space;
 mod values;
+mod words;
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,8 +26,10 @@ use crate::error::Result;
 use crate::{Json, TimeText};
 
 pub use columns::Column;
+pub use select::{PoolSource, Selection, SortKey, select};
 pub use shown::Cell;
 pub use values::{Raw, Source, type_of};
+pub use words::{all_listed, all_shown, parse_columns, parse_types};
 
 /// A pool and what is computed once for all of its datasets.
 pub struct PoolView {

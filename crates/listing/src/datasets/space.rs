@@ -4,6 +4,7 @@ use crate::error::Result;
 use cenote_dsl::DslError;
 use cenote_format::dsl::BookmarkFlags;
 use cenote_format::objset::ObjsetFlags;
+use cenote_host::Accounts;
 use cenote_props::Types;
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_zpl::SpaceKind;
@@ -113,16 +114,11 @@ impl Item {
 
 /// A user's or group's number, by name or as it stands; a project's as it stands.
 fn id_of(kind: SpaceKind, who: &str) -> Option<u64> {
-    let table = match kind {
-        SpaceKind::User => "/etc/passwd",
-        SpaceKind::Group => "/etc/group",
-        SpaceKind::Project => return who.parse().ok(),
+    let named = match kind {
+        SpaceKind::User => Accounts::Users.number(who),
+        SpaceKind::Group => Accounts::Groups.number(who),
+        SpaceKind::Project => None,
     };
-    let table = std::fs::read_to_string(table).unwrap_or_default();
-    let named = table.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(who)).then(|| fields.nth(1)?.parse().ok())?
-    });
     named.or_else(|| who.parse().ok())
 }
 

@@ -7,10 +7,15 @@
 //! OpenZFS leaves the logs out); a vdev's path is where it was found; error counts are those of this process, or of the server
 //! that has the pool; a leaf that has missed txgs, and what is above it, is DEGRADED and not ONLINE, since nothing resilvers it.
 
+mod advice;
 mod errors;
 mod features;
+mod history;
+mod importable;
 mod names;
 mod properties;
+mod rows;
+mod status;
 mod vdevs;
 
 use std::sync::OnceLock;
@@ -24,8 +29,11 @@ use crate::Json;
 use crate::error::Result;
 
 pub use errors::places;
+pub use history::history_line;
+pub use importable::Importable;
 pub use names::Names;
-pub use properties::{Column as PoolColumn, Values, all_columns};
+pub use properties::{Column as PoolColumn, Values, all_columns, parse_pool_columns};
+pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};
 pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev, found_tree};
 
 /// An open pool.

@@ -8,7 +8,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_metaslab::class_fragmentation;
 use cenote_props::number::{nicebytes, nicenum, percent, ratio};
-use cenote_props::{Kind, Property, pool as table};
+use cenote_props::{Kind, Property, WrongUse, pool as table};
 use cenote_vdev::config::AllocationClass;
 
 use super::{Facts, features};
@@ -263,3 +263,20 @@ impl<'a> Values<'a> {
 
 /// From this version on features say what a pool's format may contain, and the number says nothing.
 const FEATURES_VERSION: u64 = 1000;
+
+/// A list of properties; `None` for `all`.
+///
+/// # Errors
+/// It has none, or a word that is none.
+pub fn parse_pool_columns(list: &str) -> Result<Option<Vec<Column>>, WrongUse> {
+    if list == "all" {
+        return Ok(None);
+    }
+    if list.is_empty() {
+        return Err(WrongUse::new("bad property list: no properties specified"));
+    }
+    let find = |name: &str| {
+        Column::find(name).ok_or_else(|| WrongUse::new(format!("bad property list: invalid property '{name}'")))
+    };
+    list.split(',').map(find).collect::<Result<_, _>>().map(Some)
+}

@@ -137,6 +137,35 @@ pub struct Tree {
     pub spares: Vec<Vdev>,
 }
 
+impl Tree {
+    /// The width that names take with their indentation.
+    pub fn name_width(&self) -> usize {
+        fn of(vdev: &Vdev, depth: usize) -> usize {
+            let below = vdev.children.iter().map(|child| of(child, depth + 2)).max().unwrap_or(0);
+            below.max(depth + vdev.name.chars().count())
+        }
+        let beside = self.caches.iter().chain(&self.spares).map(|vdev| of(vdev, 2)).max().unwrap_or(0);
+        of(&self.root, 0).max(beside)
+    }
+
+    /// The top-level vdevs that are listed first.
+    pub(super) fn plain(&self) -> impl Iterator<Item = &Vdev> {
+        self.root.children.iter().filter(|top| !top.is_placeholder && top.heading().is_none())
+    }
+
+    /// The classes that are listed apart and have members, with those.
+    pub(super) fn classes(&self) -> impl Iterator<Item = (&'static str, Vec<&Vdev>)> {
+        let of_class = |class: &str| {
+            let is_in = |top: &&Vdev| !top.is_placeholder && top.heading() == Some(class);
+            self.root.children.iter().filter(is_in).collect::<Vec<_>>()
+        };
+        [DEDUP, SPECIAL, LOGS]
+            .map(|class| (class, of_class(class)))
+            .into_iter()
+            .filter(|(_, members)| !members.is_empty())
+    }
+}
+
 /// The classes that are listed apart, in an order of their own in each command: for tables of deduplicated blocks.
 pub const DEDUP: &str = "dedup";
 /// For blocks of metadata and small ones.

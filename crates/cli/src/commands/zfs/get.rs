@@ -1,18 +1,17 @@
 //! `zfs get`: properties of datasets, and where they come from.
 
 use anyhow::Result;
-use cenote_listing::{Cell, Column, Item};
+use cenote_listing::{
+    Cell, Column, Field, Got, Gotten, Item, Selection, all_shown, check_sources, parse_columns, parse_fields,
+    parse_types,
+};
 use cenote_props::Types;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
-use super::list::user_columns;
 use super::listing::Listing;
 use crate::context::Context;
-use crate::datasets::{Selection, parse_columns, parse_types, select};
+use crate::datasets::select;
 use crate::outcome::Outcome;
-use crate::output::{output_version, property};
-use crate::properties::{Field, GetTable, check_sources, parse_fields};
 
 /// Show properties of datasets.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -51,24 +50,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let is_all = asked.is_none();
     let columns = match asked {
         Some(columns) => columns,
-        None => {
-            let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
-            visible.map(Column::Native).chain(user_columns(&items).await?).collect()
-        }
+        None => all_shown(&items).await?,
     };
 
     let exact = args.listing.is_exact();
     let wants_received = fields.contains(&Field::Received);
-    let mut table = GetTable::new(fields);
+    let mut gotten = Gotten::new(
+        fields,
+        args.listing.json.then_some(json),
+        items.iter().map(|item| item.name.as_str()),
+        columns.iter().map(|column| (column.name(), column.width())),
+    );
     for item in &items {
-        table.name(&item.name);
-    }
-    for column in &columns {
-        table.property(column.name(), column.width());
-    }
-    let mut datasets = Map::new();
-    for item in &items {
-        let mut properties = Map::new();
+        let mut values = Vec::new();
         for column in &columns {
             let cell = match cell(item, column, exact, wants_received).await {
                 Ok(Some(cell)) => cell,
@@ -80,32 +74,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                     continue;
                 }
             };
-            if !column.is_fixed(exact) {
-                table.value(&cell);
-            }
-            if sources.as_ref().is_some_and(|sources| !sources.contains(&cell.source.word())) {
-                continue;
-            }
-            if args.listing.json {
-                properties.insert(column.name().into(), property(json, &cell));
-            } else {
-                table.row(&item.name, column.name(), cell);
-            }
+            let is_chosen = sources.as_ref().is_none_or(|sources| sources.contains(&cell.source.word()));
+            values.push(Got { property: column.name(), cell, is_fixed: column.is_fixed(exact), is_chosen });
         }
-        if !properties.is_empty() {
-            let mut object = item.json(json);
-            object.insert("properties".into(), Value::Object(properties));
-            datasets.insert(item.name.clone(), Value::Object(object));
-        }
+        gotten.add(&item.name, &item.name, |json| item.json(json), values);
     }
-    if args.listing.json {
-        if !failed {
-            let mut document = output_version("zfs get");
-            document.insert("datasets".into(), Value::Object(datasets));
-            context.out(format!("{}\n", json!(document)))?;
-        }
-    } else {
-        context.out(table.text(args.listing.scripted))?;
+    if !(args.listing.json && failed) {
+        context.out(gotten.text("zfs get", "datasets", args.listing.scripted))?;
     }
     Ok(Outcome::unless(failed))
 }

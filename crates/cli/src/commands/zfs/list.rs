@@ -1,17 +1,18 @@
 //! `zfs list`: datasets and some of their properties.
 
 use anyhow::Result;
-use cenote_listing::{Column, Item};
+use cenote_listing::{
+    Align, Column, Selection, SortKey, Table, all_listed, document, parse_columns, parse_types, property,
+};
 use cenote_props::Types;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::listing::Listing;
 use crate::args::SortKeys;
 use crate::context::Context;
-use crate::datasets::{Selection, SortKey, parse_columns, parse_types, select};
+use crate::datasets::select;
 use crate::outcome::{Outcome, usage};
-use crate::output::{Align, Table, output_version, property};
 
 /// What is shown where nothing else is asked for.
 const COLUMNS: &str = "name,used,available,referenced,mountpoint";
@@ -58,7 +59,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (items, mut failed) = select(context, selection, &keys).await?;
     let columns = match columns {
         Some(columns) => columns,
-        None => all(&items).await?,
+        None => all_listed(&items).await?,
     };
 
     let exact = args.listing.is_exact();
@@ -94,9 +95,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     if args.listing.json {
         if !failed {
-            let mut document = output_version("zfs list");
-            document.insert("datasets".into(), Value::Object(datasets));
-            context.out(format!("{}\n", json!(document)))?;
+            context.out(document("zfs list", [("datasets", Value::Object(datasets))]))?;
         }
     } else if !items.is_empty() {
         context.out(table.text(args.listing.scripted))?;
@@ -105,27 +104,4 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         context.err("no datasets available");
     }
     Ok(Outcome::unless(failed))
-}
-
-/// What `all` means for these: the name, every property of the table that is not hidden, the user properties they have.
-async fn all(items: &[Item]) -> Result<Vec<Column>> {
-    let name = cenote_props::dataset::find("name");
-    let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
-    let mut columns: Vec<Column> = name.into_iter().chain(visible).map(Column::Native).collect();
-    columns.extend(user_columns(items).await?);
-    Ok(columns)
-}
-
-/// The user properties that these have, in the order in which they are met.
-pub(super) async fn user_columns(items: &[Item]) -> Result<Vec<Column>> {
-    let mut columns = Vec::new();
-    for item in items {
-        for name in item.user_properties().await? {
-            let column = Column::User(name);
-            if !columns.contains(&column) {
-                columns.push(column);
-            }
-        }
-    }
-    Ok(columns)
 }

@@ -31,7 +31,7 @@ pub(super) struct Listing {
 impl Listing {
     /// How numbers stand in JSON. Refuses what makes no sense without `-j`.
     pub(super) fn json(&self) -> Result<Json> {
-        json_of(self.json, self.json_int)
+        Ok(json_of(self.json, self.json_int)?)
     }
 
     /// Whether numbers are printed exactly.

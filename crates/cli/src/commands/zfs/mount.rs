@@ -11,7 +11,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use cenote_fuse::{Layout, MountHandle, MountOptions};
 use cenote_host::Mounts;
-use cenote_listing::{Column, Item};
+use cenote_listing::{Column, Item, Selection, document};
 use cenote_props::Types;
 use cenote_server::{ending, signals};
 use serde::{Deserialize, Serialize};
@@ -20,10 +20,9 @@ use serde_json::{Map, Value, json};
 use crate::background::{GoesOn, Going};
 use crate::commands::mount::parse_options;
 use crate::context::Context;
-use crate::datasets::{Selection, select};
+use crate::datasets::select;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::output::output_version;
 use cenote_host::device_paths;
 
 /// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
@@ -193,9 +192,7 @@ fn list(context: &Context, is_json: bool) -> Result<Outcome> {
     } else if !mounted.is_empty() {
         let entry = |(name, at): (&str, String)| (name.to_owned(), json!({ "filesystem": name, "mountpoint": at }));
         let datasets: Map<String, Value> = mounted.into_iter().map(entry).collect();
-        let mut document = output_version("zfs mount");
-        document.insert("datasets".into(), Value::Object(datasets));
-        context.out(format!("{}\n", json!(document)))?;
+        context.out(document("zfs mount", [("datasets", Value::Object(datasets))]))?;
     }
     Ok(Outcome::Good)
 }

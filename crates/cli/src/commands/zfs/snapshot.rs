@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
-use crate::outcome::{Outcome, UsageError, usage};
+use crate::outcome::{Outcome, WrongUse, usage};
 use crate::values::snapshot_setting;
 use crate::writing::{Writing, line};
 use cenote_admin::values::check_once;
@@ -33,7 +33,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let none = |reason: &dyn std::fmt::Display| anyhow!("{reason}\nno snapshots were created");
     let cannot = |reason: &dyn std::fmt::Display| none(&format_args!("cannot create snapshots : {reason}"));
     let properties = args.properties.iter().map(|text| snapshot_setting(text)).collect::<Result<Vec<_>>>();
-    let properties = properties.map_err(|error| if error.is::<UsageError>() { error } else { cannot(&error) })?;
+    let properties = properties.map_err(|error| if error.is::<WrongUse>() { error } else { cannot(&error) })?;
     let first = pool_of(&args.snapshots[0]);
     for name in &args.snapshots {
         check_new_snapshot(name).map_err(|reason| cannot(&reason))?;

@@ -1,16 +1,15 @@
 //! `zpool get`: properties of pools.
 
 use anyhow::{Result, bail};
-use cenote_listing::{Column as DatasetColumn, Values, all_columns};
+use cenote_listing::{
+    Column as DatasetColumn, Field, Got, Gotten, Values, all_columns, parse_fields, parse_pool_columns,
+};
 use cenote_server::Owned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::output::{output_version, property};
-use crate::pools::{JsonArgs, facts, parse_columns};
-use crate::properties::{Field, GetTable, parse_fields};
+use crate::pools::{JsonArgs, facts};
 
 /// Show properties of pools.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -59,7 +58,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             }
         }
     }
-    let asked = parse_columns(&args.properties)?;
+    let asked = parse_pool_columns(&args.properties)?;
     if args.pools.is_empty() {
         let (pools, is_failed) = context.open_pools(&[]).await?;
         failed = is_failed;
@@ -69,19 +68,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         Some(columns) => columns,
         None => all_columns(&views).await?,
     };
-    let mut table = GetTable::new(fields);
+    let mut gotten = Gotten::new(
+        fields,
+        args.json.json.then_some(json),
+        views.iter().map(|view| view.pool.name()),
+        columns.iter().map(|column| (column.name(), column.width())),
+    );
     for view in &views {
-        table.name(view.pool.name());
-    }
-    for column in &columns {
-        table.property(column.name(), column.width());
-    }
-    let mut found = Map::new();
-    for view in &views {
-        let values = Values::new(view).await?;
-        let mut properties = Map::new();
+        let facts = Values::new(view).await?;
+        let mut values = Vec::new();
         for column in &columns {
-            let cell = match values.cell(column, exact).await {
+            let cell = match facts.cell(column, exact).await {
                 Ok(Some(cell)) => cell,
                 // What a pool cannot have (a feature of another) is left out.
                 Ok(None) => continue,
@@ -91,29 +88,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                     DatasetColumn::absent()
                 }
             };
-            if !column.is_fixed(exact) {
-                table.value(&cell);
-            }
-            if args.json.json {
-                properties.insert(column.name().into(), property(json, &cell));
-            } else {
-                table.row(view.pool.name(), column.name(), cell);
-            }
+            values.push(Got { property: column.name(), cell, is_fixed: column.is_fixed(exact), is_chosen: true });
         }
-        if !properties.is_empty() {
-            let mut object = view.json(json, true);
-            object.insert("properties".into(), Value::Object(properties));
-            found.insert(view.key(args.json.json_pool_key_guid), Value::Object(object));
-        }
+        let key = view.key(args.json.json_pool_key_guid);
+        gotten.add(view.pool.name(), &key, |json| view.json(json, true), values);
     }
-    if args.json.json {
-        if !failed {
-            let mut document = output_version("zpool get");
-            document.insert("pools".into(), Value::Object(found));
-            context.out(format!("{}\n", json!(document)))?;
-        }
-    } else {
-        context.out(table.text(args.scripted))?;
+    if !(args.json.json && failed) {
+        context.out(gotten.text("zpool get", "pools", args.scripted))?;
     }
     if views.is_empty() && args.pools.is_empty() && !failed && !args.json.json && !args.scripted {
         return Err(usage("no pools available"));

@@ -5,29 +5,20 @@
 //! changes meanwhile need not be consistent, which is why `-f` is asked for all the same.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Txg;
-use cenote_listing::{DEDUP, Facts, LOGS, Names, SPECIAL, Tree, Vdev, found_tree};
+use cenote_listing::Importable;
 use cenote_server::protocol;
-use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, device_condition};
+use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View};
 use serde::{Deserialize, Serialize};
 
-use super::status::width;
 use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::output::escape::one_line;
-use crate::pools::advice::{self, ImportAdvice};
 use cenote_host::device_paths;
 use cenote_host::{CacheFile, Entry};
-
-/// Where OpenZFS explains its messages.
-const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
-/// The least width of names.
-const NAME_WIDTH_MIN: usize = 10;
 
 /// List pools that can be imported, or import some: check that they open, and note where they are.
 ///
@@ -148,7 +139,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         if !text.is_empty() {
             text.push('\n');
         }
-        show(&context, &mut text, pool).await;
+        let looking = Importable::looking(context.import_options());
+        let opened = context.import(pool.clone(), &looking).await;
+        Importable { found: pool, opened, host_id: looking.host_id }.describe(&mut text).await;
     }
     context.out(text)?;
     Ok(Outcome::unless(failed))
@@ -250,149 +243,4 @@ fn summary(context: &Context, args: &Args, pool: &View) {
     let did = if args.dry_run { "would be" } else { "is" };
     context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
     pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
-}
-
-/// Describes a pool that could be imported.
-async fn show(context: &Context, text: &mut String, found: FoundPool) {
-    let (name, guid) = (found.name().to_owned(), found.guid.0);
-    let is_destroyed = found.state() == PoolState::Destroyed;
-    let names = Names::default().with_paths();
-    // Looks as hard as it can: what stands in the way of an import is what is to be shown.
-    let looking = ImportOptions {
-        force: true,
-        destroyed: true,
-        missing_log: true,
-        missing_tops: true,
-        ..context.import_options()
-    };
-    let is_elsewhere = is_elsewhere(&found, &looking);
-    let opened = context.import(found.clone(), &looking).await;
-    let mut active = None;
-    let (tree, state, mut advice, unknown) = match opened {
-        Ok(pool) => {
-            let status = pool.tree().status();
-            let state = status.state.name();
-            let condition = cenote_spa::condition(&pool).await.ok().flatten();
-            let condition = device_condition(&status).or(condition);
-            let advice = advice::of_import(condition, state == "ONLINE", state == "UNAVAIL");
-            let view = Facts::new(pool);
-            (view.tree(names).await.ok(), state, advice, Vec::new())
-        }
-        Err(error) => {
-            if let SpaError::Active { hostname, hostid, .. } = &error {
-                active = Some(format!(
-                    "The pool must be exported from {hostname} (hostid={hostid:x})\n\tbefore it can be safely imported."
-                ));
-            }
-            let (advice, unknown) = refusal(error);
-            let tree = match (found.vdevs(), found.status()) {
-                (Ok(config), Ok(status)) => {
-                    let root = found_tree(&found, &name, &config, &status, names);
-                    Some(Tree { root, caches: Vec::new(), spares: Vec::new() })
-                }
-                _ => None,
-            };
-            (tree, "UNAVAIL", advice, unknown)
-        }
-    };
-    if is_elsewhere && state != "UNAVAIL" {
-        advice = advice::OTHER_SYSTEM;
-    }
-    // The text of a label was checked by nobody yet, and may be anything.
-    let _ = writeln!(text, "  pool: {}\n    id: {guid}", one_line(&name));
-    let _ = writeln!(text, " state: {state}{}", if is_destroyed { " (DESTROYED)" } else { "" });
-    if let Some(status) = advice.status {
-        let _ = writeln!(text, "status: {status}");
-        for feature in unknown {
-            let _ = writeln!(text, "\t{}", one_line(&feature));
-        }
-    }
-    let _ = writeln!(text, "action: {}", active.as_deref().unwrap_or(advice.action));
-    if let Some(comment) = found.newest().and_then(|leaf| leaf.config.str("comment")) {
-        let _ = writeln!(text, "comment: {}", one_line(comment));
-    }
-    if is_destroyed {
-        text.push_str("\tThe pool was destroyed, but can be imported using the '-Df' flags.\n");
-    }
-    if let Some(message) = advice.message {
-        let _ = writeln!(text, "   see: {MESSAGES}/{message}");
-    }
-    text.push_str("config:\n\n");
-    if let Some(tree) = &tree {
-        let mut rows = Rows { width: width(tree).max(NAME_WIDTH_MIN), text };
-        rows.all(tree, state, if active.is_some() { "currently in use" } else { "corrupted data" });
-    }
-    if advice.message == advice::UNKNOWN_DEVICES.message {
-        text.push_str(
-            "\n\tAdditional devices are known to be part of this pool, though their\n\texact configuration cannot be determined.\n",
-        );
-    }
-}
-
-/// Whether another system had the pool open.
-fn is_elsewhere(found: &FoundPool, options: &ImportOptions) -> bool {
-    let hostid = found.newest().and_then(|leaf| leaf.config.u64("hostid")).unwrap_or(0);
-    found.state() == PoolState::Active && hostid != 0 && hostid != options.host_id
-}
-
-/// What to say of a pool that does not open, and which features are to blame.
-fn refusal(error: SpaError) -> (ImportAdvice, Vec<String>) {
-    match error {
-        SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),
-        SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features),
-        SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
-        SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
-        _ => (advice::DAMAGED_ROOT, Vec::new()),
-    }
-}
-
-/// The lines under `config:`.
-struct Rows<'a> {
-    width: usize,
-    text: &'a mut String,
-}
-
-impl Rows<'_> {
-    /// `problem` says why the pool is unavailable if its devices do not.
-    fn all(&mut self, tree: &Tree, state: &str, problem: &str) {
-        let width = self.width;
-        let root = &tree.root;
-        let _ = write!(self.text, "\t{:width$}  {state}", one_line(&root.name));
-        match root.reason {
-            Some(reason) => {
-                let _ = writeln!(self.text, "  {}", reason.text());
-            }
-            None if state == "UNAVAIL" => {
-                let _ = writeln!(self.text, "  {problem}");
-            }
-            None => self.text.push('\n'),
-        }
-        let tops = || root.children.iter().filter(|top| !top.is_placeholder && top.kind != "missing");
-        tops().filter(|top| top.heading().is_none()).for_each(|top| self.vdev(top, 2));
-        for (heading, members) in [("cache", &tree.caches), ("spares", &tree.spares)] {
-            if !members.is_empty() {
-                let _ = writeln!(self.text, "\t{heading}");
-                members.iter().for_each(|member| {
-                    let _ = writeln!(self.text, "\t  {}", one_line(&member.name));
-                });
-            }
-        }
-        for class in [DEDUP, SPECIAL, LOGS] {
-            let members: Vec<&Vdev> = tops().filter(|top| top.heading() == Some(class)).collect();
-            if !members.is_empty() {
-                let _ = writeln!(self.text, "\t{class}\t");
-                members.into_iter().for_each(|member| self.vdev(member, 2));
-            }
-        }
-    }
-
-    fn vdev(&mut self, vdev: &Vdev, depth: usize) {
-        let width = self.width.saturating_sub(depth);
-        let _ = write!(self.text, "\t{:depth$}{:width$}  {}", "", one_line(&vdev.name), vdev.state);
-        if let Some(remark) = vdev.remark() {
-            let _ = write!(self.text, "  {remark}");
-        }
-        self.text.push('\n');
-        vdev.children.iter().for_each(|child| self.vdev(child, depth + 2));
-    }
 }

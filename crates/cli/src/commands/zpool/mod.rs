@@ -13,7 +13,6 @@ mod list;
 mod remove;
 mod set;
 mod status;
-mod suspended;
 mod sync;
 mod upgrade;
 mod version;

@@ -1,27 +1,17 @@
 //! `zpool status`: the health of pools and of their devices.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use cenote_format::ids::Guid;
-use cenote_listing::{DEDUP, Facts, LOGS, Names, SPECIAL, Tree, Vdev, places};
-use cenote_spa::{Condition, View, condition_with};
+use cenote_listing::{Status, StatusOptions, document, has_hanging, suspended_json, suspended_text};
+use cenote_spa::Condition;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::suspended;
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::output::{Json, nicebytes, nicenum, output_version};
-use crate::pools::activity::{Activity, Kind, activities};
-use crate::pools::{JsonArgs, NameArgs, advice, facts, scan};
+use crate::pools::{JsonArgs, NameArgs, facts};
 use crate::time;
-
-/// Where OpenZFS explains its messages.
-const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
-/// The least width of names.
-const NAME_WIDTH_MIN: usize = 10;
 
 /// Show the health of pools.
 ///
@@ -79,15 +69,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
     // Of a pool that is suspended, or has a device that hangs, nothing is read for this: that could wait for the device.
     if let Some((pool, reason)) = context.served().map(|pool| (pool, pool.suspended()))
-        && (reason.is_some() || suspended::has_hanging(pool))
+        && (reason.is_some() || has_hanging(pool))
     {
         args.pools.iter().try_for_each(|name| context.check_served(name))?;
         if args.json.json {
-            let mut document = output_version("zpool status");
-            document.insert("pools".into(), json!({ pool.name(): suspended::json(pool, reason.as_deref()) }));
-            context.out(format!("{}\n", json!(document)))?;
+            let pools = json!({ pool.name(): suspended_json(pool, reason.as_deref()) });
+            context.out(document("zpool status", [("pools", pools)]))?;
         } else {
-            context.out(suspended::text(pool, reason.as_deref()))?;
+            context.out(suspended_text(pool, reason.as_deref()))?;
         }
         return Ok(Outcome::Good);
     }
@@ -102,12 +91,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(stamp) = &stamp {
         let _ = writeln!(text, "{stamp}");
     }
+    let options = args.options();
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
     for pool in &pools {
-        look(context, pool, Names::from(args.names)).await;
+        Status::new(&facts(context, pool.clone()), options).look().await;
         let view = facts(context, pool.clone());
-        let report = Report { args: &args, view: &view, names: Names::from(args.names) };
-        let condition = condition_with(pool, &view.devices()).await.unwrap_or_else(|error| {
+        let report = Status::new(&view, options);
+        let condition = report.condition().await.unwrap_or_else(|error| {
             context.err(error.to_string());
             failed = true;
             None
@@ -132,17 +122,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             }
         };
         if let Err(error) = result {
-            context.err(format!("pool '{}': {error:#}", pool.name()));
+            context.err(format!("pool '{}': {:#}", pool.name(), anyhow::Error::from(error)));
             failed = true;
         }
     }
     if args.json.json {
-        let mut document = output_version("zpool status");
-        if let Some(stamp) = &stamp {
-            document.insert("time".into(), json.text(stamp));
-        }
-        document.insert("pools".into(), Value::Object(found));
-        context.out(format!("{}\n", json!(document)))?;
+        let time = stamp.iter().map(|stamp| ("time", json.text(stamp)));
+        context.out(document("zpool status", time.chain([("pools", Value::Object(found))])))?;
     } else {
         if is_all && pools.is_empty() && !failed {
             context.err("no pools available");
@@ -154,370 +140,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::unless(failed))
 }
 
-/// For each kind that was asked for, what was done to each leaf.
-type Activities = Vec<(Kind, BTreeMap<Guid, Activity>)>;
-
-struct Report<'a> {
-    args: &'a Args,
-    view: &'a Facts,
-    names: Names,
-}
-
-/// Reads what a report reads, so that errors which that meets are counted before the condition is judged. Those that end it are the
-/// report's to tell.
-async fn look(context: &Context, pool: &View, names: Names) {
-    let view = facts(context, pool.clone());
-    let _ = (scan::text(&view).await, view.tree(names).await, pool.logged_errors().await);
-}
-
-impl Report<'_> {
-    async fn text(&self, text: &mut String, condition: Option<Condition>) -> Result<()> {
-        let pool = &self.view.pool;
-        let _ = writeln!(text, "  pool: {}\n state: {}", pool.name(), self.view.state());
-        if let Some(condition) = condition {
-            let (status, action) = advice::of_status(condition);
-            let _ = writeln!(text, "status: {status}\naction: {action}");
-            if let Some(message) = condition.message() {
-                let _ = writeln!(text, "   see: {MESSAGES}/{message}");
-            }
+impl Args {
+    fn options(&self) -> StatusOptions {
+        StatusOptions {
+            names: self.names.into(),
+            time: time::format,
+            lists_files: self.verbose,
+            only_unhealthy: self.unhealthy,
+            shows_slow: self.slow,
+            shows_trim: self.trim,
+            shows_initialize: self.initialize,
+            shows_dedup: self.dedup,
+            is_exact: self.exact || self.json.json_int,
+            is_flat: self.json_flat_vdevs,
         }
-        text.push_str(&scan::text(self.view).await?);
-        let tree = self.view.tree(self.names).await?;
-        let activities = self.activities().await?;
-        let mut rows = Rows { args: self.args, activities, width: width(&tree).max(NAME_WIDTH_MIN), text };
-        rows.all(&tree);
-        let errors = pool.logged_errors().await?;
-        text.push('\n');
-        match errors.len() {
-            0 => text.push_str("errors: No known data errors\n"),
-            count if !self.args.verbose => {
-                let _ = writeln!(text, "errors: {count} data errors, use '-v' for a list");
-            }
-            _ => {
-                text.push_str("errors: Permanent errors have been detected in the following files:\n\n");
-                for place in places(pool, &errors).await {
-                    let _ = writeln!(text, "{:7} {place}", "");
-                }
-            }
-        }
-        if self.args.dedup {
-            self.dedup_text(text).await?;
-        }
-        Ok(())
-    }
-
-    /// What was asked for of initializing and trimming.
-    async fn activities(&self) -> Result<Activities> {
-        let mut found = Vec::new();
-        for (is_asked, kind) in [(self.args.initialize, Kind::Initialize), (self.args.trim, Kind::Trim)] {
-            if is_asked {
-                found.push((kind, activities(&self.view.pool, kind).await?));
-            }
-        }
-        Ok(found)
-    }
-
-    async fn dedup_text(&self, text: &mut String) -> Result<()> {
-        let figures = self.view.pool.dedup().await?;
-        text.push_str("\n dedup: ");
-        if figures.entry_count == 0 {
-            text.push_str("no DDT entries\n");
-            return Ok(());
-        }
-        let number = |number: u64| if self.args.exact { number.to_string() } else { nicenum(number) };
-        let bytes = |bytes: u64| if self.args.exact { bytes.to_string() } else { nicebytes(bytes) };
-        let (on_disk, in_core) = (bytes(figures.table_bytes), bytes(figures.table_lsize_bytes));
-        let _ = writeln!(text, "DDT entries {}, size {on_disk} on disk, {in_core} in core", figures.entry_count);
-        text.push_str(concat!(
-            "\nbucket              allocated                       referenced          \n",
-            "______   ______________________________   ______________________________\n",
-            "refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE\n",
-            "------   ------   -----   -----   -----   ------   -----   -----   -----\n",
-        ));
-        let mut row = |label: &str, stat: &cenote_format::ddt::DdtStat| {
-            let _ = writeln!(
-                text,
-                "{label:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}",
-                number(stat.block_count),
-                number(stat.lsize_bytes),
-                number(stat.psize_bytes),
-                number(stat.dsize_bytes),
-                number(stat.reference_count),
-                number(stat.referenced_lsize_bytes),
-                number(stat.referenced_psize_bytes),
-                number(stat.referenced_dsize_bytes),
-            );
-        };
-        for (bucket, stat) in figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0) {
-            row(&number(1_u64.checked_shl(bucket as u32).unwrap_or(0)), stat);
-        }
-        row("Total", &figures.total());
-        text.push('\n');
-        Ok(())
-    }
-
-    async fn json(&self, json: Json, condition: Option<Condition>) -> Result<Map<String, Value>> {
-        let pool = &self.view.pool;
-        let exact = self.args.exact || self.args.json.json_int;
-        let mut object = self.view.json(json, false);
-        if let Some(condition) = condition {
-            let (status, action) = advice::of_status(condition);
-            object.insert("status".into(), json!(format!("{status}\n")));
-            object.insert("action".into(), json!(format!("{action}\n")));
-            if let Some(message) = condition.message() {
-                object.insert("msgid".into(), json!(message));
-                object.insert("moreinfo".into(), json!(format!("{MESSAGES}/{message}")));
-            }
-        }
-        if let Some(scan) = scan::json(self.view, json, exact).await? {
-            object.insert("scan_stats".into(), scan);
-        }
-        if let Some(checkpoint) = scan::checkpoint_json(self.view, json, exact).await? {
-            object.insert("checkpoint_stats".into(), checkpoint);
-        }
-        let tree = self.view.tree(self.names).await?;
-        let writer = JsonTree { args: self.args, activities: self.activities().await?, json, exact };
-        if self.args.json_flat_vdevs {
-            let mut flat = Map::new();
-            for vdev in [&tree.root].into_iter().chain(&tree.caches).chain(&tree.spares) {
-                writer.flat(vdev, None, &mut flat);
-            }
-            object.insert("vdevs".into(), Value::Object(flat));
-        } else {
-            let root = writer.vdev(&tree.root, 0);
-            object.insert("vdevs".into(), json!({ tree.root.name.clone(): root }));
-            let mut group = |heading: &str, members: Vec<&Vdev>| {
-                let shown = members.into_iter().filter(|vdev| writer.is_shown(vdev));
-                let members: Map<String, Value> = shown.map(|vdev| (vdev.name.clone(), writer.vdev(vdev, 2))).collect();
-                if !members.is_empty() {
-                    object.insert(heading.to_owned(), Value::Object(members));
-                }
-            };
-            let tops = || tree.root.children.iter().filter(|top| !top.is_placeholder);
-            for class in [DEDUP, SPECIAL, LOGS] {
-                group(class, tops().filter(|top| top.heading() == Some(class)).collect());
-            }
-            group("l2cache", tree.caches.iter().collect());
-            group("spares", tree.spares.iter().collect());
-        }
-        if self.args.dedup {
-            object.insert("dedup_stats".into(), self.dedup_json(json, exact).await?);
-        }
-        let errors = pool.logged_errors().await?;
-        object.insert("error_count".into(), json.number(errors.len() as u64));
-        if self.args.verbose && !errors.is_empty() {
-            object.insert("errlist".into(), json!(places(pool, &errors).await));
-        }
-        Ok(object)
-    }
-
-    async fn dedup_json(&self, json: Json, exact: bool) -> Result<Value> {
-        let figures = self.view.pool.dedup().await?;
-        let mut map = Map::new();
-        let number = |number: u64| if exact { json.number(number) } else { json!(nicenum(number)) };
-        let bytes = |number: u64| if exact { json.number(number) } else { json!(nicebytes(number)) };
-        map.insert("obj_count".into(), number(figures.entry_count));
-        if figures.entry_count == 0 {
-            map.insert("ddt_object_stats".into(), json!({}));
-            return Ok(Value::Object(map));
-        }
-        map.insert("dspace".into(), number(figures.table_bytes));
-        map.insert("mspace".into(), number(figures.table_lsize_bytes));
-        // Nothing of the tables is in memory for longer than a command runs.
-        map.insert("cspace".into(), number(0));
-        let stat = |stat: &cenote_format::ddt::DdtStat| {
-            json!({
-                "blocks": number(stat.block_count),
-                "logical_size": bytes(stat.lsize_bytes),
-                "physical_size": bytes(stat.psize_bytes),
-                "deflated_size": bytes(stat.dsize_bytes),
-                "ref_blocks": number(stat.reference_count),
-                "ref_lsize": bytes(stat.referenced_lsize_bytes),
-                "ref_psize": bytes(stat.referenced_psize_bytes),
-                "ref_dsize": bytes(stat.referenced_dsize_bytes),
-            })
-        };
-        let buckets = figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0);
-        let histogram: Map<String, Value> = buckets.map(|(bucket, each)| (bucket.to_string(), stat(each))).collect();
-        map.insert("ddt_stats".into(), json!({ "total": stat(&figures.total()), "histogram": histogram }));
-        Ok(Value::Object(map))
-    }
-}
-
-/// The width that names take with their indentation.
-pub(super) fn width(tree: &Tree) -> usize {
-    fn of(vdev: &Vdev, depth: usize) -> usize {
-        let below = vdev.children.iter().map(|child| of(child, depth + 2)).max().unwrap_or(0);
-        below.max(depth + vdev.name.chars().count())
-    }
-    let beside = tree.caches.iter().chain(&tree.spares).map(|vdev| of(vdev, 2)).max().unwrap_or(0);
-    of(&tree.root, 0).max(beside)
-}
-
-/// The lines under `config:`.
-struct Rows<'a> {
-    args: &'a Args,
-    activities: Activities,
-    width: usize,
-    text: &'a mut String,
-}
-
-impl Rows<'_> {
-    fn all(&mut self, tree: &Tree) {
-        let width = self.width;
-        let slow = if self.args.slow { "  SLOW" } else { "" };
-        let _ = writeln!(
-            self.text,
-            "config:\n\n\t{:width$}  {:8} {:>5} {:>5} {:>5}{slow}",
-            "NAME", "STATE", "READ", "WRITE", "CKSUM"
-        );
-        self.vdev(&tree.root, 0);
-        for class in [DEDUP, SPECIAL, LOGS] {
-            let of_class = |top: &&Vdev| top.heading() == Some(class) && !top.is_placeholder;
-            let members: Vec<&Vdev> = tree.root.children.iter().filter(of_class).collect();
-            if !members.is_empty() {
-                let _ = writeln!(self.text, "\t{class}\t");
-                members.into_iter().for_each(|member| self.vdev(member, 2));
-            }
-        }
-        for (heading, members) in [("cache", &tree.caches), ("spares", &tree.spares)] {
-            if !members.is_empty() {
-                let _ = writeln!(self.text, "\t{heading}");
-                members.iter().for_each(|member| self.vdev(member, 2));
-            }
-        }
-    }
-
-    fn vdev(&mut self, vdev: &Vdev, depth: usize) {
-        if self.args.unhealthy && depth > 0 && !vdev.is_unhealthy() {
-            return;
-        }
-        let width = self.width.saturating_sub(depth);
-        let _ = write!(self.text, "\t{:depth$}{:width$}  {:8}", "", vdev.name, vdev.state);
-        if !vdev.is_listed_spare {
-            for count in [vdev.errors.read, vdev.errors.write, vdev.errors.checksum] {
-                let count = if self.args.exact { count.to_string() } else { nicenum(count) };
-                let _ = write!(self.text, " {count:>5}");
-            }
-            if self.args.slow {
-                let _ = write!(self.text, " {:>5}", if vdev.children.is_empty() { "0" } else { "-" });
-            }
-        }
-        if let Some(was) = &vdev.was {
-            let _ = write!(self.text, "  was {was}");
-        } else if let Some(remark) = vdev.remark() {
-            let _ = write!(self.text, "  {remark}");
-        }
-        if vdev.is_removing {
-            self.text.push_str("  (removing)");
-        } else if !vdev.is_allocating {
-            self.text.push_str("  (non-allocating)");
-        }
-        if vdev.children.is_empty() {
-            for (kind, of_leaves) in &self.activities {
-                let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
-                let _ = write!(self.text, "  ({})", activity.text(*kind, vdev.sizes.device));
-            }
-        }
-        self.text.push('\n');
-        for child in &vdev.children {
-            if !child.is_placeholder && (depth > 0 || child.heading().is_none()) {
-                self.vdev(child, depth + 2);
-            }
-        }
-    }
-}
-
-struct JsonTree<'a> {
-    args: &'a Args,
-    activities: Activities,
-    json: Json,
-    exact: bool,
-}
-
-impl JsonTree<'_> {
-    fn is_shown(&self, vdev: &Vdev) -> bool {
-        !self.args.unhealthy || vdev.is_unhealthy()
-    }
-
-    fn vdev(&self, vdev: &Vdev, depth: usize) -> Value {
-        let mut object = self.own(vdev);
-        let shown = vdev
-            .children
-            .iter()
-            .filter(|child| !child.is_placeholder && (depth > 0 || child.heading().is_none()) && self.is_shown(child));
-        let children: Map<String, Value> =
-            shown.map(|child| (child.name.clone(), self.vdev(child, depth + 2))).collect();
-        if !children.is_empty() {
-            object.insert("vdevs".into(), Value::Object(children));
-        }
-        Value::Object(object)
-    }
-
-    fn flat(&self, vdev: &Vdev, parent: Option<&str>, found: &mut Map<String, Value>) {
-        let mut object = self.own(vdev);
-        if let Some(parent) = parent {
-            object.insert("parent".into(), json!(parent));
-        }
-        found.insert(vdev.name.clone(), Value::Object(object));
-        for child in vdev.children.iter().filter(|child| !child.is_placeholder && self.is_shown(child)) {
-            self.flat(child, Some(&vdev.name), found);
-        }
-    }
-
-    /// What is known of one vdev.
-    fn own(&self, vdev: &Vdev) -> Map<String, Value> {
-        let mut object = vdev.json(self.json);
-        let number = |number: u64| if self.exact { self.json.number(number) } else { json!(nicenum(number)) };
-        let bytes = |number: u64| if self.exact { self.json.number(number) } else { json!(nicebytes(number)) };
-        if vdev.is_listed_spare {
-            object.insert("state".into(), json!(vdev.state));
-        } else {
-            let sizes = &vdev.sizes;
-            for (key, size) in [
-                ("alloc_space", sizes.allocated),
-                ("total_space", sizes.space),
-                ("def_space", sizes.deflated),
-                ("rep_dev_size", sizes.replacement),
-                ("ex_dev_size", sizes.expandable),
-                ("phys_space", sizes.device),
-            ] {
-                if size > 0 {
-                    object.insert(key.into(), bytes(size));
-                }
-            }
-            object.insert("read_errors".into(), number(vdev.errors.read));
-            object.insert("write_errors".into(), number(vdev.errors.write));
-            object.insert("checksum_errors".into(), number(vdev.errors.checksum));
-            if sizes.checkpoint > 0 {
-                object.insert("checkpoint_space".into(), bytes(sizes.checkpoint));
-            }
-            if vdev.children.is_empty() {
-                object.insert("slow_ios".into(), number(0));
-            }
-        }
-        if let Some(was) = &vdev.was {
-            object.insert("not_present".into(), self.json.number(1));
-            object.insert("was".into(), json!(was));
-        } else if let Some(word) = vdev.reason_word() {
-            object.insert("aux".into(), json!(word));
-        }
-        if !vdev.missed.is_empty() {
-            object.insert("missed_txgs".into(), json!(vdev.missed.to_string()));
-        }
-        if vdev.is_removing {
-            object.insert("removing".into(), self.json.number(1));
-        } else if !vdev.is_allocating {
-            object.insert("noalloc".into(), self.json.number(1));
-        }
-        for (kind, of_leaves) in self.activities.iter().filter(|_| vdev.children.is_empty()) {
-            let key = match kind {
-                Kind::Initialize => "init_state",
-                Kind::Trim => "trim_state",
-            };
-            let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
-            object.insert(key.into(), json!(activity.word(*kind)));
-        }
-        object
     }
 }

@@ -2,8 +2,11 @@
 
 use cenote_spa::Condition;
 
+/// Where OpenZFS explains its messages.
+pub(super) const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
+
 /// The lines `status:` and `action:` of `zpool status`.
-pub(crate) const fn of_status(condition: Condition) -> (&'static str, &'static str) {
+pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static str) {
     match condition {
         Condition::Resilvering => (
             "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.",
@@ -61,10 +64,10 @@ pub(crate) const fn of_status(condition: Condition) -> (&'static str, &'static s
 }
 
 /// What `zpool import` says of a pool that it found.
-pub(crate) struct ImportAdvice {
-    pub(crate) status: Option<&'static str>,
-    pub(crate) action: &'static str,
-    pub(crate) message: Option<&'static str>,
+pub(super) struct ImportAdvice {
+    pub(super) status: Option<&'static str>,
+    pub(super) action: &'static str,
+    pub(super) message: Option<&'static str>,
 }
 
 const BY_NAME: &str = "The pool can be imported using its name or numeric identifier.";
@@ -73,7 +76,7 @@ const ATTACH: &str = "The pool cannot be imported. Attach the missing\n\tdevices
 const DAMAGED: &str = "The pool cannot be imported due to damaged devices or data.";
 
 /// For a pool whose devices are all there or enough of them, and which was not in use elsewhere.
-pub(crate) const fn of_import(condition: Option<Condition>, is_online: bool, is_lost: bool) -> ImportAdvice {
+pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_lost: bool) -> ImportAdvice {
     let Some(condition) = condition else {
         return ImportAdvice { status: None, action: if is_online { BY_NAME } else { DESPITE_DAMAGE }, message: None };
     };
@@ -105,40 +108,40 @@ pub(crate) const fn of_import(condition: Option<Condition>, is_online: bool, is_
 }
 
 /// For a pool that another system had open.
-pub(crate) const OTHER_SYSTEM: ImportAdvice = ImportAdvice {
+pub(super) const OTHER_SYSTEM: ImportAdvice = ImportAdvice {
     status: Some("The pool was last accessed by another system."),
     action: "The pool can be imported using its name or numeric identifier and\n\tthe '-f' flag.",
     message: Some("ZFS-8000-EY"),
 };
 
 /// For a pool that another system has; the action names that.
-pub(crate) const ACTIVE: ImportAdvice = ImportAdvice {
+pub(super) const ACTIVE: ImportAdvice = ImportAdvice {
     status: Some("The pool is currently imported by another system."),
     action: "The pool must be exported from the other system\n\tbefore it can be safely imported.",
     message: Some("ZFS-8000-EY"),
 };
 
 /// For a pool that lacks devices that nothing describes.
-pub(crate) const UNKNOWN_DEVICES: ImportAdvice = ImportAdvice {
+pub(super) const UNKNOWN_DEVICES: ImportAdvice = ImportAdvice {
     status: Some("One or more devices are missing from the system."),
     action: ATTACH,
     message: Some("ZFS-8000-6X"),
 };
 
 /// For a pool with features that cannot be read here.
-pub(crate) const UNKNOWN_FEATURES: ImportAdvice = ImportAdvice {
+pub(super) const UNKNOWN_FEATURES: ImportAdvice = ImportAdvice {
     status: Some("The pool uses the following feature(s) not supported on this system:"),
     action: "The pool cannot be imported. Access the pool on a system that supports\n\tthe required feature(s), or recreate the pool from backup.",
     message: None,
 };
 
 /// For a pool of a version that is not known here.
-pub(crate) const UNKNOWN_VERSION: ImportAdvice = ImportAdvice {
+pub(super) const UNKNOWN_VERSION: ImportAdvice = ImportAdvice {
     status: Some("The pool is formatted using an incompatible version."),
     action: "The pool cannot be imported.  Access the pool on a system running newer\n\tsoftware, or recreate the pool from backup.",
     message: Some("ZFS-8000-A5"),
 };
 
 /// For a pool whose root cannot be read.
-pub(crate) const DAMAGED_ROOT: ImportAdvice =
+pub(super) const DAMAGED_ROOT: ImportAdvice =
     ImportAdvice { status: Some("The pool metadata is corrupted."), action: DAMAGED, message: Some("ZFS-8000-72") };

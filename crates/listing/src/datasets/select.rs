@@ -2,42 +2,64 @@
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, anyhow};
-use cenote_dsl::name::{Name, Tail};
-use cenote_dsl::{Dataset, DslError};
+use cenote_dsl::name::{Name, Tail, pool_of};
+use cenote_dsl::{Bookmark, Dataset, DslError};
 use cenote_host::Mounts;
-use cenote_listing::{Column, Item, PoolView, Raw, type_of};
 use cenote_props::Types;
-use cenote_server::Owned;
+use cenote_spa::View;
 
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::missingpool::is_no_such_pool;
+use super::{Column, Item, PoolView, Raw, type_of};
+use crate::TimeText;
+use crate::error::ListError;
+
+/// The pools that a selection is made from.
+pub trait PoolSource {
+    /// The reason that a pool cannot be opened.
+    type Error: From<ListError> + std::fmt::Display;
+
+    /// All pools that there are, and whether one could not be opened, which was told.
+    fn all(&self) -> impl Future<Output = Result<(Vec<View>, bool), Self::Error>>;
+
+    /// One of them, by its name.
+    fn open(&self, name: &str) -> impl Future<Output = Result<View, Self::Error>>;
+
+    /// Whether an error says that there is no such pool.
+    fn is_missing(error: &Self::Error) -> bool;
+
+    /// Whether an error says that another process is to be asked, which has the pool.
+    fn is_elsewhere(error: &Self::Error) -> bool;
+
+    /// Told of what could not be opened.
+    fn report(&self, text: &str);
+}
 
 /// What is asked for.
-pub(crate) struct Selection {
+pub struct Selection {
     /// Names of datasets, or paths in mounted ones; all pools where there are none.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// Types to show.
-    pub(crate) types: Types,
+    pub types: Types,
     /// Show snapshots too where the pool's `listsnapshots` says so.
-    pub(crate) may_list_snapshots: bool,
+    pub may_list_snapshots: bool,
     /// Go down from the names, as far as this; not at all where it is `None`.
-    pub(crate) depth: Option<u64>,
+    pub depth: Option<u64>,
 }
 
 /// What to sort by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SortKey {
-    pub(crate) column: Column,
-    pub(crate) is_descending: bool,
+pub struct SortKey {
+    /// The property.
+    pub column: Column,
+    /// The largest value first.
+    pub is_descending: bool,
 }
 
-struct Walk<'a> {
-    context: &'a Context,
+struct Walk<'a, S> {
+    source: &'a S,
     selection: &'a Selection,
     items: Vec<Item>,
     names: BTreeSet<String>,
@@ -45,20 +67,27 @@ struct Walk<'a> {
 }
 
 /// What was selected, sorted; and whether something could not be opened, which has been reported.
-pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
-    let nested = context.served_pool().map(|served| served.mounts.nested());
-    let mounts = Arc::new(Mounts::read().with_nested(nested.unwrap_or_default()));
+///
+/// # Errors
+/// Another process is to be asked, or what a pool has of itself cannot be read.
+pub async fn select<S: PoolSource>(
+    source: &S,
+    mounts: Arc<Mounts>,
+    time: TimeText,
+    mut selection: Selection,
+    keys: &[SortKey],
+) -> Result<(Vec<Item>, bool), S::Error> {
     let is_all = selection.names.is_empty();
     if is_all {
         selection.depth = selection.depth.or(Some(u64::MAX));
     }
     let selection = &selection;
-    let mut walk = Walk { context, selection, items: Vec::new(), names: BTreeSet::new(), failed: false };
+    let mut walk = Walk { source, selection, items: Vec::new(), names: BTreeSet::new(), failed: false };
     if is_all {
-        let (pools, failed) = context.open_pools(&[]).await?;
+        let (pools, failed) = source.all().await?;
         walk.failed = failed;
         for pool in pools {
-            let view = Arc::new(PoolView::new(pool, mounts.clone(), crate::time::format).await?);
+            let view = Arc::new(PoolView::new(pool, mounts.clone(), time).await?);
             let name = view.pool().name().to_owned();
             walk.argument(&view, &name, Types::all()).await?;
         }
@@ -76,26 +105,26 @@ pub(crate) async fn select(context: &Context, mut selection: Selection, keys: &[
         };
         let types = selection.argument_types();
         if let Err(reason) = check_name(&name, types) {
-            walk.report(&anyhow!("cannot open '{name}': {reason}"));
+            walk.report(&format!("cannot open '{name}': {reason}"));
             continue;
         }
         let pool_name = pool_of(&name);
         let view = match views.iter().find(|view| view.pool().name() == pool_name) {
             Some(view) => view.clone(),
-            None => match context.open_pool(pool_name).await {
+            None => match source.open(pool_name).await {
                 Ok(pool) => {
-                    let view = Arc::new(PoolView::new(pool, mounts.clone(), crate::time::format).await?);
+                    let view = Arc::new(PoolView::new(pool, mounts.clone(), time).await?);
                     views.push(view.clone());
                     view
                 }
-                Err(error) if is_no_such_pool(&error) => {
-                    walk.report(&anyhow!("cannot open '{name}': dataset does not exist"));
+                Err(error) if S::is_missing(&error) => {
+                    walk.report(&format!("cannot open '{name}': dataset does not exist"));
                     continue;
                 }
                 // A server is asked for what is its pool's alone.
-                Err(error) if error.is::<Owned>() && is_one_pool => return Err(error),
+                Err(error) if S::is_elsewhere(&error) && is_one_pool => return Err(error),
                 Err(error) => {
-                    walk.report(&error);
+                    walk.report(&format!("{error:#}"));
                     continue;
                 }
             },
@@ -125,15 +154,15 @@ impl Selection {
 }
 
 /// The dataset that an argument names: itself, or where a mount has it, if it is a path.
-fn named(argument: &str, mounts: &Mounts) -> Result<String> {
+fn named(argument: &str, mounts: &Mounts) -> Result<String, String> {
     if !["/", "./", "../"].iter().any(|start| argument.starts_with(start)) {
         return Ok(argument.to_owned());
     }
     if let Err(error) = std::fs::metadata(argument) {
-        return Err(anyhow!("cannot open '{argument}': {error}"));
+        return Err(format!("cannot open '{argument}': {error}"));
     }
     let dataset = mounts.dataset_at(Path::new(argument));
-    dataset.map(str::to_owned).ok_or_else(|| anyhow!("cannot open '{argument}': not a ZFS filesystem"))
+    dataset.map(str::to_owned).ok_or_else(|| format!("cannot open '{argument}': not a ZFS filesystem"))
 }
 
 /// Whether a name can be that of something of these types.
@@ -157,14 +186,19 @@ fn check_name(name: &str, types: Types) -> Result<(), &'static str> {
     }
 }
 
-impl Walk<'_> {
-    fn report(&mut self, error: &anyhow::Error) {
-        self.context.err(format!("{error:#}"));
+impl<S: PoolSource> Walk<'_, S> {
+    fn report(&mut self, text: &str) {
+        self.source.report(text);
         self.failed = true;
     }
 
+    /// With what could not be done.
+    fn report_error(&mut self, what: &str, error: &dyn Error) {
+        self.report(&format!("{what}: {}", causes(error)));
+    }
+
     /// What an argument names, and what is below it as far as was asked for.
-    async fn argument(&mut self, view: &Arc<PoolView>, name: &str, types: Types) -> Result<()> {
+    async fn argument(&mut self, view: &Arc<PoolView>, name: &str, types: Types) -> Result<(), ListError> {
         let dsl = view.pool().dsl();
         if let Some((head, _)) = name.split_once('#') {
             let bookmarks = async {
@@ -174,21 +208,21 @@ impl Walk<'_> {
             match bookmarks.await {
                 Ok((bookmarks, head)) => match bookmarks.into_iter().find(|bookmark| bookmark.name == name) {
                     Some(bookmark) => self.add_bookmark(view, &head, bookmark),
-                    None => self.report(&DslError::NoSuchDataset(name.to_owned()).into()),
+                    None => self.report(&DslError::NoSuchDataset(name.to_owned()).to_string()),
                 },
-                Err(DslError::NoSuchDataset(_)) => self.report(&DslError::NoSuchDataset(name.to_owned()).into()),
-                Err(error) => self.report(&anyhow::Error::from(error).context(format!("cannot open '{name}'"))),
+                Err(DslError::NoSuchDataset(_)) => self.report(&DslError::NoSuchDataset(name.to_owned()).to_string()),
+                Err(error) => self.report_error(&format!("cannot open '{name}'"), &error),
             }
             return Ok(());
         }
         let dataset = match dsl.dataset(name).await {
             Ok(dataset) => dataset,
             Err(error @ DslError::NoSuchDataset(_)) => {
-                self.report(&error.into());
+                self.report(&error.to_string());
                 return Ok(());
             }
             Err(error) => {
-                self.report(&anyhow::Error::from(error).context(format!("cannot open '{name}'")));
+                self.report_error(&format!("cannot open '{name}'"), &error);
                 return Ok(());
             }
         };
@@ -200,7 +234,7 @@ impl Walk<'_> {
         }
         let Some(kind) = self.head_kind(view, &dataset).await else { return Ok(()) };
         if !types.contains(kind) {
-            self.report(&anyhow!("cannot open '{name}': operation not applicable to datasets of this type"));
+            self.report(&format!("cannot open '{name}': operation not applicable to datasets of this type"));
             return Ok(());
         }
         self.down(view, dataset, kind).await
@@ -212,15 +246,14 @@ impl Walk<'_> {
         match kind.await {
             Ok(kind) => Some(kind),
             Err(error) => {
-                let error = anyhow::Error::from(error).context(format!("cannot open '{}'", dataset.name()));
-                self.report(&error);
+                self.report_error(&format!("cannot open '{}'", dataset.name()), &error);
                 None
             }
         }
     }
 
     /// A head and what is below it.
-    async fn down(&mut self, view: &Arc<PoolView>, top: Dataset, kind: Types) -> Result<()> {
+    async fn down(&mut self, view: &Arc<PoolView>, top: Dataset, kind: Types) -> Result<(), ListError> {
         let dsl = view.pool().dsl();
         let mut pending = vec![(top, kind, 0_u64)];
         while let Some((head, kind, depth)) = pending.pop() {
@@ -251,7 +284,7 @@ impl Walk<'_> {
                         }
                         Ok(_) => {}
                         Err(error) => {
-                            self.report(&anyhow::Error::from(error).context(format!("cannot open '{name}'")));
+                            self.report_error(&format!("cannot open '{name}'"), &error);
                         }
                     }
                 }
@@ -263,7 +296,7 @@ impl Walk<'_> {
                     }
                     Err(error) => {
                         let what = format!("cannot list the snapshots of '{}'", head.dir.name);
-                        self.report(&anyhow::Error::from(error).context(what));
+                        self.report_error(&what, &error);
                     }
                 }
             }
@@ -274,7 +307,7 @@ impl Walk<'_> {
                     }
                     Err(error) => {
                         let what = format!("cannot list the bookmarks of '{}'", head.dir.name);
-                        self.report(&anyhow::Error::from(error).context(what));
+                        self.report_error(&what, &error);
                     }
                 }
             }
@@ -286,7 +319,7 @@ impl Walk<'_> {
         self.push(Item::of_dataset(view, dataset, kind, head_kind));
     }
 
-    fn add_bookmark(&mut self, view: &Arc<PoolView>, head: &Dataset, bookmark: cenote_dsl::Bookmark) {
+    fn add_bookmark(&mut self, view: &Arc<PoolView>, head: &Dataset, bookmark: Bookmark) {
         self.push(Item::of_bookmark(view, head.clone(), bookmark));
     }
 
@@ -297,8 +330,19 @@ impl Walk<'_> {
     }
 }
 
+/// An error with its causes.
+fn causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(&format!(": {cause}"));
+        next = cause.source();
+    }
+    text
+}
+
 /// Sorts by the keys, what has no value last in either direction; then by name, snapshots after their head by age.
-async fn sort(items: Vec<Item>, keys: &[SortKey]) -> Result<Vec<Item>> {
+async fn sort(items: Vec<Item>, keys: &[SortKey]) -> Result<Vec<Item>, ListError> {
     let mut rows = Vec::with_capacity(items.len());
     for item in items {
         let mut values = Vec::with_capacity(keys.len());

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
 use cenote_dmu::Zap;
 use cenote_format::ids::Guid;
 use cenote_spa::View;
 
-use crate::time;
+use crate::TimeText;
+use crate::error::Result;
 
 /// What is done to all of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(super) enum Kind {
     Initialize,
     Trim,
 }
@@ -36,7 +36,7 @@ impl Kind {
 
 /// What was done to a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Activity {
+pub(super) struct Activity {
     state: u64,
     time_s: u64,
     offset_bytes: u64,
@@ -49,7 +49,7 @@ const COMPLETE: u64 = 4;
 
 impl Activity {
     /// In parentheses behind a leaf of `size_bytes`.
-    pub(crate) fn text(self, kind: Kind, size_bytes: u64) -> String {
+    pub(super) fn text(self, kind: Kind, size_bytes: u64, time: TimeText) -> String {
         let did = match kind {
             Kind::Initialize => "initialized",
             Kind::Trim => "trimmed",
@@ -62,11 +62,11 @@ impl Activity {
         };
         let share = u128::from(self.offset_bytes) * 100 / u128::from(size_bytes.max(1));
         let percent = if self.state == COMPLETE { 100 } else { share.min(100) };
-        format!("{percent}% {did}, {when} {}", time::format(self.time_s, "%a %b %e %H:%M:%S %Y"))
+        format!("{percent}% {did}, {when} {}", time(self.time_s, "%a %b %e %H:%M:%S %Y"))
     }
 
     /// The state's name in JSON.
-    pub(crate) const fn word(self, kind: Kind) -> &'static str {
+    pub(super) const fn word(self, kind: Kind) -> &'static str {
         match (self.state, kind) {
             (ACTIVE, _) => "ACTIVE",
             (CANCELED, _) => "CANCELED",
@@ -79,7 +79,7 @@ impl Activity {
 }
 
 /// Every leaf's activity of this kind.
-pub(crate) async fn activities(pool: &View, kind: Kind) -> Result<BTreeMap<Guid, Activity>> {
+pub(super) async fn activities(pool: &View, kind: Kind) -> Result<BTreeMap<Guid, Activity>> {
     let mut found = BTreeMap::new();
     for leaf in pool.vdevs().leaves() {
         if leaf.leaf_zap.0 == 0 {
@@ -101,13 +101,15 @@ pub(crate) async fn activities(pool: &View, kind: Kind) -> Result<BTreeMap<Guid,
 mod tests {
     use super::*;
 
+    const TIME: TimeText = |seconds, _| seconds.to_string();
+
     #[test]
     fn only_what_was_begun_has_a_share() {
-        assert_eq!(Activity::default().text(Kind::Trim, 100), "untrimmed");
+        assert_eq!(Activity::default().text(Kind::Trim, 100, TIME), "untrimmed");
         let half = Activity { state: SUSPENDED, time_s: 0, offset_bytes: 50 };
-        assert!(half.text(Kind::Initialize, 100).starts_with("50% initialized, suspended, started at "));
+        assert!(half.text(Kind::Initialize, 100, TIME).starts_with("50% initialized, suspended, started at "));
         let done = Activity { state: COMPLETE, ..half };
-        assert!(done.text(Kind::Trim, 0).starts_with("100% trimmed, completed at "));
+        assert!(done.text(Kind::Trim, 0, TIME).starts_with("100% trimmed, completed at "));
         assert_eq!(done.word(Kind::Trim), "COMPLETE");
     }
 }

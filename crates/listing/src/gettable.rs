@@ -1,23 +1,28 @@
-//! What `zfs get` and `zpool get` share: the table of names, properties, values and sources.
+//! The table of `zfs get` and `zpool get`: names, properties, values and sources.
 
-use anyhow::Result;
-use cenote_listing::Cell;
+use cenote_props::WrongUse;
+use serde_json::{Map, Value};
 
-use crate::outcome::usage;
+use crate::{Cell, Json, document, property};
 
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Field {
+pub enum Field {
+    /// The name of what has the property.
     Name,
+    /// The property.
     Property,
+    /// Its value.
     Value,
+    /// The value that was received.
     Received,
+    /// Where the value comes from.
     Source,
 }
 
 impl Field {
     /// What `zfs get` has.
-    pub(crate) const OF_DATASETS: [(&str, Self); 5] = [
+    pub const OF_DATASETS: [(&str, Self); 5] = [
         ("name", Self::Name),
         ("property", Self::Property),
         ("value", Self::Value),
@@ -25,7 +30,7 @@ impl Field {
         ("source", Self::Source),
     ];
     /// What `zpool get` has.
-    pub(crate) const OF_POOLS: [(&str, Self); 4] =
+    pub const OF_POOLS: [(&str, Self); 4] =
         [("name", Self::Name), ("property", Self::Property), ("value", Self::Value), ("source", Self::Source)];
 
     const fn heading(self) -> &'static str {
@@ -39,47 +44,121 @@ impl Field {
     }
 }
 
-/// The argument of `-o`.
-pub(crate) fn parse_fields(list: &str, known: &[(&str, Field)]) -> Result<Vec<Field>> {
+/// The argument of `-o`, of these.
+///
+/// # Errors
+/// Another word, or `all` beside others.
+pub fn parse_fields(list: &str, known: &[(&str, Field)]) -> Result<Vec<Field>, WrongUse> {
     let mut fields = Vec::new();
     for name in list.split(',') {
         if name == "all" {
             if !fields.is_empty() {
-                return Err(usage("\"all\" conflicts with specific fields given to -o option"));
+                return Err(WrongUse::new("\"all\" conflicts with specific fields given to -o option"));
             }
             fields.extend(known.iter().map(|(_, field)| *field));
             continue;
         }
         if fields.len() == known.len() {
-            return Err(usage("too many fields given to -o option"));
+            return Err(WrongUse::new("too many fields given to -o option"));
         }
         match known.iter().find(|(word, _)| *word == name) {
             Some((_, field)) => fields.push(*field),
-            None => return Err(usage(format!("invalid column name '{name}'"))),
+            None => return Err(WrongUse::new(format!("invalid column name '{name}'"))),
         }
     }
     Ok(fields)
 }
 
 /// The argument of `-s`: words for sources.
-pub(crate) fn check_sources(list: &str) -> Result<Vec<&str>> {
+///
+/// # Errors
+/// Another word.
+pub fn check_sources(list: &str) -> Result<Vec<&str>, WrongUse> {
     const SOURCES: [&str; 6] = ["local", "default", "inherited", "received", "temporary", "none"];
     let words: Vec<&str> = list.split(',').collect();
     match words.iter().find(|word| !SOURCES.contains(word)) {
-        Some(word) => Err(usage(format!("invalid source '{word}'"))),
+        Some(word) => Err(WrongUse::new(format!("invalid source '{word}'"))),
         None => Ok(words),
     }
 }
 
+/// A value that is shown, or at least measured.
+pub struct Got<'a> {
+    /// The property.
+    pub property: &'a str,
+    /// The value.
+    pub cell: Cell,
+    /// Its column is as wide whatever it is.
+    pub is_fixed: bool,
+    /// It is shown.
+    pub is_chosen: bool,
+}
+
+/// Properties of datasets or pools, as `get` shows them: a table, or JSON.
+pub struct Gotten {
+    table: GetTable,
+    objects: Map<String, Value>,
+    json: Option<Json>,
+}
+
+impl Gotten {
+    /// None yet. All names, and all properties with the least width of their values, are known before.
+    pub fn new<'a>(
+        fields: Vec<Field>,
+        json: Option<Json>,
+        names: impl IntoIterator<Item = &'a str>,
+        properties: impl IntoIterator<Item = (&'a str, usize)>,
+    ) -> Self {
+        let mut table = GetTable::new(fields);
+        names.into_iter().for_each(|name| table.name(name));
+        properties.into_iter().for_each(|(name, width)| table.property(name, width));
+        Self { table, objects: Map::new(), json }
+    }
+
+    /// Adds those of one dataset or pool, whose object has a key and a head.
+    pub fn add<'a>(
+        &mut self,
+        name: &str,
+        key: &str,
+        head: impl FnOnce(Json) -> Map<String, Value>,
+        values: Vec<Got<'a>>,
+    ) {
+        let mut properties = Map::new();
+        for Got { property: of, cell, is_fixed, is_chosen } in values {
+            if !is_fixed {
+                self.table.value(&cell);
+            }
+            match self.json {
+                _ if !is_chosen => {}
+                Some(json) => drop(properties.insert(of.into(), property(json, &cell))),
+                None => self.table.row(name, of, cell),
+            }
+        }
+        if let Some(json) = self.json.filter(|_| !properties.is_empty()) {
+            let mut object = head(json);
+            object.insert("properties".into(), Value::Object(properties));
+            self.objects.insert(key.to_owned(), Value::Object(object));
+        }
+    }
+
+    /// The text: of a command's document with a `group` of objects, or the table.
+    pub fn text(self, command: &str, group: &str, is_scripted: bool) -> String {
+        match self.json {
+            Some(_) => document(command, [(group, Value::Object(self.objects))]),
+            None => self.table.text(is_scripted),
+        }
+    }
+}
+
 /// The table. Columns are as wide as all values would need, also of rows that a selection by source leaves out.
-pub(crate) struct GetTable {
+struct GetTable {
     fields: Vec<Field>,
     widths: [usize; 5],
     rows: Vec<[String; 5]>,
 }
 
 impl GetTable {
-    pub(crate) fn new(fields: Vec<Field>) -> Self {
+    fn new(fields: Vec<Field>) -> Self {
         let all = [Field::Name, Field::Property, Field::Value, Field::Received, Field::Source];
         Self { fields, widths: all.map(|field| field.heading().len()), rows: Vec::new() }
     }
@@ -90,7 +169,7 @@ impl GetTable {
     }
 
     /// A name that may be shown. Sources are as wide as the longest name that could be inherited from.
-    pub(crate) fn name(&mut self, name: &str) {
+    fn name(&mut self, name: &str) {
         let width = name.chars().count();
         if width > self.widths[Field::Name as usize] {
             self.widths[Field::Name as usize] = width;
@@ -99,13 +178,13 @@ impl GetTable {
     }
 
     /// A property that may be shown, and the least width of its values.
-    pub(crate) fn property(&mut self, name: &str, width: usize) {
+    fn property(&mut self, name: &str, width: usize) {
         self.widen(Field::Property, name.chars().count());
         self.widen(Field::Value, width);
     }
 
     /// A value that may be shown.
-    pub(crate) fn value(&mut self, cell: &Cell) {
+    fn value(&mut self, cell: &Cell) {
         self.widen(Field::Value, cell.text.chars().count());
         if let Some(received) = &cell.received {
             self.widen(Field::Received, received.chars().count());
@@ -113,14 +192,14 @@ impl GetTable {
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, name: &str, property: &str, cell: Cell) {
+    fn row(&mut self, name: &str, property: &str, cell: Cell) {
         let source = cell.source.text();
         let received = cell.received.unwrap_or_else(|| "-".into());
         self.rows.push([name.to_owned(), property.to_owned(), cell.text, received, source]);
     }
 
     /// The text: tabs and no headings for scripts. No headings over nothing.
-    pub(crate) fn text(&self, is_scripted: bool) -> String {
+    fn text(&self, is_scripted: bool) -> String {
         let mut text = String::new();
         let headings = [Field::Name, Field::Property, Field::Value, Field::Received, Field::Source]
             .map(|field| field.heading().to_owned());

@@ -1,12 +1,11 @@
 //! What is said of the last scrub or resilver, and of a checkpoint.
 
-use anyhow::Result;
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
-use cenote_listing::Facts;
+use cenote_props::number::{nicebytes, nicenum};
 use serde_json::{Map, Value, json};
 
-use crate::output::{Json, nicebytes, nicenum};
-use crate::time;
+use crate::error::Result;
+use crate::{Facts, Json, TimeText};
 
 /// As `ctime` writes it.
 const CTIME: &str = "%a %b %e %H:%M:%S %Y";
@@ -19,16 +18,16 @@ fn duration(seconds: u64) -> String {
 }
 
 /// The line `scan:`, with what follows it; nothing where nothing was ever scanned.
-pub(crate) async fn text(view: &Facts) -> Result<String> {
+pub(super) async fn text(view: &Facts, time: TimeText) -> Result<String> {
     let mut text = String::new();
     let scan = view.pool.scan().await?;
     if let Some(scan) = &scan
-        && let Some(line) = scan_line(scan, view.pool.dmu().handle().unix_time().as_secs())
+        && let Some(line) = scan_line(scan, view.pool.dmu().handle().unix_time().as_secs(), time)
     {
         text.push_str(&line);
     }
     if let Some(checkpoint) = view.pool.checkpoint().await? {
-        let date = time::format(checkpoint.time_s, CTIME);
+        let date = time(checkpoint.time_s, CTIME);
         let space = view.space().await?.figures().checkpoint_bytes;
         if let Some(scan) = scan.filter(|scan| scan.end_time >= checkpoint.time_s) {
             let did = if scan.state == ScanState::SCANNING { "skipping" } else { "skipped" };
@@ -39,13 +38,13 @@ pub(crate) async fn text(view: &Facts) -> Result<String> {
     Ok(text)
 }
 
-fn scan_line(scan: &ScanPhys, now: u64) -> Option<String> {
+fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
     let (what, did) = match scan.function {
         ScanFunction::SCRUB => ("scrub", "repaired"),
         ScanFunction::RESILVER => ("resilver", "resilvered"),
         _ => return None,
     };
-    let date = |seconds| time::format(seconds, CTIME);
+    let date = |seconds| time(seconds, CTIME);
     let processed = nicebytes(scan.processed_bytes);
     Some(match scan.state {
         ScanState::FINISHED => {
@@ -79,8 +78,11 @@ fn scan_line(scan: &ScanPhys, now: u64) -> Option<String> {
     })
 }
 
+/// How a number is shown.
+type Nice<'a> = &'a dyn Fn(u64) -> String;
+
 /// The same in JSON: what is recorded of the scan.
-pub(crate) async fn json(view: &Facts, json: Json, exact: bool) -> Result<Option<Value>> {
+pub(super) async fn json(view: &Facts, json: Json, exact: bool, time: TimeText) -> Result<Option<Value>> {
     let Some(scan) = view.pool.scan().await?.filter(|scan| scan.function != ScanFunction::NONE) else {
         return Ok(None);
     };
@@ -90,31 +92,32 @@ pub(crate) async fn json(view: &Facts, json: Json, exact: bool) -> Result<Option
     let mut map = Map::new();
     map.insert("function".into(), json!(word(&["NONE", "SCRUB", "RESILVER", "ERRORSCRUB"], scan.function.0)));
     map.insert("state".into(), json!(word(&["NONE", "SCANNING", "FINISHED", "CANCELED"], scan.state.0)));
-    let shown = |number: u64, nice: fn(u64) -> String| {
+    let shown = |number: u64, nice: Nice<'_>| {
         if exact { json.number(number) } else { json!(nice(number)) }
     };
-    let date: fn(u64) -> String = |seconds| time::format(seconds, CTIME);
-    for (key, number, nice) in [
-        ("start_time", scan.start_time, date),
-        ("end_time", scan.end_time, date),
-        ("to_examine", scan.to_examine_bytes, nicebytes),
-        ("examined", scan.examined_bytes, nicebytes),
-        ("skipped", scan.skipped_bytes, nicebytes),
-        ("processed", scan.processed_bytes, nicebytes),
-        ("errors", scan.error_count, nicenum),
-    ] {
+    let date = |seconds| time(seconds, CTIME);
+    let figures: [(&str, u64, Nice<'_>); 7] = [
+        ("start_time", scan.start_time, &date),
+        ("end_time", scan.end_time, &date),
+        ("to_examine", scan.to_examine_bytes, &nicebytes),
+        ("examined", scan.examined_bytes, &nicebytes),
+        ("skipped", scan.skipped_bytes, &nicebytes),
+        ("processed", scan.processed_bytes, &nicebytes),
+        ("errors", scan.error_count, &nicenum),
+    ];
+    for (key, number, nice) in figures {
         map.insert(key.into(), shown(number, nice));
     }
     Ok(Some(Value::Object(map)))
 }
 
 /// The checkpoint in JSON.
-pub(crate) async fn checkpoint_json(view: &Facts, json: Json, exact: bool) -> Result<Option<Value>> {
+pub(super) async fn checkpoint_json(view: &Facts, json: Json, exact: bool, time: TimeText) -> Result<Option<Value>> {
     let Some(checkpoint) = view.pool.checkpoint().await? else { return Ok(None) };
     let space = view.space().await?.figures().checkpoint_bytes;
     let (start, space) = match exact {
         true => (json.number(checkpoint.time_s), json.number(space)),
-        false => (json!(time::format(checkpoint.time_s, CTIME)), json!(nicebytes(space))),
+        false => (json!(time(checkpoint.time_s, CTIME)), json!(nicebytes(space))),
     };
     Ok(Some(json!({ "state": "EXISTS", "start_time": start, "space": space })))
 }

@@ -2,18 +2,17 @@
 
 use std::fmt::Write as _;
 
+use cenote_props::number::nicenum;
 use cenote_spa::Pool;
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
-use crate::output::nicenum;
+use crate::pools::advice::MESSAGES as SEE;
 
 /// OpenZFS's words: scripts look for them.
 const STATUS: &str = "One or more devices are faulted in response to IO failures.";
 const ACTION: &str = "Make sure the affected devices are connected, then run 'zpool clear'.";
 const MESSAGE: &str = "ZFS-8000-HC";
-/// The page that explains them, without the message.
-const SEE: &str = "https://openzfs.github.io/openzfs-docs/msg";
 /// The same for a pool that another system may have imported by now.
 const MULTIHOST_STATUS: &str = "The pool is suspended because multihost writes failed or were delayed;\n\tanother system could import the pool undetected.";
 const MULTIHOST_ACTION: &str = "Make sure the pool's devices are connected, then reboot your system and\n\timport the pool or run 'zpool clear' to resume the pool.";
@@ -43,7 +42,7 @@ fn hangs(vdev: &VdevStatus) -> bool {
 }
 
 /// Whether a device of the pool hangs, or was given up for it.
-pub(super) fn has_hanging(pool: &Pool) -> bool {
+pub fn has_hanging(pool: &Pool) -> bool {
     pool.devices().is_some_and(|root| hangs(&root))
 }
 
@@ -66,7 +65,7 @@ fn hang_text(vdev: &VdevStatus) -> String {
 }
 
 /// As a person reads it. `reason`: why it is suspended, if it is.
-pub(super) fn text(pool: &Pool, reason: Option<&str>) -> String {
+pub fn suspended_text(pool: &Pool, reason: Option<&str>) -> String {
     text_of(pool.name(), pool.devices().as_ref(), reason, words(pool))
 }
 
@@ -115,7 +114,7 @@ fn text_of(
 }
 
 /// The same for programs.
-pub(super) fn json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
+pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
     fn object(vdev: &VdevStatus) -> Value {
         let mut found = json!({
             "name": name(vdev),

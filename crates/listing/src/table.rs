@@ -1,10 +1,10 @@
 //! Tables: aligned for people, tabs for scripts.
 
-use super::escape::one_line;
+use crate::one_line;
 
 /// How a column stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub enum Align {
     /// To the left.
     Left,
     /// To the right.
@@ -13,7 +13,7 @@ pub(crate) enum Align {
 
 /// Rows of cells. Rows may have fewer cells than there are columns.
 #[derive(Clone, Debug)]
-pub(crate) struct Table {
+pub struct Table {
     columns: Vec<(String, Align)>,
     /// Each column's least width, and whether that is its width.
     least: Vec<(usize, bool)>,
@@ -22,29 +22,29 @@ pub(crate) struct Table {
 
 impl Table {
     /// A table with these headings.
-    pub(crate) fn new(columns: impl IntoIterator<Item = (impl Into<String>, Align)>) -> Self {
+    pub fn new(columns: impl IntoIterator<Item = (impl Into<String>, Align)>) -> Self {
         let columns: Vec<(String, Align)> = columns.into_iter().map(|(name, align)| (name.into(), align)).collect();
         Self { least: vec![(0, false); columns.len()], columns, rows: Vec::new() }
     }
 
     /// Makes a column at least as wide; or exactly, and cells that do not fit stand over.
-    pub(crate) fn width(&mut self, column: usize, width: usize, is_fixed: bool) {
+    pub fn width(&mut self, column: usize, width: usize, is_fixed: bool) {
         self.least[column] = (width, is_fixed);
     }
 
     /// Adds a row.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
     /// Whether there are no rows.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The text: tabs and no headings for scripts (`-H`), else columns that are two spaces apart. The last column is
     /// neither padded nor, where it stands to the left, measured.
-    pub(crate) fn text(&self, is_scripted: bool) -> String {
+    pub fn text(&self, is_scripted: bool) -> String {
         if is_scripted {
             return self.rows.iter().map(|row| row.join("\t") + "\n").collect();
         }

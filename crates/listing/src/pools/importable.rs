@@ -1,0 +1,166 @@
+//! Pools that could be imported, as `zpool import` describes them.
+
+use std::fmt::Write as _;
+
+use cenote_spa::{FoundPool, ImportOptions, PoolState, SpaError, View, condition, device_condition};
+
+use super::advice::{self, ImportAdvice, MESSAGES};
+use super::vdevs::{Tree, Vdev, found_tree};
+use crate::{Facts, Names, one_line};
+
+/// The least width of names.
+const NAME_WIDTH_MIN: usize = 10;
+
+/// A pool that could be imported.
+pub struct Importable {
+    /// The pool, as its labels describe it.
+    pub found: FoundPool,
+    /// It opened, or why not, with [`Importable::looking`].
+    pub opened: Result<View, SpaError>,
+    /// The id of this system.
+    pub host_id: u64,
+}
+
+impl Importable {
+    /// Options that look as hard as can be: what stands in the way of an import is what is to be shown.
+    pub fn looking(options: ImportOptions) -> ImportOptions {
+        ImportOptions { force: true, destroyed: true, missing_log: true, missing_tops: true, ..options }
+    }
+
+    /// Adds its description.
+    pub async fn describe(self, text: &mut String) {
+        let Self { found, opened, host_id } = self;
+        let (name, guid) = (found.name().to_owned(), found.guid.0);
+        let is_destroyed = found.state() == PoolState::Destroyed;
+        let names = Names::default().with_paths();
+        let is_elsewhere = is_elsewhere(&found, host_id);
+        let mut active = None;
+        let (tree, state, mut advice, unknown) = match opened {
+            Ok(pool) => {
+                let status = pool.tree().status();
+                let state = status.state.name();
+                let condition = condition(&pool).await.ok().flatten();
+                let condition = device_condition(&status).or(condition);
+                let advice = advice::of_import(condition, state == "ONLINE", state == "UNAVAIL");
+                let view = Facts::new(pool);
+                (view.tree(names).await.ok(), state, advice, Vec::new())
+            }
+            Err(error) => {
+                if let SpaError::Active { hostname, hostid, .. } = &error {
+                    active = Some(format!(
+                        "The pool must be exported from {hostname} (hostid={hostid:x})\n\tbefore it can be safely imported."
+                    ));
+                }
+                let (advice, unknown) = refusal(error);
+                let tree = match (found.vdevs(), found.status()) {
+                    (Ok(config), Ok(status)) => {
+                        let root = found_tree(&found, &name, &config, &status, names);
+                        Some(Tree { root, caches: Vec::new(), spares: Vec::new() })
+                    }
+                    _ => None,
+                };
+                (tree, "UNAVAIL", advice, unknown)
+            }
+        };
+        if is_elsewhere && state != "UNAVAIL" {
+            advice = advice::OTHER_SYSTEM;
+        }
+        // The text of a label was checked by nobody yet, and may be anything.
+        let _ = writeln!(text, "  pool: {}\n    id: {guid}", one_line(&name));
+        let _ = writeln!(text, " state: {state}{}", if is_destroyed { " (DESTROYED)" } else { "" });
+        if let Some(status) = advice.status {
+            let _ = writeln!(text, "status: {status}");
+            for feature in unknown {
+                let _ = writeln!(text, "\t{}", one_line(&feature));
+            }
+        }
+        let _ = writeln!(text, "action: {}", active.as_deref().unwrap_or(advice.action));
+        if let Some(comment) = found.newest().and_then(|leaf| leaf.config.str("comment")) {
+            let _ = writeln!(text, "comment: {}", one_line(comment));
+        }
+        if is_destroyed {
+            text.push_str("\tThe pool was destroyed, but can be imported using the '-Df' flags.\n");
+        }
+        if let Some(message) = advice.message {
+            let _ = writeln!(text, "   see: {MESSAGES}/{message}");
+        }
+        text.push_str("config:\n\n");
+        if let Some(tree) = &tree {
+            let mut rows = Rows { width: tree.name_width().max(NAME_WIDTH_MIN), text };
+            rows.all(tree, state, if active.is_some() { "currently in use" } else { "corrupted data" });
+        }
+        if advice.message == advice::UNKNOWN_DEVICES.message {
+            text.push_str(
+                "\n\tAdditional devices are known to be part of this pool, though their\n\texact configuration cannot be determined.\n",
+            );
+        }
+    }
+}
+
+/// Whether another system had the pool open.
+fn is_elsewhere(found: &FoundPool, host_id: u64) -> bool {
+    let hostid = found.newest().and_then(|leaf| leaf.config.u64("hostid")).unwrap_or(0);
+    found.state() == PoolState::Active && hostid != 0 && hostid != host_id
+}
+
+/// What to say of a pool that does not open, and which features are to blame.
+fn refusal(error: SpaError) -> (ImportAdvice, Vec<String>) {
+    match error {
+        SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),
+        SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features),
+        SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
+        SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
+        _ => (advice::DAMAGED_ROOT, Vec::new()),
+    }
+}
+
+/// The lines under `config:`.
+struct Rows<'a> {
+    width: usize,
+    text: &'a mut String,
+}
+
+impl Rows<'_> {
+    /// `problem` says why the pool is unavailable if its devices do not.
+    fn all(&mut self, tree: &Tree, state: &str, problem: &str) {
+        let width = self.width;
+        let root = &tree.root;
+        let _ = write!(self.text, "\t{:width$}  {state}", one_line(&root.name));
+        match root.reason {
+            Some(reason) => {
+                let _ = writeln!(self.text, "  {}", reason.text());
+            }
+            None if state == "UNAVAIL" => {
+                let _ = writeln!(self.text, "  {problem}");
+            }
+            None => self.text.push('\n'),
+        }
+        let is_there = |top: &&Vdev| top.kind != "missing";
+        tree.plain().filter(is_there).for_each(|top| self.vdev(top, 2));
+        for (heading, members) in [("cache", &tree.caches), ("spares", &tree.spares)] {
+            if !members.is_empty() {
+                let _ = writeln!(self.text, "\t{heading}");
+                members.iter().for_each(|member| {
+                    let _ = writeln!(self.text, "\t  {}", one_line(&member.name));
+                });
+            }
+        }
+        for (class, members) in tree.classes() {
+            let mut members = members.into_iter().filter(is_there).peekable();
+            if members.peek().is_some() {
+                let _ = writeln!(self.text, "\t{class}\t");
+                members.for_each(|member| self.vdev(member, 2));
+            }
+        }
+    }
+
+    fn vdev(&mut self, vdev: &Vdev, depth: usize) {
+        let width = self.width.saturating_sub(depth);
+        let _ = write!(self.text, "\t{:depth$}{:width$}  {}", "", one_line(&vdev.name), vdev.state);
+        if let Some(remark) = vdev.remark() {
+            let _ = write!(self.text, "  {remark}");
+        }
+        self.text.push('\n');
+        vdev.children.iter().for_each(|child| self.vdev(child, depth + 2));
+    }
+}

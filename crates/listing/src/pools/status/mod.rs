@@ -1,0 +1,426 @@
+//! The health of pools and of their devices, as `zpool status` tells it: in text, and in JSON.
+
+mod activity;
+mod scan;
+mod suspended;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use cenote_format::ddt::DdtStat;
+use cenote_format::ids::Guid;
+use cenote_props::number::{nicebytes, nicenum};
+use cenote_spa::{Condition, condition_with};
+use serde_json::{Map, Value, json};
+
+use self::activity::{Activity, Kind, activities};
+use super::advice::{MESSAGES, of_status};
+use super::places;
+use super::vdevs::{Tree, Vdev};
+use crate::error::Result;
+use crate::{Facts, Json, Names, TimeText};
+
+pub use suspended::{has_hanging, suspended_json, suspended_text};
+
+/// The least width of names.
+const NAME_WIDTH_MIN: usize = 10;
+
+/// What is asked for of a pool's health.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
+pub struct StatusOptions {
+    /// The names of vdevs.
+    pub names: Names,
+    /// Times of day.
+    pub time: TimeText,
+    /// The files with errors.
+    pub lists_files: bool,
+    /// Only devices with problems.
+    pub only_unhealthy: bool,
+    /// A column of slow I/Os: none are counted here.
+    pub shows_slow: bool,
+    /// Whether devices are trimmed.
+    pub shows_trim: bool,
+    /// Whether devices are initialized.
+    pub shows_initialize: bool,
+    /// The tables of deduplicated blocks.
+    pub shows_dedup: bool,
+    /// Numbers without units.
+    pub is_exact: bool,
+    /// In JSON, all devices beside one another.
+    pub is_flat: bool,
+}
+
+/// For each kind that was asked for, what was done to each leaf.
+type Activities = Vec<(Kind, BTreeMap<Guid, Activity>)>;
+
+/// A pool's health.
+pub struct Status<'a> {
+    view: &'a Facts,
+    options: StatusOptions,
+}
+
+impl<'a> Status<'a> {
+    /// Of a pool.
+    pub const fn new(view: &'a Facts, options: StatusOptions) -> Self {
+        Self { view, options }
+    }
+
+    /// Reads what the report reads, so that errors which that meets are counted before the condition is judged. Those that end it are
+    /// the report's to tell.
+    pub async fn look(&self) {
+        let Self { view, options } = self;
+        let _ = (scan::text(view, options.time).await, view.tree(options.names).await, view.pool.logged_errors().await);
+    }
+
+    /// The condition that needs attention, if there is one.
+    ///
+    /// # Errors
+    /// The pool cannot be read.
+    pub async fn condition(&self) -> Result<Option<Condition>> {
+        Ok(condition_with(&self.view.pool, &self.view.devices()).await?)
+    }
+
+    /// Adds it as a person reads it.
+    ///
+    /// # Errors
+    /// The pool cannot be read; what was read until then is there.
+    pub async fn text(&self, text: &mut String, condition: Option<Condition>) -> Result<()> {
+        let pool = &self.view.pool;
+        let _ = writeln!(text, "  pool: {}\n state: {}", pool.name(), self.view.state());
+        if let Some(condition) = condition {
+            let (status, action) = of_status(condition);
+            let _ = writeln!(text, "status: {status}\naction: {action}");
+            if let Some(message) = condition.message() {
+                let _ = writeln!(text, "   see: {MESSAGES}/{message}");
+            }
+        }
+        text.push_str(&scan::text(self.view, self.options.time).await?);
+        let tree = self.view.tree(self.options.names).await?;
+        let activities = self.activities().await?;
+        let mut rows = Rows { options: self.options, activities, width: tree.name_width().max(NAME_WIDTH_MIN), text };
+        rows.all(&tree);
+        let errors = pool.logged_errors().await?;
+        text.push('\n');
+        match errors.len() {
+            0 => text.push_str("errors: No known data errors\n"),
+            count if !self.options.lists_files => {
+                let _ = writeln!(text, "errors: {count} data errors, use '-v' for a list");
+            }
+            _ => {
+                text.push_str("errors: Permanent errors have been detected in the following files:\n\n");
+                for place in places(pool, &errors).await {
+                    let _ = writeln!(text, "{:7} {place}", "");
+                }
+            }
+        }
+        if self.options.shows_dedup {
+            self.dedup_text(text).await?;
+        }
+        Ok(())
+    }
+
+    /// What was asked for of initializing and trimming.
+    async fn activities(&self) -> Result<Activities> {
+        let mut found = Vec::new();
+        for (is_asked, kind) in
+            [(self.options.shows_initialize, Kind::Initialize), (self.options.shows_trim, Kind::Trim)]
+        {
+            if is_asked {
+                found.push((kind, activities(&self.view.pool, kind).await?));
+            }
+        }
+        Ok(found)
+    }
+
+    async fn dedup_text(&self, text: &mut String) -> Result<()> {
+        let figures = self.view.pool.dedup().await?;
+        text.push_str("\n dedup: ");
+        if figures.entry_count == 0 {
+            text.push_str("no DDT entries\n");
+            return Ok(());
+        }
+        let number = |number: u64| if self.options.is_exact { number.to_string() } else { nicenum(number) };
+        let bytes = |bytes: u64| if self.options.is_exact { bytes.to_string() } else { nicebytes(bytes) };
+        let (on_disk, in_core) = (bytes(figures.table_bytes), bytes(figures.table_lsize_bytes));
+        let _ = writeln!(text, "DDT entries {}, size {on_disk} on disk, {in_core} in core", figures.entry_count);
+        text.push_str(concat!(
+            "\nbucket              allocated                       referenced          \n",
+            "______   ______________________________   ______________________________\n",
+            "refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE\n",
+            "------   ------   -----   -----   -----   ------   -----   -----   -----\n",
+        ));
+        let mut row = |label: &str, stat: &DdtStat| {
+            let _ = writeln!(
+                text,
+                "{label:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}",
+                number(stat.block_count),
+                number(stat.lsize_bytes),
+                number(stat.psize_bytes),
+                number(stat.dsize_bytes),
+                number(stat.reference_count),
+                number(stat.referenced_lsize_bytes),
+                number(stat.referenced_psize_bytes),
+                number(stat.referenced_dsize_bytes),
+            );
+        };
+        for (bucket, stat) in figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0) {
+            row(&number(1_u64.checked_shl(bucket as u32).unwrap_or(0)), stat);
+        }
+        row("Total", &figures.total());
+        text.push('\n');
+        Ok(())
+    }
+
+    /// The same for programs.
+    ///
+    /// # Errors
+    /// The pool cannot be read.
+    pub async fn json(&self, json: Json, condition: Option<Condition>) -> Result<Map<String, Value>> {
+        let pool = &self.view.pool;
+        let exact = self.options.is_exact;
+        let mut object = self.view.json(json, false);
+        if let Some(condition) = condition {
+            let (status, action) = of_status(condition);
+            object.insert("status".into(), json!(format!("{status}\n")));
+            object.insert("action".into(), json!(format!("{action}\n")));
+            if let Some(message) = condition.message() {
+                object.insert("msgid".into(), json!(message));
+                object.insert("moreinfo".into(), json!(format!("{MESSAGES}/{message}")));
+            }
+        }
+        if let Some(scan) = scan::json(self.view, json, exact, self.options.time).await? {
+            object.insert("scan_stats".into(), scan);
+        }
+        if let Some(checkpoint) = scan::checkpoint_json(self.view, json, exact, self.options.time).await? {
+            object.insert("checkpoint_stats".into(), checkpoint);
+        }
+        let tree = self.view.tree(self.options.names).await?;
+        let writer = JsonTree { options: self.options, activities: self.activities().await?, json, exact };
+        if self.options.is_flat {
+            let mut flat = Map::new();
+            for vdev in [&tree.root].into_iter().chain(&tree.caches).chain(&tree.spares) {
+                writer.flat(vdev, None, &mut flat);
+            }
+            object.insert("vdevs".into(), Value::Object(flat));
+        } else {
+            let root = writer.vdev(&tree.root, 0);
+            object.insert("vdevs".into(), json!({ tree.root.name.clone(): root }));
+            let mut group = |heading: &str, members: Vec<&Vdev>| {
+                let shown = members.into_iter().filter(|vdev| writer.is_shown(vdev));
+                let members: Map<String, Value> = shown.map(|vdev| (vdev.name.clone(), writer.vdev(vdev, 2))).collect();
+                if !members.is_empty() {
+                    object.insert(heading.to_owned(), Value::Object(members));
+                }
+            };
+            tree.classes().for_each(|(class, members)| group(class, members));
+            group("l2cache", tree.caches.iter().collect());
+            group("spares", tree.spares.iter().collect());
+        }
+        if self.options.shows_dedup {
+            object.insert("dedup_stats".into(), self.dedup_json(json, exact).await?);
+        }
+        let errors = pool.logged_errors().await?;
+        object.insert("error_count".into(), json.number(errors.len() as u64));
+        if self.options.lists_files && !errors.is_empty() {
+            object.insert("errlist".into(), json!(places(pool, &errors).await));
+        }
+        Ok(object)
+    }
+
+    async fn dedup_json(&self, json: Json, exact: bool) -> Result<Value> {
+        let figures = self.view.pool.dedup().await?;
+        let mut map = Map::new();
+        let number = |number: u64| if exact { json.number(number) } else { json!(nicenum(number)) };
+        let bytes = |number: u64| if exact { json.number(number) } else { json!(nicebytes(number)) };
+        map.insert("obj_count".into(), number(figures.entry_count));
+        if figures.entry_count == 0 {
+            map.insert("ddt_object_stats".into(), json!({}));
+            return Ok(Value::Object(map));
+        }
+        map.insert("dspace".into(), number(figures.table_bytes));
+        map.insert("mspace".into(), number(figures.table_lsize_bytes));
+        // Nothing of the tables is in memory for longer than a command runs.
+        map.insert("cspace".into(), number(0));
+        let stat = |stat: &DdtStat| {
+            json!({
+                "blocks": number(stat.block_count),
+                "logical_size": bytes(stat.lsize_bytes),
+                "physical_size": bytes(stat.psize_bytes),
+                "deflated_size": bytes(stat.dsize_bytes),
+                "ref_blocks": number(stat.reference_count),
+                "ref_lsize": bytes(stat.referenced_lsize_bytes),
+                "ref_psize": bytes(stat.referenced_psize_bytes),
+                "ref_dsize": bytes(stat.referenced_dsize_bytes),
+            })
+        };
+        let buckets = figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0);
+        let histogram: Map<String, Value> = buckets.map(|(bucket, each)| (bucket.to_string(), stat(each))).collect();
+        map.insert("ddt_stats".into(), json!({ "total": stat(&figures.total()), "histogram": histogram }));
+        Ok(Value::Object(map))
+    }
+}
+
+/// The lines under `config:`.
+struct Rows<'a> {
+    options: StatusOptions,
+    activities: Activities,
+    width: usize,
+    text: &'a mut String,
+}
+
+impl Rows<'_> {
+    fn all(&mut self, tree: &Tree) {
+        let width = self.width;
+        let slow = if self.options.shows_slow { "  SLOW" } else { "" };
+        let _ = writeln!(
+            self.text,
+            "config:\n\n\t{:width$}  {:8} {:>5} {:>5} {:>5}{slow}",
+            "NAME", "STATE", "READ", "WRITE", "CKSUM"
+        );
+        self.vdev(&tree.root, 0);
+        for (class, members) in tree.classes() {
+            let _ = writeln!(self.text, "\t{class}\t");
+            members.into_iter().for_each(|member| self.vdev(member, 2));
+        }
+        for (heading, members) in [("cache", &tree.caches), ("spares", &tree.spares)] {
+            if !members.is_empty() {
+                let _ = writeln!(self.text, "\t{heading}");
+                members.iter().for_each(|member| self.vdev(member, 2));
+            }
+        }
+    }
+
+    fn vdev(&mut self, vdev: &Vdev, depth: usize) {
+        if self.options.only_unhealthy && depth > 0 && !vdev.is_unhealthy() {
+            return;
+        }
+        let width = self.width.saturating_sub(depth);
+        let _ = write!(self.text, "\t{:depth$}{:width$}  {:8}", "", vdev.name, vdev.state);
+        if !vdev.is_listed_spare {
+            for count in [vdev.errors.read, vdev.errors.write, vdev.errors.checksum] {
+                let count = if self.options.is_exact { count.to_string() } else { nicenum(count) };
+                let _ = write!(self.text, " {count:>5}");
+            }
+            if self.options.shows_slow {
+                let _ = write!(self.text, " {:>5}", if vdev.children.is_empty() { "0" } else { "-" });
+            }
+        }
+        if let Some(was) = &vdev.was {
+            let _ = write!(self.text, "  was {was}");
+        } else if let Some(remark) = vdev.remark() {
+            let _ = write!(self.text, "  {remark}");
+        }
+        if vdev.is_removing {
+            self.text.push_str("  (removing)");
+        } else if !vdev.is_allocating {
+            self.text.push_str("  (non-allocating)");
+        }
+        if vdev.children.is_empty() {
+            for (kind, of_leaves) in &self.activities {
+                let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
+                let _ = write!(self.text, "  ({})", activity.text(*kind, vdev.sizes.device, self.options.time));
+            }
+        }
+        self.text.push('\n');
+        for child in &vdev.children {
+            if !child.is_placeholder && (depth > 0 || child.heading().is_none()) {
+                self.vdev(child, depth + 2);
+            }
+        }
+    }
+}
+
+struct JsonTree {
+    options: StatusOptions,
+    activities: Activities,
+    json: Json,
+    exact: bool,
+}
+
+impl JsonTree {
+    fn is_shown(&self, vdev: &Vdev) -> bool {
+        !self.options.only_unhealthy || vdev.is_unhealthy()
+    }
+
+    fn vdev(&self, vdev: &Vdev, depth: usize) -> Value {
+        let mut object = self.own(vdev);
+        let shown = vdev
+            .children
+            .iter()
+            .filter(|child| !child.is_placeholder && (depth > 0 || child.heading().is_none()) && self.is_shown(child));
+        let children: Map<String, Value> =
+            shown.map(|child| (child.name.clone(), self.vdev(child, depth + 2))).collect();
+        if !children.is_empty() {
+            object.insert("vdevs".into(), Value::Object(children));
+        }
+        Value::Object(object)
+    }
+
+    fn flat(&self, vdev: &Vdev, parent: Option<&str>, found: &mut Map<String, Value>) {
+        let mut object = self.own(vdev);
+        if let Some(parent) = parent {
+            object.insert("parent".into(), json!(parent));
+        }
+        found.insert(vdev.name.clone(), Value::Object(object));
+        for child in vdev.children.iter().filter(|child| !child.is_placeholder && self.is_shown(child)) {
+            self.flat(child, Some(&vdev.name), found);
+        }
+    }
+
+    /// What is known of one vdev.
+    fn own(&self, vdev: &Vdev) -> Map<String, Value> {
+        let mut object = vdev.json(self.json);
+        let number = |number: u64| if self.exact { self.json.number(number) } else { json!(nicenum(number)) };
+        let bytes = |number: u64| if self.exact { self.json.number(number) } else { json!(nicebytes(number)) };
+        if vdev.is_listed_spare {
+            object.insert("state".into(), json!(vdev.state));
+        } else {
+            let sizes = &vdev.sizes;
+            for (key, size) in [
+                ("alloc_space", sizes.allocated),
+                ("total_space", sizes.space),
+                ("def_space", sizes.deflated),
+                ("rep_dev_size", sizes.replacement),
+                ("ex_dev_size", sizes.expandable),
+                ("phys_space", sizes.device),
+            ] {
+                if size > 0 {
+                    object.insert(key.into(), bytes(size));
+                }
+            }
+            object.insert("read_errors".into(), number(vdev.errors.read));
+            object.insert("write_errors".into(), number(vdev.errors.write));
+            object.insert("checksum_errors".into(), number(vdev.errors.checksum));
+            if sizes.checkpoint > 0 {
+                object.insert("checkpoint_space".into(), bytes(sizes.checkpoint));
+            }
+            if vdev.children.is_empty() {
+                object.insert("slow_ios".into(), number(0));
+            }
+        }
+        if let Some(was) = &vdev.was {
+            object.insert("not_present".into(), self.json.number(1));
+            object.insert("was".into(), json!(was));
+        } else if let Some(word) = vdev.reason_word() {
+            object.insert("aux".into(), json!(word));
+        }
+        if !vdev.missed.is_empty() {
+            object.insert("missed_txgs".into(), json!(vdev.missed.to_string()));
+        }
+        if vdev.is_removing {
+            object.insert("removing".into(), self.json.number(1));
+        } else if !vdev.is_allocating {
+            object.insert("noalloc".into(), self.json.number(1));
+        }
+        for (kind, of_leaves) in self.activities.iter().filter(|_| vdev.children.is_empty()) {
+            let key = match kind {
+                Kind::Initialize => "init_state",
+                Kind::Trim => "trim_state",
+            };
+            let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
+            object.insert(key.into(), json!(activity.word(*kind)));
+        }
+        object
+    }
+}
