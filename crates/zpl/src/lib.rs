@@ -91,6 +91,7 @@ mod acl;
 mod attributes;
 pub mod bulk;
 mod delete_queue;
+mod diff;
 mod dir;
 mod error;
 mod file;
@@ -107,6 +108,7 @@ mod space;
 mod xattr;
 
 pub use attributes::{Attributes, FileKind, Flags, Time};
+pub use diff::{Change, Changed, Differences, diff};
 pub use dir::{Cursor, DirEntry, NewNode, RenameMode};
 pub use error::{Errno, ZplError};
 pub use file::{Allocation, File};
