@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod blocks;
 mod bp;
 mod bpobj;
@@ -39,15 +40,18 @@ mod labels;
 mod mos;
 mod object;
 mod objects;
+mod render;
 mod report;
 mod spacemaps;
 mod target;
 mod txgs;
+mod txgstext;
 mod uberblocks;
 mod values;
 mod verify;
 mod zil;
 
+pub use address::Address;
 pub use blocks::blocks;
 pub use bp::{BLOCK_MAX_BYTES, BlockOf, Place, PlaceForm, block_of, bytes_of_block};
 pub use bpobj::bpobj;
@@ -64,7 +68,8 @@ pub use report::{Report, TimeText};
 pub use spacemaps::{SpaceMaps, spacemaps};
 pub use target::{Target, dmu_of_labels, parse_number};
 pub use txgs::txgs;
+pub use txgstext::{TxgText, txgs_text};
 pub use uberblocks::uberblocks;
 pub use values::nvlist;
-pub use verify::verified;
+pub use verify::{verified, verified_text};
 pub use zil::{IntentLogs, zil};

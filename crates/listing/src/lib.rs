@@ -12,7 +12,7 @@
 //! Facts  a pool ─┬─ Values ─ PoolColumn ─► Cell
 //!                ├─ Tree ─► Vdev: name, class, state, errors, sizes
 //!                └─ Status, Importable: what is said of its health, and of a pool that could be imported
-//! Cells ─► Table, Gotten, document               text in columns, and JSON, as OpenZFS's tools lay them out
+//! Cells ─► Gotten, document                      text in columns, and JSON, as OpenZFS's tools lay them out
 //! ```
 //!
 //! **Invariants.**
@@ -28,9 +28,9 @@ mod datasets;
 mod error;
 mod gettable;
 mod json;
+mod kstats;
 mod pools;
-mod table;
-mod text;
+mod tunables;
 
 pub use accounts::{AccountField, AccountOptions, AccountOwner, accounts};
 pub use datasets::{
@@ -40,13 +40,13 @@ pub use datasets::{
 pub use error::ListError;
 pub use gettable::{Field, Got, Gotten, check_sources, parse_fields};
 pub use json::{Json, document, json_of, property};
+pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
 pub use pools::{
     DEDUP, Facts, Importable, LOGS, Names, PoolColumn, Reason, SPECIAL, Sizes, Status, StatusOptions, Tree, Values,
     Vdev, all_columns, found_tree, has_hanging, history_line, parse_pool_columns, places, suspended_json,
     suspended_text,
 };
-pub use table::{Align, Table};
-pub use text::{lines, one_line};
+pub use tunables::{TunableList, tunables};
 
 /// Shows a time: seconds since 1970, and a format as of `strftime`.
 pub type TimeText = fn(u64, &str) -> String;

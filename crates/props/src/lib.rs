@@ -20,10 +20,14 @@ pub mod effect;
 mod kinds;
 pub mod number;
 pub mod pool;
+mod table;
+mod text;
 pub mod vdev;
 mod words;
 mod wronguse;
 
+pub use table::{Align, Table};
+pub use text::{lines, one_line};
 pub use wronguse::WrongUse;
 
 bitflags::bitflags! {

@@ -8,9 +8,10 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_listing::lines;
-pub(crate) use cenote_listing::{Align, Json, Table, document, json_of};
+pub(crate) use cenote_listing::{Json, document, json_of};
+use cenote_props::lines;
 pub(crate) use cenote_props::number::{counted, nicebytes, nicenum, ratio};
+pub(crate) use cenote_props::{Align, Table};
 pub(crate) use progress::Progress;
 
 /// Bytes of output gathered before they are written.

@@ -13,6 +13,7 @@ use cenote_format::dnode::SLOT_BYTES;
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
 use cenote_format::ids::ObjectId;
 use cenote_format::zpl::{GROUP_USED_OBJECT, MASTER_NODE, PROJECT_USED_OBJECT, USER_USED_OBJECT, master_node};
+use cenote_props::WrongUse;
 use cenote_zpl::{FileSystem, PathFinder, ZplError, path_parts, shown};
 use serde_json::{Map, Value};
 
@@ -42,6 +43,33 @@ pub enum Chosen {
     Special(u64),
     /// Numbers from one to another; 0 alone is the array of dnodes.
     Range(RangeInclusive<u64>),
+}
+
+impl Chosen {
+    /// From a number, a range FROM-TO, a path that begins with a slash, or a number after a minus sign.
+    ///
+    /// # Errors
+    /// It is none of these.
+    pub fn parse(text: &str) -> Result<Self, WrongUse> {
+        let number = |text: &str| {
+            let parsed = crate::parse_number(text);
+            parsed.ok_or_else(|| WrongUse::new(format!("'{text}' is not a number")))
+        };
+        if text.starts_with('/') {
+            return Ok(Self::Path(text.as_bytes().to_vec()));
+        }
+        if let Some(special) = text.strip_prefix('-') {
+            return Ok(Self::Special(number(special)?));
+        }
+        let (from, to) = match text.split_once('-') {
+            Some((from, to)) => (number(from)?, number(to)?),
+            None => (number(text)?, number(text)?),
+        };
+        if from > to {
+            return Err(WrongUse::new(format!("'{text}': the range ends before it begins")));
+        }
+        Ok(Self::Range(from..=to))
+    }
 }
 
 /// Objects of an objset; all of them in a row each where none are chosen.

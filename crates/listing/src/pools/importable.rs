@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use cenote_props::one_line;
 use cenote_spa::{FoundPool, ImportOptions, PoolState, SpaError, View, condition, device_condition};
 
 use super::advice::{self, ImportAdvice, MESSAGES};
 use super::vdevs::{Tree, Vdev, found_tree};
-use crate::{Facts, Names, one_line};
+use crate::{Facts, Names};
 
 /// The least width of names.
 const NAME_WIDTH_MIN: usize = 10;

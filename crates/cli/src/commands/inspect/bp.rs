@@ -1,8 +1,8 @@
 //! `cenote inspect bp`.
 
 use anyhow::{Result, bail};
-use cenote_format::ids::{BlockId, ObjectId, Txg, VdevId};
-use cenote_inspect::{BLOCK_MAX_BYTES, BlockOf, Place, PlaceForm, Report, Target};
+use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_inspect::{Address, BlockOf, Place, PlaceForm, Report, Target};
 use serde::{Deserialize, Serialize};
 
 use super::open;
@@ -63,48 +63,10 @@ impl Args {
     }
 }
 
-enum Address {
-    Place { vdev: VdevId, offset_bytes: u64, lsize_bytes: Option<u64>, psize_bytes: u64, flags: String },
-    Tuple { objset: u64, object: u64, level: i8, block: u64 },
-}
-
-fn parse(text: &str) -> Result<Address> {
-    let bad = || usage(format!("'{text}' is neither VDEV:OFFSET:SIZE[:FLAGS] nor OBJSET:OBJECT:LEVEL:BLOCK"));
-    let parts: Vec<&str> = text.split(':').collect();
-    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|_| bad());
-    match parts[..] {
-        [objset, object, level, block] if !block.is_empty() && block.bytes().all(|byte| byte.is_ascii_digit()) => {
-            Ok(Address::Tuple {
-                objset: objset.parse().map_err(|_| bad())?,
-                object: object.parse().map_err(|_| bad())?,
-                level: level.parse().map_err(|_| bad())?,
-                block: block.parse().map_err(|_| bad())?,
-            })
-        }
-        [vdev, offset, size, ref flags @ ..] if flags.len() <= 1 => {
-            let (lsize_bytes, psize_bytes) = match size.split_once('/') {
-                Some((lsize, psize)) => (Some(hex(lsize)?), hex(psize)?),
-                None => (None, hex(size)?),
-            };
-            if psize_bytes == 0 || psize_bytes.max(lsize_bytes.unwrap_or(0)) > BLOCK_MAX_BYTES {
-                return Err(usage(format!("'{size}': a block has 1 to {BLOCK_MAX_BYTES:x} bytes (hexadecimal)")));
-            }
-            Ok(Address::Place {
-                vdev: VdevId(vdev.parse().map_err(|_| bad())?),
-                offset_bytes: hex(offset)?,
-                lsize_bytes,
-                psize_bytes,
-                flags: flags.first().map_or_else(String::new, |flags| (*flags).to_owned()),
-            })
-        }
-        _ => Err(bad()),
-    }
-}
-
 pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     let context = open::context_of(context, &args.common);
     let mut report = args.common.report();
-    match parse(&args.block)? {
+    match Address::parse(&args.block)? {
         Address::Place { vdev, offset_bytes, lsize_bytes, psize_bytes, flags } => {
             for flag in flags.chars() {
                 match flag {
@@ -169,24 +131,4 @@ fn finish_raw(context: &Context, report: &Report) -> Result<Outcome> {
         context.err(problem);
     }
     Ok(Outcome::Failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_hexadecimal_and_tuples_decimal() {
-        let Ok(Address::Place { vdev, offset_bytes, lsize_bytes, psize_bytes, flags }) = parse("1:4a000:20000/600:d")
-        else {
-            panic!("no place");
-        };
-        assert_eq!((vdev, offset_bytes, lsize_bytes, psize_bytes), (VdevId(1), 0x4a000, Some(0x20000), 0x600));
-        assert_eq!(flags, "d");
-        let Ok(Address::Tuple { objset, object, level, block }) = parse("54:128:-1:0") else { panic!("no tuple") };
-        assert_eq!((objset, object, level, block), (54, 128, -1, 0));
-        for wrong in ["", "1", "1:2", "1:2:0", "x:2:3", "1:2:ffffffff", "1:2:3:4:5", "1:2:300:0", "0:0:zz"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::open;
 use super::report::Common;
 use crate::context::Context;
-use crate::outcome::{Outcome, usage};
+use crate::outcome::Outcome;
 
 /// Objects of a dataset: dnode, attributes, contents of ZAPs and other metadata, block pointers with -v.
 ///
@@ -36,30 +36,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Of a device alone the pool's name is not known before: its root dataset is meant.
     let dataset = if open::is_file(&args.dataset) { pool.name() } else { args.dataset.as_str() };
     let target = Target::find(&pool, dataset).await?;
-    let chosen = args.objects.iter().map(|text| chosen(text)).collect::<Result<Vec<_>>>()?;
+    let chosen = args.objects.iter().map(|text| Chosen::parse(text)).collect::<Result<Vec<_>, _>>()?;
     let parts = ObjectParts { pointers: args.verbose, data: args.dump };
     cenote_inspect::objects(&mut report, &target, &chosen, parts).await;
     report.finish(&context)
-}
-
-/// Objects as the command line names them.
-fn chosen(text: &str) -> Result<Chosen> {
-    let number = |text: &str| {
-        let parsed = cenote_inspect::parse_number(text);
-        parsed.ok_or_else(|| usage(format!("'{text}' is not a number")))
-    };
-    if text.starts_with('/') {
-        return Ok(Chosen::Path(text.as_bytes().to_vec()));
-    }
-    if let Some(special) = text.strip_prefix('-') {
-        return Ok(Chosen::Special(number(special)?));
-    }
-    let (from, to) = match text.split_once('-') {
-        Some((from, to)) => (number(from)?, number(to)?),
-        None => (number(text)?, number(text)?),
-    };
-    if from > to {
-        return Err(usage(format!("'{text}': the range ends before it begins")));
-    }
-    Ok(Chosen::Range(from..=to))
 }

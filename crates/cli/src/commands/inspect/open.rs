@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use cenote_dmu::Dmu;
 use cenote_inspect::Report;
 use cenote_spa::{FoundPool, ImportOptions, Rewind, SpaError, View, find};
@@ -113,12 +113,7 @@ pub(crate) async fn found_pool(context: &Context, name: &str) -> Result<FoundPoo
             }
         }
     }
-    choose(context.find_pools().await?, name).map_err(|error| match error.downcast_ref() {
-        Some(SpaError::NoSuchPool(_)) => {
-            anyhow!("'{name}' is no file, and no pool of that name or guid can be found; -d says where to look")
-        }
-        _ => error,
-    })
+    choose(context.find_pools().await?, name)
 }
 
 /// A way to the blocks of a pool that needs no more than labels.

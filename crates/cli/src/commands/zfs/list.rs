@@ -1,10 +1,8 @@
 //! `zfs list`: datasets and some of their properties.
 
 use anyhow::Result;
-use cenote_listing::{
-    Align, Column, Selection, SortKey, Table, all_listed, document, parse_columns, parse_types, property,
-};
-use cenote_props::Types;
+use cenote_listing::{Column, Selection, SortKey, all_listed, document, parse_columns, parse_types, property};
+use cenote_props::{Align, Table, Types};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 

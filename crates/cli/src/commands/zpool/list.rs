@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use cenote_listing::{
-    Align, Cell, Column as DatasetColumn, Facts, Names, PoolColumn as Column, Table, Values, all_columns, document,
+    Cell, Column as DatasetColumn, Facts, Names, PoolColumn as Column, Values, all_columns, document,
     parse_pool_columns, property,
 };
+use cenote_props::{Align, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
