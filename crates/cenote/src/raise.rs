@@ -242,7 +242,10 @@ fn of_receive(refusal: &ReceiveRefusal) -> ErrorKind {
         ReceiveRefusal::Exists(_) | ReceiveRefusal::Overwrites(_) | ReceiveRefusal::HasSnapshots(_) => {
             ErrorKind::Exists
         }
-        ReceiveRefusal::Busy | ReceiveRefusal::Modified(_) | ReceiveRefusal::HasPartial(_) => ErrorKind::Busy,
+        ReceiveRefusal::Busy
+        | ReceiveRefusal::InUse(_)
+        | ReceiveRefusal::Modified(_)
+        | ReceiveRefusal::HasPartial(_) => ErrorKind::Busy,
         _ => ErrorKind::Misuse,
     }
 }

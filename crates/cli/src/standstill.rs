@@ -1,4 +1,4 @@
-//! A dataset that is suspended for a rollback: its users in this process wait until it goes on.
+//! A dataset that is suspended for a rollback or the end of a receive: its users in this process wait until it goes on.
 
 use anyhow::Result;
 use cenote_fuse::Still;
@@ -19,17 +19,17 @@ impl Standstill {
         Ok(Self { mounts: of.mounts.stand_still(dataset).await, volume })
     }
 
-    /// Compares the dataset with the snapshot, to find out what the kernel must forget after the rollback.
-    pub(crate) async fn note_changes(&mut self, pool: &Pool, dataset: &str, snapshot: &str) -> Result<()> {
+    /// Compares the dataset with the snapshot or dataset `other`, to find out what the kernel must forget when it becomes the same.
+    pub(crate) async fn note_changes(&mut self, pool: &Pool, dataset: &str, other: &str) -> Result<()> {
         if self.mounts.is_empty() {
             return Ok(());
         }
         // The comparison reads the state on disk. Nobody changes the dataset now, so after a sync that is its current state.
         pool.sync().await?;
         let dsl = pool.dsl()?;
-        let (head, snapshot) = (dsl.dataset(dataset).await?, dsl.dataset(snapshot).await?);
+        let (head, other) = (dsl.dataset(dataset).await?, dsl.dataset(other).await?);
         for mount in &mut self.mounts {
-            mount.note_changes(&head, &snapshot).await?;
+            mount.note_changes(&head, &other).await?;
         }
         Ok(())
     }

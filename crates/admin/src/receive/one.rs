@@ -129,10 +129,10 @@ impl<R: Read> Run<'_, R> {
             snapshot: snapshot.to_owned(),
             origin,
             is_forced: self.request.is_forced,
+            users_wait: self.caller.has_users_wait(),
             is_resumable: self.request.is_resumable,
             note_every: self.request.note_every,
         };
-        self.caller.lets_go(dataset).await;
         let began = self.pool.handle().now();
         let progress = ReceiveProgress::default();
         let properties = self.properties(dataset, types, sent.map(|(sent, _)| sent), wants_new);
@@ -145,7 +145,13 @@ impl<R: Read> Run<'_, R> {
             }
             Ok(())
         };
-        let received = receive_stream(self.pool, &mut self.reader, header, &options, &progress, begun).await;
+        let caller = &mut *self.caller;
+        let ending = async |written: &str| {
+            let stands = caller.stand_still(dataset, written).await;
+            stands.map_err(|why| SpaError::from(ReceiveRefusal::InUse(why)).into())
+        };
+        let received = receive_stream(self.pool, &mut self.reader, header, &options, &progress, begun, ending).await;
+        self.caller.go_on().await;
         let mut refused = warned.into_inner();
         match received {
             Ok(true) => {}

@@ -153,7 +153,7 @@ impl Context {
         }
     }
 
-    /// Suspends a dataset for a rollback, if this process has it mounted or serves it as a volume.
+    /// Suspends a dataset for a rollback or the end of a receive, if this process has it mounted or serves it as a volume.
     pub(crate) async fn stand_still(&self, dataset: &str) -> Result<Standstill> {
         match &self.served {
             Some(served) => Standstill::begin(&served.of, dataset).await,

@@ -1,7 +1,9 @@
-//! Finds what the client must forget when a head is rolled back to a snapshot.
+//! Finds what the client must forget when a head gets another state: that of a snapshot to which it is rolled back, or of a dataset that was
+//! received.
 //!
-//! Only blocks of the meta-dnode that the head has written since the snapshot can hold changed dnodes, so only these are compared. The client
-//! may have stale attributes and data of each object whose dnode differs, and stale names in each such directory.
+//! Both states share what the snapshot has that they come from. Only blocks of the meta-dnode that one of them has written since can hold
+//! dnodes that differ, so only these are compared. The client may have stale attributes and data of each object whose dnode differs, and stale
+//! names in each such directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,23 +20,24 @@ use crate::zfsvfs::OpenError;
 /// Entries of a directory that are read at once.
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// The differences between a head and the snapshot that it is rolled back to.
+/// The differences between a head and the state that it gets.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Objects whose dnodes differ, or that only one of the two has.
     pub(crate) objects: BTreeSet<ObjectId>,
-    /// Of those: object numbers that are not the same file in both. The value is the file in the head before the rollback; `None` if it has none.
+    /// Of those: object numbers that are not the same file in both. The value is the file in the head before; `None` if it has none.
     gone: BTreeMap<ObjectId, Option<(FileKind, u64)>>,
-    /// Directory and name of each entry that leads to another file after the rollback, or that only one of the two has.
+    /// Directory and name of each entry that leads to another file afterwards, or that only one of the two has.
     pub(crate) names: Vec<(ObjectId, Vec<u8>)>,
 }
 
 impl Changes {
-    /// The objects that are not the same files any more. This looks at the head after the rollback, since that may have been refused.
+    /// The objects that are not the same files any more. This looks at the head as it is then, since the change may have been
+    /// refused.
     pub(crate) async fn stale(&self, filesystem: &FileSystem) -> BTreeSet<ObjectId> {
         let mut stale = BTreeSet::new();
         for (object, before) in &self.gone {
-            // An object that only the snapshot has is unknown to the client.
+            // An object that only the other state has is unknown to the client.
             if before.is_some() && what(filesystem, *object).await != *before {
                 stale.insert(*object);
             }
@@ -43,17 +46,16 @@ impl Changes {
     }
 }
 
-/// Compares a head, whose changes are all on disk, with a snapshot of it.
+/// Compares a head, whose changes are all on disk, with a snapshot of it, or with a dataset that began as a clone of one or empty.
 ///
 /// # Errors
 /// One of the two cannot be read.
-pub(crate) async fn back_to(source: &Source, head: &Dataset, snapshot: &Dataset) -> Result<Changes, OpenError> {
-    let (now, then) = (source.filesystem(head).await?, source.filesystem(snapshot).await?);
+pub(crate) async fn between(source: &Source, head: &Dataset, other: &Dataset) -> Result<Changes, OpenError> {
+    let (now, then) = (source.filesystem(head).await?, source.filesystem(other).await?);
     let failed = |error| OpenError::Zpl(head.name(), error);
-    let mut changes = Changes {
-        objects: changed(&now, &then, snapshot.phys.creation_txg).await.map_err(failed)?,
-        ..Changes::default()
-    };
+    // Nothing that is older differs between the two.
+    let since = if other.is_snapshot() { other.phys.creation_txg } else { other.phys.prev_snapshot_txg };
+    let mut changes = Changes { objects: changed(&now, &then, since).await.map_err(failed)?, ..Changes::default() };
     let mut directories = BTreeMap::new();
     for object in &changes.objects {
         let (one, other) = (what(&now, *object).await, what(&then, *object).await);
@@ -67,7 +69,7 @@ pub(crate) async fn back_to(source: &Source, head: &Dataset, snapshot: &Dataset)
         if is_now {
             differing(&now, &then, directory, &changes.gone, &mut changes.names).await.map_err(failed)?;
         }
-        // Names that only the snapshot has: the client may have cached that they are absent.
+        // Names that only the other state has: the client may have cached that they are absent.
         if was_then {
             differing(&then, &now, directory, &changes.gone, &mut changes.names).await.map_err(failed)?;
         }
@@ -103,14 +105,18 @@ async fn differing(
     }
 }
 
-/// Objects whose dnodes differ between `now` and `then`, the earlier state.
+/// Objects whose dnodes differ between two states, which share what is not newer than `since`.
 async fn changed(now: &FileSystem, then: &FileSystem, since: Txg) -> Result<BTreeSet<ObjectId>, ZplError> {
     let objset = now.objset().id();
     let failed = |kind| DmuError { objset, object: ObjectId(0), kind };
     let (now, then) = (now.objset().meta_dnode(), then.objset().meta_dnode());
     let mut objects = BTreeSet::new();
-    for (first, end) in rewritten(&now, &then, since).await.map_err(failed)? {
-        for block in first..end {
+    let mut ranges = rewritten(&now, &then, since).await.map_err(failed)?;
+    ranges.extend(rewritten(&then, &now, since).await.map_err(failed)?);
+    ranges.sort_unstable();
+    let mut done = 0;
+    for (first, end) in ranges {
+        for block in first.max(done)..end {
             let block = BlockId(block);
             let slots = (now.block_bytes() / SLOT_BYTES as u64).max(1);
             let [here, there] = [dnodes(&now, block).await?, dnodes(&then, block).await?];
@@ -119,6 +125,7 @@ async fn changed(now: &FileSystem, then: &FileSystem, since: Txg) -> Result<BTre
             let all = differ.map(|(slot, _)| slot).chain(gone);
             objects.extend(all.map(|slot| ObjectId(block.0.saturating_mul(slots).saturating_add(*slot as u64))));
         }
+        done = done.max(end);
     }
     objects.remove(&ObjectId(0));
     Ok(objects)
@@ -134,22 +141,22 @@ async fn dnodes(meta: &Object, block: BlockId) -> Result<BTreeMap<usize, Vec<u8>
     Ok(dnodes_in_block(&bytes, order).map(dnode).collect())
 }
 
-/// Ranges of meta-dnode blocks that were born after a txg, or that are holes where the earlier state may have blocks.
-async fn rewritten(now: &Object, then: &Object, since: Txg) -> Result<Vec<(u64, u64)>, DmuErrorKind> {
+/// Ranges of meta-dnode blocks of one state that were born after a txg, or that are holes where the other state may have blocks.
+async fn rewritten(now: &Object, other: &Object, since: Txg) -> Result<Vec<(u64, u64)>, DmuErrorKind> {
     let phys = now.phys();
     let (shift, top) = (phys.blkptrs_per_indirect_shift(), phys.levels.saturating_sub(1));
-    let earlier_end = then.phys().max_block_id.saturating_add(1);
+    let other_end = other.phys().max_block_id.saturating_add(1);
     let mut left: Vec<(Blkptr, u8, u64)> =
         phys.blkptrs().iter().enumerate().map(|(index, bp)| (*bp, top, index as u64)).collect();
     let covered = (left.len() as u64).saturating_mul(span(shift, top));
-    // The earlier state may have blocks beyond the end of the current tree.
-    let mut found = vec![(covered, earlier_end)];
+    // The other state may have blocks beyond the end of this tree.
+    let mut found = vec![(covered, other_end)];
     while let Some((bp, level, block)) = left.pop() {
         let span = span(shift, level);
         if bp.is_hole() {
             // A hole may have no birth (without the feature hole_birth), so its age is unknown.
             let first = block.saturating_mul(span);
-            found.push((first, first.saturating_add(span).min(earlier_end)));
+            found.push((first, first.saturating_add(span).min(other_end)));
             continue;
         }
         if bp.birth() <= since {

@@ -1,10 +1,12 @@
-//! Suspends and resumes a file system of a mount while its dataset is rolled back (OpenZFS's `zfs_suspend_fs` and `zfs_resume_fs`).
+//! Suspends and resumes a file system of a mount while its dataset is rolled back, or becomes as it was received (OpenZFS's `zfs_suspend_fs`
+//! and `zfs_resume_fs`).
 //!
 //! # Theory
 //!
 //! **Need.** OpenZFS rolls a mounted file system back: programs that use it wait for a moment and then see the snapshot's state. A rollback
 //! frees blocks that the open head refers to, so the head must not be in use ([`cenote_spa::Pool::is_used`]). So the file system is closed and
-//! opened again. Its users notice a pause, and that files have changed.
+//! opened again. Its users notice a pause, and that files have changed. The end of a receive into a mounted file system does the same: the head
+//! gets the blocks of the dataset that was received beside it.
 //!
 //! **In memory.** Each slot has its file system, or none while it is suspended. A request takes a reference to it when it begins; a request that
 //! finds none waits. [`Still`] keeps what resuming needs: the files that programs have open, and [`Changes`].
@@ -12,8 +14,8 @@
 //! **Life.**
 //! ```text
 //! stand_still   takes the file system out of its slot, waits for the requests that have a reference, and closes it
-//! note_changes  compares the head on disk with the snapshot: what the client has cached and must forget
-//! (the head is rolled back, or the rollback is refused)
+//! note_changes  compares the head on disk with the snapshot, or with what was received: what the client has cached and must forget
+//! (the head is rolled back or gets what was received, or that is refused)
 //! go_on         opens the file system again, with the files that programs have open, before the delete queue is freed; resumes
 //!               requests; tells the client what to forget; then the command ends
 //! ```
@@ -28,8 +30,8 @@
 //! **Invariants.** 1. No request has a reference to a file system that is being closed. 2. Open files that are still the same are open again
 //! before the delete queue is freed. 3. Files that are gone are stale before any request resumes. 4. Dropping a [`Still`] resumes its file system.
 //!
-//! **Power cut.** The rollback is one sync task in one txg. A pool that is opened afterwards has the old head with its intent log, which is
-//! replayed, or the snapshot's state without a log. Closing the file system syncs everything that its log has, and nothing is logged before it
+//! **Power cut.** The rollback, or the end of the receive, is one sync task in one txg. A pool that is opened afterwards has the old head with its
+//! intent log, which is replayed, or the new state without a log. Closing the file system syncs everything that its log has, and nothing is logged before it
 //! resumes. Later writes are in later txgs, or in a log of the head after the rollback.
 //!
 //! **Rejected.** *Having the client forget everything*: FUSE has no message for that, and this crate keeps no list of what the client knows.
@@ -109,13 +111,14 @@ impl Tree {
 }
 
 impl Still {
-    /// Finds out what the client must forget when the head is rolled back to this snapshot. All changes of the head must be on disk.
+    /// Finds out what the client must forget when the head becomes as another dataset is: a snapshot of it, or one that was received. All changes
+    /// of the head must be on disk.
     ///
     /// # Errors
-    /// The head or the snapshot cannot be read.
-    pub async fn note_changes(&mut self, head: &Dataset, snapshot: &Dataset) -> Result<(), OpenError> {
+    /// One of the two cannot be read.
+    pub async fn note_changes(&mut self, head: &Dataset, other: &Dataset) -> Result<(), OpenError> {
         let Some(inner) = &mut self.inner else { return Ok(()) };
-        inner.changes = Some(changes::back_to(&inner.tree.shared.source, head, snapshot).await?);
+        inner.changes = Some(changes::between(&inner.tree.shared.source, head, other).await?);
         Ok(())
     }
 

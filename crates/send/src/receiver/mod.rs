@@ -10,7 +10,7 @@
 //! ```text
 //! bytes ─► StreamReader ─► BEGIN ─► [`Header`] ─► spec ─► Pool::begin_receive ─► Receiving
 //!          (checksums)     records ──────────────────────► Applier ──────────────► objects of its dataset, a transaction each
-//!                          END ──────────────────────────────────────────────────► Receiving::end: the snapshot
+//!                          END ──────────────────────────────────────────────────► Receiving::settle, Received::end: the snapshot
 //! ```
 //! The changes of the pool before the first record and after the last stand with [`Receiving`]. This module makes changes of objects of the
 //! records between: [`apply`].
@@ -105,6 +105,8 @@ pub struct ReceiveOptions {
     pub origin: Option<String>,
     /// Changes and later snapshots in the way are destroyed (`-F`).
     pub is_forced: bool,
+    /// The dataset may be in use until all has come: `ending` has its users wait then.
+    pub users_wait: bool,
     /// It may be resumed (`-s`).
     pub is_resumable: bool,
     /// The time between two notes of the place; five seconds if none is given.
@@ -266,6 +268,7 @@ impl Header {
             creation_time_s: begin.creation_time,
             origin: options.origin.clone(),
             is_forced: options.is_forced,
+            users_wait: options.users_wait,
             needs,
             enabled,
             ignores_case: begin.flags.contains(BeginFlags::CI_DATA),
@@ -283,7 +286,8 @@ impl Header {
 }
 
 /// Receives the records of a stream whose beginning was read, and takes its snapshot. Whether the dataset is new. `begun` is called before
-/// the first record is made, and told the same.
+/// the first record is made, and told the same. `ending` is called before what was received takes the place of a dataset that was there
+/// before, with the full name of the dataset that was written: from then on nobody may have the other one open.
 ///
 /// # Errors
 /// The stream is damaged, ends too soon, or has what cannot be; the pool refuses it, or fails. What was received goes then, unless it may be
@@ -295,6 +299,7 @@ pub async fn receive_stream<R: Read>(
     options: &ReceiveOptions,
     progress: &ReceiveProgress,
     begun: impl AsyncFnOnce(bool) -> Result<(), ReceiverError>,
+    ending: impl AsyncFnOnce(&str) -> Result<(), ReceiverError>,
 ) -> Result<bool, ReceiverError> {
     assert!(header.begin.header == HeaderKind::Substream, "a package is received stream by stream");
     header.check(reader.decoder().endian())?;
@@ -306,7 +311,14 @@ pub async fn receive_stream<R: Read>(
     };
     match received {
         Ok(()) => {
-            receiving.end().await?;
+            let received = receiving.settle().await?;
+            if let Some(written) = received.replacing()
+                && let Err(error) = ending(&written).await
+            {
+                received.give_up().await?;
+                return Err(error);
+            }
+            received.end().await?;
             Ok(is_new)
         }
         Err(error) => {

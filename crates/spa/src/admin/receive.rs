@@ -7,6 +7,7 @@
 //!                    it is there: `%recv` is made below it, a clone of the snapshot that the stream builds on
 //!                    either is marked as inconsistent, so nobody else opens it
 //! records            go into it, in as many txgs as they take; where it may be resumed, each few seconds the place is noted
+//! settle             all of it is on disk; who has the dataset mounted or served closes it, and has its users wait until the end is made
 //! end (one txg)      what the dataset has had since the snapshot goes; both change places; the snapshot is taken, with the guid and
 //!                    the time of the stream; `%recv` is destroyed with what was there before
 //! ```
@@ -15,7 +16,7 @@
 //! 1. Until the end nothing that is seen has changed; the end is one txg.
 //! 2. The place that is noted is not behind any record that is not on disk: it is noted in a txg after those that have the records before
 //!    it. Records after it may be on disk; to receive them once more changes nothing.
-//! 3. When the end is made the dataset is not dirty: its receiver has had everything written, and nobody else has it open.
+//! 3. When the end is made neither dataset is open or dirty: what was received is on disk, and the users of the other wait.
 //!
 //! # Crash
 //!
@@ -82,29 +83,16 @@ impl Receiving {
         self.head.pool().change(move |syncer| Box::pin(async move { syncer.note_received(dataset, point).await })).await
     }
 
-    /// Ends it: the snapshot is there, and the dataset as it was received, and that is on disk. Where that cannot be, what was received goes,
-    /// unless it may be resumed.
+    /// Has all that was received on disk. Nobody has the dataset that was written open afterwards.
     ///
     /// # Errors
-    /// The dataset was changed meanwhile; or as [`Pool::change`].
-    pub async fn end(self) -> Result<(), SpaError> {
+    /// The pool has failed.
+    pub async fn settle(self) -> Result<Received, SpaError> {
         let Self { spec, head, is_beside, .. } = self;
-        let (pool, dataset) = (head.pool().clone(), head.dataset());
+        let (pool, written) = (head.pool().clone(), head.dataset());
         pool.sync().await?;
-        // A dataset that nobody has open can be destroyed.
         drop(head);
-        let (own, asked) = (pool.clone(), spec.clone());
-        let change = pool
-            .change(move |syncer| Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await }));
-        match change.await {
-            Ok(()) => pool.sync().await.map(drop),
-            Err(error) => {
-                if spec.resumable.is_none() {
-                    pool.abort_receive(&spec.dataset).await?;
-                }
-                Err(error)
-            }
-        }
+        Ok(Received { pool, spec, written, is_beside })
     }
 
     /// Gives it up. What was received goes, unless it may be resumed.
@@ -120,6 +108,53 @@ impl Receiving {
             return Ok(());
         }
         pool.abort_receive(&spec.dataset).await
+    }
+}
+
+/// A receive of which all has come. [`Self::end`] makes it visible.
+pub struct Received {
+    pool: Pool,
+    spec: ReceiveSpec,
+    /// The dataset that was written.
+    written: ObjectId,
+    is_beside: bool,
+}
+
+impl Received {
+    /// The full name of the dataset that was written, if it takes the place of another at the end. Nobody may have that one open then.
+    #[must_use]
+    pub fn replacing(&self) -> Option<String> {
+        self.is_beside.then(|| format!("{}/{RECEIVED}", self.spec.dataset))
+    }
+
+    /// Ends it: the snapshot is there, and the dataset as it was received, and that is on disk. Where that cannot be, what was received goes,
+    /// unless it may be resumed.
+    ///
+    /// # Errors
+    /// The dataset was changed meanwhile, or somebody has it open; or as [`Pool::change`].
+    pub async fn end(self) -> Result<(), SpaError> {
+        let Self { pool, spec, written, is_beside } = &self;
+        let (own, asked, dataset, is_beside) = (pool.clone(), spec.clone(), *written, *is_beside);
+        let change = pool
+            .change(move |syncer| Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await }));
+        match change.await {
+            Ok(()) => pool.sync().await.map(drop),
+            Err(error) => {
+                self.give_up().await?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives it up. What was received goes, unless it may be resumed.
+    ///
+    /// # Errors
+    /// As [`Pool::change`].
+    pub async fn give_up(&self) -> Result<(), SpaError> {
+        match &self.spec.resumable {
+            Some(_) => Ok(()),
+            None => self.pool.abort_receive(&self.spec.dataset).await,
+        }
     }
 }
 
@@ -256,7 +291,7 @@ impl Syncer {
             }
             return Ok(Place::New);
         };
-        if pool.is_used(head.object) || self.has_log_in_use(head.object) {
+        if !spec.users_wait && (pool.is_used(head.object) || self.has_log_in_use(head.object)) {
             return refuse(ReceiveRefusal::Busy);
         }
         if partial.is_some() || self.resume_field(&head, field::RESUME_TO_GUID).await?.is_some() {
@@ -527,6 +562,11 @@ impl Syncer {
             return Err(ReceiveRefusal::Exists(format!("{name}@{}", spec.snapshot)).into());
         }
         if is_beside {
+            let open = self.dsl.open_head(head.object);
+            assert!(
+                pool.is_used(head.object) || open.is_none_or(|head| !head.objset.is_dirty(txg)),
+                "all that users have changed is on disk before it is compared with the snapshot"
+            );
             self.check_swap(pool, spec, &head, written).await?;
             self.swap_received(&head, written).await?;
         }

@@ -46,6 +46,9 @@ pub enum ReceiveRefusal {
     /// Somebody has the dataset open.
     #[error("dataset is busy")]
     Busy,
+    /// Its users could not be made to wait.
+    #[error("dataset is busy: {0}")]
+    InUse(String),
     /// The snapshot that it is to be a clone of is not there.
     #[error("local origin for clone {0} does not exist")]
     NoOrigin(String),
@@ -115,6 +118,8 @@ pub struct ReceiveSpec {
     pub origin: Option<String>,
     /// Changes and later snapshots in the way are destroyed (`-F`).
     pub is_forced: bool,
+    /// The dataset may be in use until all has come: the caller has its users wait for the end ([`Received`](super::receive::Received)).
+    pub users_wait: bool,
     /// Features that the stream says its dataset uses.
     pub needs: Needs,
     /// Features that the stream needs the pool to have enabled.

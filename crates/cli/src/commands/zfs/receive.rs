@@ -8,13 +8,14 @@ use cenote_admin::receive::{
 };
 use cenote_dsl::name::is_at_or_below;
 use cenote_props::{Types, is_user_property};
-use cenote_spa::PropertyValue;
+use cenote_spa::{Pool, PropertyValue};
 use cenote_taskq::BoxFuture;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
+use crate::standstill::Standstill;
 use crate::values::dataset_setting;
 use crate::writing::{Writing, line};
 use cenote_admin::values::{When, check_once};
@@ -25,7 +26,7 @@ const READ_BYTES: usize = 1 << 20;
 /// Receive a stream of `zfs send` from standard input.
 ///
 /// A stream of a whole file system makes a new one; an incremental one goes on top of the snapshot that it builds on. Nothing is seen of it
-/// until all has come.
+/// until all has come. If Cenote has the dataset mounted or serves it, its users wait for a moment then, and see the new state.
 #[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
 #[command(disable_help_flag = true)]
 #[allow(clippy::struct_excessive_bools)]
@@ -154,7 +155,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if input.is_terminal() {
         bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
     }
-    let mut listener = Listener { context, said: Ok(()), released: Vec::new() };
+    let mut listener = Listener { context, pool: pool.pool(), said: Ok(()), released: Vec::new(), still: None };
     let input = BufReader::with_capacity(READ_BYTES, input);
     let received = receive(pool.pool(), input, &request, &mut listener).await;
     let Listener { said, mut released, .. } = listener;
@@ -178,12 +179,28 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::unless(outcome.is_incomplete))
 }
 
-/// Says what a receive tells, and has mounts of this process let go of datasets that are about to be changed.
+/// Says what a receive tells, has users of this process's datasets wait while these change, and mounts let go of those that go.
 struct Listener<'a> {
     context: &'a Context,
+    pool: &'a Pool,
     said: Result<()>,
     /// Datasets that mounts were asked to let go of.
     released: Vec<String>,
+    still: Option<Standstill>,
+}
+
+impl Listener<'_> {
+    async fn suspend(&mut self, dataset: &str, written: &str) -> Result<()> {
+        // Snapshots that are newer than the source go.
+        self.context.let_go(|held| held.dir.name == dataset).await?;
+        let mut still = self.context.stand_still(dataset).await?;
+        self.pool.settle_logs().await?;
+        // What the users have changed is compared with the snapshot on disk.
+        self.pool.sync().await?;
+        still.note_changes(self.pool, dataset, written).await?;
+        self.still = Some(still);
+        Ok(())
+    }
 }
 
 impl Caller for Listener<'_> {
@@ -195,10 +212,28 @@ impl Caller for Listener<'_> {
         }
     }
 
+    fn has_users_wait(&self) -> bool {
+        self.context.served().is_some()
+    }
+
+    fn stand_still<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move { self.suspend(dataset, written).await.map_err(|error| format!("{error:#}")) })
+    }
+
+    fn go_on(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(still) = self.still.take()
+                && let Err(error) = still.go_on().await
+            {
+                self.context.err(format!("{error:#}"));
+            }
+        })
+    }
+
     fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.released.push(dataset.to_owned());
-            // One that somebody uses is refused by the receive itself, in OpenZFS's words.
+            // A dataset in use is refused afterwards, in OpenZFS's words.
             let _ = self.context.release(&self.released[self.released.len() - 1..], "receive").await;
             let _ = self.context.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
         })
