@@ -71,7 +71,7 @@ impl Index {
             gap = (gap + 1) & mask;
         }
         self.len -= 1;
-        // Whoever stands further than the gap from its home moves into it, until a free slot ends the run.
+        // An entry further than the gap from its home slot moves into the gap, until a free slot ends the run.
         let mut at = gap;
         loop {
             at = (at + 1) & mask;

@@ -16,17 +16,17 @@
 //!
 //! **What counts.** The limit is on memory, not on content: a block counts with all of its buffer; a load in flight counts
 //! from before it allocates, with what it will need; the cache's own tables count. What buffers' pool keeps between two
-//! uses is left out of it ([`pool_bytes`]), for whoever opens the cache to bound it by. A block that a client
+//! uses is left out of it ([`pool_bytes`]), so that the opener of the cache can bound it. A block that a client
 //! still holds is evicted only when little else is left, since dropping it would free nothing.
 //!
 //! **Identity.** A block on disk never changes while it is referenced, and its place is reused only with a later birth
 //! txg, so (vdev, offset, birth txg) names its content for ever. Nothing needs to be invalidated in a pool that is only
-//! read. A writer may put a block here that it writes, which whoever asks next need not load; until its txg is on disk that
+//! read. A writer may put a block here that it writes, so that the next reader need not load it; until its txg is on disk that
 //! writer alone changes it, and puts or removes it again each time. What it replaces it may remove, for room.
 //!
 //! **Life of a block.** [`Cache::get_or_load`] looks in the table. Present: the entry is marked and a
 //! counted reference is returned. Absent: the caller becomes the *loader*: a `Loading` entry is left in the table, the
-//! lock is released, the read runs. Who comes meanwhile finds the loading entry and waits on it. The loader's result goes
+//! lock is released, the read runs. Readers that come meanwhile find the loading entry and wait on it. The loader's result goes
 //! to all waiters, and on success into `T1` (or `T2` if a ghost was hit). A loader that is dropped half-way (a cancelled
 //! request) withdraws its entry, and one of the waiters becomes the loader.
 //!
@@ -240,7 +240,7 @@ impl<E: Clone> Cache<E> {
         let hash = key.hash();
         let mut evicted = Evicted::default();
         let waiters = self.shard(hash).lock().put(key, hash, block, &mut evicted);
-        // Whoever waits looks again, and finds it.
+        // The waiters look the block up again, and find it.
         if let Some(waiters) = waiters {
             waiters.complete(None);
         }

@@ -70,7 +70,7 @@ impl Stats {
     }
 }
 
-/// Those who wait for a load in flight. Made by the first of them: most loads have none.
+/// The waiters for a load in flight. The first of them makes it: most loads have none.
 pub(crate) struct Load<E> {
     state: Mutex<LoadState<E>>,
 }
@@ -339,7 +339,7 @@ impl<E: Clone> Shard<E> {
         }
     }
 
-    /// Ends the load: keeps the block, or removes the entry when there is none. Who waits is to be told by the caller.
+    /// Ends the load: keeps the block, or removes the entry when there is none. The caller wakes the waiters.
     pub(crate) fn finish(
         &mut self,
         key: BlockKey,
@@ -396,7 +396,7 @@ impl<E: Clone> Shard<E> {
         waiters
     }
 
-    /// Keeps a block under a key whatever there is. Who waits for a load of it is to be told by the caller.
+    /// Keeps a block under a key whatever there is. The caller wakes the waiters of a load of it.
     pub(crate) fn put(
         &mut self,
         key: BlockKey,

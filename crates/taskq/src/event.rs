@@ -23,7 +23,7 @@ impl Waiters {
     }
 }
 
-/// Something that happens at most once. Whoever waits, before or after, goes on once it has.
+/// An event that happens at most once. All waiters, before and after, go on once it has.
 #[derive(Default, Debug)]
 pub struct Event {
     state: Mutex<EventState>,
@@ -41,7 +41,7 @@ impl Event {
         Event::default()
     }
 
-    /// Makes it have happened, and wakes all who wait. Setting again does nothing.
+    /// Sets the event, and wakes all waiters. Setting it again does nothing.
     pub fn set(&self) {
         let wakers = {
             let mut state = self.state.lock();
@@ -111,7 +111,7 @@ pub struct Notify {
 struct NotifyState {
     permit: bool,
     waiters: Waiters,
-    /// Those who were notified and have not been polled since.
+    /// Waiters that were notified and have not been polled since.
     notified: std::collections::BTreeSet<u64>,
 }
 
@@ -121,7 +121,7 @@ impl Notify {
         Notify::default()
     }
 
-    /// Lets the one who has waited longest go on, or the next to come.
+    /// Wakes the waiter that has waited longest, or the next one to come.
     pub fn one(&self) {
         let waker = {
             let mut state = self.state.lock();
@@ -141,7 +141,7 @@ impl Notify {
         }
     }
 
-    /// Lets all who wait now go on.
+    /// Wakes all present waiters.
     pub fn all(&self) {
         let wakers = {
             let mut state = self.state.lock();

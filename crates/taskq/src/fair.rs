@@ -1,10 +1,10 @@
 //! Tasks that go on for long without waiting let others run.
 //!
-//! **The need.** An await of something that is there already does not end a poll. A change of a thousand snapshots, all of whose blocks are
-//! in the cache, is so one poll of seconds, and all that time its worker reaps no completion, fires no timer and runs none of the
+//! **The need.** An await that is ready at once does not end a poll. So a change of a thousand snapshots whose blocks are all in the cache
+//! is one poll of several seconds. All that time its worker reaps no completion, fires no timer and runs none of the
 //! tasks that only it can reach: multihost writes stop, and with them the pool.
 //!
-//! **In memory.** Each thread counts the calls of [`give_way`] in the poll that it is at. Each [`CALLS`]th call looks at the clock, so the
+//! **In memory.** Each thread counts the calls of [`give_way`] in its current poll. Each [`CALLS`]th call looks at the clock, so the
 //! others cost next to nothing; the first such look begins the count of time, so a poll with few calls never looks. After [`POLL_MAX`]
 //! a call ends the poll: the task goes round again, behind others of its class, and the worker looks at its ring and its timers.
 //!
@@ -78,8 +78,8 @@ fn is_due() -> bool {
     is_due
 }
 
-/// Lets other tasks run, completions come in and timers fire, if the task has gone on for a millisecond without waiting; else it costs
-/// nothing to speak of. For what may be called very many times by one task that finds all that it needs in memory.
+/// Lets other tasks run, completions come in and timers fire, if the task has gone on for a millisecond without waiting; else it costs next
+/// to nothing. For functions that one task may call very many times with all data in memory.
 #[inline]
 pub async fn give_way() {
     let mut is_first = true;

@@ -20,8 +20,8 @@
 //! which needs a living member; 2. `close` sets the bit on every count before it looks at any; hence 3. when `close` has
 //! seen a count at "closed, zero", it is zero for ever, and the order in which counts are looked at does not matter —
 //! unless a fork could enter where zero was seen already, so a fork stays with its parent. 4. A `wait` gives newcomers the
-//! other turn and waits for the old one, and before that for those who had taken note of a turn long ago and entered late;
-//! so newcomers do not hold it up, and nobody who was in before is missed.
+//! other turn and waits for the old one, and before that for members that read the turn long ago and entered late. So newcomers do not
+//! delay it, and no member that was in before is missed.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -84,7 +84,7 @@ pub(crate) struct Place(u32);
 pub(crate) struct Shards {
     shards: Box<[Shard]>,
     turn: CachePadded<AtomicUsize>,
-    /// What is touched only at the end of things.
+    /// The next fields are touched only when a count becomes zero.
     emptied: Notify,
     cancelled: AtomicBool,
     /// Counts that may still have members, once nobody holds the group.
@@ -119,8 +119,8 @@ impl Shards {
         self.count(place).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Leaves. Whether this was the last of a count that somebody waits for, who should look again; and whether it was the
-    /// last that held the counters.
+    /// Leaves. The result says whether this was the last member of a count with a waiter, which is to be woken, and whether it was the last
+    /// that held the counters.
     pub(crate) fn leave(&self, place: Place) -> Left {
         let before = self.count(place).fetch_sub(1, Ordering::AcqRel);
         let last = before & COUNT == 1;
@@ -138,7 +138,7 @@ impl Shards {
         }
     }
 
-    /// Nobody holds the group any more. Whether no member does either.
+    /// The last handle of the group was dropped. Returns whether no member is left either.
     pub(crate) fn orphan(&self) -> bool {
         let mut unheld = false;
         for count in self.each(0).chain(self.each(1)) {
@@ -185,7 +185,7 @@ impl Shards {
         self.turn.fetch_xor(1, Ordering::AcqRel);
     }
 
-    /// Asks whoever is the last of a turn to tell, or no longer.
+    /// Sets whether the last member of a turn has to wake a waiter.
     pub(crate) fn set_waited(&self, turn: usize, waited: bool) {
         for count in self.each(turn) {
             match waited {
@@ -196,10 +196,10 @@ impl Shards {
     }
 }
 
-/// What a member's leaving has brought about.
+/// The consequences of a member's leaving.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
-    /// Whoever waits should look again.
+    /// Waiters are to be woken.
     pub(crate) tell: bool,
     /// Nobody holds the counters.
     pub(crate) unheld: bool,
@@ -293,7 +293,7 @@ impl Group {
         Ok(self.0.handle.spawn_member(class, self.enter()?, future))
     }
 
-    /// As [`Group::spawn`] for a task that nobody will join.
+    /// As [`Group::spawn`] for a task that will not be joined.
     pub fn detach<F>(&self, class: Class, future: F) -> Result<(), GroupClosed>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -309,10 +309,10 @@ impl Group {
         Ok(())
     }
 
-    /// Polls `future` once on the calling thread, as a member. If it waits for something then, the rest of it is a task: for a front
-    /// end's threads, since work that waits for nothing is done sooner here than a worker would be awake.
+    /// Polls `future` once on the calling thread, as a member. If it is not ready then, the rest of it becomes a task. This is for a front
+    /// end's threads: short work is done here sooner than a worker would wake up.
     ///
-    /// A panic of that poll ends the work as it ends a task: nobody is told but by what the future drops.
+    /// A panic of that poll ends the work as it ends a task: only the drop of the future shows it.
     pub fn begin<F>(&self, class: Class, future: F) -> Result<(), GroupClosed>
     where
         F: Future<Output = ()> + Send + 'static,
@@ -352,7 +352,7 @@ impl Group {
         dispatched.map_err(|_| GroupClosed)
     }
 
-    /// Resolves when everyone has left who is in the group at the call. Others may come meanwhile and are not waited for.
+    /// Resolves when all members that are in the group at the call have left. It does not wait for later members.
     ///
     /// A member must not await this: it would wait for itself.
     pub async fn wait(&self) {

@@ -564,7 +564,7 @@ impl<T> Future for Join<T> {
 pub struct Stopped;
 
 /// Runs `future`; the text of its panic if it has one. The panic is caught inside the task, before anything of the
-/// task's is dropped, so that whoever joins it learns of the panic and not of its consequences.
+/// task's is dropped, so that the joining task sees the panic and not its consequences.
 async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {

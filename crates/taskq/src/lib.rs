@@ -33,8 +33,8 @@
 //! interrupt queue, since work in progress should end before new work begins. When it is done its output goes to the
 //! [`Join`], if anyone kept it. See `task` for the states.
 //!
-//! What needs no future is cheaper: [`Handle::dispatch`] queues a closure, and an [`Entry`], made beforehand, is queued
-//! again and again without taking memory. Whether all of some work is done is a [`Group`]'s to say.
+//! Work that needs no future is cheaper: [`Handle::dispatch`] queues a closure, and an [`Entry`], made beforehand, is queued again and
+//! again without an allocation. A [`Group`] tells when a set of such work is done.
 //!
 //! # The life of a device request
 //!
@@ -51,12 +51,12 @@
 //! 2. A wake is never lost: after it, the task is polled, and that poll sees what was written before the wake.
 //! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`), or the work
 //!    stands with a worker that is about to do it, and is less than waking another would cost, by its latest tasks.
-//! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching. Where none sleeps it starts
-//!    one that has no thread; a thread that ends for want of work has seen all work that was there before others could see
-//!    that it goes.
-//! 5. After [`Group::close`] has returned the group has no member and admits none. [`Group::wait`] misses nobody who was in.
+//! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching. If no worker sleeps, it starts one that
+//!    has no thread. A thread that ends for lack of work first announces that, and then looks for work once more.
+//! 5. After [`Group::close`] has returned the group has no member and admits none. [`Group::wait`] waits for every member that was in the
+//!    group at the call.
 //! 6. Memory that the kernel may write is owned by the ring until the kernel is done with it (`real/ring`).
-//! 7. A panic ends its task and nothing else, and whoever joins the task is told.
+//! 7. A panic ends its task and nothing else; joining the task reports it.
 //! 8. Two simulated runs of one seed take the same steps at the same times.
 //!
 //! 2 to 5 are checked over all interleavings (`models`, with `--cfg loom`), the primitives over many random ones

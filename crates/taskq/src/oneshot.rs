@@ -1,4 +1,4 @@
-//! One value from one place to one other.
+//! A channel for one value with one sender and one receiver.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -52,7 +52,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Whether the receiver is gone, so that nobody wants the value.
+    /// Whether the receiver was dropped, so that the value is of no use.
     pub fn is_abandoned(&self) -> bool {
         self.0.as_ref().is_none_or(|shared| matches!(*shared.0.lock(), State::Closed))
     }

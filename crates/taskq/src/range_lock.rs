@@ -4,8 +4,8 @@
 //!   held      0──3      7──9                two writers under way
 //!   waiting       2────────8   8─9          in order of arrival: the second overlaps the first, so it waits behind it
 //! ```
-//! A range is given to whoever conflicts neither with what is held nor with who waits longer, so nobody starves. Two conflict
-//! where they overlap, unless both read.
+//! A request gets its range when it conflicts neither with a held range nor with an earlier request, so none starves. Two requests conflict
+//! where they overlap, unless both are for reading.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub struct RangeLock {
 
 #[derive(Default)]
 struct State {
-    /// The number of the next who asks.
+    /// The number of the next request.
     next: u64,
     /// By the order of asking.
     held: BTreeMap<u64, Wish>,
@@ -41,13 +41,13 @@ impl Wish {
 }
 
 impl State {
-    /// Whether nobody who asked before `number` is in the way of a wish.
+    /// Whether a request conflicts with no request before `number`.
     fn is_free(&self, number: u64, wish: &Wish) -> bool {
         !self.held.values().any(|held| held.conflicts(wish))
             && !self.waiting.range(..number).any(|(_, (before, _))| before.conflicts(wish))
     }
 
-    /// Gives ranges to those who may have them, now that `left` is out of the way.
+    /// Grants the requests that only `left` was in the way of.
     fn grant(&mut self, left: &Wish) -> Vec<Sender<()>> {
         let stuck = self.waiting.iter().filter(|(_, (wish, _))| wish.conflicts(left)).map(|(number, _)| *number);
         let mut granted = Vec::new();
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-/// A place in a [`RangeLock`], without a reference to it: for those who hold what the lock is of.
+/// A place in a [`RangeLock`] without a reference to it, for owners of the locked object.
 #[derive(Debug)]
 #[must_use = "what is locked is to be released"]
 pub struct RangeTicket(u64);
@@ -100,7 +100,7 @@ impl RangeLock {
         self.lock(Wish { range, is_shared: false }).await
     }
 
-    /// Gives back what [`RangeGuard::into_ticket`] has kept.
+    /// Releases a range that [`RangeGuard::into_ticket`] has kept locked.
     pub fn release(&self, ticket: RangeTicket) {
         self.leave(ticket.0);
     }
@@ -119,7 +119,7 @@ impl RangeLock {
                 (number, Some(granted))
             }
         };
-        // Dropped while it waits, it takes the wish back, or the range where that was given meanwhile.
+        // If this is dropped while it waits, the guard withdraws the request, or releases the range if it was granted meanwhile.
         let guard = RangeGuard { lock: self, number };
         if let Some(granted) = granted {
             // It is sent, since only the guard takes it out of the queue.
@@ -134,7 +134,7 @@ impl RangeLock {
             let left = state.held.remove(&number).or_else(|| state.waiting.remove(&number).map(|(wish, _)| wish));
             left.map(|left| state.grant(&left)).unwrap_or_default()
         };
-        // Who has gone meanwhile gives it back itself.
+        // A waiter that was dropped meanwhile releases the range itself.
         granted.into_iter().for_each(|grant| _ = grant.send(()));
     }
 }

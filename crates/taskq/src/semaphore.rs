@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::sync::Mutex;
 
-/// A number of permits that tasks take, hold and give back. Fair: permits go to whoever has waited longest, and a large
+/// A number of permits that tasks take, hold and give back. Fair: permits go to the task that has waited longest, and a large
 /// request is not overtaken by small ones behind it.
 #[derive(Debug)]
 pub struct Semaphore {

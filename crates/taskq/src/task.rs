@@ -1,4 +1,4 @@
-//! One task: a future, its place in the schedule, and how its end reaches whoever joins it.
+//! One task: a future, its place in the schedule, and how its end reaches the task that joins it.
 //!
 //! ```text
 //!            wake                 taken from a queue
@@ -8,7 +8,7 @@
 //!    +---- poll was pending -------------------------+
 //! ```
 //!
-//! The state alone decides who may touch the future: only whoever moved it from Queued to Running. A task is in at most
+//! The state alone decides which thread may touch the future: only the one that moved it from Queued to Running. A task is in at most
 //! one queue, once. The mutex around the future is therefore never contended; it is there because it is safe Rust's way
 //! to say so.
 
@@ -136,7 +136,7 @@ impl Task {
         Arc::new(Task { id, class, state: AtomicU8::new(state), stage, scheduler })
     }
 
-    /// Polls the future once. Called by whoever took the task from a queue.
+    /// Polls the future once. Called by the thread that took the task from a queue.
     pub(crate) fn run(self: Arc<Task>) {
         // Acquire: what the waker wrote before it woke us is visible to the poll.
         self.state.swap(RUNNING, Ordering::AcqRel);
@@ -148,7 +148,7 @@ impl Task {
                 return;
             };
             let mut context = Context::from_waker(&waker);
-            // The future catches its own panics, for whoever joins it; this is for what is left of it.
+            // The future catches its own panics, for the joining task; this catches any other.
             match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context))) {
                 Ok(Poll::Pending) => {
                     if stage.place.is_none() {
@@ -174,7 +174,7 @@ impl Task {
         }
     }
 
-    /// Drops the future unrun: the runtime is going away. What [`Schedule::waits`] gave, for whoever keeps account.
+    /// Drops the future unrun: the runtime is going away. Returns the value of [`Schedule::waits`].
     pub(crate) fn cancel(&self) -> Option<u64> {
         let (future, place) = {
             let mut stage = self.stage.lock();

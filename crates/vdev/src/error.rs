@@ -70,7 +70,7 @@ pub enum VdevError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The pool is suspended, and nobody will resume it any more; or it could not be resumed.
+    /// The pool is suspended and was given up, or could not be resumed.
     #[error("the pool is suspended: {0}")]
     Suspended(String),
     /// Something that this version cannot do.

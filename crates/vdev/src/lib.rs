@@ -1,11 +1,11 @@
-//! Devices: leaves, mirror, raidz, draid, indirect; reads that end in a verified block, writes that every child gets.
+//! Devices: leaves, mirrors, raidz, draid, indirect vdevs; verified reads, and writes that go to every child.
 //!
 //! # Theory
 //!
-//! **Need.** A block pointer names a place as (top-level vdev, offset). What lies behind is one disk, several copies, a
-//! parity stripe over many disks of changing number, or the memory of a device that was taken out years ago. Disks fail,
-//! are away for a while and come back stale, and lie. The layers above want one thing: the bytes that pass
-//! verification, if any combination of what the devices answer yields them; and a record of who was wrong.
+//! **Need.** A block pointer names a place as (top-level vdev, offset). The place may be on one disk, on several copies, on a parity stripe
+//! over a changing number of disks, or on a vdev that was removed years ago. Disks fail, disappear for a while and come back stale, and
+//! return wrong data. The layers above want the bytes that pass verification, if any combination of the devices' answers yields them, and a
+//! record of the devices that were wrong.
 //!
 //! **On disk.** Each leaf has four labels ([`cenote_format::label`]) with the configuration of its top-level vdev and a
 //! ring of uberblocks; between the labels lies the data area, which DVA offsets count from. The MOS holds the whole
@@ -27,8 +27,9 @@
 //! device's part in it was.
 //!
 //! **The life of a write.** `VdevTree::write` goes the same ways with a block that is as long as it will be on disk. A mirror
-//! gives it to every child, a stripe computes parity and gives each child its column, all at once. Who cannot take it has
-//! missed the txg, and readers ask it last; the caller is told. The write is good while the block could be read back.
+//! gives it to every child, a stripe computes parity and gives each child its column, all at once. A leaf that cannot take its part has
+//! missed the txg: its dirty time log (DTL) gets the txg, and readers ask that leaf last. The result names such leaves. The write is good
+//! while the block could be read back.
 //!
 //! **Invariants.**
 //! 1. Nothing is returned that the caller's `verify` did not accept.
@@ -36,22 +37,23 @@
 //! 3. Every loop that a configuration or mapping can drive is bounded: nesting, spares that stand for each other, chained
 //!    mappings, sets of suspects, combinations of copies, faults kept.
 //! 4. A device is blamed for wrong bytes only after the right ones are known, or when it alone was asked for all of them.
-//! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing, unless the pool is in use: then it is watched.
+//! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing, unless the pool is in use: then a [watch](watch) follows
+//!    the read.
 //! 6. A device that hangs holds up a pool in use only where the pool cannot do without it ([`tree`]).
 //!
 //! 7. An I/O uses the topology that was current when it began, until it ends.
 //!
 //! **Locking.** A topology is immutable and counted; taking the current one is a shared lock of its top-level vdev's own. What changes
 //! (leaf states, counts) is atomic; missed txgs and the reflow offset are behind read-write locks that are never held across an
-//! await, the former only looked at when a flag says that there are any.
+//! await, and the txgs are looked at only when a flag says that there are any.
 //!
-//! **Crash.** Reading leaves nothing behind. A write that a crash cuts short is part of a txg that never was: nothing
-//! points to it yet. What was flushed is stable. [`commit`] makes a txg the pool's newest, in an order that leaves the old
+//! **Crash.** Reads change nothing on disk. A write that a crash cuts short belongs to a txg that was never committed: nothing points to
+//! it. What was flushed is stable. [`commit`] makes a txg the pool's newest, in an order that leaves the old
 //! pool or the new one on the disks whenever the power goes.
 //!
 //! **Rejected.** A trait object for each kind of vdev, as OpenZFS has: reads differ in shape, not only in detail, and one
-//! `match` keeps the leaf's path free of boxes. Rebuilding parity columns in place of reading on: every stage keeps what
-//! was read, so that the audit can compare it with the truth.
+//! `match` keeps the leaf's path free of boxes. Rebuilding parity columns instead of reading the other columns: every stage keeps the
+//! columns that it read, so that they can be compared with the correct data at the end.
 
 pub mod commit;
 pub mod config;

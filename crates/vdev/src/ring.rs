@@ -12,7 +12,7 @@
 //! following txg's by the same rule: OpenZFS, which may write that txg, would overwrite the newest uberblock there.
 //!
 //! A multihost write is the newest uberblock with a later time or sequence. It goes to one label of one device and to no
-//! slot that a txg uses, so a torn one costs nothing; it is not flushed, since those who are to see it share the device.
+//! slot that a txg uses, so a torn one costs nothing; it is not flushed, since the hosts that are to see it share the device.
 
 use std::collections::BTreeSet;
 use std::io;

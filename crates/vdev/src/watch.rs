@@ -1,17 +1,17 @@
-//! A device of a pool in use, watched: what it was asked and has not answered, and since when.
+//! Watches a device of a pool in use: its unanswered requests, and the time since which each is out.
 //!
 //! # Theory
 //!
-//! **Need.** A device that refuses says so. One that hangs says nothing, and whoever waits for it waits without end. Worse, what
-//! it was asked may still be done, any time later: a write that is taken for lost could then land on what was put there since.
+//! **Need.** A device that refuses says so. One that hangs reports nothing, and its I/O never completes. Worse, a request may still be
+//! carried out any time later: a write that was taken for lost could then overwrite newer data.
 //!
-//! **Life of a request.** It is noted with the time, and owns what it needs, its buffer too. Answered, it is struck off. Whoever
-//! asked may leave before: the request becomes a task of its own, which ends with the answer. Once a request has been out for
+//! **Life of a request.** It is noted with the time, and owns what it needs, its buffer too. The answer removes it. If the caller goes away
+//! before, the request becomes a task of its own, which ends with the answer. Once a request has been out for
 //! `zfs_deadman_ziotime_ms`, and still is a second later, the device *hangs*, and the pool is told ([`Said`]); the pool may give the device up
-//! ([`Watch::give_up`]): then whoever waits for it has an error, and nothing is sent to it any more.
+//! ([`Watch::give_up`]): then its pending requests fail, and nothing is sent to it any more.
 //!
 //! **Invariants.**
-//! 1. What was asked and not answered is noted, whoever has left.
+//! 1. Every unanswered request is noted, even if its caller has gone.
 //! 2. A device that was given up is asked nothing, also when all late answers have come: it stays so until the pool is opened anew.
 //! 3. One timer task at most is out for a device, and none when there is nothing to wait for. It wakes once in `after`, however
 //!    many requests there are.
@@ -67,7 +67,7 @@ struct State {
     /// What was asked and not answered, in the order of asking.
     pending: BTreeMap<u64, (Instant, Kind)>,
     pending_changes: usize,
-    /// What it is late with, as far as that was told.
+    /// The kind of request that it is late with, as far as that was reported.
     late: Option<Kind>,
     is_timed: bool,
     is_given_up: bool,
@@ -216,7 +216,7 @@ impl Watch {
         }
     }
 
-    /// Nothing is sent to it any more, and whoever waits for an answer has an error.
+    /// Sends nothing to the device any more; its pending requests fail.
     pub(crate) fn give_up(&self) {
         self.state.lock().is_given_up = true;
         self.given_up.set();
@@ -233,7 +233,7 @@ impl Watch {
         state.late == Some(Kind::Change) && !state.is_given_up
     }
 
-    /// Whether it has answered every change, or nobody waits for that.
+    /// Whether it has answered every write and flush, or was given up.
     pub(crate) fn is_quiet(&self) -> bool {
         let state = self.state.lock();
         state.pending_changes == 0 || state.is_given_up

@@ -18,11 +18,11 @@
 //! physical bytes, verified ─► MAC / decrypt ─► decompress ─► logical bytes
 //! ```
 //! The checksum is checked *inside* the vdev layer, by a function handed down, since only the vdev knows which other
-//! children or parity reconstructions remain to be tried. What was wrong on the way is reported to the tree's fault
-//! log with its place, even if the read succeeds in the end.
+//! children or parity reconstructions remain to be tried. Every fault on the way goes to the tree's fault log with its place, even if the
+//! read succeeds in the end.
 //!
-//! **Life of a write.** [`Zio::write`] goes the other way: zeros become a hole, what compresses well enough is compressed,
-//! what is tiny goes into the pointer; the rest is checksummed, gets places from the layer above through [`Allocator`], and
+//! **Life of a write.** [`Zio::write`] goes the other way: a block of zeros becomes a hole, a block that compresses well enough is
+//! compressed, a tiny one is embedded in the pointer; the rest is checksummed, gets places from the layer above through [`Allocator`], and
 //! is written to all of them at once. Where no place is large enough it is written in pieces, as a gang.
 //!
 //! **Invariants.**
@@ -32,9 +32,8 @@
 //!    pool's feature allows it): physical, logical, and at most one decrypted copy.
 //! 3. A gang tree is at most [`gang::DEPTH_MAX`] headers deep and its pieces never exceed the pointer's physical size (asserted in
 //!    `gang`, where it is read, and in `write`, where it is made; a pool that breaks it gives an error).
-//! 4. A write that fails has given back all that it allocated: all that is allocated is written to, and given back with it
-//!    (asserted in [`Zio::place`]). Of blocks that are placed together none has fewer places than copies, and no place is left over
-//!    (asserted in `batch`).
+//! 4. A write that fails frees all that it allocated: every allocated place is either written or freed (asserted in [`Zio::place`]). Of
+//!    blocks that are placed together each has as many places as copies, and no place is left over (asserted in `batch`).
 //!
 //! **Crash.** Reads leave nothing. Writes go to space that is free in the txg on disk, so a crash leaves bytes that nothing
 //! points to; what points to them is written later, by the same means, up to the uberblock.
@@ -123,7 +122,7 @@ pub struct ReadContext<'a> {
 }
 
 impl<'a> ReadContext<'a> {
-    /// For someone who waits for the block.
+    /// For a reader that waits for the block.
     #[must_use]
     pub const fn new(bookmark: Bookmark, key: Option<&'a DatasetKey>) -> Self {
         Self { bookmark, key, class: QueueClass::SyncRead }

@@ -13,7 +13,7 @@ use crate::gang;
 use crate::transform;
 use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
 
-/// What reading every copy of a block brought.
+/// The result of reading every copy of a block.
 #[derive(Debug)]
 pub struct Copies {
     /// The physical bytes, verified; always there in a result.
@@ -82,7 +82,7 @@ impl Zio {
         Ok(handed_out(bp, context.bookmark, logical))
     }
 
-    /// Says that someone has come to wait for a block that is being read ahead.
+    /// Raises the priority of a prefetch read, since a reader now waits for the block.
     pub fn hurry(&self, bp: &Blkptr) {
         if bp.is_embedded() || bp.is_hole() || bp.is_redacted() {
             return;
@@ -102,7 +102,7 @@ impl Zio {
         bp.verify().map_err(ZioErrorKind::Format)
     }
 
-    /// The copies, the one first that may be expected soonest; plainly in their order where there is one, or a gang.
+    /// The copies, the one with the shortest expected read time first. A single copy, or those of a gang, are in the pointer's order.
     fn copies_in_order(&self, bp: &Blkptr) -> ([Option<Dva>; DVAS_PER_BLKPTR], usize) {
         let mut order = [None; DVAS_PER_BLKPTR];
         let mut places = [(VdevId(0), 0); DVAS_PER_BLKPTR];
@@ -121,8 +121,8 @@ impl Zio {
         (order, count)
     }
 
-    /// As [`Zio::read_verified`]. Where a pool that is written waits for devices that fail, so do its reads, those of the pool's own
-    /// objects always: its sync has no way back. What a device failed once is asked again once.
+    /// As [`Zio::read_verified`]. If writes of the pool wait for failed devices, so do its reads. Reads of the MOS always wait, since a
+    /// sync cannot be undone. A read that a device failed once is repeated once.
     fn read_patiently<'a>(
         &'a self,
         bp: &'a Blkptr,
@@ -146,8 +146,8 @@ impl Zio {
 
     /// The physical bytes from the first copy that verifies.
     ///
-    /// While there is another copy nobody waits long for a device that hangs. Only when no copy came, and one of them was
-    /// given up on, they are all asked again with as much patience as the only copy gets.
+    /// While there is another copy, a read does not wait long for a device that hangs. Only if no copy was good, and one of them was given
+    /// up early, all copies are read again with the time limit of an only copy.
     pub(crate) async fn read_verified(&self, bp: &Blkptr, class: QueueClass) -> Result<Buf, ZioErrorKind> {
         let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).of_class(class);
         let (order, count) = self.copies_in_order(bp);

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! **Three steps.** A txg's sync takes them apart, since what they need differs: [`Zio::prepare`] computes (compression,
-//! checksum) and can run anywhere, in any order; [`Zio::place`] allocates, and whoever wants the same places for the same
-//! input calls it in an order of its own, or for many blocks at once (`batch`); [`Zio::store`] waits for devices (`store`).
+//! checksum) and can run anywhere, in any order; [`Zio::place`] allocates, and a caller that wants the same places for the same input calls
+//! it in a fixed order, or for many blocks at once (`batch`); [`Zio::store`] waits for devices (`store`).
 //! A pointer is complete once it is placed, so its parent can be prepared while the block is still on its way.
 //!
 //! **Rewriting.** A block that this txg wrote already is not part of any state of the pool yet. With
@@ -116,12 +116,13 @@ pub trait Allocator: Send + Sync {
         Vec::new()
     }
 
-    /// A place for a block of an intent log, whole or not at all. Nothing waits for space: where there is none the txg is waited for.
+    /// A place for a block of an intent log, whole or not at all. It does not wait for space: if there is none, the client waits for the
+    /// txg instead.
     fn allocate_log(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
         self.allocate(request)
     }
 
-    /// Places for a block for which nobody waits until there is space: otherwise as [`Self::allocate`].
+    /// As [`Self::allocate`], but it fails at once if there is no space now.
     fn allocate_at_once(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
         self.allocate(request)
     }
@@ -136,13 +137,13 @@ pub trait Allocator: Send + Sync {
         false
     }
 
-    /// Whether a vdev has nothing but intent logs: one that fails is gone without, and holds nobody up.
+    /// Whether a vdev has nothing but intent logs: if it fails, the pool goes on without it.
     fn is_log_device(&self, vdev: VdevId) -> bool {
         let _ = vdev;
         false
     }
 
-    /// A log device has failed: it is not given any more.
+    /// A log device has failed: the allocator gives no more places on it.
     fn log_device_failed(&self, vdev: VdevId, why: &str) {
         let _ = (vdev, why);
     }
@@ -150,7 +151,7 @@ pub trait Allocator: Send + Sync {
     /// Gives back what was allocated in the same txg and is not pointed to by anything.
     fn release(&self, dva: Dva, txg: Txg);
 
-    /// Before a device write: whether the extent is one that was handed out and is in use, as far as a second book is kept.
+    /// Checks before a device write that the extent is allocated, if a second record of allocations is kept (`ExtentCheck`).
     ///
     /// # Errors
     /// What is wrong, in words.
@@ -257,7 +258,7 @@ impl Placed {
         &self.taken
     }
 
-    /// Bytes that are to be stored, for whoever bounds what is in flight.
+    /// Bytes that are to be stored, for bounding the data in flight.
     #[must_use]
     pub fn pending_bytes(&self) -> u64 {
         self.writes.iter().map(|(dvas, block)| dvas.len() as u64 * block.len() as u64).sum()
@@ -300,7 +301,7 @@ impl Zio {
     /// Compresses and sums up a block: the part of [`Zio::write`] that only computes.
     ///
     /// # Errors
-    /// The policy asks for what there is not.
+    /// The policy asks for something that does not exist, such as a level of compression.
     pub fn prepare(&self, units: AllocationUnits, data: &Block, policy: &WritePolicy) -> Result<Prepared, ZioError> {
         let fail = |kind| ZioError::new(policy.bookmark, kind);
         check(data, policy).map_err(fail)?;
@@ -404,7 +405,7 @@ impl Zio {
         assert!(psize_bytes > 0 && psize_bytes.is_multiple_of(512), "blocks are stored in whole sectors");
         match compress {
             Compress::Off => assert_eq!(psize_bytes, lsize_bytes, "what is not compressed is stored as it is"),
-            // A block that came compressed may fill its last unit just so.
+            // A block that came compressed may fill its last unit exactly.
             _ => assert!(psize_bytes <= lsize_bytes, "what is compressed is not larger"),
         }
         let order = if let Protection::Sealed(seal) = protection { seal.order } else { ORDER };
@@ -528,7 +529,7 @@ pub(crate) struct Space<'a> {
     writes: Vec<(Vec<Dva>, Block)>,
 }
 
-/// What is asked of the allocator for a block of a whole of `block_bytes`.
+/// The allocation request for a block, or for a piece of a block of `block_bytes`.
 pub(crate) const fn wish(psize_bytes: u64, copies: u8, block_bytes: u64, policy: &WritePolicy) -> AllocationRequest {
     let WritePolicy { txg, object_type, level, small_block_bytes, .. } = *policy;
     AllocationRequest { psize_bytes, copies, txg, object_type, level, small_block_bytes, block_bytes }
@@ -563,7 +564,7 @@ fn check(data: &Block, policy: &WritePolicy) -> Result<(), ZioErrorKind> {
     if matches!(policy.compress, Compress::On | Compress::Inherit) {
         return Err(ZioErrorKind::Unwritable("the compression is not resolved"));
     }
-    // With a level that names none nothing would ever be compressed, and nobody told.
+    // With a level that does not exist nothing would ever be compressed, without an error.
     if policy.compress == Compress::Zstd && policy.compress_level.zstd_level().is_none() {
         return Err(ZioErrorKind::Unwritable("the compression's level is not resolved"));
     }
@@ -579,7 +580,7 @@ pub(crate) fn hole(policy: &WritePolicy, lsize_bytes: u64) -> Blkptr {
     }
 }
 
-/// Whether compressed data goes into the pointer: data only, and not what must count its fill.
+/// Whether compressed data is embedded in the pointer: data only, and no block whose fill count matters.
 fn can_embed(policy: &WritePolicy, packed: &[u8]) -> bool {
     policy.may_embed
         && policy.level == 0
@@ -587,7 +588,7 @@ fn can_embed(policy: &WritePolicy, packed: &[u8]) -> bool {
         && (1..=EMBEDDED_MAX_BYTES).contains(&packed.len())
 }
 
-/// Whether the block that is there already is this one, as a checksum that nobody can forge says.
+/// Whether the previous block has the same content, by a cryptographic checksum (nopwrite).
 pub(crate) fn is_unchanged(policy: &WritePolicy, bp: &Blkptr) -> bool {
     let previous = &policy.previous;
     policy.nopwrite

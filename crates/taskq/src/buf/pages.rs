@@ -21,7 +21,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 /// The kernel's page here; larger ones on other machines only make a decommit keep more.
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// A piece of memory with one owner. It has no destructor: who drops it leaks it.
+/// A piece of memory with one owner. It has no destructor: dropping it leaks it.
 pub(super) struct Run {
     start: NonNull<u8>,
     len: usize,

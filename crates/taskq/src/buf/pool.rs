@@ -45,7 +45,7 @@ static LOCAL_LIMIT_BYTES: AtomicUsize = AtomicUsize::new(LOCAL_LIMIT_MAX_BYTES);
 static POOL_FLOOR_BYTES: AtomicUsize = AtomicUsize::new(0);
 static DEPOTS: [Mutex<Depot>; CLASS_COUNT] = [const { Mutex::new(Depot::new()) }; CLASS_COUNT];
 
-/// Runs in each class's shared store, so that whoever looks for some need not take every lock.
+/// Runs in each class's shared store, so that a thread that looks for some need not take every lock.
 static WARM_COUNTS: [AtomicUsize; CLASS_COUNT] = [const { AtomicUsize::new(0) }; CLASS_COUNT];
 
 thread_local! {
@@ -86,8 +86,8 @@ pub fn set_pool_floor_bytes(floor_bytes: usize) {
     raise_pool_limit_bytes(floor_bytes);
 }
 
-/// Has the pool keep at least `limit_bytes`; where it may keep more already nothing changes. For those whose memory goes round: a
-/// txg's blocks come back all at once when it is on disk, to be used for the next.
+/// Has the pool keep at least `limit_bytes`; where it may keep more already nothing changes. For users that free much memory at once and
+/// take it again: a txg's blocks come back all at once when it is on disk, to be used for the next.
 pub fn raise_pool_limit_bytes(limit_bytes: usize) {
     let before = POOL_LIMIT_BYTES.fetch_max(limit_bytes, Ordering::Relaxed);
     let local = (limit_bytes.max(before) / 8).min(LOCAL_LIMIT_MAX_BYTES);

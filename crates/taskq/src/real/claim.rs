@@ -22,7 +22,7 @@
 //! * of a file or block device, to every loop device over it and over those. Each is opened with `O_EXCL` and kept: a user of one,
 //!   or of one of its partitions, refuses the claim.
 //!
-//! **Life.** [`claim`] takes everything or gives back what it took and says who has the rest ([`InUse`]). The claim ends when
+//! **Life.** [`claim`] takes everything, or releases what it took and names the user of the rest ([`InUse`]). The claim ends when
 //! its files are closed, also by the end of the process, however it comes.
 //!
 //! **Limits.** A loop device that is set up over a file or device *after* the claim finds no lock that it would respect; another

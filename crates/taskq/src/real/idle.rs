@@ -1,7 +1,7 @@
-//! Who sleeps, who looks for work, who has no thread, and whom a dispatch wakes or starts.
+//! The idle set: which workers sleep, which search for work, which have no thread, and which one a dispatch wakes or starts.
 //!
-//! A dispatch that wakes every sleeper, or takes a lock to wake one, makes a queue of many small items slow; so here
-//! one dispatch wakes at most one worker, holding no lock, and none while a worker is already searching.
+//! If a dispatch woke every sleeper, or took a lock to wake one, a queue of many small items would be slow. So one dispatch wakes at most
+//! one worker, holding no lock, and none while a worker is already searching.
 //!
 //! ```text
 //!   sleeping   one bit for each worker
@@ -17,8 +17,8 @@
 //! ```
 //!
 //! No wake-up is lost: a dispatcher that skips its wake saw a searcher, which either finds the work, or, on its way to
-//! sleep, looks again after it has stopped counting as a searcher. A sleeper that parks because somebody searches relies
-//! on the same. The fences order each one's own write (work, bit, count) before its look at the other's.
+//! sleep, looks again after it has stopped counting as a searcher. A sleeper that parks because another worker searches relies on the same.
+//! The fences order each one's own write (work, bit, count) before its look at the other's.
 
 use crossbeam_utils::CachePadded;
 
@@ -89,20 +89,20 @@ impl Idle {
             if let Some(worker) = take_bit(&self.absent) {
                 return Some(Called::Absent(worker));
             }
-            // They woke by themselves. Others may have gone to sleep meanwhile and relied on this search.
+            // The worker woke by itself. Others may have gone to sleep meanwhile, relying on this search.
             self.searching.fetch_sub(1, Ordering::SeqCst);
             fence(Ordering::SeqCst);
         }
     }
 
-    /// A worker that was to be started cannot be. For good: the others do with what there is.
+    /// A worker's thread could not be started. It is not tried again; the other workers do all the work.
     ///
-    /// Who relied on its search may have gone to sleep; so whoever asked for it dispatches again.
+    /// A worker that relied on its search may have gone to sleep, so the caller dispatches again.
     pub(crate) fn not_started(&self) {
         self.searching.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether a worker sleeps, looks for work or could be started, by a glance.
+    /// Whether a worker sleeps, searches or could be started; a hint that may be stale.
     pub(crate) fn is_anyone_idle(&self) -> bool {
         self.searching.load(Ordering::Relaxed) > 0 || any_bit(&self.sleeping) || any_bit(&self.absent)
     }

@@ -25,7 +25,7 @@ pub(crate) struct Pool {
     threads_max: usize,
     state: Mutex<State>,
     work: Condvar,
-    /// Threads that ended, for whoever stops the pool.
+    /// Threads that ended; stopping the pool joins them.
     ended: Condvar,
 }
 

@@ -73,19 +73,19 @@ const BATCH: usize = 16;
 /// Tasks of a lane that others can steal: twice what one theft takes at most, and what the table holds that a queue begins with.
 const OPEN_MAX: usize = 64;
 
-/// What others reach of a thread.
+/// The part of a thread that other threads reach.
 pub(crate) struct Home {
     pub(super) parker: Parker,
     pub(super) timers: Timers,
 }
 
-/// What a thread keeps to itself.
+/// The part of a thread that only the thread itself uses.
 pub(super) struct Local {
     runtime_id: u64,
     /// Absent for a guest.
     worker: Option<WorkerLocal>,
     ring: RefCell<Option<Ring>>,
-    /// What was reaped and not delivered; kept for its memory.
+    /// Completions that were reaped and not delivered; kept to reuse its memory.
     finished: RefCell<Vec<Finished>>,
     pub(super) home: Arc<Home>,
 }
@@ -97,7 +97,7 @@ struct WorkerLocal {
     delivering: Cell<bool>,
     /// When the worker last looked at its ring.
     looked: Cell<Instant>,
-    /// What a task takes, by the latest looks. As long as nothing is known, long.
+    /// The time that a task takes, by the latest looks. Before the first look, a long one.
     step_ns: Cell<u64>,
     /// The longest time between two looks, which is forgotten slowly.
     look_ns: Cell<u64>,
@@ -361,8 +361,8 @@ impl Settled {
         Arc::clone(&self.local.home)
     }
 
-    /// Works until the runtime stops, or until there has been nothing to do for long: then the seat is for another thread. Who
-    /// was started by a dispatch counts as `searching`.
+    /// Works until the runtime stops, or until there has been nothing to do for long: then the seat is for another thread. `searching`: a
+    /// dispatch started the worker, which counts as searching.
     pub(super) fn work(self, real: &Real, searching: bool) -> Option<Seat> {
         let local = self.local;
         let mut departs = false;
@@ -380,7 +380,7 @@ impl Settled {
                 }
             }
         }
-        // The ring waits for its requests; what they wake is cancelled by now.
+        // The ring waits for its requests; the tasks that they wake are cancelled by now.
         let ring = local.ring.borrow_mut().take();
         drop(ring);
         WORKS_FOR.set(u64::MAX);
@@ -407,7 +407,7 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Whether it ended for want of work.
+    /// Whether it ended for lack of work.
     fn work(&mut self) -> bool {
         while !self.real.is_stopped() {
             if let Some(task) = self.next() {
@@ -638,7 +638,7 @@ impl Guest {
             }
         };
         drop(left);
-        // What this thread began and others wait for goes on without it: requests are waited for, timers move house.
+        // Requests and timers of this thread that other tasks wait for: wait for the requests, move the timers to a worker.
         while local.ring.borrow().as_ref().is_some_and(|ring| ring.in_flight() > 0) {
             if let Some(ring) = local.ring.borrow_mut().as_mut() {
                 ring.submit_and_sleep(Some(Duration::from_millis(100)));
@@ -653,7 +653,7 @@ impl Guest {
     }
 }
 
-/// Puts back what the thread was before.
+/// Restores the thread's previous state.
 struct Left(Option<Rc<Local>>);
 
 impl Drop for Left {

@@ -148,7 +148,7 @@ impl Sim {
         self.state.lock().disks.get(path).cloned()
     }
 
-    /// Takes the disk at `path` out of the simulation's machine; whoever has it open keeps it.
+    /// Removes the disk at `path` from the simulated machine. Tasks that have it open keep it.
     pub fn remove_disk(&self, path: &Path) -> Option<Arc<SimDisk>> {
         self.state.lock().disks.remove(path)
     }

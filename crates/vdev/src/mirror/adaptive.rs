@@ -121,7 +121,7 @@ impl ReadPolicy for Adaptive {
         if self.hedge_percent == 0 {
             return None;
         }
-        // A child that is tried again may be as slow as it was: whoever's read that is need not wait for it.
+        // A child that is tried again may be as slow as before: the read that tries it need not wait for it.
         let expected = |load: &Load| cost_ns(ask, load, load.ratio(ask.size_bytes), load.continues(ask.address_bytes));
         let known = others.iter().filter(|child| child.load.answer_ns(ask.size_bytes).is_some());
         let best = known.map(|child| expected(child.load)).min();

@@ -1,4 +1,4 @@
-//! The policies that came before: kept to be measured beside the present one, and for whoever relies on one of them.
+//! OpenZFS's earlier and present policies: kept for comparison with `adaptive`, and for users who rely on one of them.
 
 use super::{Ask, Candidates, ReadPolicy};
 use crate::tunables::Tunables;

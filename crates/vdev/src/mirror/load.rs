@@ -4,7 +4,7 @@
 //! device seek, half a turn and transfer, of which the first two are spared a read that goes on where a recent one ended; for
 //! another one a share of its parallel work and the transfer. The sum over what is outstanding is the *backlog*. The ratio of
 //! the time an answer took to the backlog when its read was sent, decayed over answers and kept by size, is what tells devices
-//! apart: it is about 1 for the device of the book, 10 for one that is 10 times slower, 1/16 for one that does 16 at once.
+//! apart: it is about 1 for the modelled device, 10 for one that is 10 times slower, 1/16 for one that does 16 at once.
 
 use std::time::Duration;
 
@@ -226,7 +226,7 @@ impl Load {
         nearest.into_iter().map(ratio).find(|ratio| *ratio != 0).unwrap_or(ONE)
     }
 
-    /// Reads that nobody waits for any more and that it has not answered.
+    /// Unanswered reads whose reader has gone.
     pub(super) fn overdue(&self) -> u32 {
         self.overdue.load(Ordering::Relaxed)
     }

@@ -20,7 +20,7 @@
 //! | `locality` | fewest outstanding, plus a price for moving the head; OpenZFS since 2016 |
 //! | `adaptive` | soonest expected completion, by what this device's answers took lately; ours, and the default |
 //!
-//! **Choosing late.** Where a device has a head, `adaptive` chooses only whom it would have now; if that one has no room, the read
+//! **Choosing late.** Where a device has a head, `adaptive` chooses only the child that is best now; if that child has no room, the read
 //! waits for all of the mirror's children together, and the first for which it is the best thing to do takes it
 //! ([`queue`](crate::queue)).
 //!
@@ -29,7 +29,7 @@
 //! sent, so that extra reads are bounded. Under every policy a read that is out for `zfs_vdev_mirror_reroute_ms` is reported
 //! and asked of another child without such a limit, and one that is out for `zfs_deadman_ziotime_ms` has failed.
 //!
-//! **Invariants.** A read that nobody waits for any more goes on until its device answers, and counts as outstanding until then:
+//! **Invariants.** A read whose reader has gone continues until its device answers, and counts as outstanding until then:
 //! a device that hangs looks as busy as it is, and one that was only late is known to be free, and how late it was. A policy chooses among candidates and nothing else: order of resort, verification and
 //! reports are the tree's.
 //!

@@ -23,7 +23,7 @@ impl QueueClass {
     /// All of them, the most urgent first.
     pub const ALL: [Self; 5] = [Self::SyncRead, Self::SyncWrite, Self::AsyncRead, Self::AsyncWrite, Self::Scrub];
 
-    /// Whether nobody in particular waits for it, so that it must not be in anyone's way.
+    /// Whether it is background I/O without a waiter, which must not delay other requests.
     #[must_use]
     pub const fn is_bulk(self) -> bool {
         matches!(self, Self::Scrub)

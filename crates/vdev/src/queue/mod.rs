@@ -1,11 +1,11 @@
-//! What waits for a leaf, and what it is given at once.
+//! The I/O queue of a leaf: waiting requests, and the limits on active ones.
 //!
 //! # Theory
 //!
-//! **Need.** A device that is given everything at once serves a reader's block behind a scrub's thousand, and a device with a head
-//! moves it for each request as it comes. So a leaf is given a bounded number of requests, what is urgent first, but
-//! of everything a little; the others wait here, where they can be put in order and brought together. A solid-state device that
-//! has little to do needs none of that, and there the queue must cost next to nothing.
+//! **Need.** A device that has all requests at once serves a reader's block after a thousand blocks of a scrub, and a rotating device seeks
+//! for each request in the order of arrival. So a leaf has a bounded number of active requests. Urgent classes go first, but each class
+//! gets its minimum. The other requests wait here, where they can be sorted and aggregated. A solid-state device with little load needs
+//! none of that, so the queue must cost next to nothing there.
 //!
 //! **In memory.** For each leaf a [`LeafQueue`]: how many requests of each [`QueueClass`] the device has (atomic), how many wait
 //! (atomic), and behind a lock those that wait (`order`): by place, and by arrival.
@@ -21,37 +21,37 @@
 //! 1. Where nobody waits and the class is below its limit the request goes on at once: some atomic counts, no lock.
 //! 2. Otherwise it waits. Room is given first to classes below their minimum, then to those below their maximum, each time in the
 //!    order of urgency. Within a class a device with a head is served upwards from where its last request ended, and from the
-//!    start again; once in a batch whoever has waited for `zfs_vdev_queue_expire_ms` comes first. Others are served
-//!    as they came.
-//! 3. Whose turn it is takes neighbours along: reads with gaps of up to `zfs_vdev_read_gap_limit`, writes without, up to
+//! start again; once in a batch a request that has waited for `zfs_vdev_queue_expire_ms` comes first. Other devices are served in the order
+//! of arrival.
+//! 3. The chosen request takes its neighbours along: reads with gaps of up to `zfs_vdev_read_gap_limit`, writes without, up to
 //!    the aggregation limit, whatever their class. It becomes their leader, asks the device once, and hands each its part.
 //! 4. When a request is done its room goes to the next, in the same way.
-//! 5. A device with a head first goes on where it is: what continues its latest request is read before what is more urgent
-//!    elsewhere, until the run has come to `zfs_vdev_read_run_limit`. Else readers of several files have it seek for each record.
+//! 5. A rotating device first goes on where it is: a read that continues its latest request goes before more urgent ones elsewhere, until
+//!    the run is `zfs_vdev_read_run_limit` long. Otherwise readers of several files would make it seek for each record.
 //! 6. Reads of a mirror with such devices wait in a queue of all its children (`shared`), under policy `adaptive`.
 //!
-//! **Bulk.** Scrubs and the like ([`QueueClass::is_bulk`]) have their minimum only, as long as the device has requests that someone
-//! waits for, and until `zfs_vdev_nia_delay` of theirs were done since.
+//! **Bulk.** Scrubs and the like ([`QueueClass::is_bulk`]) get only their minimum while the device has interactive requests, and after that
+//! until `zfs_vdev_nia_delay` bulk requests were done.
 //!
 //! **The bypass.** A solid-state device does many at once, and its limits are `zfs_vdev_solid_active_times` times those of a device
-//! with a head. So step 1 is what happens there, as long as it is not overrun. What goes that way is counted like all else,
-//! here and in [`mirror::Load`](crate::mirror::Load): which child is less busy is known.
+//! with a head. So requests there take step 1, unless there are very many. They are counted like all others, here and in
+//! [`mirror::Load`](crate::mirror::Load), so a mirror still knows which child is less busy.
 //!
 //! **Invariants.**
-//! 1. Nobody is forgotten: whoever begins to wait looks for room after he can be seen, and whoever leaves room looks for
-//!    waiters after it can be seen (both sequentially consistent); one of the two sees the other.
+//! 1. No request is forgotten: a request that begins to wait becomes visible and then looks for room; a request that ends frees its room
+//!    and then looks for waiters (both sequentially consistent). One of the two sees the other.
 //! 2. A request waits, is led or leads; dropped in any of these states, its place and its room are free again, and what it led
 //!    waits anew.
-//! 3. A failed bundle is nobody's fault: each of its requests goes to the device alone, so that errors name what failed.
+//! 3. When a bundle fails, each of its requests goes to the device alone, so that errors name the request that failed.
 //! 4. No caller's code and no waker runs under the lock.
 //!
 //! **What does not wait here**: labels and uberblocks ([`commit`](crate::commit)), flushes, and probing. Blocks of a txg are
 //! [`QueueClass::AsyncWrite`], those of intent logs [`QueueClass::SyncWrite`].
 //!
-//! **Crash.** Nothing is kept.
+//! **Crash.** The queue is in memory only.
 //!
-//! **Rejected.** A lock around all of it, as OpenZFS has: it is what users of fast devices switch off, and with it they lost the
-//! counts that mirrors choose by. First come, first served for urgent reads, as there: readers of several files then move the
+//! **Rejected.** One lock around the queue, as OpenZFS has: users of fast devices switch the queue off because of it, and then mirrors lack
+//! the counts to choose by. First come, first served for urgent reads, as there: readers of several files then move the
 //! head for each block; a bound on waiting gives the fairness. A task for each device that feeds it: a hand-over more
 //! for each request.
 

@@ -1,4 +1,4 @@
-//! Those that wait for one device, and whose turn is next. No locks and no time of its own: given the same calls, the same order.
+//! The requests that wait for one device, and the choice of the next one. It has no locks and no clock: the same calls give the same order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -6,26 +6,26 @@ use std::ops::Range;
 use super::limits::{CLASSES, Limits, QueueClass};
 use super::turn::{Kind, Member};
 
-/// How many turns follow by place before the next look at who has waited too long.
+/// Requests chosen by offset before the next check for a request that has waited too long.
 const BATCH: u32 = 16;
-/// The most requests that one brings together: what is handed out takes time as well.
+/// The most requests in one bundle: handing the results out takes time too.
 const TOGETHER_MAX: usize = 256;
 
-/// A run of requests belongs to the child whose latest one ended no further before it than this.
+/// A run of requests belongs to a child if the child's latest request ended at most so many bytes before the run.
 const RUN_REACH_BYTES: u64 = 1 << 20;
 /// No child takes less than this out of another one's run.
 const PART_MIN_BYTES: u64 = 2 << 20;
 
-/// One of the children that share those who wait.
+/// One of the mirror's children that share a queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sharer<'a> {
     /// Its bit in [`Waiting::children`].
     pub(super) bit: u32,
-    /// Where its latest request ends.
+    /// The offset at which its latest request ends.
     pub(super) head: u64,
-    /// The same of the others that have something to do.
+    /// The same offset of each other child that is busy.
     pub(super) others: &'a [u64],
-    /// How long whoever waits may be passed over for someone nearer.
+    /// The time for which a request may be passed over in favour of nearer ones.
     pub(super) fair_ns: u64,
 }
 
@@ -38,20 +38,20 @@ pub(super) struct Id(u64);
 pub(super) struct Waiting {
     pub(super) class: QueueClass,
     pub(super) arrived_ns: u64,
-    /// After a bundle with it failed: it goes by itself.
+    /// A bundle with this request failed: it is sent alone.
     pub(super) alone: bool,
-    /// Of children that share those who wait: who may serve it, a bit each.
+    /// In a shared queue, the children that may serve it: a bit for each.
     pub(super) children: u32,
     pub(super) member: Member,
 }
 
-/// Whose turn it is: the first leads.
+/// The requests that are sent next: the first one leads.
 #[derive(Debug)]
 pub(super) struct Chosen {
     pub(super) class: QueueClass,
     pub(super) range: Range<u64>,
     pub(super) first: Member,
-    /// Those that it takes along.
+    /// The neighbours that are sent with it.
     pub(super) others: Vec<Member>,
 }
 
@@ -74,7 +74,7 @@ struct Class {
 }
 
 impl Order {
-    /// One more, last of its class.
+    /// Adds a request at the end of its class.
     pub(super) fn push(&mut self, waiting: Waiting) -> Id {
         let id = Id(self.next_id);
         self.next_id += 1;
@@ -98,7 +98,7 @@ impl Order {
         class.by_arrival.remove(&place.1);
     }
 
-    /// Takes one out, if it waits.
+    /// Removes a request, if it still waits.
     pub(super) fn remove(&mut self, id: Id) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
         self.waiting_bytes -= waiting.member.range.end - waiting.member.range.start;
@@ -149,7 +149,7 @@ impl Order {
         Some(Chosen { class, range, first: member, others })
     }
 
-    /// As [`Self::next`] where several children share those who wait; nothing if there is nothing that this one had better do.
+    /// As [`Self::next`] for a child that shares this queue. `None` if the other children should serve everything that waits.
     pub(super) fn next_of(
         &mut self,
         class: QueueClass,
@@ -161,7 +161,7 @@ impl Order {
         self.take(id, child.bit, limits)
     }
 
-    /// As [`Self::next`], but of any class: a read that goes on where the latest request ended.
+    /// As [`Self::next`], but a read of any class that continues where the latest request ended.
     pub(super) fn onward(
         &mut self,
         head: u64,
@@ -187,7 +187,7 @@ impl Order {
             return Some(oldest);
         }
         self.batch_left = self.batch_left.saturating_sub(1);
-        // A run that another child is in is left to it; where there is no other, the longest is halved.
+        // Leave a run to the child that is reading it. If all requests are in such runs, take the second half of the longest one.
         let mut longest = 0..0;
         let mut run: Option<Range<u64>> = None;
         for &(start, id) in
@@ -221,7 +221,8 @@ impl Order {
     }
 
     /// `id`, which begins at `start`, or the nearest one below the head if that is nearer and in nobody's run.
-    /// Who goes upwards only is fair, but drives that share have each other for that, and whoever has waited too long is seen to.
+    /// A strictly ascending order would be fair, but slower. It is not needed here: another child can serve the request, and a request that
+    /// has waited too long is chosen first.
     fn nearer(&self, class: &Class, child: &Sharer<'_>, start: u64, id: Id) -> Id {
         let below = class.by_place.range(..(child.head, Id(0))).next_back();
         let Some(&(place, other)) = below else { return id };

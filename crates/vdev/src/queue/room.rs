@@ -1,4 +1,4 @@
-//! How much a device has to do, and who gets room there.
+//! The number of requests that a device has, and the admission of waiting requests.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::order::{Chosen, Id, Order, Waiting};
 use super::shared::SharedQueue;
 use super::turn::{Bundle, Turn};
 
-/// How much of the reads that any child may serve a solid-state one is given at once: enough to have all of it busy.
+/// Reads from the shared queue that a solid-state child has at once: enough to keep all of it busy.
 const SOLID_PULL: u32 = 32;
 const SOLID_PULL_BYTES: u64 = 2 << 20;
 
@@ -25,9 +25,9 @@ pub(crate) struct LeafQueue {
     active: [AtomicU32; CLASSES],
     /// How many wait.
     waiting: AtomicU32,
-    /// Requests of bulk that were done since the device last had another.
+    /// Bulk requests that were done since the device last had a request that is not bulk.
     bulk_done: AtomicU32,
-    /// When someone last came, for those who leave room: they have no clock.
+    /// When the last request came. The end of a request uses this time, since it has no clock.
     now_ns: AtomicU64,
     /// Where the latest request that the device was given ends, where that means something.
     head: AtomicU64,
@@ -90,12 +90,12 @@ impl LeafQueue {
         if active.fetch_add(1, Ordering::SeqCst) < self.max(class) {
             return true;
         }
-        // Whoever waits now may have been refused for this: who calls looks for room on behalf of all.
+        // A request that waits now may have been refused because of this count, so the caller looks for room on behalf of all.
         active.fetch_sub(1, Ordering::SeqCst);
         false
     }
 
-    /// Begins to wait.
+    /// Puts a request into the queue.
     pub(super) fn enter(self: &Arc<Self>, waiting: Waiting) -> Place<'_> {
         let (class, now_ns) = (waiting.class, waiting.arrived_ns);
         let id = {
@@ -116,7 +116,7 @@ impl LeafQueue {
         self.waiting.store(u32::try_from(order.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
     }
 
-    /// Waits no more, if it still does.
+    /// Removes a request from the queue, if it still waits.
     pub(super) fn give_up(&self, id: Id) {
         let gone = {
             let mut order = self.order.lock();
@@ -137,7 +137,7 @@ impl LeafQueue {
         self.give_room();
     }
 
-    /// Whose turn is next, if there is room for anyone; it is counted as the device's.
+    /// The next bundle, if there is room for one. Its request is counted as the device's.
     fn next(&self) -> Option<Chosen> {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let mut order = self.order.lock();
@@ -164,7 +164,7 @@ impl LeafQueue {
         Some(chosen)
     }
 
-    /// Gives room to those who wait, as long as there is some.
+    /// Sends waiting requests to the device as long as there is room.
     pub(super) fn give_room(self: &Arc<Self>) {
         while self.waiting() != 0 {
             let Some(chosen) = self.next() else { break };
@@ -175,7 +175,7 @@ impl LeafQueue {
         }
     }
 
-    /// Tells those whose turn it is. They have been counted.
+    /// Wakes the requests that were chosen. They have been counted already.
     pub(super) fn start(self: &Arc<Self>, chosen: Chosen) {
         let Chosen { class, range, first, others } = chosen;
         let room = Room { queue: Arc::clone(self), class, size_bytes: range.end - range.start };
@@ -185,7 +185,7 @@ impl LeafQueue {
         let _ = first.sender.send(Turn::Lead(bundle));
     }
 
-    /// With whom it shares those who wait for reads, and which of the children it is.
+    /// The shared queue of its mirror, and the leaf's index among the children.
     fn sharing(&self) -> Option<(Arc<SharedQueue>, usize)> {
         let (shared, child) = self.shared.get()?;
         Some((shared.upgrade()?, *child))
@@ -197,8 +197,8 @@ impl LeafQueue {
         let _ = self.shared.set((shared, child));
     }
 
-    /// Whether it may be given another read of those who wait for any child. A device with a head does best with few: what is
-    /// bound late is bound well. Another one has as much as keeps all of it busy.
+    /// Whether it may take another read from the shared queue. A rotating device takes few at a time: a read that is bound to a child late
+    /// is bound to the better child. A solid-state device takes enough to be busy.
     pub(super) fn has_shared_room(&self, class: QueueClass) -> bool {
         let active = self.active();
         let is_below =
@@ -230,8 +230,8 @@ impl LeafQueue {
         }
     }
 
-    /// Whether what goes on where the latest request ended is served before what is more urgent elsewhere: until a run has come
-    /// to what a seek is worth.
+    /// Whether a read that continues the latest request goes before more urgent reads elsewhere: until the run has moved as many bytes as a
+    /// seek costs.
     pub(super) fn may_go_on(&self) -> bool {
         self.limits.rotational && self.run_bytes.load(Ordering::Relaxed) < self.limits.run_bytes
     }
@@ -264,7 +264,7 @@ pub(crate) struct Room<Q: Borrow<Arc<LeafQueue>>> {
 }
 
 impl<Q: Borrow<Arc<LeafQueue>>> Room<Q> {
-    /// Room without waiting, if there is some and nobody waits.
+    /// Room without waiting, if there is some and the queue is empty.
     pub(crate) fn pass(queue: Q, class: QueueClass, range: &Range<u64>) -> Option<Self> {
         let leaf = queue.borrow();
         if !leaf.pass(class) {
@@ -289,7 +289,7 @@ impl<Q: Borrow<Arc<LeafQueue>>> Drop for Room<Q> {
     }
 }
 
-/// A place among those who wait; given up when dropped.
+/// A place in the queue; given up when dropped.
 pub(super) struct Place<'a> {
     queue: &'a LeafQueue,
     id: Id,

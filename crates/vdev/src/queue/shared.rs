@@ -7,9 +7,9 @@
 //! 1. what goes on where its latest request ended; a run of neighbours is served by one child, as on a disk of its own;
 //! 2. else the next one upwards that is not in another child's run, or the one below if that is nearer;
 //! 3. else half of the longest run that another child is in;
-//! 4. and before all that, now and then, whoever has waited too long.
+//! 4. and before all that, once in a batch, the request that has waited too long.
 //!
-//! A child takes nothing that the others will have done before it could: with `W` waiting, and service times `s` by what each
+//! A child takes no read that the other children would finish sooner: with `W` waiting, and service times `s` by what each
 //! child's answers took lately, child `c` takes one if `s(c) <= W / sum of 1 / s(others) + least s(others)`.
 //!
 //! A device with a head is given few at once (`zfs_vdev_mirror_pull_active`).
@@ -49,7 +49,7 @@ pub(crate) struct SharedQueue {
 }
 
 impl SharedQueue {
-    /// Children that share more than this are not for it: they have a bit each.
+    /// The most children of a shared queue: each has a bit in a word.
     pub(crate) const CHILDREN_MAX: usize = u32::BITS as usize;
 
     /// Of children of a mirror, each with its place among all of them, below [`Self::CHILDREN_MAX`].
@@ -85,8 +85,8 @@ impl SharedQueue {
         self.seats.iter().find(|seat| Arc::ptr_eq(&seat.queue, leaf)).map(|seat| seat.position)
     }
 
-    /// Waits for a read's turn at any of `children` (a bit for each place). `preferred`: the place of who gets it if it has
-    /// room now.
+    /// Waits for a read's turn at any of `children` (a bit for each place). `preferred`: the place of the child that serves it if that
+    /// child has room now.
     ///
     /// Cancel safe: dropped, it does not wait any more.
     pub(crate) async fn turn(&self, class: QueueClass, ask: &Ask, children: u32, preferred: usize) -> Turn {
@@ -119,7 +119,7 @@ impl SharedQueue {
         }
     }
 
-    /// Has every child look again for what it had better do: by now others may have fallen silent.
+    /// Has every child look for requests again: by now other children may have stopped answering.
     pub(crate) fn look_again(&self, now: Instant) {
         self.now_ns.fetch_max(now.as_ns(), Ordering::Relaxed);
         (0..self.seats.len()).for_each(|index| self.give_room(index));
@@ -129,7 +129,7 @@ impl SharedQueue {
         self.waiting.store(u32::try_from(order.len()).unwrap_or(u32::MAX), Ordering::SeqCst);
     }
 
-    /// Gives a child what it had better do, as long as it has room.
+    /// Sends waiting reads to a child as long as it has room and is the best one for them.
     pub(super) fn give_room(&self, index: usize) {
         let Some(seat) = self.seats.get(index) else { return };
         while self.waiting() != 0 {
@@ -152,7 +152,7 @@ impl SharedQueue {
         }
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let size_bytes = order.mean_size_bytes();
-        // As long as all that wait would take this child alone.
+        // The time that this child alone would need for all waiting reads.
         let fair_ns = (order.len() as u64 + 1).saturating_mul(seat.load.service_ns(size_bytes));
         let sharer = Sharer { bit: 1 << seat.position, head: seat.queue.head(), others: &heads[..count], fair_ns };
         if !self.is_worth_it(index, order.len() as u64, size_bytes, Instant::from_ns(now_ns)) {
@@ -203,7 +203,7 @@ impl SharedQueue {
     }
 }
 
-/// A place among those who wait; given up when dropped.
+/// A place in the shared queue; given up when dropped.
 struct Place<'a> {
     shared: &'a SharedQueue,
     id: Id,

@@ -9,11 +9,11 @@
 //! for `zfs_deadman_ziotime_ms`. Reads, writes, flushes, labels and uberblocks all go through it.
 //!
 //! **Life of a hang.**
-//! 1. The pool can do without the device: the leaf is *given up*. It counts as faulted, whoever waits for it is told that it
-//!    failed, and nothing more is sent to it. So its writes are missed and its dirty time log has the txgs, as with a device that
+//! 1. The pool can do without the device: the leaf is *given up*. It counts as faulted, its pending I/O fails, and nothing more is sent to
+//!    it. So its writes are missed and its dirty time log has the txgs, as with a device that
 //!    refuses; a flush that it was not asked for counts as failed, since it may have lost what it took in this txg.
-//! 2. The pool cannot, and what is late is a write or a flush: the pool is suspended, with a reason that says so. Those who
-//!    wait go on waiting, since the answer may come: failing them would have them written again while the first may still land.
+//! 2. The pool cannot, and what is late is a write or a flush: the pool is suspended, with a reason that says so. Pending I/O keeps
+//!    waiting, since the answer may come: a write that failed now would be issued again, while the first one may still land.
 //!    When the last late answer is there the pool goes on by itself, as by [`VdevTree::resume`], which is refused until then.
 //! 3. The pool cannot, and what is late is a read: the read fails by its own limit of time ([`super::leaf`]), and the
 //!    pool goes on. A read that comes late harms nothing.
@@ -30,7 +30,7 @@
 //!
 //! **Rejected.** *Sending the request again* (what `zfs_deadman_failmode=continue` stands for): the first one may land after the
 //! second, and after what came later. So it is the same as `wait` here. *Taking the leaf back once it has answered*: it would
-//! need a resilver; its labels and its dirty time log say what it lacks to whoever opens the pool next.
+//! need a resilver; the next import finds in its labels and its dirty time log what it lacks.
 //!
 //! **Left open.** Devices that hang together are judged one by one, so a mirror that could have waited for both goes on with one.
 
@@ -48,10 +48,10 @@ use super::{Topology, VdevTree};
 use crate::tunables::{HangMode, Tunables};
 use crate::watch::{self, Said, Watch};
 
-/// How often a pool that could not go on by itself tries again, while someone else has it try.
+/// The interval at which a pool that could not go on by itself tries again, while another task is resuming it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Hangs that nobody has asked for yet: the oldest are dropped.
+/// The most hangs kept for [`Suspension::hung`]: beyond it the oldest are dropped.
 const TOLD_MAX: usize = 64;
 
 /// What is done about devices that hang.
@@ -90,7 +90,7 @@ pub struct HangStatus {
     pub is_given_up: bool,
 }
 
-/// Hangs that nobody has asked for yet.
+/// Hangs that no call of `hung` has returned yet.
 #[derive(Debug, Default)]
 pub(super) struct Hangs {
     waiting: Mutex<VecDeque<Hang>>,
@@ -167,7 +167,7 @@ impl VdevTree {
 }
 
 impl Topology {
-    /// A leaf's device hangs. One that is not in the pool any more is nobody's affair.
+    /// A leaf's device hangs. A device that is no longer in the pool is ignored.
     fn hangs(&self, leaf: Guid, kind: watch::Kind, suspension: &Suspension) {
         let Some(node) = self.lookup(leaf) else { return };
         let Kind::Leaf(leaf) = &node.kind else { return };
@@ -220,7 +220,7 @@ impl Topology {
 }
 
 impl Leaf {
-    /// What its device was asked and has not answered, where that is watched.
+    /// The watch on the device's unanswered requests, if it has one.
     pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
         self.disk.as_ref()?.watched()
     }

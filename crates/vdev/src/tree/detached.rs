@@ -1,8 +1,8 @@
-//! A device's read that goes on when nobody waits for it any more.
+//! A device read that continues after its reader has gone.
 //!
-//! When a second child has answered first, or a read was rerouted, the read that is still out is no longer wanted, but what its
-//! device does is: it is busy until it answers, and how long that took tells how it is doing. Dropping the read would leave
-//! both unknown, and a device that was late once would look as though it hung. So the rest of it becomes a task, which ends when
+//! When a second child has answered first, or a read was rerouted, the first read's data is no longer needed, but its completion is: the
+//! device is busy until it answers, and the latency feeds the mirror's statistics. If the read were dropped both would be unknown, and a
+//! device that was late once would seem to hang. So the rest of it becomes a task, which ends when
 //! the device answers, with its buffer. Its room in the queue goes to others at once: a device that loses a request now and then
 //! would else have less room for ever. All such tasks are members of the tree's group, which closing the pool closes. Where there is no clock, hence no runtime known, it is dropped.
 

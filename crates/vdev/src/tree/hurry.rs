@@ -1,7 +1,7 @@
-//! Someone has come to wait for a read that was begun ahead: it goes before all that nobody waits for.
+//! A reader now waits for a prefetch read that is still queued: the read goes before all background I/O.
 //!
-//! Whoever waits knows the block, not the requests that were made of it, nor whether they still wait. So they are looked for by
-//! place, which costs a look at a counter for each leaf as long as nothing waits there.
+//! The reader knows the block, but neither the requests that were made for it nor whether they still wait. So the requests are found by
+//! their offset. This costs one load of a counter for each leaf with an empty queue.
 
 use cenote_format::ids::{Txg, VdevId};
 use cenote_format::label::START_BYTES;
@@ -10,7 +10,7 @@ use super::node::{Kind, Node};
 use super::{Depth, Extent, Topology, VdevTree};
 
 impl VdevTree {
-    /// Makes reads of a block that wait for their turn as urgent as can be. The arguments are those of the read.
+    /// Gives queued reads of a block the highest priority. The arguments are those of the read.
     pub fn hurry(&self, vdev: VdevId, offset_bytes: u64, size_bytes: u64, birth: Txg) {
         let topology = self.current.of(vdev);
         if let Ok((node, extent)) = topology.locate(vdev, offset_bytes, size_bytes) {

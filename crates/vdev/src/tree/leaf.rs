@@ -151,8 +151,8 @@ impl Topology {
         }
     }
 
-    /// As [`Self::read_counted_leaf`], waiting for the device's answer no longer than patience lasts. As long as the read waits in
-    /// the queue of a device that answers others, nobody is late.
+    /// As [`Self::read_counted_leaf`], waiting for the device's answer up to the limit that `patience` gives. Time in the queue of a device
+    /// that answers other requests does not count.
     pub(super) async fn read_bounded_leaf(
         &self,
         node: &Node,

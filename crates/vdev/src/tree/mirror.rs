@@ -12,8 +12,8 @@
 //!                                 or not
 //! ```
 //!
-//! The first good answer wins. A read that lost, or that nobody waits for any more, goes on by itself ([`super::detached`]). A child that has said nothing at all for the time after which reads are rerouted is reported even
-//! where a second read had made up for it.
+//! The first good answer wins. A read that lost, or whose reader has gone, continues as a task of its own ([`super::detached`]). A child
+//! that has not answered at all for `zfs_vdev_mirror_reroute_ms` is reported, even if a second read succeeded.
 //!
 //! The last child that could be asked is waited for until the read is dead; not so long where the block has another copy on
 //! another vdev and the context says so.
@@ -115,7 +115,7 @@ impl Topology {
             if let Either::Left(turn) = race(turn.as_mut(), clock.sleep(self.common.reroute_after)).await {
                 return Some(turn);
             }
-            // Whoever would have taken it may hang.
+            // The child that would have served it may hang.
             shared.look_again(clock.now());
         }
         None
@@ -129,7 +129,7 @@ impl Topology {
         chosen: &'a Node,
         mut first: Pin<&mut (impl Future<Output = Answer> + Send)>,
     ) -> Answer {
-        // What is there at once needs no timer.
+        // A read that completes at once needs no timer.
         match poll_once(first.as_mut()).await {
             Some(answer) => answer,
             // Boxed, as all that a read needs only when it waits.
@@ -177,13 +177,13 @@ impl Topology {
                 }
             }
         }
-        // Nobody is left if the others went away meanwhile: this one is waited for until the read is dead.
+        // If the other children were taken away meanwhile, wait for this one until the deadman time.
         let Some(other) = second else { return self.within(clock, last, chosen, quest, first).await };
         // Rare from here on: on the heap, so that the usual read's future stays small.
         let second = self.read_child(other, quest.extent, quest.check, quest.context, false, quest.depth, None);
         let mut second = Box::pin(second);
         let is_last = self.candidates(quest).is_empty();
-        // Whoever is asked has some time of its own, as long as the read is not dead.
+        // The second child has some time of its own, within the read's deadman time.
         let limit = (clock.now() + if is_last { patience } else { self.common.reroute_after }).min(dead);
         match race(race(first.as_mut(), second.as_mut()), clock.sleep_until(limit)).await {
             Either::Left(Either::Left(Ok(buf)) | Either::Right(Ok(buf))) => Ok(buf),
@@ -273,8 +273,8 @@ impl Topology {
         candidates
     }
 
-    /// A child to ask as well, if there is one and it is paid for. `payer`: the child whose answer is late; `None` where no
-    /// payment is asked.
+    /// Another child to ask as well, if there is one and the hedging budget allows it. `payer`: the late child, whose budget pays; `None`
+    /// where the read is free.
     fn other_child<'a>(&'a self, quest: &mut Quest<'a>, payer: Option<&Load>) -> Option<&'a Node> {
         let candidates = self.candidates(quest);
         if candidates.is_empty() {
@@ -296,7 +296,7 @@ impl Topology {
             let chosen = candidates.at(index).or_else(|| candidates.at(0))?;
             return Some((chosen.position, false));
         }
-        // Whoever is left is stale or cannot be read at all.
+        // The remaining children are stale or cannot be read at all.
         let is_left = |(position, _): &(usize, &NodeIndex)| !quest.tried.contains(*position);
         for (position, child) in quest.node.children.iter().enumerate().filter(is_left) {
             let child = self.node(*child);

@@ -82,7 +82,7 @@ pub struct ReadContext {
     pub speculative: bool,
     /// The block has another copy on another vdev: a device that hangs is given up on early.
     pub elsewhere: bool,
-    /// What it is for: whom it waits behind, and whom it goes before.
+    /// Its purpose: the requests that it waits behind, and those that it goes before.
     pub class: QueueClass,
 }
 
@@ -99,7 +99,7 @@ impl ReadContext {
         Self { speculative: true, ..self }
     }
 
-    /// The same, for another purpose than someone's waiting.
+    /// The same, for another purpose than a reader that waits.
     #[must_use]
     pub const fn of_class(self, class: QueueClass) -> Self {
         Self { class, ..self }
@@ -137,8 +137,8 @@ impl Check<'_> {
         bytes.get(..self.size).is_some_and(|block| (self.verify)(block))
     }
 
-    /// Makes the padding behind a verified block what it was written as: zeros up to a whole sector. No checksum covers
-    /// it, but parity does; whoever compares with parity must not take a device's word for it.
+    /// Sets the padding after a verified block to zeros up to a whole sector, as it was written. No checksum covers it, but parity does, so
+    /// a comparison with parity must not use the padding that a device returned.
     fn clear_padding(self, block: &mut [u8]) {
         // A size of zero is no check at all: nothing is known of where the block ends.
         if self.size > 0
@@ -172,8 +172,8 @@ impl From<Fault> for Faults {
 }
 
 /// How many vdevs a read may still pass through. Configurations are no deeper than a few levels, but a distributed spare
-/// stands for another child, which may have another spare: this ends loops that a hostile configuration could lay. That
-/// the ways are few as well as short is seen to when the tree is made ([`build::Builder::spare_is_in_place`]).
+/// stands for another child, which may have another spare: this limit ends loops in a hostile configuration.
+/// [`build::Builder::spare_is_in_place`] ensures that the number of paths is small too.
 #[derive(Clone, Copy)]
 struct Depth(u8);
 
@@ -221,8 +221,8 @@ impl VdevTree {
     }
 
     /// Has the vdevs be those of another configuration, while the pool is in use: [`topology`] has the theory. Vdevs that are there
-    /// already keep their state, and top-level vdevs their ids; `disks` are those of leaves that are new. To be called when no
-    /// write is under way, by one at a time.
+    /// already keep their state, and top-level vdevs their ids; `disks` are those of leaves that are new. The caller ensures that no write
+    /// is under way, and that only one task calls this at a time.
     ///
     /// # Errors
     /// [`VdevError::BadConfig`] as [`Self::open`], or where a top-level vdev has lost its id; then nothing has changed.
@@ -244,8 +244,8 @@ impl VdevTree {
         self.current.any()
     }
 
-    /// The group of devices' reads that nobody waits for any more: another child was sooner, or whoever waited has gone. Closing it
-    /// is part of closing the pool; from then on such reads are dropped instead. None where the tree has no clock.
+    /// The group of device reads without a waiter: another child answered first, or the reader was dropped. Closing the pool closes this
+    /// group; from then on such reads are dropped. `None` where the tree has no clock.
     #[must_use]
     pub fn left(&self) -> Option<&Group> {
         self.common.left.as_ref()

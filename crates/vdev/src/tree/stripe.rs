@@ -5,7 +5,7 @@
 //! 1. The data columns, where all their children can be read; otherwise all columns at once.
 //! 2. The parity columns, and what is known to be lost rebuilt from them.
 //! 3. The columns of children that have missed the block's txg: if they verify, they are not stale after all.
-//! 4. Some column lies, and no device says which: every set of up to `parity` *suspects* is taken for lost in turn and
+//! 4. Some column is silently corrupt, and no device reports an error: every set of up to `parity` *suspects* is taken for lost in turn and
 //!    rebuilt from the others, until the block verifies.
 //!
 //! Then the columns that were read are compared with the truth, and those that differ are reported, parity included.
@@ -13,8 +13,8 @@
 //! A child that is far slower than its siblings *sits out*: its columns count as lost in stages 1 and 2, and are read before
 //! stage 3 if it must be. A column that does not come for `zfs_vdev_mirror_reroute_ms` is treated likewise. Scrubs read all.
 //!
-//! A suspect is a child. On a raidz vdev that was expanded it is also a child of an earlier, narrower shape: a disk that
-//! lied silently before the expansion had its lies copied, and they now lie diagonally across all children.
+//! A suspect is a child. On a raidz vdev that was expanded it is also a child of an earlier, narrower shape: the expansion copied silently
+//! corrupt data of a disk, so it is now spread diagonally across all children.
 //!
 //! A stripe that is a mirror's child goes through the same stages for itself before the mirror asks another child.
 //!
@@ -337,8 +337,8 @@ impl<'a> Stripe<'a> {
         None
     }
 
-    /// Why the block could not be had. Where there are columns enough to make one, and it is wrong whoever is taken for
-    /// the liar, no child can be named: the stripe itself is.
+    /// The reason why the block could not be read. If there are enough columns, but no choice of suspects gives a block that verifies, no
+    /// child can be blamed: the error names the stripe.
     pub(super) fn failure(mut self) -> Faults {
         let base = self.rebuild_lost(|cell| *cell == Cell::Dead);
         if base.is_some_and(|base| self.assemble(&base).is_some()) {

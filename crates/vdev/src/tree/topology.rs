@@ -30,7 +30,7 @@
 //!    on log devices. [`crate::tree::VdevTree::change`] refuses anything else.
 //!
 //! **A suspended pool.** What is kept to be written again names top-level vdevs by id, so it goes through the topology that is current
-//! then. That may be while the sync makes a change, if the pool was suspended for a read's sake: a change that adds vdevs does not
+//! then. That may be while the sync makes a change, if a failed read has suspended the pool: a change that adds vdevs does not
 //! concern what is kept, nor does one that takes a log device away: blocks of logs are not kept. One that takes another leaf away would
 //! have to wait until the pool goes on.
 //!
@@ -89,7 +89,7 @@ pub(super) struct Common {
     pub(super) tunables: Tunables,
     /// Where the time comes from; without one there are no limits on time.
     pub(super) clock: Option<Handle>,
-    /// Devices' reads that nobody waits for any more; there if the clock is.
+    /// Device reads without a waiter; there if the clock is.
     pub(super) left: Option<Group>,
     pub(super) reroute_after: Duration,
     pub(super) deadman_after: Duration,

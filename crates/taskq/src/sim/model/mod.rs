@@ -1,7 +1,7 @@
 //! Models of devices: how long requests take, exactly, in virtual time.
 //!
-//! A model is a machine of events. Whoever drives it hands it requests with the moment at which they arrive, asks for the next
-//! moment at which something happens by itself, and advances it to that moment; completions come out with theirs. Nothing in
+//! A model is a machine of events. Its driver gives it requests with the moment at which they arrive, asks for the next moment at which
+//! something happens by itself, and advances it to that moment; completions come out with theirs. Nothing in
 //! it is random, and all of it is in whole nanoseconds, so that every figure follows from the model's options by the formulas
 //! that stand beside them, which are what the models are tested against.
 //!
