@@ -49,11 +49,10 @@
 //!
 //! **Writing** has a theory of its own: [`sync`].
 //!
-//! **Crash.** Readers leave nothing behind; for writers see there.
+//! **Crash.** Readers change nothing on disk. For writers see [`sync`].
 //!
 //! **Rejected.** A dbuf per block (state that only writers need); a generic "object" trait (there is one kind of
-//! object, and static types read better); one type for reading and another for changing (each table of the pool would have to be
-//! read twice, and was).
+//! object, and static types read better); one type for reading and another for changing (then every format of a table has two readers).
 
 mod caching;
 mod changes;
@@ -102,7 +101,7 @@ pub struct Dmu {
     cache: Arc<Cache<ZioError>>,
     handle: Handle,
     ahead: Arc<prefetch::Budget>,
-    /// All work on the pool that nobody need be waiting for.
+    /// Detached work on the pool, which may go on without a waiter.
     detached: Group,
 }
 
@@ -115,8 +114,7 @@ impl Dmu {
         Self { zio, cache, handle, ahead, detached }
     }
 
-    /// The group of the work that goes on when nobody waits for it: what is loaded ahead, and reads whose reader has given
-    /// up. Whoever exports the pool closes it.
+    /// The group of detached work: prefetch, and reads whose reader was dropped. Exporting the pool closes it.
     #[must_use]
     pub fn detached(&self) -> &Group {
         &self.detached
@@ -183,10 +181,10 @@ impl Dmu {
         self.cache.find(Self::cache_key_for(bp, has_key)?)
     }
 
-    /// Loads the block at `bp` into the cache, for a reader that will ask for it. What cannot be read now is left to that reader.
+    /// Prefetches the block at `bp` into the cache. An error is ignored: the later reader gets it.
     pub async fn load_ahead(&self, bp: &Blkptr, context: ReadContext<'_>) {
         if let Some(key) = Self::cache_key_with(bp, context) {
-            // Whoever asks for the block reads it again, and is told.
+            // The reader that asks for the block reads it again, and gets the error.
             let context = context.of_class(QueueClass::AsyncRead);
             let _ = self.cache.prefetch(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await;
         }
@@ -210,7 +208,7 @@ impl Dmu {
         self.zio.read(bp, context).await
     }
 
-    /// Keeps a block that is being written, so that whoever asks for it need not wait for a device.
+    /// Keeps a block that is being written in the cache, so that its readers need not wait for a device.
     pub(crate) fn keep(&self, bp: &Blkptr, block: &Block) {
         if let Some(key) = Self::cache_key(bp) {
             assert_eq!(block.len() as u64, bp.lsize_bytes(), "a block is kept under its own pointer");
@@ -225,7 +223,7 @@ impl Dmu {
         }
     }
 
-    /// What reading the block takes of memory: its own, and that of its physical bytes where they are not the same.
+    /// The memory that reading the block takes: its logical bytes, and its physical bytes where they differ.
     fn memory_bytes(bp: &Blkptr) -> usize {
         let of = |len: u64| memory_bytes_of(usize::try_from(len).unwrap_or(usize::MAX));
         let transformed = bp.compress() != Some(Compress::Off) || bp.uses_crypt();

@@ -14,11 +14,12 @@
 //!                                                                     waits for this write half a block at least: the next write may be
 //!                                                                     of the same block, which would be written whole each time
 //! ```
-//! A record is of bytes within one block; what is longer is cut where blocks end, and neighbours that nobody asked for in between are one.
+//! A record is of bytes within one block; a longer write is cut at block boundaries, and adjacent writes without a sync in between become
+//! one.
 //!
 //! **Life of one**, in a burst (`writer::issue`). Some blocks ahead of the records that are filled, tasks capture each block as its txg has it
 //! and give it its place ([`cenote_dmu::LogBlock`]). Storing it goes on while the record goes into a log block, and that on its way; the
-//! devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then anybody is answered. That flush is
+//! devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then clients are answered. That flush is
 //! for the devices of both ([`crate::data::Data`]).
 //!
 //! **Copied all the same** is a write whose txg is not open any more, whose block its txg does not have (freed since), for which there is no
@@ -27,13 +28,13 @@
 //! **Errors.** A block that is not stored breaks the log off at the log block that points to it, as if that had not been written. The
 //! txg's sync writes the data itself, elsewhere.
 //!
-//! **Invariants.** 1. No log block is stable before what its records point to is. 2. Room for what is being stored is taken before anything is
-//! held that others wait for ([`STORING_MAX_BYTES`]).
+//! **Invariants.** 1. No log block is stable before what its records point to is. 2. Memory for the blocks that are being stored is
+//! reserved before any lock or txg is held ([`STORING_MAX_BYTES`]).
 //!
-//! **Crash.** Where the block of a record cannot be read the log ends before that record, which nobody was told of.
+//! **Crash.** Where the block of a record cannot be read the log ends before that record, which was not acknowledged.
 //!
 //! **Rejected.** *A record of the size alone* (`TX_WRITE2`) for the second write of a block that is stored already: the pointer once more says
-//! the same, and stands for itself. *Storing a block when it is written*: nobody may ask for it before it is changed again.
+//! the same, and stands for itself. *Storing a block when it is written*: it may be changed again before any client syncs it.
 
 use std::collections::VecDeque;
 use std::ops::Range;

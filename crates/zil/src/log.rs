@@ -46,14 +46,14 @@ impl Log {
         Self { source, mode: AtomicU64::new(mode.number()), writer: None, changed: AtomicU64::new(0) }
     }
 
-    /// The property `sync`, as it is obeyed here.
+    /// The present value of the property `sync`.
     #[must_use]
     pub fn mode(&self) -> SyncMode {
         SyncMode::of_number(self.mode.load(Ordering::Acquire))
     }
 
-    /// Obeys another value of the property `sync`, from the next change and the next client that waits on. What was changed while it was
-    /// `disabled` has no records, so whoever waits next waits for the txgs of that.
+    /// Obeys another value of the property `sync`, from the next change and the next client that waits on. Changes made while it was
+    /// `disabled` have no records, so the next client that syncs waits for their txgs.
     pub fn set_mode(&self, mode: SyncMode) {
         self.mode.store(mode.number(), Ordering::Release);
     }
@@ -78,7 +78,8 @@ impl Log {
     /// As [`TxgSource::begin`].
     pub async fn begin_change(&self, cost: Cost) -> Result<Change, TxError> {
         let tx = self.begin_noted(cost).await?;
-        // Nobody waits for it as yet, so it need not be logged; it is noted as a change without a record, since the property may change.
+        // With `sync=disabled` no client waits for it, so it need not be logged; it is noted as a change without a record, since the
+        // property may change.
         let makes_records = self.writer.is_some() && self.mode() != SyncMode::Disabled;
         Ok(Change { log: self.writer.clone(), makes_records, is_logged: false, tx })
     }

@@ -35,7 +35,7 @@ impl Logs {
         Self { shared: Arc::new(Shared { io: Arc::new(io), txgs, writers: Mutex::default() }) }
     }
 
-    /// The log of a head dataset, for somebody who changes it.
+    /// The log of a head dataset that is open for writing.
     pub(crate) fn writer(&self, dataset: ObjectId) -> Arc<LogWriter> {
         let shared = &self.shared;
         let handle = shared.io.dmu.handle().clone();
@@ -43,7 +43,7 @@ impl Logs {
         shared.writers.lock().entry(dataset).or_insert_with(|| Arc::new(new())).clone()
     }
 
-    /// In the sync of a txg: what becomes of the log of a dataset. One that nobody uses is forgotten when nothing of it is left.
+    /// Called in the sync of a txg: retires the blocks of a dataset's log. A log without users is forgotten when it has no blocks left.
     #[must_use]
     pub fn retire(&self, dataset: ObjectId, txg: Txg) -> Option<(Arc<LogWriter>, Retired)> {
         let mut writers = self.shared.writers.lock();
@@ -73,7 +73,7 @@ impl Logs {
         }
     }
 
-    /// Whether logs have something left that nobody uses. Those that have nothing are forgotten.
+    /// Whether there are logs without users that still have blocks. Logs that have none are forgotten.
     #[must_use]
     pub fn has_unused(&self) -> bool {
         let mut writers = self.shared.writers.lock();
@@ -81,7 +81,7 @@ impl Logs {
         writers.values().any(|writer| Arc::strong_count(writer) == 1)
     }
 
-    /// Whether the log of a dataset has blocks, or somebody who may write them.
+    /// Whether the log of a dataset has blocks, or users that may write some.
     #[must_use]
     pub fn holds(&self, dataset: ObjectId) -> bool {
         let writers = self.shared.writers.lock();
@@ -117,7 +117,8 @@ impl Logs {
         self.shared.writers.lock().values().any(|writer| writer.uses_vdev(vdev))
     }
 
-    /// In the sync of a txg: begins a chain, and gives its first block. Nothing where there is no space. `has_xattrs`: the log may have
+    /// Called in the sync of a txg: begins a chain, and returns its first block; `None` if there is no space. `has_xattrs`: the log may
+    /// have
     /// records of extended attributes.
     pub async fn begin_chain(&self, writer: &LogWriter, txg: Txg, has_xattrs: bool) -> Option<Blkptr> {
         let io = &self.shared.io;

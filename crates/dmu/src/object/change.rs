@@ -183,8 +183,8 @@ impl Object {
     }
 
     /// Writes bytes into a block at `start`. `kept` is its newest content, or nothing where it is a hole, and nobody else changes the
-    /// block meanwhile. The block is changed in its place where this txg has it already and nobody else holds it; else the rest of it
-    /// is copied.
+    /// block meanwhile. The block is changed in place if this txg has it already and its buffer has no other holder; otherwise the rest of
+    /// it is copied.
     pub fn write_part(&self, txg: Txg, block: u64, start: usize, bytes: &[u8], kept: Option<Block>) {
         let size = self.block_bytes() as usize;
         assert!(start + bytes.len() <= size, "a part of a block lies in it");
@@ -193,7 +193,7 @@ impl Object {
             buf.freeze()
         };
         let kept = self.change(txg, |state| {
-            // A table that the sync has is of a txg that nobody changes any more: there is nothing to change in place.
+            // A table that the sync has belongs to a quiesced txg: there is nothing to change in place.
             let layer = state.layer(txg);
             if layer.ready.contains_key(&block) {
                 // Its bytes are not those of the block.

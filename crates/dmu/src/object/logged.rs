@@ -14,9 +14,9 @@
 //!      └── not stored: places ◄───┘                        unused  (the layer's list) ───────► freed by that sync, in no account
 //!          given back at once
 //! ```
-//! *Storing* is known to the one who stores alone ([`LogBlock`], [`LogStore`]): the layer learns of it when it is over. Who changes the
-//! block meanwhile need not wait, and changes a copy, since the bytes that are stored are held. So a block is *as it was captured* where the
-//! layer has the very same memory.
+//! Only [`LogBlock`] and [`LogStore`] know the state *storing*: the layer gets the result. A writer that changes the block meanwhile need
+//! not wait, and changes a copy, since the stored buffer has a reference. So a block is *as it was captured* if the layer has the very same
+//! buffer.
 //!
 //! **Life of one.** [`Objset::log_block`] captures the block as the layer of the txg has it, and keeps the txg open. [`LogBlock::place`] does
 //! what the sync would do with it (compression, checksum, copies, class, gangs), but waits for no space. The pointer goes into the record.
@@ -25,17 +25,18 @@
 //! in the cache and told of as any block that the sync writes.
 //!
 //! **Who frees it.** A block that was changed since is freed by the sync of the same txg, once, like a block that another took the place of:
-//! its place is not given out again before that txg is on disk, and two more are. A block that was not stored has its places given back at
+//! its place is not allocated again before that txg and two more are on disk. A block that was not stored has its places given back at
 //! once. A block that is a hole, or fits into its pointer, has no place; the sync makes it again.
 //!
 //! **Invariants.**
 //! 1. The pointer of a logged block was born in the txg of its layer, and is of the bytes that the layer has (asserted where the sync takes
 //!    it).
 //! 2. Each place that is taken here is in exactly one of: a logged block, the list of unused ones, given back.
-//! 3. Nobody waits with the txg held but for devices: not for space, nor for range locks, whose holders may wait for a txg.
+//! 3. A task that holds the txg waits for devices only: neither for space, nor for range locks, whose holders may wait for a txg.
 //!
 //! **Crash.** Before the txg is on disk its blocks stand in space that is free in the pool on disk; the log is claimed, and with it the blocks
-//! that its records point to. None of those was given out to anybody else meanwhile, whatever became of them in their txg. After it, the record
+//! that its records point to. None of their places was allocated again meanwhile, whatever became of the blocks in their txg. After it, the
+//! record
 //! is not replayed, the block is the tree's, or its place is free.
 //!
 //! **Rejected.** *A throwaway block for a txg that is being synced*, as the original writes: the log may as well have the bytes, which are
@@ -94,7 +95,7 @@ impl Object {
     }
 }
 
-/// Takes space for blocks for which nobody waits.
+/// Allocates without waiting for space.
 struct AtOnce<'a>(&'a dyn Allocator);
 
 impl Allocator for AtOnce<'_> {
@@ -196,7 +197,7 @@ pub struct LogStore {
     allocator: Arc<dyn Allocator>,
     placed: Option<Placed>,
     pointer: Blkptr,
-    /// Its places, while nobody else has them.
+    /// Its places, until they are handed over.
     taken: Vec<Dva>,
 }
 

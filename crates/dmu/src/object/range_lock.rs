@@ -16,7 +16,7 @@ use super::Object;
 /// The range locks of one object.
 pub(super) type RangeLocks = RangeLock;
 
-/// A range of an object's blocks that nobody else changes, until it is dropped.
+/// A range of an object's blocks that other tasks do not change until this is dropped.
 #[must_use]
 pub struct RangeGuard {
     object: Object,

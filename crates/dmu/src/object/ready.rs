@@ -1,8 +1,8 @@
 //! Blocks that are written as they came, compressed or encrypted elsewhere ([`ReadyBlock`]).
 //!
-//! The layer of the txg has the bytes as they are stored, and their form beside them. The sync stores them so. Whoever reads the block
-//! before that gets it unpacked; whoever changes it writes a block anew, and the form goes. A sealed block cannot be read before it is on
-//! disk: its reader has the key, and the objset that writes it has not.
+//! The layer of the txg has the bytes as they are stored, and their form beside them. The sync stores them so. A reader before the sync
+//! gets the unpacked block; a change makes a block of plain bytes, and the form is dropped. A sealed (encrypted) block cannot be read
+//! before it is on disk: the objset that writes it does not have the key.
 
 use cenote_format::Endian;
 use cenote_format::ids::Txg;

@@ -162,7 +162,7 @@ impl Objset {
         self.shared.reader.caching().set(caching);
     }
 
-    /// Counts what its users ask of it, where it is open for changing: those who serve it call this.
+    /// Changes the dataset's I/O statistics, if it is open for changing. The front ends (ZPL, zvol) call this.
     pub fn count(&self, count: impl FnOnce(&ObjsetStats)) {
         if let Content::Open(open) = &self.shared.content {
             count(&open.stats);

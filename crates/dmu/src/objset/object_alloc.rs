@@ -42,7 +42,7 @@ pub(super) fn bits(id: ObjectId, slots: u64) -> u32 {
     ones << (id.0 % SLOTS)
 }
 
-/// Which of them are known, where they are too many, must not depend on who gave them first.
+/// If there are too many to keep, the choice of those that are kept must not depend on the order in which they were freed.
 fn sorted(mut freed: Vec<(ObjectId, u64)>) -> Vec<(ObjectId, u64)> {
     freed.sort_unstable();
     freed

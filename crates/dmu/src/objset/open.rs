@@ -167,7 +167,7 @@ impl Objset {
         self.open_state().changes.dirty()
     }
 
-    /// A number that grows with every change, whatever the txg: who sees the same twice knows that nothing was changed.
+    /// A number that grows with every change, whatever the txg: the same number twice means that nothing was changed in between.
     #[must_use]
     pub fn change_count(&self) -> u64 {
         self.open_state().changes.count()

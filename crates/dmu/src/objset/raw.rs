@@ -2,10 +2,10 @@
 //!
 //! # Theory
 //!
-//! **Need.** A raw stream has blocks as they lie on the sender's disk, and all that their MACs cover. What is written must be the same
-//! in all of that, so that whoever has the key finds it right; nobody here can tell.
+//! **Need.** A raw stream has blocks as they lie on the sender's disk, and all that their MACs cover. What is written must have the same
+//! bytes wherever a MAC covers them, so that a reader with the key can authenticate it. Without the key this cannot be checked here.
 //!
-//! **What is covered, and whence it comes.**
+//! **What the MACs cover, and the source of each part.**
 //! ```text
 //!   block                                  bytes                              salt, IV, MAC
 //!   data, spill blocks                     the stream's, as they are          the stream's (WRITE, SPILL)
@@ -17,12 +17,14 @@
 //! Fields of dnodes that are covered: levels, the size of indirect blocks, the number of pointers and of the last block. So a tree is as high
 //! as the sender's, though it could be lower, and freeing does not lower the last block's number.
 //!
-//! **Life of a block of dnodes.** The seal of a block is told with the first of its objects, in the txg that has the object. The sync puts
-//! dnodes into the block as ever, keeps what stands behind each bonus, and writes the block with the seal of its txg, or else with the one
-//! that its pointer on disk has. While only some of its objects have come the MAC is wrong: the dataset is marked as half received, and nobody
-//! reads it with a key.
+//! **Life of a block of dnodes.** The seal (salt, IV, MAC) of a block comes with the first of its objects, in the object's txg. The sync
+//! puts dnodes into the block as always, keeps what stands behind each bonus, and writes the block with the seal of its txg, or else with
+//! the one
+//! that its pointer on disk has. While only some of its objects have come the MAC is wrong: the dataset is marked as inconsistent, and is
+//! not read with a key.
 //!
-//! **Accounts** of owners are not kept: nobody here can read whose a file is. Their flag is off, and the local MAC, which covers them, is zero;
+//! **Accounts** of owners (`userused@`) are not kept: without the key the owner of a file is unknown. Their flag is off, and the local MAC,
+//! which covers them, is zero;
 //! OpenZFS makes them anew when the dataset is mounted with its key.
 //!
 //! **Invariant.** A block of dnodes that is not empty has a seal: every object comes in a txg that has one for its block.

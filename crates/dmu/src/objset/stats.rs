@@ -9,7 +9,7 @@ const NWRITTEN: usize = 3;
 const NUNLINKS: usize = 4;
 const NUNLINKED: usize = 5;
 
-/// The counts of a dataset that is in use. Those who serve it count: what is read and written for its own sake, as metadata, is not
+/// The counts of a dataset that is in use. The front ends count: what is read and written for its own sake, as metadata, is not
 /// asked for by anybody.
 #[derive(Debug, Default)]
 pub struct ObjsetStats(Counters<6>);

@@ -4,7 +4,8 @@
 //!   block of dnodes   0  1  2 … 31 │ 32 33 …       a block's objects are in one shard, neighbouring blocks in different ones
 //!   shard             0  1  2 … 31 │  0  1 …
 //! ```
-//! So those who open objects seldom meet, and what is looked at for each object when a txg is on disk is looked at on all cores.
+//! So tasks that open objects seldom contend for a lock, and what is looked at for each object when a txg is on disk is looked at on all
+//! cores.
 
 use std::collections::BTreeMap;
 

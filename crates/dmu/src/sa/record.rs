@@ -1,5 +1,4 @@
-//! One object's attributes in memory: all of them, in the order in which they are packed, those that nobody here knows
-//! included.
+//! One object's attributes in memory: all of them, in the order in which they are packed, those of unknown kinds included.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Blocks that nothing of an objset points to any more, in lots: what a lot takes and when it was born is known of it as a whole, so
-//! that whoever needs no more than that need not look at each block.
+//! Blocks that nothing of an objset points to any more, in lots: what a lot takes and when it was born is known of it as a whole, so that a
+//! user of these sums need not look at each block.
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::Txg;

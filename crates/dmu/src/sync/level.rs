@@ -1,7 +1,7 @@
 //! The blocks of one level, some at a time: from the trees that hold them to where they are prepared.
 //!
-//! Whoever syncs only takes blocks out of the trees and gives them places; how each is written is found out where it is prepared, on
-//! any core. A batch goes from one tree into the next, so small files fill one together:
+//! The syncing task only takes blocks out of the trees and gives them places. How each is written is decided where it is prepared, on any
+//! core. A batch goes from one tree into the next, so small files fill one together:
 //!
 //! ```text
 //!   trees   a: 0 1 2 3 4 5     b: 0    c: 0 1
@@ -30,7 +30,7 @@ pub(super) struct Span {
     pub(super) cleaned: Option<Cleaned>,
 }
 
-/// What of a tree decides how its blocks are written.
+/// The properties of a tree that decide how its blocks are written.
 struct How {
     policy: ObjsetPolicy,
     objset: ObjsetId,

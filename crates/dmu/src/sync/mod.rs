@@ -3,9 +3,8 @@
 //! # Theory
 //!
 //! **Need.** Files, directories and the pool's own tables change all the time, many of them at once; on disk there must
-//! never be half of it. So changes gather in memory, grouped by txg, and each txg is written as a whole, to free space, from
-//! the data up to one root. A change must not wait for that, and the writing must use all cores and all
-//! devices.
+//! never be half of it. So changes gather in memory, grouped by txg, and each txg is written as a whole, to free space, from the data up to
+//! one root. A change must not wait for a sync, and a sync must use all cores and all devices.
 //!
 //! **In memory.**
 //! ```text
@@ -15,13 +14,14 @@
 //!              a layer: dnode, data blocks written, ranges freed, spill block
 //! ```
 //! A block is an immutable counted buffer, so a layer costs what has changed, and the txg that is written shares nothing
-//! with the one that is filled. There is no state per block that was only read: that is the cache's.
+//! with the one that is filled. A block that was only read has no state here: it is in the ARC. A layer is what OpenZFS spreads over dirty
+//! records of dbufs and dnodes.
 //!
 //! **Life of a write.**
 //! 1. The caller has a txg that is open, and keeps it open while it changes things.
 //! 2. [`Object::write`](crate::Object::write) locks the range of blocks (`object/range_lock`), reads what it does not overwrite, makes new blocks and
 //!    puts them into the layer of the txg. Others change other blocks meanwhile.
-//! 3. The txg is quiesced: nobody holds it, its layers are final. Others go on in the next.
+//! 3. The txg is quiesced: no [`Tx`](crate::tx::Tx) holds it, its layers are final. Later changes go to the next txg.
 //! 4. [`Writer::sync`] cuts what has changed into stretches of objects whose dnodes stand side by side (`stretch`): what is done for
 //!    each object is done for a stretch at a time, on all cores. Its trees are made, and the indirect blocks above what has
 //!    changed are loaded.
@@ -38,8 +38,8 @@
 //!    [`Writer::begin`] ends when everything has its place and is on its way, [`Storing::finish`] when devices have it. Then the
 //!    layers give way to the new trees, stretch by stretch, unused objects are let go, shard by shard of the objset's table, and
 //!    memory is given back where nobody waits for it.
-//! 7. The caller gets the new root and the blocks that are not pointed to any more, and puts the first into the object above
-//!    (the dataset, in the end the uberblock) and frees the others.
+//! 7. The caller gets the new root and the blocks that the old tree has and the new one has not. It puts the root into the object above
+//!    (the dataset, in the end the uberblock) and frees these blocks.
 //!
 //! **Passes.** The MOS holds the accounts of the space that its own writing takes, so it is written again, until nothing
 //! changes. From the second pass on a block that this txg wrote is written in its own place again if its size is the same,
@@ -52,15 +52,16 @@
 //! **Invariants.**
 //! 1. A layer of a txg that is quiesced is not changed, but by the sync itself (accounts, the MOS).
 //! 2. Which place a block gets follows from the changes alone: not from cores, devices or the clock.
-//! 3. What a tree loses is told once, and what it gains is counted once: used bytes of a dnode are those of its blocks.
+//! 3. Each block that a tree loses is reported once, and each block that it gains is counted once: used bytes of a dnode are those of its
+//!    blocks.
 //! 4. The block of an object is written by one store at a time: a pass ends when its stores have. What the cache has of a block
 //!    that is written in place again is what was written last.
-//! 5. What is done on all cores touches what is one stretch's or one batch's alone, or adds up; what is put together is put together in
-//!    the order of objects. So equal changes give equal bytes, whichever core was first.
+//! 5. Work on all cores touches one stretch or one batch only, or adds to sums; results are combined in the order of objects. So equal
+//!    changes give equal bytes, whichever core was first.
 //! 6. A range lock that is taken before the txg never waits for one whose holder waits for a txg: the locks of an object are taken
 //!    before the txg by all its users, or after it by all.
 //!
-//! **Crash.** Nothing here is the pool's before the uberblock is. What was written before goes to space that is free in
+//! **Crash.** Nothing of a txg belongs to the pool before its uberblock is written. What was written before goes to space that is free in
 //! the txg on disk.
 //!
 //! **Rejected.** *A dbuf for each block with a list of dirty records*: the list's head is shared by all txgs and needs a lock
@@ -80,7 +81,7 @@
 //! The width of a level is that of all trees together. Only allocating is done one after the other, in the order of objset,
 //! object, block, and blocks alike at once: it takes no longer than a look into a tree of free space, and the same changes
 //! get the same places however many cores there are and whichever is done first. What follows from places (pointers, accounts,
-//! what is killed) is found out on any core again (`place`), and entered into the trees in order.
+//! what is killed) is computed on all cores again (`place`), and entered into the trees in order.
 
 mod batch;
 mod killed;
@@ -137,8 +138,8 @@ pub struct Synced {
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
-    /// Blocks that were stored for the intent log and came to nothing: they are in no account, and their places are to be freed in this
-    /// txg like those of blocks that were given up, since a crash before its end may need them.
+    /// Blocks that were stored for the intent log (`WR_INDIRECT`) and were changed since: they are in no account. Their places are to be
+    /// freed in this txg like those of killed blocks, since a log that is claimed after a crash may point to them.
     pub unused: Vec<Blkptr>,
     /// Features that the written blocks need: the dataset has to activate each of them in this txg.
     pub needs: Needs,
@@ -181,7 +182,7 @@ impl Writer {
         self.shared.space_of(bp)
     }
 
-    /// Writes what a txg has changed of these objsets, which nobody changes meanwhile, and waits until it is on devices
+    /// Writes the changes of a txg in these objsets, which must not change meanwhile, and waits until all is on devices
     /// (not yet stable): [`Self::begin`] and [`Storing::finish`]. Leaves that have missed a block come back too.
     ///
     /// # Errors
@@ -191,8 +192,8 @@ impl Writer {
         Ok((synced, storing.finish().await?))
     }
 
-    /// Gives places to what a txg has changed of these objsets, which nobody changes in it until all is stored, and begins to
-    /// write it. `pass` counts from 1; from the second on blocks of this txg are written in place.
+    /// Gives places to the changes of a txg in these objsets, and begins to write them. Until all is stored the objsets must not be changed
+    /// in this txg. `pass` counts from 1; from the second on blocks of this txg are written in place.
     ///
     /// # Errors
     /// No space, or a device failure that the vdevs cannot make up for: the txg cannot be written.
@@ -246,7 +247,7 @@ impl Writer {
         Ok((synced, Storing { stores, txg, objects: settled, metas: settled_metas, roots }))
     }
 
-    /// Writes objects, all but the blocks that their dnodes stand in. What each objset's owners have more comes back.
+    /// Writes objects, all but the blocks that their dnodes stand in. Returns the changes of `userused@` and the like for each objset.
     async fn write_objects(
         &self,
         parts: &mut [Part],
@@ -407,7 +408,7 @@ impl Storing {
             let handle = handle.clone();
             async move {
                 let gone = stretch::settle(settled, txg);
-                // Giving back a txg's memory takes a while, and nobody waits for it; refused, it is dropped here.
+                // Freeing a txg's memory takes a while and needs no waiter; if the dispatch is refused, it is freed here.
                 let _ = handle.dispatch(Class::Sync, move || drop(gone));
                 Ok(())
             }
@@ -424,7 +425,7 @@ impl Storing {
             Ok(())
         };
         on_all_cores(&handle, sweeps, sweep).await?;
-        // What a snapshot has still is read again.
+        // A block that a snapshot still has will be read again.
         let _ = handle.dispatch(Class::Sync, move || replaced.iter().for_each(|bp| dmu.forget(bp)));
         Ok(missed)
     }
@@ -459,7 +460,7 @@ async fn enter(
     Ok(())
 }
 
-/// Does the same with each, on any core; what comes of them in their order. What is alone is done here.
+/// Does `work` with each item, on any core, and returns the results in the items' order. A single item is done on this task.
 async fn on_all_cores<I, T, F>(handle: &Handle, items: Vec<I>, work: impl Fn(I) -> F) -> Result<Vec<T>, DmuError>
 where
     T: Send + 'static,

@@ -44,11 +44,11 @@ pub(super) struct Tree {
     indirects: Vec<BTreeMap<u64, Indirect>>,
     /// Data blocks to write.
     blocks: Arc<BTreeMap<u64, Block>>,
-    /// Those of them that are stored already.
+    /// The data blocks that are stored already, for the intent log.
     logged: BTreeMap<u64, Blkptr>,
-    /// Those of them whose bytes are as they are stored.
+    /// The data blocks whose bytes are in their stored form.
     ready: BTreeMap<u64, ReadyForm>,
-    /// Blocks that were stored and came to nothing.
+    /// Blocks that were stored for the intent log and were changed since.
     pub(super) unused: Vec<Blkptr>,
     /// The spill block to write, or to free.
     spill: Option<Option<Block>>,

@@ -1,4 +1,4 @@
-//! Accounts of who owns how much: kept with an objset whose flags say that they are complete.
+//! User, group and project accounting (`userused@` and the like): kept in an objset whose flags say that it is complete.
 //!
 //! ```text
 //! user's object (ZAP)      1f4 ─► bytes    obj-1f4 ─► objects      the owner in hexadecimal
@@ -31,7 +31,7 @@ pub(super) struct Accounting {
     projects: bool,
 }
 
-/// What a txg changes, by account and whose; of objects (or bytes).
+/// The changes of a txg in objects (or bytes), by kind of account and owner.
 #[derive(Debug, Default)]
 pub(super) struct Changes(BTreeMap<(ObjectId, bool, u64), i64>);
 

@@ -1,7 +1,7 @@
 //! The block tree of an object as it is on disk.
 //!
-//! A [`BlockTree`] is a parsed dnode and the way to the blocks below it. It is immutable: what changes an object makes a new
-//! tree, and whoever still holds the old one reads what the old pointers lead to. There is no table of open blocks: a block is
+//! A [`BlockTree`] is a parsed dnode and the way to the blocks below it. It is immutable: a change of an object makes a new tree, and a
+//! holder of the old tree reads the blocks that the old pointers lead to. There is no table of open blocks: a block is
 //! found by walking from the dnode, whose indirect blocks are hits in the cache.
 
 mod descent;
@@ -207,7 +207,8 @@ impl BlockTree {
         !self.phys.object_type.is_metadata()
     }
 
-    /// Loads data block `block` into the cache, if the dataset has such blocks read ahead. What is wrong with it is left to the reader that asks for it.
+    /// Loads data block `block` into the cache, if the dataset has such blocks read ahead. An error is left to the reader that asks for the
+    /// block.
     pub(crate) async fn load_ahead(&self, block: BlockId) {
         if !self.reads_ahead() {
             return;

@@ -43,7 +43,7 @@ pub struct Account {
     /// Whether space that was freed comes back with the next txgs.
     has_deferred: AtomicBool,
     admitted_bytes: [AtomicU64; TXGS],
-    /// Held while the open txg is counted again: two who take back the same surplus would take it twice.
+    /// Held while the open txg is counted again: two callers would take the same surplus back twice.
     recounting: Mutex<()>,
 }
 

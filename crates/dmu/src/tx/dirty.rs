@@ -151,8 +151,7 @@ impl Dirty {
             return;
         }
         self.counts.count(Event::Delay);
-        // Those who are delayed go one after the other, a delay apart: so the delay is what sets their rate, however many
-        // there are.
+        // Delayed changes are admitted one after the other, one delay apart. So the delay sets their rate, however many there are.
         let (now, delay_ns) = (self.handle.now() - self.start, delay.as_nanos() as u64);
         let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let mut last = self.let_go_ns.load(Ordering::Relaxed);

@@ -2,10 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** Many tasks change a pool at once. What one operation changes must be in one txg; a txg that is being written
-//! must not change any more, and nobody may stand still meanwhile. Memory for what is not written is bounded, space that does
-//! not exist must be refused before anything is changed, and whoever is faster than the devices is slowed as little as
-//! will do, never stopped dead.
+//! **Need.** Many tasks change a pool at once. All changes of one operation must be in one txg; a txg that is being written must not change
+//! any more, and no task may be blocked meanwhile. Dirty data must be bounded, a change must fail with `ENOSPC` before it has changed
+//! anything, and writers that are faster than the devices must be delayed as little as possible, and never stopped for long.
 //!
 //! **In memory.**
 //! ```text
@@ -27,23 +26,23 @@
 //!    txg from being written until it is dropped; layers of objects are changed under it.
 //! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, or somebody waits for it, the
 //!    next one is opened: all shards are locked, so that no task gets the old one after another has got the new one. Then
-//!    the old one's group is closed, which waits for its holders and nobody else.
-//! 5. The quiesced txg is handed to whoever syncs ([`Transactions::next`]). Data leaves [`Dirty`] as it is written, metadata
+//!    the old one's group is closed, which waits for its holders only.
+//! 5. The sync task takes the quiesced txg ([`Transactions::next`]). Data leaves [`Dirty`] as it is written, metadata
 //!    with the txg. [`Transactions::done`] wakes those who wait for the txg ([`Transactions::wait_synced`]).
 //!
 //! **Invariants.**
-//! 1. Txgs that tasks get never go down: if one change is assigned after another was, it is in the same or a later txg (asserted
+//! 1. Assigned txgs never decrease: a change that is assigned after another is in the same or a later txg (asserted
 //!    in `txgs`: all shards are at one txg whenever the next is opened; in `object::layer`: nothing changes in a txg that is on
 //!    disk).
-//! 2. A txg is handed to the sync once, in order, when nobody holds it, and when the one before is done (asserted in `txgs`).
+//! 2. A txg is handed to the sync once, in order, when no task holds it, and when the one before is done (asserted in `txgs`).
 //! 3. At most three txgs have changes that are not on disk (asserted in `txgs`, `changes` and `object::layer`).
 //! 4. What an [`Account`] lets in is less than what is left as of the last sync and what is certain not to be needed by
 //!    changes before it; so the sync of a txg never runs out of space.
-//! 5. Who holds a [`Tx`] never waits for a txg to be synced, nor for another [`Tx`].
+//! 5. A task that holds a [`Tx`] never waits for a txg to be synced, nor for another [`Tx`].
 //!
 //! **Crash.** Nothing here is on disk.
 //!
-//! **No hot line.** Entering touches the shard of one's own worker. The total of dirty bytes is touched when a shard's own
+//! **No hot cache line.** Entering touches only the worker's own shard. The total of dirty bytes is touched when a shard's own
 //! share has moved by a step; accounts are touched only when space is short.
 //!
 //! **Rejected.** *One lock around the open txg's counter*: every change of every core would meet there. *Counting space

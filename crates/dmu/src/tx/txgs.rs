@@ -57,7 +57,7 @@ struct Open {
     holders: Group,
     /// A change has come in by this shard.
     is_used: bool,
-    /// This txg is the last, and nobody gets it any more.
+    /// This txg is the last, and is not assigned any more.
     is_shut: bool,
 }
 
@@ -78,7 +78,7 @@ struct State {
 }
 
 impl State {
-    /// Nobody changes a txg any more: it can be synced.
+    /// A txg has no holders left: it can be synced.
     fn quiesce(&mut self, txg: Txg) {
         assert!(self.quiesced.is_none(), "a txg quiesces when the one before is being synced");
         assert!(txg > self.synced, "a txg quiesces before it is on disk");

@@ -91,8 +91,8 @@ pub(super) fn in_use(path: &Path) -> io::Result<Option<InUse>> {
 }
 
 impl Claim {
-    /// Locks a regular file and the loop devices over it that are not claimed already. `from`: its path, where a loop device leads
-    /// here. `is_shared`: with those who have other parts of it.
+    /// Locks a regular file and the loop devices over it that are not claimed already. `from`: its path, where a loop device leads here.
+    /// `is_shared`: claims of other parts of the file may exist at the same time.
     fn file(&mut self, machine: &Machine, file: &File, from: Option<&Path>, is_shared: bool) -> io::Result<()> {
         let metadata = file.metadata()?;
         if !self.seen.insert(Identity::of(&metadata)) {

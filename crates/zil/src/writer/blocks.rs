@@ -113,7 +113,8 @@ impl Blocks {
         !std::mem::replace(&mut self.is_filling, true)
     }
 
-    /// A burst is over. Whether another is to begin: not where this one could do nothing, which those who wait have to see first.
+    /// A burst is over. Returns whether another is to begin: not if this one could do nothing, since the waiting clients must see that
+    /// first.
     pub(super) fn burst_over(&mut self, is_done: bool) -> bool {
         assert!(self.is_filling, "one burst fills blocks at a time");
         self.is_filling = is_done && self.phase == Phase::Ready && self.wanted > self.issued;

@@ -14,7 +14,7 @@ use crate::kstat::Event;
 /// The next step of a client that waits.
 enum Step {
     Done,
-    /// Nobody has what it waits for on the way yet.
+    /// The changes that it waits for are not issued yet.
     Issue,
     Wait,
 }

@@ -25,7 +25,7 @@ use crate::lwb::{Lwb, WHOLE_MAX_BYTES, block_bytes_for, write_bytes};
 const LOGGED_MAX_BYTES: usize = 4 << 20;
 /// Bursts whose sizes are remembered.
 const BURSTS: usize = 8;
-/// The most of it that counts: a device that hung, or a pool that was suspended, holds nobody afterwards.
+/// The largest latency that counts: after a device hung or a pool was suspended, bursts are not held for that long.
 const HELD_MAX_NS: u64 = 50_000_000;
 /// The latest latency counts for one part of so many.
 const LATENCY_PARTS: u64 = 8;
@@ -101,8 +101,8 @@ struct Filling<'a> {
     copied: usize,
 }
 
-/// The turn of a burst, which alone fills blocks. When it is over whoever wants more gets another burst; but where it could do nothing
-/// those who wait look again.
+/// The turn of a burst, which alone fills blocks. When it is over, clients that want more get another burst. If the burst could do nothing,
+/// the waiting clients check their state again.
 struct Turn<'a> {
     log: &'a Arc<LogWriter>,
     is_done: bool,
@@ -240,7 +240,7 @@ impl LogWriter {
             false => taken.goal,
             true => {
                 // The change that took it away is in the open txg at latest. Its record need not be among these, and those that follow
-                // make no sense without what is gone: who waits for them waits for that txg.
+                // make no sense without what is gone: their clients wait for that txg.
                 self.give_up(taken.goal.txg.max(self.txgs.open_txg()));
                 before
             }
