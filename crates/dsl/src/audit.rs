@@ -6,7 +6,7 @@
 //! deadlist    sums in its header = sums of its lists
 //! counts      of datasets and snapshots below, where they are kept
 //! ```
-//! Nothing here is for a pool that somebody else may have written: what contradicts itself there is an error of whoever reads it.
+//! These checks are not for pools that other software may have written: there a contradiction is an error of the reader.
 
 use cenote_dmu::Zap;
 use cenote_format::bpobj::BpobjPhys;
@@ -22,7 +22,7 @@ use crate::{DEPTH_MAX, Dir, Dsl, DslError};
 const ENTRIES_MAX: usize = 1 << 22;
 
 impl Dsl {
-    /// Checks all directories and datasets of a pool that nobody but this version has written.
+    /// Checks all directories and datasets of a pool that only this version has written.
     ///
     /// # Errors
     /// The MOS cannot be read.

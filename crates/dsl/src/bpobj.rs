@@ -4,7 +4,8 @@
 //! bpobj ── pointers of blocks
 //!       └─ array of lists below it ── bpobj ...      sums in a list's header are with all below
 //! ```
-//! A list that is put into another becomes one below it; what is small is copied, so lists do not nest deeply and few are left.
+//! A list that is put into another becomes one below it; a small list is copied instead, so lists do not nest deeply and there are few of
+//! them.
 //!
 //! **The empty list.** Deadlists have an entry for each snapshot, most of them without a block. All those name one list of the pool, which
 //! stays empty (feature `empty_bpobj`, counted by reference: [`EmptyRefs`]); an entry gets a list of its own with its first block.
@@ -106,7 +107,7 @@ impl Dsl {
     /// Appends blocks to a bpobj.
     ///
     /// # Errors
-    /// It is none, or the MOS cannot be changed.
+    /// It is no bpobj, or the MOS cannot be changed.
     pub async fn append_blocks(&self, txg: Txg, bpobj: &Object, blocks: &[Blkptr]) -> Result<(), DslError> {
         let fail = |error| DslError::Format { object: bpobj.id().0, error };
         let mut phys = BpobjPhys::parse(&bpobj.phys().bonus, ORDER).map_err(fail)?;
@@ -137,7 +138,7 @@ impl Dsl {
         sum
     }
 
-    /// Puts a list into another, with all below it; where it is empty it goes.
+    /// Puts a list into another, with all below it; an empty list is freed.
     ///
     /// # Errors
     /// One of them is no list, or the MOS cannot be changed.
@@ -212,7 +213,7 @@ impl Dsl {
         Ok(own)
     }
 
-    /// Frees a list with all below it; the blocks in them stay as they are.
+    /// Frees a list with all below it, but not the blocks that they list.
     ///
     /// # Errors
     /// One is no list, or the MOS cannot be changed.

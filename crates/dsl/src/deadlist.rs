@@ -8,8 +8,8 @@
 //! An entry without blocks may name the one empty bpobj of the pool; it gets its own with the first block.
 //!
 //! **Life of an entry.** A snapshot that is taken keeps its head's deadlist, and the head begins one with the same entries, empty, and one
-//! more: for the snapshot before. When a snapshot goes, the entries of its follower that only it had are the pool's to free; its own go
-//! into its follower's, and the entry that began with it is one with that before in all heads that have it.
+//! more: for the snapshot before. When a snapshot goes, the entries of its follower that only it had are the pool's to free; its own
+//! entries go into its follower's, and in all heads that have it the entry that began with it is merged into the one before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -223,8 +223,8 @@ impl Dsl {
         Ok(list)
     }
 
-    /// Makes the entry that begins after a txg one with that before it, where there is one: a bookmark that a clone had of it too may have
-    /// taken it along.
+    /// Merges the entry that begins after a txg into the one before it, if there is one: removing a clone's bookmark of that snapshot may
+    /// have removed the entry already.
     pub(crate) async fn remove_deadlist_key(
         &self,
         txg: Txg,
@@ -243,7 +243,7 @@ impl Dsl {
         Ok(Zap::put_entry(&object, txg, &int_key_name(key.0), None).await?)
     }
 
-    /// Frees a deadlist; the blocks in it stay as they are.
+    /// Frees a deadlist, but not the blocks that it lists.
     pub(crate) async fn free_deadlist(
         &self,
         txg: Txg,

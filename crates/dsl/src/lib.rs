@@ -3,8 +3,8 @@
 //! # Theory
 //!
 //! **Need.** People name data `pool/home/alice@monday`; the MOS knows numbered objects. This crate turns names into
-//! datasets, and datasets into opened objsets, with everything that is recorded *about* them: who is whose parent and
-//! origin, which properties hold and where they come from, how much space each takes, which key it needs.
+//! datasets, and datasets into opened objsets, with everything that is recorded *about* them: the parent and the origin of each, its
+//! properties and their sources, the space that it takes, the key that it needs.
 //!
 //! **On disk (all in the MOS).**
 //! ```text

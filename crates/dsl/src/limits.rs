@@ -4,8 +4,8 @@
 //! directory (a table of extra fields)   filesystem_count   directories below it, at any depth
 //!                                       snapshot_count     snapshots of its head and of those of all below
 //! ```
-//! **Need.** Whoever may make datasets below his own, or snapshots, is to have no more of them than its owner wants. Counting them anew with each
-//! would take as long as there are many.
+//! **Need.** A user with the permission to create datasets or snapshots below a dataset must not exceed the limit that the administrator
+//! set there (`filesystem_limit`, `snapshot_limit`). Counting them at each creation would take too long.
 //!
 //! **Life of a count.** A directory gets its counts with the first limit that is set on it or above it, all below it too
 //! ([`Dsl::start_counts`]). From then on what comes and goes below is added up to the root, as far as directories have counts. They stay when the
@@ -50,7 +50,7 @@ impl Counted {
     }
 }
 
-/// Whether a directory of this name is counted by nobody: the pool's own, and one that is half received.
+/// Whether a directory of this name is not counted: the pool's own (`$MOS` and the like), and one that is being received (`%recv`).
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with(['$', '%'])
 }

@@ -130,7 +130,7 @@ impl Dsl {
         assert_eq!(before, None, "a pool has one list that stands for empty ones");
     }
 
-    /// The same, and it is that no more.
+    /// Returns the pool's empty bpobj, and forgets it.
     #[must_use]
     pub fn take_empty_bpobj(&self) -> Option<ObjectId> {
         self.open_part().empty_bpobj.lock().take()

@@ -7,8 +7,9 @@
 //! ```
 //! The snapshots up to the origin, *shared* by both, move into the clone's directory, with their names, their clones and their bytes.
 //!
-//! **Space that moves.** Each snapshot gave birth to what it refers to, less what the one before refers to, and what died in between: in sum
-//! what the origin refers to and all that is on the deadlists of those that move, less what the origin's own origin refers to.
+//! **Space that moves.** The space that one snapshot added is its referenced bytes, less those of the snapshot before, plus the bytes
+//! killed in between. The sum over the snapshots that move is the origin's referenced bytes plus all their deadlists, less the referenced
+//! bytes of the origin's own origin.
 
 use std::collections::BTreeSet;
 
@@ -249,7 +250,7 @@ impl Dsl {
     async fn transfer(&self, txg: Txg, dir: ObjectId, of_snapshots: i64, all: SpaceDelta) -> Result<(), DslError> {
         let snapshots = SpaceDelta { used_bytes: of_snapshots, ..SpaceDelta::default() };
         let head = SpaceDelta { used_bytes: all.used_bytes - of_snapshots, ..all };
-        // In the order in which nothing becomes less than nothing.
+        // In an order in which no sum becomes negative.
         self.charge(txg, dir, UsedBy::Snapshots, snapshots).await?;
         self.charge(txg, dir, UsedBy::Head, head).await
     }

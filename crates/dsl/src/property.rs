@@ -1,7 +1,7 @@
 //! Properties as the MOS holds them, resolved along the tree.
 //!
-//! Which properties exist, what their numbers mean and what they default to is the business of those who show or use
-//! them; here a property is a name whose value is a number or text, set locally, received, or inherited.
+//! The crates that show or use properties know their names, values and defaults; here a property is a name whose value is a number or text,
+//! set locally, received, or inherited.
 
 use std::collections::BTreeMap;
 

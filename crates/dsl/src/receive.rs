@@ -1,4 +1,4 @@
-//! Datasets that are received: written where nobody sees them, and put in the place of the dataset in one txg.
+//! Datasets that are received: written to the hidden clone `%recv`, which replaces the dataset in one txg.
 //!
 //! ```text
 //! while it is received:   origin ◄─┬─ head            what is there; origin: the snapshot that the stream builds on, or the pool's own
@@ -8,8 +8,8 @@
 //! ```
 //! A dataset that is new is received into itself, marked likewise.
 //!
-//! **Invariants.** 1. What is marked as inconsistent has no snapshots of its own, and nobody but its receiver opens it. 2. Heads that change
-//! places have one snapshot before them.
+//! **Invariants.** 1. A dataset that is marked as inconsistent has no snapshots of its own, and only its receiver opens it. 2. Heads that
+//! are swapped have the same previous snapshot.
 
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, PropertyEntry, dataset_field as field, split_property};
@@ -117,8 +117,8 @@ impl Dsl {
         Ok(names)
     }
 
-    /// Has two heads with one snapshot before them change their contents: root, sizes, deadlist. `head` is the one whose snapshot that may be;
-    /// `other` is a clone. Nobody has either open, and features are for the caller.
+    /// Swaps the contents of two heads with the same previous snapshot: root, sizes, deadlist. `head` may own that snapshot; `other` is a
+    /// clone of it. Neither is open, and the caller activates features.
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.

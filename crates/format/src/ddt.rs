@@ -153,7 +153,7 @@ impl DdtCopies {
         self.physical_birth.0 != 0 && bp.words()[..2] == first && bp.physical_birth() == self.physical_birth
     }
 
-    /// A pointer to all copies, as whoever frees them needs it: not one to a deduplicated block.
+    /// A pointer to all copies, for freeing them: it has no dedup bit.
     #[must_use]
     pub fn blkptr(&self, key: &DdtKey, checksum: Checksum) -> Blkptr {
         let mut words = *Blkptr::HOLE.words();

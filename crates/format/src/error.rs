@@ -1,4 +1,4 @@
-//! The one error of this crate: which structure, where in it, and what is wrong.
+//! The error of this crate: the structure, the place in it, and the fault.
 
 use thiserror::Error;
 

@@ -20,8 +20,8 @@
 //!
 //! **Sources.** The formats' own descriptions; `file(1)` and `blkid(8)` know the same places.
 //!
-//! **Rejected.** *libblkid*: a C library that parses bytes of strangers as root. *Refusing everything that is not zero*: the
-//! commonest device held something once that nobody misses.
+//! **Rejected.** *libblkid*: a C library that parses untrusted bytes as root. *Refusing everything that is not zero*: most devices have old
+//! contents that are of no use to anybody.
 
 /// Bytes at the beginning that are looked at.
 pub const HEAD_BYTES: usize = 128 << 10;
@@ -52,7 +52,7 @@ pub enum ForeignKind {
 pub struct Foreign {
     /// Its kind.
     pub kind: ForeignKind,
-    /// Its own name, as `blkid` has it where that knows it.
+    /// Its name: that of `blkid` where `blkid` knows the format.
     pub name: &'static str,
 }
 

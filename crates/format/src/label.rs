@@ -268,7 +268,7 @@ impl BootEnv {
             return Err(FormatError::truncated(structure, BOOT_ENV_BYTES, block.len()));
         };
         let body = &block[8..BOOT_ENV_BYTES - EmbeddedChecksum::SIZE];
-        // Unlike all else, the version is in network order whoever wrote it.
+        // Unlike all else, the version is always in network byte order, on any host.
         match u64::from_be_bytes(std::array::from_fn(|index| block[index])) {
             0 => Ok(Self::Raw(body.iter().copied().take_while(|byte| *byte != 0).collect())),
             1 => Ok(Self::Nvlist(NvList::parse(body)?)),

@@ -1,6 +1,6 @@
 //! Lists of name and value: pool configuration, properties, stream headers.
 //!
-//! Two encodings, told apart by the first byte. XDR is big-endian whoever wrote it; native is the writer's memory.
+//! Two encodings, told apart by the first byte. XDR is big-endian on any host; native is the writer's memory layout.
 //!
 //! ```text
 //! header    0: encoding (0 native, 1 XDR)   1: order (0 big, 1 little; of use to native)   2, 3: zero

@@ -1,10 +1,11 @@
-//! Pages that the kernel has of files which are also written directly (`O_DIRECT`).
+//! The kernel's page cache of files that are also written with `O_DIRECT`.
 //!
-//! A direct write goes past the kernel's pages of the file. The kernel drops them before it; after it only where it has waited for it,
-//! which it does not for asynchronous writes. Pages that were read while such a write was on its way would then be stale for good. So
+//! A direct write goes past the kernel's pages of the file. The kernel drops them before the write. It drops them after the write too, but
+//! only if it waits for the write, not for asynchronous ones. Pages that were read while such a write was on its way would then be stale
+//! for good. So
 //! the server has them dropped, after what was written can be read and before the writer is answered.
 //!
-//! Nothing is dropped where nobody reads by pages: buffered requests of a file that is open for direct ones are counted, and a
+//! Nothing is dropped for files without buffered readers: buffered requests of a file that is open for direct ones are counted, and a
 //! direct write has pages dropped only if some were made since the last time. Files that are not open for direct requests are not in
 //! the table, and cost a look at an atomic number.
 

@@ -1,7 +1,7 @@
-//! The system call that mounts, for those who may make it.
+//! Mounting by the system call, for users with the privilege.
 //!
 //! The kernel knows the type of a file system's server by a subtype: `fuse.cenote`. It is part of the type that is mounted, and no
-//! option. Who may not mount is mounted by fusermount3 (the binding's module `helper`).
+//! option. For other users fusermount3 mounts (the binding's module `helper`).
 
 use std::ffi::CString;
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Which datasets stand where below the mounted one.
+//! The places of datasets below the mounted one.
 //!
 //! A mount shows the tree that `zfs mount -a` would have made: a dataset stands where its `mountpoint` puts it relative
 //! to the mounted one's, if it may be mounted (`canmount=on`, its key loaded). Where the mounted dataset has no
@@ -29,7 +29,7 @@ const DATASETS_MAX: usize = 1 << 14;
 /// Which datasets a mount shows besides the mounted one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
-    /// Those that their `mountpoint` puts below it, there. By names if the mounted dataset has no mountpoint.
+    /// The datasets whose `mountpoint` is below the mounted one's, at that place. By names if the mounted dataset has no mountpoint.
     #[default]
     Mountpoints,
     /// All file systems below it, by their names.

@@ -14,8 +14,8 @@
 //!                                                     │
 //!                         tree: node numbers ─► slot ─► zfsvfs (FileSystem + properties) ─► zpl ─► dmu ─► cache
 //! ```
-//! **One mount for the whole tree.** Mounting a dataset shows, in one FUSE mount, the dataset, those nested in it where
-//! their `mountpoint` puts them ([`Layout`]), and `.zfs/snapshot/NAME` of each. The other way, a mount for each dataset
+//! **One mount for the whole tree.** Mounting a dataset shows, in one FUSE mount, the dataset, those below it where their `mountpoint` puts
+//! them ([`Layout`]), and `.zfs/snapshot/NAME` of each. The alternative, a mount for each dataset
 //! as the kernel module has it, gives each its own device number, but needs root for every nested mount (fusermount3
 //! refuses to mount on a read-only directory), a mount per snapshot when it is first looked at (which a FUSE server can
 //! only fake), and an order of unmounting. The price is one device number for all; so inode numbers are unique in the
@@ -51,12 +51,12 @@
 //! us, and a second `find` or `grep` never reaches this process.
 //!
 //! **Changing.** Of a pool in use ([`Tree::open_live`]) the slots of heads are *live*: their file systems are opened to be changed, each
-//! in one mount at a time. Snapshots are opened from the open state of the datasets, since a view of a txg would keep all from being
-//! used again that is freed while the mount lives. Between datasets there are no links and renames (`EXDEV`), as between mounts, and
+//! in one mount at a time. Snapshots are opened from the open state of the datasets, since a view pins its txg: blocks that are freed while
+//! the mount lives could not be reused. Between datasets there are no links and renames (`EXDEV`), as between mounts, and
 //! where one stands the name is in use (`EBUSY`). All changes of files come through the mount, so the kernel still keeps
-//! what it was told, and undoes that itself where it asks for a change. Datasets come, go and move by commands of this process, which
-//! says so ([`Tree::refresh`]); the kernel is told to forget the names that this concerns. One that is to be destroyed leaves the mount
-//! before, unless somebody uses it ([`Tree::release_datasets`]). Open files are held by node, so that they outlive
+//! what it was told, and undoes that itself where it asks for a change. Commands of this process create, destroy and move datasets, and
+//! call [`Tree::refresh`]; then the kernel is told to forget the names concerned. A dataset that is to be destroyed is taken out of the
+//! mount first, unless it is in use ([`Tree::release_datasets`]). Open files are held by node, so that they outlive
 //! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
 //! for the intent log; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
 //! module `direct`). Not here yet: setting flags.
@@ -66,14 +66,14 @@
 //! forgotten the node of a handle it looks `.` up in it, which succeeds as long as the file has a name. In the mount of a whole
 //! tree only the mounted dataset's own numbers are that good.
 //!
-//! **Set-ids.** Whoever writes a file, or gives it away, and may not keep its set-user-id and set-group-id, takes them away. The
+//! **Set-ids.** A write or a change of owner by an unprivileged user clears the file's set-user-id and set-group-id bits. The
 //! server does that (negotiated `FUSE_HANDLE_KILLPRIV_V2`): else the kernel asks before each write whether the file has any such
 //! right, which doubles the messages. The kernel goes on with the mode that it has, so it is told to forget that before the write is
 //! answered. File capabilities the kernel removes itself.
 //!
 //! **Permissions.** The kernel checks bits and POSIX ACLs (`default_permissions`, negotiated `FUSE_POSIX_ACL`), by the
-//! attributes `system.posix_acl_*` that the server hands out where the dataset has `acltype=posix`. Devices and
-//! set-user-id are off unless asked for: a pool is somebody else's bytes.
+//! attributes `system.posix_acl_*` that the server hands out where the dataset has `acltype=posix`. Devices and set-user-id are off unless
+//! asked for: a pool may come from an untrusted source.
 //!
 //! **Invariants.**
 //! 1. A thread of the binding never waits for I/O or for a lock held across I/O.
@@ -81,20 +81,24 @@
 //! 3. A slot is given to another dataset only when the kernel has forgotten every node in it.
 //! 4. Every request gets one reply, a panic's `EIO` included.
 //! 5. A listing ends: positions that would not lead on are refused as corrupt.
-//! 6. A head has one file system that changes it, whatever shows it: two would have two sets of locks.
+//! 6. A head has only one file system object that changes it, however many mounts show it: two would have two sets of locks.
 //!
-//! **Crash.** What was changed is as of the last txg. A killed process leaves a mount that answers `ENOTCONN`; mounting there says how to
+//! **Crash.** Changes up to the last txg, and those in the intent log, are kept. A killed process leaves a mount that answers `ENOTCONN`;
+//! mounting there says how to
 //! remove it.
 //!
-//! **Rejected.** A table of inodes (memory that grows with what was looked at, for nothing that the numbers do not say);
-//! *A server for frozen datasets and one for live ones*: all but the changes was there twice, and snapshots and nested datasets but once.
-//! *Letting what the kernel keeps of a pool in use expire*, so that it asks for datasets that have come or gone: it would ask all the time,
-//! and be wrong in between. `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
+//! **Rejected.** A table of inodes (its memory grows with each inode that is looked up, and the node numbers already say where an object
+//! is);
+//! *A server for frozen datasets and one for live ones*: everything except changes was implemented twice, and only one of them had
+//! snapshots and nested datasets.
+//! *A timeout on the kernel's cached names*, so that it notices created and destroyed datasets: it would ask all the time, and be wrong in
+//! between. `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
 //! while nothing can change). *The kernel's writeback cache*: writes would return sooner, but what they wrote would stay in the
 //! kernel for half a minute before any txg could have it, where now a killed process loses some seconds; and the kernel would write
 //! each file's times with a message of their own. *Direct requests one after the other* (no `FUSE_ASYNC_DIO`), after which the kernel
-//! drops stale pages itself: who asks for much at once would get it in pieces, each waited for. A future polled where the request is read *for a moment longer*, in the hope that
-//! it is ready soon: what waits here waits for a device or for a txg, which takes longer than to wake a worker.
+//! drops stale pages itself: a large request would be split into pieces that are sent one after the other. *Polling a request's future for
+//! a moment longer* on the thread that read it: a request that waits here waits for a device or for a txg, which takes longer than waking a
+//! worker.
 
 mod binding;
 mod direct;

@@ -1,4 +1,4 @@
-//! A dataset that its mount changes, and nothing else meanwhile.
+//! A dataset that is changed by its mount alone.
 //!
 //! The kernel has asked for every change itself, so it may keep names, attributes and data as it does for a disk of its own. A file
 //! that is open is held, so that it outlives its name.
@@ -267,7 +267,8 @@ impl Live {
     }
 
     /// True where a new access control list takes set-group-id away: from a file of a group that the caller is not in, as a new mode
-    /// does. The kernel sees to modes itself; of a list it tells nobody but servers that know a later form of its message.
+    /// does. The kernel clears the bit itself on a change of mode; for an access control list it asks the server, but only with a later
+    /// version of its message.
     async fn loses_setgid(&self, object: ObjectId, caller: Caller) -> Result<bool, Errno> {
         if caller.uid == 0 {
             return Ok(false);

@@ -24,9 +24,9 @@ use crate::zfsvfs::OpenError;
 const DEVICE: &str = "/dev/fuse";
 /// The system's switch for FUSE over io_uring.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The program that mounts for those who may not.
+/// The program that mounts for users without the privilege.
 pub(crate) const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
-/// The time in which the kernel ends the session of a mount that nobody has any more. It does so at once; the rest is for slow machines.
+/// The time in which the kernel ends the session of a mount without users. It does so at once; the rest is for slow machines.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Why a mount, or its end, failed. The messages say what a person can do.
@@ -81,21 +81,21 @@ pub enum MountError {
 pub enum Unmount {
     /// Not while anybody uses it.
     Unused,
-    /// It disappears at once; who uses it still can, as long as this process lives.
+    /// It disappears at once. Programs that use it can go on as long as this process lives.
     Detach,
 }
 
 /// The state of a mount after it was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nobody can use it any more, and all its requests are done.
+    /// It has no users any more, and all its requests are done.
     Ended,
     /// It is gone from this mount namespace. Programs that had it in use, and other mount namespaces (containers, `unshare -m`) that
     /// were made while it was there, still have it until [`MountHandle::close`], and get errors after it.
     Detached,
 }
 
-/// A mount. Dropping it detaches it, if it is there still: what is mounted at its place later is somebody else's.
+/// A mount. Dropping it detaches it, if it is still mounted: a later mount at its place is not touched.
 pub struct MountHandle {
     mountpoint: PathBuf,
     handle: Handle,
@@ -290,8 +290,8 @@ impl MountHandle {
         }
     }
 
-    /// Finishes the requests that were made and answers none any more, also of those who still use what was detached; then lets go
-    /// of all files. Whoever exports the pool after a mount of it calls this first.
+    /// Finishes the requests that were made and answers none any more, also of programs that still use a detached mount; then closes all
+    /// files. Call this before exporting the pool.
     pub fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.group.close().await;

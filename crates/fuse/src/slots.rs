@@ -2,8 +2,8 @@
 //!
 //! The mounted dataset has slot 0, for as long as the mount lives; it is open except while it is suspended, and not looked up here. One that
 //! is nested in it has a slot from the moment it is placed. A snapshot gets one when something in it is first looked up. Both keep it as long as the
-//! kernel remembers any of their files: each entry handed out is counted, each forget counted off. When all slots are taken, one that
-//! nobody remembers is given away, of a snapshot or of a dataset that is not placed any more; if there is none, the look-up fails with
+//! kernel remembers any of their files: each entry handed out is counted, each forget counted off. When all slots are taken, one that the
+//! kernel does not remember is reused, of a snapshot or of a dataset that is not placed any more; if there is none, the look-up fails with
 //! `ENFILE`.
 //!
 //! Being open is apart from having a slot: an opened file system is some kilobytes, so at most [`OPEN_MAX`] are kept, and
@@ -29,7 +29,7 @@ use crate::zfsvfs::{OpenError, Zfsvfs};
 
 /// File systems open at once that do not change.
 const OPEN_MAX: usize = 1024;
-/// Nested file systems open at once that can be changed and that nobody uses.
+/// The most nested file systems that are open for writing without being in use.
 pub(crate) const LIVE_MAX: usize = 256;
 
 /// A dataset with a number.
@@ -154,7 +154,7 @@ impl Slot {
         self.is_gone.store(false, Ordering::Relaxed);
     }
 
-    /// Closes a snapshot, and keeps it no more from being destroyed, if nobody uses it and the client remembers nothing of it.
+    /// Closes a snapshot and releases its hold, so that it can be destroyed, if it is not in use and the client remembers nothing of it.
     pub(crate) async fn let_go(&self) {
         let _opening = self.opening.lock().await;
         if !self.is_forgotten() {
@@ -207,7 +207,8 @@ impl Slot {
         *self.opened.write() = Some(zfsvfs);
     }
 
-    /// Suspends the file system: takes it out of the slot, if it is open. Nobody opens it before [`Self::go_on`]. If it is suspended already,
+    /// Suspends the file system: takes it out of the slot, if it is open. It is not opened before [`Self::go_on`]. If it is suspended
+    /// already,
     /// this waits until it goes on first.
     pub(crate) async fn stand_still(&self) -> Option<Arc<Zfsvfs>> {
         loop {
@@ -240,7 +241,7 @@ impl Slot {
         }
     }
 
-    /// Closes its file system if nobody uses it. True if it is closed.
+    /// Closes its file system if it is not in use. True if it is closed.
     pub(crate) async fn close_unused(&self) -> bool {
         let _opening = self.opening.lock().await;
         let zfsvfs = {

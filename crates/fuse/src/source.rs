@@ -4,7 +4,7 @@
 //! view's txg would be pinned for as long as the mount lives, and what is freed meanwhile could not be used again. A snapshot's own
 //! blocks need no pin. They are there as long as the snapshot is.
 //!
-//! A head that cannot be changed yet is read as it is on disk. Nobody else changes it: this process has the pool.
+//! A head that cannot be changed yet is read as it is on disk. No other process changes it: this process has the pool.
 
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;

@@ -23,7 +23,7 @@ pub(crate) fn figures_of(space: &HeadSpace, block_size_bytes: u32) -> SpaceFigur
     let files_free = OBJECTS_MAX.saturating_sub(space.objects).min(available >> DNODE_SHIFT);
     SpaceFigures {
         block_size_bytes,
-        // Rounded up, so that no dataset uses nothing.
+        // Rounded up, so that every dataset uses at least one block.
         blocks: space.referenced_bytes.div_ceil(unit).saturating_add(available / unit),
         blocks_free: available / unit,
         files: files_free.saturating_add(space.objects),

@@ -1,7 +1,8 @@
-//! A second book, kept apart from the first: which extents are in use. Kept where the caller asks for it (`check: true`), as the tests do.
+//! A second record of allocated extents, independent of the allocator's own sets. It is kept if the caller asks for it (`check: true`), as
+//! the tests do.
 //!
 //! The allocator's own sets could agree with each other and be wrong. This one knows nothing of metaslabs: an extent
-//! that was handed out is in use until two txgs after it was freed, nobody gets it twice, and nobody writes outside.
+//! that was handed out is in use until two txgs after it was freed, it is never allocated twice, and no write goes outside of it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,7 +27,7 @@ struct Book {
     kept: BTreeMap<Txg, RangeSet>,
 }
 
-/// Someone got or wrote what is not theirs.
+/// An allocation or a write contradicts the record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CheckError {
     /// An extent was handed out that is in use.

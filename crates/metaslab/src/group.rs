@@ -1,4 +1,4 @@
-//! A group: the metaslabs of a vdev that serve one class, best first, and who allocates from which.
+//! A metaslab group: the metaslabs of a vdev that serve one class, best first, and the active ones of each allocator.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -35,8 +35,8 @@ impl std::fmt::Debug for VdevSetup {
     }
 }
 
-/// Where a metaslab stands in its group: those that nobody uses first, then what allocators use for first copies, then
-/// for second ones; the best of each first.
+/// The rank of a metaslab in its group: inactive ones first, then those that allocators use for first copies, then for second ones; the
+/// best of each first.
 type Rank = (u8, Reverse<Weight>, u64);
 
 /// Which of a vdev's groups.
@@ -259,7 +259,7 @@ impl VdevSpaces {
             };
             let free_slot = role < 2 && active.is_none_or(|active| active != index);
             if !is_claimed && free_slot {
-                // What was active before and did not fit is passive by now.
+                // A metaslab that was active and had no room has been passivated by now.
                 let primary = role == 0;
                 self.change(index, |metaslab| {
                     metaslab.activation = Some(Activation { allocator, primary, weight: metaslab.weight() });

@@ -22,8 +22,8 @@
 //! **In memory, for reading.** [`RangeSet`]: disjoint ranges in order, merged where they touch; adding what is there and
 //! removing what is not are errors, which is how a double allocation or free shows. [`VdevSpace`] is a vdev's set with its
 //! classes and figures; [`PoolSpace`] all of them. Space maps are read and replayed a metaslab a task, all vdevs at once;
-//! then the logs in the order of their txgs. A map that contradicts itself is reported with its vdev, metaslab and place,
-//! and the rest goes on.
+//! then the logs in the order of their txgs. A map that contradicts itself is reported with its vdev, metaslab and place, and the other
+//! maps are used.
 //!
 //! **In memory, for writing.**
 //! ```text
@@ -33,7 +33,7 @@
 //!   │    └─ metaslabs, each:   free (if loaded)   allocating[4]   freeing   freed   deferred[2]   kept
 //!   │                          unflushed allocs and frees; its SpaceMap
 //!   ├─ LogSpace: logs by txg, metaslabs by when they were flushed, the summary
-//!   └─ ExtentCheck: a second book of extents in use, in tests and debug builds
+//!   └─ ExtentCheck: a second record of extents in use, in tests and debug builds
 //! ```
 //! All of it is plain data: no clock, no thread, no I/O; the same calls give the same places. Sets of a metaslab are
 //! [`RangeTree`]s, whose memory is bounded by a bitmap's at any fragmentation.
@@ -54,9 +54,9 @@
 //!    until no pin needs it.
 //! 6. Meanwhile, at the start of each txg, the metaslabs flushed longest ago append their unflushed sets to their own map,
 //!    or, if the map is twice as long as it had to be, *condense* it: all allocated, then what is free. As many as
-//!    [`LogSpace::flushes_wanted`] plans so that the logs' blocks stay within their limit, more while memory is short. Logs
-//!    that nobody lacks any more are freed.
-//! 7. What became of metaslabs meanwhile, [`Allocator::work`] tells of the last txg, for the pool's history.
+//!    [`LogSpace::flushes_wanted`] plans so that the logs' blocks stay within their limit, more while memory is short. Logs that no
+//!    metaslab needs any more are freed.
+//! 7. [`Allocator::work`] gives the counts of these steps for the last txg, for the pool's history.
 //!
 //! **At import** ([`open()`]) headers are read, and the logs are replayed: their entries are dealt out to shards of metaslabs, one for
 //! each core, and come out as unflushed sets (`replay`).
@@ -74,7 +74,7 @@
 //! 8. What was freed in a txg is not handed out before the second txg after it is on disk, unless the caller says that space
 //!    is short; and not while a txg before it is pinned.
 //!
-//! [`Allocator::verify`] checks 4 to 6, [`ExtentCheck`] 8 and that nobody writes where he has no extent.
+//! [`Allocator::verify`] checks 4 to 6, [`ExtentCheck`] checks 8 and that every write is within an allocated extent.
 //!
 //! **Layering.** Space maps are objects, and objects are above this crate: it reads them through [`SpaceObjects`] and writes
 //! them through [`SpaceStore`], which the pool implements. How a block becomes larger on raidz or draid is a
@@ -82,8 +82,8 @@
 //!
 //! **Crash.** Nothing here is on disk before the uberblock of its txg. An import begins with the last synced state: own maps
 //! and logs as of it. Allocations of lost txgs were never written down, so they are free again; deferred frees were written
-//! down as freed, and can be used at once, since the states that needed them are older than the one imported. A crash
-//! between flush and retirement cannot be: both are of one txg.
+//! down as freed, and can be used at once, since the states that needed them are older than the one imported. No crash can come between a
+//! flush and the retirement of a log: both are in one txg.
 //!
 //! **Rejected.** *A B-tree of segments with a second one by size* (as OpenZFS): both grow with fragmentation, to gigabytes a
 //! TB at worst. *One bitmap*: bounded, but as large for an empty pool, and slow to search where space is whole. *Exact best

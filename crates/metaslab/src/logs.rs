@@ -79,7 +79,7 @@ pub struct LogSpace {
     block_limit: u64,
     memory_bytes: u64,
     dirty: u64,
-    /// Logs freed since someone asked.
+    /// Logs freed since [`Self::take_retired`] was last called.
     retired: u64,
     /// The log of the txg that syncs.
     current: Option<(Txg, SpaceMap)>,

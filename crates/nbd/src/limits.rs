@@ -31,7 +31,7 @@ pub const SERVER_BYTES: u64 = 256 << 20;
 pub const HANDSHAKE: Duration = Duration::from_secs(30);
 
 /// How long a client may take to send the data of a write, or to take replies, beside what [`SLOWEST_BYTES_A_SECOND`] allows
-/// for their bytes. As long as that it holds others' memory.
+/// for their bytes. For that time it occupies memory that all clients share.
 pub const STALL: Duration = Duration::from_secs(60);
 
 /// The slowest client that is waited for.

@@ -254,7 +254,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `exports` to whoever connects to one of `listeners`; the work is done by the engine behind `handle`.
+    /// Serves `exports` to clients of `listeners`; the work is done by the engine behind `handle`.
     pub fn start(
         handle: Handle,
         exports: Arc<dyn Exports>,

@@ -12,7 +12,7 @@ use crate::sync::vdev_config::guid_sum;
 use crate::{FeatureName, SpaError, View};
 
 impl View {
-    /// Checks what uberblock, labels and MOS say of each other, in a pool that nobody but this version has written. Labels may be a
+    /// Checks uberblock, labels and MOS against each other, in a pool that only this version has written. Labels may be a
     /// txg ahead: they are written first.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! The property `failmode` of a pool.
 
-/// What becomes of those who want to change a suspended pool.
+/// The result of a change of a suspended pool: it waits or fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailMode {
     /// They wait until it goes on.

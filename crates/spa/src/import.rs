@@ -71,7 +71,7 @@ pub struct ImportOptions {
     pub checkpoint: bool,
     /// Which root.
     pub rewind: Rewind,
-    /// This root, whatever uberblocks there are: another process keeps it.
+    /// This uberblock, instead of those on the devices: another process keeps its txg.
     pub root: Option<Uberblock>,
     /// Prefix of mount points (`-R`).
     pub altroot: Option<String>,
@@ -221,7 +221,7 @@ impl Import<'_> {
             return missing;
         }
         match error {
-            // Those that are there may have missed what these have.
+            // The present devices may have missed txgs that the absent ones have.
             SpaError::NoRoot { pool, tried, limit, last } if !absent.is_empty() => {
                 let last = format!("{last}; it may be on a device that is missing: {}", absent.join(", "));
                 SpaError::NoRoot { pool, tried, limit, last }

@@ -52,7 +52,7 @@ impl Mappings {
         Self { objects, loaded: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Loads the mappings of these vdevs, in this order. What cannot be read is told to whoever needs it.
+    /// Loads the mappings of these vdevs, in this order. If it cannot be read, a read that needs it gets the error.
     pub(crate) async fn load(&self, mos: &Objset, order: &[VdevId]) {
         for vdev in order {
             let Some(object) = self.objects.get(vdev) else { continue };

@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** From a heap of files and devices to one open pool: which of them belong together, what the tree of vdevs is,
-//! which of many roots is the newest that holds, whether this program may read (or later write) it at all, and whether
-//! someone else has it open right now.
+//! **Need.** To open one pool from many files and devices, an import finds out which of them belong together, what the vdev tree is, which
+//! uberblock is the newest usable one, whether this program may read or write the pool, and whether another host or process has it open
+//! now.
 //!
 //! **On disk.** Every leaf has four labels, each with the configuration of its own top-level vdev and a ring of
 //! uberblocks. An uberblock names the MOS; the MOS names everything else: the whole configuration, features, datasets,
@@ -32,7 +32,7 @@
 //!    this machine has is not written at all (`owner`).
 //! 5. Rewinding changes nothing on disk: it only chooses an older uberblock.
 //!
-//! **Crash.** Nothing to leave behind.
+//! **Crash.** An import writes nothing, so a crash leaves nothing.
 //!
 //! **Rejected.** Two passes (try, then import) as the original's command line has them: one open serves both.
 

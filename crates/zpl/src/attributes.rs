@@ -210,7 +210,7 @@ impl Attributes {
     }
 }
 
-/// A stored owner or group as Linux shows it: ids with a domain belong to nobody here.
+/// A stored owner or group as Linux shows it: ids with a domain (FUIDs) have no owner on this system.
 pub(crate) fn posix_id(fuid: u64) -> u32 {
     u32::try_from(fuid).unwrap_or(NOBODY)
 }

@@ -4,8 +4,8 @@
 //!
 //! **Need.** Programs want paths, attributes, names and bytes; a dataset has objects, ZAPs and system attributes. This
 //! crate is the translation, in the terms of POSIX and independent of any front end: FUSE, `ls`, `cp`, `tar` and
-//! `manifest` are thin callers. Where a dataset is changed many programs do it at once and see at once what others have done; each
-//! change becomes durable with a txg, whole or not at all; and what a program has open stays there though its name is gone.
+//! `manifest` are thin callers. Many programs change a dataset at the same time, and each sees the others' changes at once. Each change
+//! becomes durable with a txg, whole or not at all. An open file stays usable after its name is removed.
 //!
 //! **On disk.** An objset of type ZPL has a *master node* (object 1, a ZAP) that names the root directory, the version,
 //! the table of system attributes, the delete queue and the case and normalisation rules. A directory is a ZAP from name
@@ -40,14 +40,13 @@
 //!    changed in their places.
 //! 4. The txg is let go, then the locks.
 //!
-//! Steps of 3 cannot fail for want of anything but readable blocks; what they read they read before, in 1, as far as that
-//! is known.
+//! Step 3 can fail only if a block cannot be read. Blocks that it is known to need are read before, in step 1.
 //!
-//! **Locks**, in the order in which they are taken; whoever has one takes none of an earlier kind.
+//! **Locks**, in the order in which they are taken; a task that holds one takes none of an earlier kind.
 //! 1. `renames`, one for a file system: held while a directory moves to another, so that no two moves make a cycle.
 //! 2. Nodes (`NodeInUse::lock`), several in the order of their numbers. Names are looked up without, then locks are taken, then
 //!    names are looked up again; if they lead elsewhere now it begins anew.
-//! 3. Ranges of a file's bytes. Those who write data share the node's lock and hold their ranges alone, rounded to blocks,
+//! 3. Ranges of a file's bytes. Writers of data share the node's lock and hold their ranges exclusively, rounded to blocks,
 //!    so that writes to different blocks go on at once. Readers take no node's lock.
 //! 4. The delete queue's, the attribute tables'.
 //! 5. A txg. Its holder waits for no lock above.
@@ -73,7 +72,7 @@
 //! **Large things go in steps.** What is freed of one object in a txg is bounded, so a file of any size is truncated or removed in
 //! memory that does not depend on it. A truncated file loses its end first, and has the size that is left after each step. A file that
 //! loses its name, or its last user, is only put into the delete queue; a task frees it later ([`FileSystem::garbage`],
-//! [`FileSystem::reap`]), and nobody waits for that but changes for which there is no space without it (`delete_queue`).
+//! [`FileSystem::reap`]), and only changes that need its space wait for it (`delete_queue`).
 //!
 //! **Crash.** What the last txg on disk has is there, whole. Objects in the delete queue are freed when the file system is
 //! opened to be changed ([`FileSystem::reap`]). The intent log is replayed then too (`replay`); a read-only opening shows the last txg, as
@@ -82,7 +81,7 @@
 //! **Rejected.** *An inode cache where nothing changes*: the block cache holds the same bytes. *One lock for a file system*: simple, and
 //! one slow look-up would hold up all. *A lock for each name*, as OpenZFS has: two creations in one directory meet at its ZAP anyway.
 //! *Attributes only in the objset*: every `stat` of a file in use would unpack them, and every change of a time would. *One type for
-//! reading and another for changing*: everything was there twice.
+//! reading and another for changing*: everything was implemented twice.
 //!
 //! **Not here yet.** Of files that are changed: those from before system attributes; names that are compared without regard to case or
 //! in a normal form; inherited NFSv4 access control lists; quotas of users.

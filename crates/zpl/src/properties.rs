@@ -31,7 +31,7 @@ pub struct Properties {
 pub enum Snapdir {
     /// `.zfs` is listed.
     Visible,
-    /// `.zfs` is there for those who name it.
+    /// `.zfs` is not listed, but can be looked up by name.
     #[default]
     Hidden,
     /// There is no `.zfs`.

@@ -67,7 +67,7 @@ pub enum ChecksumError {
 
 /// A pool's checksum salt, absorbed by each salted algorithm, ready for use.
 ///
-/// Its `Debug` shows nothing of the salt: whoever knows it can search for collisions.
+/// Its `Debug` shows nothing of the salt: an attacker who knows it can search for collisions.
 #[derive(Clone)]
 pub struct Salt(Option<Box<Templates>>);
 

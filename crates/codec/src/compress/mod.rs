@@ -20,8 +20,8 @@
 //! `compress` emits depends on its arguments alone, never on what was compressed before.
 //!
 //! **Scratch.** Contexts of zstd, zlib and lz4 cost more to set up than a small block costs to decode. [`Scratch`]
-//! holds one of each; who has a place to keep one passes it, others use the free functions, which borrow from a small
-//! pool of slots without ever waiting.
+//! holds one of each. A caller that has a place to keep one passes it; others use the free functions, which borrow from a small pool of
+//! slots and never wait.
 
 mod gzip;
 mod level;

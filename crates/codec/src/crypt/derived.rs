@@ -1,8 +1,8 @@
 //! Block keys, derived from the master key and a block's salt.
 //!
-//! A salt serves hundreds of millions of blocks, so few are in use at once, and the keyed ciphers are worth keeping. The
-//! cache is several independent small ones: who looks for a key goes to the one that the address of its buffer selects,
-//! so cores that decrypt at once seldom meet. Deduplicated blocks have a salt each; a new key therefore goes to the end
+//! A salt serves hundreds of millions of blocks, so few are in use at once, and the keyed ciphers are worth keeping. The cache is several
+//! small independent ones: the address of the caller's buffer selects one, so cores that decrypt at the same time seldom contend.
+//! Deduplicated blocks have a salt each; a new key therefore goes to the end
 //! of the row, where the next new one replaces it, and moves to the front only when it is asked for again.
 
 use std::sync::{Arc, Mutex, PoisonError};

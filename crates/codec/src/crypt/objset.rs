@@ -50,7 +50,7 @@ struct Macs {
 pub(super) fn verify(key: &DatasetKey, objset: &[u8], order: Endian) -> Result<(), CryptError> {
     let macs = compute(key, objset, order)?;
     let portable = macs.portable.ct_eq(&objset[PORTABLE_MAC_AT..LOCAL_MAC_AT]);
-    // With no accounting to protect, whatever stands there is stale: OpenZFS accepts it, as it will be rebuilt.
+    // Without accounting the local MAC is stale: OpenZFS accepts it, since it will be rebuilt.
     let local = macs.local.ct_eq(&objset[LOCAL_MAC_AT..LOCAL_MAC_AT + OBJSET_MAC_BYTES])
         | macs.local.ct_eq(&[0; OBJSET_MAC_BYTES]);
     if bool::from(portable & local) { Ok(()) } else { Err(CryptError::Authentication) }

@@ -52,7 +52,7 @@ pub enum Column<'a> {
     Known(&'a [u8]),
     /// Lost; to be rebuilt into this space, whose length is the column's.
     Missing(&'a mut [u8]),
-    /// Neither known nor wanted: parity that nobody read, or a lost column that the caller does not need. An unread data
+    /// Neither known nor wanted: parity that was not read, or a lost column that the caller does not need. An unread data
     /// column still costs one parity column.
     Unread,
 }

@@ -1,4 +1,4 @@
-//! Mounting by fusermount3, for those who may not mount.
+//! Mounting by fusermount3, for users without the privilege to mount.
 
 use std::io::{self, IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
@@ -83,7 +83,7 @@ fn words(name: &str, options: &MountOptions, is_writable: bool) -> String {
         (!is_writable || options.access_times == Some(AccessTimes::Never), "noatime"),
         (options.default_permissions, "default_permissions"),
         (options.auto_unmount, "auto_unmount"),
-        // The kernel has one word for all who are not the owner; who of them gets in is for the binding to say.
+        // The kernel has one option for all users other than the owner; the binding decides which of them have access.
         (options.access != Access::Owner, "allow_other"),
     ];
     words.extend(more.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, word)| word));

@@ -68,7 +68,7 @@ impl Reply {
             None => {}
             Some(Way::Device(device)) => {
                 let head = header(self.unique, errno, body.len());
-                // An error is that nobody waits any more: the request was interrupted, or the mount is gone.
+                // An error means that the request has no waiter any more: it was interrupted, or the mount is gone.
                 let _ = rustix::io::writev(&*device, &[IoSlice::new(&head), IoSlice::new(body)]);
             }
             Some(Way::Ring(mut entry, outbox)) => {

@@ -173,7 +173,7 @@ fn queue(device: Arc<OwnedFd>, number: u16, told: &Sender<Arc<Outbox>>, start: &
     };
     let outbox = Arc::new(outbox);
     let _ = told.send(Arc::clone(&outbox));
-    // Nobody starts queues that the kernel does not offer, or that are not all there.
+    // The queues are not started if the kernel does not offer them, or not all of them.
     let Ok((serve, payload_max, registered)) = start.recv() else { return };
     let mut server = Server { queue, outbox, serve, entries: 0, tries: TRIES };
     let count = server.register(payload_max);
@@ -225,7 +225,8 @@ impl Server {
                     break;
                 }
             }
-            // Else it is never left: nobody would serve this CPU's requests. If the kernel is short of something it is asked again.
+            // Otherwise the loop never ends, since this CPU's requests would not be served. If the kernel is short of something it is asked
+            // again.
             if self.queue.wait(since.map(|_| END_TIME_MAX)).is_err() {
                 std::thread::sleep(PAUSE);
             }

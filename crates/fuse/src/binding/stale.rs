@@ -1,9 +1,9 @@
 //! Direct writes that wait until the kernel has dropped the pages that they made stale.
 //!
 //! The kernel drops a page that it is filling once the read has its reply, and one that a program changed in a mapping once it was
-//! written. So a direct write that waits for this waits for other requests. Those need what each request needs to come here: an entry of
-//! a ring's queue, or one of the [`BACKGROUND_MAX`](super::BACKGROUND_MAX) places that the kernel has for reading ahead, writing back
-//! and direct transfers. If writes that wait had all of them, nothing would ever move again. Hence:
+//! written. So a direct write that waits for this waits for other requests. Each of those needs a place to reach the server: an entry of a
+//! ring's queue, or one of the [`BACKGROUND_MAX`](super::BACKGROUND_MAX) places that the kernel has for reading ahead, writing back
+//! and direct transfers. If waiting writes held all of them, there would be a deadlock. Hence:
 //!
 //! 1. The wait has a thread of its own, for all files of the mount. It takes none of those that serve requests or do I/O.
 //! 2. Some entries of each queue, and some places of the background, are never held by writes that wait: a [`Bound`] for either. A write
@@ -116,7 +116,7 @@ impl Shared {
                 }
             };
             for (node, file) in files {
-                // Where the kernel could not be told, because the mount is going, nobody reads them either.
+                // If the kernel could not be told, the mount is ending, and the pages are not read either.
                 if self.notices.drop_data(node) {
                     self.direct.dropped(node, file.stale);
                 }

@@ -194,8 +194,8 @@ impl Tree {
         self.shared.slot.dataset().name()
     }
 
-    /// The uses that the properties of the mounted dataset and those nested in it forbid. Its `write` is the mounted dataset's own:
-    /// those nested in it are each as they say.
+    /// The uses that the properties of the mounted dataset and those nested in it forbid. Its `write` is that of the mounted dataset: each
+    /// nested dataset has its own.
     #[must_use]
     pub fn forbidden(&self) -> Forbidden {
         *self.shared.forbidden.lock()

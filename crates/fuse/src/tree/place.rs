@@ -1,11 +1,12 @@
 //! The places of datasets in the mount, and which of them are open.
 //!
-//! A pool in use changes by commands of this process alone. So whoever has made, destroyed, renamed or set something of its datasets
-//! says so ([`Tree::refresh`]), and the client is told exactly which names lead elsewhere now; nothing has to be asked for again from time
-//! to time. Datasets that are to be destroyed leave the mount before ([`Tree::release_datasets`]), as OpenZFS unmounts them; where
-//! somebody uses one of them the mount keeps them.
+//! A pool in use changes by commands of this process alone. So a command that creates, destroys, renames or sets properties of datasets
+//! calls [`Tree::refresh`], and the kernel is told exactly which names have changed; it need not look them up again from time to time.
+//! Datasets that are to be destroyed leave the mount before ([`Tree::release_datasets`]), as OpenZFS unmounts them; if one of them is in
+//! use, the mount keeps all of them.
 //!
-//! A pool may have thousands of datasets, and what they say is read between two changes of the pool. So a command names those that it has
+//! A pool may have thousands of datasets, and their properties are read between two changes of the pool. So a command names those that it
+//! has
 //! changed, and no others are read again; the places of all are then worked out in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,8 +54,8 @@ impl Tree {
     }
 
     /// Has datasets and those below them leave the mount, so that they can be destroyed; [`Self::refresh`] shows those that are
-    /// there still. Where somebody uses one of them all stay, and its name comes back: the mounted dataset itself is in use for as long
-    /// as it is mounted.
+    /// there still. If one of them is in use, all stay, and its name is returned: the mounted dataset itself is in use for as long as it is
+    /// mounted.
     ///
     /// # Errors
     /// As [`Self::refresh`].
@@ -98,8 +99,8 @@ impl Tree {
         }
     }
 
-    /// Lets go of snapshots that are about to be destroyed, as far as nobody uses anything in them. The client is told to forget what it
-    /// remembers of them, and may take a moment for that: this is to be called again.
+    /// Releases snapshots that are about to be destroyed, as far as they are not in use. The kernel is told to forget its nodes of them,
+    /// which may take a moment: call this again until they are released.
     pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
         let mut slots = self.shared.slots.snapshots();
         slots.retain(|slot| snapshots.contains(&slot.dataset().object) && !slot.has_open_file());
@@ -228,8 +229,8 @@ impl Tree {
         drop(told.await);
     }
 
-    /// Opens the nested datasets, as far as so many are kept open: those that cannot be changed are told then, and not when somebody first
-    /// looks. Those that are not placed any more are closed if nobody uses them.
+    /// Opens the nested datasets, as far as so many are kept open: so a dataset that cannot be changed is reported now, and not at the
+    /// first look-up. Datasets that are not placed any more are closed if they are not in use.
     async fn open_some(&self) {
         let shared = &*self.shared;
         let slots: Vec<_> = self.placed_slots();

@@ -61,7 +61,7 @@ pub(crate) struct Init {
     pub(crate) read_ahead_max: u32,
     /// Requests of the kernel's own that may wait.
     pub(crate) background_max: u16,
-    /// The number of them at which the kernel slows down who makes them.
+    /// The number of them at which the kernel throttles their sources.
     pub(crate) congestion: u16,
     /// The largest write in bytes.
     pub(crate) write_max: u32,

@@ -8,7 +8,7 @@ pub(crate) const HEADER_LEN: usize = 40;
 /// Why a request is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Its bytes do not add up to what it says that it is.
+    /// Its bytes do not fit its operation.
     Malformed,
     /// An operation that is not known here: the kernel does without.
     Unknown,

@@ -1,6 +1,6 @@
 //! The pool's allocator: all vdevs, classes and logs, and a txg's way through them.
 //!
-//! One value, no clock, no thread, no I/O: calls in the same order give the same places. Who calls it holds the lock.
+//! One value, no clock, no thread, no I/O: calls in the same order give the same places. The caller holds the lock.
 
 mod load;
 mod place;
@@ -48,10 +48,10 @@ impl Extent {
     }
 }
 
-/// A wish for space.
+/// A request for space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Whose space.
+    /// The allocation class.
     pub class: ClassKind,
     /// Physical bytes of the block, at least and at most. They differ for blocks that take what there is.
     pub psize: SizeRange,
@@ -95,7 +95,7 @@ pub enum AllocError {
     /// A defect was found.
     #[error(transparent)]
     Space(#[from] SpaceError),
-    /// The second book disagrees.
+    /// The `ExtentCheck` disagrees.
     #[error(transparent)]
     Check(#[from] CheckError),
 }
@@ -165,7 +165,7 @@ const fn slot(txg: Txg) -> usize {
 }
 
 impl Allocator {
-    /// An allocator without vdevs. `check`: keep the [second book](ExtentCheck) too.
+    /// An allocator without vdevs. `check`: keep an [`ExtentCheck`] too.
     #[must_use]
     pub fn new(features: SpaceFeatures, tunables: Tunables, check: bool) -> Self {
         let allocators = tunables.spa_num_allocators.max(1);
@@ -261,7 +261,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Enters what was in use when the pool was opened into the second book.
+    /// Adds the extents that were in use when the pool was opened to the `ExtentCheck`.
     pub fn check_opened(
         &mut self,
         vdev: VdevId,
@@ -308,7 +308,7 @@ impl Allocator {
         metaslabs.filter_map(|metaslab| metaslab.map()).map(|map| map.object)
     }
 
-    /// Forgets a vdev that is removed. What is allocated on it is nobody's.
+    /// Forgets a vdev that is removed. Its allocations are dropped.
     pub fn remove_vdev(&mut self, id: VdevId) {
         let Some(vdev) = self.vdevs.remove(&id) else { return };
         if let Some(check) = &mut self.check {
@@ -340,7 +340,7 @@ impl Allocator {
         &self.logs
     }
 
-    /// The second book, if it is kept.
+    /// The `ExtentCheck`, if it is kept.
     #[must_use]
     pub const fn check(&self) -> Option<&ExtentCheck> {
         self.check.as_ref()
@@ -415,16 +415,16 @@ impl Allocator {
         !self.dirty[slot(txg)].is_empty()
     }
 
-    /// Whether the second book is kept.
+    /// Whether the `ExtentCheck` is kept.
     #[must_use]
     pub const fn is_checked(&self) -> bool {
         self.check.is_some()
     }
 
-    /// Checks every metaslab, the logs, and against the second book where it is kept. Expensive; between txgs.
+    /// Checks every metaslab and the logs, and compares them with the `ExtentCheck` where it is kept. Expensive; between txgs.
     ///
     /// # Errors
-    /// The first thing that is not so, in words.
+    /// The first violation, in words.
     pub fn verify(&self) -> Result<(), String> {
         self.logs.verify()?;
         for metaslab in self.metaslabs() {

@@ -192,7 +192,7 @@ impl Syncer {
             let redacted = self.dsl.redaction_snapshots(snapshot).await;
             let redacted = redacted.map_err(|error| self.dsl_failed(error))?;
             if let Some(snapshots) = redacted.as_deref().or(by) {
-                // What a redacted snapshot lacks nobody can tell any more: the list of its bookmark says by what it was redacted.
+                // The blocks that a redacted snapshot lacks are not known any more: the list of its bookmark says by what it was redacted.
                 let list = self.dsl.create_redaction_list(self.txg, snapshots, redacted.is_some(), counts).await;
                 phys.redaction_list = list.map_err(|error| self.dsl_failed(error))?;
             }

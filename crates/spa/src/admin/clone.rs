@@ -70,8 +70,8 @@ impl Syncer {
         Ok(())
     }
 
-    /// The head of a snapshot, if the head can go back to it: nobody has it open, and the snapshot is its last; and no bookmark is newer, unless
-    /// those go before.
+    /// The head of a snapshot, if the head can be rolled back to it: the head is not open, the snapshot is its last, and no bookmark is
+    /// newer (or newer ones are destroyed before).
     ///
     /// # Errors
     /// There is no such snapshot, it is not the last, or the dataset cannot be changed yet.

@@ -5,7 +5,7 @@
 //! Bytes that older software does not know must not be in a pool that says that it has none. So which features a dataset uses is found
 //! out where its bytes are made, by the sync: each block that gets its pointer, each dnode and the objset's flags say what they need
 //! ([`Needs`]), and before the dataset's new root is entered the MOS, in the same txg, says that the dataset and the pool use it
-//! ([`Syncer::use_features`], the one place that does). Nobody above has to think of it.
+//! ([`Syncer::use_features`], the one place that does). Callers need not care.
 //!
 //! 1. A dataset's root in the MOS leads to no block that needs a feature which the dataset does not have noted.
 //! 2. A feature's count is how many datasets, snapshots included, have it noted; `verify` counts them anew.

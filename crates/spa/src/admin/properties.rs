@@ -60,7 +60,7 @@ impl Syncer {
         SpaError::Unwritable { pool: self.name.clone(), what: what.into() }
     }
 
-    /// Notes a command in the pool's history: its line, and who gave it.
+    /// Records a command in the pool's history: its command line, and its user.
     ///
     /// # Errors
     /// The history cannot be read or changed.
@@ -241,8 +241,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// How open datasets are to be written once a directory has this value of a property, or inherits it: those that take it from
-    /// there.
+    /// The write policies of the open datasets that will get this value of a property from a directory, which has it or inherits it.
     pub(crate) async fn policies_with(
         &self,
         view: &Dsl,

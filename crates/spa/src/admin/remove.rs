@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** A log device wears out, or is wanted elsewhere. It goes while the pool is written, no client loses what it was told to be
-//! stable, and none waits for longer than a txg takes.
+//! **Need.** A log device wears out, or is wanted elsewhere. It is removed while the pool is written. No client loses an acknowledged
+//! write, and none waits for longer than a txg takes.
 //!
 //! **Life of a removal** of a log device.
 //! ```text
@@ -124,7 +124,7 @@ impl Pool {
         let removal =
             self.change(move |syncer| Box::pin(async move { syncer.enter_removal(vdev, guid, is_lost).await }));
         let (txg, leaves) = removal.await?;
-        // It is gone, so it is not one that stays.
+        // The device is removed: dropping this must not put it back into use.
         drop(stopped);
         self.wait_synced(txg).await?;
         self.clear(&leaves).await?;

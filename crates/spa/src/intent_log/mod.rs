@@ -25,14 +25,14 @@ use crate::{SpaError, View};
 /// that was frozen for a test (`zpool freeze`) goes on counting.
 const TXGS_AHEAD_MAX: u64 = 1 << 14;
 
-/// A head dataset's log that nobody has claimed.
+/// A head dataset's log that is not claimed.
 struct Unclaimed {
     /// The dataset's name.
     name: String,
     objset: Objset,
 }
 
-/// The logs that nobody has claimed, and that may hold something.
+/// The logs that are not claimed, and may have records.
 async fn unclaimed(dsl: &Dsl, dmu: &cenote_dmu::Dmu, pool: &str) -> Result<Vec<Unclaimed>, SpaError> {
     let dsl_error = |error| SpaError::Dsl { pool: pool.to_owned(), error };
     let root = dsl.root_dir().await.map_err(dsl_error)?;

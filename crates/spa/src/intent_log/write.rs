@@ -43,7 +43,7 @@ impl Syncer {
             // One that is to be replayed goes first.
             if retired.wants_chain && header.claim_txg == Txg(0) {
                 if !is_ours {
-                    // A crash has left its first block, which nobody had written.
+                    // A crash has left its first block, which was allocated and never written.
                     self.free_log(txg, &head.objset, &header).await?;
                 }
                 is_ours = true;

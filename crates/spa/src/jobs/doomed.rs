@@ -52,7 +52,7 @@ struct Place {
     bp: Blkptr,
 }
 
-/// What lies below one block, as far as it is to come.
+/// The children of one block that are still to be walked.
 struct Frame {
     object: u64,
     /// Pointers in an indirect block of the object, as a power of two.
@@ -69,7 +69,7 @@ struct Frame {
 /// The walk.
 pub(super) struct Doomed {
     dmu: Dmu,
-    /// Blocks that are no younger are others'.
+    /// Blocks born in this txg or before belong to an earlier snapshot.
     born_after: Txg,
     resume: Option<(u64, u64)>,
     root: Option<Blkptr>,
@@ -94,7 +94,7 @@ impl Doomed {
         if self.is_fresh
             && let (Err(unreadable), Some((object, block))) = (found.as_ref(), self.resume)
         {
-            // It lies above the stop as a rule, and what comes before that is gone.
+            // It is usually above the stop, and the blocks before the stop are freed.
             let stop = ZBookmark { objset: DESTROYED, object: ObjectId(object), level: 0, block };
             return Err(Unreadable { stop, reason: unreadable.reason.clone() });
         }
@@ -282,11 +282,11 @@ fn is_past((object, block): (u64, u64), at: u64, shift: u32, place: &Place) -> b
     let span = 1_u64.checked_shl(u32::from(place.level) * shift).unwrap_or(u64::MAX);
     let end = place.block.saturating_add(1).saturating_mul(span);
     match (at, object) {
-        // Of the meta-dnode, and the stop is too: the block at the stop comes with the stop.
+        // Both are in the meta-dnode: the block at the stop is freed with the stop.
         (0, 0) => place.block.saturating_mul(span).saturating_add(span) <= block,
-        // Of the meta-dnode, and the stop is in an object: past where all its objects are.
+        // A block of the meta-dnode, and a stop in an object: past if all objects of the block are before it.
         (0, object) => end.saturating_mul(OBJECTS_PER_BLOCK) <= object,
-        // Of an object, and the stop is a block of the meta-dnode whose objects are gone.
+        // A block of an object, and a stop in the meta-dnode: the objects of the block at the stop are freed.
         (at, 0) => at < block.saturating_add(1).saturating_mul(OBJECTS_PER_BLOCK),
         (at, object) if at == object => end <= block,
         (at, object) => at < object,

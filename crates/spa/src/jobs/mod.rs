@@ -3,7 +3,7 @@
 //! # Theory
 //!
 //! **Need.** Some work on a pool is as long as the pool is large: freeing a destroyed dataset, later scrubbing, resilvering,
-//! trimming. Nobody waits for it, it must not hold up those who change files meanwhile, and it must go on after a crash.
+//! trimming. No client waits for it, it must not delay changes of files, and it must go on after a crash.
 //!
 //! **A slice.** At the beginning of each txg's sync a job does a bounded piece of its work as changes of that txg, and writes into
 //! the MOS how far it has come. So work and cursor are the pool's at once, or neither is: after a crash the job goes on where the

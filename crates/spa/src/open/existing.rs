@@ -5,8 +5,8 @@
 //!                                                                                          │
 //!              next txg ◄── accounts of space: headers, logs replayed ◄── MOS, features, datasets
 //! ```
-//! The first import finds out what the pool is; up to there no device was opened for writing. The second one sees what the
-//! devices hold since nobody else can write to them.
+//! The first import finds out what the pool is; up to there no device was opened for writing. The second one sees the devices in a state
+//! that no other process can change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -142,7 +142,7 @@ async fn open_found(
     Ok(Pool::new(writer))
 }
 
-/// The error that names who has the pool's devices, where that is a process of this system.
+/// The error that names the user of the pool's devices, if it is a process of this system.
 async fn holder(handle: &Handle, found: &FoundPool) -> Option<SpaError> {
     let all = found.leaves.keys().copied().collect();
     let refused = found.opened_for_writing(handle, &all).await.err();

@@ -8,7 +8,7 @@
 //! Nothing of them is in the vdev tree, nor in the sum of guids. A distributed spare has no disk: it is an entry in the list
 //! of spares that names its draid. What was in a cache device is void: the header of what it held is cleared.
 //!
-//! **Crash.** A disk is labelled before the txg that lists it. Until then it is a spare, or a cache, of nobody.
+//! **Crash.** A disk is labelled before the txg that lists it. Until then it is a spare, or a cache, of no pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What directories of datasets have left, told to their accounts after each sync; and what that comes to for each dataset that is
-//! written, as whoever uses it is shown.
+//! Available space: after each sync the accounts of DSL directories get the space that each has left, and each open dataset gets its used
+//! and available bytes as `df` shows them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl Shared {
         above.ok_or_else(|| writer.fail("a dataset without a directory"))
     }
 
-    /// Forgets what nobody has any more: its directory may be gone.
+    /// Forgets accounts without users: their directories may be gone.
     fn forget_unused(&self) {
         let mut uses = self.uses.lock();
         uses.retain(|_, used| used.strong_count() > 0);
@@ -87,7 +87,7 @@ impl Shared {
         self.settle_figures(writer, &dirs, usable.bytes).await
     }
 
-    /// Takes over what datasets use and have left. `dirs` are theirs with all above them.
+    /// Takes over the used and available bytes of datasets. `dirs` are their directories and all above these.
     async fn settle_figures(
         &self,
         writer: &Syncer,

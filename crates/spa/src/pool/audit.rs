@@ -10,8 +10,8 @@ use super::shared::Shared;
 use crate::SpaError;
 
 impl Pool {
-    /// Checks what is in memory of the pool against itself and the MOS, between two txgs. For a pool that nobody but this version has
-    /// written, in tests and simulations.
+    /// Checks what is in memory of the pool against itself and the MOS, between two txgs. For a pool that only this version has written, in
+    /// tests and simulations.
     ///
     /// # Errors
     /// The MOS cannot be read, or the pool is closed, suspended, or has failed.

@@ -1,7 +1,7 @@
 //! What happens while a pool's devices do not take what is written: the property `failmode`.
 //!
-//! Whatever it says, what is in memory waits, and is written once the pool goes on ([`Pool::resume`]): the devices' writes wait
-//! by themselves (`cenote_vdev::tree`). The property is about those who come meanwhile.
+//! With any value, dirty data waits in memory, and is written once the pool goes on ([`Pool::resume`]): writes to devices wait by
+//! themselves (`cenote_vdev::tree`). The property is about requests that come meanwhile.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Shared {
         }
     }
 
-    /// Resolves when those who come are to be refused.
+    /// Resolves when new requests are to be refused.
     async fn refused(&self) -> TxError {
         let suspension = self.suspension().await;
         loop {
@@ -90,8 +90,8 @@ impl Pool {
         self.shared.suspension().await.passed().await.is_ok()
     }
 
-    /// Waits until something goes wrong with its space that does not stop it, as where a space map cannot be read: each is told once,
-    /// to one who waits.
+    /// Waits until something goes wrong with its space that does not stop it, as where a space map cannot be read: each is reported once,
+    /// to one waiter.
     pub async fn troubled(&self) -> String {
         self.shared.troubles.next().await
     }
@@ -102,7 +102,7 @@ impl Pool {
         self.shared.troubles.unreadable_metaslabs()
     }
 
-    /// Waits until one of its devices is found to hang: each hang is told once, to one who waits.
+    /// Waits until one of its devices is found to hang: each hang is reported once, to one waiter.
     pub async fn hung(&self) -> Hang {
         self.shared.suspension().await.hung().await
     }
@@ -137,7 +137,7 @@ impl Pool {
         self.shared.suspension.get().is_some_and(|suspension| suspension.is_abandoned())
     }
 
-    /// Gives up a suspended pool: what is not on disk is lost, and whoever waits is told. On disk the pool is as of the last txg
+    /// Gives up a suspended pool: what is not on disk is lost, and all waiting calls fail. On disk the pool is as of the last txg
     /// that was written. One that is not suspended loses nothing until it is.
     pub fn abandon(&self) {
         if let Some(suspension) = self.shared.suspension.get() {

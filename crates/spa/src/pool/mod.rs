@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** A command makes a pool, fills it and lets it go. A server has clients that write all the time, some that want to know
-//! that what they wrote is on disk, and now and then one that makes a dataset or sets a property. Both use the same handle.
+//! **Need.** A command makes a pool, fills it and exports it. A server has clients that write all the time, some that wait for their writes
+//! to be stable, and sometimes one that makes a dataset or sets a property. Both use the same handle.
 //!
 //! **In memory.**
 //! ```text
@@ -21,15 +21,16 @@
 //! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`](cenote_dmu::tx::Tx) is
 //! dropped. A caller that needs it on disk waits for the txg ([`Pool::wait_synced`]).
 //!
-//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task takes the seat and makes the change that was asked for first in the
-//! MOS's open txg, the next to be synced, on the pool as earlier changes have left it. In the background the caller's answer waits until
+//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task takes the seat and makes its change in the MOS's open txg,
+//! which is synced next, on top of earlier changes. Tasks get the seat in the order of their requests. In the background the caller's
+//! answer waits until
 //! that txg is on disk; all changes that wait for the seat meanwhile are in one txg. By hand the answer comes at once. A change that
 //! does several things does all of them or none: one that fails before it has changed anything is refused; one that fails half-way
 //! would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole. So a change
 //! that may be refused is checked first: [`SyncTask`], of which a set is made as one ([`Pool::sync_tasks`]).
 //!
 //! **Life of a snapshot** ([`Pool::take_snapshots`]): it is asked for with the open txg held, and made in the sync of that txg when the data of
-//! the txg is written, before the MOS is ([`crate::sync::late`]). So it has all that was written before.
+//! the txg is written, before the MOS is ([`crate::sync::late`]). So the snapshot has all that was written before the request.
 //!
 //! **Life of a look at the pool.** [`Pool::look`] takes the seat for a moment, and needs no txg.
 //!
@@ -41,10 +42,10 @@
 //! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
 //! the vdev layer, and the sync with it. [`Pool::resume`] has the devices written again what they may have lost, and all goes
 //! on, with the same bytes in the same places. A device that hangs is left out, or suspends the pool until it answers.
-//! The property `failmode` says what those get that come meanwhile ([`FailMode`]).
+//! The property `failmode` decides what requests that come meanwhile get ([`FailMode`]).
 //!
-//! **The end.** [`Pool::export`] and [`Pool::destroy`] let no change in any more, and write the last txg, which also says that the pool
-//! is exported or destroyed: what was changed and the end are one step. Where the last handle is dropped without either, what is not on
+//! **The end.** [`Pool::export`] and [`Pool::destroy`] admit no more changes, and write the last txg, which also says that the pool is
+//! exported or destroyed: the last changes and the export are one step. Where the last handle is dropped without either, what is not on
 //! disk is lost, as in a crash.
 //!
 //! **Invariants.**
@@ -292,7 +293,7 @@ impl Pool {
         held.await
     }
 
-    /// The datasets that somebody keeps so.
+    /// The datasets that are kept so.
     #[must_use]
     pub fn long_held(&self) -> Vec<ObjectId> {
         self.shared.long_holds.held()
@@ -325,7 +326,7 @@ impl Pool {
         self.shared.unless_refused(self.shared.txgs.wait_synced(txg)).await.map_err(|error| self.fail(&error))
     }
 
-    /// Waits until nothing is left of intent logs that nobody uses any more.
+    /// Waits until intent logs without users have no blocks left.
     ///
     /// # Errors
     /// A txg could not be written.

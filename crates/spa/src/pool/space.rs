@@ -1,4 +1,4 @@
-//! What an open dataset uses, as its users are shown it.
+//! The used and available bytes of an open dataset, as its users see them.
 
 /// What a dataset uses and may still use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

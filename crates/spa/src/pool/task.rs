@@ -17,10 +17,10 @@ use crate::{FailedPool, SpaError};
 
 /// How long an export waits for those that read the pool as of a txg.
 const VIEWS_END_MAX: Duration = Duration::from_secs(20);
-/// Syncs in which a log that nobody uses goes: that of its newest record, and one more.
+/// Syncs after which an intent log without users is gone: that of its newest record, and one more.
 const LOG_SYNCS_MAX: u32 = 3;
 
-/// A change of the pool, or a look at it: it says why it failed. Its result it leaves where its caller finds it.
+/// A change of the pool, or a look at it: it returns the reason of a failure. It stores its result where its caller finds it.
 type Change = Box<dyn for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), String>> + Send>;
 
 impl Shared {
@@ -159,7 +159,7 @@ impl Shared {
     /// Lets no change in any more, and writes the last txg, which says on disk what the pool is from then on.
     pub(super) fn end(&self, state: PoolState) -> BoxFuture<'_, Result<(), SpaError>> {
         Box::pin(async move {
-            // Where that fails so does what follows.
+            // If this fails, the next steps fail too.
             drop(self.settle_logs().await);
             self.txgs.close();
             // Their devices are to be let go. Those that read on for long have them until they are done.

@@ -63,12 +63,12 @@ impl Pool {
     /// The changes could not be written; the pool is closed or suspended; its MOS cannot be read.
     pub async fn view(&self, options: &ImportOptions) -> Result<View, SpaError> {
         let (Root { uberblock, zio, cache, found, leaves }, pin) = self.pinned(true).await?;
-        // Work of its own goes on in it when nobody waits, and ends with it.
+        // Its detached work (prefetch and the like) ends with it.
         let dmu = Dmu::new(self.shared.handle.clone(), zio, cache);
         in_use(dmu, &found, self.name(), options, &uberblock, leaves, pin).await
     }
 
-    /// Keeps the pool's last txg, with all that was changed before the call, for one who reads it through other devices.
+    /// Keeps the pool's last txg, with all that was changed before the call, for a reader that opens the devices itself.
     ///
     /// # Errors
     /// As [`Self::view`].

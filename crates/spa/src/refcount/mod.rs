@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** A block that a dataset gives up is free when nobody else refers to it. Snapshots are seen to by births and dead
-//! lists. Two tables in the MOS count the rest: the block reference table (`brt`) has blocks that were cloned, with the
+//! **Need.** A killed block of a dataset is free when it has no other reference. Births and deadlists account for the references of
+//! snapshots. Two tables in the MOS count the rest: the block reference table (`brt`) has blocks that were cloned, with the
 //! references beyond the first; the dedup tables (`ddt`) have each block that was written with dedup, with all references.
 //!
 //! **Life of a block that is given up.**
@@ -25,9 +25,9 @@
 //! whether a block can be in it; a few blocks of each table, and what of them has changed in the txg. The dedup tables' logs
 //! (`log`) are read as a whole, once, when the first deduplicated block is given up, and put into the tables.
 //!
-//! **Rejected.** *Writing to the dedup log*, as OpenZFS does: it spreads the tables' random writes over txgs, at the price of
-//! a log that only goes when someone flushes it. Whoever frees here frees seldom; and what is written is what OpenZFS has
-//! after its own flush.
+//! **Rejected.** *Writing to the dedup log*, as OpenZFS does: it spreads the tables' random writes over txgs, at the price of a log that
+//! has to be flushed. Frees of deduplicated blocks are rare here, and the tables that are written are those that OpenZFS has after its own
+//! flush.
 //!
 //! **Crash.** The tables are objects of the MOS, and change with the txg.
 

@@ -16,7 +16,7 @@ use crate::sync::Syncer;
 use crate::sync::vdev_config::guid_sum;
 
 impl Syncer {
-    /// Checks what the sync owns, in a pool that nobody but this version has written.
+    /// Checks the state that the sync owns, in a pool that only this version has written.
     ///
     /// # Errors
     /// The MOS cannot be read.
@@ -119,7 +119,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// Counts of features are those of what uses them, where that is one thing.
+    /// Checks the reference counts of features that have one kind of user.
     async fn audit_features(&self) -> Result<(), SpaError> {
         self.features.audit().await.map_err(|error| self.dmu_error(error))?;
         for (dataset, needs) in &self.used_features {

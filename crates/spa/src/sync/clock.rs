@@ -1,4 +1,4 @@
-//! Who writes a pool, and when, as it is written down.
+//! The host and the time that a pool records with its writes.
 
 use cenote_taskq::Handle;
 

@@ -1,4 +1,4 @@
-//! Freeing blocks that nobody refers to any more: every extent of every copy, those of a gang's parts too.
+//! Freeing blocks without references: every extent of every copy, those of a gang's members too.
 
 use cenote_dmu::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
@@ -12,16 +12,16 @@ use crate::SpaError;
 use crate::sync::Syncer;
 use crate::sync::space::{Space, extent};
 
-/// A sync's frees that the allocator is being told of.
+/// The frees of a sync that are being passed to the allocator.
 pub(crate) type Telling = Vec<Join<Result<(), AllocError>>>;
 
-/// Places that are freed while the allocator is held once: others wait for it too.
+/// Places that are freed under one lock of the allocator: other tasks wait for it too.
 const FREED_AT_ONCE: usize = 4096;
 /// Gangs of gangs at most.
 const DEPTH_MAX: u32 = 16;
 
 impl Syncer {
-    /// Gives up blocks in the txg that syncs: those that nobody else refers to are free.
+    /// Gives up blocks in the txg that syncs: those without another reference are freed.
     pub(crate) async fn free_blocks(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<(), SpaError> {
         assert_eq!(txg, self.txg, "blocks are given up in the txg that syncs, or in the open one before its sync");
         let may_have_clones = self.may_have_clones();
@@ -83,7 +83,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// Frees blocks that nobody else can refer to and that are no gangs: all of them while the allocator is held once.
+    /// Frees blocks that cannot have another reference and are no gangs: all of them while the allocator is held once.
     fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
         let freed = self.space.with(|allocator| {
             let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);

@@ -1,15 +1,15 @@
 //! Dirty time logs: which txgs a leaf has missed, kept in the MOS for as long as the leaf has not made up for them.
 //!
 //! A leaf misses a txg when a block of that txg was to be written to it and was not: it is not there, or it failed. Its log
-//! is written in the same txg, which takes a pass more, so that whoever opens the pool next does not trust it with that txg.
+//! is written in the same txg, which takes a pass more, so that the next import does not rely on the leaf for that txg.
 //! The log is written anew each time: it has a range for each time that the leaf was away.
 //!
 //! A leaf also misses a txg if it took all blocks and did not take the labels or the uberblock. That is known only after the commit,
 //! so it waits in memory (`Members::unnoted`) for the next txg's log. After a crash in between, or where it was the export's txg
 //! (another host may have the pool by then, so nothing more is written), the leaf is one commit behind. The next import sees that
-//! (`crate::behind`), and the next commit writes its labels again, or fails and is noted. An entry for a txg whose blocks the leaf
-//! has costs a resilver little. A missing entry may cost the pool: alone, such a leaf is an older pool, whose blocks were reused
-//! since.
+//! (`crate::behind`), and the next commit writes its labels again, or fails and is noted. An entry for a txg whose blocks the leaf has
+//! costs a resilver little. A missing entry may cost the pool: if only that leaf is there, the import opens an older txg, whose blocks were
+//! reused since.
 
 use std::collections::BTreeMap;
 

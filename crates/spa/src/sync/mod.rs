@@ -22,8 +22,8 @@
 //!    Then snapshots are taken (`late`), which have these roots.
 //! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space that took and gave
 //!    up goes to log space maps and space maps too, which are objects of the MOS, so it is dirty again. From the second
-//!    pass on a block of this txg is rewritten in its place, so each pass changes less; two do where the changes fit behind
-//!    what the first has written, else three or four.
+//!    pass on a block of this txg is rewritten in its place, so each pass changes less. Two passes are enough if the changes fit after the
+//!    entries of the first pass, otherwise three or four.
 //! 3. Every device is flushed.
 //! 4. The uberblock is written, and labels where the configuration changed, in an order that leaves a good pool behind
 //!    whenever it stops (`cenote_vdev::commit`).
@@ -35,22 +35,22 @@
 //! **Invariants.**
 //! 1. Before the uberblock of a txg is written, every block that it leads to is stable. It leads to the MOS of its txg, and comes after
 //!    that of the txg before (asserted in `txg`).
-//! 2. No block is written outside an extent that was allocated to it (checked by a second book where it is kept).
+//! 2. No block is written outside an extent that was allocated to it (checked by `ExtentCheck` where it is kept).
 //! 3. The sum of live blocks is what space maps say is allocated; so says `zdb`, and `verify`. When a txg ends the allocator knows of
 //!    all that it has freed, and the accounts of the MOS's own bytes (asserted in `txg`).
 //! 4. Given the same devices' sizes, the same changes, seed and time, the same bytes are written.
 //! 5. Between two txgs the uberblock, the MOS, the configuration, the vdevs, the allocator and the counts of features say the same
 //!    (asserted by `audit`, in tests and simulations).
 //!
-//! **Crash.** Until step 4 has written its first uberblock the pool is the last txg's, whole: nothing that it leads to was
-//! overwritten, since freed space waits for two txgs. After it, it is this txg's.
+//! **Crash.** Until step 4 has written its first uberblock the pool is as of the last txg, whole: none of its blocks was overwritten, since
+//! freed space waits for two txgs. After that uberblock the pool is as of this txg.
 //!
 //! **Growth** (`admin::add`): new vdevs become part of the pool, and of the topology, in the beginning of a txg, and are written to from the next
 //! one on, whether or not the pool is in use.
 //!
 //! **Opening** a pool that exists (`open::existing`) is an import, read-only, that finds out whether it may be written to (`open::writable`), and
-//! a second one over devices that are this process's alone; the space accounts are read, and the next txg begins. Its first
-//! sync writes labels that say who has the pool.
+//! a second one over devices that are this process's alone; the space accounts are read, and the next txg begins. Its first sync writes
+//! labels that name the host and process that have the pool.
 //!
 //! **Missing devices.** A pool is written while each top-level vdev can make up for what it has lost. Leaves that miss a
 //! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has

@@ -54,17 +54,17 @@ struct LogDevices {
     leaving: BTreeSet<VdevId>,
 }
 
-/// The allocator, shared by the sync and by those who write blocks.
+/// The allocator, shared by the sync and by tasks that write blocks.
 pub(crate) struct Space {
     handle: Handle,
     clock: Clock,
     units: AllocationUnits,
     allocator: Mutex<Allocator>,
-    /// Whether the allocator keeps a second book; those who store need not take the lock where it keeps none.
+    /// Whether the allocator keeps an `ExtentCheck`; without one, storing a block need not take the lock.
     is_checked: bool,
     /// Bytes of special vdevs that small blocks of files may still take before the next txg.
     small_left_bytes: AtomicU64,
-    /// Bytes that blocks may still take before the next txg for which nobody waits.
+    /// Bytes that allocations without waiting (`allocate_at_once`) may still take before the next txg.
     at_once_left_bytes: AtomicU64,
     /// Some vdev has nothing but intent logs.
     has_log_devices: AtomicBool,
@@ -176,14 +176,14 @@ impl Space {
         self.has_log_devices.store(true, Ordering::Relaxed);
     }
 
-    /// A log device is to be removed: nothing is placed on it. False where somebody removes it already.
+    /// A log device is to be removed: nothing is placed on it. False if it is being removed already.
     pub(crate) fn log_device_leaves(&self, vdev: VdevId) -> bool {
         let is_first = self.log_devices.lock().leaving.insert(vdev);
         self.with(|allocator| allocator.set_allocatable(vdev, false));
         is_first
     }
 
-    /// Nobody removes it any more. If it is still there it is used again, unless it has failed.
+    /// Its removal has ended. If it is still there it is used again, unless it has failed.
     pub(crate) fn log_device_stays(&self, vdev: VdevId) {
         let mut devices = self.log_devices.lock();
         if devices.leaving.remove(&vdev) && !devices.failed.contains(&vdev) {
@@ -238,7 +238,7 @@ impl Space {
     }
 
     fn take_special(&self, bytes: u64) {
-        // Places are given one after the other, so nobody comes in between.
+        // Places are given one after the other, so there is no race.
         let left = self.small_left_bytes.load(Ordering::Relaxed);
         self.small_left_bytes.store(left.saturating_sub(bytes), Ordering::Relaxed);
     }
@@ -308,7 +308,7 @@ impl Space {
                         return Ok(extents.into_iter().map(dva).collect());
                     }
                     Err(AllocError::NeedsLoad(id)) => {
-                        // A map that cannot be read keeps its space to itself.
+                        // The space of a map that cannot be read is not used.
                         if let Err(reason) = self.load(id, request.txg).await {
                             self.give_up(id, reason)?;
                         }

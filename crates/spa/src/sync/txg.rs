@@ -30,7 +30,7 @@ impl Syncer {
         self.fail(error)
     }
 
-    /// Makes all changes of the open txg durable, and opens the next. Nobody changes anything meanwhile.
+    /// Makes all changes of the open txg durable, and opens the next. The caller ensures that nothing is changed meanwhile.
     ///
     /// # Errors
     /// No space, or devices failed: the pool on disk is as of the txg before, whole. This value cannot be used further.
@@ -134,7 +134,8 @@ impl Syncer {
         Ok(())
     }
 
-    /// A dataset that has grown, and all above it, have no more than they may have. By hand nobody asks before the change is made. As in
+    /// A dataset that has grown, and all above it, have no more than they may have. By hand there is no check before the change is made. As
+    /// in
     /// OpenZFS an empty dataset may be larger than its quota.
     async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
         let phys = self.dsl.dataset_phys(dataset).await.map_err(|error| self.dsl_error(error))?;
@@ -181,7 +182,7 @@ impl Syncer {
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
         let (synced, storing) = self.writer.begin(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
         let settled = self.settle_datasets(txg, &dirty, synced).await;
-        // In any case: whoever gives the pool up finds nothing on its way to devices.
+        // Wait even after an error, so that no write is on its way to devices when the pool is given up.
         let missed = storing.finish().await.map_err(|error| self.dmu_error(error))?;
         settled?;
         self.note_missed(txg, 1, missed).await

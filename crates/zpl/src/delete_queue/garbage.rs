@@ -10,7 +10,7 @@ const IDS_MAX: usize = 64 << 10;
 
 /// The part of the delete queue that is known in memory.
 pub(crate) struct Garbage {
-    /// Objects in it that nobody has open.
+    /// Objects in it that are not open.
     pub(super) ids: BTreeSet<ObjectId>,
     /// The queue may have others: those that the last user of the file system left there, or more than are noted here.
     pub(super) is_unseen: bool,

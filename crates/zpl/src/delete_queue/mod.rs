@@ -1,4 +1,4 @@
-//! The delete queue (OpenZFS's unlinked set): objects without a name, freed when nobody has them open any more, large ones in steps.
+//! The delete queue (OpenZFS's unlinked set): objects without a name, freed when they are not open any more, large ones in steps.
 //!
 //! # Theory
 //!
@@ -7,7 +7,7 @@
 //!
 //! **Life of a large file's end.**
 //! 1. `unlink`, or a rename over it, removes the name and enters the object's number into the queue, in one txg, and returns.
-//! 2. If nobody has it open, or when its last handle is dropped, it is *garbage*: noted in memory, and the pool is told that space
+//! 2. If it is not open, or when its last handle is dropped, it is *garbage*: noted in memory, and the pool is told that space
 //!    is about to be freed ([`TxgSource::frees_begin`](cenote_dmu::tx::TxgSource::frees_begin)).
 //! 3. The reaper, one task, frees it piece by piece from its end, in each txg its share (`steps`). While it waits for a txg it holds
 //!    no lock but the file's own; it takes the queue's lock only to remove the entry together with the last piece.

@@ -305,7 +305,7 @@ impl FileSystem {
         assert_eq!(node.word(ZplAttribute::Links), 0, "an object in the queue has no name");
         assert_eq!(node.opens(), 0, "nobody has an object open that is freed");
         let weight = weight(&node.object, 1);
-        // The last piece, before the queue is locked: this may wait for the next txg's share, which must hold up nobody else.
+        // The last piece, before the queue is locked: this may wait for the next txg's share, and must not block other tasks meanwhile.
         let mut tx = self.begin_piece(Cost::default().with_objects(1), weight).await?;
         tx.needs_no_record();
         node.object.free_blocks(tx.txg(), 0..u64::MAX);

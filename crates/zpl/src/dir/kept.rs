@@ -3,8 +3,8 @@
 //! To open a ZAP for changing is to copy its blocks and, of a micro ZAP, to build an index of its names. That is in proportion to
 //! the directory, and one change is not; so the ZAP of a directory that is filled or emptied name by name is opened once.
 //!
-//! A kept ZAP says what the object says: whoever changes a directory has its node's lock alone, takes the ZAP out of here (so that
-//! nobody else has it), and puts it back once it is flushed. After a failure it is not put back, and the next change opens it anew.
+//! A kept ZAP has the content of the object: a task that changes a directory holds its node's lock exclusively, takes the ZAP out of here,
+//! and puts it back once it is flushed. After a failure it is not put back, and the next change opens it anew.
 //! It is of one object in memory, by which it is found: another object with the same number later is another object.
 
 use std::collections::VecDeque;

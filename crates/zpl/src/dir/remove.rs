@@ -152,7 +152,7 @@ impl FileSystem {
         }
     }
 
-    /// Takes away a name of something that is no directory. If it was the last and nobody has it open, it is freed.
+    /// Takes away a name of something that is no directory. If it was the last name and the object is not open, the object is freed.
     ///
     /// # Errors
     /// There is no such name, it leads to a directory, or a flag forbids it.

@@ -55,7 +55,7 @@ const SETTABLE: ZnodeFlags = ZnodeFlags::IMMUTABLE
     .union(ZnodeFlags::REPARSE);
 
 impl FileSystem {
-    /// Changes attributes; what they are then comes back.
+    /// Changes attributes; returns the new ones.
     ///
     /// # Errors
     /// It is not there, a flag forbids it, or its access control list says more than a mode can and is to be kept.

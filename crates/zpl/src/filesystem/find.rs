@@ -28,7 +28,7 @@ impl FileSystem {
     }
 
     /// The attributes of an object that somebody has noted by its number, or of the directory above it: what a file handle leads to.
-    /// Whoever noted it compares the generation.
+    /// The caller compares the generation.
     ///
     /// # Errors
     /// It is none of the files that names lead to, or not any more ([`ZplError::Stale`]).

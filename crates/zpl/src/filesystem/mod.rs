@@ -53,7 +53,7 @@ pub(crate) struct InUse {
     options: RwLock<FileSystemOptions>,
     /// Its intent log is replayed: what the records say was allowed when they were made.
     is_replayed: bool,
-    /// Objects in the delete queue that nobody has open.
+    /// Objects in the delete queue that are not open.
     pub(crate) garbage: Mutex<Garbage>,
     pub(crate) garbage_came: Notify,
     /// Held by whoever frees garbage.

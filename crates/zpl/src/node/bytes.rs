@@ -1,4 +1,4 @@
-//! Who reads and writes which bytes of a file.
+//! Range locks on the bytes of a file.
 //!
 //! A writer holds its range alone. A reader need not lock anything where no writer was at work from its beginning to its end: it asks
 //! before and after. Where one was it reads again, with its range locked.

@@ -53,13 +53,13 @@ enum Form {
 
 /// What a node has that may be changed.
 pub(crate) struct NodeInUse {
-    /// Held alone by whoever changes names, attributes or sizes; shared by those who write data.
+    /// Held exclusively to change names, attributes or sizes; shared by writers of data.
     pub(crate) lock: AsyncRwLock<()>,
-    /// Held alone while a directory's blocks are replaced, shared by those who look names up.
+    /// Held exclusively while a directory's blocks are replaced, shared by look-ups of names.
     pub(crate) entries: AsyncRwLock<()>,
-    /// Who reads and writes which bytes of a file.
+    /// Range locks on the file's bytes.
     pub(crate) bytes: Bytes,
-    /// Writers who share `lock` get their txgs one after the other, so in order.
+    /// Writers that share `lock` are assigned their txgs one after the other, so in order.
     turns: AsyncMutex<()>,
     gate: Gate,
     /// The size in the attributes.

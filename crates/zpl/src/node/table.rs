@@ -16,7 +16,7 @@ use crate::filesystem::options::AccessTimes;
 
 /// Directories kept for a while: some 5 KiB each.
 const KEPT_MAX: usize = 1024;
-/// Slots that nobody cares to count.
+/// Up to this number, slots without a user are not looked for.
 const SLOTS_MIN: usize = 1024;
 
 /// Nodes in use, by object, and the last [`KEPT_MAX`] directories that were read or made, in use or not: every name is looked up in
@@ -36,7 +36,7 @@ struct Slots {
     full_at: usize,
 }
 
-/// The place of a node: whoever loads it is alone with it.
+/// The place of a node: one task loads it, exclusively.
 #[derive(Default)]
 struct Slot {
     node: AsyncMutex<Weak<Node>>,

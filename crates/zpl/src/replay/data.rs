@@ -80,7 +80,7 @@ impl Replay {
         if end > file.size_bytes() { file.truncate(end).await } else { Ok(()) }
     }
 
-    /// Makes zeros of what a file's blocks have behind its end. Its times stay: that is no change that anybody sees.
+    /// Makes zeros of what a file's blocks have behind its end. Its times stay: that change is not visible.
     pub(super) async fn trim(&self, id: ObjectId) -> Result<(), ZplError> {
         let cut = async {
             let node = self.filesystem.node(id).await?;

@@ -60,8 +60,8 @@ fn check_name(name: &[u8]) -> Result<(), ZplError> {
     Ok(())
 }
 
-/// Refuses names of the namespace `system` but those of the two POSIX access control lists: others would be kept as if somebody
-/// obeyed them.
+/// Refuses names of the namespace `system` but those of the two POSIX access control lists: others would be stored although they have no
+/// effect.
 fn check_settable(name: &[u8]) -> Result<(), ZplError> {
     check_name(name)?;
     if name.starts_with(b"system.") && name != posix_acl::ACCESS && name != posix_acl::DEFAULT {
@@ -104,7 +104,7 @@ impl FileSystem {
         self.set_xattr_dropping(id, name, value, how, 0).await
     }
 
-    /// The same, asked for by somebody who is not in the file's group: an access control list takes set-group-id away.
+    /// The same for a caller that is not in the file's group: an access control list takes set-group-id away.
     ///
     /// # Errors
     /// As [`Self::set_xattr`].
