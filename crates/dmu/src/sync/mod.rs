@@ -80,8 +80,8 @@
 //! ```
 //! The width of a level is that of all trees together. Only allocating is done one after the other, in the order of objset,
 //! object, block, and blocks alike at once: it takes no longer than a look into a tree of free space, and the same changes
-//! get the same places however many cores there are and whichever is done first. What follows from places (pointers, accounts,
-//! what is killed) is computed on all cores again (`place`), and entered into the trees in order.
+//! get the same places however many cores there are and whichever is done first. Pointers, accounts and the list of killed blocks follow
+//! from the allocation. All this is computed on all cores again (`place`), and entered into the trees in order.
 
 mod batch;
 mod killed;
