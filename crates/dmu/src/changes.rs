@@ -47,7 +47,7 @@ impl Changes {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Notes that a txg changes an object. At the txg's first change of it the neighbours among its changed objects come back.
+    /// Notes that a txg changes an object. At the txg's first change of it, returns its neighbours among the changed objects.
     pub(crate) fn mark(&self, txg: Txg, id: ObjectId) -> Option<(Option<u64>, Option<u64>)> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut objects = self.objects.lock();

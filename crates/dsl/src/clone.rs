@@ -87,7 +87,7 @@ impl Dsl {
         Ok(true)
     }
 
-    /// Has a head that nobody has open be as its last snapshot is. What is to be freed of it comes back; its bytes count to it no more.
+    /// Rolls a head that is not open back to its last snapshot. Returns the blocks to be freed; their bytes do not count to it any more.
     /// The root is the snapshot's, with the header of an intent log in it that is not the head's.
     ///
     /// # Errors

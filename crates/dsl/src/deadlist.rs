@@ -155,7 +155,7 @@ impl Dsl {
         Ok(sum)
     }
 
-    /// Moves the lists that begin at a txg or later into another list. Their bytes come back.
+    /// Moves the lists that begin at a txg or later into another list. Returns their bytes.
     pub(crate) async fn move_dead(
         &self,
         txg: Txg,
@@ -202,7 +202,7 @@ impl Dsl {
         self.change_deadlist(txg, &target, sum).await
     }
 
-    /// Puts a list into that of an entry, which comes back: the list itself where the entry had the pool's empty one.
+    /// Puts a list into that of an entry, and returns the entry's list: the list itself where the entry had the pool's empty one.
     async fn enqueue_in_entry(
         &self,
         txg: Txg,
@@ -258,7 +258,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Puts blocks into a deadlist. How many of its entries had shared the pool's empty list comes back.
+    /// Puts blocks into a deadlist. Returns how many of its entries had shared the pool's empty list.
     pub(crate) async fn insert_dead(&self, txg: Txg, deadlist: ObjectId, blocks: &[Blkptr]) -> Result<u64, DslError> {
         let (object, mut lists) = self.load_deadlist(deadlist).await?;
         let mut dead: BTreeMap<Txg, Vec<Blkptr>> = BTreeMap::new();

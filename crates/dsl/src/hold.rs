@@ -22,7 +22,7 @@ impl Dsl {
         Ok(Zap::put_entry(&holds, txg, tag, Some(&ZapValue::from_u64(time_s))).await?)
     }
 
-    /// Takes a hold off a snapshot. Whether there are others comes back.
+    /// Releases a hold on a snapshot. Returns whether there are others.
     ///
     /// # Errors
     /// There is no such hold, or the MOS cannot be changed.

@@ -167,7 +167,7 @@ impl Dsl {
         })
     }
 
-    /// Promotes a clone as planned, with no change in between. What that changes in the counts of bookmarks' features comes back.
+    /// Promotes a clone as planned, with no change in between. Returns the changes of the counts of bookmarks' features.
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.

@@ -77,7 +77,7 @@ pub mod ace_type {
     pub const ALARM_OBJECT: u16 = 8;
 }
 
-/// Whom an entry is about.
+/// The principal of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AceWho {
     /// `owner@`.
@@ -137,7 +137,7 @@ pub struct Ace {
 }
 
 impl Ace {
-    /// Whom it is about.
+    /// Its principal.
     #[must_use]
     pub fn who(&self) -> AceWho {
         if self.flags.contains(AceFlags::OWNER) {

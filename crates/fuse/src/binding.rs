@@ -83,8 +83,8 @@ struct Binding<S> {
     stale: Arc<Dropper>,
 }
 
-/// As what somebody changes a file's size or room: the kernel says only with writes whether the caller may keep set-ids, and root is
-/// who may.
+/// The rights of a caller that changes a file's size or allocation: the kernel says only with writes whether the caller may keep set-ids;
+/// only root may.
 fn writer_by_user(header: &Header) -> Writer {
     Writer { drops_set_ids: header.uid != 0 }
 }
@@ -342,7 +342,7 @@ impl<S: FileServer> Binding<S> {
         }
     }
 
-    /// Whether the mount is there for who asks. What was opened stays open, and what the kernel does by itself it does as root.
+    /// Whether the caller may use the mount. Open files stay usable, and the kernel's own requests count as root's.
     fn lets_in(&self, header: &Header, operation: &Operation) -> bool {
         let Some(owner) = self.only else { return true };
         header.uid == 0

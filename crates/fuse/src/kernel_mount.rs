@@ -32,7 +32,7 @@ pub(crate) fn flags(options: &MountOptions, is_read_only: bool) -> MountFlags {
     wanted.into_iter().filter(|(is_wanted, _)| *is_wanted).fold(MountFlags::empty(), |all, (_, flag)| all | flag)
 }
 
-/// Mounts a connection to the kernel, which comes back; `None` where that is for fusermount3 to do.
+/// Mounts a connection to the kernel, and returns it; `None` if fusermount3 has to do it.
 ///
 /// # Errors
 /// There is no FUSE here, or the kernel refuses the place.
@@ -56,7 +56,7 @@ pub(crate) fn mount(
     if options.default_permissions {
         data.push_str(",default_permissions");
     }
-    // Who but the owner gets in is for the session to say; the kernel has one word for both.
+    // The session decides which other users have access; the kernel has one option for all of them.
     if options.access != Access::Owner {
         data.push_str(",allow_other");
     }

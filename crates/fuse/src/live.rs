@@ -255,7 +255,7 @@ impl Live {
         Ok((found.kind == FileKind::File && left != found.permissions).then_some(left))
     }
 
-    /// Has a file lose set-user-id and set-group-id before it is written by a writer who may not keep them.
+    /// Clears a file's set-user-id and set-group-id before a write by a caller that may not keep them.
     async fn drop_set_ids(&self, object: ObjectId, writer: Writer) -> Result<Changed, Errno> {
         if !writer.drops_set_ids {
             return Ok(Changed::default());
@@ -359,7 +359,7 @@ impl Live {
         self.changed(written).await.map(|()| beside)
     }
 
-    /// Changes attributes; all of them come back.
+    /// Changes attributes; returns all of them.
     pub(crate) async fn set_attributes(&self, object: ObjectId, set: &SetAttributes) -> Result<Attributes, Errno> {
         let now = self.head.pool().handle().unix_time();
         let now = Time { seconds: now.as_secs().cast_signed(), nanoseconds: u64::from(now.subsec_nanos()) };

@@ -6,13 +6,13 @@ use crate::layout::Layout;
 use crate::server::Report;
 use crate::tree::TreeOptions;
 
-/// Who may use a mount.
+/// The users that may use a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Who mounted it.
+    /// The user who mounted it.
     #[default]
     Owner,
-    /// Who mounted it, and root.
+    /// The user who mounted it, and root.
     RootAndOwner,
     /// All users, as far as permissions allow.
     All,
@@ -36,7 +36,7 @@ pub enum Transport {
 pub struct MountOptions {
     /// Which datasets are shown besides the mounted one.
     pub layout: Layout,
-    /// Who may use it.
+    /// The users that may use it.
     pub access: Access,
     /// Whether the kernel checks permission bits and ACLs.
     pub default_permissions: bool,

@@ -166,7 +166,7 @@ pub enum Seek {
     Hole,
 }
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// Its user.

@@ -32,7 +32,7 @@ pub struct SpaceMap {
     pub histogram: Option<[u64; HISTOGRAM_BUCKETS]>,
 }
 
-/// Who writes: what stands in the record that opens a batch.
+/// The sync pass that writes: the fields of the debug entry that begins a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// The txg that syncs.

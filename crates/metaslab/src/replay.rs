@@ -122,7 +122,7 @@ impl Slot {
         }
     }
 
-    /// Enters a change; how many windows it made comes back.
+    /// Enters a change; returns how many windows it made.
     fn enter(&mut self, change: &Change) -> Result<usize, SpaceError> {
         let Change { kind, start_bytes, end_bytes, .. } = *change;
         let unit = 1_u64 << self.shift;
@@ -275,7 +275,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Takes a vdev's metaslabs in; the place of the first comes back.
+    /// Takes a vdev's metaslabs in; returns the place of the first.
     pub(crate) fn add(&mut self, maps: &VdevMaps, unflushed: impl Iterator<Item = Txg>) -> u32 {
         let first = self.unflushed.len() as u32;
         self.unflushed.extend(unflushed);

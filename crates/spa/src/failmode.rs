@@ -8,7 +8,7 @@ pub enum FailMode {
     Wait,
     /// They are refused.
     Continue,
-    /// The process is to end at once, by whoever has the pool ([`Pool::failed`](crate::Pool::failed)); until it does they wait.
+    /// The owner of the pool is to end the process at once ([`Pool::failed`](crate::Pool::failed)); changes wait until then.
     Panic,
 }
 

@@ -101,7 +101,7 @@ impl Drop for EventWait<'_> {
 }
 
 /// Something that happens again and again. [`Notify::one`] lets one waiter go on, or the next to come if nobody waits
-/// (at most one such permit is kept); [`Notify::all`] lets all who wait now go on.
+/// (at most one such permit is kept); [`Notify::all`] wakes all present waiters.
 #[derive(Default, Debug)]
 pub struct Notify {
     state: Mutex<NotifyState>,

@@ -582,8 +582,8 @@ impl<T> std::fmt::Debug for Join<T> {
 
 /// An executor with its threads (real) or its schedule (simulated).
 ///
-/// Dropping it stops it: tasks that are running finish their step, and no task takes another. Whoever needs detached
-/// work to be complete closes its [`Group`] first.
+/// Dropping it stops it: tasks that are running finish their step, and no task takes another. To wait for detached work, close its
+/// [`Group`] first.
 pub struct Runtime {
     handle: Handle,
 }

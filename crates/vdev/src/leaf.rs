@@ -1,6 +1,6 @@
 //! Finding out what a device is: its labels and uberblocks, damaged or not.
 //!
-//! A device says who it is four times over, in labels at both ends, each with a configuration and a ring of uberblocks.
+//! A device identifies itself by four labels, two at each end, each with a configuration and a ring of uberblocks.
 //! [`probe`] reads all four and tells what each says, or what is wrong with it; one good label is enough to use the
 //! device, and one good slot to have an uberblock. [`probe_device`] also looks into the partitions of an image of a
 //! whole disk.

@@ -52,7 +52,7 @@ struct OfTxg {
     by_object: BTreeMap<ObjectId, Vec<Itx>>,
 }
 
-/// How far the log has to be stable for somebody who asks now.
+/// The position up to which the log has to be stable for a client that syncs now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Goal {
     /// All itxs up to the one of this number in the order, from 1.
@@ -205,7 +205,7 @@ impl Queue {
         Some(Taken { itxs: taken.into_iter().flat_map(|(_, itxs)| itxs).collect(), goal: self.last })
     }
 
-    /// A txg is on disk. What went with it comes back, to be dropped where nobody waits.
+    /// A txg is on disk. Returns its itxs, to be dropped outside of the lock.
     pub(crate) fn synced(&mut self, txg: Txg) -> impl Send + use<> {
         self.synced = self.synced.max(txg);
         let txg = if mutant::is(Mutant::LogItxsDropped) { Txg(txg.0 + 1) } else { txg };

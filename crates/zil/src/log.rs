@@ -279,7 +279,7 @@ impl Change {
         }
     }
 
-    /// The change is of no use to anybody who waits.
+    /// The change matters to no client that syncs.
     pub const fn needs_no_record(&mut self) {
         self.is_logged = true;
     }

@@ -1,6 +1,6 @@
 //! Blocks of a txg some at a time: what of giving them places must happen in their order, and what need not.
 //!
-//! Only who comes first at the allocator decides on places, so only that is done in order. It is little for blocks that are
+//! Only the order of calls to the allocator decides where blocks go, so only allocation is done in order. It is little for blocks that are
 //! alike: how many follow each other is counted before, where they are prepared, and their pointers are completed after, on any
 //! core too.
 //!
@@ -83,7 +83,7 @@ impl PreparedBatch {
         self.policies.push(policy);
     }
 
-    /// The blocks with their places and policies: all, or those up to the first error, which is the last that comes back.
+    /// The blocks with their places and policies: all, or those up to the first error, which is the last that is returned.
     #[must_use]
     pub fn placed(self, places: Places) -> Vec<(WritePolicy, Result<Placed, ZioError>)> {
         let (mut dvas, mut own) = (places.dvas.into_iter(), places.own.into_iter().peekable());
@@ -149,7 +149,7 @@ impl Zio {
         places
     }
 
-    /// Places a block of a batch by itself; the next one's place in the batch comes back.
+    /// Places a block of a batch by itself; returns the index of the next one in the batch.
     async fn place_own(
         &self,
         allocator: &dyn Allocator,

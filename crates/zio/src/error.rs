@@ -46,7 +46,7 @@ pub enum ZioErrorKind {
         /// Bytes to be stored.
         size_bytes: u64,
     },
-    /// A device write was stopped: the second book of extents says that it is not the block's to make.
+    /// A device write was stopped: by the `ExtentCheck` the block does not own that extent.
     #[error("write stopped: {0}")]
     OutsideExtents(String),
     /// What is to be written cannot be a block.

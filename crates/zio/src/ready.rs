@@ -4,8 +4,8 @@
 //! compressed   zeros up to the allocation unit ─► checksum ─► same as before? ─► allocate, store      never in the pointer, never a hole
 //! sealed       as it is: a byte more would break its MAC ─► checksum, cut for the MAC ─► allocate, store
 //! ```
-//! A *seal* is the salt, IV and MAC of a block of an encrypted dataset, with the byte order that its pointer is to say. Who has no key can
-//! write such blocks, and no others, into the lowest level of an encrypted dataset. Blocks above get their MACs without a key.
+//! A *seal* is the salt, IV and MAC of a block of an encrypted dataset, with the byte order that its pointer is to say. Without the key
+//! only such blocks can be written into the lowest level of an encrypted dataset. Blocks above get their MACs without a key.
 
 use cenote_codec::compress::{self, CompressError, decompress};
 use cenote_format::dmu_type::DmuType;

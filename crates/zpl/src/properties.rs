@@ -89,7 +89,7 @@ impl Properties {
     ];
 
     /// By the numbers that properties are stored as; `None` where a property has its default. What `dnodesize` and large records come
-    /// to depends on the pool's features, so whoever changes files puts that in (`cenote_spa`'s `FileSizes`).
+    /// to depends on the pool's features, so the caller that opens it for changing sets that (`cenote_spa`'s `FileSizes`).
     #[must_use]
     pub fn of(number: impl Fn(&str) -> Option<u64>) -> Self {
         let usual = FileSystemOptions::default();

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** An encrypted dataset must be readable by who has its key, tamper-evident to who has it, and still
-//! scrubbable, claimable and sendable by who has not. So user data is encrypted and authenticated, structure is only
+//! **Need.** An encrypted dataset must be readable and tamper-evident with its key, and it must still be possible to scrub, claim and send
+//! it without the key. So user data is encrypted and authenticated, structure is only
 //! authenticated, and what changes between pools (places, physical sizes of upper levels) is neither.
 //!
 //! **Keys.**

@@ -109,7 +109,7 @@ impl Layer {
         blocks.values().chain(&spill).map(|data| data.len()).sum()
     }
 
-    /// Frees data blocks. The bytes of blocks that this txg had written come back.
+    /// Frees data blocks. Returns the bytes of blocks that this txg had written.
     pub(super) fn free(&mut self, blocks: Range<u64>) -> usize {
         assert!(!blocks.is_empty(), "some blocks are freed");
         self.changes_all(blocks.clone());

@@ -163,7 +163,8 @@ impl LogBlock {
         self.block * size..(self.block + 1) * size
     }
 
-    /// Gives it its place. Its pointer comes back, with what is still to be stored: nothing of a hole, of a block that fits into its pointer,
+    /// Gives it its place. Returns its pointer, and the block that is still to be stored: nothing of a hole, of a block that fits into its
+    /// pointer,
     /// or of one that is stored already.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ impl SaHandle {
     }
 }
 
-/// Packs a record into an object; the new spill block comes back. `before` is the old one.
+/// Packs a record into an object; returns the new spill block. `before` is the old one.
 fn put(
     object: &Object,
     txg: Txg,

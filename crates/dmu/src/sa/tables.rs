@@ -122,7 +122,7 @@ impl SaTables {
         Ok(Self::of(registry, layouts, Some(object)))
     }
 
-    /// Makes the tables of a new file system; the number of the object that names them comes back too.
+    /// Makes the tables of a new file system; also returns the number of the object that names them.
     ///
     /// # Errors
     /// The objset cannot be changed.

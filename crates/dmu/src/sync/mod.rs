@@ -65,8 +65,8 @@
 //! the txg on disk.
 //!
 //! **Rejected.** *A dbuf for each block with a list of dirty records*: the list's head is shared by all txgs and needs a lock
-//! for each access; layers need one where a txg is taken out. *Writing as soon as a block is full*: its place would depend
-//! on who came first, and blocks that change twice in a txg would be written twice. *One task for each object that goes up
+//! for each access; layers need one where a txg is taken out. *Writing as soon as a block is full*: its place would depend on the schedule,
+//! and blocks that change twice in a txg would be written twice. *One task for each object that goes up
 //! on its own*: as wide, but allocation would depend on the schedule, and equal input would not give equal bytes.
 //!
 //! **A txg's way up**, from data blocks to the roots of objsets:
@@ -183,7 +183,7 @@ impl Writer {
     }
 
     /// Writes the changes of a txg in these objsets, which must not change meanwhile, and waits until all is on devices
-    /// (not yet stable): [`Self::begin`] and [`Storing::finish`]. Leaves that have missed a block come back too.
+    /// (not yet stable): [`Self::begin`] and [`Storing::finish`]. Returns the leaves that have missed a block, too.
     ///
     /// # Errors
     /// As those two.
@@ -336,7 +336,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes an objset's root block; its pointer and its fields come back.
+    /// Writes an objset's root block; returns its pointer and its fields.
     async fn write_root(
         &self,
         part: &mut Part,

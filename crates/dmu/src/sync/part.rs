@@ -19,7 +19,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Takes what blocks change; what that adds to the bytes their object uses comes back.
+    /// Takes changed blocks; returns the bytes that they add to the object's used bytes.
     pub(super) fn take(&mut self, change: Change) -> i64 {
         self.born.add(change.born);
         self.killed.append(change.killed);

@@ -78,7 +78,7 @@ impl Stores {
         &self.dmu
     }
 
-    /// Waits for all of them. Leaves that have missed a block come back, and what was replaced.
+    /// Waits for all of them. Returns the leaves that have missed a block, and the replaced blocks.
     pub(super) async fn finish(mut self) -> Result<(Vec<Guid>, Vec<Blkptr>), DmuErrorKind> {
         self.send().await;
         let mut missed = Vec::new();

@@ -174,7 +174,8 @@ impl Ways {
         Ok(Stretch { part: done.part, trees: Vec::new(), busy: Vec::new(), done: Some(done) })
     }
 
-    /// All blocks of a stretch are written: counts what its trees have lost and for whom, and puts their dnodes into the blocks of the
+    /// All blocks of a stretch are written: counts the blocks that its trees have lost, by owner, and puts their dnodes into the blocks of
+    /// the
     /// meta-dnode.
     pub(super) async fn finish(self, stretch: Stretch) -> Result<Done, DmuError> {
         if let Some(done) = stretch.done {

@@ -200,7 +200,7 @@ impl Tree {
         !self.blocks.is_empty() || self.spill.is_some() || self.indirects.iter().any(|level| !level.is_empty())
     }
 
-    /// Counts the blocks that the tree has lost, and gives them away. Features that the dnode needs come back.
+    /// Counts the blocks that the tree has lost, and hands them over. Returns the features that the dnode needs.
     pub(super) fn count_killed(&mut self, shared: &Shared, killed: &mut Killed) -> Needs {
         let mut used = 0;
         for bp in std::mem::take(&mut self.killed) {

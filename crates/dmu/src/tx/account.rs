@@ -202,7 +202,7 @@ impl Account {
         surplus > 0
     }
 
-    /// Takes bytes here; what of them counts above comes back.
+    /// Takes bytes here; returns those that count in the accounts above.
     fn take(&self, txg: Txg, bytes: u64, frees: bool) -> Result<u64, Verdict> {
         // A sum that does not fit (costs without a bound, or one given back that `set` has forgotten already) is too much.
         let admitted =

@@ -123,7 +123,7 @@ impl Dirty {
         self.total_bytes() >= self.tunables().sync_bytes()
     }
 
-    /// Wakes everyone who waits for room, to look again.
+    /// Wakes all changes that wait for room, to check again.
     pub(super) fn wake(&self) {
         self.moved.all();
     }

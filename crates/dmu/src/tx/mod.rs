@@ -22,13 +22,13 @@
 //! 1. [`Transactions::assign`] asks [`Dirty`] whether there is room: below `zfs_delay_min_dirty_percent` of the limit
 //!    nothing happens, above it each change waits a little longer than the last, at the limit until some is written.
 //! 2. It asks the [`Account`]s of the dataset, from the inside out, whether there is space for the worst case.
-//! 3. It enters the group of the open txg, through the lock of its own worker's shard. What comes back, a [`Tx`], keeps the
-//!    txg from being written until it is dropped; layers of objects are changed under it.
+//! 3. It enters the group of the open txg, through the lock of its own worker's shard. The result, a [`Tx`], keeps the txg from being
+//!    written until it is dropped; layers of objects are changed under it.
 //! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, or somebody waits for it, the
 //!    next one is opened: all shards are locked, so that no task gets the old one after another has got the new one. Then
 //!    the old one's group is closed, which waits for its holders only.
 //! 5. The sync task takes the quiesced txg ([`Transactions::next`]). Data leaves [`Dirty`] as it is written, metadata
-//!    with the txg. [`Transactions::done`] wakes those who wait for the txg ([`Transactions::wait_synced`]).
+//!    with the txg. [`Transactions::done`] wakes the waiters for the txg ([`Transactions::wait_synced`]).
 //!
 //! **Invariants.**
 //! 1. Assigned txgs never decrease: a change that is assigned after another is in the same or a later txg (asserted

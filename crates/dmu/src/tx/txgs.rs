@@ -271,7 +271,7 @@ impl Transactions {
         self.wait_synced(txg).await.map(|()| txg)
     }
 
-    /// Has the open txg written soon, and the next one opened, whose number comes back as soon as it is.
+    /// Closes the open txg, to be written soon, and opens the next one; returns its number as soon as it is open.
     ///
     /// # Errors
     /// The pool is closed, or nothing can be written any more.
@@ -318,8 +318,8 @@ impl Transactions {
         self.shared.dirty.wake();
     }
 
-    /// The next txg to be synced, quiesced: nobody changes it any more. `None` once all is closed and written. For one caller,
-    /// who says [`Transactions::done`] before asking again.
+    /// The next txg to be synced, quiesced: it is not changed any more. `None` once all is closed and written. For one caller, which calls
+    /// [`Transactions::done`] before calling this again.
     pub async fn next(&self) -> Option<Txg> {
         loop {
             let passed = self.shared.passed.wait();
@@ -433,7 +433,7 @@ impl Transactions {
         self.shared.shards.iter().map(|shard| shard.0.lock()).collect()
     }
 
-    /// Opens the next txg; the one before comes back.
+    /// Opens the next txg; returns the one before.
     fn open_next(&self) -> Open {
         let next = self.shared.handle.group();
         let mut shards = self.lock_all();
@@ -452,7 +452,7 @@ impl Transactions {
         before
     }
 
-    /// Has the open txg be the last: nobody gets it any more. It comes back.
+    /// Makes the open txg the last, which is not assigned any more. Returns it.
     fn close_last(&self) -> Open {
         let mut shards = self.lock_all();
         shards.iter_mut().for_each(|shard| shard.is_shut = true);

@@ -357,7 +357,7 @@ impl Zap {
         self.insert_fat(ZapKey::Words(words), None, value).await
     }
 
-    /// Takes an entry out; its value comes back.
+    /// Removes an entry; returns its value.
     ///
     /// # Errors
     /// It is not there, or the ZAP cannot be read.

@@ -400,7 +400,7 @@ impl<'a> Iterator for SaIter<'a> {
     }
 }
 
-/// Whom a file's space is charged to, read at the fixed places where OpenZFS reads it: it accounts space below the layer
+/// The owner that a file's space is charged to, read at the fixed places where OpenZFS reads it: it accounts space below the layer
 /// that knows layouts, so files must be laid out with mode, size, generation, owner, group, parent, flags, four times and
 /// links first, and the project next if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -17,7 +17,7 @@ use crate::options::{Access, MountOptions};
 /// The signal for fusermount3 to unmount: the connection to it ends, with this process at the latest.
 pub(crate) struct Watch(#[allow(dead_code, reason = "it is there to be closed")] UnixStream);
 
-/// Has fusermount3 mount. The connection to the kernel comes back, and with `auto_unmount` what keeps the mount.
+/// Has fusermount3 mount. Returns the connection to the kernel and, with `auto_unmount`, the socket that keeps the mount.
 ///
 /// # Errors
 /// There is no fusermount3 ([`io::ErrorKind::NotFound`]), or it refuses: its words are the error's.

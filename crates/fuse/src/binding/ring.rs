@@ -197,7 +197,7 @@ struct Server {
 }
 
 impl Server {
-    /// Hands the kernel all entries. How many it took comes back.
+    /// Hands the kernel all entries. Returns how many it took.
     fn register(&mut self, payload_max: usize) -> io::Result<usize> {
         for _ in 0..DEPTH {
             self.queue.add(payload_max)?;

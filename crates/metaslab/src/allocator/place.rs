@@ -62,7 +62,7 @@ impl Allocator {
         }
     }
 
-    /// Before a device write of a block: that it lies in an extent in use. Only in the second book; without it all is well.
+    /// Checks before a device write that the block lies in an allocated extent. Without an `ExtentCheck` there is no check.
     pub fn check_write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
         self.check.as_ref().map_or(Ok(()), |check| check.write(vdev, range))
     }
@@ -89,7 +89,7 @@ impl Allocator {
     }
 
     /// Takes places for several blocks alike, each with one copy, as long as they lie side by side: in one search, and where
-    /// asking for one after the other would have put them. At least one comes back, at most `count`.
+    /// asking for one after the other would have put them. Returns at least one, at most `count`.
     ///
     /// # Errors
     /// As [`Self::allocate`], of the first block.

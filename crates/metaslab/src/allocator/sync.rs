@@ -94,7 +94,7 @@ impl Allocator {
     }
 
     /// The txg is on disk: deferred frees come back, weights and balance are computed anew, what was not used for long is
-    /// unloaded. `keep` says which frees still wait. The metaslabs that should be loaded next come back.
+    /// unloaded. `keep` says which frees still wait. Returns the metaslabs that should be loaded next.
     pub fn sync_done(&mut self, txg: Txg, keep: &Keep<'_>, now_ms: u64) -> Result<Vec<MetaslabId>, SpaceError> {
         let keep = if mutant::is(Mutant::DeferNone) { &Keep { may_defer: false, pins: &[] } } else { keep };
         let mut next = Vec::new();

@@ -33,7 +33,7 @@
 //! **Devices that fail.** New disks that fail before enter refuse the addition. If all of a new top-level vdev fail later, T's commit
 //! suspends the pool, like any other vdev that cannot be written.
 //!
-//! **Others.** Whoever reads the pool as of an earlier txg ([`View`](crate::View)) has a configuration without the new vdevs and a
+//! **Others.** A reader of the pool as of an earlier txg ([`View`](crate::View)) has a configuration without the new vdevs and a
 //! topology with them, and nothing points to them. Multihost writes go to the new leaves after T's commit.
 //!
 //! **Left open.** A new vdev with smaller sectors than all others gets blocks of the others' sectors until the pool is opened anew.

@@ -13,7 +13,7 @@ use crate::{Refusal, SpaError};
 const FEATURE: &str = "filesystem_limits";
 
 impl Pool {
-    /// Has limits of how many datasets and snapshots there are stop whoever changes the pool from now on. As in OpenZFS they do not stop root,
+    /// From now on `filesystem_limit` and `snapshot_limit` apply to changes of the pool. As in OpenZFS they do not stop root,
     /// nor, before this is called, anybody.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ impl Syncer {
         FEATURES.iter().filter(|feature| !feature.is_newer() && !self.features.has(feature.name)).collect()
     }
 
-    /// Enables features, and those that they need, in the open txg. Those that were not enabled before come back.
+    /// Enables features, and those that they need, in the open txg. Returns those that were not enabled before.
     ///
     /// # Errors
     /// There is no such feature; what it wants changed cannot be changed yet; the MOS cannot be changed.

@@ -179,7 +179,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// Frees blocks of one destroyed dataset. The stop comes back, where there is more.
+    /// Frees blocks of one destroyed dataset. Returns the stop, if there is more.
     async fn free_entry(
         &mut self,
         txg: Txg,

@@ -49,9 +49,9 @@ use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, SpaError, View};
 pub struct WriteOptions {
     /// Where time comes from.
     pub clock: Clock,
-    /// Who writes.
+    /// The host that writes it.
     pub host: Host,
-    /// Keep a second book of extents, which every allocation, free and device write is checked against.
+    /// Keep an `ExtentCheck`, which checks every allocation, free and device write.
     pub check: bool,
 }
 

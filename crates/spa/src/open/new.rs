@@ -61,7 +61,7 @@ pub struct CreateOptions {
     pub seed: Option<u64>,
     /// Where time comes from.
     pub clock: Clock,
-    /// Who makes it.
+    /// The host that creates it.
     pub host: Host,
     /// The command line, for the history.
     pub command: String,
@@ -69,7 +69,7 @@ pub struct CreateOptions {
     pub user: u64,
     /// Memory of the block cache.
     pub cache_bytes: usize,
-    /// Keep a second book of extents, which every allocation, free and device write is checked against.
+    /// Keep an `ExtentCheck`, which checks every allocation, free and device write.
     pub check: bool,
 }
 

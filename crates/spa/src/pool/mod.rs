@@ -342,7 +342,7 @@ impl Pool {
         self.shared.unless_refused(self.shared.txgs.sync()).await.map_err(|error| self.fail(&error))
     }
 
-    /// Has the open txg written while the caller goes on in the next one, whose number comes back.
+    /// Writes the open txg while the caller goes on in the next one, whose number is returned.
     ///
     /// # Errors
     /// The pool is closed or has failed.

@@ -19,7 +19,7 @@
 //! **Invariants.**
 //! 1. A root that is offered to views has its devices open: it is withdrawn when the sync ends. It is that of the last txg (asserted in
 //!    `background`), and has what the caller has changed (asserted here).
-//! 2. No block of a view's txg is allocated again before the view is dropped or given up (asserted by the second book of extents).
+//! 2. No block of a view's txg is allocated again before the view is dropped or given up (asserted by `ExtentCheck`).
 //!
 //! **Crash.** Pins are in memory alone, and so is what is kept for them: on disk those blocks are free.
 

@@ -56,7 +56,7 @@ pub(crate) fn is_data(bp: &Blkptr) -> bool {
 }
 
 impl Syncer {
-    /// Takes away one reference to a block. What comes back is free.
+    /// Removes one reference to a block. Returns the blocks that are free then.
     pub(crate) async fn give_up(&mut self, txg: Txg, bp: &Blkptr) -> Result<Vec<Blkptr>, SpaError> {
         debug_assert!(!bp.is_hole() && !bp.is_embedded(), "references are to blocks that are stored");
         let mut free = vec![*bp];

@@ -21,7 +21,7 @@ impl Clock {
     }
 }
 
-/// Who writes the pool.
+/// The host that writes the pool.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     /// The host id; 0 if it has none.

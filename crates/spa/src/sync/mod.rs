@@ -199,7 +199,7 @@ pub struct Syncer {
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
     /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
     pub(crate) is_live: bool,
-    /// Limits of how many datasets and snapshots there are stop whoever changes the pool.
+    /// `filesystem_limit` and `snapshot_limit` apply to changes of the pool.
     pub(crate) obeys_limits: bool,
     /// The pool itself was changed in the txg that is next to be synced.
     pub(crate) is_changed: bool,

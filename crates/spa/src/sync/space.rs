@@ -208,7 +208,7 @@ impl Space {
         work(&mut self.allocator.lock())
     }
 
-    /// The txg is on disk. The metaslabs that will be asked next and are not loaded come back.
+    /// The txg is on disk. Returns the metaslabs that will be used next and are not loaded.
     pub(crate) fn sync_done(&self, txg: Txg) -> Result<Vec<MetaslabId>, String> {
         let now_ms = self.now_ms();
         self.with(|allocator| allocator.try_again(now_ms, TRY_AGAIN_MS));

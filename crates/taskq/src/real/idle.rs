@@ -33,7 +33,7 @@ pub(crate) struct Idle {
     absent: Box<[CachePadded<AtomicU64>]>,
 }
 
-/// Whom a dispatch calls.
+/// The worker that a dispatch wakes or starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Called {
     /// A worker that sleeps: to be unparked.
@@ -73,7 +73,7 @@ impl Idle {
         idle
     }
 
-    /// After work was pushed: whom to wake or to start, if anyone. It counts as searching from now on.
+    /// To be called after work was pushed: returns the worker to wake or to start, if there is one. It counts as searching from now on.
     pub(crate) fn dispatched(&self) -> Option<Called> {
         fence(Ordering::SeqCst);
         loop {

@@ -6,7 +6,7 @@ use crate::tunables::Tunables;
 /// Size of a region as a power of two.
 const REGION_SHIFT: u32 = 21;
 
-/// By regions of the address space, whoever is busy: what OpenZFS did until 2013.
+/// By regions of the address space, whatever the load: OpenZFS's policy until 2013.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Offset;
 

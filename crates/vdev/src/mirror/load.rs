@@ -163,7 +163,7 @@ impl Load {
         self.rotational
     }
 
-    /// Reads that were sent and have not come back, those included that nobody waits for any more.
+    /// Reads that were sent and are not answered, including those whose reader has gone.
     #[must_use]
     pub fn pending(&self) -> u32 {
         self.pending.load(Ordering::Relaxed)

@@ -159,7 +159,7 @@ impl LogWriter {
         }
     }
 
-    /// Takes all that is in the order and puts it into blocks. The last of them comes back, still to be written; the others are on their
+    /// Takes all itxs in their order and puts them into blocks. Returns the last block, still to be written; the others are on their
     /// way.
     async fn burst(self: Arc<Self>) -> Option<Closed> {
         let mut turn = Turn { log: &self, is_done: false };
@@ -196,7 +196,8 @@ impl LogWriter {
         self.waiting.reached(stable);
     }
 
-    /// Waits a little for others' records, where others may come: not for those who wait for blocks on their way, nor alone.
+    /// Waits a little for other clients' records, if more clients may come: clients that wait for blocks in flight do not count, nor does a
+    /// single client wait.
     async fn commit_timeout(&self) {
         self.clients.burst_begins();
         let latency_ns = self.latency_ns.load(Ordering::Relaxed);

@@ -127,7 +127,7 @@ impl FileSystem {
     }
 
     /// Frees what is in the delete queue and in nobody's use: what the last user of the file system left, and what has been
-    /// removed since. The number of objects freed comes back. Takes txgs as it needs them.
+    /// removed since. Returns the number of objects freed. Takes txgs as it needs them.
     ///
     /// # Errors
     /// Something cannot be read or written: that stays in the queue until the file system is opened again, and all else is freed.

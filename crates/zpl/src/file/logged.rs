@@ -41,7 +41,7 @@ impl LoggedFiles {
         if node.check_there().is_err() || node.word(ZplAttribute::Gen) != generation {
             return Ok(None);
         }
-        // A writer who is at it has not been answered yet; half of what it writes is not to be read.
+        // A writer at work is not answered yet; a part of its write must not be read.
         let _range = node.in_use()?.bytes.read(bytes.clone()).await;
         if bytes.end > node.size_bytes() {
             return Ok(None);

@@ -179,7 +179,7 @@ impl FileSystem {
         Ok(Plan { record, form })
     }
 
-    /// Puts a mode into a record, and the access control list that says the same. A POSIX list that has to change comes back.
+    /// Puts a mode into a record, and the access control list that says the same. Returns a POSIX list that has to change.
     async fn change_mode(
         &self,
         node: &Node,

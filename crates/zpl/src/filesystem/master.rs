@@ -65,7 +65,7 @@ impl Master {
         })
     }
 
-    /// Refuses what can be read but not changed yet; the delete queue's number comes back.
+    /// Refuses file systems that can be read but not changed yet; returns the delete queue's number.
     pub(crate) fn changeable(&self) -> Result<ObjectId, ZplError> {
         let unsupported = |what: &str| Err(ZplError::Unsupported(format!("not supported yet: {what}")));
         if self.version != version::CURRENT {

@@ -48,7 +48,7 @@ pub(crate) struct InUse {
     pub(crate) zaps: KeptZaps,
     /// Held while a directory moves to another.
     pub(crate) renames: AsyncMutex<()>,
-    /// Held by whoever changes the delete queue.
+    /// Held to change the delete queue.
     pub(crate) queue_lock: AsyncMutex<()>,
     options: RwLock<FileSystemOptions>,
     /// Its intent log is replayed: what the records say was allowed when they were made.
@@ -56,7 +56,7 @@ pub(crate) struct InUse {
     /// Objects in the delete queue that are not open.
     pub(crate) garbage: Mutex<Garbage>,
     pub(crate) garbage_came: Notify,
-    /// Held by whoever frees garbage.
+    /// Held to free garbage.
     pub(crate) reaping: AsyncMutex<()>,
     /// How much was freed in which txg.
     pub(crate) share: Mutex<Share>,

@@ -1,11 +1,11 @@
-//! Order among writers who share a lock: those of one txg at a time.
+//! Order among writers that share a lock: one txg at a time.
 
 use cenote_format::ids::Txg;
 use cenote_taskq::Notify;
 use cenote_taskq::sync::Mutex;
 use cenote_zil::Change;
 
-/// Lets those through who have the same txg; one of a later txg waits until they are through.
+/// Lets writers of the same txg through; a writer of a later txg waits until they are done.
 pub(super) struct Gate {
     state: Mutex<(Txg, u64)>,
     emptied: Notify,

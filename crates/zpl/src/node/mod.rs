@@ -299,7 +299,7 @@ impl Node {
         self.in_use().ok()?.state.lock().accessed
     }
 
-    /// A txg for someone who shares `lock` with other writers, never later than the txg of a writer that comes after.
+    /// A txg for a writer that shares `lock` with others, never later than the txg of a writer that comes after.
     pub(crate) async fn begin_shared(&self, log: &Log, cost: Cost) -> Result<SharedTxg<'_>, ZplError> {
         let in_use = self.in_use()?;
         let _turn = in_use.turns.lock().await;

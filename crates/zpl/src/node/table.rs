@@ -104,7 +104,7 @@ impl NodeTable {
         drop(oldest);
     }
 
-    /// Takes a new object's node in; the node of the object comes back, which another task may have loaded first.
+    /// Adds a new object's node; returns the node of the object, which another task may have loaded first.
     pub(crate) async fn add(&self, object: Object, attributes: SaHandle) -> Arc<Node> {
         let slot = self.slot(object.id());
         let mut place = slot.node.lock().await;

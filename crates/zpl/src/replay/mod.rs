@@ -71,7 +71,7 @@ fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> BoxFutu
     })
 }
 
-/// Reads all of the log. Files that a block may have been written to behind their end come back.
+/// Reads all of the log. Returns the files that may have blocks beyond their end.
 async fn check(objset: &Objset, header: ZilHeader) -> Result<BTreeSet<ObjectId>, ZplError> {
     let mut padded = BTreeSet::new();
     let look = |record: &LogRecord<'_>| {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   arrive --> plug: the first one on an idle disk waits up to `plug` for neighbours, or until there are `plug_count`
-//!          --> elevator: the one at or after the head with the lowest offset, else the lowest of all; but first whoever has
+//!          --> elevator: the one at or after the head with the lowest offset, else the lowest of all; but first one that has
 //!              waited for `expire`, once in `batch`; with all that follow it without a gap, up to `merge_max_bytes`
 //!          --> seek (track to track) --> wait for the platter --> transfer, over as many tracks as it takes --> done
 //! ```
@@ -54,7 +54,7 @@ pub struct RotatingOptions {
     pub merge_max_bytes: u64,
     /// How long a request may be passed over.
     pub expire: Duration,
-    /// How many transfers follow in order before the next look at who has waited that long.
+    /// How many transfers follow in order before the next check for one that has waited that long.
     pub batch: u32,
     /// When it stands still.
     pub stalls: Option<Stalls>,
