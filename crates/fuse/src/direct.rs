@@ -2,8 +2,7 @@
 //!
 //! A direct write goes past the kernel's pages of the file. The kernel drops them before the write. It drops them after the write too, but
 //! only if it waits for the write, not for asynchronous ones. Pages that were read while such a write was on its way would then be stale
-//! for good. So
-//! the server has them dropped, after what was written can be read and before the writer is answered.
+//! for good. So the server has them dropped, after what was written can be read and before the writer is answered.
 //!
 //! Nothing is dropped for files without buffered readers: buffered requests of a file that is open for direct ones are counted, and a
 //! direct write has pages dropped only if some were made since the last time. Files that are not open for direct requests are not in

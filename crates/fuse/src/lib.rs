@@ -15,12 +15,11 @@
 //!                         tree: node numbers ─► slot ─► zfsvfs (FileSystem + properties) ─► zpl ─► dmu ─► cache
 //! ```
 //! **One mount for the whole tree.** Mounting a dataset shows, in one FUSE mount, the dataset, those below it where their `mountpoint` puts
-//! them ([`Layout`]), and `.zfs/snapshot/NAME` of each. The alternative, a mount for each dataset
-//! as the kernel module has it, gives each its own device number, but needs root for every nested mount (fusermount3
-//! refuses to mount on a read-only directory), a mount per snapshot when it is first looked at (which a FUSE server can
-//! only fake), and an order of unmounting. The price is one device number for all; so inode numbers are unique in the
-//! whole mount instead (the module `node`), and programs that tell files apart by (device, inode) are right. A dataset or
-//! snapshot mounted by itself has exactly OpenZFS's inode numbers; both forms can be had at once, in one process.
+//! them ([`Layout`]), and `.zfs/snapshot/NAME` of each. The alternative, a mount for each dataset as the kernel module has it, gives each
+//! its own device number, but needs root for every nested mount (fusermount3 refuses to mount on a read-only directory), a mount per
+//! snapshot when it is first looked at (which a FUSE server can only fake), and an order of unmounting. The price is one device number for
+//! all; so inode numbers are unique in the whole mount instead (the module `node`), and programs that tell files apart by (device, inode)
+//! are right. A dataset or snapshot mounted by itself has exactly OpenZFS's inode numbers; both forms can be had at once, in one process.
 //!
 //! **In memory.** A node number says where its object is, so there is no table of nodes: only slots (which dataset has
 //! which number; bounded), opened file systems (bounded), files being read (bounded), and grafts (where nested datasets
@@ -50,17 +49,16 @@
 //! listings and data are all handed out for as long as the kernel cares to keep them, files are opened without asking
 //! us, and a second `find` or `grep` never reaches this process.
 //!
-//! **Changing.** Of a pool in use ([`Tree::open_live`]) the slots of heads are *live*: their file systems are opened to be changed, each
-//! in one mount at a time. Snapshots are opened from the open state of the datasets, since a view pins its txg: blocks that are freed while
-//! the mount lives could not be reused. Between datasets there are no links and renames (`EXDEV`), as between mounts, and
-//! where one stands the name is in use (`EBUSY`). All changes of files come through the mount, so the kernel still keeps
-//! what it was told, and undoes that itself where it asks for a change. Commands of this process create, destroy and move datasets, and
-//! call [`Tree::refresh`]; then the kernel is told to forget the names concerned. A dataset that is to be destroyed is taken out of the
-//! mount first, unless it is in use ([`Tree::release_datasets`]). Open files are held by node, so that they outlive
-//! their names; directories and special files that lost their last name are held until the kernel forgets them. `fsync` waits
-//! for the intent log; `statfs` has figures as of the last one. Direct writes have the kernel drop the pages that they make stale (the
-//! module `direct`). Not here yet: setting flags.
-//! A head is suspended while it is rolled back ([`Tree::stand_still`]). `docs/SEMANTICS.md` lists what a mount promises.
+//! **Changing.** Of a pool in use ([`Tree::open_live`]) the slots of heads are *live*: their file systems are opened to be changed, each in
+//! one mount at a time. Snapshots are opened from the open state of the datasets, since a view pins its txg: blocks that are freed while
+//! the mount lives could not be reused. Between datasets there are no links and renames (`EXDEV`), as between mounts, and where one stands
+//! the name is in use (`EBUSY`). All changes of files come through the mount, so the kernel still keeps what it was told, and undoes that
+//! itself where it asks for a change. Commands of this process create, destroy and move datasets, and call [`Tree::refresh`]; then the
+//! kernel is told to forget the names concerned. A dataset that is to be destroyed is taken out of the mount first, unless it is in use
+//! ([`Tree::release_datasets`]). Open files are held by node, so that they outlive their names; directories and special files that lost
+//! their last name are held until the kernel forgets them. `fsync` waits for the intent log; `statfs` has figures as of the last one.
+//! Direct writes have the kernel drop the pages that they make stale (the module `direct`). Not here yet: setting flags. A head is
+//! suspended while it is rolled back ([`Tree::stand_still`]). `docs/SEMANTICS.md` lists what a mount promises.
 //!
 //! **File handles.** A node's number and generation are those of its object, so they are good for ever. Where the kernel has
 //! forgotten the node of a handle it looks `.` up in it, which succeeds as long as the file has a name. In the mount of a whole
@@ -84,18 +82,15 @@
 //! 6. A head has only one file system object that changes it, however many mounts show it: two would have two sets of locks.
 //!
 //! **Crash.** Changes up to the last txg, and those in the intent log, are kept. A killed process leaves a mount that answers `ENOTCONN`;
-//! mounting there says how to
-//! remove it.
+//! mounting there says how to remove it.
 //!
 //! **Rejected.** A table of inodes (its memory grows with each inode that is looked up, and the node numbers already say where an object
-//! is);
-//! *A server for frozen datasets and one for live ones*: everything except changes was implemented twice, and only one of them had
-//! snapshots and nested datasets.
-//! *A timeout on the kernel's cached names*, so that it notices created and destroyed datasets: it would ask all the time, and be wrong in
-//! between. `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle (messages for nothing
-//! while nothing can change). *The kernel's writeback cache*: writes would return sooner, but what they wrote would stay in the
-//! kernel for half a minute before any txg could have it, where now a killed process loses some seconds; and the kernel would write
-//! each file's times with a message of their own. *Direct requests one after the other* (no `FUSE_ASYNC_DIO`), after which the kernel
+//! is); *A server for frozen datasets and one for live ones*: everything except changes was implemented twice, and only one of them had
+//! snapshots and nested datasets. *A timeout on the kernel's cached names*, so that it notices created and destroyed datasets: it would ask
+//! all the time, and be wrong in between. `fuse3` and other async bindings (they bring a runtime of their own); opening files by handle
+//! (messages for nothing while nothing can change). *The kernel's writeback cache*: writes would return sooner, but what they wrote would
+//! stay in the kernel for half a minute before any txg could have it, where now a killed process loses some seconds; and the kernel would
+//! write each file's times with a message of their own. *Direct requests one after the other* (no `FUSE_ASYNC_DIO`), after which the kernel
 //! drops stale pages itself: a large request would be split into pieces that are sent one after the other. *Polling a request's future for
 //! a moment longer* on the thread that read it: a request that waits here waits for a device or for a txg, which takes longer than waking a
 //! worker.

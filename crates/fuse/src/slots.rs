@@ -208,8 +208,7 @@ impl Slot {
     }
 
     /// Suspends the file system: takes it out of the slot, if it is open. It is not opened before [`Self::go_on`]. If it is suspended
-    /// already,
-    /// this waits until it goes on first.
+    /// already, this waits until it goes on first.
     pub(crate) async fn stand_still(&self) -> Option<Arc<Zfsvfs>> {
         loop {
             let went_on = self.went_on.wait();

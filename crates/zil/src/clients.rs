@@ -1,8 +1,7 @@
 //! The number of clients that a log has had lately, and of those that wait in it now.
 //!
 //! A burst is held for more records only if more clients may come. Clients that wait already cannot: they change nothing before they are
-//! answered.
-//! So a client that is alone is never held, and the last of a group ends the wait of all.
+//! answered. So a client that is alone is never held, and the last of a group ends the wait of all.
 
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 

@@ -118,8 +118,7 @@ impl Logs {
     }
 
     /// Called in the sync of a txg: begins a chain, and returns its first block; `None` if there is no space. `has_xattrs`: the log may
-    /// have
-    /// records of extended attributes.
+    /// have records of extended attributes.
     pub async fn begin_chain(&self, writer: &LogWriter, txg: Txg, has_xattrs: bool) -> Option<Blkptr> {
         let io = &self.shared.io;
         let size_bytes = cenote_format::zil::LogBlock::SIZE_MIN as u64;

@@ -12,10 +12,10 @@
 //! write all copies at once ─► good while one copy is whole
 //! ```
 //!
-//! **Three steps.** A txg's sync takes them apart, since what they need differs: [`Zio::prepare`] computes (compression,
-//! checksum) and can run anywhere, in any order; [`Zio::place`] allocates, and a caller that wants the same places for the same input calls
-//! it in a fixed order, or for many blocks at once (`batch`); [`Zio::store`] waits for devices (`store`).
-//! A pointer is complete once it is placed, so its parent can be prepared while the block is still on its way.
+//! **Three steps.** A txg's sync takes them apart, since what they need differs: [`Zio::prepare`] computes (compression, checksum) and can
+//! run anywhere, in any order; [`Zio::place`] allocates, and a caller that wants the same places for the same input calls it in a fixed
+//! order, or for many blocks at once (`batch`); [`Zio::store`] waits for devices (`store`). A pointer is complete once it is placed, so its
+//! parent can be prepared while the block is still on its way.
 //!
 //! **Rewriting.** A block that this txg wrote already is not part of any state of the pool yet. With
 //! [`WritePolicy::may_rewrite`] its successor takes its place if it has the same size, which is what makes a txg's passes

@@ -2,8 +2,8 @@
 //!
 //! A salt serves hundreds of millions of blocks, so few are in use at once, and the keyed ciphers are worth keeping. The cache is several
 //! small independent ones: the address of the caller's buffer selects one, so cores that decrypt at the same time seldom contend.
-//! Deduplicated blocks have a salt each; a new key therefore goes to the end
-//! of the row, where the next new one replaces it, and moves to the front only when it is asked for again.
+//! Deduplicated blocks have a salt each; a new key therefore goes to the end of the row, where the next new one replaces it, and moves to
+//! the front only when it is asked for again.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -3,8 +3,8 @@
 //! # Theory
 //!
 //! **Need.** An encrypted dataset must be readable and tamper-evident with its key, and it must still be possible to scrub, claim and send
-//! it without the key. So user data is encrypted and authenticated, structure is only
-//! authenticated, and what changes between pools (places, physical sizes of upper levels) is neither.
+//! it without the key. So user data is encrypted and authenticated, structure is only authenticated, and what changes between pools
+//! (places, physical sizes of upper levels) is neither.
 //!
 //! **Keys.**
 //!

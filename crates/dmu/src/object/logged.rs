@@ -34,10 +34,9 @@
 //! 2. Each place that is taken here is in exactly one of: a logged block, the list of unused ones, given back.
 //! 3. A task that holds the txg waits for devices only: neither for space, nor for range locks, whose holders may wait for a txg.
 //!
-//! **Crash.** Before the txg is on disk its blocks stand in space that is free in the pool on disk; the log is claimed, and with it the blocks
-//! that its records point to. None of their places was allocated again meanwhile, whatever became of the blocks in their txg. After it, the
-//! record
-//! is not replayed, the block is the tree's, or its place is free.
+//! **Crash.** Before the txg is on disk its blocks stand in space that is free in the pool on disk; the log is claimed, and with it the
+//! blocks that its records point to. None of their places was allocated again meanwhile, whatever became of the blocks in their txg. After
+//! it, the record is not replayed, the block is the tree's, or its place is free.
 //!
 //! **Rejected.** *A throwaway block for a txg that is being synced*, as the original writes: the log may as well have the bytes, which are
 //! written once more either way. *A state "storing" in the layer that the sync waits for*: holding the txg says the same, without a state.
@@ -164,8 +163,7 @@ impl LogBlock {
     }
 
     /// Gives it its place. Returns its pointer, and the block that is still to be stored: nothing of a hole, of a block that fits into its
-    /// pointer,
-    /// or of one that is stored already.
+    /// pointer, or of one that is stored already.
     ///
     /// # Errors
     /// There is no space for it now.

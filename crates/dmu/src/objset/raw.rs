@@ -19,13 +19,11 @@
 //!
 //! **Life of a block of dnodes.** The seal (salt, IV, MAC) of a block comes with the first of its objects, in the object's txg. The sync
 //! puts dnodes into the block as always, keeps what stands behind each bonus, and writes the block with the seal of its txg, or else with
-//! the one
-//! that its pointer on disk has. While only some of its objects have come the MAC is wrong: the dataset is marked as inconsistent, and is
-//! not read with a key.
+//! the one that its pointer on disk has. While only some of its objects have come the MAC is wrong: the dataset is marked as inconsistent,
+//! and is not read with a key.
 //!
 //! **Accounts** of owners (`userused@`) are not kept: without the key the owner of a file is unknown. Their flag is off, and the local MAC,
-//! which covers them, is zero;
-//! OpenZFS makes them anew when the dataset is mounted with its key.
+//! which covers them, is zero; OpenZFS makes them anew when the dataset is mounted with its key.
 //!
 //! **Invariant.** A block of dnodes that is not empty has a seal: every object comes in a txg that has one for its block.
 

@@ -64,10 +64,10 @@
 //! **Crash.** Nothing of a txg belongs to the pool before its uberblock is written. What was written before goes to space that is free in
 //! the txg on disk.
 //!
-//! **Rejected.** *A dbuf for each block with a list of dirty records*: the list's head is shared by all txgs and needs a lock
-//! for each access; layers need one where a txg is taken out. *Writing as soon as a block is full*: its place would depend on the schedule,
-//! and blocks that change twice in a txg would be written twice. *One task for each object that goes up
-//! on its own*: as wide, but allocation would depend on the schedule, and equal input would not give equal bytes.
+//! **Rejected.** *A dbuf for each block with a list of dirty records*: the list's head is shared by all txgs and needs a lock for each
+//! access; layers need one where a txg is taken out. *Writing as soon as a block is full*: its place would depend on the schedule, and
+//! blocks that change twice in a txg would be written twice. *One task for each object that goes up on its own*: as wide, but allocation
+//! would depend on the schedule, and equal input would not give equal bytes.
 //!
 //! **A txg's way up**, from data blocks to the roots of objsets:
 //! ```text

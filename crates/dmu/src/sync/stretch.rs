@@ -175,8 +175,7 @@ impl Ways {
     }
 
     /// All blocks of a stretch are written: counts the blocks that its trees have lost, by owner, and puts their dnodes into the blocks of
-    /// the
-    /// meta-dnode.
+    /// the meta-dnode.
     pub(super) async fn finish(self, stretch: Stretch) -> Result<Done, DmuError> {
         if let Some(done) = stretch.done {
             return Ok(done);

@@ -6,8 +6,7 @@
 //! use, the mount keeps all of them.
 //!
 //! A pool may have thousands of datasets, and their properties are read between two changes of the pool. So a command names those that it
-//! has
-//! changed, and no others are read again; the places of all are then worked out in memory.
+//! has changed, and no others are read again; the places of all are then worked out in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

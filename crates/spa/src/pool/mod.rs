@@ -23,11 +23,10 @@
 //!
 //! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task takes the seat and makes its change in the MOS's open txg,
 //! which is synced next, on top of earlier changes. Tasks get the seat in the order of their requests. In the background the caller's
-//! answer waits until
-//! that txg is on disk; all changes that wait for the seat meanwhile are in one txg. By hand the answer comes at once. A change that
-//! does several things does all of them or none: one that fails before it has changed anything is refused; one that fails half-way
-//! would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole. So a change
-//! that may be refused is checked first: [`SyncTask`], of which a set is made as one ([`Pool::sync_tasks`]).
+//! answer waits until that txg is on disk; all changes that wait for the seat meanwhile are in one txg. By hand the answer comes at once. A
+//! change that does several things does all of them or none: one that fails before it has changed anything is refused; one that fails
+//! half-way would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole. So a
+//! change that may be refused is checked first: [`SyncTask`], of which a set is made as one ([`Pool::sync_tasks`]).
 //!
 //! **Life of a snapshot** ([`Pool::take_snapshots`]): it is asked for with the open txg held, and made in the sync of that txg when the data of
 //! the txg is written, before the MOS is ([`crate::sync::late`]). So the snapshot has all that was written before the request.

@@ -135,8 +135,7 @@ impl Syncer {
     }
 
     /// A dataset that has grown, and all above it, have no more than they may have. By hand there is no check before the change is made. As
-    /// in
-    /// OpenZFS an empty dataset may be larger than its quota.
+    /// in OpenZFS an empty dataset may be larger than its quota.
     async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
         let phys = self.dsl.dataset_phys(dataset).await.map_err(|error| self.dsl_error(error))?;
         let mut at = phys.dir;

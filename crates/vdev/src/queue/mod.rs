@@ -19,10 +19,9 @@
 //!                +<----------- alone, after the bundle failed ---- Served, each its part          the next ones' turn
 //! ```
 //! 1. Where nobody waits and the class is below its limit the request goes on at once: some atomic counts, no lock.
-//! 2. Otherwise it waits. Room is given first to classes below their minimum, then to those below their maximum, each time in the
-//!    order of urgency. Within a class a device with a head is served upwards from where its last request ended, and from the
-//! start again; once in a batch a request that has waited for `zfs_vdev_queue_expire_ms` comes first. Other devices are served in the order
-//! of arrival.
+//! 2. Otherwise it waits. Room is given first to classes below their minimum, then to those below their maximum, each time in the order of
+//!    urgency. Within a class a device with a head is served upwards from where its last request ended, and from the start again; once in a
+//!    batch a request that has waited for `zfs_vdev_queue_expire_ms` comes first. Other devices are served in the order of arrival.
 //! 3. The chosen request takes its neighbours along: reads with gaps of up to `zfs_vdev_read_gap_limit`, writes without, up to
 //!    the aggregation limit, whatever their class. It becomes their leader, asks the device once, and hands each its part.
 //! 4. When a request is done its room goes to the next, in the same way.

@@ -10,8 +10,8 @@
 //!
 //! **Life of a hang.**
 //! 1. The pool can do without the device: the leaf is *given up*. It counts as faulted, its pending I/O fails, and nothing more is sent to
-//!    it. So its writes are missed and its dirty time log has the txgs, as with a device that
-//!    refuses; a flush that it was not asked for counts as failed, since it may have lost what it took in this txg.
+//!    it. So its writes are missed and its dirty time log has the txgs, as with a device that refuses; a flush that it was not asked for
+//!    counts as failed, since it may have lost what it took in this txg.
 //! 2. The pool cannot, and what is late is a write or a flush: the pool is suspended, with a reason that says so. Pending I/O keeps
 //!    waiting, since the answer may come: a write that failed now would be issued again, while the first one may still land.
 //!    When the last late answer is there the pool goes on by itself, as by [`VdevTree::resume`], which is refused until then.

@@ -2,9 +2,9 @@
 //!
 //! When a second child has answered first, or a read was rerouted, the first read's data is no longer needed, but its completion is: the
 //! device is busy until it answers, and the latency feeds the mirror's statistics. If the read were dropped both would be unknown, and a
-//! device that was late once would seem to hang. So the rest of it becomes a task, which ends when
-//! the device answers, with its buffer. Its room in the queue goes to others at once: a device that loses a request now and then
-//! would else have less room for ever. All such tasks are members of the tree's group, which closing the pool closes. Where there is no clock, hence no runtime known, it is dropped.
+//! device that was late once would seem to hang. So the rest of it becomes a task, which ends when the device answers, with its buffer. Its
+//! room in the queue goes to others at once: a device that loses a request now and then would else have less room for ever. All such tasks
+//! are members of the tree's group, which closing the pool closes. Where there is no clock, hence no runtime known, it is dropped.
 
 use std::io;
 use std::pin::Pin;
