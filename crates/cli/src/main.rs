@@ -9,7 +9,7 @@
 //! ```text
 //! argv ─ argv[0] decides the tool ─ clap ─► Request (serialisable) ─ handle() ─► command's run(ctx, args) ─► Outcome
 //!                                                                       │
-//!                                     Context: runtime, global options, output, cache file, open_pool()
+//!                                     Context: the output, and the Session (crate `server`) that finds and opens pools
 //! ```
 //! A command is one module under `commands/`: its `Args` (clap and serde in one definition) and `async fn run(ctx, args)`.
 //! `commands/mod.rs` (and `commands/zpool/mod.rs`, `commands/zfs/mod.rs`) list them in a table; that line and the module
@@ -25,19 +25,13 @@
 //! pages, completions and the serialised request.
 
 mod args;
-mod background;
 mod commands;
 mod compatibility;
-#[allow(dead_code, reason = "some of what commands share waits for its first user")]
 mod context;
 mod datasets;
-mod delegated;
 mod files;
-mod found;
-mod keyfile;
 mod live;
 mod made;
-mod missingpool;
 mod mounthelper;
 mod newpool;
 mod outcome;
@@ -45,12 +39,10 @@ mod outcome;
 mod output;
 mod pools;
 mod request;
-mod standstill;
+mod table;
 mod time;
-mod unmounting;
 mod values;
 mod verbs;
-mod writing;
 
 use std::process::ExitCode;
 

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use cenote_image::ImageError;
 pub(crate) use cenote_props::WrongUse;
+use cenote_server::{Owned, ServerError};
 
 /// How a command that ran to its end ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +76,23 @@ impl fmt::Display for ResumeError {
     }
 }
 
+/// The process that has a pool, where an error says that it is to be asked.
+pub(crate) fn owned(error: &anyhow::Error) -> Option<&Owned> {
+    match error.downcast_ref() {
+        Some(ServerError::Owned(owned)) => Some(owned),
+        _ => None,
+    }
+}
+
+/// Whether an error says that no pool has the name that was given.
+pub(crate) fn is_no_such_pool(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(ServerError::NoSuchPool(_)))
+}
+
 /// The exit status of a command that ended with this error.
 pub(crate) fn status_of(error: &anyhow::Error) -> u8 {
     match error {
-        error if error.is::<WrongUse>() => USAGE,
+        error if error.is::<WrongUse>() || matches!(error.downcast_ref(), Some(ServerError::Use(_))) => USAGE,
         error if error.is::<ResumeError>() => NOT_RESUMED,
         error => error.downcast_ref::<StatusError>().map_or(FAILED, |error| error.status),
     }

@@ -6,18 +6,17 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cenote_server::{Owned, protocol};
+use cenote_server::{background, protocol};
 use cenote_taskq::{Handle, IoMode, Runtime, RuntimeOptions};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 
-use crate::args::globals::{Globals, Search};
-use crate::background;
+use crate::args::{Globals, Search};
 use crate::commands::Command;
 use crate::context::{Context, Program, Serving, Work};
 use crate::mounthelper;
-use crate::outcome::{FAILED, Outcome, PIPE, USAGE, causes, is_broken_pipe, status_of};
+use crate::outcome::{self, FAILED, Outcome, PIPE, USAGE, causes, is_broken_pipe, status_of};
 use crate::output::Output;
 use crate::verbs::{self, TOOLS};
 
@@ -102,7 +101,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         }
     };
     if let Some(options) = request.command.goes_on()
-        && let Some(status) = background::start(&argv, options, request.globals.has_input())
+        && let Some(status) = background::start(&argv, options.background, request.globals.has_input())
     {
         return status;
     }
@@ -121,7 +120,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     let result = runtime.block_on(handle_request(runtime.handle(), request, output.clone()));
     let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
     if let Err(error) = &result
-        && let Some(owned) = error.downcast_ref::<Owned>()
+        && let Some(owned) = outcome::owned(error)
     {
         let stdin = std::io::stdin();
         let input = asked.command.takes_input().then(|| stdin.as_fd());
@@ -153,13 +152,13 @@ fn notice(command: &Command, mode: &IoMode) -> Option<String> {
 /// Does what is asked for. Whoever has a [`Request`] and an [`Output`] (this process, or a server with its client's) gets
 /// the same text.
 async fn handle_request(handle: Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
-    let mut context = Context::new(handle, request.globals, request.search, output).of_program(&Whole);
+    let mut context = Context::new(handle, &request.globals, request.search, output).of_program(&Whole);
     if request.command.is_for_server() {
         context = context.sending();
     }
     let outcome = request.command.run(&context).await;
     // Blocks read of a view that was given up may be of several txgs, whatever came of it.
-    let outcome = context.check_views().and(outcome);
+    let outcome = context.check_views().map_err(Into::into).and(outcome);
     context.close_pools().await;
     outcome
 }

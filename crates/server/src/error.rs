@@ -5,13 +5,17 @@ use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
+use cenote_dsl::DslError;
 use cenote_format::FormatError;
 use cenote_fuse::{MountError, OpenError};
 use cenote_host::HostError;
 use cenote_nbd::ExportError;
+use cenote_props::WrongUse;
 use cenote_spa::SpaError;
 use cenote_taskq::JoinError;
 use thiserror::Error;
+
+use crate::{Gone, NoSuchPool, Owned};
 
 /// Errors of a server and its clients.
 #[derive(Debug, Error)]
@@ -37,9 +41,27 @@ pub enum ServerError {
     /// The other end speaks another language.
     #[error("{0}")]
     Protocol(String),
-    /// The server refuses, for this reason.
+    /// It is refused, for this reason.
     #[error("{0}")]
     Refused(String),
+    /// The words of a command line mean nothing.
+    #[error(transparent)]
+    Use(#[from] WrongUse),
+    /// Another process has the pool, and is to be asked.
+    #[error(transparent)]
+    Owned(#[from] Owned),
+    /// No pool has the name.
+    #[error(transparent)]
+    NoSuchPool(#[from] NoSuchPool),
+    /// A pool that was imported is not there any more.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    /// A mount is in use.
+    #[error("pool or dataset is busy")]
+    Busy,
+    /// A dataset of the pool.
+    #[error(transparent)]
+    Dsl(Box<DslError>),
     /// There is no such volume.
     #[error("there is no such volume")]
     NoSuchVolume,
@@ -70,10 +92,10 @@ pub enum ServerError {
     Host(#[from] HostError),
     /// A mount.
     #[error(transparent)]
-    Mount(#[from] MountError),
+    Mount(Box<MountError>),
     /// A dataset could not be opened to be mounted.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(Box<OpenError>),
     /// A volume.
     #[error(transparent)]
     Export(#[from] ExportError),
@@ -98,6 +120,17 @@ impl ServerError {
         }
     }
 
+    /// The error with all its causes.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            text.push_str(&format!(": {cause}"));
+            next = cause.source();
+        }
+        text
+    }
+
     /// The error in one text: each cause that says something new.
     pub fn causes(&self) -> String {
         let mut text = self.to_string();
@@ -114,16 +147,28 @@ impl ServerError {
     }
 }
 
-impl From<SpaError> for ServerError {
-    fn from(error: SpaError) -> Self {
-        Self::Spa(Box::new(error))
-    }
+/// Errors that are large.
+macro_rules! boxed {
+    ($($variant:ident($error:ty)),*) => {
+        $(impl From<$error> for ServerError {
+            fn from(error: $error) -> Self {
+                Self::$variant(Box::new(error))
+            }
+        })*
+    };
 }
+
+boxed!(Dsl(DslError), Mount(MountError), Open(OpenError), Spa(SpaError));
 
 impl From<rustix::io::Errno> for ServerError {
     fn from(error: rustix::io::Errno) -> Self {
         Self::Io(error.into())
     }
+}
+
+/// It is refused, for this reason.
+pub(crate) fn refused(why: impl Into<String>) -> ServerError {
+    ServerError::Refused(why.into())
 }
 
 /// Says where an error was.

@@ -8,6 +8,7 @@
 //!
 //! **Shape.**
 //! ```text
+//! Session ─ open_pool, Writing ─► a pool, found, opened and let go of as all processes agreed on
 //! Pools ─┬─ ServedPool ─┬─ Pool           written in the background, watched (watch)
 //! (service)             ├─ LiveMounts     datasets that are mounted (mounts)
 //!        │              └─ OpenVolumes    volumes that clients write (volumes)
@@ -28,6 +29,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod background;
+mod delegated;
 pub mod ending;
 mod error;
 mod listener;
@@ -35,10 +38,18 @@ mod mounts;
 pub mod protocol;
 mod served;
 mod service;
+mod session;
 pub mod signals;
+mod standstill;
+pub mod unmounting;
 mod volumes;
 mod watch;
+pub mod writing;
 
+use std::fs::File;
+use std::path::Path;
+
+pub use delegated::Delegated;
 pub use ending::EndedBy;
 pub use error::ServerError;
 pub use listener::{Call, Ended, Gathered, Handler, Request};
@@ -46,14 +57,28 @@ pub use mounts::{LiveMount, LiveMounts};
 pub use protocol::{Input, Kept, Owned, Passed, Who};
 pub use served::{End, ServedPool, suspended};
 pub use service::{Pools, Volumes};
+pub use session::{Found, Gone, NoSuchPool, Session, SessionOptions, choose, no_label};
+pub use standstill::Standstill;
 pub use volumes::{LiveVolumes, Locked, OpenVolumes, PoolVolumes, StillVolume};
 pub use watch::{Recovery, ServeTunables};
 
-/// Told what happens while pools are served.
+/// The person or program that a process works for: told what happens.
 pub trait Console: Send + Sync {
     /// A person should know of it.
     fn warn(&self, line: &str);
 
     /// Its present state.
     fn note(&self, line: &str);
+
+    /// Shows how far something of so many bytes is, until what this returns is dropped. That is told how many more are done.
+    fn progress(&self, label: &str, total_bytes: u64) -> Box<dyn Fn(u64) + Send>;
+
+    /// What is told goes to a file from now on.
+    fn redirect(&self, to: File);
+
+    /// Has the process at a socket do a command line, whose output is shown; the exit status.
+    ///
+    /// # Errors
+    /// It does not answer, or takes no such line.
+    fn ask(&self, socket: &Path, line: &[&str]) -> Result<u8, ServerError>;
 }

@@ -19,16 +19,19 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cenote_dmu::tx::TxTunables;
 use cenote_nbd::Server;
 use cenote_spa::Pool;
+use cenote_spa::tunables::MountTunables;
 use cenote_taskq::{Class, Either, Event, Handle, Join, join_all, race};
 use signal_hook::iterator::Signals;
 
-use crate::error::{Result, ServerError};
+use crate::error::{Result, ServerError, refused};
 use crate::listener::{Control, Handler};
 use crate::served::{ServedPool, suspended};
 use crate::watch::{self, Recovery, ServeTunables};
-use crate::{Console, LiveVolumes, ending};
+use crate::writing::open_with_devices;
+use crate::{Console, LiveVolumes, Session, ending, signals};
 
 /// The pools of this process, in the order in which they were opened.
 pub struct Pools {
@@ -81,6 +84,36 @@ impl Pools {
         };
         self.pools.push(One { of, control });
         failed
+    }
+
+    /// Opens a pool to be written in the background, and takes commands for it, at `control` or at the usual place. Signals that are to end
+    /// a server end the opening, which may have to watch the pool for long.
+    ///
+    /// # Errors
+    /// It cannot be opened, another process has it, or nobody can listen at `control`.
+    pub async fn open(
+        &mut self,
+        session: &Session,
+        name: &str,
+        recovery: Recovery,
+        control: Option<&Path>,
+    ) -> Result<()> {
+        let mut signals = signals::ending()?;
+        let closing = signals.handle();
+        let waiting = session.handle().spawn_blocking(move || signals.forever().next());
+        let (pool, devices) = match race(Box::pin(open_with_devices(session, name)), waiting).await {
+            Either::Left(opened) => {
+                closing.close();
+                opened?
+            }
+            Either::Right(_) => return Err(refused(format!("interrupted while the pool '{name}' was being opened"))),
+        };
+        let given = session.tunables();
+        let tunables = ServeTunables {
+            tx: TxTunables::for_memory(session.memory_bytes()).with(given),
+            mounts: MountTunables::default().with(given),
+        };
+        self.add(pool, devices, tunables, recovery, control).await
     }
 
     /// The pools.

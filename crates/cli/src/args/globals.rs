@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use cenote_admin::values::parse_size;
+use cenote_format::ids::Txg;
 use cenote_kstat::TunableError;
-use cenote_spa::tunables;
+use cenote_spa::{Rewind, tunables};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-
-use super::parse_size;
 
 /// Options that any command takes, anywhere on the line. Long names only, so that none collides with a flag of OpenZFS's
 /// tools.
@@ -50,9 +50,14 @@ impl Globals {
         self.keys.iter().any(|key| key.ends_with("=-"))
     }
 
-    /// True where a pool's newest state is asked for.
-    pub(crate) const fn is_of_newest(&self) -> bool {
-        self.at_txg.is_none() && self.rewind.is_none() && !self.at_checkpoint
+    /// Which root to open.
+    pub(crate) const fn rewind(&self) -> Rewind {
+        match (self.at_txg, self.rewind) {
+            (Some(txg), _) => Rewind::ToTxg(Txg(txg)),
+            (None, Some(RewindHow::Recent)) => Rewind::Recent,
+            (None, Some(RewindHow::Extreme)) => Rewind::Extreme,
+            (None, None) => Rewind::None,
+        }
     }
 }
 
@@ -94,7 +99,7 @@ fn parse_tunable(text: &str) -> Result<String, TunableError> {
 
 /// Where to look for devices, for verbs of our own and in front of OpenZFS's (`cenote -d DIR zpool list`).
 ///
-/// A verb flattens it into its arguments and passes it to [`crate::context::Context::with`].
+/// A verb flattens it into its arguments and passes it to `Context::with`.
 #[derive(Clone, Debug, Default, Args, Serialize, Deserialize)]
 pub(crate) struct Search {
     /// Look for the pool's devices in this directory, or at this file or device; may be given several times.

@@ -1,34 +1,10 @@
-//! Options that many commands share, and the table that lists commands.
+//! Options that many commands share.
 
 pub(crate) mod globals;
+mod goeson;
 mod sort;
 
 pub(crate) use cenote_admin::values::parse_size;
-pub(crate) use globals::Search;
+pub(crate) use globals::{Globals, Search};
+pub(crate) use goeson::GoesOn;
 pub(crate) use sort::SortKeys;
-
-/// Defines the enum of a level's commands: for each a module with `Args` and `async fn run(&Context, Args)`. What a
-/// command is for is the doc comment of its `Args`.
-macro_rules! commands {
-    ($(#[$meta:meta])* enum $name:ident { $($(#[$line:meta])* $variant:ident => $module:ident,)* }) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, clap::Subcommand, serde::Serialize, serde::Deserialize)]
-        pub(crate) enum $name {
-            $($(#[$line])* #[allow(missing_docs)] $variant($module::Args),)*
-        }
-
-        impl $name {
-            /// Runs the command.
-            pub(crate) async fn run(
-                self,
-                context: &$crate::context::Context,
-            ) -> anyhow::Result<$crate::outcome::Outcome> {
-                // Boxed, so that the future is as large as the largest command's no more than once.
-                match self {
-                    $(Self::$variant(args) => Box::pin($module::run(context, args)).await,)*
-                }
-            }
-        }
-    };
-}
-pub(crate) use commands;

@@ -137,7 +137,7 @@ fn measure(context: &Context, args: &Args) -> Result<Report> {
     };
     for which in suites {
         context.err(format!("measuring {}", which.name()));
-        report.suites.push(which.measure(args, &context.tunables())?);
+        report.suites.push(which.measure(args, context.tunables())?);
     }
     Ok(report)
 }

@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::files::{dataset, filesystem};
 use crate::outcome::Outcome;
 use crate::output::nicebytes;
-use crate::writing::open_for_writing;
+use cenote_server::writing::open_for_writing;
 
 /// The pool: a mirror of three files, made by OpenZFS 2.3.2. It is part of the program, so that the demo needs nothing else.
 const POOL: &str = "venxanix0";
@@ -272,7 +272,7 @@ impl Demo<'_> {
 
     async fn open(&self, images: &str) -> Result<cenote_spa::View> {
         let search = Search { paths: vec![images.into()], force: true };
-        self.context.with(&search).open_pool(POOL).await
+        Ok(self.context.with(&search).open_pool(POOL).await?)
     }
 
     /// Hashes every file and compares with what OpenZFS saw.

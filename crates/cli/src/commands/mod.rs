@@ -1,6 +1,6 @@
 //! The commands: a module and a line in the table each, in alphabetical order.
 
-use crate::background::GoesOn;
+use crate::args::GoesOn;
 
 mod bench;
 mod build;
@@ -28,7 +28,7 @@ mod zfs;
 mod zpool;
 mod zstream;
 
-crate::args::commands! {
+crate::table::commands! {
     /// What to do.
     enum Command {
         Bench => bench,

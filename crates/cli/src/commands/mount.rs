@@ -6,17 +6,18 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_fuse::{MountOptions, change_mount};
 use cenote_host::Mounts;
-use cenote_server::{Owned, Recovery, ServedPool, Who, ending, protocol, signals};
+use cenote_server::{Owned, Recovery, ServedPool, ServerError, Who, ending, protocol, signals};
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Signals;
 
+use crate::args::GoesOn;
 use crate::args::Search;
-use crate::background::{GoesOn, Going};
 use crate::context::Context;
-use crate::delegated::Delegated;
 use crate::files::pool_of;
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use cenote_server::Delegated;
+use cenote_server::background::Going;
 
 /// Mount a dataset or snapshot as a folder until interrupted or unmounted; read-only unless `--rw` is given.
 ///
@@ -82,7 +83,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return take_over(context, of, &args, &options).await;
     }
     let context = context.with(&args.search).quiet(args.goes_on.quiet);
-    let going = Going::begin(&args.goes_on, &args.dataset)?;
+    let going = Going::begin((&args.goes_on).into(), &args.dataset)?;
     // Before anything is mounted: an interrupt from now on ends the mount and not the program.
     let signals = signals::ending()?;
     let pool_name = pool_of(&args.dataset);
@@ -91,24 +92,21 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         check_options(&args.options)?;
         let mut pools = live::pools(&context, true);
         let control = args.control.as_deref();
-        let opened = match live::open(&context, &mut pools, pool_name, Recovery::Retry, control).await {
-            Err(error) if error.is::<Owned>() => {
-                let owned = error.downcast::<Owned>()?;
-                return delegate(&context, &owned, &args, &going, signals).await;
-            }
+        let opened = match pools.open(&context, pool_name, Recovery::Retry, control).await {
+            Err(ServerError::Owned(owned)) => return delegate(&context, &owned, &args, &going, signals).await,
             opened => opened,
         };
         let begun = async {
             opened?;
             for of in pools.all() {
                 let at = of.mounts.mount(&of.pool, &args.dataset, at, &options).await?;
-                let end = args.goes_on.end("unmount");
+                let end = going.options().end("unmount");
                 context.tell(format!("'{}' is mounted at {} for writing; {end}", args.dataset, at.display()));
             }
             Ok(None)
         };
         let begun = begun.await;
-        pools.serve(begun, || going.ready(&context), || going.ends(), signals).await?;
+        pools.serve(begun, || going.ready(&**context.console()), || going.ends(), signals).await?;
         return Ok(Outcome::Good);
     }
     let report = context.clone();
@@ -116,10 +114,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let pool = context.open_pool(pool_name).await?;
     context.say_notes(pool.name(), pool.notes());
     let mount = cenote_fuse::mount(context.handle(), &pool, &args.dataset, at, &options, report).await?;
-    let end = args.goes_on.end("unmount");
+    let end = going.options().end("unmount");
     context.tell(format!("'{}' is mounted at {}; {end}", args.dataset, mount.mountpoint().display()));
-    going.ready(&context)?;
-    ending::wait_for(context.handle(), &context, &[Arc::new(mount)], signals).await?;
+    going.ready(&**context.console())?;
+    ending::wait_for(context.handle(), &**context.console(), &[Arc::new(mount)], signals).await?;
     Ok(Outcome::Good)
 }
 
@@ -129,7 +127,7 @@ async fn delegate(context: &Context, owned: &Owned, args: &Args, going: &Going, 
         return Err(usage(format!("--control is for a pool that no process has: {owned}")));
     }
     let mount = Delegated { dataset: &args.dataset, at: &args.mountpoint, options: &args.options };
-    mount.serve(context, &owned.socket, &args.goes_on, going, signals).await
+    Ok(Outcome::unless(!mount.serve(context, &owned.socket, going, signals).await?))
 }
 
 /// Mounts the dataset for another process that was asked to. The mount is this process's from now on.

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
 use crate::output::{Progress, counted, nicebytes};
-use crate::writing::{line, open_for_writing};
+use cenote_server::writing::{line, open_for_writing};
 
 /// Add what a directory holds to a file system.
 ///

@@ -41,7 +41,7 @@ use crate::context::Context;
 use crate::files::{filesystem, shown};
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::Outcome;
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// The pool that streams are received into, and the dataset.
 const POOL: &str = "received";
@@ -234,7 +234,7 @@ async fn note(context: &Context, to: &Path, inodes: [u64; 2]) -> Result<()> {
     let pool = Writing::open(context, POOL).await?;
     let value = PropertyValue::Text(format!("{} {} {to:?}", inodes[0], inodes[1]));
     pool.pool().change_property(POOL, NOTE, Some(&value)).await?;
-    pool.finish(line(["cenote", "receive"])).await
+    Ok(pool.finish(line(["cenote", "receive"])).await?)
 }
 
 /// A pool in a new file.

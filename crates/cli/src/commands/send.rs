@@ -24,7 +24,7 @@ use crate::context::Context;
 use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use crate::output::Output;
-use crate::writing::{finish, line, open_for_writing};
+use cenote_server::writing::{finish, line, open_for_writing};
 
 /// The least size of the pool that is made, in bytes. It is sparse.
 const SIZE_MIN_BYTES: u64 = 1 << 30;

@@ -13,13 +13,14 @@ use cenote_nbd::{Exports, Listener, Server, ServerOptions};
 use cenote_server::{EndedBy, LiveVolumes, PoolVolumes, Pools, Recovery, Volumes, ending, signals};
 use serde::{Deserialize, Serialize};
 
+use crate::args::GoesOn;
 use crate::args::Search;
-use crate::background::{GoesOn, Going};
 use crate::commands::mount::{check_options, parse_options};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::live;
 use crate::outcome::{Outcome, usage};
+use cenote_server::background::{Going, GoingOptions};
 
 /// Serve pools from one process until interrupted: their volumes over NBD, their file systems as mounts.
 ///
@@ -84,12 +85,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&args.search).quiet(args.goes_on.quiet).sharing_memory(wanted.pools.len());
     // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
     let signals = signals::ending()?;
-    let going = Going::begin(&args.goes_on, &args.datasets.join("+"))?;
+    let going = Going::begin((&args.goes_on).into(), &args.datasets.join("+"))?;
     if args.rw {
         check_options(&args.options)?;
         let mut pools = live::pools(&context, !has_listener);
-        let begun = begin(&context, &args, &wanted, &mount_options, &mut pools).await;
-        pools.serve(begun, || going.ready(&context), || going.ends(), signals).await?;
+        let begun = begin(&context, &args, &wanted, &mount_options, going.options(), &mut pools).await;
+        pools.serve(begun, || Ok(going.ready(&**context.console())?), || going.ends(), signals).await?;
         return Ok(Outcome::Good);
     }
     let mut views = BTreeMap::new();
@@ -112,14 +113,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let report = Arc::new(move |line: &str| report.err(line));
         let pool = &views[pool_of(dataset)];
         let mount = cenote_fuse::mount(context.handle(), pool, dataset, at, &mount_options, report).await?;
-        let end = args.goes_on.end("end");
+        let end = going.options().end("end");
         context.tell(format!("'{dataset}' is mounted at {}; {end}", mount.mountpoint().display()));
         mounts.push(Arc::new(mount));
     }
-    going.ready(&context)?;
+    going.ready(&**context.console())?;
     let mut waiting = signals;
     if !mounts.is_empty() {
-        let ended = ending::wait_for(context.handle(), &context, &mounts, waiting).await?;
+        let ended = ending::wait_for(context.handle(), &**context.console(), &mounts, waiting).await?;
         if ended == EndedBy::Signal || server.is_none() {
             shutdown(server);
             return Ok(Outcome::Good);
@@ -191,10 +192,11 @@ async fn begin(
     args: &Args,
     wanted: &Wanted,
     mount_options: &MountOptions,
+    going: &GoingOptions,
     pools: &mut Pools,
 ) -> Result<Option<Volumes>> {
     for name in &wanted.pools {
-        live::open(context, pools, name, Recovery::Clear, args.control.as_deref()).await?;
+        pools.open(context, name, Recovery::Clear, args.control.as_deref()).await?;
     }
     let served: BTreeMap<_, _> = wanted.pools.iter().map(String::as_str).zip(pools.all()).collect();
     let mut volumes = None;
@@ -208,7 +210,7 @@ async fn begin(
     for (dataset, at) in &wanted.mounts {
         let of = served[pool_of(dataset)];
         let at = of.mounts.mount(&of.pool, dataset, at, mount_options).await?;
-        let end = args.goes_on.end("end");
+        let end = going.end("end");
         context.tell(format!("'{dataset}' is mounted at {} for writing; {end}", at.display()));
     }
     let Some((volumes, count)) = volumes else { return Ok(None) };

@@ -30,6 +30,6 @@ pub(crate) struct Args {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let Args { is_scripted, is_exact, is_json, names } = args;
     let form = TunableList { is_scripted, is_exact, is_json };
-    context.out(tunables(&context.tunables(), context.memory_bytes(), &names, form)?)?;
+    context.out(tunables(context.tunables(), context.memory_bytes(), &names, form)?)?;
     Ok(Outcome::Good)
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::unmounting;
+use cenote_server::unmounting;
 
 /// Unmount what `mount`, `serve` or `zfs mount` shows, and return when everything written there is on disk.
 ///

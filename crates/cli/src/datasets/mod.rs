@@ -5,11 +5,10 @@ use std::sync::Arc;
 use anyhow::Result;
 use cenote_host::Mounts;
 use cenote_listing::{Item, PoolSource, Selection, SortKey};
-use cenote_server::Owned;
 use cenote_spa::View;
 
 use crate::context::Context;
-use crate::missingpool::is_no_such_pool;
+use crate::outcome::{is_no_such_pool, owned};
 
 /// What was selected, sorted; and whether something could not be opened, which has been reported.
 pub(crate) async fn select(context: &Context, selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
@@ -22,11 +21,11 @@ impl PoolSource for Context {
     type Error = anyhow::Error;
 
     async fn all(&self) -> Result<(Vec<View>, bool)> {
-        self.open_pools(&[]).await
+        Ok(self.open_pools(&[]).await?)
     }
 
     async fn open(&self, name: &str) -> Result<View> {
-        self.open_pool(name).await
+        Ok(self.open_pool(name).await?)
     }
 
     fn is_missing(error: &anyhow::Error) -> bool {
@@ -34,7 +33,7 @@ impl PoolSource for Context {
     }
 
     fn is_elsewhere(error: &anyhow::Error) -> bool {
-        error.is::<Owned>()
+        owned(error).is_some()
     }
 
     fn report(&self, text: &str) {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::open;
 use super::report::Common;
 use crate::context::Context;
-use crate::found::no_label;
 use crate::outcome::Outcome;
+use cenote_server::no_label;
 
 /// The four labels of a file or device, or of each device of a pool: which hold, which agree, what they say.
 ///
@@ -33,7 +33,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     for labels in open::label_reports(&context, &args.source).await? {
         devices.push(cenote_inspect::labels_of(&mut report, &labels, args.uberblocks));
         if labels.good_labels() == 0 {
-            report.problem(no_label(&context, Path::new(&**labels.disk.path())).await);
+            report.problem(no_label(context.handle(), Path::new(&**labels.disk.path())).await);
         }
     }
     if devices.is_empty() {

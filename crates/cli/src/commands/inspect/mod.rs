@@ -50,7 +50,7 @@ pub(crate) struct Args {
     what: What,
 }
 
-crate::args::commands! {
+crate::table::commands! {
     /// What to look at.
     enum What {
         Blocks => blocks,

@@ -15,10 +15,11 @@ use cenote_vdev::leaf::{LabelReport, probe, probe_device};
 
 use super::report::{Common, Shown};
 use crate::args::Search;
-use crate::context::{Context, choose};
+use crate::context::Context;
 use crate::files::pool_of;
-use crate::found::no_label;
 use cenote_host::CacheFile;
+use cenote_server::choose;
+use cenote_server::no_label;
 
 /// The context of an inspection.
 pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
@@ -84,7 +85,7 @@ pub(crate) async fn pool(context: &Context, report: &mut Report, name: &str) -> 
         report.problem(note);
     }
     if let Err(error) = context.load_keys(&pool).await {
-        report.problem(format_args!("{error:#}"));
+        report.problem(error.chain());
     }
     Ok(pool)
 }
@@ -95,7 +96,7 @@ pub(crate) async fn found_pool(context: &Context, name: &str) -> Result<FoundPoo
         let (pools, _) = find(context.handle(), &[PathBuf::from(name)]).await;
         return match pools.into_iter().next() {
             Some(found) => Ok(found),
-            None => bail!("'{name}' is not part of a pool\n{}", no_label(context, Path::new(name)).await),
+            None => bail!("'{name}' is not part of a pool\n{}", no_label(context.handle(), Path::new(name)).await),
         };
     }
     if name.starts_with(['/', '.']) {
@@ -103,7 +104,7 @@ pub(crate) async fn found_pool(context: &Context, name: &str) -> Result<FoundPoo
         bail!("cannot open '{name}': no such file or directory");
     }
     let name = pool_of(name);
-    if context.search().paths.is_empty() {
+    if context.options().paths.is_empty() {
         let pools = CacheFile::of_user()?.pools()?;
         let entry = pools.iter().find(|(own, entry)| *own == name || name.parse() == Ok(entry.guid));
         if let Some((_, entry)) = entry {
@@ -113,7 +114,7 @@ pub(crate) async fn found_pool(context: &Context, name: &str) -> Result<FoundPoo
             }
         }
     }
-    choose(context.find_pools().await?, name)
+    Ok(choose(context.find_pools().await?, name)?)
 }
 
 /// A way to the blocks of a pool that needs no more than labels.

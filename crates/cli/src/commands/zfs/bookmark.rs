@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Make a bookmark of a snapshot, or of another bookmark.
 ///

@@ -11,8 +11,8 @@ use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
 use crate::values::{dataset_setting, note_stored};
-use crate::writing::{Writing, line};
 use cenote_admin::values::{When, check_once};
+use cenote_server::writing::{Writing, line};
 
 /// Make a file system or volume that begins as a snapshot, and shares its blocks.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -13,8 +13,8 @@ use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use crate::values::{dataset_setting, note_stored};
-use crate::writing::{Writing, line};
 use cenote_admin::values::{When, check_once};
+use cenote_server::writing::{Writing, line};
 
 /// Make a file system, or with -V a volume.
 ///

@@ -11,7 +11,7 @@ use super::destroy_snapshots;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Destroy a file system or volume, snapshots, or a bookmark. What they hold alone is gone.
 ///

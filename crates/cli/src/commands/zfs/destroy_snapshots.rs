@@ -10,7 +10,7 @@ use super::destroy::Args;
 use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::output::nicebytes;
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 pub(super) async fn run(context: &Context, args: Args, pool: Writing) -> Result<Outcome> {
     let (of, spec) = args.dataset.split_once('@').expect("the caller has seen an '@'");

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, line};
 use cenote_admin::values::{When, dataset_property};
+use cenote_server::writing::{Writing, line};
 
 /// Have datasets inherit a property from above.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

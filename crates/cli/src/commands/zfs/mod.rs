@@ -31,8 +31,8 @@ use holding::{hold, release};
 use serde::{Deserialize, Serialize};
 use space::{groupspace, projectspace, userspace};
 
+use crate::args::GoesOn;
 use crate::args::Search;
-use crate::background::GoesOn;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     command: Zfs,
 }
 
-crate::args::commands! {
+crate::table::commands! {
     /// What to do with datasets.
     enum Zfs {
         Bookmark => bookmark,

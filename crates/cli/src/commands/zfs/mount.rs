@@ -17,13 +17,14 @@ use cenote_server::{ending, signals};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::background::{GoesOn, Going};
+use crate::args::GoesOn;
 use crate::commands::mount::parse_options;
 use crate::context::Context;
 use crate::datasets::select;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
 use cenote_host::device_paths;
+use cenote_server::background::Going;
 
 /// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
 ///
@@ -91,7 +92,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut options = parse_options(&args.options)?;
     options.layout = if args.all || args.recursive { Layout::Mountpoints } else { Layout::Alone };
     let context = context.with_altroot(args.altroot.clone());
-    let going = Going::begin(&args.goes_on, args.filesystem.as_deref().unwrap_or("all"))?;
+    let going = Going::begin((&args.goes_on).into(), args.filesystem.as_deref().unwrap_or("all"))?;
     // Before anything is mounted: an interrupt from now on ends the mounts and not the program.
     let signals = signals::ending()?;
     let selection = Selection {
@@ -163,10 +164,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         return Ok(Outcome::unless(failed));
     }
-    context.err(format!("{} mounted read-only; {}", described(&mounts), args.goes_on.end("unmount")));
-    going.ready(&context)?;
+    context.err(format!("{} mounted read-only; {}", described(&mounts), going.options().end("unmount")));
+    going.ready(&**context.console())?;
     let mounts: Vec<_> = mounts.into_iter().map(|(_, mount)| mount).collect();
-    ending::wait_for(context.handle(), &context, &mounts, signals).await?;
+    ending::wait_for(context.handle(), &**context.console(), &mounts, signals).await?;
     Ok(Outcome::unless(failed))
 }
 

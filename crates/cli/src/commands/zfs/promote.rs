@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Have a clone and its origin change places, so that the origin can be destroyed.
 ///

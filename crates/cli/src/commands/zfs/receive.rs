@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::standstill::Standstill;
 use crate::values::dataset_setting;
-use crate::writing::{Writing, line};
 use cenote_admin::values::{When, check_once};
+use cenote_server::Standstill;
+use cenote_server::writing::{Writing, line};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
@@ -225,7 +225,7 @@ impl Caller for Listener<'_> {
             if let Some(still) = self.still.take()
                 && let Err(error) = still.go_on().await
             {
-                self.context.err(format!("{error:#}"));
+                self.context.err(error.chain());
             }
         })
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, with_status};
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Make a redaction bookmark: the list of blocks of a snapshot that later snapshots no longer have.
 ///

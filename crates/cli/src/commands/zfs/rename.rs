@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Give a file system, a volume or a snapshot another name.
 ///
@@ -74,7 +74,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         if let Some(volumes) = volumes {
             volumes.names_changed();
         }
-        Ok(())
+        Ok::<_, anyhow::Error>(())
     };
     pool.step(move |writer| Box::pin(async move { rename(writer).await })).await?;
     pool.finish(args.line()).await?;

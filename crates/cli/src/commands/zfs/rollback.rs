@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Have a file system or volume be as it was when its last snapshot was taken. What it has had since is gone.
 ///

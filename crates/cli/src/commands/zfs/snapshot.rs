@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, WrongUse, usage};
 use crate::values::snapshot_setting;
-use crate::writing::{Writing, line};
 use cenote_admin::values::check_once;
+use cenote_server::writing::{Writing, line};
 
 /// Take snapshots: all that are named, in one moment.
 ///

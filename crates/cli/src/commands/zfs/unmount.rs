@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::unmounting;
+use cenote_server::unmounting;
 
 /// Unmount a file system, and return when everything written there is on disk.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

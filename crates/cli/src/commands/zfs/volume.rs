@@ -3,8 +3,8 @@
 use anyhow::{Result, anyhow};
 use cenote_admin::{Resize, set_reserved};
 
-use crate::writing::Writing;
 use cenote_server::OpenVolumes;
+use cenote_server::writing::Writing;
 
 /// Gives a volume that clients may be writing another size: it changes in an open txg, like all that they change. Space is
 /// reserved before it grows, and no longer reserved after it has shrunk; if the process ends in between, more is reserved than needed.
@@ -24,7 +24,7 @@ pub(crate) async fn resize_served(
             {
                 set_reserved(writer, &planned, after).await?;
             }
-            Ok(plan.reserved_bytes())
+            Ok::<_, anyhow::Error>(plan.reserved_bytes())
         })
     });
     let reserved = reserved.await?;
@@ -33,7 +33,10 @@ pub(crate) async fn resize_served(
         && after < before
     {
         let name = name.to_owned();
-        pool.step(move |writer| Box::pin(async move { Ok(set_reserved(writer, &name, after).await?) })).await?;
+        pool.step(move |writer| {
+            Box::pin(async move { Ok::<_, anyhow::Error>(set_reserved(writer, &name, after).await?) })
+        })
+        .await?;
     }
     Ok(())
 }

@@ -15,11 +15,11 @@ use crate::made::Made;
 use crate::newpool::parse_ashift;
 use crate::outcome::{Outcome, usage};
 use crate::pools::NameArgs;
-use crate::writing::{Writing, line};
 use cenote_host::CacheFile;
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::{Layout, parse_layout_in};
 use cenote_host::refuse_mismatch;
+use cenote_server::writing::{Writing, line};
 
 /// Add vdevs, spares and cache devices to a pool.
 ///

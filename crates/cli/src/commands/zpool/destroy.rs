@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::writing::open_for_writing;
 use cenote_host::CacheFile;
+use cenote_server::writing::open_for_writing;
 
 /// Destroy a pool: its labels say so, and its devices can be used for others. Until then `zpool import -D` has it back.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

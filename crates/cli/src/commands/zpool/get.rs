@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use cenote_listing::{
     Column as DatasetColumn, Field, Got, Gotten, Values, all_columns, parse_fields, parse_pool_columns,
 };
-use cenote_server::Owned;
+use cenote_server::ServerError;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -43,16 +43,16 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         for name in &args.pools {
             match context.open_pool(name).await {
                 Ok(pool) => views.push(facts(context, pool)),
-                Err(error) if crate::missingpool::is_no_such_pool(&error) => {
+                Err(ServerError::NoSuchPool(_)) => {
                     if name != first && views.len() == 1 {
                         bail!("not supported yet: properties of vdevs ('{}')", rest.join("', '"));
                     }
                     bail!("Cannot get properties of {name}: no such pool available.");
                 }
                 // A server is asked for what is its pool's alone.
-                Err(error) if error.is::<Owned>() && args.pools.len() == 1 => return Err(error),
+                Err(error @ ServerError::Owned(_)) if args.pools.len() == 1 => return Err(error.into()),
                 Err(error) => {
-                    context.err(format!("{error:#}"));
+                    context.err(error.chain());
                     failed = true;
                 }
             }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Txg;
 use cenote_listing::Importable;
-use cenote_server::protocol;
+use cenote_server::{ServerError, protocol};
 use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View};
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +83,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&Search { paths: args.paths.clone(), force: args.force });
     let noted = CacheFile::of_user()?.pools()?;
     let searched = context.search_pools().await?;
-    let (hints, denied) = (searched.hints(&context).await, searched.denied());
+    let (hints, denied) = (searched.hints(context.handle()).await, searched.denied());
     let mut found = searched.pools;
     found.retain(|pool| (pool.state() == PoolState::Destroyed) == args.destroyed);
     if let Some(name) = &args.pool {
@@ -93,12 +93,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 .map_err(|reason| anyhow!("cannot import '{new_name}': {reason}"))?;
         }
         let is_noted = noted.contains_key(target) || noted.values().any(|entry| target.parse() == Ok(entry.guid));
-        let found =
-            crate::context::choose(found, name).map_err(|error| match crate::missingpool::is_no_such_pool(&error) {
-                true if hints.is_empty() => SpaError::NoSuchPool(name.clone()).into(),
-                true => anyhow!("{}\n{}", SpaError::NoSuchPool(name.clone()), hints.join("\n")),
-                false => error,
-            })?;
+        let found = cenote_server::choose(found, name).map_err(|error| match error {
+            ServerError::NoSuchPool(_) if hints.is_empty() => SpaError::NoSuchPool(name.clone()).into(),
+            ServerError::NoSuchPool(_) => anyhow!("{}\n{}", SpaError::NoSuchPool(name.clone()), hints.join("\n")),
+            error => error.into(),
+        })?;
         if is_noted {
             bail!(
                 "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"

@@ -33,7 +33,7 @@ pub(crate) struct Args {
     command: Zpool,
 }
 
-crate::args::commands! {
+crate::table::commands! {
     /// What to do with pools.
     enum Zpool {
         Add => add,

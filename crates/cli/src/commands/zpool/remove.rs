@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Remove log devices, hot spares and cache devices from a pool.
 ///

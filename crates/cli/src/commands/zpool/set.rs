@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::outcome::Outcome;
 use crate::values::{note_stored, pool_setting};
-use crate::writing::{Writing, line};
+use cenote_server::writing::{Writing, line};
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,
 /// multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled.
@@ -28,7 +28,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let pool = Writing::open(context, &args.pool).await?;
         let feature = feature.to_owned();
         pool.step(move |writer| {
-            Box::pin(async move { Ok(writer.enable_features(&[feature.as_str()]).await.map(drop)?) })
+            Box::pin(
+                async move { Ok::<_, anyhow::Error>(writer.enable_features(&[feature.as_str()]).await.map(drop)?) },
+            )
         })
         .await?;
         pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
@@ -38,8 +40,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         pool_setting(&args.setting).map_err(|error| anyhow!("cannot set property for '{}': {error:#}", args.pool))?;
     let shown = (name.clone(), value.clone());
     let pool = Writing::open(context, &args.pool).await?;
-    pool.step(move |writer| Box::pin(async move { Ok(writer.set_pool_property(&name, value.as_ref()).await?) }))
-        .await?;
+    pool.step(move |writer| {
+        Box::pin(async move { Ok::<_, anyhow::Error>(writer.set_pool_property(&name, value.as_ref()).await?) })
+    })
+    .await?;
     pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
     let set = shown.1.iter().map(|value| (shown.0.as_str(), value));
     note_stored(context, effect::of_pool, pool::PROPERTIES, set);

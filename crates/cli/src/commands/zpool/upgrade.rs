@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::compatibility::allowed;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::writing::{finish, line, open_for_writing};
+use cenote_server::writing::{finish, line, open_for_writing};
 
 /// Enable the features that OpenZFS 2.3 has, or say which pools lack some.
 ///

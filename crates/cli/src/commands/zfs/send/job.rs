@@ -40,7 +40,7 @@ pub(super) struct Job<'a> {
 impl Job<'_> {
     /// A request with the tunables' values.
     fn tuned(&self, request: &SendRequest) -> SendRequest {
-        let tunables = SendTunables::default().with(&self.context.tunables());
+        let tunables = SendTunables::default().with(self.context.tunables());
         let mut request = request.clone();
         request.sends_corrupt = tunables.zfs_send_corrupt_data;
         request.ahead_bytes = tunables.zfs_send_queue_length.max(AHEAD_BYTES);

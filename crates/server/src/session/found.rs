@@ -2,20 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
 use cenote_format::foreign::{Foreign, ForeignKind};
 use cenote_spa::{FoundPool, SkipReason, Skipped, find, foreign};
-use cenote_taskq::OpenOptions;
+use cenote_taskq::{Handle, OpenOptions};
 
-use crate::context::Context;
+use super::Session;
+use crate::error::{Result, refused};
 
 /// Files and devices that are told of one by one; there may be thousands.
 const TOLD_MAX: usize = 8;
 
 /// The result of a search for pools.
-pub(crate) struct Found {
+pub struct Found {
     /// The pools.
-    pub(crate) pools: Vec<FoundPool>,
+    pub pools: Vec<FoundPool>,
     skipped: Vec<Skipped>,
     /// Files and devices that were named themselves, not by a folder that they are in.
     named: Vec<PathBuf>,
@@ -23,12 +23,12 @@ pub(crate) struct Found {
 
 impl Found {
     /// How many devices could not be opened for want of permission.
-    pub(crate) fn denied(&self) -> usize {
+    pub fn denied(&self) -> usize {
         self.skipped.iter().filter(|skipped| matches!(skipped.reason, SkipReason::Denied)).count()
     }
 
     /// Why there may be less than was hoped for, a line each.
-    pub(crate) async fn hints(&self, context: &Context) -> Vec<String> {
+    pub async fn hints(&self, handle: &Handle) -> Vec<String> {
         let mut lines = Vec::new();
         match self.denied() {
             0 => {}
@@ -36,7 +36,7 @@ impl Found {
             count => lines.push(format!("{count} devices could not be opened: permission denied")),
         }
         for path in self.named.iter().filter(|path| self.pools.is_empty() && self.is_skipped(path)).take(TOLD_MAX) {
-            lines.push(no_label(context, path).await);
+            lines.push(no_label(handle, path).await);
         }
         lines
     }
@@ -46,21 +46,25 @@ impl Found {
     }
 }
 
-impl Context {
+impl Session {
     /// Looks for pools where it was said, or in the usual places.
     ///
     /// # Errors
     /// A file or device that was named itself cannot be opened.
-    pub(crate) async fn search_pools(&self) -> Result<Found> {
+    pub async fn search_pools(&self) -> Result<Found> {
         let paths = self.paths().await?;
-        let mut named = self.search().paths.clone();
+        let mut named = self.options.paths.clone();
         named.retain(|path| paths.contains(path));
         let (pools, skipped) = find(self.handle(), &paths).await;
         for Skipped { path, reason } in skipped.iter().filter(|skipped| named.contains(&skipped.path)) {
             match reason {
                 SkipReason::NoLabel => {}
-                SkipReason::Denied => bail!("cannot open '{}': permission denied", path.display()),
-                SkipReason::Failed(reason) => bail!("cannot open '{}': {reason}", path.display()),
+                SkipReason::Denied => {
+                    return Err(refused(format!("cannot open '{}': permission denied", path.display())));
+                }
+                SkipReason::Failed(reason) => {
+                    return Err(refused(format!("cannot open '{}': {reason}", path.display())));
+                }
             }
         }
         Ok(Found { pools, skipped, named })
@@ -68,9 +72,9 @@ impl Context {
 }
 
 /// A line that says of a file or device without labels what it holds instead.
-pub(crate) async fn no_label(context: &Context, path: &Path) -> String {
+pub async fn no_label(handle: &Handle, path: &Path) -> String {
     let name = path.display();
-    let held = match context.handle().open(path, OpenOptions::default()).await {
+    let held = match handle.open(path, OpenOptions::default()).await {
         Ok(device) => foreign(&device).await.unwrap_or_default(),
         Err(_) => Vec::new(),
     };

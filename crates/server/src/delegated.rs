@@ -5,7 +5,7 @@
 //! **Need.** A pool has one process. A second `cenote mount --rw` of it, or a second line of `/etc/fstab`, is to mount another dataset
 //! all the same, and the command is to behave as if it had the mount itself.
 //!
-//! **Shape.** The command asks the process over its socket ([`cenote_server::protocol`]); the process mounts the dataset and answers. In the
+//! **Shape.** The command asks the process over its socket ([`crate::protocol`]); the process mounts the dataset and answers. In the
 //! background the command then returns. In the foreground it stays until the mount has ended, whoever ends it, and an
 //! interrupt to it unmounts the mount. The process keeps no connection for that: the command watches the system's table of
 //! mounts, and the process itself, whose death ends the mount without a word.
@@ -21,73 +21,69 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cenote_host::{Mounted, Mounts};
-use cenote_server::{Who, protocol};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
-use crate::background::{GoesOn, Going};
-use crate::context::Context;
-use crate::outcome::Outcome;
-use crate::unmounting::{Busy, await_written, unmount_one};
+use crate::background::Going;
+use crate::error::{Context as _, Result, ServerError, refused};
+use crate::unmounting::{await_written, unmount_one};
+use crate::{Session, Who, protocol};
 
 /// The interval at which signals are looked for.
 const SIGNAL_POLL: Duration = Duration::from_millis(200);
 
 /// A mount that another process is asked for.
-pub(crate) struct Delegated<'a> {
-    pub(crate) dataset: &'a str,
+pub struct Delegated<'a> {
+    /// The dataset.
+    pub dataset: &'a str,
     /// The folder, as this process names it.
-    pub(crate) at: &'a Path,
+    pub at: &'a Path,
     /// The lists of `-o`.
-    pub(crate) options: &'a [String],
+    pub options: &'a [String],
 }
 
 impl Delegated<'_> {
     /// Has the process at a socket mount the dataset, and stays until the mount has ended, unless it is to be in the background.
-    pub(crate) async fn serve(
-        &self,
-        context: &Context,
-        socket: &Path,
-        goes_on: &GoesOn,
-        going: &Going,
-        signals: Signals,
-    ) -> Result<Outcome> {
+    /// False where that process refused it, which was told.
+    ///
+    /// # Errors
+    /// The process does not see the folder, has ended, or what was written in the mount may not be on disk.
+    pub async fn serve(&self, session: &Session, socket: &Path, going: &Going, signals: Signals) -> Result<bool> {
         let who = protocol::who(socket)?;
         let (dataset, pid) = (self.dataset, who.pid);
         check_namespace(&who)?;
         let at = self.place()?;
-        let text = at.to_str().with_context(|| format!("cannot mount at '{}': not UTF-8", at.display()))?;
+        let not_utf8 = || refused(format!("cannot mount at '{}': not UTF-8", at.display()));
+        let text = at.to_str().ok_or_else(not_utf8)?;
         let options = self.options.iter().flat_map(|list| ["-o", list]);
         let mut line = vec!["cenote", "mount", "--rw"];
         line.extend(options.chain(["--", dataset, text]));
-        let request = context.program()?.request(&line)?;
-        if protocol::send(socket, &request, None, context.output())? != 0 {
-            return Ok(Outcome::Failed);
+        if session.console().ask(socket, &line)? != 0 {
+            return Ok(false);
         }
         let by = format!("'{dataset}' is mounted at {text} for writing by process {pid}, which has the pool");
-        if goes_on.background {
-            context.tell(format!("{by}; 'cenote unmount {text}' to unmount"));
+        if going.options().background {
+            session.console().note(&format!("{by}; 'cenote unmount {text}' to unmount"));
             going.taken_over()?;
-            return Ok(Outcome::Good);
+            return Ok(true);
         }
-        context.tell(format!("{by}; {}", goes_on.end("unmount")));
+        session.console().note(&format!("{by}; {}", going.options().end("unmount")));
         let mount = Taken { dataset, at: &at, socket, who };
-        if let Err(error) = going.ready(context) {
-            mount.unmount(context, false).await?;
+        if let Err(error) = going.ready(&**session.console()) {
+            mount.unmount(session, false).await?;
             return Err(error);
         }
-        let ended = mount.wait(context, signals).await;
+        let ended = mount.wait(session, signals).await;
         going.ends();
-        ended.map(|()| Outcome::Good)
+        ended.map(|()| true)
     }
 
     /// The folder as the process names it. One that cannot be looked at is refused by the process, with the reason.
     fn place(&self) -> Result<PathBuf> {
-        let at = std::path::absolute(self.at).with_context(|| self.at.display().to_string())?;
+        let at = std::path::absolute(self.at).with_context(|| self.at.display())?;
         Ok(fs::canonicalize(&at).unwrap_or(at))
     }
 }
@@ -96,11 +92,10 @@ impl Delegated<'_> {
 fn check_namespace(who: &Who) -> Result<()> {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     match (of("self"), of(&who.pid.to_string())) {
-        (Some(ours), Some(theirs)) if ours != theirs => bail!(
+        (Some(ours), Some(theirs)) if ours != theirs => Err(refused(format!(
             "pool '{}' is process {}'s, which sees other folders (another mount namespace, as of a container): mount it there",
-            who.pool,
-            who.pid
-        ),
+            who.pool, who.pid
+        ))),
         // A process that may not be looked at is another user's, which root has asked for, or an older kernel's.
         _ => Ok(()),
     }
@@ -120,43 +115,45 @@ impl Taken<'_> {
         mounts.into_ours().find(|mount| mount.dataset == self.dataset && mount.at == self.at)
     }
 
-    async fn unmount(&self, context: &Context, is_forced: bool) -> Result<()> {
+    async fn unmount(&self, session: &Session, is_forced: bool) -> Result<()> {
         match self.find(Mounts::read()) {
-            Some(mount) => unmount_one(context, &mount, is_forced).await,
+            Some(mount) => unmount_one(session, &mount, is_forced).await,
             None => Ok(()),
         }
     }
 
     /// Waits until it has ended, by others or by a signal, with all on disk.
-    async fn wait(&self, context: &Context, mut signals: Signals) -> Result<()> {
+    async fn wait(&self, session: &Session, mut signals: Signals) -> Result<()> {
         let at = self.at.display();
         let pid =
-            i32::try_from(self.who.pid).ok().and_then(Pid::from_raw).ok_or_else(|| anyhow!("it has no process"))?;
+            i32::try_from(self.who.pid).ok().and_then(Pid::from_raw).ok_or_else(|| refused("it has no process"))?;
         let process = Arc::new(pidfd_open(pid, PidfdFlags::empty()).context("the process that has the pool is gone")?);
         let table = Arc::new(File::open("/proc/self/mounts").context("/proc/self/mounts")?);
         let (mut is_second, mut last) = (false, None);
         while let Some(mount) = self.find(Mounts::read()) {
             last = Some(mount);
             let (process, table) = (process.clone(), table.clone());
-            let waited = context.handle().spawn_blocking(move || changed(&process, &table)).await?;
-            ensure!(
-                !waited || self.find(Mounts::read()).is_none(),
-                "process {}, which served '{}' at {at}, is gone: what was written last and not synced may be lost",
-                self.who.pid,
-                self.dataset
-            );
+            let waited = session.handle().spawn_blocking(move || changed(&process, &table)).await?;
+            if waited && self.find(Mounts::read()).is_some() {
+                return Err(refused(format!(
+                    "process {}, which served '{}' at {at}, is gone: what was written last and not synced may be lost",
+                    self.who.pid, self.dataset
+                )));
+            }
             let Some(signal) = signals.pending().next() else { continue };
-            match self.unmount(context, is_second || signal != SIGINT).await {
+            match self.unmount(session, is_second || signal != SIGINT).await {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is::<Busy>() => {
-                    context.err(format!("cannot unmount '{at}': it is in use; interrupt again to detach it"));
+                Err(ServerError::Busy) => {
+                    session
+                        .console()
+                        .warn(&format!("cannot unmount '{at}': it is in use; interrupt again to detach it"));
                 }
                 Err(error) => return Err(error),
             }
             is_second = true;
         }
         match last {
-            Some(mount) => await_written(context, self.socket, &self.who, &mount).await,
+            Some(mount) => await_written(session, self.socket, &self.who, &mount).await,
             // It had ended before it was first looked for.
             None => Ok(()),
         }

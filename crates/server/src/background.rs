@@ -37,14 +37,14 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use rustix::fs::{FlockOperation, OFlags, flock};
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::FAILED;
 use cenote_host::{CacheFile, make_own_folder};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
+use crate::Console;
+use crate::error::{Context as _, Result, refused};
+
+/// The exit status of a command that did not begin.
+const FAILED: u8 = 1;
 /// Set in the process that goes on.
 const STARTED: &str = "CENOTE_STARTER";
 /// Said on standard error when it is ready; no message begins like this.
@@ -58,26 +58,20 @@ const PID_BYTES_MAX: u64 = 64;
 /// Characters of a dataset's name in the name of its log: a file's name has 255 bytes at most, as a dataset's has.
 const LOG_NAME_CHARS_MAX: usize = 200;
 
-/// Options of commands that go on until they are ended.
-#[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
-pub(crate) struct GoesOn {
-    /// Go on in the background: return when it is ready, and with the error when it does not begin.
-    #[arg(long)]
-    pub(crate) background: bool,
-    /// Write the process's number to this file while it runs.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) pid_file: Option<PathBuf>,
-    /// Append messages to this file once it is ready; in the background by default to a file beside the cache file.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) log: Option<PathBuf>,
-    /// Tell only what is wrong, as `mount` does.
-    #[arg(short, long)]
-    pub(crate) quiet: bool,
+/// How a command goes on until it is ended.
+#[derive(Clone, Debug, Default)]
+pub struct GoingOptions {
+    /// In the background: its caller returns when it is ready, and with the error when it does not begin.
+    pub background: bool,
+    /// The file with the process's number while it runs.
+    pub pid_file: Option<PathBuf>,
+    /// The file that messages are appended to once it is ready; in the background by default one beside the cache file.
+    pub log: Option<PathBuf>,
 }
 
-impl GoesOn {
+impl GoingOptions {
     /// How a person ends the command: `verb` it by an interrupt, or in the background by a signal to the process.
-    pub(crate) fn end(&self, verb: &str) -> String {
+    pub fn end(&self, verb: &str) -> String {
         match self.background {
             false => format!("interrupt to {verb}"),
             true => format!("'kill {}' to {verb}", std::process::id()),
@@ -92,12 +86,12 @@ fn is_started() -> bool {
 
 /// Begins a command line in the background, which reads a key from standard input if `has_input`; does nothing in the process that is
 /// begun. The status is that of the caller's command.
-pub(crate) fn start(argv: &[OsString], options: &GoesOn, has_input: bool) -> Option<ExitCode> {
-    if !options.background || is_started() {
+pub fn start(argv: &[OsString], background: bool, has_input: bool) -> Option<ExitCode> {
+    if !background || is_started() {
         return None;
     }
     Some(begin(argv, has_input).unwrap_or_else(|error| {
-        let _ = writeln!(std::io::stderr(), "cannot go on in the background: {error:#}");
+        let _ = writeln!(std::io::stderr(), "cannot go on in the background: {}", error.chain());
         ExitCode::from(FAILED)
     }))
 }
@@ -116,7 +110,7 @@ fn begin(argv: &[OsString], has_input: bool) -> Result<ExitCode> {
         // It may have ended already, for another reason, which it says.
         let _ = to.write_all(&input);
     }
-    let mut said = BufReader::new(child.stderr.take().context("no pipe")?);
+    let mut said = BufReader::new(child.stderr.take().ok_or_else(|| refused("no pipe"))?);
     let mut line = Vec::new();
     while said.read_until(b'\n', &mut line)? > 0 {
         if line == READY {
@@ -132,29 +126,37 @@ fn begin(argv: &[OsString], has_input: bool) -> Result<ExitCode> {
 }
 
 /// A command that goes on, as its caller, its supervisor and the pid file are told of it. The pid file goes when this is dropped.
-pub(crate) struct Going {
-    options: GoesOn,
+pub struct Going {
+    options: GoingOptions,
     name: String,
     pid_file: Option<PidFile>,
 }
 
 impl Going {
     /// At the begin, before anything is opened. `name` is the dataset's, for the name of the log.
-    pub(crate) fn begin(options: &GoesOn, name: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The pid file is another process's, or cannot be made.
+    pub fn begin(options: GoingOptions, name: &str) -> Result<Self> {
         if options.background && is_started() {
             // Fails where this process leads a group already, which then is no terminal's either.
             let _ = rustix::process::setsid();
         }
         let pid_file = options.pid_file.as_deref().map(PidFile::claim).transpose()?;
         let name = name.replace(['/', '@'], "-").chars().take(LOG_NAME_CHARS_MAX).collect();
-        Ok(Self { options: options.clone(), name, pid_file })
+        Ok(Self { options, name, pid_file })
+    }
+
+    /// How it goes on.
+    pub const fn options(&self) -> &GoingOptions {
+        &self.options
     }
 
     /// It is ready: its caller goes on, its supervisor is told, and messages go to the log.
     ///
     /// # Errors
     /// The caller has ended, or the log or the pid file cannot be written: the command is to end.
-    pub(crate) fn ready(&self, context: &Context) -> Result<()> {
+    pub fn ready(&self, console: &dyn Console) -> Result<()> {
         if let Some(file) = &self.pid_file {
             file.write()?;
         }
@@ -173,14 +175,14 @@ impl Going {
         };
         if let Some((path, _)) = log.as_ref().filter(|_| in_background) {
             let id = std::process::id();
-            context.tell(format!("it goes on as process {id}; its messages go to {}", path.display()));
+            console.note(&format!("it goes on as process {id}; its messages go to {}", path.display()));
         }
         if in_background {
             let mut stderr = std::io::stderr().lock();
             stderr.write_all(READY).context("the command that began this has ended")?;
         }
         if let Some((_, file)) = log {
-            context.output().redirect_err(file.try_clone()?);
+            console.redirect(file.try_clone()?);
             // The place of an error of ours goes there too.
             std::panic::set_hook(Box::new(move |panic| drop(writeln!(&file, "{panic}"))));
         }
@@ -192,7 +194,7 @@ impl Going {
     ///
     /// # Errors
     /// The caller has ended.
-    pub(crate) fn taken_over(&self) -> Result<()> {
+    pub fn taken_over(&self) -> Result<()> {
         if self.options.background && is_started() {
             std::io::stderr().lock().write_all(READY).context("the command that began this has ended")?;
         }
@@ -200,7 +202,7 @@ impl Going {
     }
 
     /// Its end has begun.
-    pub(crate) fn ends(&self) {
+    pub fn ends(&self) {
         notify("STOPPING=1");
     }
 }
@@ -250,16 +252,20 @@ impl PidFile {
         let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         // One that ends meanwhile has removed it.
         let is_there = fs::symlink_metadata(&path).ok().map(identity) == Some(identity(file.metadata()?));
-        ensure!(is_locked && is_there, "{}: another process that begins or ends has it", shown());
+        if !is_locked || !is_there {
+            return Err(refused(format!("{}: another process that begins or ends has it", shown())));
+        }
         let mut text = String::new();
         match (&file).take(PID_BYTES_MAX).read_to_string(&mut text).ok().and_then(|_| text.trim().parse::<u32>().ok()) {
             Some(pid) if pid != std::process::id() && may_have_written(pid, &file) => {
-                bail!(
+                return Err(refused(format!(
                     "{}: it has the number of process {pid}, which runs; remove the file if it is not that process's",
                     shown()
-                );
+                )));
             }
-            None if file.metadata()?.len() > 0 => bail!("{}: something else is there", shown()),
+            None if file.metadata()?.len() > 0 => {
+                return Err(refused(format!("{}: something else is there", shown())));
+            }
             Some(_) | None => file.set_len(0).with_context(shown)?,
         }
         Ok(Self { path, file })

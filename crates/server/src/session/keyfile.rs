@@ -2,13 +2,13 @@
 
 use std::io::{self, Read};
 
-use anyhow::{Context as _, Result, bail};
+use crate::error::{Context as _, Result, refused};
 
 /// A key file's size at most.
 const KEY_MAX_BYTES: u64 = 64 << 10;
 
 /// The permission bits of a key file that others may read.
-pub(crate) fn mode_for_others(file: &str) -> Option<u32> {
+pub(super) fn mode_for_others(file: &str) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::metadata(file.strip_prefix("file://").unwrap_or(file)).ok()?;
     let mode = meta.mode() & 0o777;
@@ -17,16 +17,16 @@ pub(crate) fn mode_for_others(file: &str) -> Option<u32> {
 }
 
 /// What a key file says; `-` is standard input.
-pub(crate) fn key_bytes(file: &str) -> Result<Vec<u8>> {
+pub(super) fn key_bytes(file: &str) -> Result<Vec<u8>> {
     let file = file.strip_prefix("file://").unwrap_or(file);
     let (name, from): (_, Box<dyn Read>) = match file {
         "-" => ("standard input", Box::new(io::stdin().lock())),
-        _ => (file, Box::new(std::fs::File::open(file).with_context(|| file.to_owned())?)),
+        _ => (file, Box::new(std::fs::File::open(file).with_context(|| file)?)),
     };
     let mut bytes = Vec::new();
-    from.take(KEY_MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| name.to_owned())?;
+    from.take(KEY_MAX_BYTES + 1).read_to_end(&mut bytes).with_context(|| name)?;
     if bytes.len() as u64 > KEY_MAX_BYTES {
-        bail!("{name} is no key: it has more than {} KiB", KEY_MAX_BYTES >> 10);
+        return Err(refused(format!("{name} is no key: it has more than {} KiB", KEY_MAX_BYTES >> 10)));
     }
     Ok(bytes)
 }

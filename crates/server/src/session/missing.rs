@@ -2,17 +2,13 @@
 
 use cenote_host::Holder;
 
-/// Whether an error says that no pool has the name that was given.
-pub(crate) fn is_no_such_pool(error: &anyhow::Error) -> bool {
-    error.is::<NoSuchPool>()
-}
-
 /// No pool of this name was found.
 #[derive(Debug)]
-pub(crate) struct NoSuchPool {
-    pub(crate) name: String,
+pub struct NoSuchPool {
+    /// The name.
+    pub name: String,
     /// Why that may be, a line each.
-    pub(crate) hints: Vec<String>,
+    pub hints: Vec<String>,
 }
 
 impl std::fmt::Display for NoSuchPool {
@@ -26,7 +22,10 @@ impl std::error::Error for NoSuchPool {}
 
 /// A pool that was imported is not there any more.
 #[derive(Debug)]
-pub(crate) struct Gone(pub(crate) String);
+pub struct Gone(
+    /// Its name.
+    pub String,
+);
 
 impl std::fmt::Display for Gone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -38,10 +37,11 @@ impl std::fmt::Display for Gone {
 impl std::error::Error for Gone {}
 
 /// A process that has a pool which is read meanwhile.
-pub(crate) struct User {
-    pub(crate) holder: Holder,
+pub(super) struct User {
+    /// The process.
+    pub(super) holder: Holder,
     /// It has written what it had in memory.
-    pub(crate) is_synced: bool,
+    pub(super) is_synced: bool,
 }
 
 impl std::fmt::Display for User {

@@ -3,23 +3,20 @@
 //! The txg that has the changes also says that the pool is exported: it is one step from the state before to the state
 //! after, whatever happens in between.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
 use cenote_dmu::tx::TxTunables;
-use cenote_server::signals;
-use cenote_spa::{Pool, Syncer, WriteOptions, open};
-
+use cenote_host::{Holder, clock, device_paths, host, owners};
+use cenote_spa::{Pool, SpaError, Syncer, WriteOptions, open};
 use cenote_taskq::BoxFuture;
 
-use crate::context::{Context, server_of};
-use cenote_host::Holder;
-use cenote_host::device_paths;
-use cenote_host::owners;
-use cenote_host::{clock, host};
+use crate::error::{Result, refused};
+use crate::session::server_of;
+use crate::{Session, signals};
 
 /// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
-pub(crate) struct Writing {
+pub struct Writing {
     pool: Pool,
     /// A server has it and goes on using it: a step is on disk when it is made. Otherwise this process has it for this command alone,
     /// and all steps are one txg: they are on disk together or not at all.
@@ -28,45 +25,49 @@ pub(crate) struct Writing {
 
 impl Writing {
     /// Opens a pool to be changed, where this process does not have it.
-    pub(crate) async fn open(context: &Context, name: &str) -> Result<Self> {
-        context.check_served(name)?;
-        match context.served() {
+    pub async fn open(session: &Session, name: &str) -> Result<Self> {
+        session.check_served(name)?;
+        match session.served() {
             Some(pool) => Ok(Self { pool: pool.clone(), is_served: true }),
-            None => Ok(Self { pool: open_for_writing(context, name).await?, is_served: false }),
+            None => Ok(Self { pool: open_for_writing(session, name).await?, is_served: false }),
         }
     }
 
     /// The same with txgs that are written in the background as they fill, for changes that do not fit into one.
-    pub(crate) async fn in_background(self, context: &Context) -> Self {
+    pub async fn in_background(self, session: &Session) -> Self {
         if self.is_served {
             return self;
         }
-        let tunables = TxTunables::for_memory(context.memory_bytes()).with(&context.tunables());
+        let tunables = TxTunables::for_memory(session.memory_bytes()).with(session.tunables());
         Self { pool: self.pool.start(tunables).await, ..self }
     }
 
     /// The pool.
-    pub(crate) const fn pool(&self) -> &Pool {
+    pub const fn pool(&self) -> &Pool {
         &self.pool
     }
 
     /// The pool, if others use it too.
-    pub(crate) fn served(&self) -> Option<Pool> {
+    pub fn served(&self) -> Option<Pool> {
         self.is_served.then(|| self.pool.clone())
     }
 
     /// Makes a step.
-    pub(crate) async fn step<T, W>(&self, work: W) -> Result<T>
+    ///
+    /// # Errors
+    /// As [`Pool::change`].
+    pub async fn step<T, E, W>(&self, work: W) -> Result<T, E>
     where
         T: Send + 'static,
-        W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T>> + Send + 'static,
+        E: From<SpaError> + Display + Send + 'static,
+        W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         self.pool.change(work).await
     }
 
     /// Does the background work that the steps have left, where no server will: shown with its rate and time left. It may be
     /// interrupted; the pool's next user goes on with it.
-    pub(crate) async fn work_off(&self, context: &Context, label: &str) -> Result<()> {
+    pub async fn work_off(&self, session: &Session, label: &str) -> Result<()> {
         if self.is_served {
             return Ok(());
         }
@@ -74,22 +75,22 @@ impl Writing {
         pool.sync().await?;
         let left_bytes = || pool.jobs().iter().map(|job| job.left_bytes).sum::<u64>();
         let total_bytes = left_bytes();
-        let progress = context.progress(label, Some(total_bytes));
+        let advance = session.console().progress(label, total_bytes);
         let mut signals = signals::ending()?;
         let mut done_bytes = 0;
         while pool.peek(|syncer| syncer.has_work()).await? && signals.pending().next().is_none() {
             pool.sync().await?;
             let now_bytes = total_bytes.saturating_sub(left_bytes());
-            progress.advance(now_bytes.saturating_sub(done_bytes));
+            advance(now_bytes.saturating_sub(done_bytes));
             done_bytes = now_bytes;
         }
-        drop(progress);
+        drop(advance);
         for job in pool.jobs() {
             let bytes = job.left_bytes;
             match job.stalled {
-                Some(reason) => context.err(format!("{bytes} bytes are not freed yet: {reason}")),
+                Some(reason) => session.warn(format!("{bytes} bytes are not freed yet: {reason}")),
                 None => {
-                    context.err(format!("{bytes} bytes are not freed yet; this goes on when the pool is next used"))
+                    session.warn(format!("{bytes} bytes are not freed yet; this goes on when the pool is next used"))
                 }
             }
         }
@@ -97,7 +98,7 @@ impl Writing {
     }
 
     /// Leaves the pool as it is, where nothing was done that is to be noted. It is exported if a txg was written on the way.
-    pub(crate) async fn leave(self) -> Result<()> {
+    pub async fn leave(self) -> Result<()> {
         if !self.is_served && !self.pool.history().is_empty() {
             let guid = self.pool.guid();
             self.pool.export().await?;
@@ -107,7 +108,7 @@ impl Writing {
     }
 
     /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.
-    pub(crate) async fn finish(self, line: String) -> Result<()> {
+    pub async fn finish(self, line: String) -> Result<()> {
         if !self.is_served {
             return finish(self.pool, &line).await;
         }
@@ -121,46 +122,47 @@ impl Writing {
 }
 
 /// Opens a pool to be changed by this process alone.
-pub(crate) async fn open_for_writing(context: &Context, name: &str) -> Result<Pool> {
-    open_with_devices(context, name).await.map(|(pool, _)| pool)
+pub async fn open_for_writing(session: &Session, name: &str) -> Result<Pool> {
+    open_with_devices(session, name).await.map(|(pool, _)| pool)
 }
 
 /// As [`open_for_writing`], with the devices that the pool was put together from.
-pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(Pool, Vec<PathBuf>)> {
-    if let Some(pool) = context.served() {
-        bail!("not supported yet: this, while a server has the pool '{}'", pool.name());
+pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, Vec<PathBuf>)> {
+    if let Some(pool) = session.served() {
+        return Err(refused(format!("not supported yet: this, while a server has the pool '{}'", pool.name())));
     }
-    let (found, mut how) = context.locate(name).await?;
-    context.check_server(&found)?;
+    let (found, mut how) = session.locate(name).await?;
+    session.check_server(&found)?;
     if found.name() != name && how.new_name.is_some() {
-        bail!("not supported yet: changing a pool that was imported under another name");
+        return Err(refused("not supported yet: changing a pool that was imported under another name"));
     }
     if let Some((_, who)) = server_of(&found) {
-        bail!("cannot open '{name}' for writing: it is in use by {}", Holder { pid: Some(who.pid) });
+        let holder = Holder { pid: Some(who.pid) };
+        return Err(refused(format!("cannot open '{name}' for writing: it is in use by {holder}")));
     }
     let devices = device_paths(&found)?;
     let last = owners::settle(&found, &mut how);
     match owners::begin(&found) {
         Ok(mark) => how.owner_mark = Some(mark),
-        Err(error) => context.err(format!(
-            "no note can be kept that this process has '{name}' (if it is killed, the pool opens with -f only): {error:#}"
+        Err(error) => session.warn(format!(
+            "no note can be kept that this process has '{name}' (if it is killed, the pool opens with -f only): {error}"
         )),
     }
     let options = WriteOptions { clock: clock()?, host: host(false), check: false };
-    let pool = match open(context.handle(), found, &how, options).await {
+    let pool = match open(session.handle(), found, &how, options).await {
         Ok(pool) => pool,
         Err(error) => {
             // A server may have begun meanwhile, which takes commands by now.
-            if let Ok((found, _)) = context.locate(name).await {
-                context.check_server(&found)?;
+            if let Ok((found, _)) = session.locate(name).await {
+                session.check_server(&found)?;
             }
             return Err(error.into());
         }
     };
     if let Some(last) = last {
-        context.err(format!("pool '{name}' was not exported, but {last}; going on with it"));
+        session.warn(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }
-    context.say_notes(pool.name(), pool.notes());
+    session.say_notes(pool.name(), pool.notes());
     if !rustix::process::geteuid().is_root() {
         pool.obey_limits().await?;
     }
@@ -168,7 +170,7 @@ pub(crate) async fn open_with_devices(context: &Context, name: &str) -> Result<(
 }
 
 /// Notes the command and writes what it changed.
-pub(crate) async fn finish(pool: Pool, line: &str) -> Result<()> {
+pub async fn finish(pool: Pool, line: &str) -> Result<()> {
     pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
     let guid = pool.guid();
     pool.export().await?;
@@ -177,6 +179,6 @@ pub(crate) async fn finish(pool: Pool, line: &str) -> Result<()> {
 }
 
 /// A command's line as the history has it.
-pub(crate) fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+pub fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

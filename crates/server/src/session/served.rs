@@ -6,63 +6,62 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
 use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
 use cenote_host::{Mounted, Mounts};
-use cenote_server::{Input, OpenVolumes, Owned, Passed, ServedPool, protocol};
 use cenote_spa::{FoundPool, Pool, SpaError};
 use cenote_taskq::sync::Mutex;
 
-use super::{Context, END_POLL, Served};
-use crate::output::Output;
-use crate::standstill::Standstill;
+use super::{END_POLL, Served, Session};
+use crate::error::{Result, ServerError, refused};
+use crate::{Console, Input, OpenVolumes, Owned, Passed, ServedPool, Standstill, protocol};
 
 /// Properties of which a mount obeys the value.
 const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
 /// How long a client that has gone may seem to be there.
 const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 
-impl Context {
+impl Session {
     /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, of: &ServedPool, output: Output, input: Option<Passed>) -> Self {
+    #[must_use]
+    pub fn served_by(&self, of: &ServedPool, console: Arc<dyn Console>, input: Option<Passed>) -> Self {
         let input = Arc::new(Mutex::new(input));
         let served = Served { of: of.clone(), view: Arc::default(), is_to_end: Arc::default(), input };
-        let mut context = self.clone();
-        (context.output, context.opened, context.served) = (output, Arc::default(), Some(served));
-        context.kept = Arc::default();
+        let mut session = self.clone();
+        (session.console, session.opened, session.served) = (console, Arc::default(), Some(served));
+        session.kept = Arc::default();
         // Its own labels say that it is in use.
-        context.search.force = true;
-        context
+        session.options.force = true;
+        session
     }
 
     /// Standard input: of this process, or of the client whose work it does. A client's is given out once.
     ///
     /// # Errors
     /// The client has sent none.
-    pub(crate) fn input(&self) -> Result<Input> {
+    pub fn input(&self) -> Result<Input> {
         match &self.served {
             None => Ok(Input::Own(std::io::stdin())),
             Some(served) => match served.input.lock().take() {
                 Some(passed) => Ok(Input::Passed(passed)),
-                None => bail!("this command reads standard input, and its client has sent none"),
+                None => Err(refused("this command reads standard input, and its client has sent none")),
             },
         }
     }
 
     /// The pool of this process, where it does a client's work.
-    pub(crate) fn served(&self) -> Option<&Pool> {
+    pub fn served(&self) -> Option<&Pool> {
         self.served.as_ref().map(|served| &served.of.pool)
     }
 
     /// All that it serves of that pool.
-    pub(crate) fn served_pool(&self) -> Option<&ServedPool> {
+    pub fn served_pool(&self) -> Option<&ServedPool> {
         self.served.as_ref().map(|served| &served.of)
     }
 
     /// The pool of this process, if it has one, has got devices: clients find it by them too.
-    pub(crate) fn devices_added(&self, paths: &[PathBuf]) {
+    pub fn devices_added(&self, paths: &[PathBuf]) {
         let Some(served) = &self.served else { return };
         let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let new: Vec<PathBuf> = paths.iter().filter(|path| !devices.contains(path)).cloned().collect();
@@ -70,14 +69,14 @@ impl Context {
     }
 
     /// It has lost devices.
-    pub(crate) fn devices_removed(&self, paths: &[PathBuf]) {
+    pub fn devices_removed(&self, paths: &[PathBuf]) {
         let Some(served) = &self.served else { return };
         let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         devices.retain(|path| !paths.contains(path));
     }
 
     /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
-    pub(crate) async fn check_unused(&self) -> Result<()> {
+    pub async fn check_unused(&self) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         let pool = served.of.pool.name();
         let begun = self.handle.now();
@@ -87,9 +86,9 @@ impl Context {
                 self.handle.sleep(END_POLL).await;
                 continue;
             }
-            bail!(
+            return Err(refused(format!(
                 "cannot export '{pool}': pool is busy: a client has the volume '{volume}' ('-f' exports it nevertheless)"
-            );
+            )));
         }
         let table = Mounts::read();
         let mut mounts = served.of.mounts.places();
@@ -102,25 +101,25 @@ impl Context {
             // What is not mounted any more, or cannot be unmounted from here, ends with the pool.
             let ended = self.handle.spawn_blocking(move || cenote_fuse::unmount(&path, Unmount::Unused)).await?;
             if let Err(MountError::Busy(_)) = ended {
-                bail!(
+                return Err(refused(format!(
                     "cannot export '{pool}': pool is busy: '{dataset}' is in use at {} ('-f' exports it nevertheless)",
                     at.display()
-                );
+                )));
             }
         }
         Ok(())
     }
 
     /// The volumes of that pool.
-    pub(crate) fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
+    pub fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
         self.served.as_ref().map(|served| &served.of.volumes)
     }
 
     /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
-    pub(crate) async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
+    pub async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
         if let Some(served) = &self.served {
-            served.of.mounts.refresh(datasets, changed).await.iter().for_each(|line| self.err(line));
-            served.of.volumes.refresh(changed).await.iter().for_each(|line| self.err(line));
+            served.of.mounts.refresh(datasets, changed).await.iter().for_each(|line| self.warn(line));
+            served.of.volumes.refresh(changed).await.iter().for_each(|line| self.warn(line));
             return;
         }
         // Read-only mounts, whose processes see the pool as it was.
@@ -133,28 +132,28 @@ impl Context {
         let mounts = Mounts::read();
         for mounted in mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(mounted, dataset))) {
             let (dataset, at) = (&mounted.dataset, mounted.at.display());
-            self.err(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
+            self.warn(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
         }
     }
 
     /// Has what is mounted show datasets that were just made, destroyed or renamed, with those below them.
-    pub(crate) async fn datasets_changed(&self, datasets: &[String]) {
+    pub async fn datasets_changed(&self, datasets: &[String]) {
         if let Some(served) = &self.served {
-            served.of.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.err(line));
+            served.of.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.warn(line));
         }
     }
 
     /// Has datasets leave the mounts of this process before `verb` (`destroy`, ...) is done to them; fails where somebody uses one there.
-    pub(crate) async fn release(&self, datasets: &[String], verb: &str) -> Result<()> {
+    pub async fn release(&self, datasets: &[String], verb: &str) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         match served.of.mounts.release(datasets).await? {
-            Some(busy) => bail!("cannot {verb} '{busy}': dataset is busy"),
+            Some(busy) => Err(refused(format!("cannot {verb} '{busy}': dataset is busy"))),
             None => Ok(()),
         }
     }
 
     /// Suspends a dataset for a rollback or the end of a receive, if this process has it mounted or serves it as a volume.
-    pub(crate) async fn stand_still(&self, dataset: &str) -> Result<Standstill> {
+    pub async fn stand_still(&self, dataset: &str) -> Result<Standstill> {
         match &self.served {
             Some(served) => Standstill::begin(&served.of, dataset).await,
             None => Ok(Standstill::default()),
@@ -163,7 +162,7 @@ impl Context {
 
     /// Has snapshots that are about to go be let go by what has only looked at them: mounts, and clients of volumes that have just gone. Those
     /// that somebody uses stay as they are, and whoever would destroy them is refused.
-    pub(crate) async fn let_go(&self, is_going: impl Fn(&Dataset) -> bool) -> Result<()> {
+    pub async fn let_go(&self, is_going: impl Fn(&Dataset) -> bool) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         let pool = &served.of.pool;
         let held = pool.long_held();
@@ -196,27 +195,29 @@ impl Context {
     }
 
     /// Has the pool exported when the client has its answer, and this process end if it has no other.
-    pub(crate) fn ask_to_end(&self) {
+    pub fn ask_to_end(&self) {
         if let Some(served) = &self.served {
             served.is_to_end.store(true, Ordering::SeqCst);
         }
     }
 
     /// Whether it was asked to.
-    pub(crate) fn is_to_end(&self) -> bool {
+    pub fn is_to_end(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.is_to_end.load(Ordering::SeqCst))
     }
 
     /// Refuses what is not about the pool that this process has.
-    pub(crate) fn check_served(&self, name: &str) -> Result<()> {
+    pub fn check_served(&self, name: &str) -> Result<()> {
         match self.served() {
-            Some(pool) if pool.name() != name => bail!("this server has the pool '{}', not '{name}'", pool.name()),
+            Some(pool) if pool.name() != name => {
+                Err(refused(format!("this server has the pool '{}', not '{name}'", pool.name())))
+            }
             _ => Ok(()),
         }
     }
 
     /// Has a pool's server asked instead, if there is one that goes on.
-    pub(crate) fn check_server(&self, found: &FoundPool) -> Result<()> {
+    pub fn check_server(&self, found: &FoundPool) -> Result<()> {
         let Some(socket) = protocol::find(found.guid).filter(|_| self.may_send) else { return Ok(()) };
         match protocol::who(&socket) {
             // Another pool's server, which `CENOTE_CONTROL` names, is not asked for this one.
@@ -227,18 +228,18 @@ impl Context {
     }
 
     /// Has the server asked, if there is one, whatever pool it has.
-    pub(crate) fn check_any_server(&self) -> Result<()> {
+    pub fn check_any_server(&self) -> Result<()> {
         let mut sockets = if self.may_send { protocol::all() } else { Vec::new() };
         match (sockets.pop(), sockets.len()) {
             (None, _) => Ok(()),
             (Some(socket), 0) => Err(Owned { pool: String::new(), socket }.into()),
-            (Some(_), others) => bail!("{} pools are served: say which is meant", others + 1),
+            (Some(_), others) => Err(refused(format!("{} pools are served: say which is meant", others + 1))),
         }
     }
 
     /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
     /// server that it may be.
-    pub(crate) async fn check_reachable(&self, name: &str) -> Result<()> {
+    pub async fn check_reachable(&self, name: &str) -> Result<()> {
         match self.locate(name).await {
             Ok((found, _)) => self.check_server(&found),
             Err(error) => match if self.may_send { protocol::only() } else { None } {
@@ -250,14 +251,14 @@ impl Context {
         }
     }
 
-    /// As [`Context::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
+    /// As [`Session::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
     /// server.
-    pub(crate) async fn check_failing(&self, name: &str) -> Result<()> {
+    pub async fn check_failing(&self, name: &str) -> Result<()> {
         if !self.may_send || protocol::only().is_none() {
             return Ok(());
         }
         match self.check_reachable(name).await {
-            Err(error) if error.is::<Owned>() => Err(error),
+            Err(error @ ServerError::Owned(_)) => Err(error),
             _ => Ok(()),
         }
     }

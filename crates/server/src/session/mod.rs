@@ -1,30 +1,42 @@
-//! What a command works with: the runtime, the options that all share, its output, and the way to pools.
+//! The way to pools of a command, or of a client's request: where they are looked for, how they are opened, and which process has them.
+//!
+//! # Theory
+//!
+//! **Need.** A command finds its pool by name or guid, among devices that are named, noted or in the usual places; another process may have
+//! it, be about to let it go, or be asked to do the whole command; and of a pool in use all that is read is to be of one txg. A process
+//! that serves pools does the same for its clients, with the pool that it has.
+//!
+//! **Shape.** [`Session`] is cheap to clone, and all clones share what was opened. What a person should know goes to its [`Console`].
+//!
+//! **Invariants.** 1. What goes on by itself in opened pools ends with [`Session::close_pools`]. 2. A pool that a server has is read at a txg
+//! that the server keeps until the end; [`Session::check_views`] says whether it did.
 
+mod found;
+mod keyfile;
+mod missing;
 mod served;
 
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
 use cenote_dsl::Secret;
-use cenote_format::ids::Txg;
 use cenote_format::uberblock::Uberblock;
+use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
 use cenote_kstat::Settings;
-use cenote_server::{Kept, Owned, Passed, ServedPool, Who, protocol};
+use cenote_props::WrongUse;
 use cenote_spa::multihost::Notice;
-use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import, tunables};
+use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 
-use crate::args::globals::{Globals, RewindHow, Search};
-use crate::keyfile;
-use crate::missingpool::{Gone, NoSuchPool, User};
-use crate::outcome::Outcome;
-use crate::output::{Output, Progress};
-use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
+use crate::error::{Result, ServerError};
+use crate::{Console, Kept, Passed, ServedPool, Who, protocol};
+
+pub use found::{Found, no_label};
+use missing::User;
+pub use missing::{Gone, NoSuchPool};
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -38,41 +50,42 @@ const END_POLL: Duration = Duration::from_millis(50);
 /// How long nothing is said of that.
 const TELL_AFTER: Duration = Duration::from_millis(500);
 
-/// Work of a command, on the thread that began it.
-pub(crate) type Work<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
-
-/// A client's request, as the process that has the pool carries it out.
-pub(crate) trait Serving: Send {
-    /// True if it is carried out while the pool's devices fail.
-    fn is_for_suspended(&self) -> bool;
-
-    /// Carries it out.
-    fn serve<'a>(self: Box<Self>, context: &'a Context) -> Work<'a, Result<Outcome>>;
+/// How pools are found and opened, as it was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct SessionOptions {
+    /// Files, devices and folders to look at, in place of the usual ones.
+    pub paths: Vec<PathBuf>,
+    /// Pools are opened that were last in use by another system.
+    pub force: bool,
+    /// Keys to load: `DATASET=FILE`, or `DATASET=-`.
+    pub keys: Vec<String>,
+    /// Memory for the block cache.
+    pub cache_bytes: Option<u64>,
+    /// Which root to open.
+    pub rewind: Rewind,
+    /// Pools are opened as of their checkpoints.
+    pub at_checkpoint: bool,
+    /// Top-level vdevs and logs may be missing.
+    pub allow_missing: bool,
+    /// Values of tunables.
+    pub tunables: Settings,
+    /// Mount points are below this folder, whatever was said at an import.
+    pub altroot: Option<String>,
 }
 
-/// The program as a whole, for commands that are about it.
-pub(crate) trait Program: Sync {
-    /// Its grammar.
-    fn grammar(&self) -> clap::Command;
-
-    /// The form on the wire of what a command line says.
-    fn request(&self, line: &[&str]) -> Result<serde_json::Value>;
-
-    /// A client's request, from its form on the wire.
-    fn sent(&self, request: serde_json::Value) -> Result<Box<dyn Serving>>;
-
-    /// Does what a command line says.
-    fn run(&self, handle: Handle, line: Vec<String>, output: Output) -> Work<'static, Result<Outcome>>;
+impl SessionOptions {
+    /// True where a pool's newest state is asked for.
+    fn is_of_newest(&self) -> bool {
+        matches!(self.rewind, Rewind::None) && !self.at_checkpoint
+    }
 }
 
 /// What a command works with. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Context {
+pub struct Session {
     handle: Handle,
-    globals: Globals,
-    search: Search,
-    altroot: Option<String>,
-    output: Output,
+    options: SessionOptions,
+    console: Arc<dyn Console>,
     opened: Arc<Opened>,
     /// The pool that this process has, where it does a client's work.
     served: Option<Served>,
@@ -80,9 +93,6 @@ pub(crate) struct Context {
     kept: Arc<Mutex<Vec<(String, Kept)>>>,
     /// A server that has a pool can do what is asked for.
     may_send: bool,
-    program: Option<&'static dyn Program>,
-    /// Nothing is told where all is well.
-    is_quiet: bool,
 }
 
 /// The pool of a server, and what a client wants of it.
@@ -101,36 +111,22 @@ struct Served {
 #[derive(Default)]
 struct Opened(Mutex<Vec<Group>>);
 
-impl Context {
-    /// With the options of the whole line.
-    pub(crate) fn new(handle: Handle, globals: Globals, search: Search, output: Output) -> Self {
-        Self {
-            handle,
-            globals,
-            search,
-            altroot: None,
-            output,
-            opened: Arc::default(),
-            served: None,
-            kept: Arc::default(),
-            may_send: false,
-            program: None,
-            is_quiet: false,
-        }
+impl Session {
+    /// One that has opened nothing yet.
+    pub fn new(handle: Handle, options: SessionOptions, console: Arc<dyn Console>) -> Self {
+        let (opened, kept) = (Arc::default(), Arc::default());
+        Self { handle, options, console, opened, served: None, kept, may_send: false }
     }
 
-    /// As a part of this program.
-    pub(crate) fn of_program(self, program: &'static dyn Program) -> Self {
-        Self { program: Some(program), ..self }
-    }
-
-    /// The program that it is a part of.
-    pub(crate) fn program(&self) -> Result<&'static dyn Program> {
-        self.program.context("this is not run by the program")
+    /// The same that tells another console.
+    #[must_use]
+    pub fn telling(self, console: Arc<dyn Console>) -> Self {
+        Self { console, ..self }
     }
 
     /// For a command that a server can do as well.
-    pub(crate) fn sending(self) -> Self {
+    #[must_use]
+    pub fn sending(self) -> Self {
         Self { may_send: true, ..self }
     }
 
@@ -139,133 +135,91 @@ impl Context {
         Self { may_send: false, ..self.clone() }
     }
 
-    /// With what a command's own line adds.
-    pub(crate) fn with(&self, search: &Search) -> Self {
-        let mut context = self.clone();
-        if context.served.is_some() {
-            // Where a server's pool is, the server knows.
-            return context;
+    /// With further places to look at. Where a server's pool is, the server knows.
+    #[must_use]
+    pub fn searching(mut self, paths: &[PathBuf], force: bool) -> Self {
+        if self.served.is_none() {
+            self.options.paths.extend(paths.iter().cloned());
+            self.options.force |= force;
         }
-        context.search.paths.extend(search.paths.iter().cloned());
-        context.search.force |= search.force;
-        context
+        self
     }
 
     /// With a share of the memory, for one of so many pools.
-    pub(crate) fn sharing_memory(&self, pools: usize) -> Self {
-        let mut context = self.clone();
+    #[must_use]
+    pub fn sharing_memory(mut self, pools: usize) -> Self {
         if pools > 1 {
-            context.globals.cache_bytes = Some((self.import_options().cache_bytes / pools) as u64);
+            self.options.cache_bytes = Some((self.import_options().cache_bytes / pools) as u64);
         }
-        context
+        self
     }
 
-    /// With mount points of pools below a directory, whatever was said at their import.
-    pub(crate) fn with_altroot(&self, altroot: Option<String>) -> Self {
-        Self { altroot, ..self.clone() }
+    /// With mount points of pools below a folder, whatever was said at their import.
+    #[must_use]
+    pub fn with_altroot(mut self, altroot: Option<String>) -> Self {
+        self.options.altroot = altroot;
+        self
     }
 
     /// The runtime.
-    pub(crate) fn handle(&self) -> &Handle {
+    pub const fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// The options of the whole line.
-    pub(crate) fn globals(&self) -> &Globals {
-        &self.globals
+    /// The options that it has.
+    pub const fn options(&self) -> &SessionOptions {
+        &self.options
     }
 
-    /// Where to look, as far as it was said.
-    pub(crate) fn search(&self) -> &Search {
-        &self.search
+    /// The person that it tells.
+    pub fn console(&self) -> &Arc<dyn Console> {
+        &self.console
     }
 
-    /// The output.
-    pub(crate) fn output(&self) -> &Output {
-        &self.output
-    }
-
-    /// Writes to standard output.
-    pub(crate) fn out(&self, bytes: impl AsRef<[u8]>) -> Result<()> {
-        Ok(self.output.out(bytes)?)
-    }
-
-    /// The same, which tells only what is wrong, if asked to.
-    pub(crate) fn quiet(self, is_quiet: bool) -> Self {
-        Self { is_quiet: self.is_quiet || is_quiet, ..self }
-    }
-
-    /// Writes a line to standard error that says how well it goes.
-    pub(crate) fn tell(&self, text: impl AsRef<str>) {
-        if !self.is_quiet {
-            self.output.err(text);
-        }
-    }
-
-    /// Writes a line to standard error.
-    pub(crate) fn err(&self, text: impl AsRef<str>) {
-        self.output.err(text);
-    }
-
-    /// Shows progress of a command that moves bytes.
-    pub(crate) fn progress(&self, label: &str, total_bytes: Option<u64>) -> Progress {
-        Progress::bytes(&self.output, label, total_bytes)
-    }
-
-    /// Shows how many of `total` things are done.
-    pub(crate) fn items(&self, label: &str, total: u64) -> Progress {
-        Progress::items(&self.output, label, total)
-    }
-
-    /// Import options from the options of the whole line.
-    pub(crate) fn import_options(&self) -> ImportOptions {
-        let globals = &self.globals;
-        let rewind = match (globals.at_txg, globals.rewind) {
-            (Some(txg), _) => Rewind::ToTxg(Txg(txg)),
-            (None, Some(RewindHow::Recent)) => Rewind::Recent,
-            (None, Some(RewindHow::Extreme)) => Rewind::Extreme,
-            (None, None) => Rewind::None,
-        };
+    /// Import options.
+    pub fn import_options(&self) -> ImportOptions {
+        let options = &self.options;
+        let console = self.console.clone();
         ImportOptions {
-            force: self.search.force,
-            missing_log: globals.allow_missing,
-            missing_tops: globals.allow_missing,
-            checkpoint: globals.at_checkpoint,
-            rewind,
-            altroot: self.altroot.clone(),
+            force: options.force,
+            missing_log: options.allow_missing,
+            missing_tops: options.allow_missing,
+            checkpoint: options.at_checkpoint,
+            rewind: options.rewind,
+            altroot: options.altroot.clone(),
             host_id: cenote_host::host_id(),
-            cache_bytes: globals.cache_bytes.map_or_else(default_cache_bytes, usable),
-            tunables: self.tunables(),
-            notice: Some(self.notice()),
+            cache_bytes: options.cache_bytes.map_or_else(default_cache_bytes, usable),
+            tunables: options.tunables.clone(),
+            // What an import waits for.
+            notice: Some(Notice::new(move |text| console.warn(text))),
             ..ImportOptions::default()
         }
     }
 
-    /// Says on standard error what an import waits for.
-    fn notice(&self) -> Notice {
-        let output = self.output.clone();
-        Notice::new(move |text| output.err(text))
-    }
-
-    /// The values of tunables that were given; the grammar has refused what is none.
-    pub(crate) fn tunables(&self) -> Settings {
-        let mut settings = tunables::settings();
-        self.globals.tunables.iter().for_each(|text| drop(settings.set_from(text)));
-        settings
+    /// The values of tunables.
+    pub const fn tunables(&self) -> &Settings {
+        &self.options.tunables
     }
 
     /// The memory of which parts are used where nothing else is said: the cache has a quarter of it.
-    pub(crate) fn memory_bytes(&self) -> u64 {
+    pub fn memory_bytes(&self) -> u64 {
         self.import_options().cache_bytes.saturating_mul(4) as u64
     }
 
-    /// The files and devices to probe: those of `-d`, else of `ZPOOL_IMPORT_PATH`, else the usual places.
-    pub(crate) async fn paths(&self) -> Result<Vec<PathBuf>> {
-        Ok(search(&self.handle, &self.search.paths).await?)
+    /// The files and devices to probe: those that were named, else of `ZPOOL_IMPORT_PATH`, else the usual places.
+    ///
+    /// # Errors
+    /// One that was named is not there.
+    pub async fn paths(&self) -> Result<Vec<PathBuf>> {
+        Ok(search(&self.handle, &self.options.paths).await?)
+    }
+
+    pub(crate) fn warn(&self, text: impl AsRef<str>) {
+        self.console.warn(text.as_ref());
     }
 
     /// Opens a pool that was found. What it begins by itself ends with the command.
-    pub(crate) async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
+    pub async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
         let mut options = options.clone();
         // A server that reads its own pool would see its own multihost writes.
         options.skip_activity_check |= self.served.is_some();
@@ -281,7 +235,7 @@ impl Context {
 
     /// Closes every pool that was opened, as [`View::close`] does: what goes on by itself ends, and nothing begins. For the
     /// end of a command, however it came.
-    pub(crate) async fn close_pools(&self) {
+    pub async fn close_pools(&self) {
         if let Some(served) = &self.served {
             *served.view.lock() = None;
         }
@@ -292,25 +246,25 @@ impl Context {
             }
         };
         if self.handle.timeout(CLOSE_TIME_MAX, closed).await.is_none() {
-            self.err(
+            self.warn(
                 "reads that were begun ahead are still with the devices, which do not answer; not waiting for them",
             );
         }
     }
 
     /// Says what was remarkable about opening a pool.
-    pub(crate) fn say_notes(&self, pool: &str, notes: &[String]) {
-        notes.iter().for_each(|note| self.err(format!("pool '{pool}': {note}")));
+    pub fn say_notes(&self, pool: &str, notes: &[String]) {
+        notes.iter().for_each(|note| self.warn(format!("pool '{pool}': {note}")));
     }
 
     /// Every pool that can be found.
-    pub(crate) async fn find_pools(&self) -> Result<Vec<FoundPool>> {
+    pub async fn find_pools(&self) -> Result<Vec<FoundPool>> {
         Ok(self.search_pools().await?.pools)
     }
 
     /// Opens a pool by name or guid: from the devices of `-d`, else as the cache file has it, else from the usual places.
     /// Keys given with `--key` for its datasets are loaded.
-    pub(crate) async fn open_pool(&self, name: &str) -> Result<View> {
+    pub async fn open_pool(&self, name: &str) -> Result<View> {
         let pool = self.open_without_keys(name).await?;
         self.load_keys(&pool).await?;
         Ok(pool)
@@ -320,7 +274,7 @@ impl Context {
         self.check_served(name)?;
         if let Some(served) = &self.served {
             let pool = self.viewed(served).await?;
-            if self.globals.is_of_newest() {
+            if self.options.is_of_newest() {
                 return Ok(pool);
             }
             // Older states are found by the labels; from now on their blocks stay.
@@ -351,7 +305,7 @@ impl Context {
     }
 
     /// Fails if a server has given up a txg of its pool that the command reads. Servers are asked again later.
-    pub(crate) fn check_kept(&self) -> Result<(), Box<SpaError>> {
+    pub fn check_kept(&self) -> Result<(), Box<SpaError>> {
         for (pool, kept) in &mut *self.kept.lock() {
             if kept.is_whole() == Some(false) {
                 return Err(Box::new(SpaError::ViewGivenUp { pool: pool.clone(), txg: kept.root().txg }));
@@ -361,12 +315,12 @@ impl Context {
     }
 
     /// Fails unless all that a command has read of pools in use was of one txg each.
-    pub(crate) fn check_views(&self) -> Result<()> {
+    pub fn check_views(&self) -> Result<()> {
         for (pool, mut kept) in std::mem::take(&mut *self.kept.lock()) {
             match kept.is_whole() {
                 Some(true) => {}
                 Some(false) => return Err(SpaError::ViewGivenUp { pool, txg: kept.root().txg }.into()),
-                None => self.err(format!(
+                None => self.warn(format!(
                     "the process that had pool '{pool}' has ended meanwhile; what came after that may show"
                 )),
             }
@@ -377,7 +331,7 @@ impl Context {
 
     /// Opens a pool to be read that `locate` finds, also where another process has it, which is then returned. That process writes
     /// first what it has in memory, if it takes commands; one that is about to let the pool go is waited for. `may_ask`: the command
-    /// may be done by the pool's server instead ([`Context::check_server`]).
+    /// may be done by the pool's server instead ([`Session::check_server`]).
     async fn open_located(
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
@@ -396,18 +350,18 @@ impl Context {
             // Its use of the pool is known.
             (options.force, options.skip_activity_check) = (true, true);
             // The last one is the one just asked for.
-            options.root = self.globals.is_of_newest().then(|| self.kept_root(found.name())).flatten();
+            options.root = self.options.is_of_newest().then(|| self.kept_root(found.name())).flatten();
         }
         Ok((self.import(found, &options).await?, user))
     }
 
     fn tell_user(&self, pool: &View, user: &User) {
-        self.err(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
+        self.warn(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
     }
 
-    /// Finds a pool as [`Context::open_pool`] does, with the options to import it with. A process that is about to let it go is waited
+    /// Finds a pool as [`Session::open_pool`] does, with the options to import it with. A process that is about to let it go is waited
     /// for.
-    pub(crate) async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
+    pub async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let located = self.locate_now(name).await?;
         let has_waited = self.await_end(&located.0).await?;
         // One that was in use may have been let go since its labels were read, by a process that has ended meanwhile.
@@ -417,7 +371,7 @@ impl Context {
 
     async fn locate_now(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let options = self.import_options();
-        if !self.search.paths.is_empty() {
+        if !self.options.paths.is_empty() {
             return Ok((self.choose_found(name).await?, options));
         }
         let pools = CacheFile::of_user()?.pools()?;
@@ -438,10 +392,10 @@ impl Context {
     /// The one pool of that name or guid that can be found.
     async fn choose_found(&self, name: &str) -> Result<FoundPool> {
         let mut found = self.search_pools().await?;
-        let hints = found.hints(self).await;
-        choose(std::mem::take(&mut found.pools), name).map_err(|error| match error.downcast::<NoSuchPool>() {
-            Ok(NoSuchPool { name, .. }) => NoSuchPool { name, hints }.into(),
-            Err(error) => error,
+        let hints = found.hints(&self.handle).await;
+        choose(std::mem::take(&mut found.pools), name).map_err(|error| match error {
+            ServerError::NoSuchPool(NoSuchPool { name, .. }) => NoSuchPool { name, hints }.into(),
+            error => error,
         })
     }
 
@@ -468,7 +422,7 @@ impl Context {
                 return Ok(has_waited);
             }
             if waited >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
-                self.err(format!("waiting for {holder}, which has the pool '{}' and may be writing it", found.name()));
+                self.warn(format!("waiting for {holder}, which has the pool '{}' and may be writing it", found.name()));
             }
             has_waited = true;
             self.handle.sleep(END_POLL).await;
@@ -491,18 +445,18 @@ impl Context {
     }
 
     /// Has a server write what it has in memory; whether it did.
-    pub(crate) fn sync_server(socket: &Path) -> bool {
+    pub fn sync_server(socket: &Path) -> bool {
         protocol::sync(socket).is_ok()
     }
 
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
     /// Pools that cannot be opened are named with the reason.
-    pub(crate) async fn open_all(&self) -> Result<Vec<(String, Result<View>)>> {
+    pub async fn open_all(&self) -> Result<Vec<(String, Result<View>)>> {
         let mut pools = Vec::new();
         if let Some(served) = &self.served {
             let name = served.of.pool.name().to_owned();
             pools.push((name.clone(), self.open_without_keys(&name).await));
-        } else if self.search.paths.is_empty() {
+        } else if self.options.paths.is_empty() {
             let mut entries: Vec<_> = CacheFile::of_user()?.pools()?.into_iter().collect();
             for (_, who) in protocol::servers() {
                 if !entries.iter().any(|(_, entry)| entry.guid == who.guid) {
@@ -546,9 +500,9 @@ impl Context {
         Ok(pools)
     }
 
-    /// Opens the pools named, or all ([`Context::open_all`]) where none is; a pool that cannot be opened is reported and
+    /// Opens the pools named, or all ([`Session::open_all`]) where none is; a pool that cannot be opened is reported and
     /// left out. The second value is whether there was such a one.
-    pub(crate) async fn open_pools(&self, names: &[String]) -> Result<(Vec<View>, bool)> {
+    pub async fn open_pools(&self, names: &[String]) -> Result<(Vec<View>, bool)> {
         let mut results = Vec::new();
         if names.is_empty() {
             results = self.open_all().await?;
@@ -567,11 +521,11 @@ impl Context {
             match result {
                 Ok(pool) => pools.push(pool),
                 // A server is asked for what is its pool's alone.
-                Err(error) if error.is::<Owned>() && is_only => return Err(error),
+                Err(error) if matches!(error, ServerError::Owned(_)) && is_only => return Err(error),
                 Err(error) => {
-                    self.err(format!("{error:#}"));
+                    self.warn(error.chain());
                     // A pool that was remembered and is gone is no failure of those that are there.
-                    failed |= !(is_all && error.is::<Gone>());
+                    failed |= !(is_all && matches!(error, ServerError::Gone(_)));
                 }
             }
         }
@@ -594,7 +548,7 @@ impl Context {
                 }
                 Ok(Ok(pool))
             }
-            Err(error) if error.is::<Owned>() => Err(error),
+            Err(error) if matches!(error, ServerError::Owned(_)) => Err(error),
             Err(error) => Ok(Err(error)),
         }
     }
@@ -628,22 +582,22 @@ impl Context {
         let Ok(root) = dsl.dir(&encryption.root).await else { return };
         let Ok(iterations) = dsl.key_field(&root, "pbkdf2iters").await else { return };
         if iterations > TOLD_ITERATIONS {
-            self.err(format!(
+            self.warn(format!(
                 "'{dataset}' wants its passphrase to be hashed {iterations} times (usual are 350000): this takes long"
             ));
         }
     }
 
     /// Loads the keys of `--key` that are for this pool.
-    pub(crate) async fn load_keys(&self, pool: &View) -> Result<()> {
-        for key in &self.globals.keys {
+    pub async fn load_keys(&self, pool: &View) -> Result<()> {
+        for key in &self.options.keys {
             let (dataset, file) =
-                key.split_once('=').ok_or_else(|| crate::outcome::usage("--key wants DATASET=FILE, or DATASET=-"))?;
+                key.split_once('=').ok_or_else(|| WrongUse::new("--key wants DATASET=FILE, or DATASET=-"))?;
             if dataset.split('/').next() != Some(pool.name()) {
                 continue;
             }
             if let Some(mode) = keyfile::mode_for_others(file) {
-                self.err(format!("the key file '{file}' can be read by others (mode {mode:03o}): 'chmod go= {file}'"));
+                self.warn(format!("the key file '{file}' can be read by others (mode {mode:03o}): 'chmod go= {file}'"));
             }
             self.tell_of_slow_key(pool, dataset).await;
             pool.dsl().load_key(dataset, Secret::new(keyfile::key_bytes(file)?)).await?;
@@ -660,10 +614,10 @@ pub(crate) fn server_of(found: &FoundPool) -> Option<(PathBuf, Who)> {
 }
 
 /// The one pool of that name or guid.
-pub(crate) fn choose(pools: Vec<FoundPool>, name: &str) -> Result<FoundPool, anyhow::Error> {
+pub fn choose(pools: Vec<FoundPool>, name: &str) -> Result<FoundPool> {
     cenote_host::choose(pools, name).map_err(|error| match error {
         HostError::NoSuchPool(name) => NoSuchPool { name, hints: Vec::new() }.into(),
-        HostError::Spa(error) => (*error).into(),
+        HostError::Spa(error) => ServerError::Spa(error),
         error => error.into(),
     })
 }

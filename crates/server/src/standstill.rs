@@ -1,26 +1,27 @@
 //! A dataset that is suspended for a rollback or the end of a receive: its users in this process wait until it goes on.
 
-use anyhow::Result;
 use cenote_fuse::Still;
-use cenote_server::{ServedPool, StillVolume};
 use cenote_spa::Pool;
+
+use crate::error::Result;
+use crate::{ServedPool, StillVolume};
 
 /// A suspended dataset: its mounts and its volume, as far as somebody uses them. Dropping this resumes them.
 #[derive(Default)]
-pub(crate) struct Standstill {
+pub struct Standstill {
     mounts: Vec<Still>,
     volume: Option<StillVolume>,
 }
 
 impl Standstill {
     /// Suspends a dataset of a pool that this process serves.
-    pub(crate) async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
+    pub async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
         let volume = of.volumes.lock().await.stand_still(&of.volumes, dataset).await?;
         Ok(Self { mounts: of.mounts.stand_still(dataset).await, volume })
     }
 
     /// Compares the dataset with the snapshot or dataset `other`, to find out what the kernel must forget when it becomes the same.
-    pub(crate) async fn note_changes(&mut self, pool: &Pool, dataset: &str, other: &str) -> Result<()> {
+    pub async fn note_changes(&mut self, pool: &Pool, dataset: &str, other: &str) -> Result<()> {
         if self.mounts.is_empty() {
             return Ok(());
         }
@@ -35,10 +36,10 @@ impl Standstill {
     }
 
     /// Resumes the mounts and the volume, with the state that the dataset has now.
-    pub(crate) async fn go_on(self) -> Result<()> {
+    pub async fn go_on(self) -> Result<()> {
         let mut result = Ok(());
         if let Some(volume) = self.volume {
-            result = volume.go_on().await.map_err(Into::into);
+            result = volume.go_on().await;
         }
         for mount in self.mounts {
             let went_on = mount.go_on().await;
