@@ -9,6 +9,9 @@ use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
 use thiserror::Error;
 
+use crate::CompatibilityError;
+use crate::values::ValueError;
+
 /// A verb, in the words that OpenZFS's messages begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -153,6 +156,12 @@ pub enum AdminError {
     /// Of a volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// A value that a property cannot have, of a pool that is made.
+    #[error(transparent)]
+    Setting(#[from] ValueError),
+    /// A list of features.
+    #[error(transparent)]
+    Compatibility(#[from] CompatibilityError),
 }
 
 impl From<SpaError> for AdminError {

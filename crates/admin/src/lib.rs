@@ -46,6 +46,7 @@
 
 mod bookmark;
 mod clone;
+mod compatibility;
 mod create;
 mod destroy;
 mod error;
@@ -66,6 +67,7 @@ use properties::{InheritProperty, SetProperties};
 use snapshot::{Holds, Promote};
 
 pub use bookmark::bookmarks_below;
+pub use compatibility::{CompatibilityError, allowed, lacking_features};
 pub use create::VolumeShape;
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};

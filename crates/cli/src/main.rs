@@ -26,14 +26,11 @@
 
 mod args;
 mod commands;
-mod compatibility;
 mod context;
 mod datasets;
 mod files;
 mod live;
-mod made;
 mod mounthelper;
-mod newpool;
 mod outcome;
 #[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]
 mod output;
@@ -41,7 +38,6 @@ mod pools;
 mod request;
 mod table;
 mod time;
-mod values;
 mod verbs;
 
 use std::process::ExitCode;

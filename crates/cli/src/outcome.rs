@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use cenote_admin::AdminError;
+use cenote_admin::values::ValueError;
 use cenote_image::ImageError;
 pub(crate) use cenote_props::WrongUse;
 use cenote_server::{Owned, ServerError};
@@ -89,10 +91,20 @@ pub(crate) fn is_no_such_pool(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(ServerError::NoSuchPool(_)))
 }
 
+/// Whether an error says that the command was called wrongly.
+pub(crate) fn is_wrong_use(error: &anyhow::Error) -> bool {
+    let is_of_server = match error.downcast_ref() {
+        Some(ServerError::Admin(error)) => matches!(**error, AdminError::Setting(ValueError::Syntax(_))),
+        Some(error) => matches!(error, ServerError::Use(_)),
+        None => false,
+    };
+    error.is::<WrongUse>() || is_of_server || matches!(error.downcast_ref(), Some(ValueError::Syntax(_)))
+}
+
 /// The exit status of a command that ended with this error.
 pub(crate) fn status_of(error: &anyhow::Error) -> u8 {
     match error {
-        error if error.is::<WrongUse>() || matches!(error.downcast_ref(), Some(ServerError::Use(_))) => USAGE,
+        error if is_wrong_use(error) => USAGE,
         error if error.is::<ResumeError>() => NOT_RESUMED,
         error => error.downcast_ref::<StatusError>().map_or(FAILED, |error| error.status),
     }

@@ -5,6 +5,8 @@ use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
+use cenote_admin::AdminError;
+use cenote_admin::values::ValueError;
 use cenote_dsl::DslError;
 use cenote_format::FormatError;
 use cenote_fuse::{MountError, OpenError};
@@ -59,6 +61,9 @@ pub enum ServerError {
     /// A mount is in use.
     #[error("pool or dataset is busy")]
     Busy,
+    /// A verb on the pool, or a setting of a new one.
+    #[error(transparent)]
+    Admin(Box<AdminError>),
     /// A dataset of the pool.
     #[error(transparent)]
     Dsl(Box<DslError>),
@@ -147,6 +152,12 @@ impl ServerError {
     }
 }
 
+impl From<ValueError> for ServerError {
+    fn from(error: ValueError) -> Self {
+        AdminError::from(error).into()
+    }
+}
+
 /// Errors that are large.
 macro_rules! boxed {
     ($($variant:ident($error:ty)),*) => {
@@ -158,7 +169,7 @@ macro_rules! boxed {
     };
 }
 
-boxed!(Dsl(DslError), Mount(MountError), Open(OpenError), Spa(SpaError));
+boxed!(Admin(AdminError), Dsl(DslError), Mount(MountError), Open(OpenError), Spa(SpaError));
 
 impl From<rustix::io::Errno> for ServerError {
     fn from(error: rustix::io::Errno) -> Self {

@@ -1,6 +1,7 @@
 //! Values that people set properties to: parsed and checked as OpenZFS does, with its words, in one place for `zfs set`,
 //! `zfs create -o` and `zpool create -O`.
 
+mod creation;
 mod pool;
 mod size;
 
@@ -13,6 +14,7 @@ use thiserror::Error;
 
 use crate::AUTO;
 
+pub use creation::{PoolSettings, parse_ashift, root_setting, stored_only};
 pub use pool::pool_setting;
 pub use size::parse_size;
 

@@ -16,10 +16,10 @@ use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
 use crate::args::{Search, parse_size};
 use crate::context::Context;
-use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use crate::output::{counted, nicebytes};
 use cenote_host::layout::{Layout, Top, parse_layout};
+use cenote_server::{NewPool, Wish};
 
 /// The words of an error for a full pool.
 const NO_SPACE: &str = "no space for";

@@ -39,9 +39,9 @@ use super::tar::Standard;
 use crate::args::Search;
 use crate::context::Context;
 use crate::files::{filesystem, shown};
-use crate::newpool::{NewPool, Wish};
 use crate::outcome::Outcome;
 use cenote_server::writing::{Writing, line};
+use cenote_server::{NewPool, Wish};
 
 /// The pool that streams are received into, and the dataset.
 const POOL: &str = "received";
@@ -238,7 +238,7 @@ async fn note(context: &Context, to: &Path, inodes: [u64; 2]) -> Result<()> {
 }
 
 /// A pool in a new file.
-async fn empty_pool(context: &Context, file: &Path) -> Result<crate::made::Made> {
+async fn empty_pool(context: &Context, file: &Path) -> Result<cenote_server::Made> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let layout = parse_layout(&[file.display().to_string()])?;
     let wish = Wish {

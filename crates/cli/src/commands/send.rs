@@ -21,10 +21,10 @@ use super::put::{as_it_was, tell};
 use super::receive::SIZE_MAX_BYTES;
 use crate::args::Search;
 use crate::context::Context;
-use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use crate::output::Output;
 use cenote_server::writing::{finish, line, open_for_writing};
+use cenote_server::{NewPool, Wish};
 
 /// The least size of the pool that is made, in bytes. It is sparse.
 const SIZE_MIN_BYTES: u64 = 1 << 30;

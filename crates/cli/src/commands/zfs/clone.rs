@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::Outcome;
-use crate::values::{dataset_setting, note_stored};
 use cenote_admin::values::{When, check_once};
+use cenote_admin::values::{dataset_setting, stored_only};
 use cenote_server::writing::{Writing, line};
 
 /// Make a file system or volume that begins as a snapshot, and shares its blocks.
@@ -50,8 +50,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
     let settings = args.properties.iter().filter_map(|text| dataset_setting(text, When::Cloning, types).transpose());
-    let settings = settings.collect::<Result<Vec<_>>>();
-    let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
+    let settings = settings.collect::<Result<Vec<_>, _>>();
+    let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
     let shown = settings.clone();
     if args.parents
         && let Some((above, _)) = name.rsplit_once('/')
@@ -65,6 +65,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     pool.finish(line(words.chain([args.snapshot.as_str(), name]))).await?;
     context.datasets_changed(std::slice::from_ref(name)).await;
     let set = shown.iter().map(|(name, value)| (name.as_str(), value));
-    note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
+    stored_only(effect::of_dataset, dataset::PROPERTIES, set).iter().for_each(|note| context.err(note));
     Ok(Outcome::Good)
 }

@@ -12,8 +12,8 @@ use crate::args::parse_size;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::{dataset_setting, note_stored};
 use cenote_admin::values::{When, check_once};
+use cenote_admin::values::{dataset_setting, stored_only};
 use cenote_server::writing::{Writing, line};
 
 /// Make a file system, or with -V a volume.
@@ -72,8 +72,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let block_size = args.block_size.as_deref().or(blocks.last().and_then(|text| text.split('=').nth(1)));
     let types = if args.volume.is_some() { Types::VOLUME } else { Types::FILESYSTEM };
     let settings = others.iter().filter_map(|text| dataset_setting(text, When::Creation, types).transpose());
-    let settings = settings.collect::<Result<Vec<_>>>();
-    let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error:#}"))?;
+    let settings = settings.collect::<Result<Vec<_>, _>>();
+    let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
     let shown = settings.clone();
     let shape = args.volume.as_deref().map(|size| shape(size, block_size, args.sparse)).transpose()?;
     let pool = Writing::open(context, pool_of(name)).await?;
@@ -91,7 +91,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     pool.finish(line(words)).await?;
     context.datasets_changed(&[outermost]).await;
     let set = shown.iter().map(|(name, value)| (name.as_str(), value));
-    note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
+    stored_only(effect::of_dataset, dataset::PROPERTIES, set).iter().for_each(|note| context.err(note));
     Ok(Outcome::Good)
 }
 

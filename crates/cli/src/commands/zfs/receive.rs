@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::dataset_setting;
+use cenote_admin::values::dataset_setting;
 use cenote_admin::values::{When, check_once};
 use cenote_server::Standstill;
 use cenote_server::writing::{Writing, line};

@@ -10,8 +10,8 @@ use crate::commands::zfs::volume;
 use crate::context::Context;
 use crate::files::pool_of;
 use crate::outcome::{Outcome, usage};
-use crate::values::{dataset_setting, note_stored};
 use cenote_admin::values::{When, check_once};
+use cenote_admin::values::{dataset_setting, stored_only};
 use cenote_server::writing::{Writing, line};
 
 /// Set properties of datasets.
@@ -38,8 +38,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     check_once(settings.iter().copied())?;
     let parsed = settings.iter().filter_map(|text| dataset_setting(text, When::Later, Types::DATASET).transpose());
-    let parsed = parsed.collect::<Result<Vec<_>>>();
-    let parsed = parsed.map_err(|error| anyhow!("cannot set property for '{first}': {error:#}"))?;
+    let parsed = parsed.collect::<Result<Vec<_>, _>>();
+    let parsed = parsed.map_err(|error| anyhow!("cannot set property for '{first}': {error}"))?;
     let shown = parsed.clone();
     let changed: Vec<String> = datasets.iter().map(|dataset| (*dataset).clone()).collect();
     let names: Vec<String> = parsed.iter().map(|(name, _)| name.clone()).collect();
@@ -56,7 +56,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
     pool.finish(line(words)).await?;
     let set = shown.iter().map(|(name, value)| (name.as_str(), value));
-    note_stored(context, effect::of_dataset, dataset::PROPERTIES, set);
+    stored_only(effect::of_dataset, dataset::PROPERTIES, set).iter().for_each(|note| context.err(note));
     context.properties_changed(&names, &changed).await;
     Ok(Outcome::Good)
 }

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::files::pool_of;
-use crate::outcome::{Outcome, WrongUse, usage};
-use crate::values::snapshot_setting;
+use crate::outcome::{Outcome, usage};
 use cenote_admin::values::check_once;
+use cenote_admin::values::{ValueError, snapshot_setting};
 use cenote_server::writing::{Writing, line};
 
 /// Take snapshots: all that are named, in one moment.
@@ -32,8 +32,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     check_once(&args.properties)?;
     let none = |reason: &dyn std::fmt::Display| anyhow!("{reason}\nno snapshots were created");
     let cannot = |reason: &dyn std::fmt::Display| none(&format_args!("cannot create snapshots : {reason}"));
-    let properties = args.properties.iter().map(|text| snapshot_setting(text)).collect::<Result<Vec<_>>>();
-    let properties = properties.map_err(|error| if error.is::<WrongUse>() { error } else { cannot(&error) })?;
+    let properties = args.properties.iter().map(|text| snapshot_setting(text)).collect::<Result<Vec<_>, _>>();
+    let properties = properties.map_err(|error| match error {
+        ValueError::Syntax(_) => error.into(),
+        error => cannot(&error),
+    })?;
     let first = pool_of(&args.snapshots[0]);
     for name in &args.snapshots {
         check_new_snapshot(name).map_err(|reason| cannot(&reason))?;

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
 use crate::context::Context;
-use crate::made::Made;
-use crate::newpool::parse_ashift;
 use crate::outcome::{Outcome, usage};
 use crate::pools::NameArgs;
+use cenote_admin::values::parse_ashift;
 use cenote_host::CacheFile;
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::{Layout, parse_layout_in};
 use cenote_host::refuse_mismatch;
+use cenote_server::Made;
 use cenote_server::writing::{Writing, line};
 
 /// Add vdevs, spares and cache devices to a pool.

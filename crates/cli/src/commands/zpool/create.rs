@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::args::parse_size;
 use crate::context::Context;
-use crate::newpool::{NewPool, Wish};
 use crate::outcome::{Outcome, usage};
 use cenote_host::layout::parse_layout;
 use cenote_host::{CacheFile, Entry};
+use cenote_server::{NewPool, Wish};
 
 /// Make a pool.
 ///

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
 use crate::outcome::Outcome;
-use crate::values::{note_stored, pool_setting};
+use cenote_admin::values::{pool_setting, stored_only};
 use cenote_server::writing::{Writing, line};
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,
@@ -46,6 +46,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     .await?;
     pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
     let set = shown.1.iter().map(|value| (shown.0.as_str(), value));
-    note_stored(context, effect::of_pool, pool::PROPERTIES, set);
+    stored_only(effect::of_pool, pool::PROPERTIES, set).iter().for_each(|note| context.err(note));
     Ok(Outcome::Good)
 }

@@ -1,17 +1,12 @@
 //! `zpool upgrade`.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
-use cenote_dsl::property::Value;
-use cenote_spa::{
-    FeatureName, View,
-    features::{FEATURES, Feature, FeatureState},
-};
+use cenote_admin::lacking_features;
+use cenote_spa::features::FEATURES;
 use serde::{Deserialize, Serialize};
 
-use crate::compatibility::allowed;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
 use cenote_server::writing::{finish, line, open_for_writing};
@@ -74,28 +69,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::unless(failed))
 }
 
-/// What a pool lacks of what it may have.
-async fn lacking(pool: &View) -> Result<Vec<&'static Feature>> {
-    let states = pool.features().await?;
-    let is_enabled = |feature: &Feature| {
-        let name = |name: &FeatureName| matches!(name, FeatureName::Known(known) if known.name == feature.name);
-        states.iter().any(|(found, state)| name(found) && *state != FeatureState::Disabled)
-    };
-    let compatibility = match pool.config().str("compatibility") {
-        Some(text) => Some(text.to_owned()),
-        None => match pool.properties().await?.get("compatibility") {
-            Some(Value::Text(text)) => Some(text.clone()),
-            _ => None,
-        },
-    };
-    let may_have: Option<BTreeSet<String>> = allowed(compatibility.as_deref().unwrap_or("off"))?;
-    let wanted = FEATURES.iter().filter(|feature| !feature.is_newer() && !is_enabled(feature));
-    Ok(wanted.filter(|feature| may_have.as_ref().is_none_or(|may| may.contains(feature.name))).collect())
-}
-
 async fn upgrade(context: &Context, name: &str, is_all: bool) -> Result<()> {
     let pool = context.open_pool(name).await?;
-    let lacking = lacking(&pool).await?;
+    let lacking = lacking_features(&pool).await?;
     pool.close().await;
     if lacking.is_empty() {
         if !is_all {
@@ -120,7 +96,7 @@ async fn list_pools(context: &Context) -> Result<Outcome> {
     let mut text = format!("{HEAD}All pools are formatted using feature flags.\n\n");
     let mut rows = String::new();
     for pool in &pools {
-        let lacking = lacking(pool).await?;
+        let lacking = lacking_features(pool).await?;
         if lacking.is_empty() {
             continue;
         }

@@ -1,19 +1,52 @@
 //! The property `compatibility`: which features a pool may have, as files of OpenZFS list them.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
-use cenote_spa::features::by_name;
+use cenote_dsl::property::Value;
+use cenote_spa::features::{FEATURES, Feature, FeatureState, by_name};
+use cenote_spa::{FeatureName, View};
+use thiserror::Error;
+
+use crate::AdminError;
 
 /// Where the files are that are named without a path.
 const DIRS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
 /// A file's size at most.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
+/// A list of features cannot be used.
+#[derive(Debug, Error)]
+#[error("property 'compatibility': cannot use '{name}'")]
+pub struct CompatibilityError {
+    /// Its name.
+    name: String,
+    #[source]
+    why: ListError,
+}
+
+/// Why it cannot be used.
+#[derive(Debug, Error)]
+enum ListError {
+    #[error("no name of a file")]
+    NoName,
+    #[error("there is no such file in /etc or /usr/share/zfs/compatibility.d")]
+    NotThere,
+    #[error("it is too large to be a list of features")]
+    TooLarge,
+    #[error("'{0}' is no feature that this version knows")]
+    Unknown(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// The features that a value allows: nothing for `off` (all of them), none for `legacy`, else those that every file of a list,
 /// separated with commas, names.
-pub(crate) fn allowed(value: &str) -> Result<Option<BTreeSet<String>>> {
+///
+/// # Errors
+/// A list cannot be read, or names what is no feature.
+pub fn allowed(value: &str) -> Result<Option<BTreeSet<String>>, CompatibilityError> {
     match value {
         "" | "off" => return Ok(None),
         "legacy" => return Ok(Some(BTreeSet::new())),
@@ -21,7 +54,7 @@ pub(crate) fn allowed(value: &str) -> Result<Option<BTreeSet<String>>> {
     }
     let mut all: Option<BTreeSet<String>> = None;
     for name in value.split(',') {
-        let listed = read(name).with_context(|| format!("property 'compatibility': cannot use '{name}'"))?;
+        let listed = read(name).map_err(|why| CompatibilityError { name: name.to_owned(), why })?;
         all = Some(match all {
             None => listed,
             Some(all) => all.intersection(&listed).cloned().collect(),
@@ -30,25 +63,23 @@ pub(crate) fn allowed(value: &str) -> Result<Option<BTreeSet<String>>> {
     Ok(all)
 }
 
-fn read(name: &str) -> Result<BTreeSet<String>> {
+fn read(name: &str) -> Result<BTreeSet<String>, ListError> {
     let path = match name.starts_with('/') {
         true => PathBuf::from(name),
-        false if name.is_empty() || name.contains('/') => bail!("no name of a file"),
+        false if name.is_empty() || name.contains('/') => return Err(ListError::NoName),
         false => {
             let mut places = DIRS.iter().map(|dir| Path::new(dir).join(name));
-            places
-                .find(|path| path.exists())
-                .context("there is no such file in /etc or /usr/share/zfs/compatibility.d")?
+            places.find(|path| path.exists()).ok_or(ListError::NotThere)?
         }
     };
     if std::fs::metadata(&path)?.len() > FILE_MAX_BYTES {
-        bail!("it is too large to be a list of features");
+        return Err(ListError::TooLarge);
     }
     parse(&std::fs::read_to_string(&path)?)
 }
 
 /// Names between white space and commas; `#` begins a comment.
-fn parse(text: &str) -> Result<BTreeSet<String>> {
+fn parse(text: &str) -> Result<BTreeSet<String>, ListError> {
     let words = text.lines().flat_map(|line| {
         let line = line.split('#').next().unwrap_or("");
         line.split(|letter: char| letter.is_whitespace() || letter == ',').filter(|word| !word.is_empty())
@@ -56,11 +87,33 @@ fn parse(text: &str) -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for word in words {
         if by_name(word).is_none() {
-            bail!("'{word}' is no feature that this version knows");
+            return Err(ListError::Unknown(word.to_owned()));
         }
         found.insert(word.to_owned());
     }
     Ok(found)
+}
+
+/// The features that a pool lacks of those that it may have, of the ones that OpenZFS 2.3 knows.
+///
+/// # Errors
+/// The pool cannot be read, or its list of features not be used.
+pub async fn lacking_features(pool: &View) -> Result<Vec<&'static Feature>, AdminError> {
+    let states = pool.features().await?;
+    let is_enabled = |feature: &Feature| {
+        let name = |name: &FeatureName| matches!(name, FeatureName::Known(known) if known.name == feature.name);
+        states.iter().any(|(found, state)| name(found) && *state != FeatureState::Disabled)
+    };
+    let compatibility = match pool.config().str("compatibility") {
+        Some(text) => Some(text.to_owned()),
+        None => match pool.properties().await?.get("compatibility") {
+            Some(Value::Text(text)) => Some(text.clone()),
+            _ => None,
+        },
+    };
+    let may_have = allowed(compatibility.as_deref().unwrap_or("off"))?;
+    let wanted = FEATURES.iter().filter(|feature| !feature.is_newer() && !is_enabled(feature));
+    Ok(wanted.filter(|feature| may_have.as_ref().is_none_or(|may| may.contains(feature.name))).collect())
 }
 
 #[cfg(test)]

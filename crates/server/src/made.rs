@@ -2,22 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
 use cenote_host::images::Images;
 use cenote_host::layout::Layout;
-use cenote_server::signals;
 
-use crate::context::Context;
+use crate::error::Result;
+use crate::{Session, signals};
 
 /// Files that were made for vdevs, and go away again unless they are kept.
-pub(crate) struct Made {
+pub struct Made {
     images: Images,
     watch: Option<signal_hook::iterator::Handle>,
 }
 
 impl Made {
     /// Makes the files that do not exist, under their own names.
-    pub(crate) fn here(layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn here(layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
         let made = Self { images: Images::default(), watch: None };
         made.images.make_here(layout, size_bytes)?;
         Ok(made)
@@ -25,31 +27,34 @@ impl Made {
 
     /// Makes the files that do not exist, under names that say that they are unfinished. Signals that end the process remove them,
     /// and have what else the layout names told.
-    pub(crate) fn unfinished(context: &Context, layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn unfinished(session: &Session, layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
         let mut made = Self { images: Images::default(), watch: None };
-        made.watch(context, layout)?;
+        made.watch(session, layout)?;
         made.images.make_unfinished(layout, size_bytes)?;
         Ok(made)
     }
 
     /// The place of a vdev's file now.
-    pub(crate) fn place(&self, name: &Path) -> PathBuf {
+    pub fn place(&self, name: &Path) -> PathBuf {
         self.images.place(name)
     }
 
-    fn watch(&mut self, context: &Context, layout: &Layout) -> Result<()> {
+    fn watch(&mut self, session: &Session, layout: &Layout) -> Result<()> {
         let mut signals = signals::ending()?;
         self.watch = Some(signals.handle());
         let images = self.images.clone();
         let there: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
-        let output = context.output().clone();
+        let console = session.console().clone();
         // Detached: it ends with the watch, or with the process.
-        drop(context.handle().spawn_blocking(move || {
+        drop(session.handle().spawn_blocking(move || {
             let Some(signal) = signals.forever().next() else { return };
             images.remove_and(|| {
                 for path in &there {
                     let path = path.display();
-                    output.err(format!(
+                    console.warn(&format!(
                         "'{path}' may hold an unfinished pool: 'cenote zpool labelclear -f {path}' clears it"
                     ));
                 }
@@ -60,7 +65,10 @@ impl Made {
     }
 
     /// Gives the files their names: the pool is whole.
-    pub(crate) fn keep(self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The system does not let them be renamed.
+    pub fn keep(self) -> Result<()> {
         Ok(self.images.keep()?)
     }
 }

@@ -1,0 +1,129 @@
+//! What `zpool create` and `zpool add` say of pools that are made: `-o` and `-O`.
+
+use std::collections::BTreeSet;
+
+use cenote_props::effect::{self, Effect};
+use cenote_props::{Property, Types, find};
+use cenote_spa::PropertyValue;
+use cenote_spa::features::{FEATURES, by_name};
+
+use super::{ValueError, When, dataset_setting, invalid, pool_setting};
+use crate::AdminError;
+use crate::compatibility::allowed;
+
+/// Of these settings those that are kept and nothing more, a line for each, so that nobody relies on them.
+pub fn stored_only<'a>(
+    effect_of: fn(&Property) -> Effect,
+    table: &'static [Property],
+    settings: impl IntoIterator<Item = (&'a str, &'a PropertyValue)>,
+) -> Vec<String> {
+    let is_stored = |name: &str, value: &PropertyValue| match (find(table, name), value) {
+        (Some(property), PropertyValue::Number(number)) => effect::is_ignored(effect_of(property), property, *number),
+        _ => false,
+    };
+    let stored = settings.into_iter().filter(|(name, value)| is_stored(name, value));
+    stored.map(|(name, _)| format!("note: '{name}' is stored; Cenote does not obey it yet")).collect()
+}
+
+/// What `-o` says of a pool that is made.
+#[derive(Clone, Debug, Default)]
+pub struct PoolSettings {
+    /// The smallest unit of its vdevs, as a power of two.
+    pub ashift: Option<u32>,
+    /// Features that it does not have.
+    pub disabled_features: Vec<String>,
+    /// Properties, with their values as they are kept.
+    pub properties: Vec<(String, Option<PropertyValue>)>,
+}
+
+impl PoolSettings {
+    /// From settings.
+    ///
+    /// # Errors
+    /// One is none that a new pool can have.
+    pub fn parse(settings: &[String]) -> Result<Self, AdminError> {
+        let (mut ashift, mut properties) = (None, Vec::new());
+        // What every feature that OpenZFS 2.3 knows would be, unless it is named.
+        let mut may_have = None;
+        let (mut enabled, mut disabled) = (Vec::new(), Vec::new());
+        for setting in settings {
+            let (name, value) = setting
+                .split_once('=')
+                .ok_or_else(|| ValueError::Syntax("missing value in -o PROPERTY=VALUE".into()))?;
+            match (name, value) {
+                ("ashift", value) => ashift = parse_ashift(value)?,
+                ("compatibility", value) => {
+                    may_have = allowed(value)?;
+                    properties.push((name.to_owned(), Some(PropertyValue::Text(value.to_owned()))));
+                }
+                // Where commands find pools is their user's affair.
+                ("cachefile", _) => {}
+                (feature, value) if feature.starts_with("feature@") => {
+                    let feature = &feature["feature@".len()..];
+                    match value {
+                        _ if by_name(feature).is_none() => {
+                            return Err(invalid(format!("property 'feature@{feature}' is not a valid feature")).into());
+                        }
+                        "enabled" => enabled.push(feature.to_owned()),
+                        "disabled" => disabled.push(feature.to_owned()),
+                        _ => {
+                            let what =
+                                format!("property 'feature@{feature}' can only be set to 'enabled' or 'disabled'");
+                            return Err(invalid(what).into());
+                        }
+                    }
+                }
+                _ => properties.push(pool_setting(setting)?),
+            }
+        }
+        let left_out = FEATURES.iter().map(|feature| feature.name).filter(|name| {
+            may_have.as_ref().is_some_and(|may_have: &BTreeSet<String>| !may_have.contains(*name))
+                && !enabled.iter().any(|enabled| enabled == name)
+        });
+        disabled.extend(left_out.map(str::to_owned));
+        Ok(Self { ashift, disabled_features: disabled, properties })
+    }
+}
+
+/// What `-o ashift=` says; nothing for what devices say.
+///
+/// # Errors
+/// No vdev can have it.
+pub fn parse_ashift(value: &str) -> Result<Option<u32>, ValueError> {
+    match value.parse() {
+        Ok(0) => Ok(None),
+        Ok(ashift @ 9..=16) => Ok(Some(ashift)),
+        Ok(ashift) => {
+            Err(invalid(format!("invalid 'ashift={ashift}' property: only values between 9 and 16 are allowed.")))
+        }
+        Err(_) => Err(invalid("ashift must be a number.")),
+    }
+}
+
+/// The setting of `-O PROPERTY=VALUE` of a pool that is made, as it is kept; none where the pool is made so without it.
+///
+/// # Errors
+/// It is none that a root file system can have.
+pub fn root_setting(setting: &str) -> Result<Option<(String, PropertyValue)>, ValueError> {
+    if !setting.contains('=') {
+        return Err(ValueError::Syntax("missing value in -O PROPERTY=VALUE".into()));
+    }
+    dataset_setting(setting, When::PoolCreation, Types::FILESYSTEM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_kept_as_numbers_and_text() {
+        let kept = |setting| root_setting(setting).unwrap().unwrap().1;
+        assert_eq!(kept("compression=zstd"), PropertyValue::Number(16));
+        assert_eq!(kept("recordsize=1M"), PropertyValue::Number(1 << 20));
+        assert_eq!(kept("mountpoint=/x"), PropertyValue::Text("/x".into()));
+        assert_eq!(kept("org.example:note=a"), PropertyValue::Text("a".into()));
+        for wrong in ["compression=best", "nothing=1", "encryption=on", "atime"] {
+            assert!(root_setting(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! New pools, on files that are made for them or on devices of this system.
+
+use std::path::Path;
+
+use cenote_admin::create_pool;
+use cenote_admin::values::{PoolSettings, root_setting, stored_only};
+use cenote_host::inuse::refuse_used;
+use cenote_host::layout::Layout;
+use cenote_host::{clock, host, refuse_mismatch};
+use cenote_props::{dataset, effect, pool as pool_table};
+use cenote_spa::{Clock, CreateOptions, DiskSpec};
+
+use crate::Session;
+use crate::error::Result;
+use crate::made::Made;
+
+/// The sectors of an image that is made from a seed, unless others are asked for.
+const IMAGE_ASHIFT: u32 = 9;
+
+/// What is asked for, as the command line has it.
+pub struct Wish<'a> {
+    /// The pool's name.
+    pub name: &'a str,
+    /// Its vdevs.
+    pub layout: &'a Layout,
+    /// `-o`.
+    pub pool: &'a [String],
+    /// `-O`.
+    pub dataset: &'a [String],
+    /// Size of files that do not exist.
+    pub size: Option<u64>,
+    /// The number that guids and salts are drawn from.
+    pub seed: Option<u64>,
+    /// What lies on the devices is overwritten.
+    pub force: bool,
+    /// For the history.
+    pub command: String,
+}
+
+/// A pool whose first txg is not written yet, with an empty root file system.
+pub struct NewPool {
+    /// The pool, and its root directory.
+    pub made: cenote_admin::NewPool,
+    /// Times are to be no later than this.
+    pub latest_s: Option<u64>,
+}
+
+impl NewPool {
+    /// Makes it, in memory and in labels, and the files that it needs.
+    ///
+    /// # Errors
+    /// A setting is none, a device is in use, or the files and devices cannot be written.
+    pub async fn make(session: &Session, wish: &Wish<'_>) -> Result<(Self, Made)> {
+        let settings = PoolSettings::parse(wish.pool)?;
+        let properties = wish.dataset.iter().filter_map(|setting| root_setting(setting).transpose());
+        let properties = properties.collect::<Result<Vec<_>, _>>()?;
+        let of_dataset = properties.iter().map(|(name, value)| (name.as_str(), value));
+        let mut notes = stored_only(effect::of_dataset, dataset::PROPERTIES, of_dataset);
+        let of_pool = settings.properties.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_ref()?)));
+        notes.extend(stored_only(effect::of_pool, pool_table::PROPERTIES, of_pool));
+        notes.iter().for_each(|note| session.warn(note));
+        refuse_used(session.handle(), wish.layout, wish.force).await?;
+        if !wish.force {
+            refuse_mismatch(None, wish.layout)?;
+        }
+        let clock = clock()?;
+        let made = Made::unfinished(session, wish.layout, wish.size)?;
+        // An image that is to be the same wherever it is made does not follow the file system that it is made on.
+        let of_image = settings.ashift.or(wish.seed.map(|_| IMAGE_ASHIFT));
+        let (mut tops, auxiliaries) = wish.layout.open(session.handle(), &|path| made.place(path), of_image).await?;
+        let is_image = tops.iter().flat_map(|top| &top.disks).all(|disk| disk.is_file);
+        if wish.seed.is_some() {
+            tops.iter_mut().flat_map(|top| &mut top.disks).for_each(name_by_file);
+        }
+        let options = CreateOptions {
+            name: wish.name.to_owned(),
+            tops,
+            auxiliaries,
+            ashift: if is_image { of_image } else { settings.ashift },
+            disabled_features: settings.disabled_features,
+            properties: settings.ashift.map(|ashift| ("ashift".to_owned(), u64::from(ashift))).into_iter().collect(),
+            seed: wish.seed,
+            clock,
+            host: host(wish.seed.is_some()),
+            command: wish.command.clone(),
+            user: 0,
+            cache_bytes: session.import_options().cache_bytes,
+            check: false,
+        };
+        let new = create_pool(session.handle(), options, &settings.properties, &properties).await?;
+        new.files.keep_no_data();
+        let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
+        Ok((Self { made: new, latest_s }, made))
+    }
+}
+
+/// Has labels name a file without its folder, so that an image made from a seed does not depend on where it is made. An import finds
+/// the pool's files by their guids, and OpenZFS wants absolute paths.
+fn name_by_file(disk: &mut DiskSpec) {
+    if disk.is_file
+        && let Some(name) = Path::new(&disk.path).file_name()
+    {
+        disk.path = format!("/{}", name.to_string_lossy());
+    }
+}
