@@ -30,7 +30,6 @@ mod context;
 mod datasets;
 mod files;
 mod live;
-mod mounthelper;
 mod outcome;
 #[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]
 mod output;

@@ -98,7 +98,10 @@ pub(crate) fn is_wrong_use(error: &anyhow::Error) -> bool {
         Some(error) => matches!(error, ServerError::Use(_)),
         None => false,
     };
-    error.is::<WrongUse>() || is_of_server || matches!(error.downcast_ref(), Some(ValueError::Syntax(_)))
+    error.is::<WrongUse>()
+        || is_of_server
+        || matches!(error.downcast_ref(), Some(ImageError::Use(_)))
+        || matches!(error.downcast_ref(), Some(ValueError::Syntax(_)))
 }
 
 /// The exit status of a command that ended with this error.

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
+use cenote_host::mounthelper;
 use cenote_server::{background, protocol};
 use cenote_taskq::{Handle, IoMode, Runtime, RuntimeOptions};
 use clap::error::ErrorKind;
@@ -15,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use crate::args::{Globals, Search};
 use crate::commands::Command;
 use crate::context::{Context, Program, Serving, Work};
-use crate::mounthelper;
 use crate::outcome::{self, FAILED, Outcome, PIPE, USAGE, causes, is_broken_pipe, status_of};
 use crate::output::Output;
 use crate::verbs::{self, TOOLS};

@@ -10,10 +10,14 @@ pub(crate) fn long(seconds: u64) -> String {
 
 /// In a form of `strftime`; the number where it is no time.
 pub(crate) fn format(seconds: u64, form: &str) -> String {
-    let time = i64::try_from(seconds).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
-    match time {
-        Some(time) => time.to_zoned(TimeZone::system()).strftime(form).to_string(),
-        None => seconds.to_string(),
+    i64::try_from(seconds).map_or_else(|_| seconds.to_string(), |seconds| signed(seconds, form))
+}
+
+/// The same, of times before 1970 too.
+pub(crate) fn signed(seconds: i64, form: &str) -> String {
+    match Timestamp::from_second(seconds) {
+        Ok(time) => time.to_zoned(TimeZone::system()).strftime(form).to_string(),
+        Err(_) => seconds.to_string(),
     }
 }
 

@@ -16,6 +16,7 @@
 //! layout      vdevs as people name them, opened
 //! inuse       devices that cannot be used for vdevs
 //! memory      how large the block cache is
+//! mounthelper command lines of mount(8)'s helpers
 //! mounts      which datasets are mounted where
 //! ```
 //!
@@ -38,6 +39,7 @@ pub mod images;
 pub mod inuse;
 pub mod layout;
 mod memory;
+pub mod mounthelper;
 mod mounts;
 pub mod owners;
 mod replication;

@@ -5,10 +5,14 @@ use std::io;
 
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;
+use cenote_props::WrongUse;
 use cenote_spa::SpaError;
 use cenote_taskq::JoinError;
 use cenote_zpl::ZplError;
 use thiserror::Error;
+
+/// The words of an error for a full pool.
+const NO_SPACE: &str = "no space for";
 
 /// The reason that files could not be put into a pool or taken out of it.
 #[derive(Debug, Error)]
@@ -22,6 +26,9 @@ pub enum ImageError {
         /// The error.
         source: Box<ImageError>,
     },
+    /// The words of a command line mean nothing.
+    #[error(transparent)]
+    Use(#[from] WrongUse),
     /// A source is not what it should be, or is damaged.
     #[error("{0}")]
     Malformed(String),
@@ -68,6 +75,11 @@ impl ImageError {
             at = source;
         }
         at
+    }
+
+    /// Whether the pool is full. The cause alone is looked at: the error around it names a file, whose name may be anything.
+    pub fn is_no_space(&self) -> bool {
+        self.root().to_string().contains(NO_SPACE)
     }
 
     /// The error of this machine's files, where it is one.

@@ -35,10 +35,12 @@ pub mod build;
 mod content;
 pub mod copy;
 mod error;
+pub mod lines;
 pub mod manifest;
 mod objects;
 #[cfg(test)]
 mod testpool;
+pub mod unpack;
 pub mod walk;
 
 pub use content::{Content, Piece};

@@ -1,32 +1,23 @@
 //! `cenote build`: a pool with files in it, made in one go.
 
-use std::fs::File;
-use std::io::{Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use cenote_image::build::{
-    Budget, Builder, Choice, Event, FileTree, Folder, Room, Whiteouts, add_archive, add_image, archive, is_layout,
+    Budget, Builder, Choice, Event, FileTree, Folder, Room, Source, SourceKind, bytes_below, size_of_devices,
+    size_that_is_enough,
 };
 use cenote_scan::VerifyOptions;
-use cenote_spa::TopKind;
 use serde::{Deserialize, Serialize};
 
 use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
 use crate::args::{Search, parse_size};
 use crate::context::Context;
-use crate::outcome::{Outcome, usage};
+use crate::outcome::Outcome;
 use crate::output::{counted, nicebytes};
-use cenote_host::layout::{Layout, Top, parse_layout};
+use cenote_host::layout::parse_layout;
 use cenote_server::{NewPool, Wish};
-
-/// The words of an error for a full pool.
-const NO_SPACE: &str = "no space for";
-/// Space for a file beside its data: a dnode and its share of directories, in two copies, and the old blocks that a txg keeps.
-const ENTRY_BYTES: u64 = 4 << 10;
-/// The least space that a pool keeps back for itself, with labels.
-const KEPT_BACK_BYTES: u64 = 160 << 20;
 
 /// Make a pool from a directory, an archive or an OCI image.
 ///
@@ -79,7 +70,7 @@ pub(super) struct SourceArgs {
     from: PathBuf,
     /// What that is, where it is not plain from what it is: a directory with an OCI layout can be taken as it is.
     #[arg(long = "as", value_name = "KIND")]
-    kind: Option<SourceKind>,
+    kind: Option<Kind>,
     /// Of an OCI layout, the image with this tag.
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
@@ -94,7 +85,7 @@ pub(super) struct SourceArgs {
 
 /// What a source is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
-pub(super) enum SourceKind {
+enum Kind {
     /// A directory of this machine.
     Dir,
     /// A tar archive.
@@ -109,90 +100,31 @@ impl SourceArgs {
         &self.from
     }
 
-    /// What it is.
-    pub(super) fn kind(&self) -> Result<SourceKind> {
-        let is_dir = self.from.is_dir();
-        let kind = self.kind.unwrap_or(match is_dir {
-            true if is_layout(&self.from) => SourceKind::Oci,
-            true => SourceKind::Dir,
-            false => SourceKind::Tar,
+    /// The source, of the kind that it is.
+    pub(super) fn source(&self) -> Result<Source> {
+        let kind = self.kind.map(|kind| match kind {
+            Kind::Dir => SourceKind::Folder,
+            Kind::Tar => SourceKind::Archive,
+            Kind::Oci => SourceKind::Image,
         });
-        match kind {
-            SourceKind::Dir | SourceKind::Oci if !is_dir => bail!("'{}' is no directory", self.from.display()),
-            SourceKind::Oci if !is_layout(&self.from) => bail!("'{}' is no OCI image layout", self.from.display()),
-            SourceKind::Tar if is_dir => bail!("'{}' is a directory", self.from.display()),
-            SourceKind::Dir | SourceKind::Tar if self.tag.is_some() || self.platform.is_some() => {
-                Err(usage("--tag and --platform are for OCI image layouts"))
-            }
-            kind => Ok(kind),
-        }
-    }
-
-    /// All files of an archive or image, put together before any is written.
-    pub(super) fn gathered(&self, context: &Context, kind: SourceKind, mut room: Room) -> Result<FileTree> {
-        let progress = context.progress("unpacking", None);
-        let mut advance = |bytes| progress.advance(bytes);
-        let mut tree = FileTree::new(Budget::new(self.archive_memory.unwrap_or(Budget::DEFAULT_BYTES)));
-        let from = || self.from.display().to_string();
-        if kind == SourceKind::Oci {
-            let choice = Choice { tag: self.tag.clone(), platform: self.platform.clone() };
-            add_image(&mut tree, &self.from, &choice, &mut room, &mut advance).with_context(from)?;
-        } else {
-            let file = archive(&self.from, &mut room, &mut advance).with_context(from)?;
-            add_archive(&mut tree, file, Whiteouts::Ignore).with_context(from)?;
-        }
-        Ok(tree)
+        let choice = Choice { tag: self.tag.clone(), platform: self.platform.clone() };
+        let source = Source::new(&self.from, kind, choice)?;
+        Ok(Source { memory_bytes: self.archive_memory.unwrap_or(Budget::DEFAULT_BYTES), ..source })
     }
 }
 
-/// The size of all files and devices of a new pool together.
-fn size_of_devices(layout: &Layout, size: Option<u64>) -> u64 {
-    let size_of = |path: &Path| -> u64 {
-        // The end of a block device is its size; its metadata has none.
-        let end = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
-        size.or(end.ok()).unwrap_or(0)
-    };
-    layout.paths().map(size_of).fold(0, u64::saturating_add)
-}
-
-/// Space for all files below a directory, as far as it can be read.
-pub(super) fn bytes_below(dir: &Path) -> u64 {
-    let mut bytes = 0_u64;
-    let mut left = vec![dir.to_owned()];
-    while let Some(dir) = left.pop() {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let Ok(found) = entry.metadata() else { continue };
-            if found.is_dir() {
-                left.push(entry.path());
-            }
-            let data_bytes = if found.is_file() { found.len() } else { 0 };
-            bytes = bytes.saturating_add(ENTRY_BYTES).saturating_add(data_bytes);
-        }
+/// All files of an archive or image, put together before any is written; nothing of a folder.
+pub(super) fn gathered(context: &Context, source: &Source, mut room: Room) -> Result<Option<FileTree>> {
+    if source.kind == SourceKind::Folder {
+        return Ok(None);
     }
-    bytes
-}
-
-/// A size of each of a pool's files, in whole MiB, that is enough for so much data that does not compress.
-fn size_that_is_enough(layout: &Layout, data_bytes: u64) -> u64 {
-    const MIB: u64 = 1 << 20;
-    // Disks of a top-level vdev that hold data rather than copies or parity of it, in thousandths.
-    let share = |top: &Top| match (top.kind, top.paths.len() as u64) {
-        (TopKind::Single | TopKind::Mirror, _) => 1000,
-        (TopKind::Raidz { parity }, disks) => 1000 * disks.saturating_sub(parity).max(1),
-        (TopKind::Draid { parity, data, spares }, disks) => {
-            let group = data.unwrap_or(8).max(1);
-            1000 * disks.saturating_sub(spares).max(1) * group / (group + parity)
-        }
-    };
-    let shares = layout.tops.iter().map(share).sum::<u64>().max(1);
-    // Metadata and padding, and what a pool keeps back.
-    let wanted = data_bytes.saturating_add(data_bytes / 8).saturating_mul(1000) / shares;
-    (wanted + wanted / 16 + KEPT_BACK_BYTES).div_ceil(MIB) * MIB
+    let progress = context.progress("unpacking", None);
+    Ok(Some(source.gathered(&mut room, &mut |bytes| progress.advance(bytes))?))
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let layout = parse_layout(&args.vdevs)?;
-    let kind = args.source.kind()?;
+    let source = args.source.source()?;
     let wish = Wish {
         name: &args.pool,
         layout: &layout,
@@ -204,10 +136,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         command: format!("cenote build --pool {}", args.pool),
     };
     let start = context.handle().now();
-    let tree = match kind {
-        SourceKind::Dir => None,
-        _ => Some(args.source.gathered(context, kind, Room::for_pool(size_of_devices(&layout, args.size)))?),
-    };
+    let tree = gathered(context, &source, Room::for_pool(size_of_devices(&layout, args.size)))?;
     // What was made of files goes again where this fails.
     let (new, made) = NewPool::make(context, &wish).await?;
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
@@ -225,8 +154,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         builder.finish(None).await
     };
     let counts = match Box::pin(written).await {
-        // The cause alone: the error around it names a file, whose name may be anything.
-        Err(error) if error.root().to_string().contains(NO_SPACE) => {
+        Err(error) if error.is_no_space() => {
             let enough =
                 size_that_is_enough(&layout, data_bytes.unwrap_or_else(|| bytes_below(args.source.path()))) >> 20;
             let what = format!(

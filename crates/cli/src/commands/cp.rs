@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use cenote_image::copy::{Account, Keep, Lost, Options, Privileged, Source, copy};
+use cenote_image::copy::{Account, Keep, Options, Privileged, Source, copy};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
 use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::{Outcome, usage};
-use crate::output::nicebytes;
 
 /// Copy files of a dataset into a directory: `cenote cp -a tank/home@monday /alice /bob ./restored`.
 ///
@@ -99,7 +98,7 @@ fn target_and_paths(args: &Args) -> Result<(PathBuf, &[OsString])> {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&args.search);
     let (target, paths) = target_and_paths(&args)?;
-    raise_descriptor_limit();
+    cenote_image::copy::raise_descriptor_limit();
     let opened = files::open(&context, &args.dataset).await?;
     let mut sources = Vec::new();
     let mut is_whole = paths.is_empty();
@@ -139,61 +138,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
 /// Says what could not be kept, and with `is_verbose` what was copied.
 pub(super) fn summary(context: &Context, account: &Account, has_xattrs: bool, is_verbose: bool) {
-    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let lost = account.lost.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for (what, (entries, first)) in lost.iter() {
-        let what = match what {
-            Lost::Owner => "the owner could not be set",
-            Lost::Mode => "the mode could not be set",
-            Lost::Times => "times could not be set",
-            Lost::Xattrs => "some extended attributes could not be set",
-            Lost::Lists => "the access control list could not be set",
-            Lost::NotMade => "left without its attributes, since another file has taken its place",
-            Lost::Directory => "was there before and belongs to somebody else: filled, its own attributes left alone",
-            Lost::SetId | Lost::PrivilegedXattrs | Lost::Device => continue,
-        };
-        context.err(format!("{what}: /{}{}", shown(first, true), others(*entries)));
-    }
-    let left_out: Vec<String> = [
-        (Lost::SetId, "set-id bits of"),
-        (Lost::Device, "devices:"),
-        (Lost::PrivilegedXattrs, "trusted.* and security.* attributes of"),
-    ]
-    .iter()
-    .filter_map(|(what, text)| Some(format!("{text} {}", lost.get(what)?.0)))
-    .collect();
-    if !left_out.is_empty() {
-        context
-            .err(format!("left out, since they give rights here (--privileged keeps them): {}", left_out.join(", ")));
-    }
-    if count(&account.foreign_lists) > 0 && has_xattrs {
-        let entries = count(&account.foreign_lists);
-        context.err(format!("NFSv4 access control lists cannot be kept here: {entries} entries have one"));
-    }
-    if count(&account.failures) > 0 {
-        context.err(format!("{} entries could not be copied, or not wholly", count(&account.failures)));
-    }
+    account.losses(has_xattrs).iter().for_each(|line| context.err(line));
     if is_verbose {
-        let line = format!(
-            "{} files ({}), {} there already, {} directories, {} further links, {} links and special files\n",
-            count(&account.files),
-            nicebytes(count(&account.bytes)),
-            count(&account.skipped),
-            count(&account.directories),
-            count(&account.links),
-            count(&account.others)
-        );
-        let _ = context.out(line);
+        let _ = context.out(account.text());
     }
-}
-
-fn others(entries: u64) -> String {
-    if entries > 1 { format!(" and {} others", entries - 1) } else { String::new() }
-}
-
-/// A copy holds a descriptor for each directory that it is in, and for each file in flight.
-pub(super) fn raise_descriptor_limit() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

@@ -5,12 +5,10 @@ use std::ffi::OsString;
 use anyhow::Result;
 use cenote_format::ids::ObjectId;
 use cenote_image::ObjectSet;
+use cenote_image::lines;
 use cenote_image::walk::{Node, Visit, Walk, Wants};
 use cenote_zpl::{Attributes, FileKind, FileSystem};
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
 
 use crate::args::Search;
 use crate::context::Context;
@@ -161,7 +159,7 @@ impl Listing<'_> {
         self.count += 1;
         if self.args.json {
             let lead = if self.count == 1 { "[\n  " } else { ",\n  " };
-            return self.context.out(format!("{lead}{}", json(node, name)));
+            return self.context.out(format!("{lead}{}", lines::json(node, name)));
         }
         let is_terminal = self.context.output().is_terminal();
         let mut line = String::new();
@@ -169,7 +167,7 @@ impl Listing<'_> {
             line.push_str(&format!("{:>8} ", node.attributes.object.0));
         }
         if self.args.long {
-            line.push_str(&long(&node.attributes));
+            line.push_str(&lines::long(&node.attributes, |seconds| crate::time::signed(seconds, "%Y-%m-%d %H:%M:%S")));
             line.push(' ');
         }
         self.context.out(&line)?;
@@ -205,60 +203,4 @@ fn join(path: &[u8], below: &[u8]) -> Vec<u8> {
         (_, true) => path.to_vec(),
         _ => [path, b"/", below].concat(),
     }
-}
-
-/// Mode, links, owner, group, size (or device number) and time of last change.
-fn long(attributes: &Attributes) -> String {
-    let size = match attributes.kind {
-        FileKind::CharDevice | FileKind::BlockDevice => format!("{}, {}", attributes.device.0, attributes.device.1),
-        _ => attributes.size_bytes.to_string(),
-    };
-    format!(
-        "{} {:>3} {:>5} {:>5} {size:>12} {}",
-        mode(attributes),
-        attributes.link_count,
-        attributes.uid,
-        attributes.gid,
-        time(attributes.modified.seconds)
-    )
-}
-
-fn mode(attributes: &Attributes) -> String {
-    let kind = match attributes.kind {
-        FileKind::File => '-',
-        other => other.letter(),
-    };
-    let bits = attributes.permissions;
-    let mut text = String::from(kind);
-    for (shift, special, on, off) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
-        text.push(if bits >> shift & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits >> shift & 2 != 0 { 'w' } else { '-' });
-        text.push(match (bits >> shift & 1 != 0, bits & special != 0) {
-            (true, true) => on,
-            (false, true) => off,
-            (true, false) => 'x',
-            (false, false) => '-',
-        });
-    }
-    text
-}
-
-fn time(seconds: i64) -> String {
-    match Timestamp::from_second(seconds) {
-        Ok(time) => time.to_zoned(TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
-        Err(_) => seconds.to_string(),
-    }
-}
-
-fn json(node: &Node, path: &[u8]) -> Value {
-    let mut map = Map::new();
-    map.insert("path".into(), cenote_image::manifest::name(if path.is_empty() { b"." } else { path }));
-    cenote_image::manifest::describe_attributes(&mut map, &node.attributes);
-    if let Some(target) = &node.target {
-        map.insert("target".into(), cenote_image::manifest::name(target));
-    }
-    let time = |time: cenote_zpl::Time| json!(format!("{}.{:09}", time.seconds, time.nanoseconds));
-    map.insert("atime".into(), time(node.attributes.accessed));
-    map.insert("crtime".into(), time(node.attributes.created));
-    Value::Object(map)
 }

@@ -2,11 +2,8 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
-use cenote_image::build::{Builder, Counts, Event, Folder};
-use cenote_spa::{FileSizes, Pool};
-use cenote_zpl::Properties;
-use cenote_zpl::bulk::{BulkWriter, MODE_DIR};
+use anyhow::{Result, bail};
+use cenote_image::build::{Builder, Counts, Event, Folder, folder_of, open_files};
 use serde::{Deserialize, Serialize};
 
 use crate::args::Search;
@@ -49,13 +46,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     drop(found);
     let pool = open_for_writing(context, pool_of(name)).await?;
     let files = open_files(&pool, name).await?;
-    let mut directory = files.objset().object(files.root()).await?;
-    for part in args.target.split('/').filter(|part| !part.is_empty()) {
-        let entry = files.entries(&directory).await?.remove(part.as_bytes());
-        let entry = entry.filter(|entry| u32::from(entry.kind) << 12 == MODE_DIR);
-        let entry = entry.with_context(|| format!("there is no directory '{}' in '{name}'", args.target))?;
-        directory = files.objset().object(entry.object).await?;
-    }
+    let directory = folder_of(&files, name, &args.target).await?;
     let progress = context.progress("adding", None);
     let mut builder = Builder::into_existing(pool, files, directory).await?;
     let mut tell = |event: Event<'_>| tell(context, &progress, event);
@@ -91,19 +82,4 @@ pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
         ));
     }
     Outcome::unless(counts.changed > 0)
-}
-
-/// Opens a file system, with what its properties say of new files.
-async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
-    let head = pool.open_head(name).await?;
-    let mut files = BulkWriter::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
-    files.keep_no_data();
-    let view = pool.dsl()?;
-    let dir = view.dir(name).await?;
-    let (asked, of) = (view.clone(), dir.clone());
-    let sizes = pool.look(move |syncer| Box::pin(async move { syncer.file_sizes(&asked, &of).await }));
-    let FileSizes { record_bytes, dnode_slots } = sizes.await?;
-    (files.record_bytes, files.dnode_slots) = (record_bytes, dnode_slots);
-    files.xattrs = Properties::read(&view, &dir).await?.files.xattrs;
-    Ok(files)
 }

@@ -6,14 +6,14 @@
 //!
 //! **A directory that is there** is replaced as a whole: the new one is made beside it, and the two change places in one step. Before that all
 //! of the new one was copied, and is on disk; otherwise the old one stays. The kept pool notes which directory was unpacked from it, by path and
-//! inode ([`NOTE`]), and no other one that has something in it is replaced: a mistyped name costs nothing. The inodes of both directories are
+//! inode ([`cenote_image::unpack::NOTE`]), and no other one that has something in it is replaced: a mistyped name costs nothing. The inodes of both directories are
 //! noted before they change places, so that a crash on either side of it leaves one that is known.
 //!
 //! **The pool is ahead of the directory** where unpacking failed. The same stream again is then verified, and not received, but unpacked.
 
 use std::fs;
-use std::io::{self, BufReader, BufWriter, Cursor, IsTerminal, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::io::{self, BufReader, Cursor, IsTerminal, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,14 +26,15 @@ use cenote_format::stream::{Body, Record};
 use cenote_host::layout::parse_layout;
 use cenote_image::archive::{Archive, Options as ArchiveOptions};
 use cenote_image::build::Builder;
-use cenote_image::copy::{Keep, Options, Privileged, Source, copy};
+use cenote_image::copy::{Keep, Options, Privileged, Source, copy, raise_descriptor_limit};
+use cenote_image::unpack::{ArchiveTarget, Kept, NOTE, exchange, is_free, resolved};
 use cenote_send::{Checks, StreamReader};
-use cenote_spa::{PropertyValue, View};
+use cenote_spa::View;
 use cenote_zpl::FileSystem;
-use rustix::fs::{CWD, RenameFlags, renameat_with, syncfs};
+use rustix::fs::syncfs;
 use serde::{Deserialize, Serialize};
 
-use super::cp::{raise_descriptor_limit, summary};
+use super::cp::summary;
 use super::send::free_bytes;
 use super::tar::Standard;
 use crate::args::Search;
@@ -46,15 +47,10 @@ use cenote_server::{NewPool, Wish};
 /// The pool that streams are received into, and the dataset.
 const POOL: &str = "received";
 const DATASET: &str = "received/data";
-/// The property of the pool's own dataset, which no stream reaches, that says which directory was unpacked: its inode, that of the one before,
-/// and its path.
-const NOTE: &str = "cenote:unpacked";
 /// The largest pool that is made. It is sparse, and no larger than what the file system has left.
 pub(super) const SIZE_MAX_BYTES: u64 = 8 << 40;
 /// The least size of a pool, below which nothing fits.
 const SIZE_MIN_BYTES: u64 = 128 << 20;
-/// Bytes of an archive gathered before they are written.
-const BUFFER_BYTES: usize = 1 << 20;
 
 /// Unpack a stream of 'zfs send' into a directory or a tar archive.
 ///
@@ -114,7 +110,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     }
     let folder = tempfile::tempdir()?;
     let file = std::path::absolute(args.keep.clone().unwrap_or_else(|| folder.path().join("pool")))?;
-    let kept = if is_kept { Some(Kept::read(&context.with(&only(&file))).await?) } else { None };
+    let kept = if is_kept { Some(read_kept(&context.with(&only(&file))).await?) } else { None };
     if !args.is_archive() && !is_free(&args.to)? {
         check_ours(kept.as_ref(), &args)?;
     }
@@ -164,16 +160,6 @@ fn only(file: &Path) -> Search {
     Search { paths: vec![file.to_owned()], force: true }
 }
 
-/// A path without links in it, of what may not be there yet.
-fn resolved(path: &Path) -> Result<PathBuf> {
-    let path = std::path::absolute(path)?;
-    if let Ok(there) = path.canonicalize() {
-        return Ok(there);
-    }
-    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-    Ok(folder.zip(path.file_name()).map(|(folder, name)| folder.join(name)).unwrap_or(path))
-}
-
 /// The guid of the snapshot that a stream is of, by its first record; none of a package, and of what is none.
 fn snapshot_of(first: &[u8]) -> Option<Guid> {
     let record = Record::parse(first, Record::stream_endian(first)?).ok()?;
@@ -183,37 +169,12 @@ fn snapshot_of(first: &[u8]) -> Option<Guid> {
     }
 }
 
-/// The note in a kept pool.
-struct Kept {
-    /// The name and the guid of the newest snapshot.
-    newest: Option<(String, Guid)>,
-    /// [`NOTE`].
-    note: Option<String>,
-}
-
-impl Kept {
-    async fn read(context: &Context) -> Result<Self> {
-        let view = context.open_pool(POOL).await?;
-        let dsl = view.dsl();
-        let newest = match dsl.dataset(DATASET).await {
-            Ok(head) => dsl.snapshots(&head).await?.into_iter().max_by_key(|snapshot| snapshot.phys.creation_txg),
-            // A stream that was refused first may have left none.
-            Err(_) => None,
-        };
-        let newest = newest.map(|snapshot| (snapshot.name(), snapshot.phys.guid));
-        let note = dsl.property(&dsl.dataset(POOL).await?.dir, NOTE, false).await?;
-        let note = note.and_then(|property| property.value.text().map(str::to_owned));
-        view.close().await;
-        Ok(Self { newest, note })
-    }
-
-    /// True if the directory is the one that was unpacked from this pool.
-    fn is_of(&self, to: &Path) -> Result<bool> {
-        let inode = fs::metadata(to)?.ino().to_string();
-        let mut words = self.note.as_deref().unwrap_or_default().splitn(3, ' ');
-        let inodes = [words.next(), words.next()];
-        Ok(inodes.contains(&Some(&inode)) && words.next() == Some(&format!("{to:?}")))
-    }
+/// What the kept pool says.
+async fn read_kept(context: &Context) -> Result<Kept> {
+    let view = context.open_pool(POOL).await?;
+    let kept = Kept::read(&view, DATASET).await?;
+    view.close().await;
+    Ok(kept)
 }
 
 /// Refuses a directory that was not unpacked from the kept pool.
@@ -232,8 +193,7 @@ fn check_ours(kept: Option<&Kept>, args: &Args) -> Result<()> {
 /// Notes in the kept pool which directory is unpacked from it.
 async fn note(context: &Context, to: &Path, inodes: [u64; 2]) -> Result<()> {
     let pool = Writing::open(context, POOL).await?;
-    let value = PropertyValue::Text(format!("{} {} {to:?}", inodes[0], inodes[1]));
-    pool.pool().change_property(POOL, NOTE, Some(&value)).await?;
+    pool.pool().change_property(POOL, NOTE, Some(&Kept::note(to, inodes))).await?;
     Ok(pool.finish(line(["cenote", "receive"])).await?)
 }
 
@@ -254,15 +214,6 @@ async fn empty_pool(context: &Context, file: &Path) -> Result<cenote_server::Mad
     let (new, made) = NewPool::make(context, &wish).await?;
     Builder::new(new.made, new.latest_s).finish(None).await?;
     Ok(made)
-}
-
-/// True if nothing is in the way.
-fn is_free(folder: &Path) -> Result<bool> {
-    match fs::read_dir(folder) {
-        Ok(mut entries) => Ok(entries.next().is_none()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
-        Err(error) => Err(error).with_context(|| folder.display().to_string()),
-    }
 }
 
 /// Copies the last snapshot out.
@@ -315,30 +266,6 @@ async fn replaced(context: &Context, args: &Args, view: &View, files: &FileSyste
     Ok(outcome)
 }
 
-/// Has two directories change places. A user needs the right to write in each, since their parents change.
-fn exchange(new: &Path, old: &Path) -> io::Result<()> {
-    const OWNER_MAY_WRITE: u32 = 0o200;
-    let mut changed = Vec::new();
-    for place in [new, old] {
-        let before = fs::metadata(place)?.permissions();
-        if before.mode() & OWNER_MAY_WRITE == 0 {
-            fs::set_permissions(place, fs::Permissions::from_mode(before.mode() | OWNER_MAY_WRITE))?;
-            changed.push((place, before));
-        }
-    }
-    let exchanged = renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).map_err(io::Error::from);
-    for (place, before) in changed {
-        let place = match (&exchanged, place == new) {
-            (Err(_), _) => place,
-            (Ok(()), true) => old,
-            // It is removed.
-            (Ok(()), false) => continue,
-        };
-        fs::set_permissions(place, before)?;
-    }
-    exchanged
-}
-
 /// The newest snapshot of what was received; datasets below it are left out, and told.
 async fn last_snapshot(context: &Context, view: &View) -> Result<Dataset> {
     let head = view.dsl().dataset(DATASET).await?;
@@ -368,22 +295,9 @@ async fn copied(context: &Context, args: &Args, files: &FileSystem, last: &Datas
 }
 
 async fn archived(context: &Context, args: &Args, files: &FileSystem) -> Result<Outcome> {
-    let is_there = fs::metadata(&args.to);
-    let mut beside = None;
-    let mut sink: Box<dyn Write> = if args.to.as_os_str() == "-" {
-        Box::new(Standard(context.clone()))
-    } else if is_there.as_ref().is_ok_and(|there| !there.is_file()) {
-        // A pipe or a device.
-        let file = fs::File::options().write(true).open(&args.to).with_context(|| args.to.display().to_string())?;
-        Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))
-    } else {
-        // It contains files that only their owners may read, and so may only its owner read it.
-        let parent = args.to.parent().unwrap_or(Path::new("/"));
-        let file = tempfile::Builder::new().prefix(".cenote-receive-").tempfile_in(parent);
-        let file = file.with_context(|| args.to.display().to_string())?;
-        let written = file.as_file().try_clone()?;
-        beside = Some(file);
-        Box::new(BufWriter::with_capacity(BUFFER_BYTES, written))
+    let mut target = match args.to.as_os_str() == "-" {
+        true => ArchiveTarget::of(Box::new(Standard(context.clone()))),
+        false => ArchiveTarget::at(&args.to)?,
     };
     let progress = context.progress("unpacking", None);
     let failures = AtomicU64::new(0);
@@ -392,19 +306,14 @@ async fn archived(context: &Context, args: &Args, files: &FileSystem) -> Result<
         context.err(format!("/{}: {what}", shown(path, true)));
     };
     let options = ArchiveOptions { sparse: true, xattrs: !args.no_xattrs };
-    let mut archive = Archive::new(context.handle(), files, options, &mut *sink, &progress, &mut report);
+    let mut archive = Archive::new(context.handle(), files, options, target.sink(), &progress, &mut report);
     archive.tree(files.root(), b"").await?;
     let sockets = archive.sockets;
     archive.finish()?;
     if sockets > 0 {
         context.err(format!("{sockets} sockets left out: archives cannot hold them"));
     }
-    if let Some(file) = beside {
-        if failures.load(Ordering::Relaxed) > 0 && is_there.is_ok() {
-            bail!("'{}' is left as it was, since not all could be read", args.to.display());
-        }
-        file.as_file().sync_all()?;
-        file.persist(&args.to).with_context(|| args.to.display().to_string())?;
-    }
-    Ok(Outcome::unless(failures.load(Ordering::Relaxed) > 0))
+    let is_whole = failures.load(Ordering::Relaxed) == 0;
+    target.finish(is_whole)?;
+    Ok(Outcome::unless(!is_whole))
 }

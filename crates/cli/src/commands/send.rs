@@ -10,13 +10,13 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow, bail};
 use cenote_format::ids::Guid;
 use cenote_host::layout::parse_layout;
-use cenote_image::build::{Builder, Event, FileTree, Folder, Room};
+use cenote_image::build::{Builder, Event, FileTree, Folder, Room, bytes_below};
 use cenote_send::sender::{SendFlags, SendProgress, SendRequest, send};
 use cenote_spa::NewSnapshot;
 use cenote_taskq::Rng;
 use serde::{Deserialize, Serialize};
 
-use super::build::{SourceArgs, SourceKind, bytes_below};
+use super::build::{SourceArgs, gathered};
 use super::put::{as_it_was, tell};
 use super::receive::SIZE_MAX_BYTES;
 use crate::args::Search;
@@ -71,13 +71,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         Some((pool, snapshot)) if !pool.contains('/') && !snapshot.is_empty() => (pool, snapshot),
         _ => return Err(usage(format!("'{}' is not NAME@SNAPSHOT, with a NAME that a pool can have", args.name))),
     };
-    let kind = args.source.kind()?;
+    let source = args.source.source()?;
     let folder = tempfile::tempdir()?;
     let free_bytes = free_bytes(folder.path())?;
-    let tree = match kind {
-        SourceKind::Dir => None,
-        _ => Some(args.source.gathered(context, kind, Room::new(free_bytes))?),
-    };
+    let tree = gathered(context, &source, Room::new(free_bytes))?;
     let file = folder.path().join("pool");
     let layout = parse_layout(&[file.display().to_string()])?;
     let data_bytes = tree.as_ref().map_or_else(|| bytes_below(args.source.path()), FileTree::data_bytes);

@@ -5,8 +5,11 @@
 //! txg is written the next one is filled.
 
 mod entries;
+mod existing;
 mod folder;
 mod oci;
+mod size;
+mod source;
 mod spool;
 mod tarball;
 mod tree;
@@ -24,8 +27,11 @@ use cenote_zpl::bulk::{BulkWriter, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK,
 use crate::error::{Result, bad_name, malformed, unsupported};
 
 pub use entries::Budget;
+pub use existing::{folder_of, open_files};
 pub use folder::{Event, Folder};
 pub use oci::{Choice, add_image, is_layout};
+pub use size::{bytes_below, size_of_devices, size_that_is_enough};
+pub use source::{Source, SourceKind};
 pub use spool::{Room, archive};
 pub use tarball::{Whiteouts, add_archive};
 pub use tree::FileTree;

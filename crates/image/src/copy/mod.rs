@@ -28,6 +28,9 @@
 //! (hard links and resuming then need a second pass).
 
 mod target;
+mod words;
+
+pub use words::raise_descriptor_limit;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;

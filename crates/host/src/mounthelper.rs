@@ -13,7 +13,7 @@
 //!                                                            ──►          -o dev,suid,allow_other,noatime tank/home /home
 //! umount.cenote /home -l                                     ──►   cenote unmount -f /home
 //! ```
-//! Several lines for one pool are carried out by the process of the first of them ([`crate::delegated`]).
+//! Several lines for one pool are carried out by the process of the first of them (`cenote_server::Delegated`).
 //!
 //! **Options** mean what `mount(8)` says of them: a mount is read-write, has devices and set-user-id, and lets all users in, unless it is
 //! said otherwise, for `mount(8)` passes on only what differs from that. The dataset's properties count all the same. Users who are not
@@ -74,7 +74,7 @@ fn helper(name: &OsStr) -> Option<Helper> {
 ///
 /// # Errors
 /// The text says what is wrong with it.
-pub(crate) fn translated(argv: &[OsString], is_root: bool) -> Result<Option<Vec<OsString>>, String> {
+pub fn translated(argv: &[OsString], is_root: bool) -> Result<Option<Vec<OsString>>, String> {
     let Some((name, words)) = argv.split_first() else { return Ok(None) };
     match helper(name) {
         None => Ok(None),

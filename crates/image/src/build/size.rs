@@ -1,0 +1,60 @@
+//! Sizes of pools that are built, and of what goes into them.
+
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
+use std::path::Path;
+
+use cenote_host::layout::{Layout, Top};
+use cenote_spa::TopKind;
+
+/// Space for a file beside its data: a dnode and its share of directories, in two copies, and the old blocks that a txg keeps.
+const ENTRY_BYTES: u64 = 4 << 10;
+/// The least space that a pool keeps back for itself, with labels.
+const KEPT_BACK_BYTES: u64 = 160 << 20;
+
+/// The size of all files and devices of a new pool together.
+///
+/// Devices that cannot be looked at count for nothing.
+pub fn size_of_devices(layout: &Layout, size: Option<u64>) -> u64 {
+    let size_of = |path: &Path| -> u64 {
+        // The end of a block device is its size; its metadata has none.
+        let end = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+        size.or(end.ok()).unwrap_or(0)
+    };
+    layout.paths().map(size_of).fold(0, u64::saturating_add)
+}
+
+/// Space for all files below a directory, as far as it can be read.
+pub fn bytes_below(dir: &Path) -> u64 {
+    let mut bytes = 0_u64;
+    let mut left = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let Ok(found) = entry.metadata() else { continue };
+            if found.is_dir() {
+                left.push(entry.path());
+            }
+            let data_bytes = if found.is_file() { found.len() } else { 0 };
+            bytes = bytes.saturating_add(ENTRY_BYTES).saturating_add(data_bytes);
+        }
+    }
+    bytes
+}
+
+/// A size of each of a pool's files, in whole MiB, that is enough for so much data that does not compress.
+pub fn size_that_is_enough(layout: &Layout, data_bytes: u64) -> u64 {
+    const MIB: u64 = 1 << 20;
+    // Disks of a top-level vdev that hold data rather than copies or parity of it, in thousandths.
+    let share = |top: &Top| match (top.kind, top.paths.len() as u64) {
+        (TopKind::Single | TopKind::Mirror, _) => 1000,
+        (TopKind::Raidz { parity }, disks) => 1000 * disks.saturating_sub(parity).max(1),
+        (TopKind::Draid { parity, data, spares }, disks) => {
+            let group = data.unwrap_or(8).max(1);
+            1000 * disks.saturating_sub(spares).max(1) * group / (group + parity)
+        }
+    };
+    let shares = layout.tops.iter().map(share).sum::<u64>().max(1);
+    // Metadata and padding, and what a pool keeps back.
+    let wanted = data_bytes.saturating_add(data_bytes / 8).saturating_mul(1000) / shares;
+    (wanted + wanted / 16 + KEPT_BACK_BYTES).div_ceil(MIB) * MIB
+}

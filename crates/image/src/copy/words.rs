@@ -1,0 +1,82 @@
+//! What a copy comes to, in words.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cenote_props::number::nicebytes;
+use cenote_zpl::shown;
+
+use super::{Account, Lost};
+
+fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+impl Account {
+    /// What could not be kept, a line each.
+    pub fn losses(&self, has_xattrs: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        for (what, (entries, first)) in lost.iter() {
+            let what = match what {
+                Lost::Owner => "the owner could not be set",
+                Lost::Mode => "the mode could not be set",
+                Lost::Times => "times could not be set",
+                Lost::Xattrs => "some extended attributes could not be set",
+                Lost::Lists => "the access control list could not be set",
+                Lost::NotMade => "left without its attributes, since another file has taken its place",
+                Lost::Directory => {
+                    "was there before and belongs to somebody else: filled, its own attributes left alone"
+                }
+                Lost::SetId | Lost::PrivilegedXattrs | Lost::Device => continue,
+            };
+            lines.push(format!("{what}: /{}{}", shown(first), others(*entries)));
+        }
+        let left_out: Vec<String> = [
+            (Lost::SetId, "set-id bits of"),
+            (Lost::Device, "devices:"),
+            (Lost::PrivilegedXattrs, "trusted.* and security.* attributes of"),
+        ]
+        .iter()
+        .filter_map(|(what, text)| Some(format!("{text} {}", lost.get(what)?.0)))
+        .collect();
+        if !left_out.is_empty() {
+            lines.push(format!(
+                "left out, since they give rights here (--privileged keeps them): {}",
+                left_out.join(", ")
+            ));
+        }
+        if count(&self.foreign_lists) > 0 && has_xattrs {
+            let entries = count(&self.foreign_lists);
+            lines.push(format!("NFSv4 access control lists cannot be kept here: {entries} entries have one"));
+        }
+        if count(&self.failures) > 0 {
+            lines.push(format!("{} entries could not be copied, or not wholly", count(&self.failures)));
+        }
+        lines
+    }
+
+    /// What was copied, in a line.
+    pub fn text(&self) -> String {
+        format!(
+            "{} files ({}), {} there already, {} directories, {} further links, {} links and special files\n",
+            count(&self.files),
+            nicebytes(count(&self.bytes)),
+            count(&self.skipped),
+            count(&self.directories),
+            count(&self.links),
+            count(&self.others)
+        )
+    }
+}
+
+fn others(entries: u64) -> String {
+    if entries > 1 { format!(" and {} others", entries - 1) } else { String::new() }
+}
+
+/// A copy holds a descriptor for each directory that it is in, and for each file in flight.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}

@@ -1,0 +1,171 @@
+//! Streams that are unpacked into a directory or an archive: what is replaced, and what stays where something fails.
+//!
+//! A directory that is there is replaced as a whole: the new one is made beside it, and the two change places ([`exchange`]). A kept pool
+//! notes which directory was unpacked from it ([`Kept`]), and no other one that has something in it is replaced. An archive is made beside
+//! the one that is there, and takes its name when it is whole ([`ArchiveTarget`]).
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use cenote_format::ids::Guid;
+use cenote_spa::{PropertyValue, View};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use tempfile::NamedTempFile;
+
+use crate::error::{Context as _, Result, bad_name};
+
+/// The property of the pool's own dataset, which no stream reaches, that says which directory was unpacked: its inode, that of the one before,
+/// and its path.
+pub const NOTE: &str = "cenote:unpacked";
+/// Bytes of an archive gathered before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A path without links in it, of what may not be there yet.
+///
+/// # Errors
+/// This process has no working directory.
+pub fn resolved(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path)?;
+    if let Ok(there) = path.canonicalize() {
+        return Ok(there);
+    }
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    Ok(folder.zip(path.file_name()).map(|(folder, name)| folder.join(name)).unwrap_or(path))
+}
+
+/// The note in a kept pool.
+pub struct Kept {
+    /// The name and the guid of the newest snapshot.
+    pub newest: Option<(String, Guid)>,
+    /// [`NOTE`].
+    note: Option<String>,
+}
+
+impl Kept {
+    /// Of an open pool, with the dataset that streams are received into.
+    ///
+    /// # Errors
+    /// The pool cannot be read.
+    pub async fn read(view: &View, dataset: &str) -> Result<Self> {
+        let dsl = view.dsl();
+        let newest = match dsl.dataset(dataset).await {
+            Ok(head) => dsl.snapshots(&head).await?.into_iter().max_by_key(|snapshot| snapshot.phys.creation_txg),
+            // A stream that was refused first may have left none.
+            Err(_) => None,
+        };
+        let newest = newest.map(|snapshot| (snapshot.name(), snapshot.phys.guid));
+        let note = dsl.property(&dsl.dataset(view.name()).await?.dir, NOTE, false).await?;
+        let note = note.and_then(|property| property.value.text().map(str::to_owned));
+        Ok(Self { newest, note })
+    }
+
+    /// The note that a directory is unpacked from the pool: its inode, that of the one before, and its path.
+    pub fn note(to: &Path, inodes: [u64; 2]) -> PropertyValue {
+        PropertyValue::Text(format!("{} {} {to:?}", inodes[0], inodes[1]))
+    }
+
+    /// True if the directory is the one that was unpacked from this pool.
+    ///
+    /// # Errors
+    /// It cannot be looked at.
+    pub fn is_of(&self, to: &Path) -> Result<bool> {
+        let inode = fs::metadata(to)?.ino().to_string();
+        let mut words = self.note.as_deref().unwrap_or_default().splitn(3, ' ');
+        let inodes = [words.next(), words.next()];
+        Ok(inodes.contains(&Some(&inode)) && words.next() == Some(&format!("{to:?}")))
+    }
+}
+
+/// True if nothing is in the way.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn is_free(folder: &Path) -> Result<bool> {
+    match fs::read_dir(folder) {
+        Ok(mut entries) => Ok(entries.next().is_none()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error).with_context(|| folder.display()),
+    }
+}
+
+/// Has two directories change places. A user needs the right to write in each, since their parents change.
+///
+/// # Errors
+/// They are not on one file system, or this user may not write in them. Neither has moved then.
+pub fn exchange(new: &Path, old: &Path) -> io::Result<()> {
+    const OWNER_MAY_WRITE: u32 = 0o200;
+    let mut changed = Vec::new();
+    for place in [new, old] {
+        let before = fs::metadata(place)?.permissions();
+        if before.mode() & OWNER_MAY_WRITE == 0 {
+            fs::set_permissions(place, fs::Permissions::from_mode(before.mode() | OWNER_MAY_WRITE))?;
+            changed.push((place, before));
+        }
+    }
+    let exchanged = renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).map_err(io::Error::from);
+    for (place, before) in changed {
+        let place = match (&exchanged, place == new) {
+            (Err(_), _) => place,
+            (Ok(()), true) => old,
+            // It is removed.
+            (Ok(()), false) => continue,
+        };
+        fs::set_permissions(place, before)?;
+    }
+    exchanged
+}
+
+/// The place of a new archive.
+pub struct ArchiveTarget {
+    sink: Box<dyn Write>,
+    /// The file that takes the place of the one that is there.
+    beside: Option<(NamedTempFile, PathBuf)>,
+    is_there: bool,
+}
+
+impl ArchiveTarget {
+    /// A stream.
+    pub fn of(sink: Box<dyn Write>) -> Self {
+        Self { sink, beside: None, is_there: false }
+    }
+
+    /// A file, or a pipe or device that is there.
+    ///
+    /// # Errors
+    /// It cannot be written, or nothing be made beside it.
+    pub fn at(to: &Path) -> Result<Self> {
+        let is_there = fs::metadata(to);
+        if is_there.as_ref().is_ok_and(|there| !there.is_file()) {
+            // A pipe or a device.
+            let file = File::options().write(true).open(to).with_context(|| to.display())?;
+            return Ok(Self::of(Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))));
+        }
+        // It contains files that only their owners may read, and so may only its owner read it.
+        let parent = to.parent().unwrap_or(Path::new("/"));
+        let file = tempfile::Builder::new().prefix(".cenote-receive-").tempfile_in(parent);
+        let file = file.with_context(|| to.display())?;
+        let sink = Box::new(BufWriter::with_capacity(BUFFER_BYTES, file.as_file().try_clone()?));
+        Ok(Self { sink, beside: Some((file, to.to_owned())), is_there: is_there.is_ok() })
+    }
+
+    /// Where it is written to.
+    pub fn sink(&mut self) -> &mut dyn Write {
+        &mut *self.sink
+    }
+
+    /// Has it take its place, once all was written and flushed. One that is not whole does not replace another one.
+    ///
+    /// # Errors
+    /// The one that is there stays, or the new one cannot be written.
+    pub fn finish(self, is_whole: bool) -> Result<()> {
+        let Some((file, to)) = self.beside else { return Ok(()) };
+        if !is_whole && self.is_there {
+            return Err(bad_name(format!("'{}' is left as it was, since not all could be read", to.display())));
+        }
+        file.as_file().sync_all()?;
+        file.persist(&to).map_err(|error| io::Error::other(error.to_string())).with_context(|| to.display())?;
+        Ok(())
+    }
+}
