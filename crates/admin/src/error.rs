@@ -75,6 +75,9 @@ pub enum Reason {
     /// Snapshots that are newer stand in the way.
     #[error("more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}", .0.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n"))]
     Newer(Vec<String>),
+    /// A range of snapshots with several ends.
+    #[error("a range has one '%'")]
+    Range,
     /// A tag of no letters, or of too many.
     #[error("tag too long")]
     TagTooLong,

@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, bail};
-use cenote_admin::{Destroy, DestroySnapshots, Reach, destroy_snapshots, tree_names};
-use cenote_dsl::{Dataset, Dsl, DslError};
+use cenote_admin::{
+    Destroy, DestroySnapshots, NamedSnapshots, Reach, clones_of, destroy_snapshots, still_there, tree_names,
+};
 
 use super::destroy::Args;
 use crate::context::Context;
@@ -18,12 +19,8 @@ pub(super) async fn run(context: &Context, args: Args, pool: Writing) -> Result<
         true => tree_names(pool.pool(), of).await?,
         false => vec![of.to_owned()],
     };
-    let (wanted, asked, counts) = (datasets.clone(), spec.to_owned(), args.verbose);
-    // Between two changes of the pool: others may destroy snapshots too.
-    let look = pool
-        .pool()
-        .look(move |syncer| Box::pin(async move { Going::found(syncer.dsl(), &wanted, &asked, counts).await }));
-    let Going { names, reclaimed_bytes } = look.await?;
+    let NamedSnapshots { names, reclaimed_bytes } =
+        NamedSnapshots::found(pool.pool(), datasets.clone(), spec.to_owned(), args.verbose).await?;
     if names.is_empty() {
         bail!("could not find any snapshots to destroy; check snapshot names.");
     }
@@ -41,7 +38,7 @@ pub(super) async fn run(context: &Context, args: Args, pool: Writing) -> Result<
         }
     }
     let names = match args.with_clones && !args.dry_run {
-        true => still_there(&pool, names).await?,
+        true => still_there(pool.pool(), names).await?,
         false => names,
     };
     context.let_go(|held| names.contains(&held.name())).await?;
@@ -76,73 +73,9 @@ async fn destroy_all(context: &Context, pool: &Writing, names: &[String], is_def
     }
 }
 
-/// The snapshots that a command means.
-struct Going {
-    names: Vec<String>,
-    /// The bytes that they alone have, where that was asked for.
-    reclaimed_bytes: u64,
-}
-
-impl Going {
-    async fn found(dsl: &Dsl, datasets: &[String], spec: &str, counts: bool) -> Result<Self> {
-        let mut going = Self { names: Vec::new(), reclaimed_bytes: 0 };
-        for name in datasets {
-            let dir = match dsl.dir(name).await {
-                // Destroyed since the tree was looked at.
-                Err(DslError::NoSuchDataset(_)) if datasets.len() > 1 => continue,
-                dir => dir?,
-            };
-            let Some(head) = dsl.head(&dir).await? else { continue };
-            let snapshots = dsl.snapshots(&head).await?;
-            let is_chosen = chosen(&snapshots, spec)?;
-            let mut at = 0;
-            for run in is_chosen.chunk_by(|before, after| before == after) {
-                let some = &snapshots[at..at + run.len()];
-                at += run.len();
-                let (true, Some(first), Some(last)) = (run[0], some.first(), some.last()) else { continue };
-                if counts {
-                    going.reclaimed_bytes += dsl.would_free_bytes(first, last).await?;
-                }
-                going.names.extend(some.iter().map(Dataset::name));
-            }
-        }
-        Ok(going)
-    }
-}
-
-/// Those snapshots that are there: one that was to be destroyed with the last of its clones has gone with that.
-async fn still_there(pool: &Writing, names: Vec<String>) -> Result<Vec<String>> {
-    let look = pool.pool().look(move |syncer| {
-        Box::pin(async move {
-            let mut left = Vec::new();
-            for name in names {
-                match syncer.dsl().dataset(&name).await {
-                    Err(DslError::NoSuchDataset(_)) => {}
-                    found => {
-                        found?;
-                        left.push(name);
-                    }
-                }
-            }
-            Ok::<_, anyhow::Error>(left)
-        })
-    });
-    look.await
-}
-
 /// Clones go first, with all that depends on them.
 async fn destroy_clones(context: &Context, args: &Args, pool: &Writing, names: &[String]) -> Result<()> {
-    let wanted = names.to_vec();
-    let look = pool.pool().look(move |syncer| {
-        Box::pin(async move {
-            let (dsl, mut clones) = (syncer.dsl(), Vec::new());
-            for name in &wanted {
-                clones.extend(dsl.clones(&dsl.dataset(name).await?).await?);
-            }
-            Ok::<_, anyhow::Error>(clones)
-        })
-    });
-    for clone in look.await? {
+    for clone in clones_of(pool.pool(), names.to_vec()).await? {
         // One that another clone's destruction has taken along.
         if pool.pool().dsl()?.find_dir(&clone).await?.is_none() {
             continue;
@@ -160,30 +93,4 @@ async fn destroy_clones(context: &Context, args: &Args, pool: &Writing, names: &
         }
     }
     Ok(())
-}
-
-/// Of a dataset's snapshots in the order of their creation, true for those that a list of names and ranges means.
-fn chosen(snapshots: &[Dataset], spec: &str) -> Result<Vec<bool>> {
-    let place = |name: &str| snapshots.iter().position(|snapshot| snapshot.snapshot.as_deref() == Some(name));
-    let mut is_chosen = vec![false; snapshots.len()];
-    for part in spec.split(',') {
-        let Some((first, last)) = part.split_once('%') else {
-            place(part).into_iter().for_each(|at| is_chosen[at] = true);
-            continue;
-        };
-        if last.contains('%') {
-            bail!("cannot destroy '{spec}': a range has one '%'");
-        }
-        let (from, to) = (place(first), place(last));
-        let (from, to) = match (first.is_empty(), from, last.is_empty(), to) {
-            (true, _, true, _) => (0, snapshots.len()),
-            (true, _, false, Some(to)) => (0, to + 1),
-            (false, Some(from), true, _) => (from, snapshots.len()),
-            (false, Some(from), false, Some(to)) => (from, to + 1),
-            // A dataset below need not have both.
-            _ => continue,
-        };
-        is_chosen.iter_mut().take(to).skip(from).for_each(|is_chosen| *is_chosen = true);
-    }
-    Ok(is_chosen)
 }
