@@ -2,7 +2,8 @@
 //!
 //! A [`Device`] is a file or block device of the machine, a simulated disk, or whatever a [`Driver`] makes of it (memory,
 //! a decorator that injects faults). All answer in the same terms: a read fills its whole buffer or fails; a write is
-//! done as a whole or fails, and is stable only after a flush that began after it was done.
+//! done as a whole or fails, and is stable only after a flush that began after it was done, or at once where it is asked to be
+//! ([`Device::write_stable`]).
 //!
 //! **Sectors.** A write is of whole sectors: the device, or its driver, would have to read the rest of one and write it back, and
 //! a cut in between damages what was stable before. Others are refused, but for files that are used through the page cache, which
@@ -63,6 +64,15 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Writes all of `block` at `offset_bytes`, or fails.
     fn write(&self, offset_bytes: u64, block: Block) -> BoxFuture<'_, io::Result<()>>;
+
+    /// As [`Driver::write`]; the block is stable when it is done. It says nothing of other writes. If it fails, what a flush would have
+    /// made stable may be lost.
+    fn write_stable(&self, offset_bytes: u64, block: Block) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.write(offset_bytes, block).await?;
+            self.flush().await
+        })
+    }
 
     /// Makes stable all that was written before.
     fn flush(&self) -> BoxFuture<'_, io::Result<()>>;
@@ -165,8 +175,19 @@ impl Device {
     pub async fn write(&self, offset_bytes: u64, block: Block) -> io::Result<()> {
         check_range(self.size_bytes(), offset_bytes, block.len())?;
         match &self.backing {
-            Backing::File(file) => file.write(offset_bytes, block).await,
+            Backing::File(file) => file.write(offset_bytes, block, false).await,
             Backing::Driver(driver) => driver.write(offset_bytes, block).await,
+        }
+    }
+
+    /// Writes all of `block` at `offset_bytes`, or fails. It is stable when this is done: a device with FUA writes it through its cache, of
+    /// another one the kernel flushes the cache behind the write (`RWF_DSYNC`). That is one request and one answer, where a write and a flush
+    /// are two. It says nothing of other writes. If it fails, what a flush would have made stable may be lost.
+    pub async fn write_stable(&self, offset_bytes: u64, block: Block) -> io::Result<()> {
+        check_range(self.size_bytes(), offset_bytes, block.len())?;
+        match &self.backing {
+            Backing::File(file) => file.write(offset_bytes, block, true).await,
+            Backing::Driver(driver) => driver.write_stable(offset_bytes, block).await,
         }
     }
 

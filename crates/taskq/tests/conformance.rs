@@ -90,6 +90,7 @@ claims! {
     unaligned_reads_are_served_in_every_mode
     a_read_past_the_end_fails_and_returns_its_buffer
     what_is_written_is_read_back
+    what_is_written_to_be_stable_is_read_back
     concurrent_reads_from_tasks_and_from_outside_agree
     a_dropped_read_harms_nothing
     a_read_only_device_refuses_writes
@@ -131,9 +132,13 @@ fn tasks_that_never_wait_hold_up_neither_timers_nor_requests(world: &World) {
         for _ in 0..2 {
             let is_done = Arc::clone(&is_done);
             busy.push(handle.spawn(Class::Sync, async move {
-                while !is_done.load(Ordering::Relaxed) {
-                    give_way().await;
-                }
+                let part = async || {
+                    while !is_done.load(Ordering::Relaxed) {
+                        give_way().await;
+                    }
+                };
+                // As a task of several parts, all of which find what they need in memory.
+                both(part(), join_all([part(), part()])).await;
             }));
         }
         let task = handle.clone();
@@ -319,6 +324,26 @@ fn a_read_past_the_end_fails_and_returns_its_buffer(world: &World) {
             assert_eq!(result.expect_err("past the end").kind(), std::io::ErrorKind::UnexpectedEof);
             assert_eq!(buf.len(), len);
         }
+    });
+}
+
+fn what_is_written_to_be_stable_is_read_back(world: &World) {
+    let mut content = pattern(64 << 10);
+    let path = world.disk("stable", &content);
+    world.runtime.block_on(async {
+        for direct in [Direct::Auto, Direct::Never] {
+            let device = world.open(&path, true, direct).await;
+            for (offset, len) in [(0, 4096), (4096, 16_384), (61_440, 4096)] {
+                let news: Vec<u8> = pattern(len).into_iter().map(|byte| byte.wrapping_add(offset as u8 + 1)).collect();
+                device.write_stable(offset as u64, Block::from(news.clone())).await.expect("a write");
+                content[offset..offset + len].copy_from_slice(&news);
+            }
+            assert!(device.write_stable(64 << 10, Block::from(vec![1; 4096])).await.is_err(), "past the end");
+            let (read, bytes) = device.read(0, Buf::zeroed(content.len())).await;
+            assert!(read.is_ok() && bytes[..] == content);
+        }
+        let device = world.open(&path, false, Direct::Auto).await;
+        assert!(device.write_stable(0, Block::from(vec![1; 4096])).await.is_err(), "read-only");
     });
 }
 

@@ -327,6 +327,42 @@ fn an_image_goes_from_one_simulation_to_another() {
     assert_eq!(disk.peek(8192, 1), [0]);
 }
 
+/// A stable write makes itself stable and nothing else, and what it has overwritten does not come over it later.
+#[test]
+fn a_stable_write_is_stable_alone() {
+    let runtime = Runtime::simulated(12);
+    let (disk, device) = disk(&runtime, SimDiskOptions::default());
+    let block = |byte: u8, len| Block::from(vec![byte; len]);
+    runtime.block_on(async {
+        device.write(0, block(1, 512)).await.expect("a write");
+        device.write(8192, block(2, 1024)).await.expect("a write");
+        device.write_stable(8704, block(3, 1024)).await.expect("a write");
+        assert_eq!(disk.unflushed_count(), 1, "the older write to its place is stable with it");
+        device.write(4096, block(4, 512)).await.expect("a write");
+        device.flush().await.expect("a flush");
+        device.write(0, block(5, 512)).await.expect("a write");
+    });
+    disk.crash(Crash::LoseAll);
+    assert_eq!([0, 4096, 8192, 8704, 9216].map(|at| disk.peek(at, 1)[0]), [1, 4, 2, 3, 3]);
+    disk.power_on();
+    runtime.block_on(async {
+        device.write(0, block(6, 512)).await.expect("a write");
+        device.write_stable(512, block(7, 512)).await.expect("a write");
+    });
+    disk.crash(Crash::LoseAll);
+    assert_eq!(disk.peek(0, 1), [1], "nothing was flushed");
+    assert_eq!(disk.peek(512, 1), [7]);
+    // What fails is not stable.
+    disk.power_on();
+    disk.set_faults(|request, _| match request.kind {
+        RequestKind::Flush => Fault::Error(std::io::ErrorKind::BrokenPipe),
+        _ => Fault::None,
+    });
+    assert!(runtime.block_on(device.write_stable(512, block(8, 512))).is_err());
+    disk.crash(Crash::LoseAll);
+    assert_eq!(disk.peek(512, 1), [7]);
+}
+
 /// A disk with a model answers when the model says, to the nanosecond, and requests wait for each other as on the device.
 #[test]
 fn a_modelled_disk_takes_the_times_of_its_model() {

@@ -145,14 +145,28 @@ impl Disk {
     /// # Errors
     /// The device's; also where the disk was opened read-only, or the range lies outside it.
     pub async fn write(&self, address_bytes: u64, block: Block) -> io::Result<()> {
+        self.write_as(address_bytes, block, false).await
+    }
+
+    /// Writes all of `block` at `address_bytes`, or fails; with `is_stable` it is stable when this is done
+    /// ([`Device::write_stable`](cenote_taskq::Device::write_stable)).
+    pub(crate) async fn write_as(&self, address_bytes: u64, block: Block, is_stable: bool) -> io::Result<()> {
         if address_bytes.checked_add(block.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let offset_bytes = self.start_bytes + address_bytes;
         let begun = Begun::new(&self.stats, Io::Write, block.len() as u64);
-        let Some(watch) = self.watch.get() else { return begun.ended(self.device.write(offset_bytes, block).await) };
         let device = self.device.clone();
-        watch.ask(Kind::Change, Box::pin(async move { begun.ended(device.write(offset_bytes, block).await) }))?.await?
+        let write = async move {
+            begun.ended(match is_stable {
+                true => device.write_stable(offset_bytes, block).await,
+                false => device.write(offset_bytes, block).await,
+            })
+        };
+        match self.watch.get() {
+            None => write.await,
+            Some(watch) => watch.ask(Kind::Change, Box::pin(write))?.await?,
+        }
     }
 
     /// Makes stable every write that was done before this began.

@@ -33,6 +33,11 @@ impl Data {
         }
     }
 
+    /// Whether there is none that is not stored yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.storing.is_empty()
+    }
+
     /// With those of the log block itself.
     pub(crate) fn vdevs_with(&self, at: &Blkptr) -> VdevSet {
         let mut vdevs = self.vdevs;

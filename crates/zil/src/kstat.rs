@@ -35,9 +35,11 @@ pub(crate) enum Event {
     SlogAlloc,
     /// Flushes of the devices.
     Flush,
+    /// Blocks that were stable with their write, without a flush.
+    Stable,
 }
 
-const EVENTS: usize = 19;
+const EVENTS: usize = 20;
 
 const NAMES: [&str; EVENTS] = [
     "zil_commit_count",
@@ -59,6 +61,7 @@ const NAMES: [&str; EVENTS] = [
     "zil_itx_metaslab_slog_write",
     "zil_itx_metaslab_slog_alloc",
     "zil_flush_count",
+    "zil_write_stable_count",
 ];
 
 /// The form in which a write is logged (`itx_wr_state_t`).

@@ -31,6 +31,8 @@
 //! held only where others may come: not once all clients that the log had lately wait already.
 //!
 //! *Flushes* are for the vdevs that the blocks lie on, and the data that their records point to. So clients of a log device wait for it alone.
+//! A block with no data to point to that is alone on its way is made stable by its own write (`RWF_DSYNC`: FUA where the device has it), which
+//! is one trip to the device; the clients of a dataset with one writer never wait for two.
 //!
 //! *A change without a record* (attributes in hidden directories, for one) is known by its txg: who asks next waits for that, and nothing is
 //! logged before it is on disk, since a record might depend on it. Where a change forgets to say what it was it counts as such.

@@ -143,6 +143,13 @@ impl LogIo {
         self.moved.all();
     }
 
+    /// Whether a block that is written now, with this data, is all that wants a flush. Then it has itself be stable with its write, in one trip to the
+    /// device where a write and a flush are two. Where others want a flush too one for all of them is less work.
+    fn is_alone(&self, data: &Data) -> bool {
+        let ahead = self.writing.load(Ordering::Acquire) + self.unflushed.load(Ordering::Acquire);
+        data.is_empty() && ahead == 0 && !self.tunables.zil_nocacheflush
+    }
+
     /// All clients of a log wait: its burst need not be held any longer.
     pub(crate) fn nobody_comes(&self) {
         self.moved.all();
@@ -218,10 +225,16 @@ impl LogIo {
     ) -> bool {
         let device = at.dvas().map(|dva| dva.vdev).find(|vdev| self.allocator.is_log_device(*vdev));
         let Some(device) = device else {
+            let is_alone = self.is_alone(&data);
             let vdevs = data.vdevs_with(at);
             let ahead = Ahead::begin(self);
-            let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, true).await;
+            let is_stable = is_alone && !mutant::is(Mutant::LogUnflushed);
+            let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, true).await;
             let Ok(missed) = written else { return false };
+            if is_alone && missed.is_empty() {
+                self.counts.count(Event::Stable);
+                return true;
+            }
             self.missed(missed, at.birth());
             if !data.stored().await {
                 return false;
@@ -251,12 +264,17 @@ impl LogIo {
         data: Data,
         txgs: &Transactions,
     ) -> Result<bool, String> {
+        let is_alone = self.is_alone(&data);
         let vdevs = data.vdevs_with(at);
         let tree = self.dmu.zio().tree();
         let before = tree.flush_failures_of(device);
         let ahead = Ahead::begin(self);
-        let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, false).await;
+        let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_alone, false).await;
         let missed = written.map_err(|error| error.to_string())?;
+        if is_alone && missed.is_empty() {
+            self.counts.count(Event::Stable);
+            return Ok(true);
+        }
         self.missed(missed.iter().copied(), at.birth());
         if !data.stored().await {
             return Ok(false);

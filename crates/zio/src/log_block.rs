@@ -37,8 +37,8 @@ impl Zio {
     }
 
     /// Seals a block, of which `bytes` holds the used part in whole units of the format, and writes it where `pointer` says. Leaves that
-    /// should have it and have not come back. It is stable when its devices have been flushed. `waits`: for devices, in a pool that waits
-    /// for them.
+    /// should have it and have not come back. It is stable when its devices have been flushed; with `is_stable` at once, on those that have it.
+    /// `waits`: for devices, in a pool that waits for them.
     ///
     /// # Errors
     /// Too few devices took it.
@@ -48,6 +48,7 @@ impl Zio {
         bookmark: Bookmark,
         pointer: &Blkptr,
         mut bytes: Buf,
+        is_stable: bool,
         waits: bool,
     ) -> Result<Vec<Guid>, ZioError> {
         let fail = |kind| ZioError::new(bookmark, kind);
@@ -55,7 +56,7 @@ impl Zio {
         embedded::seal_embedded(Checksum::Zilog2, &mut bytes, pointer.checksum_words(), ORDER, None)
             .map_err(|_| fail(ZioErrorKind::Unwritable("the log block cannot be sealed")))?;
         let places: Vec<Dva> = pointer.dvas().collect();
-        let context = WriteContext::new(pointer.physical_birth()).waited_for();
+        let context = WriteContext::new(pointer.physical_birth()).waited_for().stable(is_stable);
         self.store_part(allocator, &places, &bytes.freeze(), context, waits).await.map_err(fail)
     }
 }

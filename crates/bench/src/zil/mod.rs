@@ -150,7 +150,7 @@ fn log_counts(pool: &cenote_spa::Pool) -> Result<LogCounts> {
     };
     Ok(LogCounts {
         blocks: count("zil_itx_metaslab_normal_count")?,
-        flushes: count("zil_flush_count")?,
+        flushes: count("zil_flush_count")? + count("zil_write_stable_count")?,
         bytes: count("zil_itx_metaslab_normal_write")?,
     })
 }

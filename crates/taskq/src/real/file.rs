@@ -168,7 +168,7 @@ impl FileDevice {
         (result, buf)
     }
 
-    pub(crate) async fn write(&self, offset_bytes: u64, block: Block) -> io::Result<()> {
+    pub(crate) async fn write(&self, offset_bytes: u64, block: Block, is_stable: bool) -> io::Result<()> {
         if !self.writable {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device is open read-only"));
         }
@@ -177,13 +177,13 @@ impl FileDevice {
         }
         check_aligned(self.granularity, offset_bytes, block.len())?;
         if self.granularity == 1 {
-            return self.io.write(&self.file, offset_bytes, block).await;
+            return self.io.write(&self.file, offset_bytes, block, is_stable).await;
         }
         let block = match block.as_ptr().align_offset(self.granularity.max(512)) {
             0 => block,
             _ => Block::copied_from(&block),
         };
-        self.io.write(&self.file, offset_bytes, block).await
+        self.io.write(&self.file, offset_bytes, block, is_stable).await
     }
 
     pub(crate) async fn flush(&self) -> io::Result<()> {

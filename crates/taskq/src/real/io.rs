@@ -61,9 +61,15 @@ impl Io {
         receiver.await.unwrap_or_else(|oneshot::Closed| (Err(stopped()), Buf::zeroed(len)))
     }
 
-    pub(super) async fn write(&self, file: &Arc<File>, offset_bytes: u64, block: Block) -> io::Result<()> {
+    pub(super) async fn write(
+        &self,
+        file: &Arc<File>,
+        offset_bytes: u64,
+        block: Block,
+        is_stable: bool,
+    ) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
-        self.start(file, offset_bytes, Work::Write { block, sender });
+        self.start(file, offset_bytes, Work::Write { block, is_stable, sender });
         receiver.await.unwrap_or_else(|oneshot::Closed| Err(stopped()))
     }
 
@@ -81,7 +87,11 @@ fn serve(file: &File, offset_bytes: u64, work: Work) -> Finished {
             let result = read_at_least(file, offset_bytes, &mut buf, needed);
             Finished::Read(result, buf, sender)
         }
-        Work::Write { block, sender } => Finished::Write(file.write_all_at(&block, offset_bytes), sender),
+        Work::Write { block, is_stable, sender } => {
+            let written = file.write_all_at(&block, offset_bytes);
+            let result = written.and_then(|()| if is_stable { file.sync_data() } else { Ok(()) });
+            Finished::Write(result, sender)
+        }
         Work::Flush { sender } => Finished::Write(file.sync_data(), sender),
     }
 }

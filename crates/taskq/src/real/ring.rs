@@ -29,6 +29,7 @@ use std::time::Duration;
 
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
+use rustix::io::ReadWriteFlags;
 
 use crate::buf::{Block, Buf};
 use crate::oneshot::Sender;
@@ -49,8 +50,8 @@ const DROP_TIME_MAX: Duration = Duration::from_secs(30);
 pub(super) enum Work {
     /// Fill `buf`, at least its first `needed` bytes.
     Read { buf: Buf, needed: usize, sender: Sender<(io::Result<()>, Buf)> },
-    /// Write all of `block`.
-    Write { block: Block, sender: Sender<io::Result<()>> },
+    /// Write all of `block`, and have it be stable where that is asked for.
+    Write { block: Block, is_stable: bool, sender: Sender<io::Result<()>> },
     /// Make stable what was written.
     Flush { sender: Sender<io::Result<()>> },
 }
@@ -196,10 +197,11 @@ impl Ring {
                 let len = rest.len().min(TRANSFER_SIZE_MAX) as u32;
                 opcode::Read::new(fd, rest.as_mut_ptr(), len).offset(at).build()
             }
-            Use::Device(Work::Write { block, .. }) => {
+            Use::Device(Work::Write { block, is_stable, .. }) => {
                 let rest = &block[slot.done..];
                 let len = rest.len().min(TRANSFER_SIZE_MAX) as u32;
-                opcode::Write::new(fd, rest.as_ptr(), len).offset(at).build()
+                let flags = if *is_stable { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+                opcode::Write::new(fd, rest.as_ptr(), len).offset(at).rw_flags(flags.bits().cast_signed()).build()
             }
             Use::Device(Work::Flush { .. }) => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
             Use::Alarm(bytes) => {

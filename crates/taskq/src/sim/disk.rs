@@ -3,6 +3,7 @@
 //! ```text
 //!   write --> (service time) --> current, unflushed.push(write)     reads see `current`
 //!   flush --> (service time) --> durable = durable + unflushed[..what there was when the flush began]
+//!   stable write --> both services, and durable = durable + this write alone
 //!   crash --> current = durable = durable + some of unflushed and of what was in flight, some of them torn
 //!             ... and some of what was in flight lands later still, when others read already (`Late`)
 //! ```
@@ -491,7 +492,8 @@ impl SimDisk {
         Ok(())
     }
 
-    async fn write(self: &Arc<Self>, offset_bytes: u64, block: Block) -> io::Result<()> {
+    /// Gives back the number of the write.
+    async fn write(self: &Arc<Self>, offset_bytes: u64, block: Block) -> io::Result<u64> {
         let size_bytes = block.len() as u64;
         let (sequence, life, fault, time) = self.begin(RequestKind::Write, offset_bytes, size_bytes)?;
         let block = match fault {
@@ -514,8 +516,19 @@ impl SimDisk {
         }
         match fault {
             Fault::Short => Err(io::Error::new(io::ErrorKind::WriteZero, "a simulated short write")),
-            _ => Ok(()),
+            _ => Ok(sequence),
         }
+    }
+
+    /// A write, and a flush of what it has written alone: faults meet both.
+    async fn write_stable(self: &Arc<Self>, offset_bytes: u64, block: Block) -> io::Result<()> {
+        let sequence = self.write(offset_bytes, block).await?;
+        let (_, life, fault, time) = self.begin(RequestKind::Flush, 0, 0)?;
+        self.serve(life, fault, time).await?;
+        if fault != Fault::Lost {
+            self.state.lock().happens(Event::Stable { sequence });
+        }
+        Ok(())
     }
 
     async fn flush(self: &Arc<Self>) -> io::Result<()> {
@@ -550,6 +563,15 @@ struct OpenDisk {
     writable: bool,
 }
 
+impl OpenDisk {
+    fn check_write(&self, offset_bytes: u64, block: &Block) -> io::Result<()> {
+        if !self.writable {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device is open read-only"));
+        }
+        check_aligned(self.disk.options.sector_bytes.max(1) as usize, offset_bytes, block.len())
+    }
+}
+
 impl Driver for OpenDisk {
     fn read(&self, offset_bytes: u64, mut buf: Buf) -> BoxFuture<'_, (io::Result<()>, Buf)> {
         Box::pin(async move {
@@ -560,11 +582,15 @@ impl Driver for OpenDisk {
 
     fn write(&self, offset_bytes: u64, block: Block) -> BoxFuture<'_, io::Result<()>> {
         Box::pin(async move {
-            if !self.writable {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device is open read-only"));
-            }
-            check_aligned(self.disk.options.sector_bytes.max(1) as usize, offset_bytes, block.len())?;
-            self.disk.write(offset_bytes, block).await
+            self.check_write(offset_bytes, &block)?;
+            self.disk.write(offset_bytes, block).await.map(drop)
+        })
+    }
+
+    fn write_stable(&self, offset_bytes: u64, block: Block) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            self.check_write(offset_bytes, &block)?;
+            self.disk.write_stable(offset_bytes, block).await
         })
     }
 

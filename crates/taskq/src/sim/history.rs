@@ -73,7 +73,7 @@ pub enum Began {
     Write,
     /// A write was done.
     Written,
-    /// A flush was done.
+    /// A flush was done, or a write that makes itself stable.
     Flushed,
 }
 
@@ -104,7 +104,7 @@ impl Moments {
         let began = match event {
             Event::Begun { .. } => Began::Write,
             Event::Done { .. } => Began::Written,
-            Event::Flushed { .. } => Began::Flushed,
+            Event::Flushed { .. } | Event::Stable { .. } => Began::Flushed,
         };
         self.media[disk].happens(event);
         Some(began)

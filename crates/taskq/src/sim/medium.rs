@@ -5,7 +5,7 @@
 //! order, each whole, missing, or torn at a sector. A device's medium may have larger sectors than it shows: then a torn write can
 //! take a sector's neighbours with it.
 //!
-//! Three things happen to a medium ([`Event`]), and nothing else: so a list of them is all that is needed to have it again as of any
+//! Four things happen to a medium ([`Event`]), and nothing else: so a list of them is all that is needed to have it again as of any
 //! moment (the module [`history`](super::history)).
 
 use std::collections::BTreeMap;
@@ -181,6 +181,8 @@ pub(super) enum Event {
     Done { sequence: u64 },
     /// A flush is done, which covers the writes that were in the cache when it began.
     Flushed { covered: usize },
+    /// A write that was done is stable, and nothing else by that.
+    Stable { sequence: u64 },
 }
 
 /// A medium with its write cache, and what is on its way to it.
@@ -188,7 +190,8 @@ pub(super) enum Event {
 pub(super) struct Medium {
     current: Image,
     durable: Image,
-    unflushed: Vec<Write>,
+    /// Writes that are done, in their order, with their numbers.
+    unflushed: Vec<(u64, Write)>,
     in_flight: BTreeMap<u64, Write>,
     sectors: Sectors,
     has_cache: bool,
@@ -223,7 +226,7 @@ impl Medium {
                 let Some(write) = self.in_flight.remove(&sequence) else { return };
                 self.current.write(write.offset_bytes, &write.block);
                 if self.has_cache {
-                    self.unflushed.push(write);
+                    self.unflushed.push((sequence, write));
                 } else {
                     self.durable.write(write.offset_bytes, &write.block);
                 }
@@ -231,7 +234,20 @@ impl Medium {
             Event::Flushed { covered } => {
                 // If a concurrent flush took some of them out first, this one takes as many newer ones instead, which a disk may do.
                 let covered = covered.min(self.unflushed.len());
-                for write in self.unflushed.drain(..covered) {
+                for (_, write) in self.unflushed.drain(..covered) {
+                    self.durable.write(write.offset_bytes, &write.block);
+                }
+            }
+            Event::Stable { sequence } => {
+                // Where a flush came between it is stable already.
+                let Some(at) = self.unflushed.iter().position(|(number, _)| *number == sequence) else { return };
+                let (_, stable) = self.unflushed.remove(at);
+                // Older writes to the same place are stable with it: they are not to come over it later.
+                let range = |write: &Write| write.offset_bytes..write.offset_bytes + write.block.len() as u64;
+                let own = range(&stable);
+                let overlaps = |write: &Write| range(write).start < own.end && own.start < range(write).end;
+                let older: Vec<_> = self.unflushed.extract_if(..at, |(_, write)| overlaps(write)).collect();
+                for write in older.iter().map(|(_, write)| write).chain([&stable]) {
                     self.durable.write(write.offset_bytes, &write.block);
                 }
             }
@@ -264,13 +280,13 @@ impl Medium {
     pub(super) fn memory_bytes(&self) -> u64 {
         const ENTRY_BYTES: u64 = 64;
         let pages = (self.current.pages.len() + self.durable.pages.len()) as u64;
-        let unflushed: u64 = self.unflushed.iter().map(|write| write.block.len() as u64).sum();
+        let unflushed: u64 = self.unflushed.iter().map(|(_, write)| write.block.len() as u64).sum();
         pages * (PAGE_BYTES + ENTRY_BYTES) + unflushed
     }
 
     /// The power goes.
     pub(super) fn crash(&mut self, crash: Crash, rng: &mut Rng) {
-        let unflushed = std::mem::take(&mut self.unflushed);
+        let unflushed: Vec<Write> = std::mem::take(&mut self.unflushed).into_iter().map(|(_, write)| write).collect();
         let in_flight = std::mem::take(&mut self.in_flight);
         let mut survivors: Vec<Write> = match crash {
             Crash::LoseAll => Vec::new(),

@@ -75,7 +75,7 @@ impl Asker {
         let mut alone = false;
         loop {
             match self.queue.turn(class, Kind::Write, range.clone(), Some(&block), self.now_ns, alone).await {
-                Turn::Lead(bundle) => return bundle.write(&self.disk, block).await,
+                Turn::Lead(bundle) => return bundle.write(&self.disk, block, false).await,
                 Turn::Ride(ride) => match ride.await {
                     Ok(_) => return Ok(()),
                     Err(_) => alone = true,

@@ -141,10 +141,11 @@ impl Bundle {
         (room, read)
     }
 
-    /// Writes for all of them; `block` is the leader's.
-    pub(crate) async fn write(self, disk: &Disk, block: Block) -> io::Result<()> {
+    /// Writes for all of them; `block` is the leader's. One that is to be stable when it is done leads nobody: it has asked to be alone.
+    pub(crate) async fn write(self, disk: &Disk, block: Block, is_stable: bool) -> io::Result<()> {
+        assert!(self.others.is_empty() || !is_stable, "a write that makes itself stable goes alone");
         if self.others.is_empty() {
-            let result = disk.write(self.own.start, block).await;
+            let result = disk.write_as(self.own.start, block, is_stable).await;
             drop(self.room);
             return result;
         }
@@ -168,8 +169,8 @@ impl Bundle {
 }
 
 impl LeafQueue {
-    /// Waits for a request's turn. `range`: where on the disk. `block`: for a write, what. `now_ns`: the time. `alone`: after a
-    /// bundle that it was in failed.
+    /// Waits for a request's turn. `range`: where on the disk. `block`: for a write, what. `now_ns`: the time. `alone`: it neither
+    /// leads others nor rides with one: after a bundle that it was in failed, or since it is to be stable by itself.
     ///
     /// Cancel safe: dropped, it does not wait any more.
     pub(crate) async fn turn(

@@ -12,6 +12,7 @@
 //!          under_way    writes and flushes that devices have not answered
 //!          behind       leaves that have missed some of what is kept
 //!          unflushed    leaves that failed a flush which nobody has heard of yet
+//!          in_doubt     leaves that failed a write which was to be stable: what they have in their caches may be lost
 //!          flush_failures  of each leaf, how many: a device that was reset says so to one of several who flush it
 //! ```
 //!
@@ -28,7 +29,8 @@
 //!
 //! **Invariants.**
 //! 1. Between two flushes of its vdev that succeeded everything that was written is kept: [`KEPT_MAX_BYTES`] at most, since more of it has the
-//!    devices flushed.
+//!    devices flushed. Not kept is a block that its write has made stable on all leaves. Nothing older of its place is kept then, since freed
+//!    space is used again after two more txgs, each with its flush.
 //! 2. A flush that is reported as good has made stable what it covers on as many devices as the redundancy needs.
 //! 3. While what is kept is written again nothing else is under way, nor has any device still to answer a write that nobody waits
 //!    for.
@@ -103,6 +105,8 @@ struct State {
     under_way: usize,
     behind: BTreeSet<Guid>,
     unflushed: BTreeSet<Guid>,
+    /// Leaves that failed a write which was to be stable, since the last flush.
+    in_doubt: BTreeSet<Guid>,
     /// Flushes that each leaf has failed since the pool was opened.
     flush_failures: BTreeMap<Guid, u64>,
 }
@@ -196,17 +200,21 @@ impl Keeping<'_> {
         self.suspension.leave();
     }
 
-    /// It is written, but these leaves have missed it. Whether a flush is to be begun.
-    fn end(mut self, missed: &[Guid]) -> bool {
+    /// It is written, but these leaves have missed it. `is_stable`: the others have made it stable. Whether a flush is to be begun.
+    fn end(mut self, missed: &[Guid], is_stable: bool) -> bool {
         self.has_ended = true;
+        let mut gone = None;
         let (is_last, begins_flush) = {
             let mut state = self.suspension.state.lock();
             state.behind.extend(missed);
-            if let Some(kept) = state.kept.get_mut(&self.number) {
+            if is_stable && missed.is_empty() {
+                gone = state.forget(self.number);
+            } else if let Some(kept) = state.kept.get_mut(&self.number) {
                 kept.is_written = true;
             }
             (state.leave(), state.begins_flush())
         };
+        drop(gone);
         if is_last {
             self.suspension.changed.all();
         }
@@ -440,6 +448,13 @@ impl Suspension {
         }
     }
 
+    /// A leaf has failed a write that was to be stable: as if it had failed a flush too.
+    pub(super) fn stable_write_failed(&self, leaf: Guid) {
+        let mut state = self.state.lock();
+        state.in_doubt.insert(leaf);
+        *state.flush_failures.entry(leaf).or_default() += 1;
+    }
+
     fn count_failures(&self, leaves: &BTreeSet<Guid>) {
         if !leaves.is_empty() {
             let failures = &mut self.state.lock().flush_failures;
@@ -447,9 +462,10 @@ impl Suspension {
         }
     }
 
-    /// A flush has made stable what these are.
-    fn flushed(&self, covered: &[u64]) {
+    /// A flush has made stable what these are, and these leaves count as ones that failed it.
+    fn flushed(&self, covered: &[u64], told: &BTreeSet<Guid>) {
         let mut state = self.state.lock();
+        state.in_doubt.retain(|leaf| !told.contains(leaf));
         let gone: Vec<Option<Kept>> = covered.iter().map(|number| state.forget(*number)).collect();
         if state.kept.is_empty() {
             state.behind.clear();
@@ -494,7 +510,7 @@ impl VdevTree {
                 Err(error) => return Err(error),
             }
         };
-        if keeping.end(&written.missed) {
+        if keeping.end(&written.missed, context.is_stable) {
             let _turn = FlushTurn(suspension);
             let failed = self.flush_patiently(suspension, VdevSet::ALL).await?;
             suspension.state.lock().unflushed.extend(failed);
@@ -516,19 +532,20 @@ impl VdevTree {
 
     /// One flush of all devices of these vdevs: those that failed, or why so few could that something may be lost.
     async fn flush_kept(&self, suspension: &Suspension, of: VdevSet) -> Result<BTreeSet<Guid>, String> {
-        let ((covered, vdevs), behind) = {
+        let ((covered, vdevs), behind, in_doubt) = {
             let state = suspension.state.lock();
-            (state.written(of), state.behind.clone())
+            (state.written(of), state.behind.clone(), state.in_doubt.clone())
         };
         let topology = self.topology();
-        let failed: BTreeSet<Guid> = topology.flush(of).await.into_iter().collect();
+        let mut failed: BTreeSet<Guid> = topology.flush(of).await.into_iter().collect();
         suspension.count_failures(&failed);
+        failed.extend(&in_doubt);
         if !failed.is_empty()
             && let Some(top) = topology.lost_top(&vdevs, &failed, &behind)
         {
             return Err(format!("too few devices of {} could be flushed", top.path));
         }
-        suspension.flushed(&covered);
+        suspension.flushed(&covered, &in_doubt);
         Ok(failed)
     }
 
@@ -622,6 +639,7 @@ impl VdevTree {
         let kept: Vec<Kept> = {
             let mut state = suspension.state.lock();
             state.behind.clear();
+            state.in_doubt.clear();
             state.kept.values().filter(|kept| kept.is_written).cloned().collect()
         };
         self.topology().probe_all().await?;

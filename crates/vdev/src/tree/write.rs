@@ -12,8 +12,8 @@
 //! child, so that from then on a reader asks it last, and told in the [`Written`] of the write, so that the pool can put it into the child's dirty time
 //! log. A write that too few children took is an error: the caller allocates elsewhere or stops.
 //!
-//! What is written becomes stable with [`VdevTree::flush`], which asks every leaf that may be written. Nothing here
-//! orders writes: whoever needs an order waits.
+//! What is written becomes stable with [`VdevTree::flush`], which asks every leaf that may be written, or with its own write
+//! ([`WriteContext::is_stable`]). Nothing here orders writes: whoever needs an order waits.
 //!
 //! A raidz vdev's skip sectors stay unwritten; a draid's padding is written as the zeros that its parity counts it as.
 
@@ -42,19 +42,27 @@ pub struct WriteContext {
     pub birth: Txg,
     /// Its purpose: the requests that it waits behind, and those that it goes before.
     pub class: QueueClass,
+    /// It is stable on each leaf that takes it when it is done, without a flush, and says nothing of what was written before.
+    pub is_stable: bool,
 }
 
 impl WriteContext {
     /// For a block of this physical birth, which is written with its txg.
     #[must_use]
     pub const fn new(birth: Txg) -> Self {
-        Self { birth, class: QueueClass::AsyncWrite }
+        Self { birth, class: QueueClass::AsyncWrite, is_stable: false }
     }
 
     /// The same, for somebody who waits for it.
     #[must_use]
     pub const fn waited_for(self) -> Self {
         Self { class: QueueClass::SyncWrite, ..self }
+    }
+
+    /// The same, stable when it is done if `is_stable`.
+    #[must_use]
+    pub const fn stable(self, is_stable: bool) -> Self {
+        Self { is_stable, ..self }
     }
 }
 
@@ -217,9 +225,17 @@ impl Topology {
                 let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
                 self.report(node, extent, FaultKind::Write(cause), reading)
             }
-            Some((disk, queue)) => match self.write_in_turn(disk, queue, context.class, extent, block).await {
+            Some((disk, queue)) => match self.write_in_turn(disk, queue, context, extent, block).await {
                 Ok(()) => return Part::good(),
-                Err(error) => self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading),
+                Err(error) => {
+                    // The failure may be that of a flush, which a device tells once.
+                    if context.is_stable
+                        && let Some(suspension) = self.common.suspension.get()
+                    {
+                        suspension.stable_write_failed(node.guid);
+                    }
+                    self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading)
+                }
             },
         };
         Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
@@ -230,15 +246,16 @@ impl Topology {
         &self,
         disk: &Disk,
         queue: &Arc<LeafQueue>,
-        class: QueueClass,
+        context: WriteContext,
         extent: Extent,
         block: Block,
     ) -> std::io::Result<()> {
+        let WriteContext { class, is_stable, .. } = context;
         let now_ns = self.common.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
-        let mut alone = false;
+        let mut alone = is_stable;
         loop {
             match queue.turn(class, queue::Kind::Write, extent.range(), Some(&block), now_ns, alone).await {
-                Turn::Lead(bundle) => return bundle.write(disk, block).await,
+                Turn::Lead(bundle) => return bundle.write(disk, block, is_stable).await,
                 Turn::Ride(ride) => {
                     if ride.await.is_ok() {
                         return Ok(());
