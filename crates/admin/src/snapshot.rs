@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use cenote_dsl::DslError;
+use cenote_format::ids::Guid;
 use cenote_spa::{NewSnapshot, Pool, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
@@ -66,24 +67,30 @@ pub(crate) async fn destroy_in_steps(
     is_deferred: bool,
     told: &(dyn Fn(usize) + Send + Sync),
 ) -> Result<(), AdminError> {
-    let names = distinct(names);
-    if names.len() > STEP_SNAPSHOTS {
-        pool.check_task(DestroySnapshots::new(&names, is_deferred)).await?;
+    let mut left = DestroySnapshots::new(names, is_deferred).snapshots;
+    if left.len() > STEP_SNAPSHOTS {
+        left = pool.check_task(DestroySnapshots { snapshots: left, is_deferred }).await?.snapshots;
     }
-    let mut done = 0;
-    while done < names.len() {
-        let end = names.len().min(done + STEP_SNAPSHOTS);
-        let destroyed = pool.sync_task(DestroySnapshots::new(&names[done..end], is_deferred)).await?;
-        assert!(destroyed > 0, "each step destroys a snapshot");
-        done += destroyed;
-        told(destroyed);
+    while !left.is_empty() {
+        let rest = left.split_off(left.len().min(STEP_SNAPSHOTS));
+        let before = left.len();
+        left = pool.sync_task(DestroySnapshots { snapshots: left, is_deferred }).await?;
+        assert!(left.len() < before, "each step destroys a snapshot");
+        told(before - left.len());
+        left.extend(rest);
     }
     Ok(())
 }
 
+/// A snapshot that is to be destroyed: its full name, and once it was looked at its guid. In between another may have got the name.
+pub struct Going {
+    name: String,
+    guid: Option<Guid>,
+}
+
 /// Destroys snapshots: the first of them, as many as can be in a short time.
 pub struct DestroySnapshots {
-    names: Vec<String>,
+    snapshots: Vec<Going>,
     is_deferred: bool,
 }
 
@@ -91,37 +98,55 @@ impl DestroySnapshots {
     /// Of these full names, in their order. `is_deferred`: those with holds or clones go with the last of them.
     #[must_use]
     pub fn new(names: &[String], is_deferred: bool) -> Self {
-        Self { names: distinct(names), is_deferred }
+        let snapshots = distinct(names).into_iter().map(|name| Going { name, guid: None }).collect();
+        Self { snapshots, is_deferred }
     }
 }
 
 impl SyncTask for DestroySnapshots {
-    /// How many were destroyed: one at least, if any was named.
-    type Made = usize;
+    /// Those that are left, for another step. At least one fewer than before.
+    type Made = Vec<Going>;
     type Error = AdminError;
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            for name in &self.names {
-                pool.check_destroy_snapshot(name, self.is_deferred).await?;
+            for going in &mut self.snapshots {
+                if going.guid.is_some() && !going.is_there(pool).await? {
+                    continue;
+                }
+                let snapshot = pool.check_destroy_snapshot(&going.name, self.is_deferred).await?;
+                going.guid = Some(snapshot.phys.guid);
             }
             Ok(())
         })
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<usize, AdminError>> {
+    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<Vec<Going>, AdminError>> {
         Box::pin(async move {
             let begun = pool.now();
-            let mut destroyed = 0;
-            for name in &self.names {
-                pool.destroy_snapshot(name, self.is_deferred).await?;
-                destroyed += 1;
+            let mut snapshots = std::mem::take(&mut self.snapshots).into_iter();
+            for going in snapshots.by_ref() {
+                // One that an earlier step has seen may have gone by itself.
+                if going.is_there(pool).await? {
+                    pool.destroy_snapshot(&going.name, self.is_deferred).await?;
+                }
                 if pool.now() - begun >= STEP_MAX {
                     break;
                 }
             }
-            Ok(destroyed)
+            Ok(snapshots.collect())
         })
+    }
+}
+
+impl Going {
+    /// Whether the snapshot that was looked at still has this name.
+    async fn is_there(&self, pool: &Syncer) -> Result<bool, AdminError> {
+        match pool.dsl().dataset(&self.name).await {
+            Ok(found) => Ok(self.guid == Some(found.phys.guid)),
+            Err(DslError::NoSuchDataset(_)) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -199,6 +199,55 @@ fn a_whole_stream_takes_the_place_of_a_mounted_file_system() {
     images.assert_whole();
 }
 
+/// Found by a hostile reader, regression: the source was marked to go with its last clone, which the dataset that was received is, and
+/// somebody read it. That was noticed after the first change, and the whole pool failed.
+#[test]
+fn a_source_that_is_to_go_and_is_read_ends_the_receive_and_not_the_pool() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &["-O", "atime=off"]);
+    let scratch = tempfile::tempdir().unwrap();
+    let stream = scratch.path().join("stream");
+    images.run("zfs", &["create", "mine/a"]);
+    let source = Mounted::new(&images, "mine/a");
+    change(&source.path(""), 0);
+    images.run("zfs", &["snapshot", "mine/a@0"]);
+    sent(&images, &["mine/a@0"], &stream);
+    change(&source.path(""), 1);
+    let state = seen(&source.path(""));
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    source.end(End::Unmount);
+    received(&images, &stream, &["mine/b"]).unwrap();
+    sent(&images, &["-i", "@0", "mine/a@1"], &stream);
+    let bytes = fs::read(&stream).unwrap();
+    let mounted = Mounted::new(&images, "mine/b");
+    let mut command = images.command("zfs", &["receive", "-s", "-F", "mine/b"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&bytes[..bytes.len() / 2]).unwrap();
+    let token = || images.get("receive_resume_token", "mine/b");
+    while token().starts_with('-') {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    images.run("zfs", &["destroy", "-d", "mine/b@0"]);
+    let read = File::open(mounted.path(".zfs/snapshot/0/same")).unwrap();
+    pipe.write_all(&bytes[bytes.len() / 2..]).unwrap();
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("busy") && said.contains("zfs send -t"), "{said}");
+    assert!(fs::read(mounted.path("same")).unwrap().starts_with(b"same 0"), "nothing has changed");
+    fs::write(mounted.path("on"), b"and it goes on").unwrap();
+    drop(read);
+    let token = token().split('\t').next().unwrap().to_owned();
+    sent(&images, &["-t", &token], &stream);
+    received(&images, &stream, &["-s", "-F", "mine/b"]).unwrap();
+    assert_eq!(seen(&mounted.path("")), state);
+    mounted.end(End::Unmount);
+    images.assert_whole();
+}
+
 #[test]
 fn programs_that_write_go_on_while_streams_come_by_force() {
     if !can_mount() {
@@ -256,6 +305,16 @@ fn programs_that_write_go_on_while_streams_come_by_force() {
     images.assert_whole();
 }
 
+/// A server, which a test that fails leaves to nobody.
+struct Serving(std::process::Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_volume_gets_what_comes_under_its_clients() {
     let Some(python) = common::serving::python() else { return };
@@ -266,11 +325,11 @@ fn a_volume_gets_what_comes_under_its_clients() {
     images.run("zfs", &["create", "-V", "4M", "mine/v"]);
     let serve = || {
         let mut command = images.command("serve", &["--rw", "--unix"]);
-        let serving = command.arg(&socket).arg("mine").stderr(Stdio::null()).spawn().unwrap();
+        let serving = command.arg(&socket).arg("mine").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         while !socket.exists() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        serving
+        Serving(serving)
     };
     let client = |volume: &str| {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve_rw.py");
@@ -278,9 +337,9 @@ fn a_volume_gets_what_comes_under_its_clients() {
         let mut client = Command::new(python);
         client.arg(script).args(["obey", &uri]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     };
-    let end = |mut serving: std::process::Child| {
-        good(Command::new("kill").arg(serving.id().to_string()));
-        assert!(serving.wait().unwrap().success());
+    let end = |mut serving: Serving| {
+        good(Command::new("kill").arg(serving.0.id().to_string()));
+        assert!(serving.0.wait().unwrap().success());
         let _ = fs::remove_file(&socket);
     };
     images.run("zfs", &["snapshot", "mine/v@0"]);
@@ -311,6 +370,9 @@ fn a_volume_gets_what_comes_under_its_clients() {
         assert_eq!(ask(1, "read 0 65536"), format!("{round}"));
         assert_eq!(ask(1, "read 131072 4096"), "0");
     }
+    assert_eq!(ask(0, "write 0 65536 4"), "done");
+    images.run("zfs", &["snapshot", "mine/v@4"]);
+    sent(&images, &["-i", "@3", "mine/v@4"], &stream);
     for (tell, told) in lines {
         drop(tell);
         told.for_each(drop);
@@ -318,6 +380,26 @@ fn a_volume_gets_what_comes_under_its_clients() {
     for client in [&mut one, &mut two] {
         client.wait().unwrap();
     }
+    // Found by a hostile reader, regression: a client of a volume with `readonly=on` reads as of the txg that it has found. After a receive it
+    // read blocks that were free.
+    end(serving);
+    images.run("zfs", &["set", "readonly=on", "mine/w"]);
+    let serving = serve();
+    let mut reader = client("w");
+    let mut tell = reader.stdin.take().unwrap();
+    let mut told = BufReader::new(reader.stdout.take().unwrap()).lines();
+    let mut read = || {
+        writeln!(tell, "read 0 65536").unwrap();
+        told.next().unwrap().unwrap()
+    };
+    assert_eq!(read(), "3");
+    let refused = received(&images, &stream, &["-F", "mine/w"]).unwrap_err();
+    assert!(refused.contains("busy"), "{refused}");
+    assert_eq!(read(), "3");
+    drop(tell);
+    told.for_each(drop);
+    reader.wait().unwrap();
+    received(&images, &stream, &["-F", "mine/w"]).unwrap();
     end(serving);
     images.assert_whole();
 }

@@ -59,6 +59,10 @@ pub(crate) fn simulated() -> impl Drop {
 }
 
 fn is_due() -> bool {
+    // A part of the task has given way already. Its other parts, which the same poll goes on with, give way too.
+    if COUNT.get() == ENDED {
+        return true;
+    }
     let count = COUNT.get().saturating_add(1).min(ENDED - 1);
     COUNT.set(count);
     if !count.is_multiple_of(CALLS) {

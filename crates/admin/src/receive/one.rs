@@ -165,7 +165,8 @@ impl<R: Read> Run<'_, R> {
                     skip_stream(&mut self.reader).map_err(failed)?;
                     return Ok(Received::Skipped);
                 }
-                return Err(self.told(error, action, dataset).await);
+                let has_come = progress.bytes.load(std::sync::atomic::Ordering::Relaxed) > 0;
+                return Err(self.told(error, action, dataset, has_come).await);
             }
         }
         for (property, why) in refused {
@@ -311,15 +312,15 @@ impl<R: Read> Run<'_, R> {
     }
 
     /// The words for a stream that is not received.
-    async fn told(&self, error: ReceiverError, action: &str, dataset: &str) -> ReceiveError {
+    async fn told(&self, error: ReceiverError, action: &str, dataset: &str, has_come: bool) -> ReceiveError {
         const BROKEN: &str = "checksum mismatch or incomplete stream";
         let (why, why_kept) = match &error {
             ReceiverError::Spa(spa) => match spa.as_ref() {
                 SpaError::Receive(ReceiveRefusal::Exists(name)) => {
                     return ReceiveError::new(&format!("cannot restore to {name}"), "destination already exists");
                 }
-                // Before anything of this stream came.
-                SpaError::Receive(_) => return ReceiveError::new(action, error),
+                // Before anything of this stream came; what may be kept is of another one.
+                SpaError::Receive(_) if !has_come => return ReceiveError::new(action, error),
                 _ => (error.to_string(), error.to_string()),
             },
             ReceiverError::Stream(SendError::Truncated { .. }) => ("incomplete stream".to_owned(), BROKEN.to_owned()),

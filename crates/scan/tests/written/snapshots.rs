@@ -16,8 +16,11 @@ use cenote_dsl::name::is_at_or_below;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId};
+use cenote_format::needs::Needs;
 use cenote_sim::audit_space;
-use cenote_spa::{ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, TopKind, View, find, import, open};
+use cenote_spa::{
+    ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, ReceiveSpec, TopKind, View, find, import, open,
+};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 
@@ -505,6 +508,52 @@ async fn goes_on(handle: &Handle, pool: Pool, paths: &[PathBuf], what: &str) {
     let view = read(handle, paths).await;
     audit_space(&view).await.unwrap_or_else(|error| panic!("{what}: {error:#}"));
     view.close().await;
+}
+
+/// Found by a hostile reader, regression: between the last record and the end others could destroy what was received, receive into the same
+/// dataset, and rename it.
+#[test]
+fn what_was_received_is_in_use_until_the_end() {
+    with_pool(2, async |handle, pool, paths| {
+        take(&pool, &["written/a@1"]).await;
+        let source = pool.dsl().unwrap().dataset("written/a@1").await.unwrap();
+        let spec = ReceiveSpec {
+            dataset: "written/a".into(),
+            snapshot: "2".into(),
+            kind: ObjsetType::Zfs,
+            to_guid: Guid(77),
+            from_guid: Some(source.phys.guid),
+            creation_time_s: 1,
+            origin: None,
+            is_forced: true,
+            users_wait: false,
+            needs: Needs::default(),
+            enabled: Vec::new(),
+            ignores_case: false,
+            resumable: None,
+            resumes: false,
+            redacted: None,
+            from_redacted: None,
+            raw: None,
+        };
+        let received = pool.begin_receive(spec.clone()).await.unwrap().settle().await.unwrap();
+        assert_eq!(received.replacing().as_deref(), Some("written/a/%recv"));
+        assert!(pool.abort_receive("written/a").await.unwrap_err().to_string().contains("busy"));
+        let other = ReceiveSpec { snapshot: "3".into(), to_guid: Guid(78), ..spec.clone() };
+        assert!(pool.begin_receive(other).await.is_err(), "one receive into a dataset at a time");
+        pool.rename_dataset("written/a", "written/renamed").await.unwrap();
+        received.end().await.unwrap();
+        let taken = pool.dsl().unwrap().dataset("written/renamed@2").await.unwrap();
+        assert_eq!(taken.phys.guid, Guid(77));
+        assert!(pool.dsl().unwrap().dataset("written/renamed/%recv").await.is_err());
+        // One that is given up goes by its object too.
+        let spec = ReceiveSpec { dataset: "written/renamed".into(), snapshot: "4".into(), to_guid: Guid(79), ..spec };
+        let received = pool.begin_receive(spec).await.unwrap().settle().await.unwrap();
+        pool.rename_dataset("written/renamed", "written/again").await.unwrap();
+        received.give_up().await.unwrap();
+        assert!(pool.dsl().unwrap().dataset("written/again/%recv").await.is_err());
+        goes_on(&handle, pool, &paths, "receives and renames").await;
+    });
 }
 
 #[test]

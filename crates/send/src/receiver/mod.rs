@@ -315,7 +315,7 @@ pub async fn receive_stream<R: Read>(
             if let Some(written) = received.replacing()
                 && let Err(error) = ending(&written).await
             {
-                received.give_up().await?;
+                let _ = received.give_up().await;
                 return Err(error);
             }
             received.end().await?;

@@ -16,7 +16,10 @@
 //! 1. Until the end nothing that is seen has changed; the end is one txg.
 //! 2. The place that is noted is not behind any record that is not on disk: it is noted in a txg after those that have the records before
 //!    it. Records after it may be on disk; to receive them once more changes nothing.
-//! 3. When the end is made neither dataset is open or dirty: what was received is on disk, and the users of the other wait.
+//! 3. From `settle` to the end the dataset that was written counts as in use, so nobody destroys it or receives into it. The end knows it by its
+//!    object: names may change meanwhile.
+//! 4. The end refuses before its first change, or not at all: a change that fails half-made fails the pool.
+//! 5. When the end is made neither dataset is open or dirty: what was received is on disk, and the users of the other wait.
 //!
 //! # Crash
 //!
@@ -33,12 +36,14 @@ use cenote_taskq::{BoxFuture, Rng};
 
 use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 use crate::features::{FEATURES, by_name};
-use crate::pool::{LiveHead, Pool};
+use crate::pool::{InUse, LiveHead, Pool};
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
 
 /// The name of what is received for a dataset that is there.
 pub const RECEIVED: &str = "%recv";
+/// The same behind the name of that dataset.
+const BESIDE: &str = "/%recv";
 
 /// A receive that is under way.
 pub struct Receiving {
@@ -91,8 +96,9 @@ impl Receiving {
         let Self { spec, head, is_beside, .. } = self;
         let (pool, written) = (head.pool().clone(), head.dataset());
         pool.sync().await?;
+        let in_use = head.in_use();
         drop(head);
-        Ok(Received { pool, spec, written, is_beside })
+        Ok(Received { pool, spec, written, is_beside, in_use })
     }
 
     /// Gives it up. What was received goes, unless it may be resumed.
@@ -101,13 +107,13 @@ impl Receiving {
     /// As [`Pool::change`].
     pub async fn give_up(self) -> Result<(), SpaError> {
         let Self { spec, head, .. } = self;
-        let pool = head.pool().clone();
+        let (pool, written) = (head.pool().clone(), head.dataset());
         drop(head);
         pool.sync().await?;
-        if spec.resumable.is_some() {
-            return Ok(());
+        match spec.resumable {
+            Some(_) => Ok(()),
+            None => pool.abort_received(written).await,
         }
-        pool.abort_receive(&spec.dataset).await
     }
 }
 
@@ -118,6 +124,8 @@ pub struct Received {
     /// The dataset that was written.
     written: ObjectId,
     is_beside: bool,
+    /// Nobody else destroys it or receives into it.
+    in_use: InUse,
 }
 
 impl Received {
@@ -133,14 +141,23 @@ impl Received {
     /// # Errors
     /// The dataset was changed meanwhile, or somebody has it open; or as [`Pool::change`].
     pub async fn end(self) -> Result<(), SpaError> {
-        let Self { pool, spec, written, is_beside } = &self;
-        let (own, asked, dataset, is_beside) = (pool.clone(), spec.clone(), *written, *is_beside);
-        let change = pool
-            .change(move |syncer| Box::pin(async move { syncer.end_receive(&own, &asked, dataset, is_beside).await }));
+        let Self { pool, spec, written, is_beside, in_use } = self;
+        let (own, asked) = (pool.clone(), spec.clone());
+        let change = pool.change(move |syncer| {
+            Box::pin(async move {
+                let ended = syncer.end_receive(&own, asked, written, is_beside).await;
+                // With the seat: nobody comes in between, and what has gone is in no use when the txg is synced.
+                drop(in_use);
+                ended
+            })
+        });
         match change.await {
             Ok(()) => pool.sync().await.map(drop),
             Err(error) => {
-                self.give_up().await?;
+                // The first fault is told; what is left is cleared by the next receive.
+                if spec.resumable.is_none() {
+                    let _ = pool.abort_received(written).await;
+                }
                 Err(error)
             }
         }
@@ -150,10 +167,12 @@ impl Received {
     ///
     /// # Errors
     /// As [`Pool::change`].
-    pub async fn give_up(&self) -> Result<(), SpaError> {
-        match &self.spec.resumable {
+    pub async fn give_up(self) -> Result<(), SpaError> {
+        let Self { pool, spec, written, in_use, .. } = self;
+        drop(in_use);
+        match spec.resumable {
             Some(_) => Ok(()),
-            None => self.pool.abort_receive(&self.spec.dataset).await,
+            None => pool.abort_received(written).await,
         }
     }
 }
@@ -184,6 +203,18 @@ impl Pool {
             let (head, is_beside, point) = begun.await?;
             Ok(Receiving { spec, head, is_beside, point })
         })
+    }
+
+    /// Gives up a receive by the dataset that was written, whatever its name is by now.
+    async fn abort_received(&self, written: ObjectId) -> Result<(), SpaError> {
+        let pool = self.clone();
+        let aborted = self.change(move |syncer| {
+            Box::pin(async move {
+                let name = syncer.dsl.dataset_name(written).await.map_err(|error| syncer.dsl_failed(error))?;
+                syncer.abort_receive(&pool, name.strip_suffix(BESIDE).unwrap_or(&name)).await
+            })
+        });
+        aborted.await
     }
 
     /// Gives up what was received in part of a dataset (`zfs receive -A`).
@@ -293,6 +324,13 @@ impl Syncer {
         };
         if !spec.users_wait && (pool.is_used(head.object) || self.has_log_in_use(head.object)) {
             return refuse(ReceiveRefusal::Busy);
+        }
+        // Readers as of a txg on disk are not made to wait.
+        if self.is_long_held(head.object) {
+            return refuse(ReceiveRefusal::Busy);
+        }
+        if self.is_scanned().await? {
+            return self.unwritable("receiving into a dataset while a scrub or resilver is under way");
         }
         if partial.is_some() || self.resume_field(&head, field::RESUME_TO_GUID).await?.is_some() {
             return refuse(ReceiveRefusal::HasPartial(name.to_owned()));
@@ -545,12 +583,18 @@ impl Syncer {
     async fn end_receive(
         &mut self,
         pool: &Pool,
-        spec: &ReceiveSpec,
+        mut spec: ReceiveSpec,
         written: ObjectId,
         is_beside: bool,
     ) -> Result<(), SpaError> {
         let txg = self.txg;
-        let name = &spec.dataset;
+        // The dataset may have another name by now.
+        let written_name = self.dsl.dataset_name(written).await.map_err(|error| self.dsl_failed(error))?;
+        spec.dataset = match is_beside {
+            true => written_name.strip_suffix(BESIDE).unwrap_or(&spec.dataset).to_owned(),
+            false => written_name,
+        };
+        let (spec, name) = (&spec, &spec.dataset);
         let open = self.dsl.open_head(written);
         assert!(
             open.is_none_or(|head| !head.objset.is_dirty(txg)),
@@ -561,16 +605,15 @@ impl Syncer {
         if snapshots.iter().any(|snapshot| snapshot.snapshot.as_deref() == Some(&spec.snapshot)) {
             return Err(ReceiveRefusal::Exists(format!("{name}@{}", spec.snapshot)).into());
         }
+        if let Some(raw) = &spec.raw {
+            self.check_key(raw, head.dir.object).await?;
+        }
         if is_beside {
-            let open = self.dsl.open_head(head.object);
-            assert!(
-                pool.is_used(head.object) || open.is_none_or(|head| !head.objset.is_dirty(txg)),
-                "all that users have changed is on disk before it is compared with the snapshot"
-            );
             self.check_swap(pool, spec, &head, written).await?;
             self.swap_received(&head, written).await?;
         }
-        // Not before: a stream that breaks off changes nothing of the datasets that share the key.
+        // From here on nothing is refused: the pool has been changed.
+        // The key not before: a stream that breaks off changes nothing of the datasets that share it.
         if let Some(raw) = &spec.raw {
             self.take_key(raw, head.dir.object).await?;
         }
@@ -591,7 +634,10 @@ impl Syncer {
         head: &Dataset,
         written: ObjectId,
     ) -> Result<(), SpaError> {
-        if pool.is_used(head.object) || self.has_log_in_use(head.object) {
+        // Somebody who has opened, changed and closed it since its users were made to wait has changes that are not on disk.
+        let is_dirty = self.dsl.open_head(head.object).is_some_and(|open| open.objset.is_dirty(self.txg));
+        let is_used = pool.is_used(head.object) || self.has_log_in_use(head.object);
+        if is_used || is_dirty || self.is_long_held(head.object) {
             return Err(ReceiveRefusal::Busy.into());
         }
         let since = self.dsl.dataset_phys(written).await.map_err(|error| self.dsl_failed(error))?.prev_snapshot;
@@ -606,7 +652,9 @@ impl Syncer {
         for name in &later {
             self.check_destroy_snapshot(name, false).await?;
         }
-        self.check_destroy(&format!("{}/{RECEIVED}", spec.dataset), false).await?;
+        let goes = self.check_destroy(&format!("{}/{RECEIVED}", spec.dataset), false).await?;
+        // The source may be marked to be destroyed with its last clone.
+        self.check_origins_go(std::slice::from_ref(&goes)).await?;
         for name in &later {
             self.destroy_snapshot(name, false).await?;
         }

@@ -100,12 +100,16 @@ impl Syncer {
         Ok(())
     }
 
-    /// The wrapped keys of a dataset become those of the stream.
-    pub(super) async fn take_key(&mut self, raw: &RawSpec, dir: ObjectId) -> Result<(), SpaError> {
-        let before = self.key_of(dir).await?;
-        if before.is_none_or(|before| before.guid != raw.key.guid) {
-            return Err(ReceiveRefusal::OtherKey.into());
+    /// Whether a stream has the master key of a dataset.
+    pub(super) async fn check_key(&mut self, raw: &RawSpec, dir: ObjectId) -> Result<(), SpaError> {
+        match self.key_of(dir).await? {
+            Some(before) if before.guid == raw.key.guid => Ok(()),
+            _ => Err(ReceiveRefusal::OtherKey.into()),
         }
+    }
+
+    /// The wrapped keys of a dataset become those of the stream, as [`Self::check_key`] allows.
+    pub(super) async fn take_key(&mut self, raw: &RawSpec, dir: ObjectId) -> Result<(), SpaError> {
         let replaced = self.dsl.replace_wrapped_key(self.txg, dir, &raw.key).await;
         replaced.map_err(|error| self.dsl_failed(error))
     }

@@ -32,7 +32,16 @@ impl Deref for LiveHead {
     }
 }
 
+/// Keeps a head dataset in use ([`Pool::is_used`]), open or not.
+pub(crate) struct InUse(#[allow(dead_code, reason = "it is there to be dropped")] Arc<()>);
+
 impl LiveHead {
+    /// Has the dataset be in use for as long as this lives, whether or not it is open.
+    #[must_use]
+    pub(crate) fn in_use(&self) -> InUse {
+        InUse(self._used.clone())
+    }
+
     /// The dataset and its objset, without the pool's accounts.
     #[must_use]
     pub const fn head(&self) -> &Head {

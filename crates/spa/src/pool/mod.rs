@@ -93,6 +93,7 @@ use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle};
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::Logs;
 
+pub(crate) use head::InUse;
 pub use head::LiveHead;
 pub use head_frees::HeadFrees;
 pub use history::TxgRecord;

@@ -625,7 +625,8 @@ impl Guest {
                     break output;
                 }
                 loop {
-                    local.deliver();
+                    // A future that gives way does not let this thread sleep, which would submit.
+                    local.turn(fair::was_ended());
                     local.fire_timers(real);
                     if main.woken.swap(false, Ordering::AcqRel) {
                         break;

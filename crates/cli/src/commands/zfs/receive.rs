@@ -20,6 +20,8 @@ use cenote_admin::values::{When, check_once};
 use cenote_server::Standstill;
 use cenote_server::writing::{Writing, line};
 
+/// Properties that mounts and served volumes obey.
+const OBEYED: [&str; 9] = ["acltype", "atime", "devices", "exec", "logbias", "readonly", "setuid", "sync", "xattr"];
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
@@ -155,7 +157,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if input.is_terminal() {
         bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
     }
-    let mut listener = Listener { context, pool: pool.pool(), said: Ok(()), released: Vec::new(), still: None };
+    let mut listener =
+        Listener { context, pool: pool.pool(), is_forced: args.force, said: Ok(()), released: Vec::new(), still: None };
     let input = BufReader::with_capacity(READ_BYTES, input);
     let received = receive(pool.pool(), input, &request, &mut listener).await;
     let Listener { said, mut released, .. } = listener;
@@ -166,6 +169,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         released.extend(outcome.datasets.iter().cloned());
     }
     context.datasets_changed(&released).await;
+    if context.served().is_some() {
+        // Properties that came with the streams.
+        context.properties_changed(&OBEYED.map(str::to_owned), &released).await;
+    }
     if request.is_dry {
         // Nothing was changed.
         received?;
@@ -183,6 +190,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 struct Listener<'a> {
     context: &'a Context,
     pool: &'a Pool,
+    is_forced: bool,
     said: Result<()>,
     /// Datasets that mounts were asked to let go of.
     released: Vec<String>,
@@ -191,8 +199,8 @@ struct Listener<'a> {
 
 impl Listener<'_> {
     async fn suspend(&mut self, dataset: &str, written: &str) -> Result<()> {
-        // Snapshots that are newer than the source go.
-        self.context.let_go(|held| held.dir.name == dataset).await?;
+        // Only with -F do snapshots go.
+        self.context.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
         let mut still = self.context.stand_still(dataset).await?;
         self.pool.settle_logs().await?;
         // What the users have changed is compared with the snapshot on disk.
