@@ -79,17 +79,17 @@ impl Disk {
         self.start_bytes
     }
 
-    /// From now on what it is asked is noted until it is answered. The first watch stays.
+    /// From now on `watch` notes each request until the device answers. Only the first call has an effect.
     pub(crate) fn watch(&self, watch: Arc<Watch>) {
         let _ = self.watch.set(watch);
     }
 
-    /// What it was asked, if that is noted.
+    /// The watch with the unanswered requests, if there is one.
     pub(crate) fn watched(&self) -> Option<&Arc<Watch>> {
         self.watch.get()
     }
 
-    /// From now on what it does is counted, and timed by this clock. The first clock stays.
+    /// From now on requests are counted, and timed by this clock. Only the first call has an effect.
     pub(crate) fn count(&self, clock: Option<&Handle>) {
         let _ = self.stats.get_or_init(|| IoStats::new(clock.cloned()));
     }
@@ -104,7 +104,7 @@ impl Disk {
         self.read_as(Kind::Read, address_bytes, buf)
     }
 
-    /// The same, for one who waits as those wait who write: a device that hangs is not waited for in silence.
+    /// As [`Self::read`], but with the watch that writes have: a device that hangs is reported, and the pool may give it up.
     pub(crate) fn probe(
         &self,
         address_bytes: u64,
@@ -181,7 +181,7 @@ impl Disk {
     }
 }
 
-/// A request that a device is asked, until it is counted.
+/// A request at the device, until it is counted.
 struct Begun {
     stats: Arc<OnceLock<IoStats>>,
     io: Io,
@@ -194,7 +194,7 @@ impl Begun {
         Self { stats: stats.clone(), io, bytes, at: stats.get().and_then(IoStats::now) }
     }
 
-    /// Counts it, if it has ended well.
+    /// Counts the request, if it succeeded.
     fn ended(self, result: io::Result<()>) -> io::Result<()> {
         if let (Ok(()), Some(stats)) = (&result, self.stats.get()) {
             stats.done(self.io, self.bytes, self.at);

@@ -5,9 +5,9 @@ use cenote_kstat::{Counters, Sheet};
 /// The events that are counted, in the order of [`NAMES`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// Somebody waits for changes to be stable.
+    /// A client waits for changes to be stable (`zil_commit_count`).
     Commit,
-    /// One of those filled blocks, for all that waited then.
+    /// One of these clients filled blocks, for all that waited then (`zil_commit_writer_count`).
     Writer,
     /// It had to wait for a txg: the log could not have what was changed.
     Error,

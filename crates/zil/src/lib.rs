@@ -1,41 +1,42 @@
-//! Intent logs: what was promised to be durable and is in no transaction group yet.
+//! The intent log (ZIL): changes that were acknowledged as durable before their txg is on disk.
 //!
 //! # Theory
 //!
-//! **Need.** A client that was told that its write is stable finds it after a crash. The txg of the write may take seconds to be on
-//! disk, so what the client was told stands in a log, one for each file system and volume, and is done again when the dataset is next
-//! opened to be changed. The log is as fast as the device: one block is written and flushed, or several at once.
+//! **Need.** A write that was acknowledged as stable must be there after a crash. The txg of the write may take seconds to be on disk. So
+//! the change is also recorded in a log, one for each file system and volume, and is replayed when the dataset is next opened for writing.
+//! The log is as fast as the device: one block is written and flushed, or several at once.
 //!
 //! **On disk** (`cenote_format::zil`): a header in the objset, and a chain of blocks, each naming the next before that is written. A
 //! chain ends at the first block that is not there: that is no damage.
 //!
 //! **Life of a change that is logged.**
 //! ```text
-//! Log::begin_change ─► Change: in its txg it says what is to be done again ─► an itx in memory, by txg (`itx`)
+//! Log::begin_change ─► Change: in its txg it makes the record to be replayed ─► an itx in memory, by txg (`itx`)
 //!                                                                               │ dropped when the txg is on disk
 //! Log::sync (fsync, FLUSH, FUA, sync=always) ─► the object's itxs come into the order ─► records fill blocks (`lwb`)
 //!    │                                                                                      │ one burst at a time (`writer::issue`)
 //!    └◄── stable up to there ◄── written and flushed, several blocks on their way at once ◄─┘
 //! the sync of a txg (`writer::blocks`, and the pool): blocks whose records it has are freed, the header names the first that is left
 //! ```
-//! *Names* are logged in their order, since each may depend on those before. *Data and attributes* of an object are logged when somebody
-//! asks for that object, behind the names; of writes the bytes are read then, so what is overwritten meanwhile is logged once. Of a large
-//! write the block is stored where it stays, and the record points to it (`indirect`).
+//! *Names* are logged in their order, since each may depend on those before. *Data and attributes* of an object are logged when a client
+//! syncs that object, after the names. The bytes of a write are read at that time, so a range that was overwritten in between is logged
+//! once. Of a large write the block is stored where it stays, and the record points to it (`indirect`).
 //!
 //! *The next block* is allocated in the open txg when a block is issued, and as large as what is known to follow, or as most of the last
-//! bursts were. So a chain ends in a block that is there and was not written yet. The first block is allocated in the sync of the txg that
-//! has the dataset's first change, which is written soon; who asks earlier waits for that txg.
+//! bursts were. So a chain ends in a block that is allocated and not written yet. The first block is allocated in the sync of the txg that
+//! has the dataset's first change, which is written soon; a client that syncs earlier waits for that txg.
 //!
-//! *Few blocks*: one burst at a time takes all that is asked for. It is held while blocks ahead wait for a flush to begin, since what is written
-//! meanwhile would miss that flush; so each flush has one block of each log, and the block is written while the flush before goes on. It is
-//! held only where others may come: not once all clients that the log had lately wait already.
+//! *Few blocks*: one burst at a time takes all that is asked for. A burst is held while earlier blocks wait for their flush to begin, since
+//! it would miss that flush anyway. So each flush has one block of each log, and that block is written during the flush before. A burst is
+//! held only while more clients may join it: not once as many clients wait as the log had lately.
 //!
-//! *Flushes* are for the vdevs that the blocks lie on, and the data that their records point to. So clients of a log device wait for it alone.
-//! A block with no data to point to that is alone on its way is made stable by its own write (`RWF_DSYNC`: FUA where the device has it), which
-//! is one trip to the device; the clients of a dataset with one writer never wait for two.
+//! *Flushes* are for the vdevs that the blocks lie on, and the data that their records point to. So clients of a log device (SLOG) wait for
+//! that device only. A block with no data to point to that is alone on its way is made stable by its own write (`RWF_DSYNC`: FUA where the
+//! device has it), which is one trip to the device.
 //!
-//! *A change without a record* (attributes in hidden directories, for one) is known by its txg: who asks next waits for that, and nothing is
-//! logged before it is on disk, since a record might depend on it. Where a change forgets to say what it was it counts as such.
+//! *A change without a record* (attributes in hidden directories, for example) is known by its txg: the next client that syncs waits for
+//! that txg, and nothing is logged before it is on disk, since a record might depend on the change. A change that makes no record counts as
+//! such.
 //!
 //! **Life of a log after a crash.**
 //! ```text
@@ -47,15 +48,16 @@
 //!    spa                spa                   zpl, zvol                                       spa
 //! ```
 //! *Claiming*: no txg on disk knows the blocks that were logged after it, so their space counts as free until it is claimed. The
-//! header notes how far the log was readable then: what comes to light later (a device that was away) is not part of it any more.
-//! A record of an indirect write ends the log where its block cannot be read: the client was not answered before that was stable.
+//! header notes how far the log was readable then: blocks that can be read only later (a device was away) are not part of the log any more.
+//! If the block of an indirect write cannot be read, the log ends at its record: the client cannot have been answered, since the block was
+//! not stable.
 //!
 //! *Replaying*: [`Position`] says which records are left. An operation that is one change of one txg has its position in that txg
 //! ([`Marking::Within`]). Others may be done twice without harm (writes, sizes, attributes): their position follows them
 //! ([`Marking::After`]).
 //!
-//! **Errors.** A block that cannot be written or flushed, or that finds no space, breaks the log off: nobody is told that anything from there
-//! on is stable before its txg is, whose own flush has to be good. A new chain is begun when nothing of the old one is needed.
+//! **Errors.** A block that cannot be written or flushed, or that finds no space, breaks the log off: later changes are acknowledged only
+//! when their txg is on disk, whose flush has to succeed. A new chain is begun when nothing of the old one is needed.
 //!
 //! **In memory.** [`Chain`] has one block at a time; a log of any length is walked in the memory of one block. Only the walk for its
 //! space ([`Chain::new_blocks`]) remembers each block's place.
@@ -68,16 +70,16 @@
 //! 5. A block is freed in the sync of a txg that has all of its records, and while the log goes on not in the txg of its own allocation:
 //!    until that txg is on disk the block may be needed, and freed space is not used before two more are (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/cuts`).
 //! 6. No log block is stable before the blocks that its records point to are.
-//! 7. No record is written whose txg is not preceded on disk by a change without a record.
+//! 7. A record is written only when every earlier change without a record is on disk.
 //! 8. What a txg has allocated for a log can be reached in that log once the txg is on disk: the sync waits for the blocks that lead to it
 //!    (`Logs::landed`), and frees the blocks behind one that failed (`writer::blocks`; checked by the account of space after power cuts).
 //!
 //! **Crash.** Claiming is one txg: before it the log is as it was, after it the header says so. A crash while replaying leaves a
-//! position; replay goes on there. A crash before the log is destroyed leaves a log whose records are all behind the position.
+//! position; replay goes on there. A crash before the log is destroyed leaves a log whose records are all replayed already.
 //!
 //! **Rejected.** *Replaying when the pool is opened*: a dataset that is not opened need not be changed, and the key of an encrypted one is
-//! not there yet. *Going on behind a record that cannot be replayed*, as the original does after a warning: what was promised would be
-//! gone; here the dataset is not opened to be changed, and its log stays. *Acknowledging after a failed flush*, as the original does.
+//! not there yet. *Skipping a record that cannot be replayed*, as the original does after a warning: an acknowledged change would be lost.
+//! Here the dataset is not opened for writing, and its log stays. *Acknowledging after a failed flush*, as the original does.
 //! *A chain for each client*: the format has one for a dataset.
 //!
 //! **Not here yet.** Replay of NFSv4 access control lists; encrypted logs. No records are written of changed flags and projects, and of extended

@@ -17,7 +17,7 @@
 //!    completion is never taken for another slot's;
 //! 4. a ring that is dropped waits until no slot is in use, and failing that leaks the slots rather than free them.
 //!
-//! Nobody who waits for a request is known here. The future may be gone: the kernel's buffer is still ours.
+//! The ring does not know the tasks that wait for a request. The future may be gone: the kernel's buffer is still ours.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -56,14 +56,14 @@ pub(super) enum Work {
     Flush { sender: Sender<io::Result<()>> },
 }
 
-/// A request that is done, to be told to whoever waits once the ring is not borrowed.
+/// A completed request, to be delivered to its waiter once the ring is not borrowed.
 pub(super) enum Finished {
     Read(io::Result<()>, Buf, Sender<(io::Result<()>, Buf)>),
     Write(io::Result<()>, Sender<io::Result<()>>),
 }
 
 impl Finished {
-    /// Tells whoever waits, if anyone does.
+    /// Wakes the waiter, if there is one.
     pub(super) fn deliver(self) {
         match self {
             Finished::Read(result, buf, sender) => drop(sender.send((result, buf))),

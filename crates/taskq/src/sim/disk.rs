@@ -207,7 +207,7 @@ pub struct SimDisk {
     path: PathBuf,
     options: SimDiskOptions,
     state: Mutex<State>,
-    /// Tells whoever drives the model that its next event may have moved.
+    /// Tells the driver of the model that its next event may have moved.
     submitted: Notify,
 }
 
@@ -545,7 +545,7 @@ impl SimDisk {
 }
 
 impl Modelled {
-    /// Lets happen what happens by `now`, and tells those who wait.
+    /// Carries out the events up to `now`, and wakes their waiters.
     fn settle(&mut self, now: Instant) {
         let mut done = Vec::new();
         self.model.advance(now, &mut done);

@@ -71,7 +71,7 @@ impl std::fmt::Debug for Late {
     }
 }
 
-/// A disk's content at one moment: pages over a base, both shared with whoever has them.
+/// A disk's content at one moment: pages over a base, both shared with other images.
 #[derive(Clone, Default)]
 pub struct Image {
     base: Block,
@@ -148,7 +148,7 @@ impl Image {
         late.0.iter().for_each(|write| self.write(write.offset_bytes, &write.block));
     }
 
-    /// The pages that were written, with their offsets in bytes: for whoever makes a sparse file of them.
+    /// The pages that were written, with their offsets in bytes: for writing them to a sparse file.
     pub fn pages(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.pages.iter().map(|(index, page)| (index * PAGE_BYTES, &page[..]))
     }

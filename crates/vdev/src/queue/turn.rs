@@ -87,8 +87,7 @@ pub(super) struct Passenger {
 /// A read on its way: the device's answer, and the bytes.
 pub(crate) type Reading = BoxFuture<'static, (io::Result<()>, Buf)>;
 
-/// What is asked of the device at once. The room that it takes there is free again when this is gone; so is whoever came
-/// along and was told nothing: he waits anew.
+/// The requests that go to the device as one. Dropping it frees its room, and requests of the bundle that have no result yet wait again.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     /// From the first byte that anyone wants to the last.
@@ -109,7 +108,7 @@ impl Bundle {
         Self { range, own, others, room }
     }
 
-    /// Reads for all of them; the leader's bytes come out. The room is to be kept until then, or until nobody waits any more.
+    /// Reads for all of them; the leader's bytes come out. The room is to be kept until then, or until no request waits any more.
     pub(crate) fn read(self, disk: Disk) -> (Room<Arc<LeafQueue>>, Reading) {
         let Self { range: all, own, others, room } = self;
         let read = Box::pin(async move {
@@ -133,7 +132,7 @@ impl Bundle {
             for member in others {
                 let buf = Buf::unfilled((member.range.end - member.range.start) as usize);
                 let buf = part(&member.range, buf);
-                // Whoever has gone wants to know nothing.
+                // The request may have been dropped.
                 let _ = member.sender.send(Some(buf));
             }
             (Ok(()), part(&own, buf))

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** A cable that is plugged in again must not cost what was written in memory. Who writes blocks has no way back: a
-//! txg's sync has changed its books long before a device says no. So it is the write itself that waits, and is done again.
+//! **Need.** A cable that was pulled and plugged in again must not cost dirty data. The sync of a txg cannot be undone: it has changed its
+//! accounts in memory long before a device reports an error. So the failed write itself waits, and is issued again.
 //!
 //! **In memory.**
 //! ```text
@@ -11,31 +11,31 @@
 //!          kept         what was written since the last flush that all devices could do, in the order it was begun
 //!          under_way    writes and flushes that devices have not answered
 //!          behind       leaves that have missed some of what is kept
-//!          unflushed    leaves that failed a flush which nobody has heard of yet
-//!          in_doubt     leaves that failed a write which was to be stable: what they have in their caches may be lost
-//!          flush_failures  of each leaf, how many: a device that was reset says so to one of several who flush it
+//!          unflushed    leaves that failed a flush which no result has named yet
+//!          in_doubt     leaves that failed a stable write: what they have in their caches may be lost
+//!          flush_failures  failed flushes of each leaf: a device that was reset reports it to one of several callers only
 //! ```
 //!
 //! **Life of a failure.**
 //! 1. A write that too few devices took suspends the pool. It waits, and so does every write that is begun from then on.
 //! 2. [`VdevTree::resume`] waits until devices have answered what is under way. A device that was away has lost what was in its
 //!    cache, whatever it said of it: what is kept is written again, in order, and flushed.
-//! 3. Where that succeeds the pool goes on: whoever waits writes what failed. Where not, it stays suspended.
+//! 3. If that succeeds the pool goes on: the waiting writes are issued again. If not, it stays suspended.
 //!
 //! A device that hangs is no failure yet: [`super::deadman`].
 //!
-//! A read that fails is asked again after the pool goes on. Before it is suspended for a read's sake its devices are tried: one bad
-//! sector is no reason.
+//! A read that fails is asked again after the pool goes on. Before a failed read suspends the pool, its devices are probed: one bad sector
+//! is no reason.
 //!
 //! **Invariants.**
-//! 1. Between two flushes of its vdev that succeeded everything that was written is kept: [`KEPT_MAX_BYTES`] at most, since more of it has the
-//!    devices flushed. Not kept is a block that its write has made stable on all leaves. Nothing older of its place is kept then, since freed
-//!    space is used again after two more txgs, each with its flush.
+//! 1. Between two flushes of its vdev that succeeded everything that was written is kept: [`KEPT_MAX_BYTES`] at most, since the devices are
+//!    flushed when there is more. Not kept is a block that its write has made stable on all leaves. Nothing older of its place is kept then,
+//!    since freed space is used again after two more txgs, each with its flush.
 //! 2. A flush that is reported as good has made stable what it covers on as many devices as the redundancy needs.
-//! 3. While what is kept is written again nothing else is under way, nor has any device still to answer a write that nobody waits
-//!    for.
-//! 4. What devices have answered is not under way any more in the same step in which it counts as written: whoever writes again
-//!    what is kept misses nothing. A write takes the lock twice, when it begins and when it ends.
+//! 3. While what is kept is written again nothing else is under way, and every device has answered all writes, those without a waiter
+//!    included.
+//! 4. A write stops being under way and becomes written in one step, so writing again misses none. A write takes the lock twice, when it
+//!    begins and when it ends.
 //!
 //! **Rejected.** *Restarting the txg*: everything that its sync changes in memory would need a way back. *Only writing again what
 //! failed*: what a device had taken and not made stable would be gone without a word.
@@ -56,11 +56,11 @@ use super::write::{WriteContext, Written};
 use super::{Topology, VdevSet, VdevTree};
 use crate::error::VdevError;
 
-/// What is kept at most between two flushes: flushing costs a device little beside writing that much, and memory that is kept
-/// for long is not there for what comes next.
+/// What is kept at most between two flushes: flushing costs a device little compared with writing that much, and kept memory is missing for
+/// later writes.
 const KEPT_MAX_BYTES: usize = 64 << 20;
 
-/// What a probe reads and writes back: the part of a label that holds nothing.
+/// The range that a probe reads and writes back: the unused part of a label.
 const PROBE_BYTES: usize = 8 << 10;
 
 /// Whether a pool's devices take what is written, and what is to be written again if they did not.
@@ -129,7 +129,7 @@ impl State {
         number
     }
 
-    /// What was kept comes back, to be dropped when the state is not locked.
+    /// Returns the kept block, to be dropped after the state is unlocked.
     fn forget(&mut self, number: u64) -> Option<Kept> {
         let kept = self.kept.remove(&number)?;
         self.kept_bytes -= kept.block.len();
@@ -172,7 +172,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// One write, from its beginning to when it is known to be good. Dropped before, nobody wants it any more.
+/// One write, from its beginning until it is known to be good. If it is dropped before, its caller has gone.
 struct Keeping<'a> {
     suspension: &'a Suspension,
     number: u64,
@@ -336,7 +336,7 @@ impl Suspension {
         state.is_for_hang && state.reason.is_some()
     }
 
-    /// Has those look again who wait for what devices do, if the pool is suspended.
+    /// Wakes the tasks that wait for devices to answer, if the pool is suspended.
     pub(super) fn look_again(&self) {
         if self.is_suspended.load(Ordering::Acquire) {
             self.changed.all();
@@ -361,7 +361,7 @@ impl Suspension {
     /// Waits until the pool is not suspended.
     ///
     /// # Errors
-    /// Nobody will resume it any more.
+    /// The pool was given up and will not be resumed.
     pub async fn passed(&self) -> Result<(), VdevError> {
         loop {
             let changed = self.changed.wait();
@@ -470,7 +470,7 @@ impl Suspension {
         if state.kept.is_empty() {
             state.behind.clear();
         }
-        // Memory is given back while nobody waits for it.
+        // Free the memory without holding the lock.
         drop(state);
         drop(gone);
     }
@@ -665,8 +665,8 @@ impl VdevTree {
         leaves.map(|node| (node.guid, failures(node.guid))).collect()
     }
 
-    /// To be asked after a read that failed for want of devices. Where they are gone altogether the pool is suspended, and this
-    /// waits until it goes on: `true`. `is_needed`: it waits whatever was said of reads.
+    /// To be called after a read that failed for lack of devices. If the devices are gone the pool is suspended, and this waits until it
+    /// goes on and returns `true`. `is_needed`: it waits even if reads are to fail at once.
     pub async fn wait_for_reads(&self, is_needed: bool) -> bool {
         let Some(suspension) = self.suspension() else { return false };
         if suspension.reason().is_none() {
@@ -683,7 +683,7 @@ impl VdevTree {
 
 impl Topology {
     /// Whether enough devices of each top-level vdev take what is written to them, tried where nothing is kept: the first bytes of
-    /// a label are read and written back. One whose devices were missing before is not looked at.
+    /// a label are read and written back. A vdev whose devices were missing before is not probed.
     async fn probe_all(&self) -> Result<(), VdevError> {
         let leaves = self.nodes.iter().filter_map(|node| match &node.kind {
             Kind::Leaf(leaf) => leaf.writable_disk().map(|(disk, _)| (node, disk)),

@@ -13,7 +13,7 @@
 //! log. A write that too few children took is an error: the caller allocates elsewhere or stops.
 //!
 //! What is written becomes stable with [`VdevTree::flush`], which asks every leaf that may be written, or with its own write
-//! ([`WriteContext::is_stable`]). Nothing here orders writes: whoever needs an order waits.
+//! ([`WriteContext::is_stable`]). Writes are not ordered here: a caller that needs an order waits for the first write.
 //!
 //! A raidz vdev's skip sectors stay unwritten; a draid's padding is written as the zeros that its parity counts it as.
 
@@ -53,7 +53,7 @@ impl WriteContext {
         Self { birth, class: QueueClass::AsyncWrite, is_stable: false }
     }
 
-    /// The same, for somebody who waits for it.
+    /// The same, for a write that a client waits for.
     #[must_use]
     pub const fn waited_for(self) -> Self {
         Self { class: QueueClass::SyncWrite, ..self }
@@ -79,7 +79,7 @@ pub struct Written {
     pub missed: Vec<Guid>,
 }
 
-/// A write's part below some vdev: who has missed it, and whether the vdev as a whole has it.
+/// The result of a write below some vdev: the leaves that have missed it, and whether the vdev as a whole has it.
 struct Part {
     missed: Vec<Guid>,
     faults: Faults,
@@ -141,8 +141,8 @@ impl VdevTree {
         self.flush_of(VdevSet::ALL).await
     }
 
-    /// The same of what was written to these top-level vdevs, by a flush of their leaves alone. Leaves of others that failed a flush
-    /// which nobody has heard of yet may be among those that come back.
+    /// The same of what was written to these top-level vdevs, by a flush of their leaves alone. The result may name leaves of other vdevs,
+    /// if they failed a flush that no result has named yet.
     ///
     /// # Errors
     /// As [`Self::flush`].
@@ -193,14 +193,14 @@ impl Topology {
         Err(VdevError::Unwritable { vdev, offset_bytes, size_bytes, faults: part.faults.0 })
     }
 
-    /// Has every leaf of these vdevs that can be written flush; which failed.
+    /// Flushes every leaf of these vdevs that can be written. Returns the leaves that failed.
     pub(super) async fn flush(&self, vdevs: VdevSet) -> Vec<Guid> {
         let nodes = || self.nodes.iter().filter(|node| vdevs.contains(node.top));
         let leaves = nodes().filter_map(|node| match &node.kind {
             Kind::Leaf(leaf) => leaf.writable_disk().map(|(disk, _)| (node, disk)),
             _ => None,
         });
-        // What one has taken before it was given up may never become stable.
+        // Data that a leaf took before it was given up may never become stable.
         let is_given_up = |node: &&Node| match &node.kind {
             Kind::Leaf(leaf) => leaf.hang_status().is_some_and(|hang| hang.is_given_up),
             _ => false,
@@ -241,7 +241,7 @@ impl Topology {
         Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
     }
 
-    /// Writes when it is the block's turn, or has another one write it along.
+    /// Writes when it is the block's turn in the queue, or as a part of another write's bundle.
     async fn write_in_turn(
         &self,
         disk: &Disk,
@@ -260,7 +260,7 @@ impl Topology {
                     if ride.await.is_ok() {
                         return Ok(());
                     }
-                    // What it was part of failed, which says nothing of this one.
+                    // Its bundle failed, which says nothing about this block.
                     alone = true;
                 }
             }
@@ -343,7 +343,7 @@ impl Topology {
             let Some(bytes) = column_bytes(column, parity, block) else { continue };
             let child = self.node(node.children[column.child as usize]);
             writes.push(self.write_nested(child, column.address_bytes, bytes, context, depth));
-            // Zeros alone are known without the child: whoever reads the block does not need them.
+            // A column of padding is known without the child, so a reader of the block does not need it.
             rows.push((index / map.row_width(), column.size_bytes > 0));
         }
         let mut all = Part::good();
