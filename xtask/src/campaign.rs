@@ -1,5 +1,5 @@
 //! Programs that do one trial after the other, each by its number: damaged pools (crates/mutate), power cuts and crash points
-//! (crates/cuts).
+//! (crates/cuts), datasets that are sent and received (crates/replicas).
 
 use std::process::Command;
 
@@ -50,6 +50,16 @@ pub(crate) const POINTS: Campaign = Campaign {
     more: &["--stride", "367", "--points", "8", "--zdb"],
     noun: " points of ",
     counts_trials: false,
+};
+
+/// Datasets with random histories, sent and received.
+pub(crate) const REPLICAS: Campaign = Campaign {
+    name: "replicas",
+    count_in_step: 300,
+    first: ("--first", 0),
+    more: &["--zdb-every", "75"],
+    noun: " cases from ",
+    counts_trials: true,
 };
 
 /// Deliberate bugs that the step has found: a few seconds each, and for the rarest ones minutes.
@@ -128,7 +138,7 @@ pub(crate) fn main_sim(args: &[String]) -> Result<()> {
     }
     // Lives take most: each is another one, where scripts come again.
     let seconds = minutes * 60;
-    let (lives, points, damage) = (seconds / 2, seconds * 2 / 5, seconds / 10);
+    let (lives, points, streams, damage) = (seconds * 2 / 5, seconds * 2 / 5, seconds / 10, seconds / 10);
     let worlds = [
         (
             "cenote-cuts",
@@ -145,6 +155,11 @@ pub(crate) fn main_sim(args: &[String]) -> Result<()> {
                 ("--points", 40),
                 ("--seconds", points),
             ],
+        ),
+        (
+            "cenote-replicas",
+            "replicas",
+            vec![("--first", seed * SIM_SEED_CUTS), ("--count", u64::MAX >> 1), ("--seconds", streams)],
         ),
         ("cenote-mutate", "mutate", vec![("--seed", seed * SIM_SEED_CUTS), ("--count", damage * MUTATIONS_PER_SECOND)]),
     ];
@@ -233,6 +248,8 @@ mod tests {
                     txgs with 2 changes; at most 3 steps";
         assert_eq!(CUTS.parse(line), Some(Tally { passed: 396, failed: 4 }));
         assert_eq!(CUTS.parse("FAILED cut 7: [(Single, 1)]: panic"), None);
+        let line = "300 cases from 0 on in 61.0 s (4.9 a second): 2 failed, {Chain: 120, Tree: 60}; 900 streams with 5 records";
+        assert_eq!(REPLICAS.parse(line), Some(Tally { passed: 298, failed: 2 }));
         assert_eq!(parse_mutants("3 mutants: 2 caught, 1 not caught"), Some(Tally { passed: 2, failed: 1 }));
         assert_eq!(parse_mutants("one-leg: caught by cut 1 of at most 200, in 0.1 s: …"), None);
     }

@@ -37,6 +37,11 @@ const STEPS: &[Step] = &[
     Step { name: "cuts", about: "power cuts of pools under load, in simulation", run: |_| campaign::CUTS.step() },
     Step { name: "points", about: "short runs, cut in every moment, in simulation", run: |_| campaign::POINTS.step() },
     Step {
+        name: "replicas",
+        about: "datasets sent and received in all ways, in simulation",
+        run: |_| campaign::REPLICAS.step(),
+    },
+    Step {
         name: "mutants",
         about: "deliberate bugs of the engine, which the power cuts have to find",
         run: |_| campaign::step_mutants(),

@@ -4,8 +4,6 @@
 
 #![allow(clippy::disallowed_methods)]
 
-mod histories;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_admin::receive::{ReceiveRequest, Told, receive};
@@ -15,12 +13,12 @@ use cenote_dmu::tx::TxTunables;
 use cenote_format::dsl::RedactBlock;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_replicas::objects::{Contents, change, compare, source_head};
 use cenote_send::sender::{Base, SendFlags, SendProgress, SendRequest, send};
 use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options};
 use cenote_spa::{ImportOptions, Pool, View};
 use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::{Handle, Rng, Runtime};
-use histories::{Contents, change, compare, source_head};
 
 const DISK_BYTES: u64 = 256 << 20;
 const HISTORIES: u64 = 6;

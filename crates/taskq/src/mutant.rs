@@ -1,7 +1,8 @@
 //! Deliberate bugs, for tests of the tests.
 //!
 //! A test that never failed says little. So the engine knows a number of bugs that it could have had, each at the line where it would
-//! stand, and the power-cut test (`crates/cuts`, `cargo xtask mutants`) shows that it finds every one of them. One bug at most is
+//! stand, and the power-cut test (`crates/cuts`, `cargo xtask mutants`) and the replica test (`crates/replicas`) show that they find every one
+//! of them. One bug at most is
 //! alive, in the whole process, and only where somebody set it.
 //!
 //! **Price.** In a build without debug assertions [`is`] is the constant `false`, so what depends on it is not compiled, and [`set`]
@@ -115,6 +116,33 @@ mutants! {
     LogDeviceClearedEarly = "log-device-cleared-early",
     /// A block that was stored for a log and changed since can be taken again at once.
     LogDataFreedEarly = "log-data-freed-early",
+    /// Holes that came since the base of a stream are not sent.
+    SendHolesDropped = "send-holes-dropped",
+    /// What was redacted before is sent but for the last block of each file.
+    SendRedactedShort = "send-redacted-short",
+    /// Ranges that a stream frees are kept.
+    ReceiveFreesIgnored = "receive-frees-ignored",
+    /// Objects that a stream frees are kept.
+    ReceiveFreeObjectsIgnored = "receive-freeobjects-ignored",
+    /// Spill blocks of a stream are forgotten.
+    ReceiveSpillForgotten = "receive-spill-forgotten",
+    /// A file that comes in the place of another one, with blocks of another size, gets only what comes.
+    ReceiveBlocksKept = "receive-blocks-kept",
+    /// The short piece at the end of a large block that is sent in pieces is forgotten.
+    ReceiveTailForgotten = "receive-tail-forgotten",
+}
+
+impl Mutant {
+    /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
+    pub const OF_STREAMS: &[Self] = &[
+        Self::SendHolesDropped,
+        Self::SendRedactedShort,
+        Self::ReceiveFreesIgnored,
+        Self::ReceiveFreeObjectsIgnored,
+        Self::ReceiveSpillForgotten,
+        Self::ReceiveBlocksKept,
+        Self::ReceiveTailForgotten,
+    ];
 }
 
 /// 0: none.

@@ -12,6 +12,7 @@ use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features,
 use cenote_format::stream::{RecordFlags, Redact, WriteEmbedded};
 use cenote_spa::{LiveHead, ReceivePoint};
 use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_zio::{ReadyBlock, ReadyForm, Seal};
 
 use super::{Header, ReceiverError};
@@ -259,6 +260,7 @@ impl Applier {
             (true, Some(ready)) => object.write_ready(tx.txg(), offset_bytes / size, ready),
             (true, None) => object.write_block(tx.txg(), offset_bytes / size, data),
             // Pieces of a block that is larger here, or several blocks that are smaller.
+            (false, _) if len < size && mutant::is(Mutant::ReceiveTailForgotten) => {}
             (false, _) => object.write(tx.txg(), offset_bytes, &data).await?,
         }
         Ok(())
@@ -266,6 +268,9 @@ impl Applier {
 
     async fn free(&mut self, free: &Free) -> Result<(), ReceiverError> {
         let object = self.existing(free.object).await?;
+        if mutant::is(Mutant::ReceiveFreesIgnored) {
+            return Ok(());
+        }
         let end = match free.length_bytes {
             Free::TO_THE_END => u64::MAX,
             len => free.offset_bytes.checked_add(len).ok_or_else(|| self.invalid("it reaches where no object does"))?,
@@ -364,7 +369,7 @@ impl Applier {
         let end = range.first_object.0.checked_add(range.object_count);
         let end = end.ok_or_else(|| self.invalid("more objects than there can be"))?.min(OBJECTS_END);
         let mut from = ObjectId(range.first_object.0.max(1));
-        while from.0 < end {
+        while from.0 < end && !mutant::is(Mutant::ReceiveFreeObjectsIgnored) {
             let Some(next) = self.objset().next_objects(from).await? else { return Ok(()) };
             for (id, _) in next.objects {
                 if id.0 >= end {
@@ -402,7 +407,9 @@ impl Applier {
             return Err(self.invalid("a spill block for an object without room for its pointer"));
         }
         let tx = self.begin(Cost::objects(1).with_bytes(len)).await?;
-        object.set_spill(tx.txg(), Some(block));
+        if !mutant::is(Mutant::ReceiveSpillForgotten) {
+            object.set_spill(tx.txg(), Some(block));
+        }
         Ok(())
     }
 }

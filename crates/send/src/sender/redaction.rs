@@ -17,6 +17,7 @@ use cenote_dmu::{DmuErrorKind, Object};
 use cenote_dsl::Dsl;
 use cenote_format::dsl::RedactBlock;
 use cenote_format::ids::{BlockId, ObjectId};
+use cenote_taskq::mutant::{self, Mutant};
 
 use super::error::SenderError;
 use super::walk::{Change, Place, SPILL, Shape, Walk, corrupt};
@@ -223,7 +224,8 @@ impl Merge {
                     Err(error) if error.is_absent() => {}
                     Err(error) => return Err(error.into()),
                     Ok(object) => {
-                        let end = range.end.min(object.last_block().0.saturating_add(1));
+                        let more = u64::from(!mutant::is(Mutant::SendRedactedShort));
+                        let end = range.end.min(object.last_block().0.saturating_add(more));
                         self.wanted = Some((object, Range { end, ..range }));
                     }
                 },

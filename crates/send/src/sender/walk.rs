@@ -18,6 +18,7 @@ use cenote_format::dnode::{DnodePhys, DnodeView, SLOT_BYTES};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_taskq::Class;
 use cenote_taskq::buf::Block;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_zio::ZioError;
 
 use super::error::SenderError;
@@ -221,6 +222,9 @@ impl Walk {
         self.check_crypt(shape.object, &bp)?;
         let span = 1_u64.checked_shl(u32::from(level) * shape.shift);
         if bp.is_hole() {
+            if mutant::is(Mutant::SendHolesDropped) && self.options.since.0 != 0 {
+                return Ok(None);
+            }
             // Beyond all numbers nothing ever was.
             let Some(start) = span.and_then(|span| block.checked_mul(span)) else { return Ok(None) };
             if !shape.object_type.is_metadata() && start > shape.last_block {

@@ -1,5 +1,4 @@
 //! Random changes of a dataset's objects, with a plain model of what it has.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
 
@@ -14,21 +13,25 @@ use cenote_taskq::Rng;
 use cenote_taskq::buf::Block;
 
 /// Objects of a new file system have no higher numbers: no other gets a lower one.
-pub(crate) const OWN_MAX: u64 = 63;
+pub const OWN_MAX: u64 = 63;
 
 /// An object as it is to be.
-#[derive(Clone, Default)]
-pub(crate) struct Thing {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) bonus: Vec<u8>,
-    pub(crate) spill: Option<Vec<u8>>,
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Thing {
+    /// Its bytes, up to the last that was written.
+    pub bytes: Vec<u8>,
+    /// Its bonus.
+    pub bonus: Vec<u8>,
+    /// Its spill block.
+    pub spill: Option<Vec<u8>>,
 }
 
 /// Objects by number.
-pub(crate) type Contents = BTreeMap<u64, Thing>;
+pub type Contents = BTreeMap<u64, Thing>;
 
 /// Attributes of a file with this generation, which a receiver tells files apart by.
-pub(crate) fn attributes(generation: u64, len: usize) -> Vec<u8> {
+#[must_use]
+pub fn attributes(generation: u64, len: usize) -> Vec<u8> {
     let mut bonus = vec![0; 72];
     bonus[..4].copy_from_slice(&0x002f_505a_u32.to_le_bytes());
     bonus[4..6].copy_from_slice(&((1_u16 << 10) | 2).to_le_bytes());
@@ -37,10 +40,14 @@ pub(crate) fn attributes(generation: u64, len: usize) -> Vec<u8> {
     bonus
 }
 
-/// A number for a new object among a few hundred, so that numbers are used again for objects of other sizes.
-pub(crate) async fn free_number(objset: &Objset, slots: u8, rng: &mut Rng) -> u64 {
+/// A number for a new object: often among a few, which are used again for objects of other sizes, else among a few hundred.
+///
+/// # Panics
+/// The objset cannot be read.
+pub async fn free_number(objset: &Objset, slots: u8, rng: &mut Rng) -> u64 {
     loop {
-        let id = OWN_MAX + 1 + rng.below(400);
+        let among = if rng.chance(1, 2) { 24 } else { 400 };
+        let id = OWN_MAX + 1 + rng.below(among);
         if id % 32 + u64::from(slots) <= 32 && objset.is_free(ObjectId(id), slots).await.unwrap() {
             return id;
         }
@@ -48,7 +55,10 @@ pub(crate) async fn free_number(objset: &Objset, slots: u8, rng: &mut Rng) -> u6
 }
 
 /// A dataset to be sent.
-pub(crate) async fn source_head(source: &Pool, kind: ObjsetType) -> Objset {
+///
+/// # Panics
+/// It cannot be made.
+pub async fn source_head(source: &Pool, kind: ObjsetType) -> Objset {
     match kind {
         ObjsetType::Zfs => drop(create_filesystem(source, "written/v", Vec::new(), false).await.unwrap()),
         _ => {
@@ -62,7 +72,10 @@ pub(crate) async fn source_head(source: &Pool, kind: ObjsetType) -> Objset {
 }
 
 /// Changes the dataset at random, and the model with it.
-pub(crate) async fn change(objset: &Objset, pool: &Pool, model: &mut Contents, next: &mut u64, rng: &mut Rng) {
+///
+/// # Panics
+/// A change is refused.
+pub async fn change(objset: &Objset, pool: &Pool, model: &mut Contents, next: &mut u64, rng: &mut Rng) {
     let txg = pool.txg();
     for _ in 0..1 + rng.below(12) {
         let ids: Vec<u64> = model.keys().copied().collect();
@@ -80,7 +93,9 @@ pub(crate) async fn change(objset: &Objset, pool: &Pool, model: &mut Contents, n
                     false if len == 0 => (DmuType::NONE, Vec::new()),
                     false => (DmuType::UINT64_METADATA, vec![*next as u8; len]),
                 };
-                let spec = ObjectSpec { slots, ..ObjectSpec::new(kind, 512 << rng.below(10)) };
+                // Of objects, only files and volumes have blocks above 128 KiB.
+                let sizes = if kind == DmuType::PLAIN_FILE_CONTENTS { 12 } else { 9 };
+                let spec = ObjectSpec { slots, ..ObjectSpec::new(kind, 512 << rng.below(sizes)) };
                 let spec = spec.with_bonus(bonus_kind, bonus.clone());
                 let id = free_number(objset, slots, rng).await;
                 objset.create_at(txg, ObjectId(id), &spec).unwrap();
@@ -150,7 +165,10 @@ pub(crate) async fn change(objset: &Objset, pool: &Pool, model: &mut Contents, n
 }
 
 /// A dataset has what the model says, and nothing more.
-pub(crate) async fn compare(objset: &Objset, model: &Contents, what: &str) {
+///
+/// # Panics
+/// It has something else, or cannot be read.
+pub async fn compare(objset: &Objset, model: &Contents, what: &str) {
     let mut from = ObjectId(1);
     let mut found = Vec::new();
     while let Some(next) = objset.next_objects(from).await.unwrap() {
@@ -166,7 +184,9 @@ pub(crate) async fn compare(objset: &Objset, model: &Contents, what: &str) {
         // Bytes behind the end of an object read as nothing.
         let mut bytes = bytes.to_vec();
         bytes.resize(thing.bytes.len(), 0);
-        assert!(bytes == thing.bytes, "{what}: object {id}");
+        let differs = bytes.iter().zip(&thing.bytes).position(|(found, wanted)| found != wanted);
+        let (size, last) = (object.block_bytes(), object.last_block());
+        assert_eq!(differs, None, "{what}: object {id} of {} bytes in blocks of {size}, the last {last}", bytes.len());
         assert_eq!(*object.phys().bonus, *thing.bonus, "{what}: bonus of object {id}");
         let spill = object.spill().await.unwrap().map(|(block, _)| block.to_vec());
         assert!(spill == thing.spill, "{what}: spill block of object {id}");
