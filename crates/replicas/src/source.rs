@@ -102,7 +102,7 @@ impl Source {
         let mut settings = settings(rng)?;
         match kind {
             Kind::Volume => {
-                let block_bytes = 512 << rng.below(9);
+                let block_bytes = 512 << rng.below(12);
                 let size_bytes = block_bytes.max((16 << 10) << rng.below(8));
                 let shape = VolumeShape { size_bytes, block_bytes: Some(block_bytes), sparse: true };
                 create_volume(pool, name, shape, settings, true).await?;

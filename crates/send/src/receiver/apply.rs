@@ -5,6 +5,7 @@ use std::ops::Range;
 use cenote_codec::compress::decompress;
 use cenote_dmu::tx::{Cost, Tx};
 use cenote_dmu::{DmuErrorKind, Object, Objset};
+use cenote_format::blkptr::MIN_BLOCK_BYTES;
 use cenote_format::enums::Compress;
 use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
@@ -208,8 +209,8 @@ impl Applier {
             true => BLOCK_PAYLOAD_BYTES_MAX,
             false => PLAIN_BLOCK_MAX_BYTES,
         };
-        match len == 0 || len > limit {
-            true => Err(self.invalid(format!("a block of {len} bytes, and {limit} is the most"))),
+        match len < MIN_BLOCK_BYTES || len > limit {
+            true => Err(self.invalid(format!("a block of {len} bytes, where {MIN_BLOCK_BYTES} to {limit} can be"))),
             false => Ok(()),
         }
     }

@@ -8,8 +8,9 @@
 //!     room for its bonus than it has
 //! ```
 //! Blocks of another size mean that it is another file, or one of a single block that has grown: what it has goes, and the stream brings all
-//! of it. The one exception is a file of several smaller blocks which the stream sends in large ones because it was not asked to before:
-//! it keeps its blocks, since the stream brings only those that have changed. The file's generation tells the two apart.
+//! of it. The one exception is a file, or the data of a volume, of several smaller blocks which the stream sends in large ones because it was
+//! not asked to before: it keeps its blocks, since the stream brings only those that have changed. A file's generation tells the two apart; a
+//! volume has one object of data all its life. (OpenZFS up to 2.4 makes the exception for files alone, and such volumes lose data.)
 
 use cenote_dmu::tx::Cost;
 use cenote_dmu::{INDIRECT_SHIFT, Object, ObjectSpec};
@@ -181,17 +182,21 @@ impl Applier {
         let mut block_bytes = wanted.block_bytes;
         let size = phys.data_block_bytes();
         if block_bytes != size {
-            let is_file = |kind| kind == DmuType::PLAIN_FILE_CONTENTS;
-            let may_be_same =
-                !self.is_whole && is_file(wanted.kind) && is_file(phys.object_type) && phys.max_block_id > 0;
+            // What has large blocks, and so may have come in smaller ones before: files, and the data of a volume, which is never another's.
+            let is_of = |kind| wanted.kind == kind && phys.object_type == kind;
+            let has_several = !self.is_whole && phys.max_block_id > 0;
             let generations = || {
                 let both = generation(phys.bonus_type, &phys.bonus).zip(generation(wanted.bonus_kind, bonus));
                 both.ok_or_else(|| self.invalid("blocks of another size for a file without a generation"))
             };
-            let is_any = mutant::is(Mutant::ReceiveBlocksKept);
-            if may_be_same && (is_any || generations().map(|(old, new)| old == new)?) {
+            let is_same = match has_several {
+                true if is_of(DmuType::ZVOL) || mutant::is(Mutant::ReceiveBlocksKept) => true,
+                true if is_of(DmuType::PLAIN_FILE_CONTENTS) => generations().map(|(old, new)| old == new)?,
+                _ => false,
+            };
+            if is_same {
                 if block_bytes < size {
-                    return Err(self.invalid("blocks of a file that became smaller"));
+                    return Err(self.invalid("blocks of a file or volume that became smaller"));
                 }
                 block_bytes = size;
             } else {
