@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::{Path, PathBuf};
 
 use cenote_dsl::property::Value;
 use cenote_spa::features::{FEATURES, Feature, FeatureState, by_name};
@@ -11,10 +10,8 @@ use thiserror::Error;
 
 use crate::AdminError;
 
-/// Where the files are that are named without a path.
-const DIRS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
-/// A file's size at most.
-const FILE_MAX_BYTES: u64 = 1 << 20;
+/// Reads a file of features by its name, as the caller's system has it: its text.
+pub type ReadList<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Send + Sync);
 
 /// A list of features cannot be used.
 #[derive(Debug, Error)]
@@ -29,12 +26,6 @@ pub struct CompatibilityError {
 /// Why it cannot be used.
 #[derive(Debug, Error)]
 enum ListError {
-    #[error("no name of a file")]
-    NoName,
-    #[error("there is no such file in /etc or /usr/share/zfs/compatibility.d")]
-    NotThere,
-    #[error("it is too large to be a list of features")]
-    TooLarge,
     #[error("'{0}' is no feature that this version knows")]
     Unknown(String),
     #[error(transparent)]
@@ -46,7 +37,7 @@ enum ListError {
 ///
 /// # Errors
 /// A list cannot be read, or names what is no feature.
-pub fn allowed(value: &str) -> Result<Option<BTreeSet<String>>, CompatibilityError> {
+pub(crate) fn allowed(value: &str, read: ReadList<'_>) -> Result<Option<BTreeSet<String>>, CompatibilityError> {
     match value {
         "" | "off" => return Ok(None),
         "legacy" => return Ok(Some(BTreeSet::new())),
@@ -54,28 +45,14 @@ pub fn allowed(value: &str) -> Result<Option<BTreeSet<String>>, CompatibilityErr
     }
     let mut all: Option<BTreeSet<String>> = None;
     for name in value.split(',') {
-        let listed = read(name).map_err(|why| CompatibilityError { name: name.to_owned(), why })?;
+        let listed = read(name).map_err(ListError::from).and_then(|text| parse(&text));
+        let listed = listed.map_err(|why| CompatibilityError { name: name.to_owned(), why })?;
         all = Some(match all {
             None => listed,
             Some(all) => all.intersection(&listed).cloned().collect(),
         });
     }
     Ok(all)
-}
-
-fn read(name: &str) -> Result<BTreeSet<String>, ListError> {
-    let path = match name.starts_with('/') {
-        true => PathBuf::from(name),
-        false if name.is_empty() || name.contains('/') => return Err(ListError::NoName),
-        false => {
-            let mut places = DIRS.iter().map(|dir| Path::new(dir).join(name));
-            places.find(|path| path.exists()).ok_or(ListError::NotThere)?
-        }
-    };
-    if std::fs::metadata(&path)?.len() > FILE_MAX_BYTES {
-        return Err(ListError::TooLarge);
-    }
-    parse(&std::fs::read_to_string(&path)?)
 }
 
 /// Names between white space and commas; `#` begins a comment.
@@ -98,7 +75,7 @@ fn parse(text: &str) -> Result<BTreeSet<String>, ListError> {
 ///
 /// # Errors
 /// The pool cannot be read, or its list of features not be used.
-pub async fn lacking_features(pool: &View) -> Result<Vec<&'static Feature>, AdminError> {
+pub async fn lacking_features(pool: &View, read: ReadList<'_>) -> Result<Vec<&'static Feature>, AdminError> {
     let states = pool.features().await?;
     let is_enabled = |feature: &Feature| {
         let name = |name: &FeatureName| matches!(name, FeatureName::Known(known) if known.name == feature.name);
@@ -111,7 +88,7 @@ pub async fn lacking_features(pool: &View) -> Result<Vec<&'static Feature>, Admi
             _ => None,
         },
     };
-    let may_have = allowed(compatibility.as_deref().unwrap_or("off"))?;
+    let may_have = allowed(compatibility.as_deref().unwrap_or("off"), read)?;
     let wanted = FEATURES.iter().filter(|feature| !feature.is_newer() && !is_enabled(feature));
     Ok(wanted.filter(|feature| may_have.as_ref().is_none_or(|may| may.contains(feature.name))).collect())
 }
@@ -120,28 +97,29 @@ pub async fn lacking_features(pool: &View) -> Result<Vec<&'static Feature>, Admi
 mod tests {
     use super::*;
 
+    fn read(name: &str) -> io::Result<String> {
+        match name {
+            "one" => Ok("lz4_compress skein".into()),
+            "two" => Ok("skein sha512".into()),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     #[test]
     fn lists_of_features_are_read() {
-        assert_eq!(allowed("off").unwrap(), None);
-        assert_eq!(allowed("legacy").unwrap(), Some(BTreeSet::new()));
+        assert_eq!(allowed("off", &read).unwrap(), None);
+        assert_eq!(allowed("legacy", &read).unwrap(), Some(BTreeSet::new()));
         let found = parse("# what GRUB reads\nlz4_compress hole_birth # and\nembedded_data,sha512\n").unwrap();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["embedded_data", "hole_birth", "lz4_compress", "sha512"]);
         assert!(parse("lz4_compress nothing").is_err());
-        for wrong in ["a/b", "no-such-file-anywhere", ","] {
-            assert!(allowed(wrong).is_err(), "{wrong}");
+        for wrong in ["three", "one,three", ","] {
+            assert!(allowed(wrong, &read).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn a_pool_may_have_what_every_file_lists() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            std::fs::write(&path, text).unwrap();
-            path.display().to_string()
-        };
-        let (one, two) = (file("one", "lz4_compress skein"), file("two", "skein sha512"));
-        let found = allowed(&format!("{one},{two}")).unwrap().unwrap();
+        let found = allowed("one,two", &read).unwrap().unwrap();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), ["skein"]);
     }
 }

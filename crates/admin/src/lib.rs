@@ -68,7 +68,7 @@ use properties::{InheritProperty, SetProperties};
 use snapshot::{Holds, Promote};
 
 pub use bookmark::bookmarks_below;
-pub use compatibility::{CompatibilityError, allowed, lacking_features};
+pub use compatibility::{CompatibilityError, ReadList, lacking_features};
 pub use create::VolumeShape;
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};

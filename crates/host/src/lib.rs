@@ -9,6 +9,7 @@
 //! ```text
 //! disks       files and devices where pools are looked for; the pool of a name among those found
 //! cachefile   pools that are imported: names and devices              pools.json
+//! compatibility lists of features
 //! owners      processes that have pools open for writing              owners/GUID-MARK
 //! holder      processes that have image files locked
 //! accounts    users and groups by number
@@ -31,6 +32,7 @@
 
 mod accounts;
 mod cachefile;
+mod compatibility;
 mod disks;
 mod error;
 pub mod holder;
@@ -46,6 +48,7 @@ mod replication;
 
 pub use accounts::Accounts;
 pub use cachefile::{CacheFile, Entry, make_own_folder, own_folder};
+pub use compatibility::feature_list;
 pub use disks::{DEFAULT_DIRS, choose, device_paths, is_disk, search};
 pub use error::HostError;
 pub use holder::Holder;

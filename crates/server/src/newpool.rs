@@ -51,7 +51,7 @@ impl NewPool {
     /// # Errors
     /// A setting is none, a device is in use, or the files and devices cannot be written.
     pub async fn make(session: &Session, wish: &Wish<'_>) -> Result<(Self, Made)> {
-        let settings = PoolSettings::parse(wish.pool)?;
+        let settings = PoolSettings::parse(wish.pool, &cenote_host::feature_list)?;
         let properties = wish.dataset.iter().filter_map(|setting| root_setting(setting).transpose());
         let properties = properties.collect::<Result<Vec<_>, _>>()?;
         let of_dataset = properties.iter().map(|(name, value)| (name.as_str(), value));

@@ -9,7 +9,7 @@ use cenote_spa::features::{FEATURES, by_name};
 
 use super::{ValueError, When, dataset_setting, invalid, pool_setting};
 use crate::AdminError;
-use crate::compatibility::allowed;
+use crate::compatibility::{ReadList, allowed};
 
 /// Of these settings those that are kept and nothing more, a line for each, so that nobody relies on them.
 pub fn stored_only<'a>(
@@ -41,7 +41,7 @@ impl PoolSettings {
     ///
     /// # Errors
     /// One is none that a new pool can have.
-    pub fn parse(settings: &[String]) -> Result<Self, AdminError> {
+    pub fn parse(settings: &[String], read_list: ReadList<'_>) -> Result<Self, AdminError> {
         let (mut ashift, mut properties) = (None, Vec::new());
         // What every feature that OpenZFS 2.3 knows would be, unless it is named.
         let mut may_have = None;
@@ -53,7 +53,7 @@ impl PoolSettings {
             match (name, value) {
                 ("ashift", value) => ashift = parse_ashift(value)?,
                 ("compatibility", value) => {
-                    may_have = allowed(value)?;
+                    may_have = allowed(value, read_list)?;
                     properties.push((name.to_owned(), Some(PropertyValue::Text(value.to_owned()))));
                 }
                 // Where commands find pools is their user's affair.

@@ -71,7 +71,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
 async fn upgrade(context: &Context, name: &str, is_all: bool) -> Result<()> {
     let pool = context.open_pool(name).await?;
-    let lacking = lacking_features(&pool).await?;
+    let lacking = lacking_features(&pool, &cenote_host::feature_list).await?;
     pool.close().await;
     if lacking.is_empty() {
         if !is_all {
@@ -96,7 +96,7 @@ async fn list_pools(context: &Context) -> Result<Outcome> {
     let mut text = format!("{HEAD}All pools are formatted using feature flags.\n\n");
     let mut rows = String::new();
     for pool in &pools {
-        let lacking = lacking_features(pool).await?;
+        let lacking = lacking_features(pool, &cenote_host::feature_list).await?;
         if lacking.is_empty() {
             continue;
         }
