@@ -20,8 +20,8 @@ use cenote_admin::values::{When, check_once};
 use cenote_server::Standstill;
 use cenote_server::writing::{Writing, line};
 
-/// Properties that mounts and served volumes obey.
-const OBEYED: [&str; 9] = ["acltype", "atime", "devices", "exec", "logbias", "readonly", "setuid", "sync", "xattr"];
+/// Properties that served volumes obey.
+const OF_VOLUMES: [&str; 3] = ["logbias", "readonly", "sync"];
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
@@ -169,9 +169,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         released.extend(outcome.datasets.iter().cloned());
     }
     context.datasets_changed(&released).await;
-    if context.served().is_some() {
-        // Properties that came with the streams.
-        context.properties_changed(&OBEYED.map(str::to_owned), &released).await;
+    if let Some(volumes) = context.served_volumes() {
+        // Properties that came with the streams. Mounts have read theirs.
+        volumes.refresh(&OF_VOLUMES.map(str::to_owned)).await.iter().for_each(|line| context.err(line));
     }
     if request.is_dry {
         // Nothing was changed.
