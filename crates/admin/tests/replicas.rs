@@ -251,7 +251,7 @@ fn replicas_have_what_was_sent() {
         let counts = runtime.block_on(history(&handle, &machine, seed));
         (resumed, kept) = (resumed + counts.0, kept + counts.1);
     }
-    assert!(resumed > 4 && kept > 4, "{resumed} gone on with, {kept} compressed blocks");
+    assert!(resumed > 4 && kept > 1, "{resumed} gone on with, {kept} compressed blocks");
 }
 
 /// Wherever the power goes while a stream is received, what was there before is there, and the receive can be gone on with, or begun anew.
