@@ -37,7 +37,7 @@
 //! 3. Every loop that a configuration or mapping can drive is bounded: nesting, spares that stand for each other, chained
 //!    mappings, sets of suspects, combinations of copies, faults kept.
 //! 4. A device is blamed for wrong bytes only after the right ones are known, or when it alone was asked for all of them.
-//! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing, unless the pool is in use: then a [watch](watch) follows
+//! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing, unless the pool is in use: then a [`watch`] follows
 //!    the read.
 //! 6. A device that hangs holds up a pool in use only where the pool cannot do without it ([`tree`]).
 //!

@@ -535,7 +535,7 @@ impl Session {
     /// Opens one of all pools, of which it may be the only one. Its process is told of only where that has more than is seen.
     ///
     /// # Errors
-    /// [`Owned`]; all others are the pool's.
+    /// [`ServerError::Owned`]; all others are the errors of the pool.
     async fn open_for_list(
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
