@@ -23,7 +23,7 @@ pub struct CompatibilityError {
     why: ListError,
 }
 
-/// Why it cannot be used.
+/// The reason why a list cannot be used.
 #[derive(Debug, Error)]
 enum ListError {
     #[error("'{0}' is no feature that this version knows")]

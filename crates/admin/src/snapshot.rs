@@ -54,7 +54,7 @@ fn distinct(names: &[String]) -> Vec<String> {
     names.iter().filter(|name| seen.insert(name.as_str())).cloned().collect()
 }
 
-/// How long one step of destroying snapshots may take: as long as that the pool's other changes wait.
+/// The time that one step of destroying snapshots may take: as long as that the pool's other changes wait.
 const STEP_MAX: Duration = Duration::from_millis(200);
 /// Snapshots that one step looks at, at most.
 const STEP_SNAPSHOTS: usize = 256;

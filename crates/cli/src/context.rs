@@ -1,4 +1,4 @@
-//! What a command works with: the way to pools ([`Session`]), its output, and the program that it is a part of.
+//! The surroundings of a command: the way to pools ([`Session`]), its output, and the program that it is a part of.
 
 use std::fs::File;
 use std::ops::Deref;
@@ -42,7 +42,7 @@ pub(crate) trait Program: Sync {
     fn run(&self, handle: Handle, line: Vec<String>, output: Output) -> Work<'static, Result<Outcome>>;
 }
 
-/// What a command works with. Cheap to clone.
+/// The surroundings of a command. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
     session: Session,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the files are that are named without a path.
+/// The folders of files that are named without a path.
 const DIRS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
 /// A file's size at most.
 const FILE_MAX_BYTES: u64 = 1 << 20;

@@ -76,13 +76,14 @@ fn metaslab_object(work: &MetaslabWork) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use cenote_format::ids::{Txg, VdevId};
     use cenote_metaslab::{MetaslabId, TxgWork};
 
     use super::*;
 
-    fn record() -> TxgRecord {
+    /// A record with a value in each field.
+    pub(crate) fn record() -> TxgRecord {
         let metaslab = |index| MetaslabId { vdev: VdevId(1), index };
         let space = TxgWork {
             allocated_bytes: 3 << 20,

@@ -58,7 +58,7 @@ fn bytes(bytes: u64, is_exact: bool) -> String {
     if is_exact { bytes.to_string() } else { nicebytes(bytes) }
 }
 
-/// Where the time of a txg went.
+/// Times of the phases of a txg.
 fn time_cells(record: &TxgRecord, is_exact: bool) -> Vec<String> {
     let mut row = vec![
         bytes(record.dirty_bytes, is_exact),
@@ -71,7 +71,7 @@ fn time_cells(record: &TxgRecord, is_exact: bool) -> Vec<String> {
     row
 }
 
-/// What a txg did to space.
+/// Changes of space in a txg.
 fn space_cells(record: &TxgRecord, is_exact: bool) -> Vec<String> {
     let space = &record.space;
     let counts = [space.allocated_from, space.loaded, space.unloaded, space.flushed, space.condensed];
@@ -141,53 +141,8 @@ pub fn txgs_text(records: &[TxgRecord], TxgText { metaslabs: is_verbose, is_scri
 
 #[cfg(test)]
 mod tests {
-    use cenote_format::ids::{Txg, VdevId};
-    use cenote_metaslab::{MetaslabId, MetaslabWork, TxgWork};
-
     use super::*;
-
-    fn record() -> TxgRecord {
-        let metaslab = |index| MetaslabId { vdev: VdevId(1), index };
-        let space = TxgWork {
-            allocated_bytes: 3 << 20,
-            freed_bytes: 4096,
-            allocated_from: 2,
-            loaded: 1,
-            unloaded: 5,
-            flushed: 6,
-            condensed: 7,
-            map_bytes: 800,
-            log_bytes: 9000,
-            retired: 10,
-            logs: 11,
-            log_blocks: 12,
-            metaslabs: vec![
-                MetaslabWork {
-                    allocated_bytes: 3 << 20,
-                    freed_bytes: 4096,
-                    log_bytes: 9000,
-                    is_loaded: true,
-                    flushed: Some(Flushed::Condensed),
-                    map_bytes: 800,
-                    ..MetaslabWork::new(metaslab(7))
-                },
-                MetaslabWork::new(metaslab(9)),
-            ],
-            metaslabs_left_out: 36,
-        };
-        TxgRecord {
-            txg: Txg(42),
-            waited: Duration::from_micros(20),
-            begun: cenote_taskq::Instant::default(),
-            took: Duration::from_micros(1500),
-            dirty_bytes: 1 << 20,
-            is_change: true,
-            passes: 3,
-            serial: Duration::from_micros(700),
-            space,
-            phases: vec![(Phase::Flush, Duration::from_micros(400)), (Phase::Flush, Duration::from_micros(100))],
-        }
-    }
+    use crate::txgs::tests::record;
 
     fn text(records: &[TxgRecord], words: &str) -> String {
         let has = |letter| words.contains(letter);

@@ -123,7 +123,7 @@ impl Row {
     }
 }
 
-/// What is asked for.
+/// The request.
 pub struct AccountOptions {
     /// The columns.
     pub fields: Vec<AccountField>,

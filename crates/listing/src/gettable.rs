@@ -16,7 +16,7 @@ pub enum Field {
     Value,
     /// The value that was received.
     Received,
-    /// Where the value comes from.
+    /// The source of the value.
     Source,
 }
 

@@ -27,7 +27,7 @@ impl Json {
     }
 }
 
-/// How numbers stand in JSON by the flags `-j` and `--json-int`.
+/// The form of numbers in JSON by the flags `-j` and `--json-int`.
 ///
 /// # Errors
 /// The second makes no sense without the first.

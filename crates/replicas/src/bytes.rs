@@ -23,7 +23,7 @@ impl Sparse {
         Self { size_bytes, pages: BTreeMap::new() }
     }
 
-    /// How many there are.
+    /// Their number.
     #[must_use]
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes

@@ -252,7 +252,7 @@ impl World {
     }
 }
 
-/// Where a replica is to be: what is asked for, and the dataset that comes of it.
+/// The place of a replica: the name that is asked for, and the dataset that comes of it.
 pub(crate) fn draw_target(source: &str, rng: &mut Rng) -> (ReceiveRequest, String) {
     let below = source.split_once('/').map_or("", |(_, below)| below);
     let last = source.rsplit('/').next().unwrap_or_default();

@@ -124,7 +124,7 @@ pub async fn received(pool: &Pool, bytes: &[u8], request: &ReceiveRequest) -> Re
     done
 }
 
-/// Where to go on with what a dataset has received in part.
+/// The token by which a partial receive goes on.
 ///
 /// # Errors
 /// The dataset cannot be read.
@@ -134,7 +134,7 @@ pub async fn token(pool: &Pool, dataset: &str) -> Result<Option<String>> {
     Ok(receive_resume_token(&dsl, &dataset).await?)
 }
 
-/// Where a stream is broken off: mostly between records, sometimes within one.
+/// The offset at which a stream is broken off: mostly between records, sometimes within one.
 fn cut(bytes: &[u8], rng: &mut Rng) -> Result<usize> {
     if rng.chance(1, 3) {
         return Ok(rng.below(bytes.len() as u64) as usize);

@@ -155,7 +155,7 @@ impl Tree {
         }
     }
 
-    /// How many nodes there are.
+    /// The number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -58,7 +58,7 @@ const PID_BYTES_MAX: u64 = 64;
 /// Characters of a dataset's name in the name of its log: a file's name has 255 bytes at most, as a dataset's has.
 const LOG_NAME_CHARS_MAX: usize = 200;
 
-/// How a command goes on until it is ended.
+/// The way in which a command goes on until it is ended.
 #[derive(Clone, Debug, Default)]
 pub struct GoingOptions {
     /// In the background: its caller returns when it is ready, and with the error when it does not begin.
@@ -147,7 +147,7 @@ impl Going {
         Ok(Self { options, name, pid_file })
     }
 
-    /// How it goes on.
+    /// The way in which it goes on.
     pub const fn options(&self) -> &GoingOptions {
         &self.options
     }

@@ -17,7 +17,7 @@ use crate::made::Made;
 /// The sectors of an image that is made from a seed, unless others are asked for.
 const IMAGE_ASHIFT: u32 = 9;
 
-/// What is asked for, as the command line has it.
+/// The request, as the command line has it.
 pub struct Wish<'a> {
     /// The pool's name.
     pub name: &'a str,
@@ -31,7 +31,7 @@ pub struct Wish<'a> {
     pub size: Option<u64>,
     /// The number that guids and salts are drawn from.
     pub seed: Option<u64>,
-    /// What lies on the devices is overwritten.
+    /// Labels and data on the devices are overwritten.
     pub force: bool,
     /// For the history.
     pub command: String,

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const CALLS: u32 = 64;
 /// Calls in one poll of a simulated task.
 const SIMULATED_CALLS: u32 = 256;
-/// How long a poll may go on.
+/// The longest time that a poll goes on.
 const POLL_MAX: Duration = Duration::from_millis(1);
 /// The count of a poll that has been ended.
 const ENDED: u32 = u32::MAX;

@@ -118,7 +118,7 @@ mutants! {
     LogDataFreedEarly = "log-data-freed-early",
     /// Holes that came since the base of a stream are not sent.
     SendHolesDropped = "send-holes-dropped",
-    /// What was redacted before is sent but for the last block of each file.
+    /// Blocks that were redacted before are sent, but for the last block of each file.
     SendRedactedShort = "send-redacted-short",
     /// Ranges that a stream frees are kept.
     ReceiveFreesIgnored = "receive-frees-ignored",

@@ -352,7 +352,7 @@ fn a_stable_write_is_stable_alone() {
     disk.crash(Crash::LoseAll);
     assert_eq!(disk.peek(0, 1), [1], "nothing was flushed");
     assert_eq!(disk.peek(512, 1), [7]);
-    // What fails is not stable.
+    // A write that fails is not stable.
     disk.power_on();
     disk.set_faults(|request, _| match request.kind {
         RequestKind::Flush => Fault::Error(std::io::ErrorKind::BrokenPipe),

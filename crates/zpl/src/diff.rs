@@ -1,4 +1,4 @@
-//! What changed in a file system from an earlier state to a later one.
+//! The changes of a file system from an earlier state to a later one.
 //!
 //! The objects that can have changed are those in blocks of dnodes born after the earlier state: that is all that is read of the two, but
 //! what is needed to name things. An object that cannot be read is told, and the comparison goes on.
@@ -42,13 +42,13 @@ pub struct Changed<'a> {
     pub path: &'a [u8],
     /// Its kind.
     pub kind: FileKind,
-    /// When it was last changed.
+    /// The time of its last change.
     pub at: Time,
 }
 
 /// The listener of a comparison.
 pub trait Differences {
-    /// Why what was found cannot be taken.
+    /// The reason why the found state cannot be used.
     type Error: From<ZplError>;
 
     /// Told of a file that changed.
@@ -75,7 +75,7 @@ pub async fn diff<D: Differences>(
     Diff { found, from, to }.walk(since).await
 }
 
-/// What is said of an object.
+/// The facts of an object.
 #[derive(Clone, Copy)]
 struct Stats {
     kind: FileKind,
@@ -265,7 +265,7 @@ impl<D: Differences> Diff<'_, D> {
         self.freed(first.saturating_add(at), first.saturating_add(slots)).await
     }
 
-    /// What the earlier side has at `start..end` is gone.
+    /// The objects that the earlier side has at `start..end` are gone.
     async fn freed(&mut self, start: u64, end: u64) -> Result<(), D::Error> {
         let objset = self.from.filesystem.objset().clone();
         let mut next = ObjectId(start.max(1));

@@ -73,7 +73,7 @@ pub trait Caller: Send + Sync {
     /// another is, of the name `written`.
     ///
     /// # Errors
-    /// Why that cannot be.
+    /// The reason why users cannot be made to wait.
     fn stand_still<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
         let _ = (dataset, written);
         Box::pin(async { Ok(()) })

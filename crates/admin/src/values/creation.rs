@@ -1,4 +1,4 @@
-//! What `zpool create` and `zpool add` say of pools that are made: `-o` and `-O`.
+//! The settings of pools that are made, by `-o` and `-O` of `zpool create` and `zpool add`.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub fn stored_only<'a>(
     stored.map(|(name, _)| format!("note: '{name}' is stored; Cenote does not obey it yet")).collect()
 }
 
-/// What `-o` says of a pool that is made.
+/// The settings of a pool that is made, by `-o`.
 #[derive(Clone, Debug, Default)]
 pub struct PoolSettings {
     /// The smallest unit of its vdevs, as a power of two.
@@ -43,7 +43,7 @@ impl PoolSettings {
     /// One is none that a new pool can have.
     pub fn parse(settings: &[String], read_list: ReadList<'_>) -> Result<Self, AdminError> {
         let (mut ashift, mut properties) = (None, Vec::new());
-        // What every feature that OpenZFS 2.3 knows would be, unless it is named.
+        // The features that may be enabled, unless each is named; without a list, all that OpenZFS 2.3 knows.
         let mut may_have = None;
         let (mut enabled, mut disabled) = (Vec::new(), Vec::new());
         for setting in settings {
@@ -85,7 +85,7 @@ impl PoolSettings {
     }
 }
 
-/// What `-o ashift=` says; nothing for what devices say.
+/// The value of `-o ashift=`; `None`: as the devices ask for.
 ///
 /// # Errors
 /// No vdev can have it.

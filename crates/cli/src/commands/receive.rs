@@ -169,7 +169,7 @@ fn snapshot_of(first: &[u8]) -> Option<Guid> {
     }
 }
 
-/// What the kept pool says.
+/// The facts of the kept pool.
 async fn read_kept(context: &Context) -> Result<Kept> {
     let view = context.open_pool(POOL).await?;
     let kept = Kept::read(&view, DATASET).await?;

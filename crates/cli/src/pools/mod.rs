@@ -1,4 +1,4 @@
-//! What the `zpool` commands share: options, and pools with what their server knows of them.
+//! Shared by the `zpool` commands: options, and pools with what their server knows of them.
 
 mod names;
 

@@ -1,4 +1,4 @@
-//! What a copy comes to, in words.
+//! The result of a copy, in words.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ fn count(counter: &AtomicU64) -> u64 {
 }
 
 impl Account {
-    /// What could not be kept, a line each.
+    /// The attributes that could not be kept, a line each.
     pub fn losses(&self, has_xattrs: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,7 +56,7 @@ impl Account {
         lines
     }
 
-    /// What was copied, in a line.
+    /// The counts of copied files and bytes, in a line.
     pub fn text(&self) -> String {
         format!(
             "{} files ({}), {} there already, {} directories, {} further links, {} links and special files\n",

@@ -182,7 +182,7 @@ impl Applier {
         let mut block_bytes = wanted.block_bytes;
         let size = phys.data_block_bytes();
         if block_bytes != size {
-            // What has large blocks, and so may have come in smaller ones before: files, and the data of a volume, which is never another's.
+            // Objects that may have large blocks, and so may have come in smaller ones before: files, and the data of a volume, which is never another's.
             let is_of = |kind| wanted.kind == kind && phys.object_type == kind;
             let has_several = !self.is_whole && phys.max_block_id > 0;
             let generations = || {

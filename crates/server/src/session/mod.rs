@@ -50,7 +50,7 @@ const END_POLL: Duration = Duration::from_millis(50);
 /// How long nothing is said of that.
 const TELL_AFTER: Duration = Duration::from_millis(500);
 
-/// How pools are found and opened, as it was asked for.
+/// The options by which pools are found and opened.
 #[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
     /// Files, devices and folders to look at, in place of the usual ones.
@@ -190,7 +190,7 @@ impl Session {
             host_id: cenote_host::host_id(),
             cache_bytes: options.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: options.tunables.clone(),
-            // What an import waits for.
+            // An import says so when it waits.
             notice: Some(Notice::new(move |text| console.warn(text))),
             ..ImportOptions::default()
         }

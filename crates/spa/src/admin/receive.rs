@@ -634,7 +634,7 @@ impl Syncer {
         head: &Dataset,
         written: ObjectId,
     ) -> Result<(), SpaError> {
-        // Somebody who has opened, changed and closed it since its users were made to wait has changes that are not on disk.
+        // A client may have opened, changed and closed it since its users were made to wait: those changes are not on disk.
         let is_dirty = self.dsl.open_head(head.object).is_some_and(|open| open.objset.is_dirty(self.txg));
         let is_used = pool.is_used(head.object) || self.has_log_in_use(head.object);
         if is_used || is_dirty || self.is_long_held(head.object) {

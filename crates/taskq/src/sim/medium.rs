@@ -239,7 +239,7 @@ impl Medium {
                 }
             }
             Event::Stable { sequence } => {
-                // Where a flush came between it is stable already.
+                // If a flush came between, the write is stable already.
                 let Some(at) = self.unflushed.iter().position(|(number, _)| *number == sequence) else { return };
                 let (_, stable) = self.unflushed.remove(at);
                 // Older writes to the same place are stable with it: they are not to come over it later.

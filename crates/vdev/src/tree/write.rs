@@ -12,7 +12,7 @@
 //! child, so that from then on a reader asks it last, and told in the [`Written`] of the write, so that the pool can put it into the child's dirty time
 //! log. A write that too few children took is an error: the caller allocates elsewhere or stops.
 //!
-//! What is written becomes stable with [`VdevTree::flush`], which asks every leaf that may be written, or with its own write
+//! A write becomes stable with [`VdevTree::flush`], which asks every leaf that may be written, or with its own write
 //! ([`WriteContext::is_stable`]). Writes are not ordered here: a caller that needs an order waits for the first write.
 //!
 //! A raidz vdev's skip sectors stay unwritten; a draid's padding is written as the zeros that its parity counts it as.

@@ -57,7 +57,7 @@ pub(super) async fn run(context: &Context, args: Args, pool: Writing) -> Result<
     Ok(Outcome::Good)
 }
 
-/// Where some are destroyed and others are not, the error says so.
+/// Destroys them. The error says so if some are destroyed and others are not.
 async fn destroy_all(context: &Context, pool: &Writing, names: &[String], is_deferred: bool) -> Result<()> {
     let done = AtomicUsize::new(0);
     let progress = context.items("destroying", names.len() as u64);

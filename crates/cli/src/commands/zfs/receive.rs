@@ -203,7 +203,7 @@ impl Listener<'_> {
         self.context.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
         let mut still = self.context.stand_still(dataset).await?;
         self.pool.settle_logs().await?;
-        // What the users have changed is compared with the snapshot on disk.
+        // The comparison with the snapshot reads the users' changes from disk.
         self.pool.sync().await?;
         still.note_changes(self.pool, dataset, written).await?;
         self.still = Some(still);

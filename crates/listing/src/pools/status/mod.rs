@@ -25,7 +25,7 @@ pub use suspended::{has_hanging, suspended_json, suspended_text};
 /// The least width of names.
 const NAME_WIDTH_MIN: usize = 10;
 
-/// What is asked for of a pool's health.
+/// The request for a pool's health.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub struct StatusOptions {
@@ -120,7 +120,7 @@ impl<'a> Status<'a> {
         Ok(())
     }
 
-    /// What was asked for of initializing and trimming.
+    /// The request for initializing and trimming.
     async fn activities(&self) -> Result<Activities> {
         let mut found = Vec::new();
         for (is_asked, kind) in
@@ -368,7 +368,7 @@ impl JsonTree {
         }
     }
 
-    /// What is known of one vdev.
+    /// The facts of one vdev.
     fn own(&self, vdev: &Vdev) -> Map<String, Value> {
         let mut object = vdev.json(self.json);
         let number = |number: u64| if self.exact { self.json.number(number) } else { json!(nicenum(number)) };
