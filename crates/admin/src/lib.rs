@@ -55,6 +55,7 @@ mod newpool;
 mod properties;
 pub mod receive;
 mod redact;
+pub mod send;
 mod snapshot;
 pub mod values;
 mod volume;

@@ -102,6 +102,7 @@ pub(crate) fn is_wrong_use(error: &anyhow::Error) -> bool {
         || is_of_server
         || matches!(error.downcast_ref(), Some(ImageError::Use(_)))
         || matches!(error.downcast_ref(), Some(ValueError::Syntax(_)))
+        || error.chain().any(|cause| cause.is::<WrongUse>())
 }
 
 /// The exit status of a command that ended with this error.

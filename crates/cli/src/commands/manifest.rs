@@ -5,10 +5,10 @@ use std::io::{BufWriter, Write as _};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::tar::Standard;
 use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::Outcome;
+use crate::output::Content;
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -29,7 +29,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Only looks: a pool that some system has left open is described as it lies there.
     let context = context.with(&Search { force: true, ..args.search });
     let pool = context.open_pool(&args.pool).await?;
-    let mut sink = BufWriter::with_capacity(BUFFER_BYTES, Standard(context.clone()));
+    let mut sink = BufWriter::with_capacity(BUFFER_BYTES, Content(context.output().clone()));
     cenote_image::manifest::manifest(context.handle(), &pool, &mut sink).await?;
     sink.flush()?;
     Ok(Outcome::Good)

@@ -36,11 +36,11 @@ use serde::{Deserialize, Serialize};
 
 use super::cp::summary;
 use super::send::free_bytes;
-use super::tar::Standard;
 use crate::args::Search;
 use crate::context::Context;
 use crate::files::{filesystem, shown};
 use crate::outcome::Outcome;
+use crate::output::Content;
 use cenote_server::writing::{Writing, line};
 use cenote_server::{NewPool, Wish};
 
@@ -296,7 +296,7 @@ async fn copied(context: &Context, args: &Args, files: &FileSystem, last: &Datas
 
 async fn archived(context: &Context, args: &Args, files: &FileSystem) -> Result<Outcome> {
     let mut target = match args.to.as_os_str() == "-" {
-        true => ArchiveTarget::of(Box::new(Standard(context.clone()))),
+        true => ArchiveTarget::of(Box::new(Content(context.output().clone()))),
         false => ArchiveTarget::at(&args.to)?,
     };
     let progress = context.progress("unpacking", None);

@@ -4,7 +4,7 @@
 //! sent. So what the stream has is what a pool of these files has, and memory is bounded as there: by the names of a directory at a time, or
 //! `--archive-memory`. The file takes the space of the compressed files.
 
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Result, anyhow, bail};
@@ -22,7 +22,7 @@ use super::receive::SIZE_MAX_BYTES;
 use crate::args::Search;
 use crate::context::Context;
 use crate::outcome::{Outcome, usage};
-use crate::output::Output;
+use crate::output::Content;
 use cenote_server::writing::{finish, line, open_for_writing};
 use cenote_server::{NewPool, Wish};
 
@@ -113,7 +113,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let to = view.dsl().dataset(&name).await?;
     let flags =
         SendFlags { large_blocks: args.large_block, embedded: args.embed, compressed: args.compressed, raw: false };
-    let mut out = Stream(context.output());
+    let mut out = Content(context.output().clone());
     let sent = send(&view, &SendRequest::full(to, flags), &mut out, &SendProgress::default()).await;
     sent.map_err(|error| anyhow!("cannot send '{}': {error}", args.source.path().display()))?;
     out.flush()?;
@@ -130,18 +130,4 @@ fn size_for(data_bytes: u64) -> u64 {
 pub(super) fn free_bytes(folder: &std::path::Path) -> Result<u64> {
     let room = rustix::fs::statvfs(folder).map_err(io::Error::from)?;
     Ok(room.f_bavail.saturating_mul(room.f_frsize))
-}
-
-/// Standard output, for bytes that are no text.
-struct Stream<'a>(&'a Output);
-
-impl Write for Stream<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.bytes(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
 }

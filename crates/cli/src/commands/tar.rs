@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
@@ -14,6 +14,7 @@ use crate::args::Search;
 use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
 use crate::outcome::{Outcome, usage};
+use crate::output::Content;
 
 /// Bytes gathered before they are written to a file.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -71,7 +72,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             let file = file.with_context(|| path.display().to_string())?;
             Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))
         }
-        None => Box::new(Standard(context.clone())),
+        None => Box::new(Content(context.output().clone())),
     };
     let total = args.paths.is_empty().then_some(opened.dataset.phys.uncompressed_bytes);
     let progress = context.progress(&dataset, total);
@@ -106,18 +107,4 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         context.err(format!("{sockets} sockets left out: archives cannot hold them"));
     }
     Ok(Outcome::unless(failed.get()))
-}
-
-/// The command's standard output as a writer.
-pub(super) struct Standard(pub(super) Context);
-
-impl Write for Standard {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.output().bytes(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.output().flush()
-    }
 }

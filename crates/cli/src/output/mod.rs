@@ -130,6 +130,30 @@ impl Output {
     }
 }
 
+/// Standard output as a writer of text.
+impl Write for &Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Output::flush(self)
+    }
+}
+
+/// Standard output as a writer of content, which stays as it is.
+pub(crate) struct Content(pub(crate) Output);
+
+impl Write for Content {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.bytes(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
 /// A server's answer. A terminal gets no control characters of it, colours included.
 impl cenote_server::protocol::Answer for Output {
     fn out(&self, bytes: &[u8]) -> io::Result<()> {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use cenote_send::DumpOptions;
 use serde::{Deserialize, Serialize};
 
-use super::{Sink, input};
+use super::input;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
@@ -46,7 +46,7 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<Outcome> {
         }
         None => Box::new(input()?),
     };
-    let outcome = cenote_send::dump(input, &options, Sink(context.output()))?;
+    let outcome = cenote_send::dump(input, &options, context.output())?;
     for complaint in &outcome.complaints {
         context.err(complaint);
     }

@@ -4,7 +4,7 @@ mod dump;
 mod rewrite;
 mod token;
 
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read};
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -53,23 +53,9 @@ fn input() -> Result<impl Read> {
 }
 
 /// Standard output for a stream, which must not be a terminal.
-fn output(context: &Context) -> Result<Sink<'_>> {
+fn output(context: &Context) -> Result<&Output> {
     if context.output().is_terminal() {
         bail!("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
     }
-    Ok(Sink(context.output()))
-}
-
-/// The command's output as a writer, for what is to be read by people or by programs.
-struct Sink<'a>(&'a Output);
-
-impl Write for Sink<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.out(bytes)?;
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
+    Ok(context.output())
 }

@@ -5,7 +5,6 @@ use cenote_send::dump_nvlist;
 use cenote_send::sender::ResumeToken;
 use serde::{Deserialize, Serialize};
 
-use super::Sink;
 use crate::context::Context;
 use crate::outcome::Outcome;
 
@@ -22,6 +21,6 @@ pub(crate) struct Args {
 pub(super) fn run(context: &Context, args: &Args) -> Result<Outcome> {
     let list =
         ResumeToken::list_of(&args.resume_token).map_err(|error| anyhow!("Unable to parse resume token: {error}"))?;
-    dump_nvlist(&list, INDENT, &mut Sink(context.output()))?;
+    dump_nvlist(&list, INDENT, &mut context.output())?;
     Ok(Outcome::Good)
 }

@@ -1,26 +1,19 @@
 //! `zfs send`: a snapshot, or what changed since another one, as a stream on standard output.
-//!
-//! ```text
-//!   Args ─┬─ one      a snapshot, from a snapshot or bookmark, redacted        -i --redact -p -h -b
-//!         ├─ many     a tree, or all snapshots between two                     -R -I
-//!         └─ resume   what a receiver has not got yet, or has got in part      -t -S
-//!                └─► report: estimates and progress       job: one stream, and what its errors are called
-//! ```
-//! Nothing is written to the pool, so it is read as others have it open: by the view of a txg.
 
-mod job;
-mod many;
-mod one;
 mod report;
-mod resume;
 
-use anyhow::Result;
-use cenote_dsl::name::Name;
-use cenote_send::sender::SendFlags;
+use std::any::Any;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use anyhow::{Result, bail};
+use cenote_admin::send::{SendCaller, SendFlags, SendOptions, SendProgress, Sending, Told};
 use serde::{Deserialize, Serialize};
 
+use self::report::Watch;
 use crate::context::Context;
-use crate::outcome::{Outcome, usage};
+use crate::outcome::{Outcome, ResumeError, causes};
+use crate::output::Content;
 
 /// Write a stream of a snapshot to standard output, for a receiver elsewhere.
 ///
@@ -100,85 +93,32 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    const fn flags(&self) -> SendFlags {
+    fn options(self) -> SendOptions {
         let raw = self.raw;
-        SendFlags {
-            large_blocks: self.large_block || raw,
-            embedded: self.embed || raw,
-            compressed: self.compressed || raw,
-            raw,
-        }
-    }
-
-    /// As OpenZFS counts: for programs, something is said.
-    const fn verbosity(&self) -> u8 {
-        if self.parsable && self.verbose == 0 { 1 } else { self.verbose }
-    }
-
-    const fn has_list(&self) -> bool {
-        self.props || self.holds || self.backup
-    }
-
-    const fn incremental(&self) -> Option<&String> {
-        match &self.from {
-            Some(from) => Some(from),
-            None => self.all_from.as_ref(),
-        }
-    }
-
-    /// The fault of options that do not go together, in OpenZFS's words; in its order.
-    fn check(&self) -> Result<(), Refusal> {
-        let slip = |text: &str| Err(Refusal::Usage(text.into()));
-        let refuse = |text: &str| Err(Refusal::Failed(text.into()));
-        for name in &self.exclude {
-            if Name::parse(name).is_err() || !name.contains('/') || name.contains(['@', '#']) {
-                return slip(&format!("-X {name}: not a valid non-root dataset name."));
-            }
-        }
-        if !self.exclude.is_empty() && !self.replicate {
-            return refuse("Cannot specify dataset exclusion (-X) on a non-recursive send.");
-        }
-        let is_incremental = self.incremental().is_some();
-        if self.resume.is_some() && !self.saved {
-            if is_incremental || self.replicate || self.has_list() || self.redact.is_some() {
-                return slip("invalid flags combined with -t");
-            }
-            if self.dataset.is_some() {
-                return slip("too many arguments");
-            }
-        } else if self.dataset.is_none() {
-            return slip("missing snapshot argument");
-        }
-        if self.saved {
-            let with_flags = self.flags() != SendFlags::default();
-            if is_incremental || self.replicate || self.has_list() || with_flags || self.redact.is_some() {
-                return slip("incompatible flags combined with saved send flag");
-            }
-            if self.dataset.as_ref().is_some_and(|name| name.contains('@')) {
-                return slip("saved send must specify the dataset with partially-received state");
-            }
-        }
-        if self.raw && self.redact.is_some() {
-            return refuse("Error: raw sends may not be redacted.");
-        }
-        Ok(())
-    }
-}
-
-/// Why nothing is tried.
-#[derive(Debug, PartialEq, Eq)]
-enum Refusal {
-    /// Called wrongly: status 2.
-    Usage(String),
-    /// Status 1.
-    Failed(String),
-}
-
-impl From<Refusal> for anyhow::Error {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Usage(text) => usage(text),
-            Refusal::Failed(text) => anyhow::Error::msg(text),
+        SendOptions {
+            flags: SendFlags {
+                large_blocks: self.large_block || raw,
+                embedded: self.embed || raw,
+                compressed: self.compressed || raw,
+                raw,
+            },
+            dataset: self.dataset,
+            from: self.from,
+            all_from: self.all_from,
+            replicate: self.replicate,
+            exclude: self.exclude,
+            skip_missing: self.skip_missing,
+            redact: self.redact,
+            props: self.props,
+            backup: self.backup,
+            holds: self.holds,
+            no_preserve_encryption: self.no_preserve_encryption,
+            token: self.resume,
+            saved: self.saved,
+            dryrun: self.dryrun,
+            // As OpenZFS counts: for programs, something is said.
+            verbosity: if self.parsable && self.verbose == 0 { 1 } else { self.verbose },
+            parsable: self.parsable,
         }
     }
 }
@@ -190,80 +130,61 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
              generated.\n",
         );
     }
-    args.check()?;
-    if args.proctitle {
-        anyhow::bail!("not supported yet: progress in the title of the process");
+    let (proctitle, verbose) = (args.proctitle, args.verbose);
+    let options = args.options();
+    options.check()?;
+    if proctitle {
+        bail!("not supported yet: progress in the title of the process");
     }
-    if !args.dryrun && context.output().is_terminal() {
-        anyhow::bail!("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
+    if !options.dryrun && context.output().is_terminal() {
+        bail!("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
     }
-    let outcome = match (&args.dataset, &args.resume) {
-        (Some(dataset), token) if args.saved => resume::saved(context, &args, dataset, token.as_deref()).await?,
-        (_, Some(token)) => resume::run(context, &args, token).await?,
-        (Some(dataset), None) => {
-            if args.skip_missing && !args.replicate {
-                return Err(usage("skip-missing flag can only be used in conjunction with replicate"));
-            }
-            if args.replicate || args.all_from.is_some() {
-                many::run(context, &args, dataset).await?
-            } else {
-                one::run(context, &args, dataset).await?
-            }
+    let is_whole = sent(context, &options, verbose).await.map_err(|error| match options.is_resumed() {
+        true => {
+            let text = causes(&error);
+            error.context(ResumeError(text))
         }
-        (None, None) => return Err(usage("missing snapshot argument")),
-    };
+        false => error,
+    })?;
     context.output().flush()?;
     // All that was read of a pool in use was of one txg.
     context.check_views()?;
-    Ok(outcome)
+    Ok(Outcome::unless(!is_whole))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+async fn sent(context: &Context, options: &SendOptions, verbose: u8) -> Result<bool> {
+    let pool = context.open_pool(&options.pool()?).await?;
+    let sending = Sending {
+        pool: &pool,
+        options,
+        settings: context.tunables(),
+        is_kept: &|| context.check_kept(),
+        caller: &Caller { context, verbose, parsable: options.parsable },
+    };
+    Ok(sending.run().await?)
+}
 
-    fn checked(change: impl FnOnce(&mut Args)) -> Result<(), Refusal> {
-        let mut args = Args { dataset: Some("p/a@x".into()), ..Args::default() };
-        change(&mut args);
-        args.check()
+/// Standard output for the bytes of streams, and for what is said of them.
+struct Caller<'a> {
+    context: &'a Context,
+    verbose: u8,
+    parsable: bool,
+}
+
+impl SendCaller for Caller<'_> {
+    fn told(&self, told: Told) -> io::Result<()> {
+        match told {
+            Told::Out(text) => return self.context.output().out(format!("{text}\n")),
+            Told::Err(text) => self.context.err(text),
+        }
+        Ok(())
     }
 
-    #[test]
-    fn options_that_do_not_go_together_are_refused_as_openzfs_does() {
-        let slip = |text: &str| Err(Refusal::Usage(text.into()));
-        let refused = |text: &str| Err(Refusal::Failed(text.into()));
-        assert_eq!(checked(|_| ()), Ok(()));
-        assert_eq!(checked(|args| args.dataset = None), slip("missing snapshot argument"));
-        assert_eq!(
-            checked(|args| args.exclude = vec!["p/a".into()]),
-            refused("Cannot specify dataset exclusion (-X) on a non-recursive send.")
-        );
-        assert_eq!(checked(|args| args.exclude = vec!["p".into()]), slip("-X p: not a valid non-root dataset name."));
-        assert_eq!(
-            checked(|args| {
-                args.resume = Some("1-2-3-4".into());
-                args.replicate = true;
-            }),
-            slip("invalid flags combined with -t")
-        );
-        assert_eq!(checked(|args| args.resume = Some("1-2-3-4".into())), slip("too many arguments"));
-        assert_eq!(
-            checked(|args| {
-                args.saved = true;
-                args.compressed = true;
-            }),
-            slip("incompatible flags combined with saved send flag")
-        );
-        assert_eq!(
-            checked(|args| args.saved = true),
-            slip("saved send must specify the dataset with partially-received state")
-        );
-        assert_eq!(
-            checked(|args| {
-                args.raw = true;
-                args.redact = Some("b".into());
-            }),
-            refused("Error: raw sends may not be redacted.")
-        );
+    fn out(&self) -> Box<dyn Write + '_> {
+        Box::new(Content(self.context.output().clone()))
+    }
+
+    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>) -> Box<dyn Any> {
+        Box::new(Watch::start(self.context, self.verbose, self.parsable, snapshot, progress))
     }
 }

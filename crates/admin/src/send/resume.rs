@@ -1,6 +1,5 @@
 //! Streams that go on: from a token, or of what was received in part.
 
-use anyhow::{Result, anyhow, bail};
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::dsl::dataset_field;
 use cenote_format::ids::{Guid, ObjectId};
@@ -9,53 +8,36 @@ use cenote_send::receiver::receive_resume_token;
 use cenote_send::sender::{Base, ResumePoint, ResumeToken, Saved, SendFlags, SendRequest, SenderError};
 use cenote_spa::View;
 
-use super::Args;
-use super::job::{Job, failed};
+use super::error::SOURCE_KEY;
 use super::one::is_complete;
-use super::report::{say, stream_line, total_line};
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::{Outcome, ResumeError, causes};
-
-/// The words for a key that is missing.
-const KEY_WORDS: &str = "source key must be loaded";
+use super::options::parse_token;
+use super::{SendError, Sending};
 
 /// Goes on where a receiver stopped.
-pub(super) async fn run(context: &Context, args: &Args, token: &str) -> Result<Outcome> {
-    resumed(context, args, token).await.map_err(|error| {
-        let text = causes(&error);
-        error.context(ResumeError(text))
-    })
-}
-
-async fn resumed(context: &Context, args: &Args, token: &str) -> Result<Outcome> {
-    let token = ResumeToken::parse(token).map_err(|error| anyhow!("cannot resume send: {error}"))?;
-    let pool = context.open_pool(pool_of(&token.to_name)).await?;
-    print_token(context, args, &token)?;
-    let dsl = pool.dsl();
+pub(super) async fn resumed(sending: &Sending<'_>, token: &str) -> Result<bool, SendError> {
+    let token = parse_token(token)?;
+    print_token(sending, &token)?;
+    let dsl = sending.pool.dsl();
     let Some(to) = by_guid(dsl, &token.to_name, token.to_guid).await? else {
         let name = &token.to_name;
-        bail!(match dsl.dataset(name).await {
-            Ok(_) => {
-                format!("cannot resume send: '{name}' is no longer the same snapshot used in the initial send")
-            }
-            Err(_) => format!("cannot resume send: '{name}' used in the initial send no longer exists"),
-        })
+        let why = match dsl.dataset(name).await {
+            Ok(_) => "is no longer the same snapshot used in the initial send",
+            Err(_) => "used in the initial send no longer exists",
+        };
+        return Err(refused(&format!("'{name}' {why}")));
     };
-    let job = Job { context, args, pool: &pool, key_words: KEY_WORDS };
-    let mut request = SendRequest::full(to, with(args.flags(), token.flags));
+    let mut request = SendRequest::full(to, with(sending.options.flags, token.flags));
     request.resume = Some(token.point).filter(|point| *point != ResumePoint { object: 0, offset: 0 });
-    finish(&job, &token, request).await
+    finish(sending, &token, request).await
 }
 
 /// Sends what a dataset has of a stream that was received in part.
-pub(super) async fn saved(context: &Context, args: &Args, name: &str, token: Option<&str>) -> Result<Outcome> {
-    let pool = context.open_pool(pool_of(name)).await?;
-    let dsl = pool.dsl();
+pub(super) async fn saved(sending: &Sending<'_>, name: &str, token: Option<&str>) -> Result<bool, SendError> {
+    let dsl = sending.pool.dsl();
     let head = dsl.dataset(name).await?;
-    let wrong = |what: &str| anyhow!("saved send failed: {what}");
+    let wrong = |what: &str| SendError::refused(format!("saved send failed: {what}"));
     let Some(own) = receive_resume_token(dsl, &head).await? else {
-        bail!("saved send failed: '{name}' has no partially-received state");
+        return Err(wrong(&format!("'{name}' has no partially-received state")));
     };
     let mut own = ResumeToken::parse(&own).map_err(|error| wrong(&error.to_string()))?;
     let mut point = ResumePoint { object: 0, offset: 0 };
@@ -74,29 +56,27 @@ pub(super) async fn saved(context: &Context, args: &Args, name: &str, token: Opt
     }
     own.list.remove("toname");
     own.list.push("toname", name);
-    print_token(context, args, &own)?;
+    print_token(sending, &own)?;
     let partial = match dsl.child(&head.dir, "%recv").await? {
         Some(clone) => dsl.head(&clone).await?.ok_or_else(|| DslError::NoSuchDataset(format!("{name}/%recv")))?,
         None => head,
     };
     let field = dsl.dataset_value(&partial, dataset_field::RESUME_TO_NAME).await?;
     let to_name = field.as_ref().and_then(|value| value.as_text()).ok_or_else(|| wrong("resume token is corrupt"))?;
-    let job = Job { context, args, pool: &pool, key_words: KEY_WORDS };
     let mut request = SendRequest::full(partial, own.flags);
     request.saved = Some(Saved { guid: own.to_guid, name: to_name.to_owned() });
     request.resume = Some(point).filter(|point| *point != ResumePoint { object: 0, offset: 0 });
     own.to_name = name.to_owned();
-    finish(&job, &own, request).await
+    finish(sending, &own, request).await
 }
 
 /// Finds what the stream builds on, and sends it.
-async fn finish(job: &Job<'_>, token: &ResumeToken, mut request: SendRequest) -> Result<Outcome> {
-    let Job { context, args, pool, .. } = *job;
-    let name = request.to.name();
+async fn finish(sending: &Sending<'_>, token: &ResumeToken, mut request: SendRequest) -> Result<bool, SendError> {
+    let pool = sending.pool;
     let mut from_name = None;
     if let Some(guid) = token.from_guid {
         let Some((mut base, name)) = source(pool, token, guid, &request.to).await? else {
-            bail!("cannot resume send: incremental source {:#x} no longer exists", guid.0);
+            return Err(refused(&format!("incremental source {:#x} no longer exists", guid.0)));
         };
         // The hidden clone of what is received is of another directory than the snapshot that it builds on.
         base.is_elsewhere &= request.saved.is_none();
@@ -108,25 +88,25 @@ async fn finish(job: &Job<'_>, token: &ResumeToken, mut request: SendRequest) ->
     {
         request.redact = Some(redaction_list(pool, &token.to_name, guids).await?);
     }
-    if args.verbosity() > 0 {
-        let bytes = job.estimate(&request, token.bytes).await?;
-        say(context, args, &stream_line(args, &name, from_name.as_deref(), bytes))?;
-        say(context, args, &total_line(args, bytes, true))?;
+    sending.tell_only(&request, from_name.as_deref(), token.bytes, SOURCE_KEY).await?;
+    if !sending.options.dryrun {
+        sending.stream(&request, SOURCE_KEY).await?;
     }
-    if !args.dryrun {
-        job.send(&request).await?;
-    }
-    Ok(Outcome::Good)
+    Ok(true)
 }
 
-fn print_token(context: &Context, args: &Args, token: &ResumeToken) -> Result<()> {
-    if args.verbosity() == 0 {
+fn refused(why: &str) -> SendError {
+    SendError::refused(format!("cannot resume send: {why}"))
+}
+
+fn print_token(sending: &Sending<'_>, token: &ResumeToken) -> Result<(), SendError> {
+    if sending.options.verbosity == 0 {
         return Ok(());
     }
     let mut text = Vec::new();
     print_nvlist(&token.list, &mut text)?;
     let text = String::from_utf8_lossy(&text);
-    say(context, args, &format!("resume token contents:\n{}", text.trim_end_matches('\n')))
+    Ok(sending.tell(format!("resume token contents:\n{}", text.trim_end_matches('\n')))?)
 }
 
 const fn with(one: SendFlags, other: SendFlags) -> SendFlags {
@@ -139,7 +119,7 @@ const fn with(one: SendFlags, other: SendFlags) -> SendFlags {
 }
 
 /// The snapshot of a guid: by the name that it had, else in the same dataset, else in ever larger parts of the pool.
-async fn by_guid(dsl: &Dsl, name: &str, guid: Guid) -> Result<Option<Dataset>> {
+async fn by_guid(dsl: &Dsl, name: &str, guid: Guid) -> Result<Option<Dataset>, DslError> {
     if let Ok(found) = dsl.dataset(name).await
         && found.phys.guid == guid
     {
@@ -161,10 +141,15 @@ async fn by_guid(dsl: &Dsl, name: &str, guid: Guid) -> Result<Option<Dataset>> {
 }
 
 /// The incremental source of a guid: a snapshot, or a bookmark; if the stream was incremental from a redaction bookmark, that.
-async fn source(pool: &View, token: &ResumeToken, guid: Guid, to: &Dataset) -> Result<Option<(Base, String)>> {
+async fn source(
+    pool: &View,
+    token: &ResumeToken,
+    guid: Guid,
+    to: &Dataset,
+) -> Result<Option<(Base, String)>, SendError> {
     let dsl = pool.dsl();
     let name = to.name();
-    let failed = |error: SenderError| failed(&name, KEY_WORDS, error);
+    let failed = |error: SenderError| SendError::stream(&name, SOURCE_KEY, error);
     if token.from_redact_snapshots.is_none()
         && let Some(from) = by_guid(dsl, &token.to_name, guid).await?
     {
@@ -187,22 +172,21 @@ async fn source(pool: &View, token: &ResumeToken, guid: Guid, to: &Dataset) -> R
 }
 
 /// The list of the redaction bookmark that is about just these snapshots.
-async fn redaction_list(pool: &View, to_name: &str, guids: &[u64]) -> Result<ObjectId> {
+async fn redaction_list(pool: &View, to_name: &str, guids: &[u64]) -> Result<ObjectId, SendError> {
     let dsl = pool.dsl();
     let dir = to_name.split('@').next().unwrap_or_default();
-    let head =
-        dsl.dataset(dir).await.map_err(|_| anyhow!("cannot resume send: dataset to be sent no longer exists"))?;
+    let head = dsl.dataset(dir).await.map_err(|_| refused("dataset to be sent no longer exists"))?;
     for bookmark in dsl.bookmarks(&head).await? {
         let redaction = dsl.bookmark_redaction(&bookmark).await?;
         if redaction.is_some() && are_same(redaction.as_deref(), Some(guids)) {
             let list = bookmark.phys.redaction_list;
             if !is_complete(pool, list).await? {
-                bail!("cannot resume send: incomplete redaction bookmark provided");
+                return Err(refused("incomplete redaction bookmark provided"));
             }
             return Ok(list);
         }
     }
-    bail!("cannot resume send: no appropriate redaction bookmark exists")
+    Err(refused("no appropriate redaction bookmark exists"))
 }
 
 /// True if both are none, or have the same guids.
