@@ -4,6 +4,7 @@ use cenote_dmu::{Killed, SpaceDelta, Synced};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::ids::{ObjectId, Txg};
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::{DEPTH_MAX, Dsl, DslError};
 
@@ -111,8 +112,11 @@ impl Dsl {
         self.charge_head(txg, phys.dir, unique_bytes, own).await?;
         let mut replaced_empty = 0;
         if !dead.is_empty() {
-            let dead: Vec<Blkptr> = dead.iter().copied().collect();
+            let mut dead: Vec<Blkptr> = dead.iter().copied().collect();
             self.leave_to_snapshot(txg, dataset, &phys, &dead).await?;
+            if mutant::is(Mutant::DeadlistEntryForgotten) {
+                dead.pop();
+            }
             replaced_empty = self.insert_dead(txg, phys.deadlist, &dead).await?;
         }
         let is_larger = own.used_bytes > 0 && phys.creation_txg != txg;

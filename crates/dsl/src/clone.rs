@@ -13,6 +13,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, dir_field};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::Rng;
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::accounts::signed;
 use crate::bpobj::EmptyRefs;
@@ -61,7 +62,9 @@ impl Dsl {
         phys.bp = from.bp;
         phys.flags |= from.flags & (DatasetFlags::INCONSISTENT | DatasetFlags::CASE_INSENSITIVE);
         self.put_dataset(txg, object, &phys).await?;
-        self.add_clone(origin, object, txg).await?;
+        if !mutant::is(Mutant::CloneUncounted) {
+            self.add_clone(origin, object, txg).await?;
+        }
         self.change_dir(txg, dir, |phys| {
             assert_eq!(phys.head_dataset, ObjectId(0), "a directory gets one head");
             phys.head_dataset = object;

@@ -4,6 +4,7 @@ use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::{Dsl, DslError};
 
@@ -16,7 +17,9 @@ impl Dsl {
         let mut phys = self.dataset_phys(snapshot).await?;
         if phys.user_refs.0 == 0 {
             phys.user_refs = Zap::create_object(self.mos(), txg, DmuType::USERREFS, &[]).await?.id();
-            self.put_dataset(txg, snapshot, &phys).await?;
+            if !mutant::is(Mutant::HoldUnlinked) {
+                self.put_dataset(txg, snapshot, &phys).await?;
+            }
         }
         let holds = self.mos().object(phys.user_refs).await?;
         Ok(Zap::put_entry(&holds, txg, tag, Some(&ZapValue::from_u64(time_s))).await?)

@@ -18,6 +18,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::accounts::{UsedBy, signed};
 use crate::limits::Counted;
@@ -232,6 +233,10 @@ impl Dsl {
                 entry(origin_clones, head, false).await?;
                 entry(dir.clones, head, true).await?;
             }
+        }
+        if mutant::is(Mutant::PromoteBytesKept) {
+            self.renamed();
+            return Ok(counts);
         }
         let moved = plan.snapshot_count().cast_signed();
         self.adjust_count(txg, plan.origin_dir, Counted::Snapshots, -moved).await?;

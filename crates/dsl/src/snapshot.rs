@@ -21,6 +21,7 @@ use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, dir_field};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_taskq::Rng;
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::accounts::{UsedBy, signed};
 use crate::bpobj::EmptyRefs;
@@ -165,7 +166,9 @@ impl Dsl {
                         Some(phys.prev_snapshot_txg),
                     )
                     .await?;
-                before.unique_bytes = before.unique_bytes.saturating_add_signed(own.used_bytes);
+                if !mutant::is(Mutant::UniqueKept) {
+                    before.unique_bytes = before.unique_bytes.saturating_add_signed(own.used_bytes);
+                }
                 self.put_dataset(txg, phys.prev_snapshot, &before).await?;
             } else if before.next_clones.0 != 0 {
                 self.swap_clone(txg, before.next_clones, snapshot, Some(next)).await?;

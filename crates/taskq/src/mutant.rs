@@ -116,6 +116,22 @@ mutants! {
     LogDeviceClearedEarly = "log-device-cleared-early",
     /// A block that was stored for a log and changed since can be taken again at once.
     LogDataFreedEarly = "log-data-freed-early",
+    /// A snapshot is acknowledged before its txg is on disk.
+    SnapshotEarly = "snapshot-early",
+    /// Of snapshots that are asked for together the last is of the next txg.
+    SnapshotsApart = "snapshots-apart",
+    /// Of the blocks that a head leaves to its snapshot in a txg the last is not in the deadlist.
+    DeadlistEntryForgotten = "deadlist-entry-forgotten",
+    /// A snapshot does not count as its own what it shared with a snapshot that went.
+    UniqueKept = "unique-kept",
+    /// The table of a snapshot's first hold is made, and not linked to the snapshot.
+    HoldUnlinked = "hold-unlinked",
+    /// A snapshot does not count its clones.
+    CloneUncounted = "clone-uncounted",
+    /// A promotion moves snapshots, and not their bytes.
+    PromoteBytesKept = "promote-bytes-kept",
+    /// A receive notes its place before the data is received.
+    ReceiveNotedEarly = "receive-noted-early",
     /// Holes that came since the base of a stream are not sent.
     SendHolesDropped = "send-holes-dropped",
     /// Blocks that were redacted before are sent, but for the last block of each file.
@@ -133,6 +149,18 @@ mutants! {
 }
 
 impl Mutant {
+    /// Those about snapshots, which power cuts find only where snapshots are taken meanwhile.
+    pub const OF_SNAPSHOTS: &[Self] = &[
+        Self::SnapshotEarly,
+        Self::SnapshotsApart,
+        Self::DeadlistEntryForgotten,
+        Self::UniqueKept,
+        Self::HoldUnlinked,
+        Self::CloneUncounted,
+        Self::PromoteBytesKept,
+        Self::ReceiveNotedEarly,
+    ];
+
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[
         Self::SendHolesDropped,

@@ -52,7 +52,8 @@ use cenote_format::ids::Guid;
 use cenote_format::needs::Needs;
 use cenote_format::nvlist::NvList;
 use cenote_format::stream::{Begin, BeginFlags, Body, Features, HeaderKind};
-use cenote_spa::{Pool, ReceiveSpec, Receiving, Resumable};
+use cenote_spa::{Pool, ReceivePoint, ReceiveSpec, Receiving, Resumable};
+use cenote_taskq::mutant::{self, Mutant};
 
 use crate::{SendError, StreamReader};
 
@@ -360,6 +361,13 @@ async fn receive_records<R: Read>(
         progress.bytes.store(read_bytes, Ordering::Relaxed);
         if matches!(item.decoded.record.body, Body::End(_)) {
             break Ok(());
+        }
+        if let Body::Write(write) = &item.decoded.record.body
+            && mutant::is(Mutant::ReceiveNotedEarly)
+        {
+            let offset_bytes = write.offset_bytes + write.logical_bytes;
+            let point = ReceivePoint { object: write.object.0, offset_bytes, bytes: base_bytes + read_bytes };
+            receiving.note(point).await?;
         }
         if let Err(error) = applier.apply(&item, base_bytes.saturating_add(read_bytes)).await {
             break Err(error);

@@ -8,6 +8,7 @@ use cenote_dsl::{Birth, Dataset, DslError, EmptyRefs};
 use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{BoxFuture, Rng, oneshot};
 
 use crate::admin::properties::check_text;
@@ -47,6 +48,10 @@ impl LateTask for TakeSnapshots {
                 Ok(true) => {
                     // One time for all of them, as of a recursive snapshot in OpenZFS.
                     let time_s = syncer.time_s();
+                    if self.wanted.len() > 1 && mutant::is(Mutant::SnapshotsApart) {
+                        let wanted = self.wanted.pop().into_iter().collect();
+                        syncer.late.push(Txg(syncer.txg().0 + 1), Box::new(Self { wanted, answer: None }));
+                    }
                     for wanted in &self.wanted {
                         syncer.take_snapshot(wanted, time_s).await?;
                     }
@@ -101,6 +106,10 @@ impl Pool {
             look.await?;
             let (sender, mut answer) = oneshot::channel();
             self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
+            if mutant::is(Mutant::SnapshotEarly) {
+                self.next_txg().await?;
+                return answer.await.map_err(|_| self.closed())?;
+            }
             loop {
                 self.sync().await?;
                 if let Some(answer) = answer.try_receive().map_err(|_| self.closed())? {
