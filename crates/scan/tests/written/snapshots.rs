@@ -14,12 +14,14 @@ use cenote_dmu::ObjectSpec;
 use cenote_dmu::tx::{Cost, TxTunables};
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::dataset_field;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_format::needs::Needs;
 use cenote_sim::audit_space;
 use cenote_spa::{
-    ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, ReceiveSpec, TopKind, View, find, import, open,
+    ImportOptions, NewBookmark, NewSnapshot, Pool, PropertyValue, ReceivePoint, ReceiveSpec, Resumable, TopKind, View,
+    find, import, open,
 };
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
@@ -510,6 +512,104 @@ async fn goes_on(handle: &Handle, pool: Pool, paths: &[PathBuf], what: &str) {
     view.close().await;
 }
 
+/// The receive of a snapshot `2`.
+fn received_as(dataset: &str, kind: ObjsetType, from_guid: Option<Guid>) -> ReceiveSpec {
+    ReceiveSpec {
+        dataset: dataset.to_owned(),
+        snapshot: "2".into(),
+        kind,
+        to_guid: Guid(77),
+        from_guid,
+        creation_time_s: 1,
+        origin: None,
+        is_forced: from_guid.is_some(),
+        users_wait: false,
+        needs: Needs::default(),
+        enabled: Vec::new(),
+        ignores_case: false,
+        resumable: None,
+        resumes: false,
+        redacted: None,
+        from_redacted: None,
+        raw: None,
+    }
+}
+
+/// Found by power cuts, regression: a volume that was received in part had no root while there was nothing in it, and nobody could go on with
+/// it after a crash.
+#[test]
+fn what_is_received_has_a_root_before_its_first_record() {
+    with_pool(5, async |handle, pool, paths| {
+        for (name, kind) in [("written/v", ObjsetType::Zvol), ("written/f", ObjsetType::Zfs)] {
+            let to_name = "elsewhere@2".to_owned();
+            let resumable = Resumable { to_name, large_blocks: false, embedded: false, compressed: false };
+            let spec = ReceiveSpec { resumable: Some(resumable), ..received_as(name, kind, None) };
+            let receiving = pool.begin_receive(spec).await.unwrap();
+            pool.sync().await.unwrap();
+            let view = read(&handle, &paths).await;
+            let begun = view.dsl().dataset(name).await.unwrap();
+            assert!(begun.is_inconsistent() && !begun.phys.bp.is_hole(), "{name}");
+            assert!(view.dsl().open(&begun).await.unwrap().is_some(), "{name}");
+            view.close().await;
+            receiving.give_up().await.unwrap();
+            pool.abort_receive(name).await.unwrap();
+        }
+        goes_on(&handle, pool, &paths, "receives that are begun").await;
+    });
+}
+
+/// Regression: a place was noted in a txg that was closed already, and the data before it was in the next one. A crash between the two lost that
+/// data for good, since the receive went on behind it.
+#[test]
+fn a_place_to_go_on_from_is_not_noted_before_the_data() {
+    with_pool(6, async |handle, pool, paths| {
+        let pool = pool.start(TxTunables::default()).await;
+        let to_name = "elsewhere@2".to_owned();
+        let resumable = Resumable { to_name, large_blocks: false, embedded: false, compressed: false };
+        let spec = ReceiveSpec { resumable: Some(resumable), ..received_as("written/f", ObjsetType::Zfs, None) };
+        let receiving = pool.begin_receive(spec).await.unwrap();
+        let (head, other) = (receiving.head().clone(), pool.open_head("written/a").await.unwrap());
+        let held = other.begin(Cost::objects(1)).await.unwrap();
+        let closed = held.txg();
+        let syncing = handle.spawn(Class::Issue, {
+            let pool = pool.clone();
+            async move { pool.sync().await.map(drop) }
+        });
+        while pool.txg() == closed {
+            handle.sleep(Duration::from_millis(1)).await;
+        }
+        let tx = head.begin(Cost::objects(1).with_bytes(4096)).await.unwrap();
+        assert!(tx.txg() > closed);
+        let object = head.objset().create_object(tx.txg(), &ObjectSpec::new(DmuType::UINT8_DATA, 4096)).unwrap();
+        object.write(tx.txg(), 0, b"received").await.unwrap();
+        let id = object.id();
+        drop((tx, object, head));
+        let noting = handle.spawn(Class::Issue, async move {
+            receiving.note(ReceivePoint { object: id.0, offset_bytes: 0, bytes: 4096 }).await.map(|()| receiving)
+        });
+        handle.sleep(Duration::from_millis(1)).await;
+        drop((held, other));
+        syncing.await.unwrap().unwrap();
+        let is_whole = async |what: &str| {
+            let view = read(&handle, &paths).await;
+            let dataset = view.dsl().dataset("written/f").await.unwrap();
+            let noted = view.dsl().dataset_field(&dataset, dataset_field::RESUME_BYTES).await.unwrap();
+            let is_noted = noted == Some(4096);
+            let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+            let is_there = objset.object(id).await.is_ok();
+            assert!(is_there || !is_noted, "{what}: the place is noted, and the data before it is not there");
+            view.close().await;
+            is_there && is_noted
+        };
+        is_whole("the closed txg").await;
+        let receiving = noting.await.unwrap().unwrap();
+        assert!(is_whole("the next txg").await);
+        receiving.give_up().await.unwrap();
+        pool.abort_receive("written/f").await.unwrap();
+        goes_on(&handle, pool, &paths, "a place that is noted").await;
+    });
+}
+
 /// Found by a hostile reader, regression: between the last record and the end others could destroy what was received, receive into the same
 /// dataset, and rename it.
 #[test]
@@ -517,25 +617,7 @@ fn what_was_received_is_in_use_until_the_end() {
     with_pool(2, async |handle, pool, paths| {
         take(&pool, &["written/a@1"]).await;
         let source = pool.dsl().unwrap().dataset("written/a@1").await.unwrap();
-        let spec = ReceiveSpec {
-            dataset: "written/a".into(),
-            snapshot: "2".into(),
-            kind: ObjsetType::Zfs,
-            to_guid: Guid(77),
-            from_guid: Some(source.phys.guid),
-            creation_time_s: 1,
-            origin: None,
-            is_forced: true,
-            users_wait: false,
-            needs: Needs::default(),
-            enabled: Vec::new(),
-            ignores_case: false,
-            resumable: None,
-            resumes: false,
-            redacted: None,
-            from_redacted: None,
-            raw: None,
-        };
+        let spec = received_as("written/a", ObjsetType::Zfs, Some(source.phys.guid));
         let received = pool.begin_receive(spec.clone()).await.unwrap().settle().await.unwrap();
         assert_eq!(received.replacing().as_deref(), Some("written/a/%recv"));
         assert!(pool.abort_receive("written/a").await.unwrap_err().to_string().contains("busy"));

@@ -243,15 +243,18 @@ impl Syncer {
         }
     }
 
-    /// An objset for a new dataset. File systems count what each owner has from their first file on.
+    /// An objset for a new dataset, whose root is written in this txg though there is nothing in it. File systems count what each owner has from
+    /// their first file on.
     pub(crate) fn new_objset(&self, txg: Txg, dataset: ObjectId, kind: ObjsetType, policy: ObjsetPolicy) -> Objset {
         let objset = Objset::create(self.writer.dmu().clone(), ObjsetId(dataset.0), kind, policy);
+        let mut flags = ObjsetFlags::empty();
         if kind == ObjsetType::Zfs {
-            let mut flags = ObjsetFlags::USERACCOUNTING_COMPLETE;
+            flags.insert(ObjsetFlags::USERACCOUNTING_COMPLETE);
             flags.set(ObjsetFlags::USEROBJACCOUNTING_COMPLETE, self.features.has("userobj_accounting"));
             flags.set(ObjsetFlags::PROJECTQUOTA_COMPLETE, self.features.has("project_quota"));
-            objset.set_flags(txg, flags);
         }
+        objset.set_flags(txg, flags);
+        debug_assert!(objset.is_dirty(txg), "a dataset that is on disk has a root");
         objset
     }
 

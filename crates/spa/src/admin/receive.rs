@@ -14,7 +14,7 @@
 //! # Invariants
 //!
 //! 1. Until the end nothing that is seen has changed; the end is one txg.
-//! 2. The place that is noted is not behind any record that is not on disk: it is noted in a txg after those that have the records before
+//! 2. The place that is noted is not behind any record that is not on disk: it is noted in no txg before those that have the records before
 //!    it. Records after it may be on disk; to receive them once more changes nothing.
 //! 3. From `settle` to the end the dataset that was written counts as in use, so nobody destroys it or receives into it. The end knows it by its
 //!    object: names may change meanwhile.
@@ -32,6 +32,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{BoxFuture, Rng};
 
 use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
@@ -85,7 +86,13 @@ impl Receiving {
         if self.spec.resumable.is_none() || point.object == 0 {
             return Ok(());
         }
-        self.head.pool().change(move |syncer| Box::pin(async move { syncer.note_received(dataset, point).await })).await
+        let pool = self.head.pool();
+        // A change of the pool is made in the txg that is synced next. It may be closed already, and have nothing of what came last: that is
+        // in the open txg, which is the next one when all before it are on disk.
+        if !mutant::is(Mutant::ReceiveNotedEarly) {
+            pool.wait_synced(Txg(pool.txg().0 - 1)).await?;
+        }
+        pool.change(move |syncer| Box::pin(async move { syncer.note_received(dataset, point).await })).await
     }
 
     /// Has all that was received on disk. Nobody has the dataset that was written open afterwards.
