@@ -36,7 +36,7 @@ pub(crate) const MUTATE: Campaign = Campaign {
 /// Power cuts of pools under load, in simulation.
 pub(crate) const CUTS: Campaign = Campaign {
     name: "cuts",
-    count_in_step: 400,
+    count_in_step: 256,
     first: ("--first", 0),
     more: &["--zdb-every", "100"],
     noun: " cuts from ",

@@ -20,6 +20,7 @@ use crate::life::{CACHE_BYTES, FILE_SYSTEMS, Models, VOLUME, WRITERS, dir_name, 
 use crate::load::{dataset_name, key_bytes, name_bytes, object_len};
 use crate::machine::{Machine, Shape};
 use crate::model::{Datasets, Files, Grown, content};
+use crate::snapshots::FAMILIES;
 
 /// The object of a file system with its fixed entries.
 const MASTER_NODE: ObjectId = ObjectId(1);
@@ -101,6 +102,15 @@ pub(crate) async fn judge(
     let report = verify(handle, pool, VerifyOptions::default(), &mut |_| true).await.map_err(words)?;
     check_report(&report, expected).map_err(|error| format!("as of txg {txg}: {error}"))?;
     pool.audit().await.map_err(words)?;
+    if models.has_snapshots() {
+        let space = cenote_sim::audit_space(pool).await;
+        space.map_err(|error| format!("as of txg {txg}, space: {error:#}"))?;
+    }
+    let mut families = Vec::new();
+    for (family, log) in models.families.iter().enumerate() {
+        let log = log.lock().clone();
+        families.push(shared(crate::snapshots::judge(pool, family, &log, &models.in_use(family)).await?));
+    }
     let mut files = Vec::new();
     let mut logs = models.files.iter();
     for name in FILE_SYSTEMS {
@@ -155,7 +165,7 @@ pub(crate) async fn judge(
         return Err(format!("as of txg {txg} it has {there:?}; {}", log.tail(txg)));
     }
     let grown = there;
-    Ok((txg, Models { files, ranges, datasets: shared(state), grown: shared(grown) }))
+    Ok((txg, Models { files, ranges, datasets: shared(state), grown: shared(grown), families }))
 }
 
 /// Everything can be read and the account adds up; bad copies are only where they may be.
@@ -299,6 +309,7 @@ async fn check_datasets(pool: &View, state: &Datasets) -> Result<(), String> {
     names.sort();
     let mut wanted: Vec<String> = state.datasets.keys().map(|number| dataset_name(*number)).collect();
     wanted.extend(FILE_SYSTEMS.iter().chain([&VOLUME]).map(|name| (*name).to_owned()));
+    wanted.extend((0..FAMILIES).map(|family| format!("written/s{family}")));
     let mut wanted: Vec<&str> = wanted.iter().filter_map(|name| name.strip_prefix("written/")).collect();
     wanted.sort_unstable();
     if names != wanted {

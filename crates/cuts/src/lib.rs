@@ -22,6 +22,8 @@
 //! Devices may fail before the cut too: one of those that the pool can do without is away all the while, or one or all fail for a while
 //! and come back or not. Whichever has missed something stays the one that may miss more, since there is no resilvering yet.
 //!
+//! In some lives snapshots are taken, and all is done with them that can be done, while others write: see `snapshots`.
+//!
 //! In most lives the pool gets another vdev under load, on devices with an earlier life in another pool that got further. As of each
 //! txg it has it or not, and has it from the txg on that the client was told of.
 //!
@@ -30,6 +32,7 @@
 //! * `aim`: cuts that come at a step of a commit, and not at a time that is drawn.
 //! * [`load`]: who changes things. Each has what it changes for itself, so that a model of it is a list: which change in which txg.
 //! * [`model`]: that list, and what a file, a range of a volume, the datasets are as of a txg.
+//! * `snapshots`: who takes snapshots, and what is made of them; with a model and a verdict of their own.
 //! * [`life`]: the course above.
 //! * `judge`: the verdict below.
 //! * [`zdb`]: OpenZFS's own verdict on some of the images.
@@ -41,7 +44,8 @@
 //! not before the last that was reported synced; it has every change that a client was told is on disk, by the answer to `fsync`,
 //! a write with `O_SYNC`, `FLUSH`, `FUA` or a command (the answers are those of `cenote_zil::Log` and
 //! `cenote_zvol::live::LiveVolume`, which the front ends pass on), once intent logs are replayed (`replayed`); before that every file,
-//! volume and property is as of exactly that txg; and it can be opened
+//! volume and property is as of exactly that txg; where snapshots were taken so are they, and all accounts of space are those of the
+//! block trees; and it can be opened
 //! and written on, with a second book that every allocation and device write is checked against. A panic anywhere, a simulation
 //! that stands still or takes more than [`life::STEPS_MAX`] steps, is a failure too.
 //!
@@ -65,6 +69,7 @@ pub mod model;
 pub mod mutants;
 pub mod points;
 mod replayed;
+mod snapshots;
 pub mod zdb;
 
 /// Cuts in one life.

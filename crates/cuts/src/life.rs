@@ -11,7 +11,7 @@ use cenote_format::ids::Txg;
 use cenote_spa::{AuxSpec, Clock, CreateOptions, Host, Pool, PropertyValue, TxgRecord, WriteOptions, create, open};
 use cenote_taskq::sim::disk::{Image, Late};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Either, Handle, Rng, Runtime, race};
+use cenote_taskq::{Class, Either, Handle, Rng, Runtime, join_all, race};
 use cenote_testkit::campaign::take_panics;
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 use cenote_zpl::{FileSystem, FileSystemOptions, NewNode, XattrMode};
@@ -25,6 +25,7 @@ use crate::load::{Administrator, FileWriter, Grower, Noting, RangeWriter, Shared
 use crate::machine::{Machine, Outage, Shape};
 use crate::model::{Datasets, Files, Grown, Log, Range, RangeChange, State};
 use crate::replayed::compare;
+use crate::snapshots::{FAMILIES, Family, InUse, Local, Snapshotter, Verb, in_use, receive_golden};
 
 /// Polls that a stretch of a life may take: many times what one takes.
 pub const STEPS_MAX: u64 = 1_000_000;
@@ -32,12 +33,20 @@ pub const STEPS_MAX: u64 = 1_000_000;
 pub(crate) const CACHE_BYTES: usize = 8 << 20;
 /// The power goes at latest this long after the load began.
 const LOAD_MAX: Duration = Duration::from_millis(70);
+/// Where snapshots are taken it lasts longer, since a verb takes a txg or more, and those who write are slower.
+const LOAD_SNAPSHOTS_MAX: Duration = Duration::from_millis(240);
+const SLOWNESS: u64 = 12;
+/// Of so many lives one has snapshots.
+const SNAPSHOTS_IN: u64 = 4;
 /// Or this long after it came back.
 const OPENING_MAX: Duration = Duration::from_millis(40);
 /// Late writes land at latest this long after the power came back, while the pool is imported and verified.
 const LATE_MAX: Duration = Duration::from_millis(6);
 /// Devices that fail for a while do so for this long at most.
 const OUTAGE_MAX: Duration = Duration::from_millis(12);
+/// Verbs about snapshots that each family sees before the first stretch, with those that turn out to be none.
+const DRAWS_BEFORE: u64 = 24;
+const SNAPSHOTS_SEED: u64 = 0x0073_6e61_7073;
 /// What may be dirty, so that many txgs come and go.
 const DIRTY_BYTES_MAX: u64 = 2 << 20;
 
@@ -59,6 +68,12 @@ pub struct Done {
     pub changes: u64,
     /// Of these, those that a client was told are on disk.
     pub promises: u64,
+    /// Verbs about snapshots that were made before it, and changes of datasets for them.
+    pub verbs: u64,
+    /// Of these, streams that were received.
+    pub streams: u64,
+    /// Of those, streams that went on with what had been received in part.
+    pub resumed: u64,
     /// Txgs that were synced before it.
     pub txgs: u64,
     /// The txg that is there is later than the last that was reported: the cut came between.
@@ -85,6 +100,7 @@ pub(crate) struct Models {
     pub(crate) ranges: Vec<Shared<Range>>,
     pub(crate) datasets: Shared<Datasets>,
     pub(crate) grown: Shared<Grown>,
+    pub(crate) families: Vec<Shared<Family>>,
 }
 
 pub(crate) fn shared<S: State>(base: S) -> Shared<S> {
@@ -103,14 +119,29 @@ impl Models {
             ranges: (0..RANGES).map(|at| shared(range(at))).collect(),
             datasets: shared(Datasets::default()),
             grown: shared(Grown::default()),
+            families: (0..FAMILIES).map(|family| shared(Family::fresh(family))).collect(),
         }
+    }
+
+    /// The datasets in use of a family, with the logs of those who write them.
+    pub(crate) fn in_use(&self, family: usize) -> Vec<InUse> {
+        let files = |dataset: &str| {
+            let at = FILE_SYSTEMS.iter().position(|name| *name == dataset)?;
+            Some(self.files[at * WRITERS..(at + 1) * WRITERS].to_vec())
+        };
+        let one = |dataset: &&'static str| match files(dataset) {
+            Some(files) => InUse { dataset, files, ranges: Vec::new() },
+            None => InUse { dataset, files: Vec::new(), ranges: self.ranges.clone() },
+        };
+        in_use(family).iter().map(one).collect()
     }
 
     /// A change of the pool itself that a client was told is on disk, and that a pool as of this txg does not have. What clients of
     /// datasets were told may stand in intent logs: see `replayed`.
     pub(crate) fn broken_promise(&self, there: Txg) -> Option<String> {
         let datasets = self.datasets.lock().broken_promise(there);
-        datasets.or_else(|| self.grown.lock().broken_promise(there))
+        let grown = || self.grown.lock().broken_promise(there);
+        datasets.or_else(grown).or_else(|| self.families.iter().find_map(|log| log.lock().broken_promise(there)))
     }
 
     /// Checks that writes are counted as dirty: of each txg in which nothing was freed again, at least the largest.
@@ -135,13 +166,32 @@ impl Models {
     fn promises(&self) -> u64 {
         let files: usize = self.files.iter().map(|log| log.lock().promises()).sum();
         let ranges: usize = self.ranges.iter().map(|log| log.lock().promises()).sum();
-        (files + ranges + self.datasets.lock().promises() + self.grown.lock().promises()) as u64
+        let families: usize = self.families.iter().map(|log| log.lock().promises()).sum();
+        (files + ranges + families + self.datasets.lock().promises() + self.grown.lock().promises()) as u64
     }
 
     fn changes(&self) -> u64 {
         let files: usize = self.files.iter().map(|log| log.lock().len()).sum();
         let ranges: usize = self.ranges.iter().map(|log| log.lock().len()).sum();
-        (files + ranges + self.datasets.lock().len() + self.grown.lock().len()) as u64
+        (files + ranges + self.datasets.lock().len() + self.grown.lock().len()) as u64 + self.verbs().0
+    }
+
+    /// Verbs about snapshots, and changes of what they are about; how many of them are streams, and how many streams went on with a part.
+    fn verbs(&self) -> (u64, u64, u64) {
+        let (mut verbs, mut streams, mut resumed) = (0, 0, 0);
+        for log in &self.families {
+            for verb in log.lock().made() {
+                verbs += 1;
+                streams += u64::from(matches!(verb, Verb::Receive { .. } | Verb::ReceivePart { .. }));
+                resumed += u64::from(matches!(verb, Verb::Receive { is_resumed: true, .. }));
+            }
+        }
+        (verbs, streams, resumed)
+    }
+
+    /// Whether there are snapshots, or were.
+    pub(crate) fn has_snapshots(&self) -> bool {
+        self.families.iter().any(|log| log.lock().newest().next > 0)
     }
 }
 
@@ -157,8 +207,16 @@ pub struct Life {
     /// All devices have failed for a while: which of them has missed something is not known, so none is taken away any more.
     all_failed: bool,
     models: Models,
+    /// Snapshots are taken, and what is done with them.
+    has_snapshots: bool,
     txg: Txg,
     cuts: u64,
+}
+
+/// Whether snapshots are taken in the life of this number.
+#[must_use]
+pub const fn has_snapshots(number: u64) -> bool {
+    number % SNAPSHOTS_IN == SNAPSHOTS_IN - 1
 }
 
 fn runtime(seed: u64) -> Runtime {
@@ -197,28 +255,27 @@ impl Life {
     /// # Errors
     /// That failed.
     pub fn begin(number: u64) -> Result<Self, String> {
+        Self::begin_with(number, true)
+    }
+
+    /// The same; snapshots are taken only if that is wanted.
+    ///
+    /// # Errors
+    /// That failed.
+    pub fn begin_with(number: u64, may_have_snapshots: bool) -> Result<Self, String> {
         take_panics();
         let seed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6375_7473;
         let shape = Shape::draw(&mut Rng::new(seed));
         let runtime = runtime(seed);
         let machine = Machine::new(&runtime, &shape, &[]);
         let handle = runtime.handle();
-        let made = run(&runtime, make(&handle, &machine, &shape));
-        let txg = made.map_err(|error| format!("{}: making the pool: {error}", shape.words()))?;
+        let has_snapshots = may_have_snapshots && has_snapshots(number);
+        let made = run(&runtime, make(&handle, &machine, &shape, has_snapshots.then_some(seed)));
+        let (txg, models) = made.map_err(|error| format!("{}: making the pool: {error}", shape.words()))?;
         let images = machine.images();
         machine.end(runtime, handle)?;
         let earlier = Vec::new();
-        Ok(Self {
-            shape,
-            seed,
-            images,
-            earlier,
-            behind: None,
-            all_failed: false,
-            models: Models::fresh(),
-            txg,
-            cuts: 0,
-        })
+        Ok(Self { shape, seed, images, earlier, behind: None, all_failed: false, models, has_snapshots, txg, cuts: 0 })
     }
 
     /// Has the devices only say that they flush, from now on, so many times of a hundred: for a test of the test.
@@ -260,6 +317,7 @@ impl Life {
         let (promised, late) = self.load(&mut rng, &plan, &mut done).map_err(&about)?;
         done.late = late.iter().map(|late| late.len() as u64).sum();
         (done.changes, done.promises) = (self.models.changes(), self.models.promises());
+        (done.verbs, done.streams, done.resumed) = self.models.verbs();
         done.has_grown = !self.models.grown.lock().is_empty();
         let behind = match self.behind {
             _ if self.all_failed => Behind::Any,
@@ -421,7 +479,8 @@ impl Life {
             pool.export().await.map_err(words)?;
             let found = found(&handle, &machine.paths).await?;
             let txg = found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())?;
-            Ok((Models { datasets: models.datasets, grown: models.grown, ..compared }, txg))
+            let Models { datasets, grown, families, .. } = models;
+            Ok((Models { datasets, grown, families, ..compared }, txg))
         });
         done.steps += runtime.sim().map_or(0, |sim| sim.steps());
         self.images = machine.images();
@@ -443,8 +502,15 @@ impl Life {
         let aim = (rng.chance(1, 3) && !has_faults).then(|| Aim::draw(rng));
         let has_late = rng.chance(1, 6);
         let last = self.txg;
-        let lived = run(&runtime, async {
-            let opening = opened(&handle, &machine, &self.shape, &self.models, rng.next_u64(), &failures);
+        let load_max = if self.has_snapshots { LOAD_SNAPSHOTS_MAX } else { LOAD_MAX };
+        let local = Local::default();
+        let living = async {
+            let ways = Ways {
+                has_outage: plan.outage.is_some(),
+                local: self.has_snapshots.then(|| local.clone()),
+                failures: failures.clone(),
+            };
+            let opening = opened(&handle, &machine, &self.shape, &self.models, rng.next_u64(), &ways);
             let mut pool = None;
             if let Some(aim) = aim {
                 let watched = machine.watch(aim);
@@ -456,7 +522,7 @@ impl Life {
                     Either::Left(()) => {}
                     Either::Right(opened) => {
                         pool = Some(opened?);
-                        race(reached, handle.sleep(LOAD_MAX)).await;
+                        race(reached, handle.sleep(load_max)).await;
                     }
                 }
             } else if is_early {
@@ -467,7 +533,7 @@ impl Life {
             } else {
                 let opened = opening.await?;
                 pool = Some(opened.clone());
-                let lasts = rng.duration(LOAD_MAX);
+                let lasts = rng.duration(load_max);
                 if let Some((outage, after, for_long)) = plan.outage {
                     handle.sleep(after).await;
                     machine.fail(outage);
@@ -491,7 +557,14 @@ impl Life {
             let late = machine.cut(rng, has_late);
             // Nothing runs from here on: what was under way is dropped with the runtime.
             Ok((promised.max(last), pool.is_none(), late, records))
+        };
+        let lived = run(&runtime, async {
+            match race(pin!(living), pin!(local.go_on())).await {
+                Either::Left(lived) => lived,
+                Either::Right(never) => match never {},
+            }
         });
+        drop(local);
         let (promised, was_opening, late, records) = lived?;
         done.was_opening = was_opening;
         done.steps += runtime.sim().map_or(0, |sim| sim.steps());
@@ -522,6 +595,16 @@ struct Plan {
     outage: Option<(Outage, Duration, Duration)>,
 }
 
+/// How a pool is set to work.
+struct Ways {
+    /// Devices fail for a while.
+    has_outage: bool,
+    /// Takes those who take snapshots, if any do.
+    local: Option<Local>,
+    /// Takes what fails.
+    failures: Arc<Mutex<Vec<String>>>,
+}
+
 trait Durations {
     /// Up to this long, and not nothing.
     fn duration(&mut self, max: Duration) -> Duration;
@@ -533,8 +616,13 @@ impl Durations for Rng {
     }
 }
 
-/// Makes the pool; a txg from which on all of it is there.
-async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, String> {
+/// Makes the pool, with some snapshots and what was made of them; a txg from which on all of it is there.
+async fn make(
+    handle: &Handle,
+    machine: &Machine,
+    shape: &Shape,
+    snapshots: Option<u64>,
+) -> Result<(Txg, Models), String> {
     let options = CreateOptions {
         name: "written".into(),
         tops: machine.tops(handle, shape).await?,
@@ -561,6 +649,10 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
         BulkWriter::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
         pool.sync().await.map_err(words)?;
     }
+    for name in (0..FAMILIES).flat_map(|family| [format!("written/s{family}"), format!("written/s{family}/a")]) {
+        let head = pool.create_dataset(&name, ObjsetType::Zfs).await.map_err(words)?;
+        BulkWriter::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
+    }
     let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.map_err(words)?;
     let spec = VolumeSpec { size_bytes: VOLUME_BYTES, block_bytes: VOLUME_BLOCK_BYTES };
     Volume::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
@@ -583,12 +675,29 @@ async fn make(handle: &Handle, machine: &Machine, shape: &Shape) -> Result<Txg, 
         change.await.map_err(words)?;
     }
     pool.sync().await.map_err(words)?;
+    let mut models = Models::fresh();
+    let mut rng = Rng::new(snapshots.unwrap_or_default() ^ SNAPSHOTS_SEED);
+    let draws = if snapshots.is_some() { DRAWS_BEFORE } else { 0 };
+    if snapshots.is_some() {
+        let mut family = models.families[0].lock().newest();
+        receive_golden(&pool, &mut family).await?;
+        models.families[0] = shared(family);
+    }
+    let earlier = models.families.iter().enumerate().map(|(family, log)| {
+        let (pool, log, in_use) = (pool.clone(), log.clone(), models.in_use(family));
+        let snapshotter = Snapshotter { pool, family, log, in_use, has_outage: false, rng: Rng::new(rng.next_u64()) };
+        snapshotter.run(draws)
+    });
+    join_all(earlier).await.into_iter().collect::<Result<(), String>>()?;
+    models.families = models.families.iter().map(|log| shared(log.lock().newest())).collect();
+    pool.sync().await.map_err(words)?;
     pool.audit().await.map_err(words)?;
     pool.export().await.map_err(words)?;
     // The last txg says that it is exported, and that one is written into all labels.
     machine.growth(shape).used_before(handle, &machine.paths[0]).await?;
     let found = found(handle, &machine.paths).await?;
-    found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())
+    let txg = found.newest().map(|leaf| leaf.txg).ok_or_else(|| "no labels".to_owned())?;
+    Ok((txg, models))
 }
 
 /// Gives the pool's allocator the tunables of a shape.
@@ -640,7 +749,7 @@ async fn opened(
     shape: &Shape,
     models: &Models,
     seed: u64,
-    failures: &Arc<Mutex<Vec<String>>>,
+    ways: &Ways,
 ) -> Result<Pool, String> {
     let mut rng = Rng::new(seed);
     let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
@@ -651,13 +760,14 @@ async fn opened(
     let tunables = TxTunables { zfs_dirty_data_max: DIRTY_BYTES_MAX, ..TxTunables::default() };
     let pool = writer.start(tunables).await;
     let work = |what: &'static str, work: std::pin::Pin<Box<dyn Future<Output = Result<(), String>> + Send>>| {
-        let failures = failures.clone();
+        let failures = ways.failures.clone();
         handle.detach(Class::Issue, async move {
             if let Err(error) = work.await {
                 failures.lock().push(format!("{what}: {error}"));
             }
         });
     };
+    let slowness = if ways.local.is_some() { SLOWNESS } else { 1 };
     let mut heads = Vec::new();
     let mut writers = models.files.iter();
     for ((name, sync), is_for_throughput) in FILE_SYSTEMS.into_iter().zip(shape.sync).zip(shape.is_for_throughput) {
@@ -680,6 +790,7 @@ async fn opened(
                 rng: Rng::new(rng.next_u64()),
                 zil: zil.clone(),
                 pool: pool.clone(),
+                slowness,
             };
             work("files", Box::pin(writer.run()));
         }
@@ -692,8 +803,14 @@ async fn opened(
     let volume = Arc::new(volume);
     for log in &models.ranges {
         let (volume, sync) = (volume.clone(), shape.volume_sync);
-        let writer =
-            RangeWriter { volume, handle: handle.clone(), sync, log: log.clone(), rng: Rng::new(rng.next_u64()) };
+        let writer = RangeWriter {
+            volume,
+            handle: handle.clone(),
+            sync,
+            log: log.clone(),
+            rng: Rng::new(rng.next_u64()),
+            slowness,
+        };
         work("a volume", Box::pin(writer.run()));
     }
     let log = models.datasets.clone();
@@ -703,5 +820,17 @@ async fn opened(
     let grower =
         Grower { pool: pool.clone(), growth, log_device: shape.log_place(), log, rng: Rng::new(rng.next_u64()) };
     work("the vdevs", Box::pin(grower.run()));
+    for (family, log) in models.families.iter().enumerate() {
+        let (pool, log, in_use) = (pool.clone(), log.clone(), models.in_use(family));
+        let (has_outage, rng) = (ways.has_outage, Rng::new(rng.next_u64()));
+        let snapshotter = Snapshotter { pool, family, log, in_use, has_outage, rng };
+        let failures = ways.failures.clone();
+        let Some(local) = &ways.local else { break };
+        local.push(async move {
+            if let Err(error) = snapshotter.run(u64::MAX).await {
+                failures.lock().push(format!("snapshots: {error}"));
+            }
+        });
+    }
     Ok(pool)
 }

@@ -42,8 +42,8 @@ const DATASETS: u64 = 5;
 /// Properties that are set, with how many values each has.
 const PROPERTIES: [(&str, u64); 4] = [("copies", 3), ("atime", 2), ("quota", 4), ("compression", 4)];
 
-fn thinking(rng: &mut Rng) -> Duration {
-    Duration::from_nanos(rng.below(THINKING_NS_MAX))
+fn thinking(rng: &mut Rng, slowness: u64) -> Duration {
+    Duration::from_nanos(rng.below(THINKING_NS_MAX * slowness))
 }
 
 /// Whose turn it is, for a file system that several change: which of them a txg is asked for.
@@ -132,6 +132,8 @@ pub struct FileWriter {
     pub zil: Arc<cenote_zil::Log>,
     /// The pool.
     pub pool: Pool,
+    /// So many times the usual time passes between two requests.
+    pub slowness: u64,
 }
 
 /// A name as it stands in a directory.
@@ -154,7 +156,7 @@ impl FileWriter {
         // A file that is open while it loses its name is freed later, by way of the delete queue.
         let mut held: Option<File> = None;
         loop {
-            self.pool.handle().sleep(thinking(&mut self.rng)).await;
+            self.pool.handle().sleep(thinking(&mut self.rng, self.slowness)).await;
             if self.rng.chance(1, 10) {
                 let other = self.open_any(&state).await;
                 drop(std::mem::replace(&mut held, other));
@@ -301,6 +303,8 @@ pub struct RangeWriter {
     pub log: Shared<Range>,
     /// What decides.
     pub rng: Rng,
+    /// So many times the usual time passes between two requests.
+    pub slowness: u64,
 }
 
 impl RangeWriter {
@@ -308,7 +312,7 @@ impl RangeWriter {
     pub async fn run(mut self) -> Result<(), String> {
         let range = self.log.lock().newest();
         loop {
-            self.handle.sleep(thinking(&mut self.rng)).await;
+            self.handle.sleep(thinking(&mut self.rng, self.slowness)).await;
             if self.rng.chance(1, 40) {
                 self.volume.flush().await.map_err(|error| format!("flush: {error}"))?;
                 if self.sync != SyncMode::Disabled {

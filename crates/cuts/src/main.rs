@@ -1,7 +1,7 @@
-//! `cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]`: N cuts from the first on; of some, zdb
+//! `cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--without-snapshots] [--verbose]`: N cuts from the first on; of some, zdb
 //! judges what they have left. With `--seconds` no life is begun later.
 //!
-//! `cuts --mutants all|COUNT|NAME [--seed N]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
+//! `cuts --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
 //! them; COUNT of them are chosen by the seed.
 //!
 //! A cut's number is all that is needed to do it again; what its life was before comes with it, and is not counted.
@@ -16,8 +16,9 @@ use cenote_cuts::{CUTS, zdb};
 use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 
-const USAGE: &str = "usage: cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--verbose]
-       cuts --mutants all|COUNT|NAME [--seed N]";
+const USAGE: &str = "usage: cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N]
+            [--without-snapshots] [--verbose]
+       cuts --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]";
 /// Real seconds that a life may take before the watchdog ends the program: it takes half a second of processor time, but one may have
 /// to wait long for a processor.
 const SECONDS_MAX: u64 = 1200;
@@ -33,6 +34,8 @@ struct Arguments {
     /// Seconds between two lines that say how far it is; never if 0.
     every: u64,
     verbose: bool,
+    /// Snapshots are taken, and what is done with them.
+    has_snapshots: bool,
     /// Which bugs the engine is to have.
     mutants: Option<String>,
     seed: u64,
@@ -41,8 +44,17 @@ struct Arguments {
 }
 
 fn arguments() -> Option<Arguments> {
-    let mut found =
-        Arguments { count: 1, first: 1, seconds: 0, every: 0, verbose: false, mutants: None, seed: 0, zdb_every: 0 };
+    let mut found = Arguments {
+        count: 1,
+        first: 1,
+        seconds: 0,
+        every: 0,
+        verbose: false,
+        has_snapshots: true,
+        mutants: None,
+        seed: 0,
+        zdb_every: 0,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -54,6 +66,7 @@ fn arguments() -> Option<Arguments> {
             "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
             "--seed" => found.seed = args.next()?.parse().ok()?,
             "--verbose" => found.verbose = true,
+            "--without-snapshots" => found.has_snapshots = false,
             _ => return None,
         }
     }
@@ -67,7 +80,7 @@ fn main() -> ExitCode {
     };
     let is_good = match &arguments.mutants {
         Some(word) => match chosen(word, arguments.seed) {
-            Some(mutants) => hunt_all(&mutants),
+            Some(mutants) => hunt_all(&mutants, arguments.has_snapshots),
             None => {
                 let names: Vec<&str> = Mutant::ALL.iter().map(|mutant| mutant.name()).collect();
                 eprintln!("cuts: there is no mutant '{word}'; there are: {}", names.join(" "));
@@ -80,7 +93,7 @@ fn main() -> ExitCode {
 }
 
 /// Has the engine have one bug after the other; whether all were found.
-fn hunt_all(mutants: &[Mutant]) -> bool {
+fn hunt_all(mutants: &[Mutant], has_snapshots: bool) -> bool {
     note_panics();
     let current = watch("mutant", Duration::from_secs(SECONDS_MAX));
     let mut caught = 0;
@@ -88,7 +101,7 @@ fn hunt_all(mutants: &[Mutant]) -> bool {
         current.store(at as u64 + 1, Ordering::Relaxed);
         let started = Instant::now();
         let (name, most) = (mutant.name(), cuts_max(*mutant));
-        let found = match hunt(*mutant) {
+        let found = match hunt(*mutant, has_snapshots) {
             Ok(hunt) => hunt.found,
             Err(why) => {
                 println!("{why}");
@@ -117,6 +130,9 @@ struct Sums {
     opening: u64,
     changes: u64,
     promises: u64,
+    verbs: u64,
+    streams: u64,
+    resumed: u64,
     judgements: u64,
     degraded: u64,
     outages: u64,
@@ -144,7 +160,7 @@ fn run(arguments: &Arguments) -> bool {
     let is_time = || arguments.seconds == 0 || started.elapsed().as_secs() < arguments.seconds;
     while cut < end && is_time() {
         current.store(cut, Ordering::Relaxed);
-        cut = live(cut, end, arguments.verbose, &mut sums);
+        cut = live(cut, end, arguments, &mut sums);
         if arguments.every > 0 && said.elapsed().as_secs() >= arguments.every {
             said = Instant::now();
             let seconds = started.elapsed().as_secs();
@@ -154,7 +170,8 @@ fn run(arguments: &Arguments) -> bool {
     let seconds = started.elapsed().as_secs_f64();
     println!(
         "{} cuts from {} on in {seconds:.1} s ({:.1} a second): {} failed, {} amid a commit, {} while the pool was opened; {} \
-         txgs with {} changes, {} of them promised to be on disk; {} judgements, {} by zdb; {} with a device away, {} with devices \
+         txgs with {} changes, {} of them promised to be on disk, {} about snapshots, {} streams among these, {} of them \
+         resumed; {} judgements, {} by zdb; {} with a device away, {} with devices \
          that failed, {} with a vdev added, {} with late writes; at most {} steps",
         sums.done,
         arguments.first,
@@ -165,6 +182,9 @@ fn run(arguments: &Arguments) -> bool {
         sums.txgs,
         sums.changes,
         sums.promises,
+        sums.verbs,
+        sums.streams,
+        sums.resumed,
         sums.judgements,
         sums.zdb,
         sums.degraded,
@@ -177,7 +197,7 @@ fn run(arguments: &Arguments) -> bool {
 }
 
 /// Lives the life of a cut, up to its end or that of what is wanted; the first cut that is still to be done comes back.
-fn live(first: u64, end: u64, verbose: bool, sums: &mut Sums) -> u64 {
+fn live(first: u64, end: u64, arguments: &Arguments, sums: &mut Sums) -> u64 {
     let number = first / CUTS;
     let next = ((number + 1) * CUTS).min(end);
     let failed = |cut: u64, what: String, sums: &mut Sums| {
@@ -185,7 +205,7 @@ fn live(first: u64, end: u64, verbose: bool, sums: &mut Sums) -> u64 {
         // What would have come after it cannot be done.
         (sums.done, sums.failed) = (sums.done + next - cut, sums.failed + next - cut);
     };
-    let mut life = match Life::begin(number) {
+    let mut life = match Life::begin_with(number, arguments.has_snapshots) {
         Ok(life) => life,
         Err(what) => {
             failed(first, what, sums);
@@ -196,7 +216,7 @@ fn live(first: u64, end: u64, verbose: bool, sums: &mut Sums) -> u64 {
         match life.cut() {
             Ok(_) if cut < first => {}
             Ok(done) => {
-                if verbose {
+                if arguments.verbose {
                     println!("cut {cut}: {}: {done:?}", life.words());
                 }
                 sums.done += 1;
@@ -204,6 +224,9 @@ fn live(first: u64, end: u64, verbose: bool, sums: &mut Sums) -> u64 {
                 sums.opening += u64::from(done.was_opening);
                 sums.changes += done.changes;
                 sums.promises += done.promises;
+                sums.verbs += done.verbs;
+                sums.streams += done.streams;
+                sums.resumed += done.resumed;
                 sums.judgements += done.judgements;
                 sums.degraded += u64::from(done.was_degraded);
                 sums.outages += u64::from(done.had_outage);

@@ -31,6 +31,8 @@ pub trait State: Clone {
 /// A change that was made.
 #[derive(Clone, Debug)]
 struct Made<C> {
+    /// The txg that it is in; where that is not known exactly, the first and the last that it may be in.
+    first: Txg,
     txg: Txg,
     change: C,
     /// The moment in which it began.
@@ -106,8 +108,20 @@ impl<S: State> Log<S> {
     /// The change under way is made: it is in the last txg that it was let into; in none, if it turned out to change nothing.
     pub fn done(&mut self) {
         if let Some(Pending { txg: Some(txg), change, begun }) = self.pending.take() {
-            self.changes.push(Made { txg, change, begun, promised: None });
+            self.changes.push(Made { first: txg, txg, change, begun, promised: None });
         }
+    }
+
+    /// The change under way is made, as it says now, in one of these txgs.
+    pub(crate) fn done_within(&mut self, first: Txg, last: Txg, change: S::Change) {
+        if let Some(Pending { begun, .. }) = self.pending.take() {
+            self.changes.push(Made { first, txg: last, change, begun, promised: None });
+        }
+    }
+
+    /// The last txg that has one of the changes.
+    pub(crate) fn last_txg(&self) -> Txg {
+        self.changes.iter().map(|made| made.txg).max().unwrap_or_default()
     }
 
     /// The client was told that its last change is on disk (`FUA`, `O_SYNC`).
@@ -158,19 +172,39 @@ impl<S: State> Log<S> {
         self.as_of(Txg(u64::MAX)).remove(0)
     }
 
-    /// What may be there as of a txg: one state; two, if somebody was interrupted in a change that this txg may have or not.
+    /// What may be there as of a txg: one state; twice as many for each change that this txg may have or not, since somebody was interrupted
+    /// in it or its txg is not known exactly.
     pub fn as_of(&self, txg: Txg) -> Vec<S> {
-        let mut state = self.base.clone();
-        self.changes.iter().take_while(|made| made.txg <= txg).for_each(|made| state.apply(&made.change));
-        let mut all = vec![state];
+        let mut all = vec![self.base.clone()];
+        let may_have = |all: &mut Vec<S>, change: &S::Change| {
+            let mut with = all.clone();
+            with.iter_mut().for_each(|state| state.apply(change));
+            all.append(&mut with);
+        };
+        for made in &self.changes {
+            if made.txg <= txg {
+                all.iter_mut().for_each(|state| state.apply(&made.change));
+            } else if made.first <= txg {
+                may_have(&mut all, &made.change);
+            }
+        }
         if let Some(Pending { txg: Some(at), change, .. }) = &self.pending
             && *at <= txg
         {
-            let mut state = all[0].clone();
-            state.apply(change);
-            all.push(state);
+            may_have(&mut all, change);
         }
         all
+    }
+
+    /// The changes that were made.
+    pub(crate) fn made(&self) -> impl Iterator<Item = &S::Change> {
+        self.changes.iter().map(|made| &made.change)
+    }
+
+    /// Changes that a pool as of this txg need not have, the one under way too.
+    pub(crate) fn undecided(&self, txg: Txg) -> impl Iterator<Item = &S::Change> {
+        let made = self.changes.iter().filter(move |made| made.txg > txg).map(|made| &made.change);
+        made.chain(self.pending.iter().map(|pending| &pending.change))
     }
 
     /// Looks at all states that may be there once the intent log is replayed on what a txg has: from the last change that the txg has or

@@ -5,11 +5,11 @@ use cenote_taskq::Rng;
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::CUTS;
-use crate::life::Life;
+use crate::life::{self, Life};
 
 /// Within how many cuts, from the first on, a bug is to be found: several times the number that it took when it was tried last.
 #[must_use]
-pub const fn cuts_max(mutant: Mutant) -> u64 {
+pub fn cuts_max(mutant: Mutant) -> u64 {
     match mutant {
         Mutant::FsyncEarly
         | Mutant::FuaIgnored
@@ -31,6 +31,8 @@ pub const fn cuts_max(mutant: Mutant) -> u64 {
         | Mutant::LogDataUnflushed
         | Mutant::LogDataElsewhere
         | Mutant::LogDeviceClearedEarly => 2000,
+        // Nothing else does what these are in.
+        _ if Mutant::OF_SNAPSHOTS.contains(&mutant) => 400,
         // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.
         _ => 800,
     }
@@ -45,23 +47,33 @@ pub struct Hunt {
     pub found: Option<(u64, String)>,
 }
 
-/// Lives lives with a bug until it is found.
+/// Lives lives with a bug until it is found, in which snapshots are taken or not.
 ///
 /// # Errors
 /// Bugs cannot be had in this build.
-pub fn hunt(mutant: Mutant) -> Result<Hunt, String> {
+pub fn hunt(mutant: Mutant, has_snapshots: bool) -> Result<Hunt, String> {
+    hunt_in(mutant, (cuts_max(mutant) / CUTS) as usize, has_snapshots)
+}
+
+/// The same in so many lives.
+///
+/// # Errors
+/// As [`hunt`].
+pub fn hunt_in(mutant: Mutant, lives: usize, has_snapshots: bool) -> Result<Hunt, String> {
     if !mutant::set(Some(mutant)) {
         return Err("deliberate bugs are only in builds with debug assertions".to_owned());
     }
-    let found = (0..cuts_max(mutant) / CUTS).find_map(live);
+    // Those that need snapshots are looked for where there are some.
+    let is_worth = |number: &u64| !Mutant::OF_SNAPSHOTS.contains(&mutant) || life::has_snapshots(*number);
+    let found = (0..).filter(is_worth).take(lives).find_map(|number| live(number, has_snapshots));
     mutant::set(None);
     Ok(Hunt { mutant, found })
 }
 
 /// Lives one life. The cut that failed, and how.
-fn live(number: u64) -> Option<(u64, String)> {
+fn live(number: u64, has_snapshots: bool) -> Option<(u64, String)> {
     let first = number * CUTS;
-    match Life::begin(number) {
+    match Life::begin_with(number, has_snapshots) {
         Ok(mut life) => (first..first + CUTS).find_map(|cut| life.cut().err().map(|what| (cut, what))),
         Err(what) => Some((first, what)),
     }
@@ -80,6 +92,9 @@ const QUICK_MAX: u64 = 400;
 pub fn chosen(word: &str, seed: u64) -> Option<Vec<Mutant>> {
     if word == "all" {
         return Some(of_cuts().collect());
+    }
+    if word == "snapshots" {
+        return Some(Mutant::OF_SNAPSHOTS.to_vec());
     }
     if let Ok(count) = word.parse::<usize>() {
         let mut all: Vec<_> = of_cuts().filter(|mutant| cuts_max(*mutant) <= QUICK_MAX).collect();

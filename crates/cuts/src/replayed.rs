@@ -52,7 +52,8 @@ pub(crate) async fn compare(
         state.bytes = there.to_vec();
         ranges.push(shared(state));
     }
-    Ok(Models { files, ranges, datasets: models.datasets.clone(), grown: models.grown.clone() })
+    let Models { datasets, grown, families, .. } = models;
+    Ok(Models { files, ranges, datasets: datasets.clone(), grown: grown.clone(), families: families.clone() })
 }
 
 /// The state that was found, if the changes since a txg explain it.

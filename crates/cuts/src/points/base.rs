@@ -208,7 +208,7 @@ async fn datasets(pool: Pool, shape: &Shape, log: &Shared<Files>, is_new: bool) 
         }
         *dir = fs.lookup(fs.root(), name.as_bytes()).await.map_err(words)?;
     }
-    let files = FileWriter { fs, turn, dirs, log: log.clone(), rng: Rng::new(0), zil, pool: pool.clone() };
+    let files = FileWriter { fs, turn, dirs, log: log.clone(), rng: Rng::new(0), zil, pool: pool.clone(), slowness: 1 };
     let head = pool.open_head(VOLUME).await.map_err(words)?;
     let volume = LiveVolume::open(head.objset(), head.log(SyncMode::Standard)).await.map_err(words)?;
     volume.replay().await.map_err(|error| format!("{VOLUME}: {error}"))?;

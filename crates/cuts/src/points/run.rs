@@ -89,6 +89,7 @@ impl<'a> Run<'a> {
                 sync: SyncMode::Standard,
                 log: range.clone(),
                 rng: Rng::new(0),
+                slowness: 1,
             };
             // The first change of a dataset waits for a txg, which begins its log.
             for op in warming() {
