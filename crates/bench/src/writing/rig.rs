@@ -1,6 +1,7 @@
 //! A pool in a file, and writers.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -48,8 +49,15 @@ pub(super) struct Wrote {
     pub(super) txgs: Vec<TxgRecord>,
 }
 
-/// Makes a file whose blocks are all there.
+/// Makes a file whose blocks are all there. A file of this size that has them is left as it is: virtual disks often give a machine so many
+/// bytes and slow down after that.
 pub(crate) fn filled(path: &Path, size_bytes: u64) -> Result<()> {
+    if let Ok(found) = std::fs::metadata(path)
+        && found.len() == size_bytes
+        && found.blocks() * 512 >= size_bytes
+    {
+        return Ok(());
+    }
     let mut file = std::fs::File::create(path).with_context(|| path.display().to_string())?;
     let chunk = vec![0; CHUNK_BYTES];
     let mut left = size_bytes;
@@ -148,6 +156,7 @@ pub(crate) struct Rig {
     path: PathBuf,
     pool: Option<Pool>,
     head: Option<LiveHead>,
+    keeps_file: bool,
 }
 
 impl Rig {
@@ -232,7 +241,13 @@ impl Rig {
         let made =
             runtime.block_on(runtime.handle().spawn(Class::Issue, making)).map_err(|error| anyhow!("{error}"))?;
         let (pool, head) = made?;
-        Ok(Self { runtime, path, pool: Some(pool), head: Some(head) })
+        Ok(Self { runtime, path, pool: Some(pool), head: Some(head), keeps_file: false })
+    }
+
+    /// The file stays, for the next round.
+    pub(crate) const fn keep_file(mut self) -> Self {
+        self.keeps_file = true;
+        self
     }
 
     /// Runs on a worker.
@@ -325,7 +340,9 @@ impl Drop for Rig {
             // What it ends with does not matter: the file goes.
             drop(self.runtime.block_on(handle.spawn(Class::Issue, pool.export())));
         }
-        drop(std::fs::remove_file(&self.path));
+        if !self.keeps_file {
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 

@@ -31,7 +31,8 @@ const BLOCK_MAX_BYTES: usize = 128 << 10;
 /// Bytes of a file, and of what is written over.
 const POOL_BYTES: u64 = 2 << 30;
 const DATA_BYTES: u64 = 64 << 20;
-const DIRTY_MAX_BYTES: u64 = 256 << 20;
+/// As on a machine with 10 GiB of memory, so that time and not dirty data ends a txg, as for the peer.
+const DIRTY_MAX_BYTES: u64 = 1 << 30;
 /// Of a pool in memory.
 const MEMORY_BYTES: u64 = 1 << 30;
 const SPEC: PoolSpec =
@@ -157,9 +158,9 @@ fn on_files(options: &Options, who: &str, writers: usize) -> Result<Option<Round
             let bytes = (CHAIN_BYTES + writers * RECORD_BYTES).next_multiple_of(4096);
             raw(folder, 1, bytes, writers, *seconds).map(Some)
         }
-        "volume" | "files" => library(&Rig::new(folder, SPEC)?, who, None, writers, *seconds).map(Some),
+        "volume" | "files" => library(&Rig::new(folder, SPEC)?.keep_file(), who, None, writers, *seconds).map(Some),
         "batch" => {
-            let rig = Rig::with_settings(folder, SPEC, Batch::settings()?)?;
+            let rig = Rig::with_settings(folder, SPEC, Batch::settings()?)?.keep_file();
             let (handle, path) = (rig.runtime().handle(), folder.join("pool"));
             let device = rig.run(async move { Ok(handle.open(&path, OpenOptions::default()).await?) })?;
             library(&rig, "files", Some(Batch::new(vec![Arc::new(device)])), writers, *seconds).map(Some)
@@ -190,9 +191,7 @@ fn raw(folder: &Path, tasks: usize, bytes: usize, count: usize, seconds: f64) ->
             Ok(device.flush().await?)
         }
     };
-    let measured = timed(&runtime, tasks, seconds, write);
-    std::fs::remove_file(&path)?;
-    let Timed { latencies_ns, took, switches } = measured?;
+    let Timed { latencies_ns, took, switches } = timed(&runtime, tasks, seconds, write)?;
     let all = latencies_ns.into_iter().flat_map(|latency| std::iter::repeat_n(latency, count)).collect();
     Round::of(all, took, switches, None)
 }
