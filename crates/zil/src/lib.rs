@@ -26,13 +26,17 @@
 //! bursts were. So a chain ends in a block that is allocated and not written yet. The first block is allocated in the sync of the txg that
 //! has the dataset's first change, which is written soon; a client that syncs earlier waits for that txg.
 //!
-//! *Few blocks*: one burst at a time takes all that is asked for. A burst is held while earlier blocks wait for their flush to begin, since
-//! it would miss that flush anyway. So each flush has one block of each log, and that block is written during the flush before. A burst is
-//! held only while more clients may join it: not once as many clients wait as the log had lately.
+//! *Few blocks*: one burst at a time takes all that is asked for. A burst is held while earlier blocks are being written or wait for their
+//! flush to begin, for as long as a block took lately at most, and only while more clients may join it: not once as many clients wait as the log
+//! had lately.
 //!
-//! *Flushes* are for the vdevs that the blocks lie on, and the data that their records point to. So clients of a log device (SLOG) wait for
-//! that device only. A block with no data to point to that is alone on its way is made stable by its own write (`RWF_DSYNC`: FUA where the
-//! device has it), which is one trip to the device.
+//! *Flushes.* A block whose records point to no data is made stable by its own write (`RWF_DSYNC`: FUA where the device has it, else the
+//! kernel flushes behind the write). That is one trip to the device, and on raidz it concerns the leaves that have the block, not all of the
+//! vdev. Blocks that are on their way together each do so: the block layer sends one flush at a time and has all that wait share the next, so
+//! flushes are merged there. (Measured against flushes that we share among blocks: with 4 to 64 writers 1.1 to 1.3 times the rate on the
+//! modelled drives in 25 of 28 cases, 0.89 to 0.99 in the others, for half the processor time of a commit.)
+//! A block whose records point to data is written beside the data; a flush of the vdevs that both lie on follows, which all share that wait for
+//! one. Either way clients of a log device (SLOG) wait for that device only.
 //!
 //! *A change without a record* (attributes in hidden directories, for example) is known by its txg: the next client that syncs waits for
 //! that txg, and nothing is logged before it is on disk, since a record might depend on the change. A change that makes no record counts as

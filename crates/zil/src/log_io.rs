@@ -143,11 +143,11 @@ impl LogIo {
         self.moved.all();
     }
 
-    /// Whether a block that is written now, with this data, is all that wants a flush. Then it has itself be stable with its write, in one trip to the
-    /// device where a write and a flush are two. Where others want a flush too one for all of them is less work.
-    fn is_alone(&self, data: &Data) -> bool {
-        let ahead = self.writing.load(Ordering::Acquire) + self.unflushed.load(Ordering::Acquire);
-        data.is_empty() && ahead == 0 && !self.tunables.zil_nocacheflush
+    /// Whether a block with this data is made stable by its own write: one request where a write and a flush are two. Blocks that are on their
+    /// way at the same time do so too. The kernel sends a device one flush at a time, and all writes that end meanwhile share the next: it merges
+    /// flushes as we would, without a way to us and back between a write and its flush, and only on the leaves that have the block.
+    fn writes_stably(&self, data: &Data) -> bool {
+        data.is_empty() && !self.tunables.zil_nocacheflush
     }
 
     /// All clients of a log wait: its burst need not be held any longer.
@@ -155,8 +155,8 @@ impl LogIo {
         self.moved.all();
     }
 
-    /// Waits while blocks are ahead whose flush has not begun, and no longer than this: what is written meanwhile has to wait for the flush
-    /// after that one anyway, and is as well in one block.
+    /// Waits while blocks are being written or wait for their flush to begin, and no longer than this: the device is busy with them, and a block
+    /// that has more records is less work for it than several.
     pub(crate) async fn while_others_are_ahead(&self, most: Duration, clients: &Clients) {
         let end = self.dmu.handle().now() + most;
         let flushes = self.flushes.lock().begun;
@@ -225,13 +225,13 @@ impl LogIo {
     ) -> bool {
         let device = at.dvas().map(|dva| dva.vdev).find(|vdev| self.allocator.is_log_device(*vdev));
         let Some(device) = device else {
-            let is_alone = self.is_alone(&data);
+            let wants_stable = self.writes_stably(&data);
             let vdevs = data.vdevs_with(at);
             let ahead = Ahead::begin(self);
-            let is_stable = is_alone && !mutant::is(Mutant::LogUnflushed);
+            let is_stable = wants_stable && !mutant::is(Mutant::LogUnflushed);
             let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, true).await;
             let Ok(missed) = written else { return false };
-            if is_alone && missed.is_empty() {
+            if wants_stable && missed.is_empty() {
                 self.counts.count(Event::Stable);
                 return true;
             }
@@ -264,14 +264,14 @@ impl LogIo {
         data: Data,
         txgs: &Transactions,
     ) -> Result<bool, String> {
-        let is_alone = self.is_alone(&data);
+        let is_stable = self.writes_stably(&data);
         let vdevs = data.vdevs_with(at);
         let tree = self.dmu.zio().tree();
         let before = tree.flush_failures_of(device);
         let ahead = Ahead::begin(self);
-        let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_alone, false).await;
+        let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, false).await;
         let missed = written.map_err(|error| error.to_string())?;
-        if is_alone && missed.is_empty() {
+        if is_stable && missed.is_empty() {
             self.counts.count(Event::Stable);
             return Ok(true);
         }
