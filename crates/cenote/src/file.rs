@@ -160,8 +160,38 @@ impl File {
         live.log.sync(Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
     }
 
+    /// Asks for everything written so far to be stable and does not wait for it: an asynchronous `fsync`. What the ticket is for is on its way at
+    /// once; nothing is promised before [`SyncTicket::wait`] returns.
+    ///
+    /// # Errors
+    /// The pool is open for reading only, or the time of the last access could not be changed.
+    pub async fn begin_sync(&self) -> Result<SyncTicket, Error> {
+        let live = self.filesystem.live()?;
+        self.file.settle_access().await.map_err(|error| self.error(error))?;
+        Ok(SyncTicket { ticket: live.log.ticket(Some(self.file.id())), path: self.path.clone() })
+    }
+
     async fn settle(&self) -> Result<(), Error> {
         let live = self.filesystem.live()?;
         live.log.settle(false, Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
+    }
+}
+
+/// What [`File::begin_sync`] asked for. A ticket that is dropped takes nothing back.
+#[derive(Debug)]
+#[must_use = "nothing is promised before the ticket was waited for"]
+pub struct SyncTicket {
+    ticket: cenote_zil::Ticket,
+    path: PathBuf,
+}
+
+impl SyncTicket {
+    /// Waits until all that was written before [`File::begin_sync`] is stable.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn wait(self) -> Result<(), Error> {
+        let Self { ticket, path } = self;
+        ticket.wait().await.map_err(|error| error.raise().of_path(&path))
     }
 }

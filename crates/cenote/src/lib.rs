@@ -96,7 +96,7 @@ mod volume;
 pub use create::CreateOptions;
 pub use dataset::{DataError, Dataset, DatasetKind, DatasetSpace, Property, Source};
 pub use error::{Error, ErrorKind, Place};
-pub use file::{Bytes, File};
+pub use file::{Bytes, File, SyncTicket};
 pub use filesystem::{FileSystem, Space};
 pub use metadata::{FileKind, Metadata};
 pub use options::{FoundPool, OpenOptions};

@@ -108,7 +108,7 @@ mod writer;
 pub use chain::{Chain, Content, End, Link};
 pub use check::{ReplayError, check, reaches_claim};
 pub use indirect::{LogTxg, WriteShape};
-pub use log::{Change, Log};
+pub use log::{Change, Log, Ticket};
 pub use logs::Logs;
 pub use position::{Marking, Position, unsupported};
 pub use replaying::Replaying;

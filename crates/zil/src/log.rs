@@ -18,7 +18,7 @@ use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_zio::ORDER;
 
 use crate::indirect::WriteShape;
-use crate::itx::ItxWrite;
+use crate::itx::{Goal, ItxWrite};
 use crate::logs::Logs;
 use crate::writer::{LogData, LogWriter, WaitFor};
 
@@ -114,11 +114,24 @@ impl Log {
             return Ok(());
         }
         let Some(writer) = &self.writer else { return self.source.wait_synced(changed).await };
-        let committed = async move { Ok(writer.commit(object).await.err().map(|WaitFor(txg)| txg)) };
-        match self.source.unless_refused(Box::pin(committed)).await? {
-            None => Ok(()),
-            Some(txg) => self.source.wait_synced(txg).await,
-        }
+        committed(self.source.as_ref(), writer, writer.ask(object)).await
+    }
+
+    /// Asks for the same, and leaves the waiting for later (an asynchronous `fsync`): records are on their way at once, and the ticket says when
+    /// all that was changed before it was taken is stable. Several tickets share log blocks as several clients do.
+    pub fn ticket(&self, object: Option<ObjectId>) -> Ticket {
+        let changed = Txg(self.changed.load(Ordering::Acquire));
+        let is_stable = mutant::is(Mutant::FsyncEarly) || self.mode() == SyncMode::Disabled || changed == Txg(0);
+        let asked = match &self.writer {
+            _ if is_stable => Asked::Nothing,
+            None => Asked::Txg(changed),
+            Some(writer) => {
+                let goal = writer.ask(object);
+                writer.begin(goal);
+                Asked::Log(writer.clone(), goal)
+            }
+        };
+        Ticket { source: self.source.clone(), asked }
     }
 
     /// Waits at the end of a change where the property `sync` says so, or where the client asked for this one change to be durable
@@ -135,6 +148,50 @@ impl Log {
             true => self.sync(object).await,
             false => Ok(()),
         }
+    }
+}
+
+/// Waits until a goal is stable by the log, or where the log cannot have it by a txg.
+async fn committed(source: &dyn TxgSource, writer: &Arc<LogWriter>, goal: Goal) -> Result<(), TxError> {
+    let committed = async move { Ok(writer.wait_for(goal).await.err().map(|WaitFor(txg)| txg)) };
+    match source.unless_refused(Box::pin(committed)).await? {
+        None => Ok(()),
+        Some(txg) => source.wait_synced(txg).await,
+    }
+}
+
+/// A commit that was asked for and need not be waited for yet ([`Log::ticket`]). One that is dropped takes nothing back.
+#[must_use = "nothing is promised before the ticket was waited for"]
+pub struct Ticket {
+    source: Arc<dyn TxgSource>,
+    asked: Asked,
+}
+
+enum Asked {
+    /// All was stable, or is never waited for.
+    Nothing,
+    /// The dataset has no log.
+    Txg(Txg),
+    Log(Arc<LogWriter>, Goal),
+}
+
+impl Ticket {
+    /// Waits until all that was changed before the ticket was taken is stable.
+    ///
+    /// # Errors
+    /// It could not be written.
+    pub async fn wait(self) -> Result<(), TxError> {
+        match &self.asked {
+            Asked::Nothing => Ok(()),
+            Asked::Txg(txg) => self.source.wait_synced(*txg).await,
+            Asked::Log(writer, goal) => committed(self.source.as_ref(), writer, *goal).await,
+        }
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticket").finish_non_exhaustive()
     }
 }
 

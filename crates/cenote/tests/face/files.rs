@@ -81,6 +81,10 @@ fn large_reads_holes_and_ends_are_as_in_a_file() {
         file.set_len(3).await?;
         assert_eq!((file.len(), file.read_at(2, 9).await?.len(), file.read_at(3, 9).await?.len()), (3, 1, 0));
         file.sync().await?;
+        file.write_at(3, b"later").await?;
+        let (one, two) = (file.begin_sync().await?, file.begin_sync().await?);
+        two.wait().await?;
+        one.wait().await?;
         Ok(())
     });
 }

@@ -436,6 +436,50 @@ fn a_block_is_stable_with_its_write() {
     });
 }
 
+/// A ticket is for all that was changed before it was taken, is under way without being waited for, and is told once it is waited for.
+#[test]
+fn a_ticket_is_stable_when_it_was_waited_for_and_needs_no_waiting_to_be_written() {
+    let runtime = Runtime::simulated(8);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        log.ticket(None).wait().await.expect("nothing was changed");
+        let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+        let (file, object) =
+            fs.create_file(fs.root(), b"f", &new).await.map(|(file, node)| (file, node.object)).unwrap();
+        // The log has no chain yet: this one waits for a txg.
+        log.ticket(None).wait().await.unwrap();
+        let before = counts(&pool, "zil");
+        let mut tickets = Vec::new();
+        for at in 0..8 {
+            file.write(at * 4096, &[1 + at as u8; 4096]).await.unwrap();
+            tickets.push(log.ticket(Some(object)));
+        }
+        assert!(counts(&pool, "zil")["zil_commit_count"] - before["zil_commit_count"] == 8);
+        for ticket in tickets {
+            ticket.wait().await.unwrap();
+        }
+        file.write(8 * 4096, &[9; 4096]).await.unwrap();
+        // Nobody waits for this one; a second of virtual time is ample for its block, and no txg ends in it.
+        let dropped = log.ticket(Some(object));
+        drop(dropped);
+        let txgs = pool.history().len();
+        handle.sleep(Duration::from_secs(1)).await;
+        assert_eq!(pool.history().len(), txgs, "no txg was synced meanwhile");
+        let tree = seen(&fs).await;
+        cut(&handle, &machine, Crash::LoseAll).await;
+        drop((file, fs, log, pool));
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        assert_eq!(seen(&fs).await, tree);
+        drop((fs, log));
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await;
+        assert_clean(&report, "exported");
+    });
+}
+
 /// A leaf of a mirror that cannot make a block stable with its write has missed it, and what it had in its cache: the client is answered by the
 /// other one, and the leaf is noted.
 #[test]

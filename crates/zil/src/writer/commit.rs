@@ -20,17 +20,26 @@ enum Step {
 }
 
 impl LogWriter {
-    /// Waits until all that was changed of an object, or of all, is stable.
+    /// Asks for all that was changed so far of an object, or of all, to be stable.
+    pub(crate) fn ask(&self, object: Option<ObjectId>) -> Goal {
+        self.count(Event::Commit);
+        let mut queue = self.queue.lock();
+        queue.async_to_sync(object);
+        queue.goal_of(object)
+    }
+
+    /// Has what was asked for be on its way soon, without waiting for it. A goal that takes a txg is left to [`Self::wait_for`].
+    pub(crate) fn begin(self: &Arc<Self>, goal: Goal) {
+        if let Ok(Step::Issue) = self.step(goal) {
+            self.want_issued(goal.number);
+        }
+    }
+
+    /// Waits until what was asked for is stable.
     ///
     /// # Errors
     /// It has to wait for a txg.
-    pub(crate) async fn commit(self: &Arc<Self>, object: Option<ObjectId>) -> Result<(), WaitFor> {
-        let goal = {
-            let mut queue = self.queue.lock();
-            queue.async_to_sync(object);
-            queue.goal_of(object)
-        };
-        self.count(Event::Commit);
+    pub(crate) async fn wait_for(self: &Arc<Self>, goal: Goal) -> Result<(), WaitFor> {
         let _waits = self.clients.one_waits();
         loop {
             let passed = self.waiting.until(goal.number);
