@@ -1,5 +1,6 @@
 //! Bookmarks: made, and destroyed.
 
+use cenote_props::WrongUse;
 use cenote_spa::{NewBookmark, Pool, SpaError, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
@@ -64,11 +65,89 @@ impl SyncTask for DestroyBookmarks {
     }
 }
 
+/// The bookmarks of `zfs bookmark SOURCE BOOKMARK`, of which one may be given from the `@` or `#` on; with `is_recursive` also those of all
+/// datasets below.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BookmarkRequest {
+    source: String,
+    bookmark: String,
+    is_recursive: bool,
+}
+
+impl BookmarkRequest {
+    /// Of the words of a command.
+    ///
+    /// # Errors
+    /// They name no source, no bookmark, or no dataset.
+    pub fn parse(source: &str, bookmark: &str, is_recursive: bool) -> Result<Self, WrongUse> {
+        let (source, bookmark) = full_names(source, bookmark)?;
+        if is_recursive && snapshot_of(&source).is_none() {
+            return Err(WrongUse::new("recursive bookmarks (-r) can only be created from a snapshot source"));
+        }
+        Ok(Self { source, bookmark, is_recursive })
+    }
+
+    /// The full name of the source.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// All of them, of a pool; nothing where the source is not there.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    pub async fn all(&self, pool: &Pool) -> Result<Option<Vec<NewBookmark>>, AdminError> {
+        let Self { source, bookmark, is_recursive } = self;
+        let dsl = pool.dsl()?;
+        let snapshot = snapshot_of(source);
+        let is_there = match (snapshot, source.split_once('#')) {
+            (Some(_), _) => dsl.dataset(source).await.is_ok_and(|found| found.is_snapshot()),
+            (None, Some((of, short))) => match dsl.dataset(of).await {
+                Ok(head) => dsl.bookmark(&head, short).await?.is_some(),
+                Err(_) => false,
+            },
+            (None, None) => false,
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        Ok(Some(match (snapshot, is_recursive) {
+            (Some((dataset, snapshot)), true) => {
+                let short = bookmark.split_once('#').map_or("", |(_, short)| short);
+                bookmarks_below(pool, dataset, snapshot, short).await?
+            }
+            _ => vec![NewBookmark { name: bookmark.clone(), source: source.clone() }],
+        }))
+    }
+}
+
+/// The dataset and the snapshot of a source that is one.
+fn snapshot_of(source: &str) -> Option<(&str, &str)> {
+    source.split_once('@').filter(|(dataset, _)| !dataset.contains('#'))
+}
+
+/// Both names in full.
+fn full_names(source: &str, bookmark: &str) -> Result<(String, String), WrongUse> {
+    let Some(at) = source.find(['@', '#']) else {
+        return Err(WrongUse::new(format!("invalid source name '{source}': must contain a '@' or '#'")));
+    };
+    let Some(pound) = bookmark.find('#') else {
+        return Err(WrongUse::new(format!("invalid bookmark name '{bookmark}': must contain a '#'")));
+    };
+    match (at, pound) {
+        (0, 0) => Err(WrongUse::new("either source or bookmark must be specified as full dataset paths")),
+        (0, _) => Ok((format!("{}{source}", &bookmark[..pound]), bookmark.to_owned())),
+        (_, 0) => Ok((source.to_owned(), format!("{}{bookmark}", &source[..at]))),
+        _ => Ok((source.to_owned(), bookmark.to_owned())),
+    }
+}
+
 /// The bookmarks that a recursive one comes to: for a dataset and each below it that has a snapshot of this name, a bookmark of it.
 ///
 /// # Errors
 /// There is no such dataset, or the MOS cannot be read.
-pub async fn bookmarks_below(
+async fn bookmarks_below(
     pool: &Pool,
     dataset: &str,
     snapshot: &str,
@@ -83,4 +162,22 @@ pub async fn bookmarks_below(
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_may_be_left_to_the_other_and_what_names_nothing_is_refused() {
+        let names = |source, bookmark| full_names(source, bookmark).map_err(|error| error.to_string());
+        let both = |source: &str, bookmark: &str| Ok((source.to_owned(), bookmark.to_owned()));
+        assert_eq!(names("a/b@1", "#x"), both("a/b@1", "a/b#x"));
+        assert_eq!(names("@1", "a#x"), both("a@1", "a#x"));
+        assert_eq!(names("a#1", "a#x"), both("a#1", "a#x"));
+        assert!(names("@1", "#x").unwrap_err().contains("full dataset paths"));
+        assert!(names("a", "a#x").unwrap_err().contains("source name"));
+        assert!(names("a@1", "x").unwrap_err().contains("bookmark name"));
+        assert!(BookmarkRequest::parse("a#1", "#x", true).is_err());
+    }
 }

@@ -4,12 +4,13 @@ use cenote_dmu::Zap;
 use cenote_dsl::{Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
-use cenote_spa::{PropertyValue, SyncTask, Syncer};
+use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 
 use crate::error::{AdminError, Reason, Verb};
+use crate::values::{ValueError, invalid, parse_size};
 use crate::{AUTO, Setting};
 
 /// The place of a new dataset in the tree of datasets.
@@ -124,6 +125,35 @@ pub struct VolumeShape {
     pub block_bytes: Option<u64>,
     /// Nothing is reserved for it, unless `refreservation` is given.
     pub sparse: bool,
+}
+
+impl VolumeShape {
+    /// Of the words of `zfs create -V SIZE -b BLOCKSIZE`.
+    ///
+    /// # Errors
+    /// A word is no size.
+    pub fn parse(size: &str, block_size: Option<&str>, sparse: bool) -> Result<Self, ValueError> {
+        let bad = |what: &str, text: &str| invalid(format!("bad volume {what} '{text}'"));
+        let size_bytes = parse_size(size).map_err(|_| bad("size", size))?;
+        let block_bytes = block_size.map(|text| parse_size(text).map_err(|_| bad("block size", text)));
+        Ok(Self { size_bytes, block_bytes: block_bytes.transpose()?, sparse })
+    }
+}
+
+/// The outermost dataset on the way to a new one that is not there yet: what a mount has to show when all are made.
+///
+/// # Errors
+/// The pool is closed.
+pub async fn outermost_new(pool: &Pool, name: &str) -> Result<String, AdminError> {
+    let dsl = pool.dsl()?;
+    let mut outermost = name;
+    while let Some((above, _)) = outermost.rsplit_once('/') {
+        match dsl.dir(above).await {
+            Err(DslError::NoSuchDataset(_)) => outermost = above,
+            Ok(_) | Err(_) => break,
+        }
+    }
+    Ok(outermost.to_owned())
 }
 
 /// Makes a file system ([`create_filesystem`](crate::create_filesystem)) or a volume ([`create_volume`](crate::create_volume)).

@@ -25,6 +25,8 @@
 //! redact              Begin, Add         a redaction bookmark, then its list in as many txgs as that takes
 //! hold, release       Holds              all or none
 //! ```
+//! Streams have modules of their own: [`send`], [`receive`], and [`stream`] for those that are made of others. [`values`] has the words
+//! of settings.
 //!
 //! **Life of `zfs create -p -o quota=1G tank/a/b`.** The task takes the pool's seat. Its check finds that `tank/a` is missing and
 //! `tank` can have it, and that each property can have its value. The change makes `tank/a`, `tank/a/b` and its root directory, and sets
@@ -57,6 +59,7 @@ pub mod receive;
 mod redact;
 pub mod send;
 mod snapshot;
+pub mod stream;
 pub mod values;
 mod volume;
 
@@ -68,9 +71,9 @@ use create::Create;
 use properties::{InheritProperty, SetProperties};
 use snapshot::{Holds, Promote};
 
-pub use bookmark::bookmarks_below;
+pub use bookmark::BookmarkRequest;
 pub use compatibility::{CompatibilityError, ReadList, lacking_features};
-pub use create::VolumeShape;
+pub use create::{VolumeShape, outermost_new};
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};
 pub use named::{NamedSnapshots, clones_of, still_there};

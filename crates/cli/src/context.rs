@@ -7,9 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use cenote_server::{Console, Passed, ServedPool, ServerError, Session, SessionOptions, protocol};
-use cenote_spa::tunables;
-use cenote_taskq::Handle;
+use cenote_server::{Console, Handle, Passed, ServedPool, ServerError, Session, SessionOptions, protocol, tunables};
 
 use crate::args::{Globals, Search};
 use crate::outcome::{Outcome, causes};
@@ -175,11 +173,6 @@ impl Context {
     pub(crate) fn quiet(self, is_quiet: bool) -> Self {
         let speaker = Speaker { is_quiet: self.speaker.is_quiet || is_quiet, ..self.speaker.clone() };
         self.with_speaker(speaker)
-    }
-
-    /// Writes a line to standard error that says how well it goes.
-    pub(crate) fn tell(&self, text: impl AsRef<str>) {
-        self.speaker.note(text.as_ref());
     }
 
     /// Writes a line to standard error.

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use cenote_server::{Call, Ended, Handler, Pools, Request, ServerError, suspended};
-use cenote_taskq::{Either, race};
+use cenote_server::{Call, Either, Ended, Handler, Request, ServerError, race, suspended};
 
 use crate::context::{Context, Serving};
 use crate::outcome::{FAILED, Outcome, causes, status_of};
 use crate::output::Output;
 
-/// The pools of this process: none yet. Where `ends_with_mounts`, a pool ends with the last of its mounts.
-pub(crate) fn pools(context: &Context, ends_with_mounts: bool) -> Pools {
-    let clients = Arc::new(Clients(context.clone()));
-    Pools::new(context.handle().clone(), context.console().clone(), clients, ends_with_mounts)
+/// What is done for the clients of this process's pools.
+pub(crate) fn clients(context: &Context) -> Arc<dyn Handler> {
+    Arc::new(Clients(context.clone()))
 }
 
 /// The clients of a pool of this process.

@@ -18,7 +18,8 @@
 //! **Invariants.**
 //! 1. Text goes out through [`output::Output`] alone, never through `println!`: a server has no terminal.
 //! 2. Exit statuses: 0 good, 1 the operation found or met an error (text on stderr), 2 wrong usage.
-//! 3. Every pool that exists is opened read-only.
+//! 3. A command parses and prints. What it does is a function of a crate below, and of those only the ones for programs are used
+//!    (`cargo xtask house`).
 //! 4. What a reader of our output closes early (`| head`) ends the program without a word.
 //!
 //! **Rejected.** A hand-written parser after `getopt`, as the original's: one definition gives parsing, help, manual
@@ -31,9 +32,9 @@ mod datasets;
 mod files;
 mod live;
 mod outcome;
-#[allow(dead_code, unused_imports, reason = "some of what commands share waits for its first user")]
 mod output;
 mod pools;
+mod prelude;
 mod request;
 mod table;
 mod time;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use cenote_admin::AdminError;
 use cenote_admin::values::ValueError;
+pub(crate) use cenote_admin::values::WrongUse;
 use cenote_image::ImageError;
-pub(crate) use cenote_props::WrongUse;
 use cenote_server::{Owned, ServerError};
 
 /// How a command that ran to its end ended.
@@ -123,6 +123,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let of_system = |cause: &(dyn std::error::Error + 'static)| {
         let own = cause.downcast_ref::<io::Error>();
+        let own = own.or_else(|| cause.downcast_ref::<ServerError>()?.io());
         let error = own.or_else(|| cause.downcast_ref::<ImageError>()?.io());
         error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     };
@@ -152,6 +153,7 @@ mod tests {
         let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
         assert!(is_broken_pipe(&gone().into()));
         assert!(is_broken_pipe(&anyhow::Error::from(ImageError::from(gone())).context("an archive")));
+        assert!(is_broken_pipe(&ServerError::from(gone()).into()));
         assert!(!is_broken_pipe(&ImageError::Malformed("an archive".into()).into()));
     }
 }

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use cenote_host::mounthelper;
-use cenote_server::{background, protocol};
-use cenote_taskq::{Handle, IoMode, Runtime, RuntimeOptions};
+use cenote_server::{Handle, IoMode, Runtime, RuntimeOptions, background, protocol};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};

@@ -22,7 +22,7 @@ pub(crate) fn signed(seconds: i64, form: &str) -> String {
 }
 
 /// The time now for `-T`: `u` in seconds since 1970, `d` as `date` writes it.
-pub(crate) fn stamp(handle: &cenote_taskq::Handle, how: &str) -> anyhow::Result<String> {
+pub(crate) fn stamp(handle: &cenote_server::Handle, how: &str) -> anyhow::Result<String> {
     let seconds = handle.unix_time().as_secs();
     match how.bytes().next() {
         Some(b'u') => Ok(seconds.to_string()),

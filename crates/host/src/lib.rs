@@ -15,6 +15,7 @@
 //! accounts    users and groups by number
 //! identity    host id, name and clock
 //! layout      vdevs as people name them, opened
+//! labelclear  labels taken off a device
 //! inuse       devices that cannot be used for vdevs
 //! memory      how large the block cache is
 //! mounthelper command lines of mount(8)'s helpers
@@ -39,6 +40,7 @@ pub mod holder;
 mod identity;
 pub mod images;
 pub mod inuse;
+mod labelclear;
 pub mod layout;
 mod memory;
 pub mod mounthelper;
@@ -53,6 +55,7 @@ pub use disks::{DEFAULT_DIRS, choose, device_paths, is_disk, search};
 pub use error::HostError;
 pub use holder::Holder;
 pub use identity::{clock, host, host_id};
+pub use labelclear::clear_labels;
 pub use memory::{default_cache_bytes, usable};
 pub use mounts::{Mounted, Mounts};
 pub use replication::refuse_mismatch;

@@ -13,7 +13,7 @@
 //! build::oci         ├► FileTree ► Builder ► txgs ► Walk ┤ copy::copy         a directory of this machine
 //! build::tarball     ┘                                  └ manifest           JSON that contents are compared by
 //! ```
-//! [`walk::Walk`] goes through a directory tree depth first, reads the attributes of what comes next while its user works on what came
+//! [`files`] has the files of a dataset by their paths. [`walk::Walk`] goes through a directory tree depth first, reads the attributes of what comes next while its user works on what came
 //! before, and holds a bounded number of names. [`Content`] gives a file's bytes and holes in order, past what cannot be read.
 //! [`Progress`] and callbacks tell how far the work is and what went wrong in one file while the rest goes on.
 //!
@@ -34,7 +34,9 @@ pub mod archive;
 pub mod build;
 mod content;
 pub mod copy;
+pub mod demo;
 mod error;
+pub mod files;
 pub mod lines;
 pub mod manifest;
 mod objects;

@@ -9,9 +9,10 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use cenote_dsl::Dataset;
 use cenote_format::ids::Guid;
 use cenote_spa::{PropertyValue, View};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs, syncfs};
 use tempfile::NamedTempFile;
 
 use crate::error::{Context as _, Result, bad_name};
@@ -33,6 +34,37 @@ pub fn resolved(path: &Path) -> Result<PathBuf> {
     }
     let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
     Ok(folder.zip(path.file_name()).map(|(folder, name)| folder.join(name)).unwrap_or(path))
+}
+
+/// Bytes that the file system of a folder has left for this user.
+///
+/// # Errors
+/// The system's.
+pub fn free_bytes(folder: &Path) -> io::Result<u64> {
+    let room = statvfs(folder)?;
+    Ok(room.f_bavail.saturating_mul(room.f_frsize))
+}
+
+/// Has everything of the file system that a folder is on written to its disks.
+///
+/// # Errors
+/// The system's; also of writes that were late.
+pub fn sync_filesystem(folder: &File) -> io::Result<()> {
+    Ok(syncfs(folder)?)
+}
+
+/// The newest snapshot of what was received, and the names of datasets below it, which are left out.
+///
+/// # Errors
+/// There is none, or the pool cannot be read.
+pub async fn last_snapshot(view: &View, dataset: &str) -> Result<(Dataset, Vec<String>)> {
+    let head = view.dsl().dataset(dataset).await?;
+    let below = view.dsl().tree(head.dir.clone(), false).await?;
+    let below = below.iter().filter(|dir| dir.name != dataset);
+    let left_out = below.map(|dir| dir.name.trim_start_matches(dataset).trim_start_matches('/').to_owned()).collect();
+    let snapshots = view.dsl().snapshots(&head).await?;
+    let last = snapshots.into_iter().max_by_key(|snapshot| snapshot.phys.creation_txg);
+    Ok((last.context("no snapshot was received")?, left_out))
 }
 
 /// The note in a kept pool.

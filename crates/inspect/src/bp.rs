@@ -218,6 +218,13 @@ pub struct BlockOf {
     pub block: BlockId,
 }
 
+impl BlockOf {
+    /// By numbers.
+    pub const fn new(object: u64, level: i8, block: u64) -> Self {
+        Self { object: ObjectId(object), level, block: BlockId(block) }
+    }
+}
+
 impl Place {
     /// Its bytes, unverified. None where they cannot be read, for which the report has the reason.
     pub async fn read(&self, report: &mut Report, dmu: &Dmu) -> Option<Buf> {

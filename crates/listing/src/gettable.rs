@@ -83,7 +83,7 @@ pub fn check_sources(list: &str) -> Result<Vec<&str>, WrongUse> {
 }
 
 /// A value that is shown, or at least measured.
-pub struct Got<'a> {
+pub(crate) struct Got<'a> {
     /// The property.
     pub property: &'a str,
     /// The value.
@@ -95,7 +95,7 @@ pub struct Got<'a> {
 }
 
 /// Properties of datasets or pools, as `get` shows them: a table, or JSON.
-pub struct Gotten {
+pub(crate) struct Gotten {
     table: GetTable,
     objects: Map<String, Value>,
     json: Option<Json>,
@@ -103,7 +103,7 @@ pub struct Gotten {
 
 impl Gotten {
     /// None yet. All names, and all properties with the least width of their values, are known before.
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         fields: Vec<Field>,
         json: Option<Json>,
         names: impl IntoIterator<Item = &'a str>,
@@ -116,7 +116,7 @@ impl Gotten {
     }
 
     /// Adds those of one dataset or pool, whose object has a key and a head.
-    pub fn add<'a>(
+    pub(crate) fn add<'a>(
         &mut self,
         name: &str,
         key: &str,
@@ -142,7 +142,7 @@ impl Gotten {
     }
 
     /// The text: of a command's document with a `group` of objects, or the table.
-    pub fn text(self, command: &str, group: &str, is_scripted: bool) -> String {
+    pub(crate) fn text(self, command: &str, group: &str, is_scripted: bool) -> String {
         match self.json {
             Some(_) => document(command, [(group, Value::Object(self.objects))]),
             None => self.table.text(is_scripted),

@@ -25,20 +25,24 @@
 
 mod accounts;
 mod datasets;
+mod differences;
 mod error;
 mod gettable;
 mod json;
 mod kstats;
 mod pools;
+mod tables;
 mod tunables;
+mod upgrades;
 
 pub use accounts::{AccountField, AccountOptions, AccountOwner, accounts};
 pub use datasets::{
     Cell, Column, Item, PoolSource, PoolView, Raw, Selection, SortKey, Source, all_listed, all_shown, parse_columns,
     parse_types, select, type_of,
 };
+pub use differences::{Change, DiffError, DiffForm, DiffLines, diff_names, differences};
 pub use error::ListError;
-pub use gettable::{Field, Got, Gotten, check_sources, parse_fields};
+pub use gettable::{Field, check_sources, parse_fields};
 pub use json::{Json, document, json_of, property};
 pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
 pub use pools::{
@@ -46,7 +50,13 @@ pub use pools::{
     Vdev, all_columns, found_tree, has_hanging, history_line, parse_pool_columns, places, suspended_json,
     suspended_text,
 };
+pub use tables::{Form, Listed, get_datasets, get_pools, list_datasets, list_pools};
 pub use tunables::{TunableList, tunables};
+pub use upgrades::{UPGRADE_HEAD, enabled_text, features_text, lacking_text};
+
+pub use cenote_props::number::{counted, nicebytes, nicenum};
+pub use cenote_props::{Align, Table, lines};
+pub use cenote_spa::Condition;
 
 /// Shows a time: seconds since 1970, and a format as of `strftime`.
 pub type TimeText = fn(u64, &str) -> String;

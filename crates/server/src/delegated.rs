@@ -36,13 +36,13 @@ use crate::{Session, Who, protocol};
 const SIGNAL_POLL: Duration = Duration::from_millis(200);
 
 /// A mount that another process is asked for.
-pub struct Delegated<'a> {
+pub(crate) struct Delegated<'a> {
     /// The dataset.
-    pub dataset: &'a str,
+    pub(crate) dataset: &'a str,
     /// The folder, as this process names it.
-    pub at: &'a Path,
+    pub(crate) at: &'a Path,
     /// The lists of `-o`.
-    pub options: &'a [String],
+    pub(crate) options: &'a [String],
 }
 
 impl Delegated<'_> {
@@ -51,7 +51,13 @@ impl Delegated<'_> {
     ///
     /// # Errors
     /// The process does not see the folder, has ended, or what was written in the mount may not be on disk.
-    pub async fn serve(&self, session: &Session, socket: &Path, going: &Going, signals: Signals) -> Result<bool> {
+    pub(crate) async fn serve(
+        &self,
+        session: &Session,
+        socket: &Path,
+        going: &Going,
+        signals: Signals,
+    ) -> Result<bool> {
         let who = protocol::who(socket)?;
         let (dataset, pid) = (self.dataset, who.pid);
         check_namespace(&who)?;

@@ -9,6 +9,7 @@
 //! **Shape.**
 //! ```text
 //! Session ─ open_pool, Writing ─► a pool, found, opened and let go of as all processes agreed on
+//!         └ serving, mounting     commands that go on;  verbs: what users of a pool notice;  looking: damaged pools
 //! Pools ─┬─ ServedPool ─┬─ Pool           written in the background, watched (watch)
 //! (service)             ├─ LiveMounts     datasets that are mounted (mounts)
 //!        │              └─ OpenVolumes    volumes that clients write (volumes)
@@ -33,17 +34,22 @@ pub mod background;
 mod delegated;
 pub mod ending;
 mod error;
+pub mod importing;
 mod listener;
+pub mod looking;
 mod made;
+pub mod mounting;
 mod mounts;
 mod newpool;
 pub mod protocol;
 mod served;
 mod service;
+pub mod serving;
 mod session;
 pub mod signals;
 mod standstill;
 pub mod unmounting;
+pub mod verbs;
 mod volumes;
 mod watch;
 pub mod writing;
@@ -51,7 +57,9 @@ pub mod writing;
 use std::fs::File;
 use std::path::Path;
 
-pub use delegated::Delegated;
+pub use cenote_spa::{FoundPool, Rewind, View, tunables};
+pub use cenote_taskq::{Either, Handle, IoChoice, IoMode, Runtime, RuntimeOptions, race};
+use delegated::Delegated;
 pub use ending::EndedBy;
 pub use error::ServerError;
 pub use listener::{Call, Ended, Gathered, Handler, Request};

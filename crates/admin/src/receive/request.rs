@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use cenote_props::{Types, is_user_property};
+use cenote_spa::PropertyValue;
 use cenote_taskq::BoxFuture;
 
 use crate::Setting;
+use crate::values::{ValueError, When, check_once, dataset_setting};
 
 /// The part of a sent name that is added to the name that was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +51,52 @@ pub struct ReceiveRequest {
     pub encryption: Vec<String>,
     /// Properties that are left out (`-x`).
     pub excluded: Vec<String>,
+}
+
+impl ReceiveRequest {
+    /// Adds properties as the command has them: `settings` (`-o`), of which `origin=SNAPSHOT` makes a clone, and names that are left out
+    /// (`-x`).
+    ///
+    /// # Errors
+    /// One is none, is given twice, or cannot be set so.
+    pub fn set(&mut self, settings: &[String], excluded: &[String]) -> Result<(), ValueError> {
+        let invalid = |what: String| ValueError::Invalid(format!("{ACTION}: {what}"));
+        check_once(settings)?;
+        for text in settings {
+            if let Some(origin) = text.strip_prefix("origin=") {
+                self.origin = Some(origin.to_owned());
+                continue;
+            }
+            if text.starts_with("volsize=") {
+                let what = "not supported yet: changing the property 'volsize' of what is received";
+                return Err(ValueError::NotYet(what.into()));
+            }
+            let (name, value) = text.split_once('=').unwrap_or((text, ""));
+            if name == "keylocation" {
+                self.overrides.push((name.to_owned(), PropertyValue::Text(value.to_owned())));
+                continue;
+            }
+            if OF_ENCRYPTION.contains(&name) {
+                self.encryption.push(name.to_owned());
+            }
+            // Which of them it is, is not known before the stream.
+            let either = Types::FILESYSTEM | Types::VOLUME;
+            let setting = dataset_setting(text, When::Creation, either);
+            self.overrides.extend(setting.map_err(|error| invalid(error.to_string()))?);
+        }
+        for name in excluded {
+            let is_known = is_user_property(name) || cenote_props::dataset::find(name).is_some();
+            if !is_known {
+                return Err(invalid(format!("invalid property '{name}'")));
+            }
+            let is_given = self.overrides.iter().any(|(given, _)| given == name);
+            if is_given || self.excluded.contains(name) {
+                return Err(ValueError::Invalid(format!("property '{name}' specified multiple times")));
+            }
+            self.excluded.push(name.clone());
+        }
+        Ok(())
+    }
 }
 
 /// A message while streams are received.
@@ -123,4 +172,32 @@ pub struct ReceiveOutcome {
     pub datasets: Vec<String>,
     /// Something could not be destroyed or renamed.
     pub is_incomplete: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_set_left_out_and_refused_by_name() {
+        let set = |settings: &[&str], excluded: &[&str]| {
+            let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+            let mut request = ReceiveRequest::default();
+            request.set(&words(settings), &words(excluded)).map(|()| request).map_err(|error| error.to_string())
+        };
+        let request = set(&["origin=a@1", "compression=lz4", "encryption=off"], &["mountpoint"]).unwrap();
+        assert_eq!(request.origin.as_deref(), Some("a@1"));
+        assert_eq!(request.overrides.len(), 1);
+        assert_eq!((request.encryption, request.excluded), (vec!["encryption".into()], vec!["mountpoint".into()]));
+        for (settings, excluded, words) in [
+            (&["atime=off", "atime=on"][..], &[][..], "'atime' specified multiple times"),
+            (&["atime=off"], &["atime"], "'atime' specified multiple times"),
+            (&["volsize=1G"], &[], "not supported yet"),
+            (&["nothing=1"], &[], "cannot receive: invalid property 'nothing'"),
+            (&[], &["nothing"], "cannot receive: invalid property 'nothing'"),
+        ] {
+            let error = set(settings, excluded).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 }

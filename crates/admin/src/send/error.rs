@@ -47,7 +47,7 @@ pub enum SendError {
         source: io::Error,
     },
     /// The output takes no more.
-    #[error(transparent)]
+    #[error("{0}")]
     Io(#[from] io::Error),
     /// A dataset is not there, or cannot be read.
     #[error(transparent)]

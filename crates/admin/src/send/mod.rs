@@ -23,16 +23,40 @@ use std::any::Any;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use cenote_format::ids::Guid;
 use cenote_kstat::Settings;
 use cenote_send::sender::{AHEAD_BYTES, SendRequest, SenderError, estimate, send_if};
 use cenote_spa::tunables::SendTunables;
-use cenote_spa::{SpaError, View};
+use cenote_spa::{NewSnapshot, Pool, SpaError, View};
+use cenote_taskq::Rng;
 
 pub use self::error::SendError;
 pub use self::options::SendOptions;
 use self::words::{stream_line, total_line};
 pub use crate::receive::Told;
 pub use cenote_send::sender::{SendFlags, SendProgress};
+
+/// Added to a seed for a snapshot's guid, so that it is none of the pool's.
+const GUID_SALT: u64 = 0x005e_4d57_4e41_5053;
+
+/// Takes a snapshot whose guid is drawn from a seed, if one is given: the same files in a pool of the same seed make the same stream.
+///
+/// # Errors
+/// The name is taken or cannot be one; or as [`Pool::change`].
+pub async fn take_seeded_snapshot(pool: &Pool, name: &str, seed: Option<u64>) -> Result<(), SpaError> {
+    let guid = seed.map(|seed| Guid(Rng::new(seed ^ GUID_SALT).next_u64() | 1));
+    pool.take_snapshots(vec![NewSnapshot { name: name.to_owned(), guid, ..NewSnapshot::default() }]).await.map(drop)
+}
+
+/// Writes the whole stream of a snapshot, of which nothing is told.
+///
+/// # Errors
+/// As [`Sending::run`].
+pub async fn send_whole(pool: &View, name: &str, flags: SendFlags, out: &mut dyn Write) -> Result<(), SenderError> {
+    let to = pool.dsl().dataset(name).await?;
+    let (request, progress) = (SendRequest::full(to, flags), SendProgress::default());
+    cenote_send::sender::send(pool, &request, out, &progress).await.map(drop)
+}
 
 /// The caller of a send: it gets the bytes, and is told what is sent.
 pub trait SendCaller {

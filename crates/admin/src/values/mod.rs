@@ -8,12 +8,14 @@ mod size;
 use std::collections::BTreeSet;
 
 use cenote_props::effect::{self, Effect};
-use cenote_props::{Kind, Property, Types, dataset, find, is_user_property};
+use cenote_props::{Kind, Property, dataset, find, is_user_property};
 use cenote_spa::PropertyValue;
 use thiserror::Error;
 
 use crate::AUTO;
 
+pub use cenote_dsl::name::{check_new_dataset, check_new_pool, check_new_snapshot, pool_of};
+pub use cenote_props::{Types, WrongUse};
 pub use creation::{PoolSettings, parse_ashift, root_setting, stored_only};
 pub use pool::pool_setting;
 pub use size::parse_size;
@@ -227,6 +229,54 @@ pub fn dataset_setting(text: &str, when: When, types: Types) -> Result<Option<(S
     Ok(Some((name, value)))
 }
 
+/// All settings of a command for datasets of these types.
+///
+/// # Errors
+/// As [`dataset_setting`], of the first that is wrong.
+pub fn dataset_settings<'a>(
+    texts: impl IntoIterator<Item = &'a String>,
+    when: When,
+    types: Types,
+) -> Result<Vec<(String, PropertyValue)>> {
+    texts.into_iter().filter_map(|text| dataset_setting(text, when, types).transpose()).collect()
+}
+
+/// Of these settings of datasets those that are kept and nothing more, a line for each.
+#[must_use]
+pub fn stored_of_datasets(settings: &[(String, PropertyValue)]) -> Vec<String> {
+    let set = settings.iter().map(|(name, value)| (name.as_str(), value));
+    stored_only(effect::of_dataset, dataset::PROPERTIES, set)
+}
+
+/// True for the name of a property that pools have.
+#[must_use]
+pub fn is_pool_property(name: &str) -> bool {
+    cenote_props::pool::find(name).is_some()
+}
+
+/// The line that says that this setting of a pool is kept and nothing more, if it is.
+#[must_use]
+pub fn stored_of_pool(name: &str, value: Option<&PropertyValue>) -> Vec<String> {
+    stored_only(effect::of_pool, cenote_props::pool::PROPERTIES, value.map(|value| (name, value)))
+}
+
+/// The name of a property that datasets inherit, when they are to do so.
+///
+/// # Errors
+/// There is none, or it is not inherited.
+pub fn inherited_property(name: &str) -> Result<String> {
+    let cannot = |error| ValueError::Invalid(format!("cannot inherit '{name}': {error}"));
+    let property = dataset_property(name, When::Later, Types::DATASET).map_err(cannot)?;
+    if find(dataset::PROPERTIES, &property).is_some_and(|property| !property.is_inheritable()) {
+        let hint = match property.as_str() {
+            "quota" | "refreservation" => format!("\nuse 'zfs set {property}=none' to clear"),
+            _ => String::new(),
+        };
+        return Err(ValueError::Invalid(format!("'{property}' property cannot be inherited{hint}")));
+    }
+    Ok(property)
+}
+
 /// The setting of `PROPERTY=VALUE` for a snapshot: a user property, the only kind that one can have of its own.
 ///
 /// # Errors
@@ -291,6 +341,14 @@ mod tests {
         assert!(set(&format!("mountpoint=/{long}")).unwrap_err().to_string().contains("component of 'mountpoint'"));
         assert!(set(&format!("a:{long}=1")).unwrap_err().to_string().contains("is too long"));
         assert!(set(&format!("a:b={}", "x".repeat(8192))).unwrap_err().to_string().contains("property value too long"));
+    }
+
+    #[test]
+    fn what_is_not_inherited_is_refused_with_what_clears_it() {
+        assert_eq!(inherited_property("compression").unwrap(), "compression");
+        let words = |name| inherited_property(name).unwrap_err().to_string();
+        assert!(words("quota").ends_with("use 'zfs set quota=none' to clear"));
+        assert_eq!(words("nothing"), "cannot inherit 'nothing': invalid property 'nothing'");
     }
 
     #[test]

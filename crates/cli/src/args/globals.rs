@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use cenote_admin::values::parse_size;
-use cenote_format::ids::Txg;
-use cenote_kstat::TunableError;
-use cenote_spa::{Rewind, tunables};
+use cenote_server::importing::rewind_to;
+use cenote_server::{IoChoice, Rewind, tunables};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +52,7 @@ impl Globals {
     /// Which root to open.
     pub(crate) const fn rewind(&self) -> Rewind {
         match (self.at_txg, self.rewind) {
-            (Some(txg), _) => Rewind::ToTxg(Txg(txg)),
+            (Some(txg), _) => rewind_to(txg),
             (None, Some(RewindHow::Recent)) => Rewind::Recent,
             (None, Some(RewindHow::Extreme)) => Rewind::Extreme,
             (None, None) => Rewind::None,
@@ -73,7 +72,7 @@ pub(crate) enum Io {
     Threads,
 }
 
-impl From<Io> for cenote_taskq::IoChoice {
+impl From<Io> for IoChoice {
     fn from(io: Io) -> Self {
         match io {
             Io::Auto => Self::Auto,
@@ -93,8 +92,8 @@ pub(crate) enum RewindHow {
 }
 
 /// A tunable's setting that can be.
-fn parse_tunable(text: &str) -> Result<String, TunableError> {
-    tunables::settings().set_from(text).map(|()| text.to_owned())
+fn parse_tunable(text: &str) -> Result<String, String> {
+    tunables::settings().set_from(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Where to look for devices, for verbs of our own and in front of OpenZFS's (`cenote -d DIR zpool list`).

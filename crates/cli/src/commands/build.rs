@@ -2,22 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::bail;
+use cenote_host::layout::parse_layout;
 use cenote_image::build::{
     Budget, Builder, Choice, Event, FileTree, Folder, Room, Source, SourceKind, bytes_below, size_of_devices,
     size_that_is_enough,
 };
-use cenote_scan::VerifyOptions;
-use serde::{Deserialize, Serialize};
+use cenote_server::{NewPool, Wish};
 
 use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
-use crate::args::{Search, parse_size};
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::args::parse_size;
 use crate::output::{counted, nicebytes};
-use cenote_host::layout::parse_layout;
-use cenote_server::{NewPool, Wish};
+use crate::prelude::*;
 
 /// Make a pool from a directory, an archive or an OCI image.
 ///
@@ -179,7 +176,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if !args.no_verify {
         let context = context.with(&Search { paths: places, force: true });
         let pool = context.open_pool(&args.pool).await?;
-        let (report, bytes) = verify_with_progress(&context, &pool, VerifyOptions { data: true, space: true }).await?;
+        let (report, bytes) = verify_with_progress(&context, &pool, true, true).await?;
         if !report.is_clean() {
             bail!(
                 "what was written is not what is read back: {} errors, {} bad copies, {} bytes leaked; no pool is left",

@@ -1,11 +1,8 @@
 //! `cenote completions`: shell completions from the grammar.
 
-use anyhow::Result;
 use clap_complete::Shell;
-use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Print completions for a shell.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

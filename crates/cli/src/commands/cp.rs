@@ -5,14 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::Result;
 use cenote_image::copy::{Account, Keep, Options, Privileged, Source, copy};
-use serde::{Deserialize, Serialize};
+use cenote_image::files::copy_source;
 
-use crate::args::Search;
-use crate::context::Context;
-use crate::files::{self, bytes_of, follow, shown};
-use crate::outcome::{Outcome, usage};
+use crate::files::{self, bytes_of, shown};
+use crate::prelude::*;
 
 /// Copy files of a dataset into a directory: `cenote cp -a tank/home@monday /alice /bob ./restored`.
 ///
@@ -99,22 +96,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&args.search);
     let (target, paths) = target_and_paths(&args)?;
     cenote_image::copy::raise_descriptor_limit();
-    let opened = files::open(&context, &args.dataset).await?;
+    let (dataset, filesystem) = files::open(&context, &args.dataset).await?;
     let mut sources = Vec::new();
     let mut is_whole = paths.is_empty();
     if paths.is_empty() {
-        sources.push(Source { object: opened.filesystem.root(), name: None });
+        sources.push(Source { object: filesystem.root(), name: None });
     }
     for path in paths {
-        let text = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
-        let bytes = bytes_of(path);
-        let attributes = follow(&opened.filesystem, &bytes, false).await?;
-        let last = bytes.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let is_contents = last.is_empty() || last == b".." || text.ends_with(b"/.");
-        is_whole |= bytes.is_empty();
-        sources.push(Source { object: attributes.object, name: (!is_contents).then(|| last.to_vec()) });
+        is_whole |= bytes_of(path).is_empty();
+        sources.push(copy_source(&filesystem, path).await?);
     }
-    let total = is_whole.then_some(opened.dataset.phys.uncompressed_bytes);
+    let total = is_whole.then_some(dataset.phys.uncompressed_bytes);
     let progress = Arc::new(context.progress(&args.dataset, total));
     let reported = Arc::new(AtomicU64::new(0));
     let report = {
@@ -129,8 +121,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         Privileged { set_id: is_kept(Right::SetId), devices: is_kept(Right::Devices), xattrs: is_kept(Right::Xattrs) };
     let keep = Keep { owner: !args.no_owner, xattrs: !args.no_xattrs, privileged };
     let options = Options { resume: args.resume, keep };
-    let account =
-        copy(context.handle(), &opened.filesystem, &sources, &target, options, progress.clone(), report).await?;
+    let account = copy(context.handle(), &filesystem, &sources, &target, options, progress.clone(), report).await?;
     drop(progress);
     summary(&context, &account, !args.no_xattrs, args.verbose);
     Ok(Outcome::unless(account.failures.load(Ordering::Relaxed) > 0))

@@ -1,12 +1,9 @@
 //! `cenote kstat`.
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use cenote_listing::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
-use serde::{Deserialize, Serialize};
 
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Show statistics of a pool that a server or a mount has, under OpenZFS's names where it has them.
 ///

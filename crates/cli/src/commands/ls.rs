@@ -2,19 +2,14 @@
 
 use std::ffi::OsString;
 
-use anyhow::Result;
-use cenote_format::ids::ObjectId;
 use cenote_image::ObjectSet;
+use cenote_image::files::{Attributes, FileKind, FileSystem, ObjectId};
 use cenote_image::lines;
 use cenote_image::walk::{Node, Visit, Walk, Wants};
-use cenote_zpl::{Attributes, FileKind, FileSystem};
-use serde::{Deserialize, Serialize};
 
-use crate::args::Search;
-use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
-use crate::outcome::Outcome;
 use crate::output::Colour;
+use crate::prelude::*;
 
 /// List files and directories of a dataset.
 ///
@@ -54,15 +49,14 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = context.with(&args.search);
-    let opened = files::open(&context, &args.dataset).await?;
+    let (_, filesystem) = files::open(&context, &args.dataset).await?;
     let paths = if args.paths.is_empty() { vec![OsString::new()] } else { args.paths.clone() };
-    let mut listing =
-        Listing { context: &context, filesystem: &opened.filesystem, args: &args, failed: false, count: 0 };
+    let mut listing = Listing { context: &context, filesystem: &filesystem, args: &args, failed: false, count: 0 };
     for path in &paths {
         let path = bytes_of(path);
         match follow(listing.filesystem, &path, !args.long).await {
             Ok(attributes) => listing.list(&path, attributes, paths.len() > 1).await?,
-            Err(error) => listing.fail(&path, &format!("{error:#}")),
+            Err(error) => listing.fail(&path, &format!("{:#}", anyhow::Error::from(error))),
         }
     }
     let failed = listing.failed;

@@ -2,11 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
-use serde::{Deserialize, Serialize};
+use anyhow::Context as _;
 
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Write manual pages into a directory.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

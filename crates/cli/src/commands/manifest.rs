@@ -2,13 +2,8 @@
 
 use std::io::{BufWriter, Write as _};
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::Outcome;
 use crate::output::Content;
+use crate::prelude::*;
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 256 << 10;

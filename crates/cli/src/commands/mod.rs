@@ -1,7 +1,5 @@
 //! The commands: a module and a line in the table each, in alphabetical order.
 
-use crate::args::GoesOn;
-
 mod bench;
 mod build;
 mod cat;
@@ -27,6 +25,8 @@ mod zdb;
 mod zfs;
 mod zpool;
 mod zstream;
+
+use crate::args::GoesOn;
 
 crate::table::commands! {
     /// What to do.

@@ -2,16 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use cenote_image::build::{Builder, Counts, Event, Folder, folder_of, open_files};
-use serde::{Deserialize, Serialize};
-
-use crate::args::Search;
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::Outcome;
-use crate::output::{Progress, counted, nicebytes};
 use cenote_server::writing::{line, open_for_writing};
+
+use crate::output::{Progress, counted, nicebytes};
+use crate::prelude::*;
 
 /// Add what a directory holds to a file system.
 ///

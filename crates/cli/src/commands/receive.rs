@@ -18,31 +18,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result, bail};
-use cenote_admin::receive::{ReceiveRequest, Told, receive};
-use cenote_dsl::Dataset;
-use cenote_format::ids::Guid;
-use cenote_format::stream::{Body, Record};
+use anyhow::{Context as _, bail};
+use cenote_admin::receive::{FIRST_BYTES, ReceiveRequest, Told, receive, sent_snapshot, verify_stream};
 use cenote_host::layout::parse_layout;
 use cenote_image::archive::{Archive, Options as ArchiveOptions};
 use cenote_image::build::Builder;
 use cenote_image::copy::{Keep, Options, Privileged, Source, copy, raise_descriptor_limit};
-use cenote_image::unpack::{ArchiveTarget, Kept, NOTE, exchange, is_free, resolved};
-use cenote_send::{Checks, StreamReader};
-use cenote_spa::View;
-use cenote_zpl::FileSystem;
-use rustix::fs::syncfs;
-use serde::{Deserialize, Serialize};
+use cenote_image::unpack::{
+    ArchiveTarget, Kept, NOTE, exchange, free_bytes, is_free, last_snapshot, resolved, sync_filesystem,
+};
+use cenote_server::writing::{Writing, line};
+use cenote_server::{NewPool, View, Wish};
 
 use super::cp::summary;
-use super::send::free_bytes;
-use crate::args::Search;
-use crate::context::Context;
-use crate::files::{filesystem, shown};
-use crate::outcome::Outcome;
+use crate::files::{Dataset, FileSystem, filesystem, shown};
 use crate::output::Content;
-use cenote_server::writing::{Writing, line};
-use cenote_server::{NewPool, Wish};
+use crate::prelude::*;
 
 /// The pool that streams are received into, and the dataset.
 const POOL: &str = "received";
@@ -120,12 +111,12 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
 
     let mut input = BufReader::with_capacity(1 << 20, io::stdin());
     let mut first = Vec::new();
-    input.by_ref().take(Record::SIZE as u64).read_to_end(&mut first)?;
-    let guid = snapshot_of(&first);
+    input.by_ref().take(FIRST_BYTES as u64).read_to_end(&mut first)?;
+    let guid = sent_snapshot(&first);
     let input = Cursor::new(first).chain(input);
     let newest = kept.as_ref().and_then(|kept| kept.newest.as_ref());
     if let Some((name, _)) = newest.filter(|(_, newest)| guid == Some(*newest)) {
-        StreamReader::new(input, Checks::ALL).drain()?;
+        verify_stream(input)?;
         context.err(format!("'{name}' was received before, and is unpacked again"));
         return unpacked(&context, &args, kept.as_ref()).await;
     }
@@ -158,15 +149,6 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
 /// The search for a pool in this file.
 fn only(file: &Path) -> Search {
     Search { paths: vec![file.to_owned()], force: true }
-}
-
-/// The guid of the snapshot that a stream is of, by its first record; none of a package, and of what is none.
-fn snapshot_of(first: &[u8]) -> Option<Guid> {
-    let record = Record::parse(first, Record::stream_endian(first)?).ok()?;
-    match record.body {
-        Body::Begin(begin) => Some(begin.to_guid).filter(|guid| guid.0 != 0),
-        _ => None,
-    }
 }
 
 /// The facts of the kept pool.
@@ -219,7 +201,8 @@ async fn empty_pool(context: &Context, file: &Path) -> Result<cenote_server::Mad
 /// Copies the last snapshot out.
 async fn unpacked(context: &Context, args: &Args, kept: Option<&Kept>) -> Result<Outcome> {
     let view = context.open_pool(POOL).await?;
-    let last = last_snapshot(context, &view).await?;
+    let (last, left_out) = last_snapshot(&view, DATASET).await?;
+    left_out.iter().for_each(|name| context.err(format!("'{name}', below what the stream is of, is left out")));
     let files = filesystem(&view, &last).await?;
     if args.is_archive() {
         return archived(context, args, &files).await;
@@ -254,28 +237,16 @@ async fn replaced(context: &Context, args: &Args, view: &View, files: &FileSyste
             "'{to}' is left as it was, since not all could be copied; '{keep}' has what was received, and the same stream again unpacks it"
         );
     }
-    syncfs(&folder).map_err(io::Error::from).with_context(|| format!("'{to}' is left as it was"))?;
+    sync_filesystem(&folder).with_context(|| format!("'{to}' is left as it was"))?;
     view.close().await;
     note(context, &args.to, [fs::metadata(&new)?.ino(), fs::metadata(&args.to)?.ino()]).await?;
     exchange(&new, &args.to).with_context(|| format!("cannot put the new directory in the place of '{to}'"))?;
     // Both directories that have changed are on it, and the right to read the parent is not needed.
-    syncfs(&folder).map_err(io::Error::from)?;
+    sync_filesystem(&folder)?;
     beside
         .close()
         .with_context(|| format!("'{to}' is new; cannot remove what was there before from '{}'", place.display()))?;
     Ok(outcome)
-}
-
-/// The newest snapshot of what was received; datasets below it are left out, and told.
-async fn last_snapshot(context: &Context, view: &View) -> Result<Dataset> {
-    let head = view.dsl().dataset(DATASET).await?;
-    let below = view.dsl().tree(head.dir.clone(), false).await?;
-    for dir in below.iter().filter(|dir| dir.name != DATASET) {
-        let name = dir.name.trim_start_matches(DATASET).trim_start_matches('/');
-        context.err(format!("'{name}', below what the stream is of, is left out"));
-    }
-    let snapshots = view.dsl().snapshots(&head).await?;
-    snapshots.into_iter().max_by_key(|snapshot| snapshot.phys.creation_txg).context("no snapshot was received")
 }
 
 async fn copied(context: &Context, args: &Args, files: &FileSystem, last: &Dataset, to: &Path) -> Result<Outcome> {

@@ -4,32 +4,25 @@
 //! sent. So what the stream has is what a pool of these files has, and memory is bounded as there: by the names of a directory at a time, or
 //! `--archive-memory`. The file takes the space of the compressed files.
 
-use std::io::{self, Write as _};
+use std::io::Write as _;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
-use cenote_format::ids::Guid;
+use anyhow::{anyhow, bail};
+use cenote_admin::send::{SendFlags, send_whole, take_seeded_snapshot};
 use cenote_host::layout::parse_layout;
 use cenote_image::build::{Builder, Event, FileTree, Folder, Room, bytes_below};
-use cenote_send::sender::{SendFlags, SendProgress, SendRequest, send};
-use cenote_spa::NewSnapshot;
-use cenote_taskq::Rng;
-use serde::{Deserialize, Serialize};
+use cenote_image::unpack::free_bytes;
+use cenote_server::writing::{finish, line, open_for_writing};
+use cenote_server::{NewPool, Wish};
 
 use super::build::{SourceArgs, gathered};
 use super::put::{as_it_was, tell};
 use super::receive::SIZE_MAX_BYTES;
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
 use crate::output::Content;
-use cenote_server::writing::{finish, line, open_for_writing};
-use cenote_server::{NewPool, Wish};
+use crate::prelude::*;
 
 /// The least size of the pool that is made, in bytes. It is sparse.
 const SIZE_MIN_BYTES: u64 = 1 << 30;
-/// Added to a seed for the snapshot's guid, so that it is none of the pool's.
-const GUID_SALT: u64 = 0x005e_4d57_4e41_5053;
 
 /// Write a stream of a directory, an archive or an OCI image, as 'zfs send' writes one of a snapshot.
 ///
@@ -104,17 +97,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
     let context = context.with(&Search { paths: places, force: true });
     let writing = open_for_writing(&context, pool).await?;
-    let guid = args.seed.map(|seed| Guid(Rng::new(seed ^ GUID_SALT).next_u64() | 1));
     let name = format!("{pool}@{snapshot}");
-    writing.take_snapshots(vec![NewSnapshot { name: name.clone(), guid, ..NewSnapshot::default() }]).await?;
+    take_seeded_snapshot(&writing, &name, args.seed).await?;
     finish(writing, &line(["cenote", "send"])).await?;
 
     let view = context.open_pool(pool).await?;
-    let to = view.dsl().dataset(&name).await?;
     let flags =
         SendFlags { large_blocks: args.large_block, embedded: args.embed, compressed: args.compressed, raw: false };
     let mut out = Content(context.output().clone());
-    let sent = send(&view, &SendRequest::full(to, flags), &mut out, &SendProgress::default()).await;
+    let sent = send_whole(&view, &name, flags, &mut out).await;
     sent.map_err(|error| anyhow!("cannot send '{}': {error}", args.source.path().display()))?;
     out.flush()?;
     Ok(as_it_was(&context, &counts))
@@ -124,10 +115,4 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 /// than a file system takes in one file.
 fn size_for(data_bytes: u64) -> u64 {
     data_bytes.saturating_mul(2).saturating_add(SIZE_MIN_BYTES).min(SIZE_MAX_BYTES).next_multiple_of(1 << 20)
-}
-
-/// Bytes that the file system of a folder has left for this user.
-pub(super) fn free_bytes(folder: &std::path::Path) -> Result<u64> {
-    let room = rustix::fs::statvfs(folder).map_err(io::Error::from)?;
-    Ok(room.f_bavail.saturating_mul(room.f_frsize))
 }

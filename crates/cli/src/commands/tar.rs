@@ -6,15 +6,12 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, bail};
 use cenote_image::archive::{Archive, Options};
-use serde::{Deserialize, Serialize};
 
-use crate::args::Search;
-use crate::context::Context;
 use crate::files::{self, bytes_of, follow, shown};
-use crate::outcome::{Outcome, usage};
 use crate::output::Content;
+use crate::prelude::*;
 
 /// Bytes gathered before they are written to a file.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -60,7 +57,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let what = args.output.map(|path| format!(": -f names the archive, so it would be '{}'", path.display()));
         return Err(usage(format!("missing dataset{}", what.unwrap_or_default())));
     };
-    let opened = files::open(&context, &dataset).await?;
+    let (found, filesystem) = files::open(&context, &dataset).await?;
     let output = args.output.filter(|path| path.as_os_str() != "-");
     if output.is_none() && context.output().is_terminal() {
         bail!("an archive is not for a terminal: redirect it, or name a file with -f");
@@ -74,7 +71,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         None => Box::new(Content(context.output().clone())),
     };
-    let total = args.paths.is_empty().then_some(opened.dataset.phys.uncompressed_bytes);
+    let total = args.paths.is_empty().then_some(found.phys.uncompressed_bytes);
     let progress = context.progress(&dataset, total);
     let failed = std::cell::Cell::new(false);
     let mut report = |path: &[u8], what: &str| {
@@ -82,19 +79,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         context.err(format!("/{}: {what}", shown(path, true)));
     };
     let options = Options { sparse: !args.no_sparse, xattrs: !args.no_xattrs };
-    let mut starts = vec![(opened.filesystem.root(), Vec::new())];
+    let mut starts = vec![(filesystem.root(), Vec::new())];
     if !args.paths.is_empty() {
         starts.clear();
         for path in &args.paths {
             let path = bytes_of(path);
-            let attributes = follow(&opened.filesystem, &path, false).await?;
+            let attributes = follow(&filesystem, &path, false).await?;
             // Names that climb would be refused by whoever unpacks them.
             let name: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| *part != b"..").collect();
             starts.push((attributes.object, name.join(&b'/')));
         }
     }
     let handle = context.handle();
-    let mut archive = Archive::new(handle, &opened.filesystem, options, &mut *sink, &progress, &mut report);
+    let mut archive = Archive::new(handle, &filesystem, options, &mut *sink, &progress, &mut report);
     for (start, name) in starts {
         archive.tree(start, &name).await?;
     }

@@ -1,11 +1,8 @@
 //! `cenote tunables`.
 
-use anyhow::Result;
 use cenote_listing::{TunableList, tunables};
-use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// List the tunables with their values, or explain some of them.
 ///

@@ -2,13 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::ensure;
 use cenote_server::ServedPool;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::Outcome;
 use cenote_server::unmounting;
+
+use crate::prelude::*;
 
 /// Unmount what `mount`, `serve` or `zfs mount` shows, and return when everything written there is on disk.
 ///

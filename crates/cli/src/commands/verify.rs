@@ -1,13 +1,9 @@
 //! `cenote verify`.
 
-use anyhow::Result;
-use cenote_scan::{VerifyOptions, VerifyReport, verify};
-use cenote_spa::View;
-use serde::{Deserialize, Serialize};
+use cenote_inspect::{VerifyOptions, VerifyReport, verify};
+use cenote_server::View;
 
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Read every block in every copy, check it, and account for every allocated byte.
 ///
@@ -40,9 +36,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Only looks: a pool that some system has left open is judged as it lies there.
     let context = context.with(&Search { force: true, ..args.search });
     let pool = context.open_pool(&args.pool).await?;
-    let options = VerifyOptions { data: !args.metadata_only, space: !args.no_space };
     let start = context.handle().now();
-    let (report, done_bytes) = verify_with_progress(&context, &pool, options).await?;
+    let (report, done_bytes) = verify_with_progress(&context, &pool, !args.metadata_only, !args.no_space).await?;
     // Blocks read after a view was given up may be of another txg, and look like damage.
     context.check_views()?;
     let seconds = context.handle().now().since(start).as_secs_f64();
@@ -56,12 +51,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::unless(!is_clean || !pool.tree().status().behind().is_empty()))
 }
 
-/// Verifies with a bar on terminals. Returns the bytes read too.
+/// Verifies with a bar on terminals: what leads to data, with `data` that too, with `space` the account of it. Returns the bytes read too.
 pub(crate) async fn verify_with_progress(
     context: &Context,
     pool: &View,
-    options: VerifyOptions,
+    data: bool,
+    space: bool,
 ) -> Result<(VerifyReport, u64)> {
+    let options = VerifyOptions { data, space };
     let mut bar = None;
     let mut done = 0;
     let report = verify(context.handle(), pool, options, &mut |progress| {

@@ -1,12 +1,9 @@
 //! `cenote version`, and the verb `version` of `zfs` and `zpool`.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::context::Context;
-use crate::outcome::Outcome;
 use crate::output::document;
+use crate::prelude::*;
 
 /// The version of OpenZFS whose command line, output and on-disk features are followed. Scripts read it from the first line of
 /// `zfs version` to learn which features they can use.

@@ -2,18 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
 use clap::ArgAction;
-use serde::{Deserialize, Serialize};
 
-use crate::args::Search;
 use crate::commands::inspect::report::Common;
-use crate::commands::inspect::{
-    blocks, bp, config, datasets, dedup, history, labels, object, spacemaps, uberblocks, zil,
-};
+use crate::commands::inspect::reports::{blocks, datasets, dedup, history, object, spacemaps, zil};
+use crate::commands::inspect::{bp, config, labels, uberblocks};
 use crate::commands::verify;
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
+use crate::prelude::*;
 
 /// Entries of a list: `zdb` has no limit; this one is for hostile pools.
 const LIMIT: usize = 1 << 20;

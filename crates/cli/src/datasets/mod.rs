@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use cenote_host::Mounts;
 use cenote_listing::{Item, PoolSource, Selection, SortKey};
-use cenote_spa::View;
+use cenote_server::View;
 
 use crate::context::Context;
 use crate::outcome::{is_no_such_pool, owned};

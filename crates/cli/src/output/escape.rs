@@ -2,12 +2,12 @@
 //!
 //! A terminal obeys control characters: they set its title, move its cursor over what stands there, answer as if the user had typed.
 //! So none gets there but line ends, tabs, and the colours that this program sets itself. All that a command writes goes through
-//! [`super::Output`], which does this; a name that stands in a line of its own form goes through [`cenote_props::one_line`] as well, so that
+//! [`super::Output`], which does this; a name that stands in a line of its own form goes through `one_line` as well, so that
 //! it cannot make a second one.
 
 use std::borrow::Cow;
 
-use cenote_props::lines;
+use cenote_listing::lines;
 
 /// The colours of [`super::Output::paint`] and of errors.
 const COLOURS: [&str; 5] = ["\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[34m", "\x1b[0m"];

@@ -8,10 +8,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub(crate) use cenote_listing::{Json, document, json_of};
-use cenote_props::lines;
-pub(crate) use cenote_props::number::{counted, nicebytes, nicenum, ratio};
-pub(crate) use cenote_props::{Align, Table};
+use cenote_listing::lines;
+pub(crate) use cenote_listing::{Align, Json, Table, counted, document, json_of, nicebytes, nicenum};
 pub(crate) use progress::Progress;
 
 /// Bytes of output gathered before they are written.

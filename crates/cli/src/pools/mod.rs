@@ -3,8 +3,8 @@
 mod names;
 
 use anyhow::Result;
-use cenote_listing::Facts;
-use cenote_spa::{Pool, View};
+use cenote_listing::{Facts, Form};
+use cenote_server::View;
 
 use crate::context::Context;
 use crate::outcome::usage;
@@ -14,7 +14,7 @@ pub(crate) use names::NameArgs;
 
 /// An open pool, with what the server knows of its devices, if there is one.
 pub(crate) fn facts(context: &Context, pool: View) -> Facts {
-    let devices = context.served().and_then(Pool::devices).filter(|devices| devices.guid == pool.guid());
+    let devices = context.served().and_then(|pool| pool.devices()).filter(|devices| devices.guid == pool.guid());
     Facts::with_devices(pool, devices)
 }
 
@@ -33,6 +33,12 @@ pub(crate) struct JsonArgs {
 }
 
 impl JsonArgs {
+    /// The form of a table with these options.
+    pub(crate) fn form(self, is_scripted: bool, is_exact: bool) -> Result<Form> {
+        let json = Some(self.check()?).filter(|_| self.json);
+        Ok(Form { is_scripted, is_exact: is_exact || self.json_int, json, is_by_guid: self.json_pool_key_guid })
+    }
+
     /// Refuses what makes no sense without `-j`.
     pub(crate) fn check(self) -> Result<Json> {
         let json = json_of(self.json, self.json_int)?;

@@ -1,14 +1,10 @@
 //! `cenote inspect bp`.
 
-use anyhow::{Result, bail};
-use cenote_format::ids::{BlockId, ObjectId, Txg};
-use cenote_inspect::{Address, BlockOf, Place, PlaceForm, Report, Target};
-use serde::{Deserialize, Serialize};
+use anyhow::bail;
+use cenote_inspect::{Address, BlockOf, Place, PlaceForm, Report, Target, dmu_of_labels};
 
-use super::open;
-use super::report::Common;
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
+use super::report::{Common, context_of, open};
+use crate::prelude::*;
 
 /// Read one block, check it and decode it.
 ///
@@ -64,7 +60,7 @@ impl Args {
 }
 
 pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
+    let context = context_of(context, &args.common);
     let mut report = args.common.report();
     match Address::parse(&args.block)? {
         Address::Place { vdev, offset_bytes, lsize_bytes, psize_bytes, flags } => {
@@ -79,16 +75,17 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
                 }
             }
             // A pool that cannot be opened has a tree nevertheless.
-            let (dmu, newest) = match open::pool(&context, &mut report, &args.pool).await {
+            let (dmu, newest) = match open(&context, &mut report, &args.pool).await {
                 Ok(pool) => (pool.dmu().clone(), pool.txg()),
                 Err(error) => {
                     report.problem(format_args!("{error:#}; going by the labels alone"));
-                    let found = open::found_pool(&context, &args.pool).await?;
-                    let newest = found.newest().map_or(Txg(0), |leaf| leaf.txg);
-                    (open::dmu_of_labels(&context, &found)?, newest)
+                    let found = context.devices_of(&args.pool).await?;
+                    let newest = found.newest().map(|leaf| leaf.txg).unwrap_or_default();
+                    (dmu_of_labels(context.handle(), &found, context.import_options().cache_bytes)?, newest)
                 }
             };
-            let birth = args.birth.map_or(newest, Txg);
+            let mut birth = newest;
+            birth.0 = args.birth.unwrap_or(birth.0);
             let place = Place { vdev, offset_bytes, lsize_bytes, psize_bytes, birth };
             let bytes = place.read(&mut report, &dmu).await;
             let Some(bytes) = bytes else {
@@ -110,9 +107,9 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
             place.show(&mut report, &bytes, PlaceForm { decompress, indirect, gang });
         }
         Address::Tuple { objset, object, level, block } => {
-            let pool = open::pool(&context, &mut report, &args.pool).await?;
+            let pool = open(&context, &mut report, &args.pool).await?;
             let target = Target::find(&pool, &format!("{}/objset-{objset}", pool.name())).await?;
-            let of = BlockOf { object: ObjectId(object), level, block: BlockId(block) };
+            let of = BlockOf::new(object, level, block);
             if args.raw {
                 let bytes = cenote_inspect::bytes_of_block(&mut report, pool.dmu(), &target, of, args.physical).await?;
                 let Some(bytes) = bytes else { return finish_raw(&context, &report) };

@@ -1,12 +1,7 @@
 //! `cenote inspect config`.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use super::open;
-use super::report::Common;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use super::report::{Common, context_of, open};
+use crate::prelude::*;
 
 /// The pool's configuration, from the MOS; from the newest label where the MOS cannot be read.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -19,15 +14,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
+    let context = context_of(context, &args.common);
     let mut report = args.common.report();
-    match open::pool(&context, &mut report, &args.source).await {
+    match open(&context, &mut report, &args.source).await {
         Ok(pool) => {
             report.put("source", format!("MOS at txg {}", pool.txg()));
             report.put("config", cenote_inspect::nvlist(pool.config()));
         }
         Err(error) => {
-            let found = open::found_pool(&context, &args.source).await?;
+            let found = context.devices_of(&args.source).await?;
             report.problem(format_args!("{error:#}"));
             if let Some(leaf) = found.newest() {
                 report.put("source", format!("label of {} at txg {}", leaf.disk.path(), leaf.txg));

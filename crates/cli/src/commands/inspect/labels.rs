@@ -2,14 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use super::open;
-use super::report::Common;
-use crate::context::Context;
-use crate::outcome::Outcome;
 use cenote_server::no_label;
+
+use super::report::{Common, context_of};
+use crate::prelude::*;
 
 /// The four labels of a file or device, or of each device of a pool: which hold, which agree, what they say.
 ///
@@ -27,10 +23,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
+    let context = context_of(context, &args.common);
     let mut report = args.common.report();
     let mut devices = Vec::new();
-    for labels in open::label_reports(&context, &args.source).await? {
+    for labels in context.label_reports(&args.source).await? {
         devices.push(cenote_inspect::labels_of(&mut report, &labels, args.uberblocks));
         if labels.good_labels() == 0 {
             report.problem(no_label(context.handle(), Path::new(&**labels.disk.path())).await);

@@ -5,9 +5,9 @@
 //! **Need.** Someone with a pool that misbehaves, or who wants to see how one works, looks at it piece by piece: labels,
 //! roots, objects, pointers, maps. A program that gives up at the first bad block is of no use to them.
 //!
-//! **Shape.** A file for each kind of piece. Each opens what it needs and no more ([`open`]), has crate `inspect` gather a report and
-//! prints it ([`report`]): text or JSON of the same tree. What cannot be read becomes a problem with its place in the report, and
-//! the command goes on behind it. `cenote zdb` is a grammar over the same functions.
+//! **Shape.** What needs an opened pool is one table ([`reports`]); the others have a file each, and open what they need and no more. Each
+//! has crate `inspect` gather a report and prints it ([`report`]): text or JSON of the same tree. What cannot be read becomes a problem with
+//! its place in the report, and the command goes on behind it. `cenote zdb` is a grammar over the same functions.
 //!
 //! **Invariants.**
 //! 1. Lists are bounded, and a list that was cut says so.
@@ -16,30 +16,16 @@
 //!
 //! **Rejected.** The text of `zdb`, letter by letter: scripts have JSON here, and people units.
 
-pub(crate) mod blocks;
 pub(crate) mod bp;
-mod bpobj;
 pub(crate) mod config;
-pub(crate) mod datasets;
-mod deadlists;
-pub(crate) mod dedup;
-mod features;
-pub(crate) mod history;
 pub(crate) mod labels;
-mod mos;
-pub(crate) mod object;
-mod open;
 pub(crate) mod report;
-pub(crate) mod spacemaps;
+pub(crate) mod reports;
 mod txgs;
 pub(crate) mod uberblocks;
-pub(crate) mod zil;
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
+use reports::{blocks, bpobj, datasets, deadlists, dedup, features, history, mos, object, spacemaps, zil};
 
 /// Look inside a pool: labels, roots, objects, block pointers, space maps.
 ///

@@ -3,13 +3,10 @@
 
 use std::ops::{Deref, DerefMut};
 
-use anyhow::Result;
 use cenote_inspect::Report;
-use serde::{Deserialize, Serialize};
+use cenote_server::View;
 
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Options that all inspections share.
 #[derive(Clone, Debug, Default, clap::Args, Serialize, Deserialize)]
@@ -29,6 +26,27 @@ impl Common {
     pub(crate) fn report(&self) -> Shown {
         Shown { report: Report::new(self.limit, crate::time::format), is_json: self.json }
     }
+}
+
+/// The context of an inspection, which looks into pools that another system has open.
+pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
+    context.with(&Search { force: true, ..common.search.clone() })
+}
+
+/// What most inspections begin with: the context, an empty report, and the pool as [`open`] opens it.
+pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Result<(Context, Shown, View)> {
+    let context = context_of(context, common);
+    let mut report = common.report();
+    let pool = open(&context, &mut report, name).await?;
+    Ok((context, report, pool))
+}
+
+/// Opens a pool, as far back as it takes. What was remarkable goes into the report as problems.
+pub(crate) async fn open(context: &Context, report: &mut Report, name: &str) -> Result<View> {
+    let mut told = Vec::new();
+    let opened = context.open_damaged(name, &mut |line| told.push(line)).await;
+    told.iter().for_each(|line| report.problem(line));
+    Ok(opened?)
 }
 
 /// A report that is printed in the end.

@@ -1,13 +1,10 @@
 //! `cenote inspect txgs`.
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use cenote_inspect::{TxgText, txgs_text};
-use serde::{Deserialize, Serialize};
 
-use super::open;
-use super::report::Common;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use super::report::{Common, context_of};
+use crate::prelude::*;
 
 /// What the last txgs of a pool held that a server has, where the time of their sync went, and what they did to space.
 ///
@@ -38,7 +35,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let Some(pool) = context.served() else {
-        let context = open::context_of(context, &args.common);
+        let context = context_of(context, &args.common);
         // A server that has it is asked.
         context.check_server(&context.locate(&args.pool).await?.0)?;
         bail!(

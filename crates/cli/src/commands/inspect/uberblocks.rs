@@ -1,13 +1,9 @@
 //! `cenote inspect uberblocks`.
 
-use anyhow::Result;
-use cenote_dmu::Dmu;
-use serde::{Deserialize, Serialize};
+use cenote_inspect::dmu_of_labels;
 
-use super::open;
-use super::report::Common;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use super::report::{Common, context_of};
+use crate::prelude::*;
 
 /// The uberblocks of a file or device, or of all devices of a pool, newest first.
 ///
@@ -29,19 +25,23 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let context = open::context_of(context, &args.common);
+    let context = context_of(context, &args.common);
     let mut report = args.common.report();
-    let devices = open::label_reports(&context, &args.source).await?;
-    let reader = if args.check { report.take("the devices", reader(&context, &args.source).await) } else { None };
+    let devices = context.label_reports(&args.source).await?;
+    let mut reader = None;
+    if args.check {
+        // A way to blocks that needs labels alone.
+        let opened = match context.devices_of(&args.source).await {
+            Ok(found) => {
+                dmu_of_labels(context.handle(), &found, context.import_options().cache_bytes).map_err(Into::into)
+            }
+            Err(error) => Err(anyhow::Error::from(error)),
+        };
+        reader = report.take("the devices", opened);
+    }
     cenote_inspect::uberblocks(&mut report, &devices, reader.as_ref(), args.verbose).await;
     if devices.iter().all(|device| device.uberblocks.is_empty()) {
         report.problem(format_args!("'{}' holds no valid uberblock", args.source));
     }
     report.finish(&context)
-}
-
-/// A way to blocks that needs labels alone.
-async fn reader(context: &Context, source: &str) -> Result<Dmu> {
-    let found = open::found_pool(context, source).await?;
-    open::dmu_of_labels(context, &found)
 }

@@ -1,18 +1,12 @@
 //! `zfs clone`.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{anyhow, bail};
+use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, stored_of_datasets};
 use cenote_admin::{clone_dataset, create_filesystem};
-use cenote_dsl::name::check_new_dataset;
-use cenote_format::enums::ObjsetType;
-use cenote_props::{Types, dataset, effect};
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::Outcome;
-use cenote_admin::values::{When, check_once};
-use cenote_admin::values::{dataset_setting, stored_only};
+use cenote_listing::type_of;
 use cenote_server::writing::{Writing, line};
+
+use crate::prelude::*;
 
 /// Make a file system or volume that begins as a snapshot, and shares its blocks.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -48,11 +42,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.parents && dsl.find_dir(name).await?.is_some() {
         return Ok(Outcome::Good);
     }
-    let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
-    let settings = args.properties.iter().filter_map(|text| dataset_setting(text, When::Cloning, types).transpose());
-    let settings = settings.collect::<Result<Vec<_>, _>>();
+    let settings = dataset_settings(&args.properties, When::Cloning, type_of(kind)?);
     let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
-    let shown = settings.clone();
+    let notes = stored_of_datasets(&settings);
     if args.parents
         && let Some((above, _)) = name.rsplit_once('/')
         && above.contains('/')
@@ -64,7 +56,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let words = ["zfs", "clone", if args.parents { "-p" } else { "" }].into_iter().chain(options);
     pool.finish(line(words.chain([args.snapshot.as_str(), name]))).await?;
     context.datasets_changed(std::slice::from_ref(name)).await;
-    let set = shown.iter().map(|(name, value)| (name.as_str(), value));
-    stored_only(effect::of_dataset, dataset::PROPERTIES, set).iter().for_each(|note| context.err(note));
+    notes.iter().for_each(|note| context.err(note));
     Ok(Outcome::Good)
 }

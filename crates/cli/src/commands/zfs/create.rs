@@ -1,20 +1,12 @@
 //! `zfs create`.
 
-use anyhow::{Result, anyhow};
-use cenote_admin::{VolumeShape, create_filesystem, create_volume};
-use cenote_dsl::DslError;
-use cenote_dsl::name::check_new_dataset;
-use cenote_props::{Types, dataset, effect};
-use cenote_spa::Pool;
-use serde::{Deserialize, Serialize};
-
-use crate::args::parse_size;
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::{Outcome, usage};
-use cenote_admin::values::{When, check_once};
-use cenote_admin::values::{dataset_setting, stored_only};
+use anyhow::anyhow;
+use cenote_admin::values::Types;
+use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, stored_of_datasets};
+use cenote_admin::{VolumeShape, create_filesystem, create_volume, outermost_new};
 use cenote_server::writing::{Writing, line};
+
+use crate::prelude::*;
 
 /// Make a file system, or with -V a volume.
 ///
@@ -71,11 +63,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         args.properties.iter().partition(|text| args.volume.is_some() && text.starts_with("volblocksize="));
     let block_size = args.block_size.as_deref().or(blocks.last().and_then(|text| text.split('=').nth(1)));
     let types = if args.volume.is_some() { Types::VOLUME } else { Types::FILESYSTEM };
-    let settings = others.iter().filter_map(|text| dataset_setting(text, When::Creation, types).transpose());
-    let settings = settings.collect::<Result<Vec<_>, _>>();
+    let settings = dataset_settings(others, When::Creation, types);
     let settings = settings.map_err(|error| anyhow!("cannot create '{name}': {error}"))?;
-    let shown = settings.clone();
-    let shape = args.volume.as_deref().map(|size| shape(size, block_size, args.sparse)).transpose()?;
+    let notes = stored_of_datasets(&settings);
+    let shape = args.volume.as_deref().map(|size| VolumeShape::parse(size, block_size, args.sparse)).transpose()?;
     let pool = Writing::open(context, pool_of(name)).await?;
     let outermost = outermost_new(pool.pool(), name).await?;
     match shape {
@@ -90,26 +81,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let words = words.chain([name.as_str()]);
     pool.finish(line(words)).await?;
     context.datasets_changed(&[outermost]).await;
-    let set = shown.iter().map(|(name, value)| (name.as_str(), value));
-    stored_only(effect::of_dataset, dataset::PROPERTIES, set).iter().for_each(|note| context.err(note));
+    notes.iter().for_each(|note| context.err(note));
     Ok(Outcome::Good)
-}
-
-/// The outermost dataset on the way to a new one that is not there yet.
-async fn outermost_new(pool: &Pool, name: &str) -> Result<String> {
-    let dsl = pool.dsl()?;
-    let mut outermost = name;
-    while let Some((above, _)) = outermost.rsplit_once('/') {
-        match dsl.dir(above).await {
-            Err(DslError::NoSuchDataset(_)) => outermost = above,
-            Ok(_) | Err(_) => break,
-        }
-    }
-    Ok(outermost.to_owned())
-}
-
-fn shape(size: &str, block_size: Option<&str>, sparse: bool) -> Result<VolumeShape> {
-    let size_bytes = parse_size(size).map_err(|_| anyhow!("bad volume size '{size}'"))?;
-    let block_bytes = block_size.map(|text| parse_size(text).map_err(|_| anyhow!("bad volume block size '{text}'")));
-    Ok(VolumeShape { size_bytes, block_bytes: block_bytes.transpose()?, sparse })
 }

@@ -1,17 +1,11 @@
 //! `zfs get`: properties of datasets, and where they come from.
 
-use anyhow::Result;
-use cenote_listing::{
-    Cell, Column, Field, Got, Gotten, Item, Selection, all_shown, check_sources, parse_columns, parse_fields,
-    parse_types,
-};
-use cenote_props::Types;
-use serde::{Deserialize, Serialize};
+use cenote_admin::values::Types;
+use cenote_listing::{Field, Selection, check_sources, get_datasets, parse_columns, parse_fields, parse_types};
 
 use super::listing::Listing;
-use crate::context::Context;
 use crate::datasets::select;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Show properties of datasets.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -40,55 +34,18 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(list) = &args.types {
         types = parse_types(list)?;
     }
-    let json = args.listing.json()?;
+    let form = args.listing.form()?;
     let fields = parse_fields(&args.fields, &Field::OF_DATASETS)?;
     let sources = args.sources.as_deref().map(check_sources).transpose()?;
     let depth = args.listing.depth(types, !args.datasets.is_empty());
     let asked = parse_columns(&args.properties)?;
     let selection = Selection { names: args.datasets, types, may_list_snapshots: false, depth };
     let (items, mut failed) = select(context, selection, &[]).await?;
-    let is_all = asked.is_none();
-    let columns = match asked {
-        Some(columns) => columns,
-        None => all_shown(&items).await?,
-    };
-
-    let exact = args.listing.is_exact();
-    let wants_received = fields.contains(&Field::Received);
-    let mut gotten = Gotten::new(
-        fields,
-        args.listing.json.then_some(json),
-        items.iter().map(|item| item.name.as_str()),
-        columns.iter().map(|column| (column.name(), column.width())),
-    );
-    for item in &items {
-        let mut values = Vec::new();
-        for column in &columns {
-            let cell = match cell(item, column, exact, wants_received).await {
-                Ok(Some(cell)) => cell,
-                Ok(None) if is_all => continue,
-                Ok(None) => Column::absent(),
-                Err(error) => {
-                    context.err(format!("cannot read '{}' of '{}': {error:#}", column.name(), item.name));
-                    failed = true;
-                    continue;
-                }
-            };
-            let is_chosen = sources.as_ref().is_none_or(|sources| sources.contains(&cell.source.word()));
-            values.push(Got { property: column.name(), cell, is_fixed: column.is_fixed(exact), is_chosen });
-        }
-        gotten.add(&item.name, &item.name, |json| item.json(json), values);
-    }
+    let warn = &mut |text| context.err(text);
+    let listed = get_datasets(&items, asked, fields, sources.as_deref(), form, warn).await?;
+    failed |= !listed.is_whole;
     if !(args.listing.json && failed) {
-        context.out(gotten.text("zfs get", "datasets", args.listing.scripted))?;
+        context.out(listed.text)?;
     }
     Ok(Outcome::unless(failed))
-}
-
-async fn cell(item: &Item, column: &Column, is_exact: bool, wants_received: bool) -> Result<Option<Cell>> {
-    let Some(mut cell) = column.cell(item, is_exact).await? else { return Ok(None) };
-    if wants_received {
-        cell.received = item.received(column.name(), is_exact).await?;
-    }
-    Ok(Some(cell))
 }

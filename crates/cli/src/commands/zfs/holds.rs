@@ -1,11 +1,7 @@
 //! `zfs holds`: user references of snapshots.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::Outcome;
 use crate::output::{Align, Table};
+use crate::prelude::*;
 use crate::time;
 
 /// List the user references of snapshots.

@@ -1,15 +1,11 @@
 //! `zfs inherit`.
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::bail;
 use cenote_admin::inherit_property;
-use cenote_props::{Types, dataset, find};
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::{Outcome, usage};
-use cenote_admin::values::{When, dataset_property};
+use cenote_admin::values::inherited_property;
 use cenote_server::writing::{Writing, line};
+
+use crate::prelude::*;
 
 /// Have datasets inherit a property from above.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -31,15 +27,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.received {
         bail!("not supported yet: -S");
     }
-    let property = dataset_property(&args.property, When::Later, Types::DATASET)
-        .map_err(|error| anyhow!("cannot inherit '{}': {error:#}", args.property))?;
-    if find(dataset::PROPERTIES, &property).is_some_and(|property| !property.is_inheritable()) {
-        let hint = match property.as_str() {
-            "quota" | "refreservation" => format!("\nuse 'zfs set {property}=none' to clear"),
-            _ => String::new(),
-        };
-        bail!("'{property}' property cannot be inherited{hint}");
-    }
+    let property = inherited_property(&args.property)?;
     let name = pool_of(&args.datasets[0]).to_owned();
     if let Some(other) = args.datasets.iter().find(|dataset| pool_of(dataset) != name) {
         let (name, other) = (&args.datasets[0], other.as_str());

@@ -1,16 +1,12 @@
 //! `zfs list`: datasets and some of their properties.
 
-use anyhow::Result;
-use cenote_listing::{Column, Selection, SortKey, all_listed, document, parse_columns, parse_types, property};
-use cenote_props::{Align, Table, Types};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use cenote_admin::values::Types;
+use cenote_listing::{Column, Selection, SortKey, list_datasets, parse_columns, parse_types};
 
 use super::listing::Listing;
 use crate::args::SortKeys;
-use crate::context::Context;
 use crate::datasets::select;
-use crate::outcome::{Outcome, usage};
+use crate::prelude::*;
 
 /// What is shown where nothing else is asked for.
 const COLUMNS: &str = "name,used,available,referenced,mountpoint";
@@ -38,7 +34,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(list) = &args.types {
         types = parse_types(list)?;
     }
-    let json = args.listing.json()?;
+    let form = args.listing.form()?;
     let may_list_snapshots = args.types.is_none();
     if args.columns == "space" && may_list_snapshots {
         types -= Types::SNAPSHOT;
@@ -55,48 +51,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let selection = Selection { names: args.datasets, types, may_list_snapshots, depth };
     let (items, mut failed) = select(context, selection, &keys).await?;
-    let columns = match columns {
-        Some(columns) => columns,
-        None => all_listed(&items).await?,
-    };
-
-    let exact = args.listing.is_exact();
-    let mut table = Table::new(columns.iter().map(|column| {
-        let align = if column.is_right_aligned() { Align::Right } else { Align::Left };
-        (column.heading(), align)
-    }));
-    for (index, column) in columns.iter().enumerate() {
-        table.width(index, column.width(), column.is_fixed(exact));
-    }
-    let mut datasets = Map::new();
-    for item in &items {
-        let (mut row, mut properties) = (Vec::new(), Map::new());
-        for column in &columns {
-            let cell = column.cell(item, exact).await.unwrap_or_else(|error| {
-                context.err(format!("cannot read '{}' of '{}': {error:#}", column.name(), item.name));
-                failed = true;
-                None
-            });
-            let cell = cell.unwrap_or_else(Column::absent);
-            if args.listing.json && column.name() != "name" {
-                properties.insert(column.name().into(), property(json, &cell));
-            }
-            row.push(cell.text);
-        }
-        if args.listing.json {
-            let mut object = item.json(json);
-            object.insert("properties".into(), Value::Object(properties));
-            datasets.insert(item.name.clone(), Value::Object(object));
-        } else {
-            table.row(row);
-        }
-    }
-    if args.listing.json {
-        if !failed {
-            context.out(document("zfs list", [("datasets", Value::Object(datasets))]))?;
-        }
-    } else if !items.is_empty() {
-        context.out(table.text(args.listing.scripted))?;
+    let listed = list_datasets(&items, columns, form, &mut |text| context.err(text)).await?;
+    failed |= !listed.is_whole;
+    if !(args.listing.json && failed) {
+        context.out(listed.text)?;
     }
     if items.is_empty() && !failed && !args.listing.scripted {
         context.err("no datasets available");

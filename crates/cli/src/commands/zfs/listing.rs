@@ -1,10 +1,9 @@
 //! Options that `zfs list` and `zfs get` share: how far down, and how it is printed.
 
-use anyhow::Result;
-use cenote_props::Types;
-use serde::{Deserialize, Serialize};
+use cenote_admin::values::Types;
+use cenote_listing::{Form, json_of};
 
-use crate::output::{Json, json_of};
+use crate::prelude::*;
 
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(super) struct Listing {
@@ -29,14 +28,10 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    /// How numbers stand in JSON. Refuses what makes no sense without `-j`.
-    pub(super) fn json(&self) -> Result<Json> {
-        Ok(json_of(self.json, self.json_int)?)
-    }
-
-    /// Whether numbers are printed exactly.
-    pub(super) const fn is_exact(&self) -> bool {
-        self.exact || self.json_int
+    /// The form of the table. Refuses what makes no sense without `-j`.
+    pub(super) fn form(&self) -> Result<Form> {
+        let json = Some(json_of(self.json, self.json_int)?).filter(|_| self.json);
+        Ok(Form { is_scripted: self.scripted, is_exact: self.exact || self.json_int, json, is_by_guid: false })
     }
 
     /// How far to go down. Snapshots or bookmarks alone are those of the datasets named.

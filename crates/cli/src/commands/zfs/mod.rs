@@ -4,7 +4,6 @@ mod bookmark;
 mod clone;
 mod create;
 mod destroy;
-mod destroy_snapshots;
 mod diff;
 mod get;
 mod holding;
@@ -24,17 +23,11 @@ mod snapshot;
 mod space;
 mod unmount;
 mod version;
-mod volume;
-
-use anyhow::Result;
-use holding::{hold, release};
-use serde::{Deserialize, Serialize};
-use space::{groupspace, projectspace, userspace};
 
 use crate::args::GoesOn;
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
+use holding::{hold, release};
+use space::{groupspace, projectspace, userspace};
 
 /// Datasets: create, destroy, snapshots, bookmarks, clones, list, properties, holds, differences, streams, space.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -1,12 +1,8 @@
 //! `zfs promote`.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::Outcome;
 use cenote_server::writing::{Writing, line};
+
+use crate::prelude::*;
 
 /// Have a clone and its origin change places, so that the origin can be destroyed.
 ///

@@ -1,27 +1,14 @@
 //! `zfs receive`: a stream on standard input becomes a snapshot, and a package of them a tree.
 
-use std::io::BufReader;
+use std::io::{self, BufReader};
 
-use anyhow::{Result, anyhow, bail};
-use cenote_admin::receive::{
-    Caller, HealRequest, Naming, OF_ENCRYPTION, ReceiveRequest, Told, heal as healing, receive,
-};
-use cenote_dsl::name::is_at_or_below;
-use cenote_props::{Types, is_user_property};
-use cenote_spa::{Pool, PropertyValue};
-use cenote_taskq::BoxFuture;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::{Outcome, usage};
-use cenote_admin::values::dataset_setting;
-use cenote_admin::values::{When, check_once};
-use cenote_server::Standstill;
+use anyhow::{anyhow, bail};
+use cenote_admin::receive::{HealRequest, Naming, ReceiveRequest, Told, heal as healing};
 use cenote_server::writing::{Writing, line};
+use cenote_server::{Input, verbs};
 
-/// Properties that served volumes obey.
-const OF_VOLUMES: [&str; 3] = ["logbias", "readonly", "sync"];
+use crate::prelude::*;
+
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
@@ -82,7 +69,6 @@ pub(crate) struct Args {
 
 impl Args {
     fn request(&self) -> Result<ReceiveRequest> {
-        check_once(&self.properties)?;
         let mut request = ReceiveRequest {
             target: self.target.clone(),
             naming: match (self.without_pool, self.last) {
@@ -97,39 +83,7 @@ impl Args {
             is_dry: self.dryrun,
             ..ReceiveRequest::default()
         };
-        for text in &self.properties {
-            if let Some(origin) = text.strip_prefix("origin=") {
-                request.origin = Some(origin.to_owned());
-                continue;
-            }
-            if text.starts_with("volsize=") {
-                bail!("not supported yet: changing the property 'volsize' of what is received");
-            }
-            let (name, value) = text.split_once('=').unwrap_or((text, ""));
-            if name == "keylocation" {
-                request.overrides.push((name.to_owned(), PropertyValue::Text(value.to_owned())));
-                continue;
-            }
-            if OF_ENCRYPTION.contains(&name) {
-                request.encryption.push(name.to_owned());
-            }
-            // Which of them it is, is not known before the stream.
-            let either = Types::FILESYSTEM | Types::VOLUME;
-            let setting = dataset_setting(text, When::Creation, either);
-            let setting = setting.map_err(|error| anyhow!("cannot receive: {error:#}"))?;
-            request.overrides.extend(setting);
-        }
-        for name in &self.exclude {
-            let is_known = is_user_property(name) || cenote_props::dataset::find(name).is_some();
-            if !is_known {
-                bail!("cannot receive: invalid property '{name}'");
-            }
-            let is_given = request.overrides.iter().any(|(given, _)| given == name);
-            if is_given || request.excluded.contains(name) {
-                bail!("property '{name}' specified multiple times");
-            }
-            request.excluded.push(name.clone());
-        }
+        request.set(&self.properties, &self.exclude)?;
         Ok(request)
     }
 
@@ -153,98 +107,34 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let request = args.request()?;
     let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
+    let (input, mut said) = (stream(context)?, Ok(()));
+    let received = verbs::receive(context, pool.pool(), input, &request, &mut tell(context, &mut said)).await;
+    // What could not be said is an error once the pool is left as it is to be.
+    let said = said.and_then(|()| context.output().flush());
+    if !request.is_dry {
+        pool.work_off(context, "freeing").await?;
+        pool.finish(args.line()).await?;
+    }
+    let outcome = received?;
+    said?;
+    Ok(Outcome::unless(outcome.is_incomplete && !request.is_dry))
+}
+
+/// Standard input, which must not be a terminal.
+fn stream(context: &Context) -> Result<BufReader<Input>> {
     let input = context.input()?;
     if input.is_terminal() {
         bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
     }
-    let mut listener =
-        Listener { context, pool: pool.pool(), is_forced: args.force, said: Ok(()), released: Vec::new(), still: None };
-    let input = BufReader::with_capacity(READ_BYTES, input);
-    let received = receive(pool.pool(), input, &request, &mut listener).await;
-    let Listener { said, mut released, .. } = listener;
-    // What could not be said is an error once the pool is left as it is to be.
-    let said = said.and_then(|()| Ok(context.output().flush()?));
-    // Streams that came are received, also where a later one of the package was refused; and datasets that left their mounts come back.
-    if let Ok(outcome) = &received {
-        released.extend(outcome.datasets.iter().cloned());
-    }
-    context.datasets_changed(&released).await;
-    if let Some(volumes) = context.served_volumes() {
-        // Properties that came with the streams. Mounts have read theirs.
-        volumes.refresh(&OF_VOLUMES.map(str::to_owned)).await.iter().for_each(|line| context.err(line));
-    }
-    if request.is_dry {
-        // Nothing was changed.
-        received?;
-        said?;
-        return Ok(Outcome::Good);
-    }
-    pool.work_off(context, "freeing").await?;
-    pool.finish(args.line()).await?;
-    let outcome = received?;
-    said?;
-    Ok(Outcome::unless(outcome.is_incomplete))
+    Ok(BufReader::with_capacity(READ_BYTES, input))
 }
 
-/// Says what a receive tells, has users of this process's datasets wait while these change, and mounts let go of those that go.
-struct Listener<'a> {
-    context: &'a Context,
-    pool: &'a Pool,
-    is_forced: bool,
-    said: Result<()>,
-    /// Datasets that mounts were asked to let go of.
-    released: Vec<String>,
-    still: Option<Standstill>,
-}
-
-impl Listener<'_> {
-    async fn suspend(&mut self, dataset: &str, written: &str) -> Result<()> {
-        // Only with -F do snapshots go.
-        self.context.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
-        let mut still = self.context.stand_still(dataset).await?;
-        self.pool.settle_logs().await?;
-        // The comparison with the snapshot reads the users' changes from disk.
-        self.pool.sync().await?;
-        still.note_changes(self.pool, dataset, written).await?;
-        self.still = Some(still);
-        Ok(())
-    }
-}
-
-impl Caller for Listener<'_> {
-    fn told(&mut self, told: Told) {
-        match told {
-            Told::Out(text) if self.said.is_ok() => self.said = self.context.out(format!("{text}\n")),
-            Told::Out(_) => {}
-            Told::Err(text) => self.context.err(text),
-        }
-    }
-
-    fn has_users_wait(&self) -> bool {
-        self.context.served().is_some()
-    }
-
-    fn stand_still<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move { self.suspend(dataset, written).await.map_err(|error| format!("{error:#}")) })
-    }
-
-    fn go_on(&mut self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            if let Some(still) = self.still.take()
-                && let Err(error) = still.go_on().await
-            {
-                self.context.err(error.chain());
-            }
-        })
-    }
-
-    fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            self.released.push(dataset.to_owned());
-            // A dataset in use is refused afterwards, in OpenZFS's words.
-            let _ = self.context.release(&self.released[self.released.len() - 1..], "receive").await;
-            let _ = self.context.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
-        })
+/// Says what a receive tells.
+fn tell<'a>(context: &'a Context, said: &'a mut io::Result<()>) -> impl FnMut(Told) + Send + Sync + 'a {
+    move |told| match told {
+        Told::Out(text) if said.is_ok() => *said = context.output().out(format!("{text}\n")),
+        Told::Out(_) => {}
+        Told::Err(text) => context.err(text),
     }
 }
 
@@ -255,18 +145,9 @@ async fn heal(context: &Context, args: &Args) -> Result<Outcome> {
         bail!("cannot receive: corrective recv can not be used when combined with this flag");
     }
     let pool = Writing::open(context, pool_of(&args.target)).await?;
-    let input = context.input()?;
-    if input.is_terminal() {
-        bail!("Error: Backup stream can not be read from a terminal.\nYou must redirect standard input.");
-    }
+    let (input, mut said) = (stream(context)?, Ok(()));
     let request = HealRequest { target: args.target.clone(), is_verbose: args.verbose, is_dry: args.dryrun };
-    let mut said = Ok(());
-    let mut tell = |told: Told| match told {
-        Told::Out(text) if said.is_ok() => said = context.out(format!("{text}\n")),
-        Told::Out(_) => {}
-        Told::Err(text) => context.err(text),
-    };
-    let healed = healing(pool.pool(), BufReader::with_capacity(READ_BYTES, input), &request, &mut tell).await;
+    let healed = healing(pool.pool(), input, &request, &mut tell(context, &mut said)).await;
     if !args.dryrun {
         pool.finish(args.line()).await?;
     }

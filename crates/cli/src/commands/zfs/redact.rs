@@ -1,13 +1,10 @@
 //! `zfs redact`.
 
-use anyhow::Result;
 use cenote_admin::{RedactError, RedactRequest};
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::{Outcome, with_status};
 use cenote_server::writing::{Writing, line};
+
+use crate::outcome::with_status;
+use crate::prelude::*;
 
 /// Make a redaction bookmark: the list of blocks of a snapshot that later snapshots no longer have.
 ///

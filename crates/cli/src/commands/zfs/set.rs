@@ -1,18 +1,13 @@
 //! `zfs set`.
 
-use anyhow::{Result, anyhow};
-use cenote_admin::{check_together, set_properties};
-use cenote_props::{Types, dataset, effect};
-use cenote_spa::PropertyValue;
-use serde::{Deserialize, Serialize};
-
-use crate::commands::zfs::volume;
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::{Outcome, usage};
-use cenote_admin::values::{When, check_once};
-use cenote_admin::values::{dataset_setting, stored_only};
+use anyhow::anyhow;
+use cenote_admin::check_together;
+use cenote_admin::values::Types;
+use cenote_admin::values::{When, check_once, dataset_settings, stored_of_datasets};
+use cenote_server::verbs::set_properties;
 use cenote_server::writing::{Writing, line};
+
+use crate::prelude::*;
 
 /// Set properties of datasets.
 ///
@@ -37,26 +32,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Err(usage("not supported yet: datasets of several pools in one command"));
     }
     check_once(settings.iter().copied())?;
-    let parsed = settings.iter().filter_map(|text| dataset_setting(text, When::Later, Types::DATASET).transpose());
-    let parsed = parsed.collect::<Result<Vec<_>, _>>();
+    let parsed = dataset_settings(settings.iter().copied(), When::Later, Types::DATASET);
     let parsed = parsed.map_err(|error| anyhow!("cannot set property for '{first}': {error}"))?;
-    let shown = parsed.clone();
+    check_together(datasets.len(), &parsed).map_err(|error| usage(error.to_string()))?;
     let changed: Vec<String> = datasets.iter().map(|dataset| (*dataset).clone()).collect();
     let names: Vec<String> = parsed.iter().map(|(name, _)| name.clone()).collect();
-    check_together(datasets.len(), &parsed).map_err(|error| usage(error.to_string()))?;
-    let mut pool = Writing::open(context, pool_of(first)).await?;
-    let size = match &parsed[..] {
-        [(name, PropertyValue::Number(bytes))] if name == "volsize" => Some(*bytes),
-        _ => None,
-    };
-    match (size, context.served_volumes()) {
-        (Some(bytes), Some(volumes)) => volume::resize_served(&mut pool, volumes, first, bytes).await?,
-        _ => set_properties(pool.pool(), &changed, &parsed).await?,
-    }
+    let pool = Writing::open(context, pool_of(first)).await?;
     let words = ["zfs", "set"].into_iter().chain(args.arguments.iter().map(String::as_str));
-    pool.finish(line(words)).await?;
-    let set = shown.iter().map(|(name, value)| (name.as_str(), value));
-    stored_only(effect::of_dataset, dataset::PROPERTIES, set).iter().for_each(|note| context.err(note));
+    set_properties(context, pool, &changed, &parsed, line(words)).await?;
+    stored_of_datasets(&parsed).iter().for_each(|note| context.err(note));
     context.properties_changed(&names, &changed).await;
     Ok(Outcome::Good)
 }

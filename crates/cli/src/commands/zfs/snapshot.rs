@@ -1,16 +1,11 @@
 //! `zfs snapshot`.
 
-use anyhow::{Result, anyhow};
+use anyhow::anyhow;
+use cenote_admin::values::{ValueError, check_new_snapshot, check_once, snapshot_setting};
 use cenote_admin::{take_snapshots, tree_names};
-use cenote_dsl::name::check_new_snapshot;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::files::pool_of;
-use crate::outcome::{Outcome, usage};
-use cenote_admin::values::check_once;
-use cenote_admin::values::{ValueError, snapshot_setting};
 use cenote_server::writing::{Writing, line};
+
+use crate::prelude::*;
 
 /// Take snapshots: all that are named, in one moment.
 ///

@@ -1,12 +1,9 @@
 //! `zfs userspace`, `groupspace` and `projectspace`.
 
-use anyhow::Result;
 use cenote_listing::{AccountField, AccountOptions, AccountOwner as Who, accounts};
-use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
 use crate::files;
-use crate::outcome::{Outcome, usage};
+use crate::prelude::*;
 
 /// Options of all three.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -89,8 +86,8 @@ async fn show(context: &Context, args: &Options, default: &[Who]) -> Result<Outc
         is_exact: args.exact,
         is_numeric: args.numeric,
     };
-    let opened = files::open(context, &args.dataset).await?;
-    context.out(accounts(&opened.filesystem, &options).await?)?;
+    let (_, filesystem) = files::open(context, &args.dataset).await?;
+    context.out(accounts(&filesystem, &options).await?)?;
     Ok(Outcome::Good)
 }
 

@@ -1,11 +1,8 @@
 //! `zfs unmount`.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
 use cenote_server::unmounting;
+
+use crate::prelude::*;
 
 /// Unmount a file system, and return when everything written there is on disk.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use serde::{Deserialize, Serialize};
+use anyhow::{Context as _, bail};
 
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// How long devices may take to answer what they were asked before.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
-use serde::{Deserialize, Serialize};
-
-use crate::args::parse_size;
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
+use anyhow::bail;
 use cenote_host::layout::parse_layout;
 use cenote_host::{CacheFile, Entry};
 use cenote_server::{NewPool, Wish};
+
+use crate::args::parse_size;
+use crate::prelude::*;
 
 /// Make a pool.
 ///

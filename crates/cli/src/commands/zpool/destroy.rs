@@ -1,12 +1,9 @@
 //! `zpool destroy`.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::Outcome;
 use cenote_host::CacheFile;
 use cenote_server::writing::open_for_writing;
+
+use crate::prelude::*;
 
 /// Destroy a pool: its labels say so, and its devices can be used for others. Until then `zpool import -D` has it back.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

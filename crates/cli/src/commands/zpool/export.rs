@@ -1,11 +1,8 @@
 //! `zpool export`: forget imported pools.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
 use cenote_host::CacheFile;
+
+use crate::prelude::*;
 
 /// Forget imported pools.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -1,15 +1,11 @@
 //! `zpool get`: properties of pools.
 
-use anyhow::{Result, bail};
-use cenote_listing::{
-    Column as DatasetColumn, Field, Got, Gotten, Values, all_columns, parse_fields, parse_pool_columns,
-};
+use anyhow::bail;
+use cenote_listing::{Field, get_pools, parse_fields, parse_pool_columns};
 use cenote_server::ServerError;
-use serde::{Deserialize, Serialize};
 
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
 use crate::pools::{JsonArgs, facts};
+use crate::prelude::*;
 
 /// Show properties of pools.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -34,8 +30,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let json = args.json.check()?;
-    let exact = args.exact || args.json.json_int;
+    let form = args.json.form(args.scripted, args.exact)?;
     let fields = parse_fields(&args.fields, &Field::OF_POOLS)?;
     let mut views = Vec::new();
     let mut failed = false;
@@ -64,37 +59,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         failed = is_failed;
         views.extend(pools.into_iter().map(|pool| facts(context, pool)));
     }
-    let columns = match asked {
-        Some(columns) => columns,
-        None => all_columns(&views).await?,
-    };
-    let mut gotten = Gotten::new(
-        fields,
-        args.json.json.then_some(json),
-        views.iter().map(|view| view.pool.name()),
-        columns.iter().map(|column| (column.name(), column.width())),
-    );
-    for view in &views {
-        let facts = Values::new(view).await?;
-        let mut values = Vec::new();
-        for column in &columns {
-            let cell = match facts.cell(column, exact).await {
-                Ok(Some(cell)) => cell,
-                // What a pool cannot have (a feature of another) is left out.
-                Ok(None) => continue,
-                Err(error) => {
-                    context.err(format!("cannot read '{}' of '{}': {error:#}", column.name(), view.pool.name()));
-                    failed = true;
-                    DatasetColumn::absent()
-                }
-            };
-            values.push(Got { property: column.name(), cell, is_fixed: column.is_fixed(exact), is_chosen: true });
-        }
-        let key = view.key(args.json.json_pool_key_guid);
-        gotten.add(view.pool.name(), &key, |json| view.json(json, true), values);
-    }
+    let listed = get_pools(&views, asked, fields, form, &mut |text| context.err(text)).await?;
+    failed |= !listed.is_whole;
     if !(args.json.json && failed) {
-        context.out(gotten.text("zpool get", "pools", args.scripted))?;
+        context.out(listed.text)?;
     }
     if views.is_empty() && args.pools.is_empty() && !failed && !args.json.json && !args.scripted {
         return Err(usage("no pools available"));

@@ -1,12 +1,9 @@
 //! `zpool history`: the commands that changed pools.
 
-use anyhow::Result;
 use cenote_listing::history_line;
-use cenote_spa::View;
-use serde::{Deserialize, Serialize};
+use cenote_server::View;
 
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 use crate::time;
 
 /// Show the commands that changed pools.

@@ -1,24 +1,15 @@
-//! `zpool import`: which pools are there, and opening them.
-//!
-//! Opening a pool is reading it: what is imported is noted in the cache file, where other commands find it, and nothing on
-//! the pool's devices changes. An import therefore never competes with another system's, but what is read of a pool that
-//! changes meanwhile need not be consistent, which is why `-f` is asked for all the same.
+//! `zpool import`: which pools are there, and opening them. Nothing on a pool's devices changes ([`cenote_server::importing`]).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::{Result, anyhow, bail};
-use cenote_format::ids::Txg;
+use anyhow::bail;
+use cenote_admin::values::is_pool_property;
 use cenote_listing::Importable;
-use cenote_server::{ServerError, protocol};
-use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View};
-use serde::{Deserialize, Serialize};
+use cenote_server::importing::{ImportRequest, rewind_to};
+use cenote_server::{FoundPool, Rewind};
 
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
-use cenote_host::device_paths;
-use cenote_host::{CacheFile, Entry};
+use crate::prelude::*;
 
 /// List pools that can be imported, or import some: check that they open, and note where they are.
 ///
@@ -81,38 +72,14 @@ pub(crate) struct Args {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     check(&args)?;
     let context = context.with(&Search { paths: args.paths.clone(), force: args.force });
-    let noted = CacheFile::of_user()?.pools()?;
-    let searched = context.search_pools().await?;
-    let (hints, denied) = (searched.hints(context.handle()).await, searched.denied());
-    let mut found = searched.pools;
-    found.retain(|pool| (pool.state() == PoolState::Destroyed) == args.destroyed);
+    let searched = context.search_pools().await?.of_state(args.destroyed);
     if let Some(name) = &args.pool {
-        let target = args.new_name.as_ref().unwrap_or(name);
-        if let Some(new_name) = &args.new_name {
-            cenote_dsl::name::check_new_pool(new_name)
-                .map_err(|reason| anyhow!("cannot import '{new_name}': {reason}"))?;
-        }
-        let is_noted = noted.contains_key(target) || noted.values().any(|entry| target.parse() == Ok(entry.guid));
-        let found = cenote_server::choose(found, name).map_err(|error| match error {
-            ServerError::NoSuchPool(_) if hints.is_empty() => SpaError::NoSuchPool(name.clone()).into(),
-            ServerError::NoSuchPool(_) => anyhow!("{}\n{}", SpaError::NoSuchPool(name.clone()), hints.join("\n")),
-            error => error.into(),
-        })?;
-        if is_noted {
-            bail!(
-                "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it a new name"
-            );
-        }
-        if let Some((other, _)) = noted.iter().find(|(_, entry)| entry.guid == found.guid.0) {
-            bail!("cannot import '{name}': it is imported already, as '{other}'\nuse 'zpool export {other}' first");
-        }
+        let found = context.choose_import(searched, name, args.new_name.as_deref()).await?;
         return import_one(&context, &args, found).await;
     }
+    let (hints, denied) = (searched.hints(context.handle()).await, searched.denied());
     // What is imported is not there to be imported.
-    let served = protocol::servers();
-    let is_served = |pool: &FoundPool| served.iter().any(|(_, who)| who.guid == pool.guid.0);
-    found.retain(|pool| !noted.values().any(|entry| entry.guid == pool.guid.0) && !is_served(pool));
-    found.sort_by(|a, b| (a.name(), a.guid).cmp(&(b.name(), b.guid)));
+    let (found, imported) = context.importable(searched.pools)?;
     if found.is_empty() {
         context.err("no pools available to import");
         hints.iter().for_each(|hint| context.err(hint));
@@ -121,7 +88,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let mut failed = false;
     let mut text = String::new();
-    let mut imported: BTreeSet<String> = noted.keys().cloned().collect();
+    let mut imported: BTreeSet<String> = imported.into_iter().collect();
     for pool in found {
         if args.all {
             if !imported.insert(pool.name().to_owned()) {
@@ -165,7 +132,7 @@ fn check(args: &Args) -> Result<()> {
             "readonly" if value == "on" => {}
             "readonly" => bail!("not supported yet: importing for writing; every import is read-only"),
             "cachefile" | "altroot" => {}
-            _ if cenote_props::pool::find(name).is_some() => {
+            _ if is_pool_property(name) => {
                 bail!("not supported yet: the property '{name}' for an import")
             }
             _ => return Err(usage(format!("property '{name}' is not a valid pool or vdev property"))),
@@ -188,58 +155,25 @@ fn option<'a>(args: &'a Args, name: &str) -> Option<&'a str> {
 }
 
 async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<Outcome> {
-    let mut options = context.import_options();
-    options.destroyed = args.destroyed;
-    options.missing_log |= args.missing_log;
-    options.checkpoint |= args.rewind_to_checkpoint;
-    options.altroot = args.root.as_deref().or_else(|| option(args, "altroot")).map(str::to_owned);
-    options.new_name.clone_from(&args.new_name);
-    if let Some(root) = &options.altroot
-        && !root.starts_with('/')
-    {
-        bail!("cannot import '{}': bad alternate root '{root}'", found.name());
-    }
-    if let Some(txg) = &args.txg {
-        options.rewind = Rewind::ToTxg(Txg(parse_txg(txg)?));
-    } else if args.rewind {
-        options.rewind = if args.extreme { Rewind::Extreme } else { Rewind::Recent };
-    }
-    let own_name = found.name().to_owned();
-    let entry = Entry {
-        guid: found.guid.0,
-        paths: device_paths(&found)?,
-        force: options.force,
-        destroyed: options.destroyed,
-        missing_log: options.missing_log,
-        altroot: options.altroot.clone(),
-        rewind: match options.rewind {
-            Rewind::None => None,
-            Rewind::Recent => Some("recent".into()),
-            Rewind::Extreme => Some("extreme".into()),
-            Rewind::ToTxg(txg) => Some(txg.0.to_string()),
-        },
-        checkpoint: options.checkpoint,
-        own_name: args.new_name.is_some().then_some(own_name),
-        ..Entry::default()
+    let rewind = match (&args.txg, args.rewind, args.extreme) {
+        (Some(txg), ..) => Some(rewind_to(parse_txg(txg)?)),
+        (None, true, true) => Some(Rewind::Extreme),
+        (None, true, false) => Some(Rewind::Recent),
+        (None, false, _) => None,
     };
-    let pool = context.import(found, &options).await?;
-    context.load_keys(&pool).await?;
-    // The note is what makes it imported. A file from which a kernel would import it at its next start, which `cachefile`
-    // is about, does not exist here.
-    if !args.dry_run {
-        CacheFile::of_user()?.update(|pools| {
-            pools.insert(pool.name().to_owned(), entry);
-            anyhow::Ok(())
-        })?;
-    }
-    summary(context, args, &pool);
-    Ok(Outcome::Good)
-}
-
-/// Says what was opened.
-fn summary(context: &Context, args: &Args, pool: &View) {
+    let request = ImportRequest {
+        destroyed: args.destroyed,
+        missing_log: args.missing_log,
+        at_checkpoint: args.rewind_to_checkpoint,
+        altroot: args.root.as_deref().or_else(|| option(args, "altroot")).map(str::to_owned),
+        new_name: args.new_name.clone(),
+        rewind,
+        is_dry: args.dry_run,
+    };
+    let pool = context.import_noted(found, &request).await?;
     let state = pool.tree().status().state.name();
     let did = if args.dry_run { "would be" } else { "is" };
     context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
     pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
+    Ok(Outcome::Good)
 }

@@ -17,12 +17,7 @@ mod sync;
 mod upgrade;
 mod version;
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::args::Search;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Pools: create, add, remove, clear, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

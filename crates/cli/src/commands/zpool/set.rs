@@ -1,13 +1,10 @@
 //! `zpool set`.
 
-use anyhow::{Result, anyhow, bail};
-use cenote_props::{effect, pool};
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::Outcome;
-use cenote_admin::values::{pool_setting, stored_only};
+use anyhow::{anyhow, bail};
+use cenote_admin::values::{pool_setting, stored_of_pool};
 use cenote_server::writing::{Writing, line};
+
+use crate::prelude::*;
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,
 /// multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled.
@@ -26,26 +23,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             bail!("cannot set property for '{}': property 'feature@{feature}' can only be set to 'enabled'", args.pool);
         }
         let pool = Writing::open(context, &args.pool).await?;
-        let feature = feature.to_owned();
-        pool.step(move |writer| {
-            Box::pin(
-                async move { Ok::<_, anyhow::Error>(writer.enable_features(&[feature.as_str()]).await.map(drop)?) },
-            )
-        })
-        .await?;
+        pool.pool().enable_features(&[feature]).await?;
         pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
         return Ok(Outcome::Good);
     }
     let (name, value) =
         pool_setting(&args.setting).map_err(|error| anyhow!("cannot set property for '{}': {error:#}", args.pool))?;
-    let shown = (name.clone(), value.clone());
     let pool = Writing::open(context, &args.pool).await?;
-    pool.step(move |writer| {
-        Box::pin(async move { Ok::<_, anyhow::Error>(writer.set_pool_property(&name, value.as_ref()).await?) })
-    })
-    .await?;
+    pool.pool().set_pool_property(&name, value.as_ref()).await?;
     pool.finish(line(["zpool", "set", &args.setting, &args.pool])).await?;
-    let set = shown.1.iter().map(|value| (shown.0.as_str(), value));
-    stored_only(effect::of_pool, pool::PROPERTIES, set).iter().for_each(|note| context.err(note));
+    stored_of_pool(&name, value.as_ref()).iter().for_each(|note| context.err(note));
     Ok(Outcome::Good)
 }

@@ -2,15 +2,12 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use cenote_listing::Condition;
 use cenote_listing::{Status, StatusOptions, document, has_hanging, suspended_json, suspended_text};
-use cenote_spa::Condition;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::context::Context;
-use crate::outcome::Outcome;
 use crate::pools::{JsonArgs, NameArgs, facts};
+use crate::prelude::*;
 use crate::time;
 
 /// Show the health of pools.

@@ -1,10 +1,6 @@
 //! `zpool sync`.
 
-use anyhow::Result;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Have everything of pools on disk: of all that are imported, or of those named.
 ///

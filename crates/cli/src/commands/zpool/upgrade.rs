@@ -1,15 +1,11 @@
 //! `zpool upgrade`.
 
-use std::fmt::Write as _;
-
-use anyhow::{Result, bail};
+use anyhow::bail;
 use cenote_admin::lacking_features;
-use cenote_spa::features::FEATURES;
-use serde::{Deserialize, Serialize};
-
-use crate::context::Context;
-use crate::outcome::{Outcome, usage};
+use cenote_listing::{UPGRADE_HEAD, enabled_text, features_text, lacking_text};
 use cenote_server::writing::{finish, line, open_for_writing};
+
+use crate::prelude::*;
 
 /// Enable the features that OpenZFS 2.3 has, or say which pools lack some.
 ///
@@ -30,14 +26,12 @@ pub(crate) struct Args {
     pools: Vec<String>,
 }
 
-const HEAD: &str = "This system supports ZFS pool feature flags.\n\n";
-
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.features {
         if args.all || !args.pools.is_empty() {
             return Err(usage("-v option is incompatible with other arguments"));
         }
-        context.out(list_features())?;
+        context.out(features_text())?;
         return Ok(Outcome::Good);
     }
     if let Some(version) = args.version.filter(|version| *version != 5000) {
@@ -59,7 +53,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             pool.close().await;
         }
     }
-    context.out(HEAD)?;
+    context.out(UPGRADE_HEAD)?;
     for name in names {
         if let Err(error) = upgrade(context, &name, args.all).await {
             context.err(format!("{error:#}"));
@@ -83,52 +77,15 @@ async fn upgrade(context: &Context, name: &str, is_all: bool) -> Result<()> {
     let names: Vec<&str> = lacking.iter().map(|feature| feature.name).collect();
     let enabled = pool.enable_features(&names).await?;
     finish(pool, &line(["zpool", "upgrade", name])).await?;
-    let mut text = format!("Enabled the following features on '{name}':\n");
-    for feature in enabled {
-        let _ = writeln!(text, "  {}", feature.name);
-    }
-    text.push('\n');
-    context.out(text)
+    context.out(enabled_text(name, &enabled))
 }
 
 async fn list_pools(context: &Context) -> Result<Outcome> {
     let (pools, failed) = context.open_pools(&[]).await?;
-    let mut text = format!("{HEAD}All pools are formatted using feature flags.\n\n");
-    let mut rows = String::new();
+    let mut found = Vec::new();
     for pool in &pools {
-        let lacking = lacking_features(pool, &cenote_host::feature_list).await?;
-        if lacking.is_empty() {
-            continue;
-        }
-        let _ = writeln!(rows, "{}", pool.name());
-        for feature in lacking {
-            let _ = writeln!(rows, "      {}", feature.name);
-        }
+        found.push((pool.name().to_owned(), lacking_features(pool, &cenote_host::feature_list).await?));
     }
-    if rows.is_empty() {
-        text.push_str("Every feature flags pool has all supported and requested features enabled.\n");
-    } else {
-        text.push_str(concat!(
-            "Some supported features are not enabled on the following pools. Once a\n",
-            "feature is enabled the pool may become incompatible with software\n",
-            "that does not support the feature. See zpool-features(7) for details.\n\n",
-            "Note that the pool 'compatibility' feature can be used to inhibit\nfeature upgrades.\n\n",
-            "POOL  FEATURE\n---------------\n",
-        ));
-        text.push_str(&rows);
-    }
-    context.out(text)?;
+    context.out(lacking_text(&found))?;
     Ok(Outcome::unless(failed))
-}
-
-fn list_features() -> String {
-    let mut text = format!(
-        "{HEAD}The following features are supported:\n\nFEAT DESCRIPTION\n{}\n",
-        "-------------------------------------------------------------"
-    );
-    for feature in FEATURES.iter().filter(|feature| !feature.is_newer()) {
-        let compatible = if feature.read_only_compatible { " (read-only compatible)" } else { "" };
-        let _ = writeln!(text, "{:<37}{compatible}\n     {}", feature.name, feature.description);
-    }
-    text
 }

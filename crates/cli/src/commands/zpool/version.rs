@@ -1,10 +1,7 @@
 //! `zpool version`.
 
-use anyhow::Result;
-
 use crate::commands::version;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 pub(crate) use crate::commands::version::ToolArgs as Args;
 

@@ -4,13 +4,11 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::PathBuf;
 
-use anyhow::{Context as _, Result};
-use cenote_send::DumpOptions;
-use serde::{Deserialize, Serialize};
+use anyhow::Context as _;
+use cenote_admin::stream::DumpOptions;
 
 use super::input;
-use crate::context::Context;
-use crate::outcome::Outcome;
+use crate::prelude::*;
 
 /// Print what a stream holds, and check its checksums.
 ///
@@ -46,7 +44,7 @@ pub(super) fn run(context: &Context, args: &Args) -> Result<Outcome> {
         }
         None => Box::new(input()?),
     };
-    let outcome = cenote_send::dump(input, &options, context.output())?;
+    let outcome = cenote_admin::stream::dump(input, &options, context.output())?;
     for complaint in &outcome.complaints {
         context.err(complaint);
     }

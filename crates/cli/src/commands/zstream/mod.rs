@@ -6,12 +6,10 @@ mod token;
 
 use std::io::{self, IsTerminal, Read};
 
-use anyhow::{Result, bail};
-use serde::{Deserialize, Serialize};
+use anyhow::bail;
 
-use crate::context::Context;
-use crate::outcome::Outcome;
 use crate::output::Output;
+use crate::prelude::*;
 
 /// Look into send streams, and make others of them.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -1,6 +1,5 @@
 //! `zstream decompress`, `drop_record`, `recompress` and `redup`: streams made of streams.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
@@ -8,23 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::thread;
 
-use anyhow::{Context as _, Error, Result, anyhow};
-use cenote_codec::compress::{CompressLevel, Compression};
-use cenote_format::enums::Compress;
-use cenote_format::stream::RecordKind;
-use cenote_send::rewrite::redup::ReadAt;
-use cenote_send::rewrite::{self, Decompressed, Place, RewriteError, Target, Waiting};
-use serde::{Deserialize, Serialize};
+use anyhow::Context as _;
+use cenote_admin::stream::{self, ReadAt, StreamError, Target, Waiting};
 
 use super::{input, output};
-use crate::context::Context;
-use crate::outcome::{Outcome, with_status};
-use crate::output::nicenum;
-
-/// Exit status where an algorithm does not exist, one in the stream does not, and where a block does not unpack.
-const NO_ALGORITHM: u8 = 2;
-const NO_ALGORITHM_IN_STREAM: u8 = 3;
-const NOT_DECOMPRESSED: u8 = 4;
+use crate::outcome::with_status;
+use crate::prelude::*;
 
 /// Decompress blocks whose compression may be recorded wrongly.
 ///
@@ -85,55 +73,21 @@ pub(crate) struct Redup {
 }
 
 pub(super) fn decompress(context: &Context, args: &Decompress) -> Result<Outcome> {
-    let mut blocks = BTreeMap::new();
-    for text in &args.records {
-        let (place, kind) = place(text)?;
-        let kind = match kind.unwrap_or("lz4") {
-            "off" => Compress::Off,
-            "lz4" => Compress::Lz4,
-            "lzjb" => Compress::Lzjb,
-            "gzip" => Compress::Gzip1,
-            "zle" => Compress::Zle,
-            "zstd" => Compress::Zstd,
-            other => return Err(no_algorithm(other, "\nSupported types are off, lz4, lzjb, gzip, zle, and zstd")),
-        };
-        blocks.insert(place, kind);
-    }
-    let told = |(object, offset): Place, what| match what {
-        Decompressed::Failed(_) => context.err(format!("decompression failed for ino {object} offset {offset}")),
-        _ if !args.verbose => {}
-        Decompressed::Unpacked => context.err(format!("successfully decompressed ino {object} offset {offset}")),
-        Decompressed::Reset => {
-            context.err(format!("Resetting compression type to off for ino {object} offset {offset}"));
-        }
-    };
-    rewrite::decompress(input()?, output(context)?, &blocks, told).map_err(failed)?;
+    let blocks = stream::decompressions(&args.records).map_err(failed)?;
+    let tell = |line| context.err(line);
+    stream::decompress(input()?, output(context)?, &blocks, args.verbose, tell).map_err(failed)?;
     Ok(Outcome::Good)
 }
 
 pub(super) fn drop_record(context: &Context, args: &DropRecord) -> Result<Outcome> {
-    let places = args.records.iter().map(|text| Ok(place(text)?.0)).collect::<Result<BTreeSet<_>>>()?;
-    let told = |(object, offset): Place, kind: RecordKind| {
-        if args.verbose {
-            let name = kind.name().trim_start_matches("DRR_");
-            context.err(format!("dropping {name} record for object {object} offset {offset}"));
-        }
-    };
-    rewrite::drop_records(input()?, output(context)?, &places, told).map_err(failed)?;
+    let places = stream::places(&args.records).map_err(failed)?;
+    let tell = |line| context.err(line);
+    stream::drop_records(input()?, output(context)?, &places, args.verbose, tell).map_err(failed)?;
     Ok(Outcome::Good)
 }
 
 pub(super) fn recompress(context: &Context, args: &Recompress) -> Result<Outcome> {
-    let named = Compression::from_name(&args.algorithm).filter(|named| named.kind != Compress::On);
-    let Compression { kind, level } = named.ok_or_else(|| no_algorithm(&args.algorithm, "."))?.resolved(true);
-    let level = match args.level {
-        Some(number) if kind == Compress::Zstd => {
-            let level = u8::try_from(number).ok().map(CompressLevel).filter(|level| level.zstd_level().is_some());
-            level.ok_or_else(|| crate::outcome::usage(format!("zstd has no level {number}")))?
-        }
-        // As in the original: the names of the others say all.
-        _ => level,
-    };
+    let target = stream::target(&args.algorithm, args.level).map_err(failed)?;
     let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN).get();
     // More would only take memory, and there may be a limit of them.
     let threads = args.threads.map_or(cores, |threads| threads.get().min(cores.saturating_mul(4)));
@@ -142,11 +96,11 @@ pub(super) fn recompress(context: &Context, args: &Recompress) -> Result<Outcome
         let share = batch.len().div_ceil(threads.min(works).max(1)).max(1);
         thread::scope(|scope| {
             for part in batch.chunks_mut(share) {
-                scope.spawn(move || rewrite::in_turn(part, target));
+                scope.spawn(move || stream::in_turn(part, target));
             }
         });
     };
-    rewrite::recompress(input()?, output(context)?, &Target { kind, level }, &spread).map_err(failed)?;
+    stream::recompress(input()?, output(context)?, &target, &spread).map_err(failed)?;
     Ok(Outcome::Good)
 }
 
@@ -154,14 +108,9 @@ pub(super) fn redup(context: &Context, args: &Redup) -> Result<Outcome> {
     let out = output(context)?;
     let file = File::open(&args.file);
     let file = file.with_context(|| format!("Error while opening file '{}'", args.file.display()))?;
-    let done = rewrite::redup(BufReader::with_capacity(1 << 20, &file), &Seekable(&file), out).map_err(failed)?;
+    let line = stream::redup(BufReader::with_capacity(1 << 20, &file), &Seekable(&file), out).map_err(failed)?;
     if args.verbose {
-        context.err(format!(
-            "converted stream with {} total records, including {} dedup records, using {}B memory.",
-            done.records,
-            done.by_ref,
-            nicenum(done.index_bytes)
-        ));
+        context.err(line);
     }
     Ok(Outcome::Good)
 }
@@ -175,52 +124,10 @@ impl ReadAt for Seekable<'_> {
     }
 }
 
-/// `OBJECT,OFFSET[,REST]`.
-fn place(text: &str) -> Result<(Place, Option<&str>)> {
-    let mut parts = text.splitn(3, ',');
-    let object = parts.next().unwrap_or_default();
-    let Some(offset) = parts.next() else {
-        return Err(crate::outcome::usage(format!("'{text}' is not OBJECT,OFFSET")));
-    };
-    let object = number(object).ok_or_else(|| anyhow!("invalid value for object: '{object}'"))?;
-    let offset = number(offset).ok_or_else(|| anyhow!("invalid value for offset: '{offset}'"))?;
-    Ok(((object, offset), parts.next()))
-}
-
-/// A number as C writes it: decimal, with 0x hexadecimal, with 0 octal.
-fn number(text: &str) -> Option<u64> {
-    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
-        None => (text, 10),
-    };
-    if digits.starts_with('+') { None } else { u64::from_str_radix(digits, radix).ok() }
-}
-
-fn no_algorithm(name: &str, rest: &str) -> Error {
-    with_status(NO_ALGORITHM, anyhow!("Invalid compression type {name}{rest}"))
-}
-
-fn failed(error: RewriteError) -> Error {
-    let status = match error {
-        RewriteError::Compression { .. } => NO_ALGORITHM_IN_STREAM,
-        RewriteError::Decompress { .. } => NOT_DECOMPRESSED,
-        _ => return error.into(),
-    };
-    with_status(status, error.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_written_as_in_c() {
-        assert_eq!(place("128,0,lz4").unwrap(), ((128, 0), Some("lz4")));
-        assert_eq!(place("0x10,010").unwrap(), ((16, 8), None));
-        assert_eq!(place("3545761,18446744073709486080").unwrap().0.1, 18_446_744_073_709_486_080);
-        for wrong in ["1", "", "a,1", "1,b", ",1", "1,", "+1,2", "1,08", "0x,1", "-1,0"] {
-            assert!(place(wrong).is_err(), "{wrong}");
-        }
+/// The error with the exit status of OpenZFS's tool.
+fn failed(error: StreamError) -> anyhow::Error {
+    match error.status() {
+        Some(status) => with_status(status, error.into()),
+        None => error.into(),
     }
 }

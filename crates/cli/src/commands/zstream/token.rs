@@ -1,15 +1,8 @@
 //! `zstream token`.
 
-use anyhow::{Result, anyhow};
-use cenote_send::dump_nvlist;
-use cenote_send::sender::ResumeToken;
-use serde::{Deserialize, Serialize};
+use cenote_admin::stream::print_token;
 
-use crate::context::Context;
-use crate::outcome::Outcome;
-
-/// Spaces before each line, as in the original.
-const INDENT: usize = 5;
+use crate::prelude::*;
 
 /// Print what a resume token (receive_resume_token) says.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -19,8 +12,6 @@ pub(crate) struct Args {
 }
 
 pub(super) fn run(context: &Context, args: &Args) -> Result<Outcome> {
-    let list =
-        ResumeToken::list_of(&args.resume_token).map_err(|error| anyhow!("Unable to parse resume token: {error}"))?;
-    dump_nvlist(&list, INDENT, &mut context.output())?;
+    print_token(&args.resume_token, &mut context.output())?;
     Ok(Outcome::Good)
 }

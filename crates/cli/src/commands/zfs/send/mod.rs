@@ -6,14 +6,13 @@ use std::any::Any;
 use std::io::{self, Write};
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::bail;
 use cenote_admin::send::{SendCaller, SendFlags, SendOptions, SendProgress, Sending, Told};
-use serde::{Deserialize, Serialize};
 
 use self::report::Watch;
-use crate::context::Context;
-use crate::outcome::{Outcome, ResumeError, causes};
+use crate::outcome::{ResumeError, causes};
 use crate::output::Content;
+use crate::prelude::*;
 
 /// Write a stream of a snapshot to standard output, for a receiver elsewhere.
 ///

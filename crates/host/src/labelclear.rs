@@ -1,0 +1,47 @@
+//! Labels taken off a device, so that it belongs to no pool: `zpool labelclear`.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use cenote_spa::{LOCK_PATIENCE, PoolState};
+use cenote_taskq::{Handle, OpenOptions};
+use cenote_vdev::commit::clear;
+use cenote_vdev::disk::Disk;
+use cenote_vdev::leaf::probe;
+
+use crate::HostError;
+use crate::inuse::refuse_kernels;
+
+/// Takes all labels off a device or file; `force`: also of one that is part of a pool that is not destroyed.
+///
+/// # Errors
+/// It cannot be opened, somebody has it, or it has no label; or it is part of such a pool.
+pub async fn clear_labels(handle: &Handle, path: &Path, force: bool) -> Result<(), HostError> {
+    let name = path.display();
+    let failed = |what: &str, error: &dyn std::fmt::Display| HostError::InUse(format!("{what} {name}: {error}"));
+    let opened = handle.open(path, OpenOptions::default()).await;
+    let device = opened.map_err(|error| failed("failed to open", &error))?;
+    refuse_kernels(handle, path, &probe(&Disk::whole(device)).await).await?;
+    let device = handle.open_alone(path, LOCK_PATIENCE).await.map_err(|error| match error.kind() {
+        ErrorKind::ResourceBusy => HostError::InUse(format!("cannot clear '{name}': {error}")),
+        _ => failed("failed to open", &error),
+    })?;
+    let disk = Disk::whole(device);
+    let report = probe(&disk).await;
+    let no_label = || HostError::InUse(format!("failed to check state for {name}: no label found"));
+    let config = report.best_config().ok_or_else(no_label)?;
+    let what = match PoolState::from_number(config.u64("state").unwrap_or(0)) {
+        PoolState::Destroyed => None,
+        PoolState::Active => Some("a member (ACTIVE) of"),
+        PoolState::Exported => Some("a member of exported"),
+        PoolState::Spare => Some("a reserved hot spare of"),
+        PoolState::L2Cache => Some("a cache device of"),
+        PoolState::Other(_) => Some("in an unknown way part of"),
+    };
+    if let Some(what) = what.filter(|_| !force) {
+        let pool = config.str("name").unwrap_or("?");
+        let text = format!("use '-f' to override the following error:\n{name} is {what} pool \"{pool}\"");
+        return Err(HostError::InUse(text));
+    }
+    clear(&disk).await.map_err(|error| failed("failed to clear label for", &error))
+}

@@ -1,0 +1,293 @@
+//! The tables of `zfs list`, `zfs get`, `zpool list` and `zpool get`, as text or JSON.
+//!
+//! A value that cannot be read leaves a gap, is told, and makes the result incomplete ([`Listed::is_whole`]); the rest is shown.
+
+use std::error::Error;
+use std::fmt::Write as _;
+
+use cenote_props::{Align, Table};
+use serde_json::{Map, Value};
+
+use crate::gettable::{Field, Got, Gotten};
+use crate::{
+    Cell, Column, Facts, Item, Json, ListError, Names, PoolColumn, Values, all_columns, all_listed, all_shown,
+    document, property,
+};
+
+/// The least width of names beside a tree.
+const NAME_WIDTH_MIN: usize = 9;
+
+/// The form of a table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Form {
+    /// Tabs in place of columns, no heading (`-H`).
+    pub is_scripted: bool,
+    /// Numbers are exact (`-p`).
+    pub is_exact: bool,
+    /// As JSON (`-j`).
+    pub json: Option<Json>,
+    /// In JSON pools are found by guids.
+    pub is_by_guid: bool,
+}
+
+/// A table, or a document of JSON.
+pub struct Listed {
+    /// The text.
+    pub text: String,
+    /// All values could be read.
+    pub is_whole: bool,
+}
+
+/// Told of values that cannot be read.
+type Warn<'a> = &'a mut dyn FnMut(String);
+
+fn table(columns: impl Iterator<Item = (String, bool, usize, bool)> + Clone) -> Table {
+    let align = |is_right| if is_right { Align::Right } else { Align::Left };
+    let mut table = Table::new(columns.clone().map(|(heading, is_right, ..)| (heading, align(is_right))));
+    columns.enumerate().for_each(|(index, (.., width, is_fixed))| table.width(index, width, is_fixed));
+    table
+}
+
+/// Rows of datasets (`zfs list`); all columns where none are named.
+///
+/// # Errors
+/// It is not known which columns there are.
+pub async fn list_datasets(
+    items: &[Item],
+    columns: Option<Vec<Column>>,
+    form: Form,
+    warn: Warn<'_>,
+) -> Result<Listed, ListError> {
+    let columns = match columns {
+        Some(columns) => columns,
+        None => all_listed(items).await?,
+    };
+    let exact = form.is_exact;
+    let mut table = table(
+        columns
+            .iter()
+            .map(|column| (column.heading(), column.is_right_aligned(), column.width(), column.is_fixed(exact))),
+    );
+    let (mut datasets, mut is_whole) = (Map::new(), true);
+    for item in items {
+        let (mut row, mut properties) = (Vec::new(), Map::new());
+        for column in &columns {
+            let cell = column.cell(item, exact).await.unwrap_or_else(|error| {
+                warn(format!("cannot read '{}' of '{}': {error}", column.name(), item.name));
+                is_whole = false;
+                None
+            });
+            let cell = cell.unwrap_or_else(Column::absent);
+            if let Some(json) = form.json.filter(|_| column.name() != "name") {
+                properties.insert(column.name().into(), property(json, &cell));
+            }
+            row.push(cell.text);
+        }
+        match form.json {
+            Some(json) => {
+                let mut object = item.json(json);
+                object.insert("properties".into(), Value::Object(properties));
+                datasets.insert(item.name.clone(), Value::Object(object));
+            }
+            None => table.row(row),
+        }
+    }
+    let text = match form.json {
+        Some(_) => document("zfs list", [("datasets", Value::Object(datasets))]),
+        None if items.is_empty() => String::new(),
+        None => table.text(form.is_scripted),
+    };
+    Ok(Listed { text, is_whole })
+}
+
+/// Properties of datasets, a row each (`zfs get`); all that each has where none are named. `sources`: only values from these.
+///
+/// # Errors
+/// It is not known which properties there are.
+pub async fn get_datasets(
+    items: &[Item],
+    asked: Option<Vec<Column>>,
+    fields: Vec<Field>,
+    sources: Option<&[&str]>,
+    form: Form,
+    warn: Warn<'_>,
+) -> Result<Listed, ListError> {
+    let is_all = asked.is_none();
+    let columns = match asked {
+        Some(columns) => columns,
+        None => all_shown(items).await?,
+    };
+    let wants_received = fields.contains(&Field::Received);
+    let names = items.iter().map(|item| item.name.as_str());
+    let widths = columns.iter().map(|column| (column.name(), column.width()));
+    let mut gotten = Gotten::new(fields, form.json, names, widths);
+    let mut is_whole = true;
+    for item in items {
+        let mut values = Vec::new();
+        for column in &columns {
+            let cell = match dataset_cell(item, column, form.is_exact, wants_received).await {
+                Ok(Some(cell)) => cell,
+                Ok(None) if is_all => continue,
+                Ok(None) => Column::absent(),
+                Err(error) => {
+                    warn(format!("cannot read '{}' of '{}': {}", column.name(), item.name, chain(&error)));
+                    is_whole = false;
+                    continue;
+                }
+            };
+            let is_chosen = sources.is_none_or(|sources| sources.contains(&cell.source.word()));
+            values.push(Got { property: column.name(), cell, is_fixed: column.is_fixed(form.is_exact), is_chosen });
+        }
+        gotten.add(&item.name, &item.name, |json| item.json(json), values);
+    }
+    Ok(Listed { text: gotten.text("zfs get", "datasets", form.is_scripted), is_whole })
+}
+
+async fn dataset_cell(
+    item: &Item,
+    column: &Column,
+    is_exact: bool,
+    wants_received: bool,
+) -> Result<Option<Cell>, ListError> {
+    let Some(mut cell) = column.cell(item, is_exact).await? else { return Ok(None) };
+    if wants_received {
+        cell.received = item.received(column.name(), is_exact).await?;
+    }
+    Ok(Some(cell))
+}
+
+/// An error with its causes.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let _ = write!(text, ": {cause}");
+        next = cause.source();
+    }
+    text
+}
+
+/// Properties of pools, a row each (`zpool get`); all that they have where none are named.
+///
+/// # Errors
+/// It is not known which properties there are, or the properties of a pool cannot be read at all.
+pub async fn get_pools(
+    views: &[Facts],
+    asked: Option<Vec<PoolColumn>>,
+    fields: Vec<Field>,
+    form: Form,
+    warn: Warn<'_>,
+) -> Result<Listed, ListError> {
+    let columns = match asked {
+        Some(columns) => columns,
+        None => all_columns(views).await?,
+    };
+    let names = views.iter().map(|view| view.pool.name());
+    let widths = columns.iter().map(|column| (column.name(), column.width()));
+    let mut gotten = Gotten::new(fields, form.json, names, widths);
+    let mut is_whole = true;
+    for view in views {
+        let facts = Values::new(view).await?;
+        let mut values = Vec::new();
+        for column in &columns {
+            let cell = match facts.cell(column, form.is_exact).await {
+                Ok(Some(cell)) => cell,
+                // What a pool cannot have (a feature of another) is left out.
+                Ok(None) => continue,
+                Err(error) => {
+                    warn(format!("cannot read '{}' of '{}': {error}", column.name(), view.pool.name()));
+                    is_whole = false;
+                    Column::absent()
+                }
+            };
+            let is_fixed = column.is_fixed(form.is_exact);
+            values.push(Got { property: column.name(), cell, is_fixed, is_chosen: true });
+        }
+        gotten.add(view.pool.name(), &view.key(form.is_by_guid), |json| view.json(json, true), values);
+    }
+    Ok(Listed { text: gotten.text("zpool get", "pools", form.is_scripted), is_whole })
+}
+
+/// Rows of pools (`zpool list`), with the trees of their vdevs where `trees` says how those are named; the name and all properties where no
+/// columns are named. `stamp` is the time, for JSON.
+///
+/// # Errors
+/// It is not known which columns there are, or the vdevs or properties of a pool cannot be read at all.
+pub async fn list_pools(
+    views: &[Facts],
+    columns: Option<Vec<PoolColumn>>,
+    trees: Option<Names>,
+    form: Form,
+    stamp: Option<&str>,
+    warn: Warn<'_>,
+) -> Result<Listed, ListError> {
+    let columns = match columns {
+        Some(columns) => columns,
+        None => {
+            let name = cenote_props::pool::find("name").map(PoolColumn::Native);
+            name.into_iter().chain(all_columns(views).await?).collect()
+        }
+    };
+    let exact = form.is_exact;
+    let (mut cells, mut shown, mut is_whole) = (Vec::new(), Vec::new(), true);
+    for view in views {
+        let values = Values::new(view).await?;
+        let mut row: Vec<Cell> = Vec::new();
+        for column in &columns {
+            let cell = values.cell(column, exact).await.unwrap_or_else(|error| {
+                warn(format!("cannot read '{}' of '{}': {error}", column.name(), view.pool.name()));
+                is_whole = false;
+                None
+            });
+            row.push(cell.unwrap_or_else(Column::absent));
+        }
+        cells.push(row);
+        shown.push(match trees {
+            Some(names) => Some(view.tree(names).await?),
+            None => None,
+        });
+    }
+    if let Some(json) = form.json {
+        let mut found = Map::new();
+        for ((view, row), tree) in views.iter().zip(&cells).zip(&shown) {
+            let values = columns.iter().zip(row).filter(|(column, _)| column.name() != "name");
+            let properties: Map<String, Value> =
+                values.map(|(column, cell)| (column.name().to_owned(), property(json, cell))).collect();
+            let mut object = view.json(json, true);
+            object.insert("properties".into(), Value::Object(properties));
+            if let Some(tree) = tree {
+                object.insert("vdevs".into(), tree.json_rows(json, exact));
+            }
+            found.insert(view.key(form.is_by_guid), Value::Object(object));
+        }
+        let time = stamp.iter().map(|stamp| ("time", json.text(stamp)));
+        let text = document("zpool list", time.chain([("pools", Value::Object(found))]));
+        return Ok(Listed { text, is_whole });
+    }
+    let mut table = table(
+        columns
+            .iter()
+            .map(|column| (column.heading(), column.is_right_aligned(), column.width(), column.is_fixed(exact))),
+    );
+    let widest = shown.iter().flatten().map(crate::Tree::name_width).max().unwrap_or_default();
+    let name_width = widest.max(NAME_WIDTH_MIN);
+    if trees.is_some() {
+        table.width(0, name_width, true);
+    }
+    for row in &cells {
+        table.row(row.iter().map(|cell| cell.text.clone()));
+    }
+    let text = table.text(form.is_scripted);
+    let mut lines = text.lines();
+    let mut out = String::new();
+    if !form.is_scripted {
+        out.extend([lines.next().unwrap_or_default(), "\n"]);
+    }
+    for (line, tree) in lines.zip(&shown) {
+        out.extend([line, "\n"]);
+        if let Some(tree) = tree {
+            tree.rows(&mut out, name_width, form.is_scripted, exact);
+        }
+    }
+    Ok(Listed { text: out, is_whole })
+}

@@ -1,0 +1,139 @@
+//! Pools that are imported: found, opened once to see that they can be, and noted in the cache file, where other commands find them.
+//!
+//! Opening a pool is reading it, and nothing on its devices changes. An import therefore never competes with another system's, but what is
+//! read of a pool that changes meanwhile need not be consistent, which is why `-f` is asked for all the same.
+
+use cenote_dsl::name::check_new_pool;
+use cenote_format::ids::Txg;
+use cenote_host::{CacheFile, Entry, device_paths};
+use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View};
+
+use crate::error::{Result, ServerError, refused};
+use crate::{Found, Session, choose, protocol};
+
+/// How a pool is imported, beside what the session says.
+#[derive(Clone, Debug, Default)]
+pub struct ImportRequest {
+    /// It was destroyed.
+    pub destroyed: bool,
+    /// Log devices may be missing.
+    pub missing_log: bool,
+    /// As of its checkpoint.
+    pub at_checkpoint: bool,
+    /// Mount points are below this folder.
+    pub altroot: Option<String>,
+    /// Its name here.
+    pub new_name: Option<String>,
+    /// Which root to open; as the session says where none is given.
+    pub rewind: Option<Rewind>,
+    /// It is only seen whether it can be opened.
+    pub is_dry: bool,
+}
+
+/// The root of this txg, or of the newest before it.
+pub const fn rewind_to(txg: u64) -> Rewind {
+    Rewind::ToTxg(Txg(txg))
+}
+
+impl Found {
+    /// Only pools that were destroyed, or only those that were not.
+    #[must_use]
+    pub fn of_state(mut self, destroyed: bool) -> Self {
+        self.pools.retain(|pool| (pool.state() == PoolState::Destroyed) == destroyed);
+        self
+    }
+}
+
+impl Session {
+    /// The one pool of those found that has a name or guid. Refuses one that is imported already, by that or another name, and a new name that
+    /// no pool can have.
+    ///
+    /// # Errors
+    /// As said; or there is no such pool, for which the hints are given.
+    pub async fn choose_import(&self, found: Found, name: &str, new_name: Option<&str>) -> Result<FoundPool> {
+        if let Some(new_name) = new_name {
+            check_new_pool(new_name).map_err(|reason| refused(format!("cannot import '{new_name}': {reason}")))?;
+        }
+        let noted = CacheFile::of_user()?.pools()?;
+        let target = new_name.unwrap_or(name);
+        let is_noted = noted.contains_key(target) || noted.values().any(|entry| target.parse() == Ok(entry.guid));
+        let hints = found.hints(self.handle()).await;
+        let none = SpaError::NoSuchPool(name.to_owned());
+        let found = choose(found.pools, name).map_err(|error| match error {
+            ServerError::NoSuchPool(_) if hints.is_empty() => none.into(),
+            ServerError::NoSuchPool(_) => refused(format!("{none}\n{}", hints.join("\n"))),
+            error => error,
+        })?;
+        if is_noted {
+            return Err(refused(format!(
+                "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import <pool | id> <newpool>' to give it \
+                 a new name"
+            )));
+        }
+        if let Some((other, _)) = noted.iter().find(|(_, entry)| entry.guid == found.guid.0) {
+            return Err(refused(format!(
+                "cannot import '{name}': it is imported already, as '{other}'\nuse 'zpool export {other}' first"
+            )));
+        }
+        Ok(found)
+    }
+
+    /// The pools of those found that are neither imported nor served, in the order of their names; and the names that pools have here.
+    ///
+    /// # Errors
+    /// The cache file cannot be read.
+    pub fn importable(&self, mut found: Vec<FoundPool>) -> Result<(Vec<FoundPool>, Vec<String>)> {
+        let noted = CacheFile::of_user()?.pools()?;
+        let served = protocol::servers();
+        let is_served = |pool: &FoundPool| served.iter().any(|(_, who)| who.guid == pool.guid.0);
+        found.retain(|pool| !noted.values().any(|entry| entry.guid == pool.guid.0) && !is_served(pool));
+        found.sort_by(|a, b| (a.name(), a.guid).cmp(&(b.name(), b.guid)));
+        Ok((found, noted.into_keys().collect()))
+    }
+
+    /// Imports a pool: opens it, with the session's keys, and notes it.
+    ///
+    /// # Errors
+    /// It cannot be opened, a key is wrong, or the cache file cannot be written.
+    pub async fn import_noted(&self, found: FoundPool, request: &ImportRequest) -> Result<View> {
+        let mut options = self.import_options();
+        options.destroyed = request.destroyed;
+        options.missing_log |= request.missing_log;
+        options.checkpoint |= request.at_checkpoint;
+        options.altroot.clone_from(&request.altroot);
+        options.new_name.clone_from(&request.new_name);
+        if let Some(root) = options.altroot.as_ref().filter(|root| !root.starts_with('/')) {
+            return Err(refused(format!("cannot import '{}': bad alternate root '{root}'", found.name())));
+        }
+        options.rewind = request.rewind.unwrap_or(options.rewind);
+        let own_name = found.name().to_owned();
+        let entry = Entry {
+            guid: found.guid.0,
+            paths: device_paths(&found)?,
+            force: options.force,
+            destroyed: options.destroyed,
+            missing_log: options.missing_log,
+            altroot: options.altroot.clone(),
+            rewind: match options.rewind {
+                Rewind::None => None,
+                Rewind::Recent => Some("recent".into()),
+                Rewind::Extreme => Some("extreme".into()),
+                Rewind::ToTxg(txg) => Some(txg.0.to_string()),
+            },
+            checkpoint: options.checkpoint,
+            own_name: request.new_name.is_some().then_some(own_name),
+            ..Entry::default()
+        };
+        let pool = self.import(found, &options).await?;
+        self.load_keys(&pool).await?;
+        // The note is what makes it imported. A file from which a kernel would import it at its next start, which `cachefile`
+        // is about, does not exist here.
+        if !request.is_dry {
+            CacheFile::of_user()?.update(|pools| {
+                pools.insert(pool.name().to_owned(), entry);
+                Ok::<_, ServerError>(())
+            })?;
+        }
+        Ok(pool)
+    }
+}

@@ -1,0 +1,98 @@
+//! `zfs receive`, with what users of this process notice of it.
+
+use std::io::Read;
+
+use cenote_admin::receive::{Caller, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
+use cenote_dsl::name::is_at_or_below;
+use cenote_spa::Pool;
+use cenote_taskq::BoxFuture;
+
+use crate::error::Result;
+use crate::{Session, Standstill};
+
+/// Properties that served volumes obey.
+const OF_VOLUMES: [&str; 3] = ["logbias", "readonly", "sync"];
+
+/// Receives a stream, or a package of them. Users of this process's datasets wait while these change, and mounts let go of those that go.
+///
+/// # Errors
+/// As [`cenote_admin::receive::receive`].
+pub async fn receive<R: Read>(
+    session: &Session,
+    pool: &Pool,
+    input: R,
+    request: &ReceiveRequest,
+    tell: &mut (dyn FnMut(Told) + Send + Sync),
+) -> Result<ReceiveOutcome, ReceiveError> {
+    let mut users = Users { session, pool, is_forced: request.is_forced, tell, released: Vec::new(), still: None };
+    let received = cenote_admin::receive::receive(pool, input, request, &mut users).await;
+    let mut changed = users.released;
+    // Streams that came are received, also where a later one of the package was refused; and datasets that left their mounts come back.
+    if let Ok(outcome) = &received {
+        changed.extend(outcome.datasets.iter().cloned());
+    }
+    session.datasets_changed(&changed).await;
+    if let Some(volumes) = session.served_volumes() {
+        // Properties that came with the streams. Mounts have read theirs.
+        volumes.refresh(&OF_VOLUMES.map(str::to_owned)).await.iter().for_each(|line| session.warn(line));
+    }
+    received
+}
+
+/// The users of datasets that are received into.
+struct Users<'a> {
+    session: &'a Session,
+    pool: &'a Pool,
+    is_forced: bool,
+    tell: &'a mut (dyn FnMut(Told) + Send + Sync),
+    /// Datasets that mounts were asked to let go of.
+    released: Vec<String>,
+    still: Option<Standstill>,
+}
+
+impl Users<'_> {
+    async fn suspend(&mut self, dataset: &str, written: &str) -> Result<()> {
+        // Only with -F do snapshots go.
+        self.session.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
+        let mut still = self.session.stand_still(dataset).await?;
+        self.pool.settle_logs().await?;
+        // The comparison with the snapshot reads the users' changes from disk.
+        self.pool.sync().await?;
+        still.note_changes(self.pool, dataset, written).await?;
+        self.still = Some(still);
+        Ok(())
+    }
+}
+
+impl Caller for Users<'_> {
+    fn told(&mut self, told: Told) {
+        (self.tell)(told);
+    }
+
+    fn has_users_wait(&self) -> bool {
+        self.session.served().is_some()
+    }
+
+    fn stand_still<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move { self.suspend(dataset, written).await.map_err(|error| error.chain()) })
+    }
+
+    fn go_on(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            if let Some(still) = self.still.take()
+                && let Err(error) = still.go_on().await
+            {
+                self.session.warn(error.chain());
+            }
+        })
+    }
+
+    fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            self.released.push(dataset.to_owned());
+            // A dataset in use is refused afterwards, in OpenZFS's words.
+            let _ = self.session.release(&self.released[self.released.len() - 1..], "receive").await;
+            let _ = self.session.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
+        })
+    }
+}

@@ -1,0 +1,114 @@
+//! `zpool remove`.
+
+use std::path::{Path, PathBuf};
+
+use cenote_format::ids::Guid;
+use cenote_host::CacheFile;
+use cenote_vdev::config::{VdevConfig, VdevKind};
+
+use crate::Session;
+use crate::error::{Result, ServerError, refused};
+use crate::writing::{Writing, line};
+
+/// A device of a pool.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// The word that named it.
+    pub word: String,
+    guid: Guid,
+    /// Paths of its leaves, as they are noted elsewhere.
+    paths: Vec<PathBuf>,
+}
+
+/// The devices of a pool that words name: paths, as they are noted in the pool or as they are reached from `folder`; names as `zpool status`
+/// shows them; guids. False if there is none of a name, which is told.
+///
+/// # Errors
+/// Several devices have a name; or the pool cannot be read.
+pub async fn find_devices(
+    session: &Session,
+    pool: &str,
+    folder: &Path,
+    words: &[String],
+) -> Result<(Vec<Device>, bool)> {
+    // The pool is opened to be written only where there is something to remove.
+    let view = session.open_pool(pool).await?;
+    let mut all = Vec::new();
+    for top in &view.vdevs().children {
+        top.walk(&mut |vdev| all.push(vdev.clone()));
+    }
+    all.retain(|vdev: &VdevConfig| vdev.kind != VdevKind::Hole);
+    all.extend(view.spares().await?);
+    all.extend(view.cache_devices().await?);
+    view.close().await;
+    let mut found = Vec::new();
+    for word in words {
+        match find(&all, pool, folder, word)? {
+            Some(device) => found.push(device),
+            None => session.warn(format!("cannot remove {word}: no such device in pool")),
+        }
+    }
+    let is_all = found.len() == words.len();
+    Ok((found, is_all))
+}
+
+/// The one vdev that a word names.
+fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Option<Device>> {
+    let given = folder.join(word);
+    let given = given.canonicalize().unwrap_or(given);
+    let is_named = |vdev: &&VdevConfig| {
+        let is_at = |path: &str| {
+            let path = Path::new(path);
+            path == Path::new(word)
+                || path.file_name().is_some_and(|name| name == word)
+                || path.canonicalize().is_ok_and(|path| path == given)
+        };
+        word == vdev.guid.0.to_string() || word == vdev.display_name() || vdev.path.as_deref().is_some_and(is_at)
+    };
+    let mut found: Vec<&VdevConfig> = all.iter().filter(is_named).collect();
+    // A spare that is in use is in the tree and in the list.
+    found.sort_by_key(|vdev| vdev.guid);
+    found.dedup_by_key(|vdev| vdev.guid);
+    if found.len() > 1 {
+        let what = format!("cannot remove {word}: several devices of '{pool}' have this name: use a guid");
+        return Err(refused(what));
+    }
+    Ok(found.pop().map(|vdev| Device {
+        word: word.to_owned(),
+        guid: vdev.guid,
+        paths: vdev.leaves().iter().filter_map(|leaf| leaf.path.as_deref()).map(PathBuf::from).collect(),
+    }))
+}
+
+/// Removes log devices, spares and cache devices, one after the other. True where all could be; others are told.
+///
+/// # Errors
+/// The pool cannot be opened for writing, or the command not be noted.
+pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>) -> Result<bool> {
+    let writing = Writing::open(session, pool).await?;
+    let (mut gone, mut is_good) = (Vec::new(), true);
+    for device in devices {
+        match writing.pool().remove_vdev(device.guid).await {
+            Ok(_) => gone.push(device),
+            Err(error) => {
+                session.warn(format!("cannot remove {}: {error}", device.word));
+                is_good = false;
+            }
+        }
+    }
+    let paths: Vec<PathBuf> = gone.iter().flat_map(|device| device.paths.clone()).collect();
+    session.devices_removed(&paths);
+    let words = ["zpool", "remove", pool].into_iter().chain(gone.iter().map(|device| device.word.as_str()));
+    match gone.is_empty() {
+        // Nothing is noted of a command that has done nothing.
+        true => writing.leave().await?,
+        false => writing.finish(line(words)).await?,
+    }
+    CacheFile::of_user()?.update(|pools| {
+        if let Some(entry) = pools.get_mut(pool) {
+            entry.paths.retain(|path| !paths.contains(path));
+        }
+        Ok::<_, ServerError>(())
+    })?;
+    Ok(is_good)
+}

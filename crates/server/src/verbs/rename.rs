@@ -1,0 +1,93 @@
+//! `zfs rename`.
+
+use cenote_admin::tree_names;
+use cenote_dsl::name::check_new_snapshot;
+
+use crate::error::{Result, ServerError, refused};
+use crate::writing::Writing;
+use crate::{Session, writing};
+
+/// Another name for a dataset or snapshot.
+#[derive(Clone, Debug, Default)]
+pub struct RenameRequest {
+    /// The dataset or snapshot.
+    pub from: String,
+    /// Its new name; of a snapshot also from the `@` on, or what is behind that.
+    pub to: String,
+    /// Snapshots of this name of all datasets below.
+    pub recursive: bool,
+    /// Nothing is unmounted (`-f`, `-u`), for the note in the history.
+    pub flags: Vec<&'static str>,
+}
+
+impl RenameRequest {
+    fn line(&self) -> String {
+        let flags = self.recursive.then_some("-r").into_iter().chain(self.flags.iter().copied());
+        writing::line(["zfs", "rename"].into_iter().chain(flags).chain([self.from.as_str(), self.to.as_str()]))
+    }
+}
+
+/// Gives a dataset or snapshot another name. Mounts and volumes of this process have the new one then.
+///
+/// # Errors
+/// The name is taken or cannot be one; or as [`Pool::rename_dataset`](cenote_spa::Pool::rename_dataset).
+pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -> Result<()> {
+    let RenameRequest { from, to, .. } = request;
+    if let Some((dataset, snapshot)) = from.split_once('@')
+        && pool.pool().dsl()?.find_dir(from).await?.is_none()
+    {
+        return rename_snapshot(session, pool, request, dataset, snapshot).await;
+    }
+    let (old, new) = (from.clone(), to.clone());
+    let volumes = session.served_volumes().cloned();
+    let step = pool.step(move |syncer| {
+        Box::pin(async move {
+            syncer.rename_dataset(&old, &new).await?;
+            if let Some(volumes) = volumes {
+                volumes.names_changed();
+            }
+            Ok::<_, ServerError>(())
+        })
+    });
+    step.await?;
+    pool.finish(request.line()).await?;
+    session.datasets_changed(&[from.clone(), to.clone()]).await;
+    Ok(())
+}
+
+async fn rename_snapshot(
+    session: &Session,
+    pool: Writing,
+    request: &RenameRequest,
+    dataset: &str,
+    snapshot: &str,
+) -> Result<()> {
+    let RenameRequest { from, to, recursive, flags } = request;
+    if flags.contains(&"-u") {
+        return Err(refused(format!("cannot open '{from}': snapshot delimiter '@' is not expected here")));
+    }
+    let found = pool.pool().dsl()?.dataset(from).await?;
+    let new = match to.split_once('@') {
+        None => to,
+        Some((head, new)) if head.is_empty() || head == dataset => new,
+        Some(_) => return Err(refused(format!("cannot rename to '{to}': snapshots must be part of same dataset"))),
+    };
+    if to == from {
+        return Ok(());
+    }
+    if let Err(reason) = check_new_snapshot(&format!("{dataset}@{new}")) {
+        return Err(refused(format!("cannot rename to '{to}': {reason}")));
+    }
+    debug_assert!(found.is_snapshot(), "a name with an '@' that is no directory's is a snapshot's");
+    pool.pool().rename_snapshots(dataset, snapshot, new, *recursive).await?;
+    if let Some(volumes) = session.served_volumes() {
+        volumes.names_changed();
+    }
+    let datasets = match recursive {
+        true => tree_names(pool.pool(), dataset).await?,
+        false => vec![dataset.to_owned()],
+    };
+    pool.finish(request.line()).await?;
+    session.datasets_changed(&datasets).await;
+    Ok(())
+}

@@ -1,0 +1,79 @@
+//! `zfs rollback`.
+
+use cenote_admin::{Destroy, Reach, clones_of_newer};
+use cenote_dsl::Dataset;
+use cenote_dsl::name::is_at_or_below;
+use cenote_spa::Pool;
+
+use crate::Session;
+use crate::error::{Result, ServerError, refused};
+use crate::writing::{Writing, line};
+
+/// Has a dataset be as a snapshot of it is. Its users in this process wait meanwhile, and see the state of the snapshot then.
+/// `destroys_newer`: with newer snapshots and bookmarks destroyed; `destroys_clones`: with their clones too, and all that depends on those.
+///
+/// # Errors
+/// There is no such snapshot, newer ones or clones stand in the way, or the dataset lies below such a clone; or as
+/// [`cenote_admin::rollback`].
+pub async fn rollback(
+    session: &Session,
+    pool: Writing,
+    snapshot: &str,
+    destroys_newer: bool,
+    destroys_clones: bool,
+) -> Result<()> {
+    let dataset = snapshot.split('@').next().unwrap_or(snapshot).to_owned();
+    let is_newer = destroys_newer || destroys_clones;
+    let clones = match destroys_clones {
+        true => clones_of_newer(pool.pool(), snapshot).await?,
+        false => Vec::new(),
+    };
+    session.release(&clones, "destroy").await?;
+    if is_newer {
+        let is_going = |held: &Dataset| {
+            held.dir.name == dataset || clones.iter().any(|clone| is_at_or_below(&held.dir.name, clone))
+        };
+        session.let_go(is_going).await?;
+    }
+    // A snapshot that does not exist is refused before anybody has to wait.
+    pool.pool().dsl()?.dataset(snapshot).await?;
+    let mut still = session.stand_still(&dataset).await?;
+    let went = async {
+        pool.pool().settle_logs().await?;
+        still.note_changes(pool.pool(), &dataset, snapshot).await?;
+        destroy_clones(pool.pool(), &clones, &dataset).await?;
+        Ok::<_, ServerError>(cenote_admin::rollback(pool.pool(), snapshot, is_newer).await?)
+    };
+    let went = went.await;
+    let went_on = still.go_on().await;
+    session.datasets_changed(&clones).await;
+    session.datasets_changed(std::slice::from_ref(&dataset)).await;
+    went?;
+    went_on?;
+    pool.work_off(session, "freeing").await?;
+    let flag = if destroys_clones { Some("-R") } else { destroys_newer.then_some("-r") };
+    pool.finish(line(["zfs", "rollback"].into_iter().chain(flag).chain([snapshot]))).await
+}
+
+/// Destroys clones with all that depends on them. One may have gone with another. Nothing is destroyed where the dataset that goes back
+/// would go with them: it may lie below a clone.
+async fn destroy_clones(pool: &Pool, clones: &[String], dataset: &str) -> Result<()> {
+    let task = |name: &str| Destroy::new(pool, name, Reach { recursive: true, clones: true });
+    for name in clones {
+        let goes_along = match is_at_or_below(dataset, name) {
+            true => true,
+            false => pool.check_task(task(name)).await?.names().iter().any(|going| going == dataset),
+        };
+        if goes_along {
+            return Err(refused(format!(
+                "cannot rollback '{dataset}': it is below '{name}', which would have to be destroyed; rename one of them"
+            )));
+        }
+    }
+    for name in clones {
+        if pool.dsl()?.find_dir(name).await?.is_some() {
+            pool.sync_task(task(name)).await?;
+        }
+    }
+    Ok(())
+}
