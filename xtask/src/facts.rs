@@ -64,6 +64,11 @@ pub(crate) fn print(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The lines of a crate's source.
+pub(crate) fn lines(krate: &Path) -> Result<usize> {
+    Ok(facts(krate)?.lines)
+}
+
 fn facts(krate: &Path) -> Result<Facts> {
     let name = krate.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let source = krate.join("src");

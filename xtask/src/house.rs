@@ -35,6 +35,11 @@ const LAYERS: &[&[&str]] = &[
     &["cli", "capi"],
 ];
 
+/// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
+const PROGRAM_LINES_MAX: usize = 8_000;
+/// The crates of ours that the program may depend on, and nothing below them.
+const PROGRAM_CRATES: &[&str] = &["admin", "bench", "cenote", "host", "image", "inspect", "listing", "server"];
+
 /// Crates of the engine that the runtime stands on.
 pub(crate) fn crates_below_runtime() -> Vec<&'static str> {
     let runtime = layer_of("taskq");
@@ -83,6 +88,10 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
             tally.count(faults.len() == before);
         }
     }
+    let before = faults.len();
+    let program = root.join("crates/cli");
+    check_program(&fs::read_to_string(program.join("Cargo.toml"))?, facts::lines(&program)?, &mut faults);
+    tally.count(faults.len() == before);
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).context("no ARCHITECTURE.md")?;
     for name in libraries(&manifest) {
@@ -165,21 +174,38 @@ fn libraries(manifest: &str) -> Vec<&str> {
         .collect()
 }
 
-/// A crate may depend on layers below its own, and on what serves tests while testing.
-fn check_layer(krate: &str, rank: usize, manifest: &str, faults: &mut Vec<String>) {
+/// The crates of ours that a manifest depends on, but for tests.
+fn crates_of(manifest: &str) -> Vec<&str> {
     let mut section = "";
+    let mut found = Vec::new();
     for line in manifest.lines() {
         if line.starts_with('[') {
             section = line;
             continue;
         }
-        let Some(rest) = line.strip_prefix("cenote") else { continue };
+        let Some(rest) = line.strip_prefix("cenote").filter(|_| section != "[dev-dependencies]") else { continue };
         let used = rest.split(['.', ' ', '=']).next().unwrap_or_default();
         // The public face is the library of the whole.
-        let used = used.strip_prefix('-').unwrap_or("cenote");
-        if section == "[dev-dependencies]" {
-            continue;
-        }
+        found.push(used.strip_prefix('-').unwrap_or("cenote"));
+    }
+    found
+}
+
+/// The program is short, and stands on the crates for programs alone.
+fn check_program(manifest: &str, lines: usize, faults: &mut Vec<String>) {
+    if lines > PROGRAM_LINES_MAX {
+        faults.push(format!(
+            "crates/cli: {lines} lines, of {PROGRAM_LINES_MAX} at most: it keeps grammar and printing, all else is a library's"
+        ));
+    }
+    for used in crates_of(manifest).into_iter().filter(|used| !PROGRAM_CRATES.contains(used)) {
+        faults.push(format!("crates/cli must not depend on {used}: {} are for programs", PROGRAM_CRATES.join(", ")));
+    }
+}
+
+/// A crate may depend on layers below its own, and on what serves tests while testing.
+fn check_layer(krate: &str, rank: usize, manifest: &str, faults: &mut Vec<String>) {
+    for used in crates_of(manifest) {
         match LAYERS.iter().position(|layer| layer.contains(&used)) {
             Some(below) if below < rank => {}
             Some(_) => faults.push(format!("crates/{krate} must not depend on {used}, which is not below it")),
@@ -205,6 +231,19 @@ mod tests {
         assert_eq!(layer_faults("arc", 6, "[dependencies]\ncenote-metaslab.workspace = true\n"), 1);
         assert_eq!(layer_faults("zio", 5, "[dependencies]\ncenote-testkit.workspace = true\n"), 1);
         assert_eq!(layer_faults("zio", 5, "[dev-dependencies]\ncenote-testkit.workspace = true\n"), 0);
+    }
+
+    #[test]
+    fn a_program_that_is_long_or_stands_on_the_engine_is_a_fault() {
+        let program_faults = |manifest: &str, lines| {
+            let mut faults = Vec::new();
+            check_program(manifest, lines, &mut faults);
+            faults.len()
+        };
+        let good = "[dependencies]\ncenote-admin.workspace = true\n\n[dev-dependencies]\ncenote-sim.workspace = true\n";
+        assert_eq!(program_faults(good, PROGRAM_LINES_MAX), 0);
+        assert_eq!(program_faults(good, PROGRAM_LINES_MAX + 1), 1);
+        assert_eq!(program_faults("[dependencies]\ncenote-spa.workspace = true\n", 1), 1);
     }
 
     #[test]
