@@ -15,22 +15,26 @@ pub fn cuts_max(mutant: Mutant) -> u64 {
         | Mutant::FuaIgnored
         | Mutant::DeferNone
         | Mutant::LogUnflushed
-        | Mutant::LogFlushEarlier
         | Mutant::LogAcksIssued
         | Mutant::LogFreedEarly
         | Mutant::LogHeaderKept
         | Mutant::LogWrongNext
         | Mutant::LogItxsDropped
         | Mutant::LogUnloggedIgnored
-        | Mutant::LogDataFirst
         | Mutant::LogUnclaimed => 200,
-        // Those of a log's data are for crash points: within a life the next flush comes too soon.
-        Mutant::KeptDropped
+        // Those of a log's data and of flushes, which only blocks with data have, are for crash points: within a life the next flush comes too
+        // soon.
+        Mutant::LogFlushEarlier
+        | Mutant::LogDataFirst
+        | Mutant::LogDataFreedEarly
+        | Mutant::KeptDropped
         | Mutant::LabelsAtOnce
         | Mutant::UberblockUnflushed
         | Mutant::LogDataUnflushed
         | Mutant::LogDataElsewhere
         | Mutant::LogDeviceClearedEarly => 2000,
+        // A receive has to be cut between two of its txgs.
+        Mutant::ReceiveNotedEarly => 800,
         // Nothing else does what these are in.
         _ if Mutant::OF_SNAPSHOTS.contains(&mutant) => 400,
         // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.
