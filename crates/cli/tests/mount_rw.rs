@@ -70,7 +70,7 @@ fn use_it(at: &Path) {
     fs::rename(at.join("tree/commands"), at.join("moved")).unwrap();
     fs::rename(at.join("tree/main.rs"), at.join("moved/ls.rs")).unwrap();
     fs::create_dir(at.join("empty")).unwrap();
-    fs::rename(at.join("tree/files"), at.join("empty")).unwrap();
+    fs::rename(at.join("tree/datasets"), at.join("empty")).unwrap();
     assert_eq!(fs::remove_dir(at.join("moved")).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
     fs::remove_dir_all(at.join("tree/pools")).unwrap();
     // Names that are as long as can be, and too long to be anyone's.
