@@ -270,7 +270,12 @@ impl LogIo {
         let before = tree.flush_failures_of(device);
         let ahead = Ahead::begin(self);
         let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, false).await;
-        let missed = written.map_err(|error| error.to_string())?;
+        let missed = match written {
+            Ok(missed) => missed,
+            // No failure of the device: nothing is written while the pool is suspended.
+            Err(_) if tree.suspension().is_some_and(|suspension| suspension.reason().is_some()) => return Ok(false),
+            Err(error) => return Err(error.to_string()),
+        };
         if is_stable && missed.is_empty() {
             self.counts.count(Event::Stable);
             return Ok(true);

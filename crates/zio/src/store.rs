@@ -168,7 +168,8 @@ impl Zio {
         padded(physical, physical.len().next_multiple_of(sector)).freeze()
     }
 
-    /// Writes the bytes to all places at once. Good while one of them has them. `waits`: for devices, in a pool that waits for them.
+    /// Writes the bytes to all places at once. Good while one of them has them. `waits`: for devices, in a pool that waits for them; else
+    /// it fails where they cannot be written, and where the pool is suspended.
     pub(crate) async fn store_part(
         &self,
         allocator: &dyn Allocator,
@@ -184,7 +185,7 @@ impl Zio {
             allocator.check_write(*dva).map_err(ZioErrorKind::OutsideExtents)?;
             Ok::<_, ZioErrorKind>(match waits {
                 true => tree.write(dva.vdev, dva.offset_bytes, &block, context).await,
-                false => tree.write_once(dva.vdev, dva.offset_bytes, &block, context).await,
+                false => tree.write_unless_suspended(dva.vdev, dva.offset_bytes, &block, context).await,
             })
         });
         let mut missed = Vec::new();

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_dmu::tx::{SyncMode, TxTunables};
@@ -679,6 +680,37 @@ fn an_access_control_list_is_replayed_with_its_mode() {
         pool.export().await.unwrap();
         let (_, report) = check(&handle, &machine.paths).await;
         assert_clean(&report, "exported");
+    });
+}
+
+/// Found by a reader: a pool that was suspended because another host might have it went on writing its log device, and answered clients.
+#[test]
+fn nothing_is_logged_on_a_log_device_once_another_host_may_have_the_pool() {
+    let runtime = Runtime::simulated(9);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+        let (file, _) = fs.create_file(fs.root(), b"f", &new).await.unwrap();
+        log.sync(None).await.unwrap();
+        file.write(0, &[7; 5000]).await.unwrap();
+        log.sync(None).await.unwrap();
+        assert!(counts(&pool, "zil")["zil_itx_metaslab_slog_count"] > 0, "the log device has the log");
+        file.write(5000, &[8; 5000]).await.unwrap();
+        let writes = Arc::new(AtomicU64::new(0));
+        let seen = writes.clone();
+        machine.disks[1].set_faults(move |request, _| {
+            seen.fetch_add(u64::from(request.kind == RequestKind::Write), Ordering::Relaxed);
+            Fault::None
+        });
+        pool.tree().unwrap().suspension().unwrap().suspend_for_multihost("another host may have the pool");
+        let answer = handle.timeout(Duration::from_secs(60), log.sync(None)).await;
+        assert!(!matches!(answer, Some(Ok(()))), "{answer:?}");
+        assert_eq!(writes.load(Ordering::Relaxed), 0, "nothing was written");
+        drop((file, fs, log));
+        drop(pool);
     });
 }
 

@@ -518,6 +518,34 @@ impl VdevTree {
         Ok(written)
     }
 
+    /// As [`VdevTree::write_once`], for blocks that nobody waits for where they cannot be written, as those of log devices. Nothing is
+    /// written while the pool is suspended or another host may have it, and what was written does not count where that has come meanwhile:
+    /// the pool may be another's by now, with a log of its own in this place.
+    ///
+    /// # Errors
+    /// [`VdevError::Suspended`], or as [`VdevTree::write_once`].
+    pub async fn write_unless_suspended(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        block: &Block,
+        context: WriteContext,
+    ) -> Result<Written, VdevError> {
+        let Some(suspension) = self.suspension() else {
+            return self.write_once(vdev, offset_bytes, block, context).await;
+        };
+        let refused = || Err(VdevError::Suspended(suspension.reason().as_deref().unwrap_or_default().to_owned()));
+        if !suspension.is_unclaimed() || !suspension.state.lock().enter() {
+            return refused();
+        }
+        let _under_way = UnderWay(suspension);
+        let written = self.write_once(vdev, offset_bytes, block, context).await?;
+        if !suspension.is_unclaimed() || suspension.reason().is_some() {
+            return refused();
+        }
+        Ok(written)
+    }
+
     /// Flushes until enough devices have done it.
     async fn flush_patiently(&self, suspension: &Suspension, of: VdevSet) -> Result<BTreeSet<Guid>, VdevError> {
         loop {
@@ -532,12 +560,20 @@ impl VdevTree {
 
     /// One flush of all devices of these vdevs: those that failed, or why so few could that something may be lost.
     async fn flush_kept(&self, suspension: &Suspension, of: VdevSet) -> Result<BTreeSet<Guid>, String> {
-        let ((covered, vdevs), behind, in_doubt) = {
+        let ((covered, vdevs), mut in_doubt, failures) = {
             let state = suspension.state.lock();
-            (state.written(of), state.behind.clone(), state.in_doubt.clone())
+            (state.written(of), state.in_doubt.clone(), state.flush_failures.clone())
         };
         let topology = self.topology();
         let mut failed: BTreeSet<Guid> = topology.flush(of).await.into_iter().collect();
+        // A device that has lost its cache reports that to one of several callers: if another flush or a stable write was told meanwhile, this
+        // one's success says nothing of the blocks before.
+        let behind = {
+            let state = suspension.state.lock();
+            let told = state.flush_failures.iter().filter(|(leaf, count)| failures.get(*leaf) != Some(*count));
+            in_doubt.extend(told.map(|(leaf, _)| *leaf));
+            state.behind.clone()
+        };
         suspension.count_failures(&failed);
         failed.extend(&in_doubt);
         if !failed.is_empty()
