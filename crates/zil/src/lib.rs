@@ -73,7 +73,8 @@
 //! 4. A client is answered when the block of its last record and all before it in the chain are written and flushed, or its txg is on disk.
 //! 5. A block is freed in the sync of a txg that has all of its records, and while the log goes on not in the txg of its own allocation:
 //!    until that txg is on disk the block may be needed, and freed space is not used before two more are (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/cuts`).
-//! 6. No log block is stable before the blocks that its records point to are.
+//! 6. No client is answered before the blocks that its records point to are stable. A log block may be stable before them (another request
+//!    flushes the device): then the claim reads them, verifies them, and ends the log before that record.
 //! 7. A record is written only when every earlier change without a record is on disk.
 //! 8. What a txg has allocated for a log can be reached in that log once the txg is on disk: the sync waits for the blocks that lead to it
 //!    (`Logs::landed`), and frees the blocks behind one that failed (`writer::blocks`; checked by the account of space after power cuts).

@@ -20,6 +20,7 @@ use super::Io;
 use super::claim::{Claim, claim, open_alone};
 use crate::buf::{ALIGNMENT_BYTES, Block, Buf};
 use crate::device::{Direct, OpenOptions, check_aligned, is_aligned};
+use crate::lock::AsyncMutex;
 
 /// An open file or block device.
 pub(crate) struct FileDevice {
@@ -35,6 +36,9 @@ pub(crate) struct FileDevice {
     /// Keeps others out as long as this is open.
     _claim: Option<Claim>,
     io: Arc<Io>,
+    /// Held by a stable write and by a flush through the page cache: the kernel tells a failed write-back to the first caller that syncs the
+    /// file, which may be another one than the writer of those bytes. So one syncs at a time, after its own write.
+    sync_turn: AsyncMutex<()>,
 }
 
 /// `alone`: the number of the block device that is to be this process's alone.
@@ -144,6 +148,7 @@ impl FileDevice {
             path,
             _claim: claim,
             io,
+            sync_turn: AsyncMutex::default(),
         })
     }
 
@@ -177,6 +182,7 @@ impl FileDevice {
         }
         check_aligned(self.granularity, offset_bytes, block.len())?;
         if self.granularity == 1 {
+            let _turn = if is_stable { Some(self.sync_turn.lock().await) } else { None };
             return self.io.write(&self.file, offset_bytes, block, is_stable).await;
         }
         let block = match block.as_ptr().align_offset(self.granularity.max(512)) {
@@ -187,6 +193,7 @@ impl FileDevice {
     }
 
     pub(crate) async fn flush(&self) -> io::Result<()> {
+        let _turn = if self.granularity == 1 { Some(self.sync_turn.lock().await) } else { None };
         self.io.flush(&self.file).await
     }
 
