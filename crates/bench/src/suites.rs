@@ -30,7 +30,7 @@ pub enum Which {
     Mount,
 }
 
-/// What is to be measured, and how.
+/// The suites to be measured, and how.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The suites; if none is named those that need nothing else.

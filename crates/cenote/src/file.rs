@@ -177,7 +177,7 @@ impl File {
     }
 }
 
-/// What [`File::begin_sync`] asked for. A ticket that is dropped takes nothing back.
+/// The commit that [`File::begin_sync`] asked for. A ticket that is dropped takes nothing back.
 #[derive(Debug)]
 #[must_use = "nothing is promised before the ticket was waited for"]
 pub struct SyncTicket {

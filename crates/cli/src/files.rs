@@ -1,4 +1,4 @@
-//! What the verbs for files share: `ls`, `cat`, `cp`, `tar`. Their grammar is that of [`cenote_image::files`]: a dataset, then paths inside it.
+//! The part that the verbs for files share: `ls`, `cat`, `cp`, `tar`. Their grammar is that of [`cenote_image::files`]: a dataset, then paths inside it.
 
 use anyhow::Result;
 use cenote_server::View;

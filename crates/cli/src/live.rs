@@ -9,7 +9,7 @@ use crate::context::{Context, Serving};
 use crate::outcome::{FAILED, Outcome, causes, status_of};
 use crate::output::Output;
 
-/// What is done for the clients of this process's pools.
+/// The work that this process does for the clients of its pools.
 pub(crate) fn clients(context: &Context) -> Arc<dyn Handler> {
     Arc::new(Clients(context.clone()))
 }

@@ -595,7 +595,7 @@ struct Plan {
     outage: Option<(Outage, Duration, Duration)>,
 }
 
-/// How a pool is set to work.
+/// The settings of a pool at work.
 struct Ways {
     /// Devices fail for a while.
     has_outage: bool,

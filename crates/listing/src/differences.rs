@@ -1,4 +1,4 @@
-//! What `zfs diff` shows: a line for each file that changed from a snapshot to a later one, or to now.
+//! The lines of `zfs diff`: one for each file that changed from a snapshot to a later one, or to now.
 //!
 //! The later side may be the file system itself: it is read as of the txg that the pool is opened at, where OpenZFS takes a snapshot for
 //! the moment.
@@ -46,7 +46,7 @@ pub trait DiffLines {
     /// It cannot be printed: the comparison ends.
     fn line(&mut self, change: Change, line: Vec<u8>) -> io::Result<()>;
 
-    /// What could not be compared.
+    /// The files that could not be compared.
     fn unreadable(&mut self, what: &str);
 }
 
@@ -107,7 +107,7 @@ pub async fn differences(
     diff((from.name(), earlier), (to.name(), later), from.phys.creation_txg, &mut found).await
 }
 
-/// What stands before each path: where the file system would be mounted; nothing where it has no such place.
+/// The prefix of each path: the mount point that the file system would have; nothing where it has none.
 async fn prefix(pool: &View, dataset: &Dataset) -> Result<String, DslError> {
     let dir = &dataset.dir;
     let property = pool.dsl().property(dir, "mountpoint", true).await?;

@@ -1,4 +1,4 @@
-//! What `zpool upgrade` shows: features that there are, that pools lack, and that were enabled.
+//! The tables of `zpool upgrade`: features that there are, that pools lack, and that were enabled.
 
 use std::fmt::Write as _;
 

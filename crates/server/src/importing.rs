@@ -11,7 +11,7 @@ use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View};
 use crate::error::{Result, ServerError, refused};
 use crate::{Found, Session, choose, protocol};
 
-/// How a pool is imported, beside what the session says.
+/// The options of an import, beside those of the session.
 #[derive(Clone, Debug, Default)]
 pub struct ImportRequest {
     /// It was destroyed.
@@ -24,7 +24,7 @@ pub struct ImportRequest {
     pub altroot: Option<String>,
     /// Its name here.
     pub new_name: Option<String>,
-    /// Which root to open; as the session says where none is given.
+    /// The root to open; as the session says if none is given.
     pub rewind: Option<Rewind>,
     /// It is only seen whether it can be opened.
     pub is_dry: bool,

@@ -77,7 +77,7 @@ pub trait SendCaller {
 pub struct Sending<'a> {
     /// The pool.
     pub pool: &'a View,
-    /// What is asked for. It was checked.
+    /// The options. They were checked.
     pub options: &'a SendOptions,
     /// Values of tunables.
     pub settings: &'a Settings,

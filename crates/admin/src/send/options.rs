@@ -1,4 +1,4 @@
-//! What is asked for, and which of it goes together.
+//! The options of a send, and which of them go together.
 
 use cenote_dsl::name::{Name, pool_of};
 use cenote_send::sender::{ResumeToken, SendFlags};
@@ -34,11 +34,11 @@ pub struct SendOptions {
     pub flags: SendFlags,
     /// The token of a receiver that was interrupted (`-t`).
     pub token: Option<String>,
-    /// What was received in part is sent (`-S`).
+    /// A dataset that was received in part is sent (`-S`).
     pub saved: bool,
     /// Nothing is sent (`-n`).
     pub dryrun: bool,
-    /// How much is told: nothing, what is sent, blocks too (`-v`).
+    /// The amount of the report: nothing, the snapshots that are sent, blocks too (`-v`).
     pub verbosity: u8,
     /// It is told for programs (`-P`).
     pub parsable: bool,

@@ -44,7 +44,7 @@ impl InUse {
 /// Changes a family.
 pub(crate) struct Snapshotter {
     pub(crate) pool: Pool,
-    /// Which family.
+    /// The family.
     pub(crate) family: usize,
     pub(crate) log: Shared<Family>,
     pub(crate) in_use: Vec<InUse>,

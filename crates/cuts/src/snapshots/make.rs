@@ -15,7 +15,7 @@ use super::model::{Family, Verb, of};
 use crate::life::words;
 use crate::model::content;
 
-/// How a verb ended.
+/// The end of a verb.
 pub(super) enum Outcome {
     /// It was answered: what was made, and its txg where the answer tells it.
     Made { verb: Verb, txg: Option<Txg> },

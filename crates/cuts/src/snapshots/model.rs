@@ -10,7 +10,7 @@ use crate::judge::Seen;
 use crate::life::{FILE_SYSTEMS, VOLUME};
 use crate::model::{State, content};
 
-/// How many families there are.
+/// The number of families.
 pub(crate) const FAMILIES: usize = 2;
 
 /// The datasets in use of a family.
@@ -24,13 +24,13 @@ pub(crate) const fn in_use(family: usize) -> &'static [&'static str] {
 /// The contents of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// What writers have put into a dataset in use, as of a snapshot of it.
+    /// The contents that writers have put into a dataset in use, as of a snapshot of it.
     pub(crate) from: Option<From>,
     /// Objects that the actor made.
     pub(crate) objects: BTreeMap<u64, Vec<u8>>,
 }
 
-/// Where contents come from that others wrote.
+/// The origin of contents that others wrote.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct From {
     /// The dataset in use, or the one that was received raw.
@@ -39,7 +39,7 @@ pub(crate) struct From {
     pub(crate) taken: Option<u64>,
 }
 
-/// What was found of a dataset in use as of a snapshot.
+/// The contents that were found of a dataset in use as of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// Files of each writer.
@@ -93,7 +93,7 @@ pub(crate) struct Family {
     pub(crate) partials: BTreeMap<String, Partial>,
     /// The txg of each command that took snapshots, once it is known.
     pub(crate) txgs: BTreeMap<u64, Txg>,
-    /// What was found of datasets in use.
+    /// The contents that were found of datasets in use.
     pub(crate) known: BTreeMap<From, Arc<Known>>,
     /// Numbers of commands.
     pub(crate) next: u64,

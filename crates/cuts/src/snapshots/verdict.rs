@@ -18,7 +18,7 @@ use crate::judge::{files_of, first_difference, objset, read_files};
 use crate::life::words;
 use crate::model::Log;
 
-/// What is received beside a dataset.
+/// The streams that are received beside a dataset.
 const RECEIVED: &str = "/%recv";
 
 /// Names and links of a family, without contents.

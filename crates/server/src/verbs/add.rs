@@ -162,7 +162,7 @@ fn refuse_own(before: &Before, layout: &Layout) -> Result<(), HostError> {
     }
 }
 
-/// What the pool would be, as far as a layout shows it.
+/// The layout that the pool would have.
 fn together(before: &Before, new: Layout, name: &dyn Fn(&VdevConfig) -> String) -> Layout {
     let path = |leaf: &VdevConfig| PathBuf::from(name(leaf));
     let mut all = Layout::default();

@@ -16,7 +16,7 @@ use crate::Session;
 use crate::error::{Context as _, Result, refused};
 use crate::writing::{Writing, line};
 
-/// What is to be destroyed.
+/// The datasets, snapshots or bookmark to be destroyed.
 #[derive(Clone, Debug, Default)]
 pub struct DestroyRequest {
     /// A dataset, snapshots as `DATASET@NAMES`, or a bookmark.

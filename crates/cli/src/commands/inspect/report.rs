@@ -33,7 +33,7 @@ pub(crate) fn context_of(context: &Context, common: &Common) -> Context {
     context.with(&Search { force: true, ..common.search.clone() })
 }
 
-/// What most inspections begin with: the context, an empty report, and the pool as [`open`] opens it.
+/// The beginning of most inspections: the context, an empty report, and the pool as [`open`] opens it.
 pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Result<(Context, Shown, View)> {
     let context = context_of(context, common);
     let mut report = common.report();
