@@ -321,6 +321,7 @@ impl Group {
         let mut future = Box::pin(future);
         let polled = {
             let _entered = crate::handle::enter(self.0.handle.clone());
+            crate::fair::begin();
             // Being woken means nothing yet: as a task it is polled again at once.
             let mut context = Context::from_waker(Waker::noop());
             catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)))

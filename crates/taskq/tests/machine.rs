@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_taskq::{
     Block, Buf, Class, Device, Direct, Handle, IoChoice, JoinError, JoinSet, Notify, OpenOptions, RamDevice, Runtime,
-    RuntimeOptions, for_each_concurrent, oneshot, yield_now,
+    RuntimeOptions, for_each_concurrent, give_way, oneshot, yield_now,
 };
 
 fn runtime(workers: usize, io: IoChoice) -> Runtime {
@@ -291,4 +291,31 @@ fn a_worker_that_blocks_on_a_future_is_told_not_to() {
         Handle::current().expect("a worker has one").block_on(async {});
     }));
     assert!(matches!(result, Err(JoinError::Panicked(text)) if text.contains("await the future instead")));
+}
+
+/// Each poll of a front end's thread counts its calls anew. It once counted those of all its polls together, and after the first that went
+/// on for a millisecond each request that read a block waited for a worker.
+#[test]
+fn a_front_ends_thread_gives_way_only_in_polls_that_go_on_for_long() {
+    let runtime = runtime(1, IoChoice::Auto);
+    let group = runtime.handle().group();
+    // This one goes on until it has given way, and ends as a task.
+    let begun = std::time::Instant::now();
+    let long = async move {
+        while begun.elapsed() < Duration::from_millis(5) {
+            give_way().await;
+        }
+    };
+    group.begin(Class::Issue, long).expect("an open group");
+    for _ in 0..1000 {
+        let is_done = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&is_done);
+        let short = async move {
+            give_way().await;
+            done.store(true, Ordering::Release);
+        };
+        group.begin(Class::Issue, short).expect("an open group");
+        assert!(is_done.load(Ordering::Acquire), "a short request is done by the thread that took it");
+    }
+    runtime.block_on(group.close());
 }
