@@ -310,7 +310,7 @@ impl Group {
     }
 
     /// Polls `future` once on the calling thread, as a member. If it is not ready then, the rest of it becomes a task. This is for a front
-    /// end's threads: short work is done here sooner than a worker would wake up.
+    /// end's threads: short work is done here sooner than a worker would wake up, and [`wait_here`](crate::wait_here) may wait for a device.
     ///
     /// A panic of that poll ends the work as it ends a task: only the drop of the future shows it.
     pub fn begin<F>(&self, class: Class, future: F) -> Result<(), GroupClosed>
@@ -321,6 +321,7 @@ impl Group {
         let mut future = Box::pin(future);
         let polled = {
             let _entered = crate::handle::enter(self.0.handle.clone());
+            let _front = crate::front::enter();
             crate::fair::begin();
             // Being woken means nothing yet: as a task it is polled again at once.
             let mut context = Context::from_waker(Waker::noop());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_taskq::{
     Block, Buf, Class, Device, Direct, Handle, IoChoice, JoinError, JoinSet, Notify, OpenOptions, RamDevice, Runtime,
-    RuntimeOptions, for_each_concurrent, give_way, oneshot, yield_now,
+    RuntimeOptions, for_each_concurrent, give_way, oneshot, wait_here, yield_now,
 };
 
 fn runtime(workers: usize, io: IoChoice) -> Runtime {
@@ -318,4 +318,46 @@ fn a_front_ends_thread_gives_way_only_in_polls_that_go_on_for_long() {
         assert!(is_done.load(Ordering::Acquire), "a short request is done by the thread that took it");
     }
     runtime.block_on(group.close());
+}
+
+/// A front end's thread waits for a stable write where that is asked for, one at a time; workers and other futures go by the ring.
+#[test]
+fn a_front_ends_thread_makes_a_stable_write_itself() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk");
+    std::fs::write(&path, vec![0; 1 << 20]).expect("a file");
+    for io in [IoChoice::Auto, IoChoice::Threads] {
+        let runtime = runtime(1, io);
+        let group = runtime.handle().group();
+        let options = OpenOptions { write: true, ..OpenOptions::default() };
+        let device = runtime.block_on(runtime.handle().open(&path, options)).expect("a device");
+        for (number, waits) in [(1_u8, true), (2, false), (3, true)] {
+            let (device, is_done) = (device.clone(), Arc::new(AtomicBool::new(false)));
+            let done = Arc::clone(&is_done);
+            let write = async move {
+                let block = Block::copied_from(&[number; 8192]);
+                match waits {
+                    true => wait_here(device.write_stable(4096, block)).await,
+                    false => device.write_stable(4096, block).await,
+                }
+                .expect("a write");
+                done.store(true, Ordering::Release);
+            };
+            group.begin(Class::Issue, write).expect("an open group");
+            if waits {
+                assert!(is_done.load(Ordering::Acquire), "done within the poll");
+            }
+            runtime.block_on(group.wait());
+            let written = std::fs::read(&path).expect("the file");
+            assert_eq!(written[4096..4096 + 8192], [number; 8192]);
+            assert!(written[..4096].iter().chain(&written[12288..]).all(|byte| *byte == 0), "and nothing else");
+        }
+        // Beyond its end, as by the ring.
+        let beyond = async move {
+            let failed = wait_here(device.write_stable(1 << 20, Block::copied_from(&[0; 4096]))).await;
+            assert!(failed.is_err());
+        };
+        group.begin(Class::Issue, beyond).expect("an open group");
+        runtime.block_on(group.close());
+    }
 }

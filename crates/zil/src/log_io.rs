@@ -13,9 +13,9 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
-use cenote_taskq::{AsyncMutex, Notify, Rng, Semaphore, race};
+use cenote_taskq::{AsyncMutex, Notify, Rng, Semaphore, race, wait_here};
 use cenote_vdev::tree::VdevSet;
-use cenote_zio::{Allocator, Bookmark};
+use cenote_zio::{Allocator, Bookmark, ZioError};
 
 use crate::clients::Clients;
 use crate::data::{Data, STORING_MAX_BYTES};
@@ -229,7 +229,7 @@ impl LogIo {
             let vdevs = data.vdevs_with(at);
             let ahead = Ahead::begin(self);
             let is_stable = wants_stable && !mutant::is(Mutant::LogUnflushed);
-            let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, true).await;
+            let written = self.write_block(bookmark, at, bytes, is_stable, true).await;
             let Ok(missed) = written else { return false };
             if wants_stable && missed.is_empty() {
                 self.counts.count(Event::Stable);
@@ -254,6 +254,24 @@ impl LogIo {
         }
     }
 
+    /// Writes a block to its place: the leaves that have not got it. Where it lies on one leaf alone, the thread of a front end waits for it.
+    async fn write_block(
+        &self,
+        bookmark: Bookmark,
+        at: &Blkptr,
+        bytes: Buf,
+        is_stable: bool,
+        waits: bool,
+    ) -> Result<Vec<Guid>, ZioError> {
+        let (zio, mut places) = (self.dmu.zio(), at.dvas());
+        let is_on_one_leaf = match (places.next(), places.next()) {
+            (Some(dva), None) => zio.tree().is_leaf(dva.vdev),
+            _ => false,
+        };
+        let write = zio.write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, waits);
+        if is_on_one_leaf { wait_here(write).await } else { write.await }
+    }
+
     /// The same on a device that has nothing but logs, and for which nobody waits. Whether what the records point to is stored.
     async fn write_to_device(
         &self,
@@ -269,7 +287,7 @@ impl LogIo {
         let tree = self.dmu.zio().tree();
         let before = tree.flush_failures_of(device);
         let ahead = Ahead::begin(self);
-        let written = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, false).await;
+        let written = self.write_block(bookmark, at, bytes, is_stable, false).await;
         let missed = match written {
             Ok(missed) => missed,
             // No failure of the device: nothing is written while the pool is suspended.

@@ -5,12 +5,16 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use rustix::io::{Errno, ReadWriteFlags};
+
 use super::pool::Pool;
 use super::ring::{Finished, Work};
 use super::worker;
 use crate::buf::{Block, Buf};
+use crate::front;
 use crate::handle::{IoChoice, IoMode};
 use crate::oneshot;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads that do device I/O where there is no ring. Chosen by eye: deeper queues than this want a ring.
 pub(super) const IO_THREADS_MAX: usize = 32;
@@ -20,6 +24,23 @@ pub(crate) struct Io {
     /// The runtime whose threads' rings serve.
     pub(super) runtime_id: u64,
     pub(super) pool: Arc<Pool>,
+    /// A front end's thread waits for a device by a system call.
+    pub(super) has_waiter: AtomicBool,
+}
+
+/// The turn of the one thread that waits for a device itself.
+struct WaiterTurn<'a>(&'a AtomicBool);
+
+impl<'a> WaiterTurn<'a> {
+    fn take(has_waiter: &'a AtomicBool) -> Option<Self> {
+        (!has_waiter.swap(true, Ordering::Acquire)).then_some(Self(has_waiter))
+    }
+}
+
+impl Drop for WaiterTurn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 fn stopped() -> io::Error {
@@ -68,6 +89,12 @@ impl Io {
         block: Block,
         is_stable: bool,
     ) -> io::Result<()> {
+        if is_stable
+            && front::may_wait()
+            && let Some(_turn) = WaiterTurn::take(&self.has_waiter)
+        {
+            return write_stable_here(file, offset_bytes, &block);
+        }
         let (sender, receiver) = oneshot::channel();
         self.start(file, offset_bytes, Work::Write { block, is_stable, sender });
         receiver.await.unwrap_or_else(|oneshot::Closed| Err(stopped()))
@@ -94,6 +121,21 @@ fn serve(file: &File, offset_bytes: u64, work: Work) -> Finished {
         }
         Work::Flush { sender } => Finished::Write(file.sync_data(), sender),
     }
+}
+
+/// Writes, and waits until that is stable (`RWF_DSYNC`).
+fn write_stable_here(file: &File, offset_bytes: u64, block: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < block.len() {
+        let left = [io::IoSlice::new(&block[done..])];
+        match rustix::io::pwritev2(file, &left, offset_bytes + done as u64, ReadWriteFlags::DSYNC) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 fn read_at_least(file: &File, offset_bytes: u64, buf: &mut [u8], needed: usize) -> io::Result<()> {

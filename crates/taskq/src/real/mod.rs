@@ -137,7 +137,11 @@ impl Real {
             guests: Mutex::default(),
             mode: std::sync::OnceLock::new(),
             ring: mode.ring,
-            io: Arc::new(Io { runtime_id: id, pool: Pool::new("cenote-io", io::IO_THREADS_MAX) }),
+            io: Arc::new(Io {
+                runtime_id: id,
+                pool: Pool::new("cenote-io", io::IO_THREADS_MAX),
+                has_waiter: AtomicBool::new(false),
+            }),
             cpu: Pool::new("cenote-cpu", cores),
         });
         let tickets = (0..workers).map(|_| Arc::new(Ticket(Arc::clone(&real)))).collect();

@@ -332,6 +332,12 @@ impl VdevTree {
         self.current.look(vdev, |topology| topology.keeps_neighbours(vdev))
     }
 
+    /// Whether a top-level vdev is a single disk or file, so that each of its blocks is one request.
+    #[must_use]
+    pub fn is_leaf(&self, vdev: VdevId) -> bool {
+        self.current.look(vdev, |topology| topology.is_leaf(vdev))
+    }
+
     /// Bytes that an allocation for `psize_bytes` takes on a top-level vdev at `birth`.
     #[must_use]
     pub fn psize_to_asize(&self, vdev: VdevId, psize_bytes: u64, birth: Txg) -> Option<u64> {

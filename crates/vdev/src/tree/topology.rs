@@ -218,6 +218,11 @@ impl Topology {
         })
     }
 
+    /// Whether a top-level vdev is a single disk or file.
+    pub(super) fn is_leaf(&self, vdev: VdevId) -> bool {
+        self.tops.get(vdev.0 as usize).is_some_and(|top| matches!(self.node(top.node).kind, Kind::Leaf(_)))
+    }
+
     /// Bytes that an allocation for `psize_bytes` takes on a top-level vdev at `birth`.
     pub(super) fn psize_to_asize(&self, vdev: VdevId, psize_bytes: u64, birth: Txg) -> Option<u64> {
         if psize_bytes > MAX_BLOCK_BYTES {

@@ -7,10 +7,10 @@ use cenote_dmu::tx::Tx;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zil::{Chain, LogBlockId};
-use cenote_taskq::Class;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::Ordering;
+use cenote_taskq::{Class, is_front};
 use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
@@ -111,7 +111,8 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if self.log.blocks.lock().burst_over(self.is_done) {
-            self.log.begin_burst();
+            // Not here: the blocks of this burst are still to be written.
+            self.log.begin_burst(false);
         }
         if !self.is_done {
             self.log.waiting.all();
@@ -130,7 +131,8 @@ impl LogWriter {
     /// Has all itxs up to a number on their way soon.
     pub(super) fn want_issued(self: &Arc<Self>, number: u64) {
         if self.blocks.lock().want(number) {
-            self.begin_burst();
+            // A front end's thread goes as far as it can: no other need wake for a client that is alone.
+            self.begin_burst(is_front());
         } else {
             self.joined();
         }
@@ -143,7 +145,7 @@ impl LogWriter {
         }
     }
 
-    fn begin_burst(self: &Arc<Self>) {
+    fn begin_burst(self: &Arc<Self>, is_here: bool) {
         let log = self.clone();
         let burst = async move {
             let last = log.clone().burst().await;
@@ -151,7 +153,12 @@ impl LogWriter {
                 log.put(closed).await;
             }
         };
-        if self.io.dmu.detached().spawn(Class::Issue, burst).is_err() {
+        let tasks = self.io.dmu.detached();
+        let begun = match is_here {
+            true => tasks.begin(Class::Issue, burst),
+            false => tasks.spawn(Class::Issue, burst).map(drop),
+        };
+        if begun.is_err() {
             // The pool is closed.
             self.blocks.lock().no_burst();
             let until = self.queue.lock().last().txg;
