@@ -1,14 +1,18 @@
 //! The three trees: made, mounted, and taken down again whatever happens in between.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Bytes of each image; they are sparse. In a small pool changes at worst come to more than there is, and wait.
-const IMAGE_BYTES: u64 = 64 << 30;
+use crate::writing::rig::filled;
+
+/// Bytes of each sparse image. In a small pool changes at worst come to more than there is, and wait.
+const SPARSE_BYTES: u64 = 64 << 30;
+/// Bytes of each image that is written once in whole.
+const FILLED_BYTES: u64 = 4 << 30;
 /// The longest wait for a mount to be there, or for its process to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -66,8 +70,20 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-fn image(path: &Path) -> Result<()> {
-    Ok(std::fs::File::create(path)?.set_len(IMAGE_BYTES)?)
+/// The images of a rig.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Images {
+    Sparse,
+    /// All their blocks are there, as on a disk: else each sync of the image has the file system below write its journal, for us most
+    /// of all, since we write each block to a new place.
+    Filled,
+}
+
+fn image(path: &Path, images: Images) -> Result<()> {
+    match images {
+        Images::Sparse => Ok(std::fs::File::create(path)?.set_len(SPARSE_BYTES)?),
+        Images::Filled => filled(path, FILLED_BYTES),
+    }
 }
 
 fn folder(path: PathBuf) -> Result<PathBuf> {
@@ -89,10 +105,12 @@ fn wait_for(at: &Path, before: u64, server: &mut Server) -> Result<()> {
 }
 
 impl Rig {
-    pub(super) fn new(at: &Path, program: &Path) -> Result<Self> {
+    pub(super) fn new(at: &Path, program: &Path, images: Images) -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "mounting ext4 takes root");
+        // A database's server is another user.
+        std::fs::set_permissions(at, std::fs::Permissions::from_mode(0o711))?;
         let pool = folder(at.join("pool"))?;
-        image(&pool.join("disk"))?;
+        image(&pool.join("disk"), images)?;
         let ours = || {
             let mut command = Command::new(program);
             command.env("CENOTE_CACHE", at.join("cache.json"));
@@ -107,13 +125,14 @@ impl Rig {
         let place = folder(at.join("ours"))?;
         let before = std::fs::metadata(&place)?.dev();
         let mut serve = ours();
-        serve.args(["mount", "--rw", "-d"]).arg(&pool).arg("benchmount").arg(&place);
+        // As bindfs run by root.
+        serve.args(["mount", "--rw", "-o", "allow_other", "-d"]).arg(&pool).arg("benchmount").arg(&place);
         let mut server = Server(serve.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
         wait_for(&place, before, &mut server)?;
         let ours = Mount(place.clone());
 
         let disk = at.join("ext4.img");
-        image(&disk)?;
+        image(&disk, images)?;
         run(Command::new("mkfs.ext4").arg("-q").arg(&disk))?;
         let below = folder(at.join("ext4"))?;
         run(Command::new("mount").args(["-o", "loop"]).arg(&disk).arg(&below))?;

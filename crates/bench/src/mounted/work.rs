@@ -9,6 +9,8 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+use super::databases;
+
 const BLOCK_BYTES: usize = 4096;
 
 /// A load.
@@ -32,19 +34,38 @@ pub(super) enum Work {
     RandomWrite,
     /// dbench's own load.
     Dbench,
+    /// SQLite's transactions, of one client.
+    Sqlite,
+    /// PostgreSQL's, of four.
+    Postgresql,
 }
 
 impl Work {
     /// Whether more is better.
     pub(super) const fn is_rate(self) -> bool {
-        matches!(self, Self::Create | Self::StatWalk | Self::RandomWrite | Self::Dbench)
+        !matches!(self, Self::LookUp | Self::Absent | Self::Fchmod | Self::Pwrite | Self::Mkdir)
     }
 
     pub(super) const fn unit(self) -> &'static str {
         match self {
             Self::LookUp | Self::Absent | Self::Fchmod | Self::Pwrite | Self::Mkdir => "us",
-            Self::Create | Self::StatWalk | Self::RandomWrite => "a second",
+            Self::Create | Self::StatWalk | Self::RandomWrite | Self::Sqlite | Self::Postgresql => "a second",
             Self::Dbench => "MB/s",
+        }
+    }
+
+    /// Whether its time is mostly that of syncs.
+    pub(super) const fn syncs(self) -> bool {
+        matches!(self, Self::Sqlite | Self::Postgresql)
+    }
+
+    /// The reason why it cannot be measured on this machine.
+    pub(super) fn missing(self) -> Option<&'static str> {
+        match self {
+            Self::Dbench => (!has_dbench()).then_some("dbench is not installed"),
+            Self::Sqlite => databases::sqlite_missing(),
+            Self::Postgresql => databases::postgresql_missing(),
+            _ => None,
         }
     }
 }
@@ -58,7 +79,7 @@ pub(super) struct Workload<'a> {
     pub(super) seconds: f64,
 }
 
-pub(super) fn has_dbench() -> bool {
+fn has_dbench() -> bool {
     Command::new("dbench").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok()
 }
 
@@ -184,6 +205,8 @@ impl Workload<'_> {
                 }
                 Ok(count as f64 / start.elapsed().as_secs_f64())
             }
+            Work::Sqlite => databases::sqlite(folder, self.count(8000)),
+            Work::Postgresql => databases::postgresql(folder, self.seconds),
             Work::Dbench => {
                 let seconds = (self.seconds.ceil() as u64).max(3).to_string();
                 let output = Command::new("dbench").arg("-D").arg(folder).args(["-t", &seconds, "4"]).output()?;

@@ -192,7 +192,7 @@ impl Rig {
     }
 
     /// A new pool in a file of this folder that takes no more of it than is written, whose txgs end when they are asked to.
-    pub(super) fn by_hand(folder: &Path, size_bytes: u64) -> Result<Self> {
+    pub(crate) fn by_hand(folder: &Path, size_bytes: u64) -> Result<Self> {
         let path = folder.join("pool");
         std::fs::File::create(&path)?.set_len(size_bytes)?;
         let spec = PoolSpec { size_bytes, has_log: true, metaslabs_min: 16, dirty_max_bytes: size_bytes / 4 };

@@ -2,9 +2,12 @@
 //!
 //! * `real`: on files of one folder, and on a device in memory.
 //! * `modelled`: the founding measurement, on modelled drives in virtual time.
+//! * `beside`: a writer beside other work. `after_crash`: claim and replay.
 //! * `batch`: commits as they were before M4. `drive`: the models.
 
+mod after_crash;
 mod batch;
+mod beside;
 mod drive;
 mod modelled;
 mod real;
@@ -36,7 +39,7 @@ pub struct Options {
 }
 
 /// The parts.
-pub const PARTS: [&str; 3] = ["folder", "memory", "modelled"];
+pub const PARTS: [&str; 5] = ["folder", "memory", "modelled", "beside", "log-replay"];
 
 /// Writers at once.
 const WRITERS: [usize; 4] = [1, 4, 16, 64];
@@ -112,7 +115,8 @@ pub fn run(options: &Options) -> Result<Suite> {
     let (mut suite, mut raw) = (Suite::default(), Map::new());
     suite.name = "zil".into();
     suite.title = "Synchronous writes (M4)".into();
-    for (name, part) in PARTS.into_iter().zip([real::folder, real::memory, modelled::modelled]) {
+    let parts = [real::folder, real::memory, modelled::modelled, beside::beside, after_crash::after_crash];
+    for (name, part) in PARTS.into_iter().zip(parts) {
         if options.only.is_empty() || options.only.iter().any(|only| only == name) {
             part(options, &mut suite, &mut raw)?;
         }

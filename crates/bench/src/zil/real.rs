@@ -30,15 +30,15 @@ const CHAIN_BYTES: usize = 184;
 const BLOCK_MAX_BYTES: usize = 128 << 10;
 /// Bytes of a file, and of what is written over.
 const POOL_BYTES: u64 = 2 << 30;
-const DATA_BYTES: u64 = 64 << 20;
+pub(super) const DATA_BYTES: u64 = 64 << 20;
 /// As on a machine with 10 GiB of memory, so that time and not dirty data ends a txg, as for the peer.
 const DIRTY_MAX_BYTES: u64 = 1 << 30;
 /// Of a pool in memory.
 const MEMORY_BYTES: u64 = 1 << 30;
-const SPEC: PoolSpec =
+pub(super) const SPEC: PoolSpec =
     PoolSpec { size_bytes: POOL_BYTES, has_log: true, metaslabs_min: 64, dirty_max_bytes: DIRTY_MAX_BYTES };
-const VOLUME: &str = "bench/v";
-const COLUMNS: [&str; 12] = [
+pub(super) const VOLUME: &str = "bench/v";
+pub(super) const COLUMNS: [&str; 12] = [
     "writers",
     "who",
     "writes/s",
@@ -91,7 +91,7 @@ pub(super) fn memory(options: &Options, suite: &mut Suite, raw: &mut Map<String,
 }
 
 /// Adds a row for each of these, in the middle of some rounds.
-fn rows<'a>(
+pub(super) fn rows<'a>(
     table: &mut Table,
     raw: &mut Vec<Value>,
     rounds: u32,
@@ -268,7 +268,13 @@ fn library(rig: &Rig, who: &str, batch: Option<Batch>, writers: usize, seconds: 
 }
 
 /// Writes for a moment, so that the log is begun, and then for as long as is measured.
-fn warmed<F, W>(rig: &Rig, batch: Option<Arc<Batch>>, writers: usize, seconds: f64, write: F) -> Result<Round>
+pub(super) fn warmed<F, W>(
+    rig: &Rig,
+    batch: Option<Arc<Batch>>,
+    writers: usize,
+    seconds: f64,
+    write: F,
+) -> Result<Round>
 where
     F: Fn(usize, u64) -> W + Clone + Send + 'static,
     W: Future<Output = Result<()>> + Send,
@@ -290,7 +296,7 @@ where
     Round::of(latencies_ns, took, switches, Some(work))
 }
 
-async fn volume(head: LiveHead) -> Result<LiveVolume> {
+pub(super) async fn volume(head: LiveHead) -> Result<LiveVolume> {
     let pool = head.pool();
     let made = pool.create_dataset(VOLUME, ObjsetType::Zvol).await?;
     let spec = VolumeSpec { size_bytes: DATA_BYTES, block_bytes: 8 << 10 };
