@@ -1,6 +1,6 @@
 //! One connection from greeting to farewell, over any pair of byte streams.
 
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, IoSlice, Read, Write};
 use std::sync::Arc;
 
 use cenote_taskq::Handle;
@@ -26,6 +26,9 @@ pub enum ConnectionError {
     Io(io::Error),
 }
 
+/// Sends some of these bytes, or none with [`io::ErrorKind::WouldBlock`]. It does not block.
+pub type Sender = Box<dyn Fn(&[IoSlice<'_>]) -> io::Result<usize> + Send + Sync>;
+
 /// What a connection needs of its socket besides bytes.
 pub trait Transport: Sync {
     /// The handshake is over: the client may be silent from now on.
@@ -44,6 +47,11 @@ pub trait Transport: Sync {
 
     /// From now on the client is to send this many bytes of data; `None`: it has.
     fn expect_data(&self, _bytes: Option<u64>) {}
+
+    /// A way to send as many bytes as the client can be sent at once, from any thread; without one, replies are left to the writer.
+    fn sender(&self) -> Option<Sender> {
+        None
+    }
 
     /// From now on the client is to take this many bytes of replies; `None`: it has.
     fn expect_taken(&self, _bytes: Option<u64>) {}
@@ -66,7 +74,7 @@ pub fn serve_stream(
     let directory = Directory { handle, exports };
     let Some(agreed) = haggle(&mut reader, &mut writer, &directory)? else { return Ok(()) };
     transport.handshake_done();
-    let queue = Arc::new(ReplyQueue::default());
+    let queue = Arc::new(ReplyQueue::new(transport.sender()));
     let budget = Arc::new(Budget::new(Arc::clone(shared)));
     std::thread::scope(|scope| {
         let writing = scope.spawn(|| queue.write_all(writer, transport));

@@ -22,13 +22,17 @@
 //!                        |   engine tasks: Export::read, block_status, ... |             |        |
 //!                        |        | reply                                                |        |
 //!                        |        v                                                      |        |
-//!   socket <--bytes--    | queue --> writer thread: gathers replies into vectored writes-+        |
+//!   socket <--bytes--    | queue, sent at once; the rest --> writer thread -------------+        |
 //!                        +-----------------------------------------------------------------------+
 //! ```
 //!
-//! 1. The reader takes a request's cost from the connection's budget, waiting if there is none, and spawns a task.
+//! 1. The reader takes a request's cost from the connection's budget, waiting if there is none, and spawns a task. If the client has
+//!    nothing else on its way, as one that waits for each reply, the reader serves the request itself up to its first wait.
 //! 2. The task asks the export and puts a reply in the queue; data stays in the engine's reference-counted blocks.
-//! 3. The writer sends what is queued, several replies a system call, and gives the cost back.
+//! 3. The thread that has made a reply sends it, with others that are queued, as far as the socket takes bytes without a wait. What is left the
+//!    writer sends, several replies a system call. With that the cost comes back.
+//!
+//! So a client that waits for each reply wakes one thread of ours for a request, where a task and a writer were two more.
 //!
 //! Connections have two threads each because blocking sockets are the simplest thing that keeps many requests in flight:
 //! the engine's workers never wait for a socket, and a client that does not read its replies stops only itself.
@@ -47,7 +51,7 @@
 //!
 //! # Rejected
 //!
-//! Completing requests on the engine's workers by writing to the socket there: one slow client would stop a worker.
+//! Waiting for the socket on the engine's workers: one slow client would stop a worker.
 //! The oldstyle handshake: it cannot name an export.
 
 mod budget;
@@ -64,7 +68,7 @@ mod socket;
 mod transmission;
 
 pub use budget::SharedBudget;
-pub use connection::{ConnectionError, Transport, serve_stream};
+pub use connection::{ConnectionError, Sender, Transport, serve_stream};
 pub use export::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece, StaticExports};
 pub use memory::MemoryExport;
 pub use server::{Listener, Server, ServerOptions, ServerStats};

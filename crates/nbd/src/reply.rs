@@ -5,10 +5,11 @@ use std::io::{self, IoSlice, Write};
 use std::sync::Arc;
 
 use cenote_taskq::Block;
+use cenote_taskq::sync::atomic::{AtomicUsize, Ordering};
 use cenote_taskq::sync::{Condvar, Mutex};
 
 use crate::budget::Cost;
-use crate::connection::Transport;
+use crate::connection::{Sender, Transport};
 use crate::export::{ExportError, ExportErrorKind, Extent, Piece};
 use crate::proto::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk, errno, status};
 
@@ -40,23 +41,82 @@ struct Outgoing {
     _cost: Cost,
 }
 
+impl Outgoing {
+    fn len(&self) -> usize {
+        self.segments.iter().map(Segment::len).sum()
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     replies: VecDeque<Outgoing>,
+    /// Bytes of the first that were sent already.
+    sent_bytes: usize,
+    /// A thread sends replies that it has taken, and looks for more after that.
+    is_sending: bool,
     closed: bool,
 }
 
-/// Replies waiting for the writer thread. The budget bounds it: each holds a [`Cost`].
+impl Queue {
+    /// Replies that could not be sent yet come first again.
+    fn put_back(&mut self, mut batch: VecDeque<Outgoing>, sent_bytes: usize) {
+        batch.append(&mut self.replies);
+        self.replies = batch;
+        self.sent_bytes = sent_bytes;
+    }
+}
+
+/// Replies on their way to the client. A reply is sent by the thread that has made it, as far as the client can be sent it at once: no
+/// other thread wakes for it. What is left goes to the writer thread, which waits for the client. The budget bounds all: each holds a [`Cost`].
 #[derive(Default)]
 pub(crate) struct ReplyQueue {
     queue: Mutex<Queue>,
     ready: Condvar,
+    sender: Option<Sender>,
+    unanswered: AtomicUsize,
 }
 
+/// Batches that a thread sends which has better things to do than others' replies.
+const BATCHES_MAX: usize = 4;
+
 impl ReplyQueue {
+    pub(crate) fn new(sender: Option<Sender>) -> Self {
+        Self { sender, ..Self::default() }
+    }
+
+    /// Requests that were read and whose reply is not made.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.unanswered.load(Ordering::Acquire)
+    }
+
     fn push(&self, reply: Outgoing) {
-        self.queue.lock().replies.push_back(reply);
-        self.ready.notify_one();
+        self.unanswered.fetch_sub(1, Ordering::AcqRel);
+        let mut queue = self.queue.lock();
+        queue.replies.push_back(reply);
+        if queue.is_sending {
+            return;
+        }
+        if let Some(sender) = &self.sender {
+            for _ in 0..BATCHES_MAX {
+                // What the writer has left by a failure, or is waiting to send, is its own.
+                if queue.sent_bytes > 0 || queue.replies.is_empty() {
+                    break;
+                }
+                let mut batch = std::mem::take(&mut queue.replies);
+                queue.is_sending = true;
+                drop(queue);
+                let sent_bytes = send_now(sender, &mut batch);
+                queue = self.queue.lock();
+                queue.is_sending = false;
+                if !batch.is_empty() {
+                    queue.put_back(batch, sent_bytes);
+                    break;
+                }
+            }
+        }
+        if !queue.replies.is_empty() || queue.closed {
+            self.ready.notify_one();
+        }
     }
 
     /// No more replies will come.
@@ -70,12 +130,13 @@ impl ReplyQueue {
     pub(crate) fn write_all(&self, mut writer: impl Write, transport: &dyn Transport) -> io::Result<()> {
         let mut result = Ok(());
         loop {
-            let batch = {
+            let (batch, sent_bytes) = {
                 let mut queue = self.queue.lock();
-                while queue.replies.is_empty() && !queue.closed {
+                while queue.is_sending || queue.replies.is_empty() && !queue.closed {
                     queue = self.ready.wait(queue);
                 }
-                std::mem::take(&mut queue.replies)
+                queue.is_sending = !queue.replies.is_empty();
+                (std::mem::take(&mut queue.replies), std::mem::take(&mut queue.sent_bytes))
             };
             if batch.is_empty() {
                 return result;
@@ -83,34 +144,71 @@ impl ReplyQueue {
             if result.is_ok() {
                 let segments = || batch.iter().flat_map(|reply| &reply.segments);
                 transport.expect_taken(Some(segments().map(|segment| segment.len() as u64).sum()));
-                result = write_segments(&mut writer, segments());
+                result = write_segments(&mut writer, segments(), sent_bytes);
                 transport.expect_taken(None);
                 if result.is_err() {
                     transport.hang_up();
                 }
             }
+            drop(batch);
+            self.queue.lock().is_sending = false;
         }
     }
 }
 
-fn write_segments<'a>(writer: &mut impl Write, segments: impl Iterator<Item = &'a Segment>) -> io::Result<()> {
+/// Sends replies as far as the client can be sent them at once, and drops those that are sent: bytes of the next that were.
+fn send_now(sender: &Sender, batch: &mut VecDeque<Outgoing>) -> usize {
+    let mut sent_bytes = 0;
+    while !batch.is_empty() {
+        let slices = slices_of(batch.iter().flat_map(|reply| &reply.segments), sent_bytes);
+        let mut now = match sender(&slices[..slices.len().min(SLICES_MAX)]) {
+            // The writer finds out the error.
+            Ok(0) | Err(_) => break,
+            Ok(now) => sent_bytes + now,
+        };
+        while let Some(first) = batch.front().map(Outgoing::len).filter(|first| *first <= now) {
+            batch.pop_front();
+            now -= first;
+        }
+        sent_bytes = now;
+    }
+    sent_bytes
+}
+
+/// The slices of segments behind so many bytes.
+fn slices_of<'a>(segments: impl Iterator<Item = &'a Segment>, mut skipped_bytes: usize) -> Vec<IoSlice<'a>> {
     let mut slices = Vec::new();
+    let mut add = |bytes: &'a [u8]| {
+        let skipped = skipped_bytes.min(bytes.len());
+        skipped_bytes -= skipped;
+        if skipped < bytes.len() {
+            slices.push(IoSlice::new(&bytes[skipped..]));
+        }
+    };
     for segment in segments {
         match segment {
-            Segment::Bytes(bytes) => slices.push(IoSlice::new(bytes)),
-            Segment::Data(block) => slices.push(IoSlice::new(block)),
+            Segment::Bytes(bytes) => add(bytes),
+            Segment::Data(block) => add(block),
             Segment::Zeros(length) => {
                 let mut rest = *length;
                 while rest > 0 {
                     let piece = rest.min(ZEROS.len());
-                    slices.push(IoSlice::new(&ZEROS[..piece]));
+                    add(&ZEROS[..piece]);
                     rest -= piece;
                 }
             }
         }
     }
+    slices
+}
+
+fn write_segments<'a>(
+    writer: &mut impl Write,
+    segments: impl Iterator<Item = &'a Segment>,
+    skipped_bytes: usize,
+) -> io::Result<()> {
+    let mut slices = slices_of(segments, skipped_bytes);
     let mut rest = &mut slices[..];
-    IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         let now = rest.len().min(SLICES_MAX);
         match writer.write_vectored(&rest[..now]) {
@@ -133,6 +231,7 @@ pub(crate) struct Slot {
 
 impl Slot {
     pub(crate) fn new(queue: &Arc<ReplyQueue>, cost: Cost, cookie: u64, structured: bool) -> Self {
+        queue.unanswered.fetch_add(1, Ordering::AcqRel);
         Self { queue: Arc::clone(queue), cost: Some(cost), cookie, structured }
     }
 
@@ -309,4 +408,86 @@ fn segment(piece: Piece) -> Segment {
 /// The longest beginning of `text` that has at most `bytes_max` bytes.
 pub(crate) fn truncated(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_taskq::Rng;
+
+    use super::*;
+    use crate::budget::Budget;
+
+    struct Quiet;
+
+    impl Transport for Quiet {}
+
+    /// A socket that takes a few bytes at a time, and often none; the writer's way takes all.
+    struct Socket(Arc<Mutex<(Rng, Vec<u8>)>>);
+
+    impl Write for Socket {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut socket = self.0.lock();
+            let now = bytes.len().min(1 + socket.0.below(30) as usize);
+            socket.1.extend(&bytes[..now]);
+            Ok(now)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Whole replies, each once, whoever sends which part of them.
+    #[test]
+    fn replies_stay_whole_where_several_threads_send_them() {
+        const THREADS: u64 = 4;
+        const EACH: u64 = 500;
+        let socket = Arc::new(Mutex::new((Rng::new(7), Vec::new())));
+        let taken = Arc::clone(&socket);
+        let sender: Sender = Box::new(move |slices| {
+            let mut socket = taken.lock();
+            let room = socket.0.below(40) as usize;
+            if room < 5 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            let bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).take(room).collect();
+            socket.1.extend(&bytes);
+            Ok(bytes.len())
+        });
+        let queue = Arc::new(ReplyQueue::new(Some(sender)));
+        let budget = Arc::new(Budget::new(Arc::default()));
+        std::thread::scope(|scope| {
+            let writing = scope.spawn(|| queue.write_all(Socket(Arc::clone(&socket)), &Quiet));
+            let makers: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (queue, budget) = (&queue, &budget);
+                    scope.spawn(move || {
+                        for number in 0..EACH {
+                            Slot::new(queue, budget.take(0), thread << 32 | number, false).finish(Ok(()));
+                        }
+                    })
+                })
+                .collect();
+            makers.into_iter().for_each(|maker| maker.join().expect("no panic"));
+            budget.drained();
+            queue.close();
+            writing.join().expect("no panic").expect("a socket that takes all");
+        });
+        assert_eq!(queue.unanswered(), 0);
+        let bytes = std::mem::take(&mut socket.lock().1);
+        let mut cookies: Vec<u64> = bytes
+            .chunks(16)
+            .map(|reply| {
+                assert_eq!(reply[..8], [SIMPLE_REPLY_MAGIC.to_be_bytes(), [0; 4]].concat(), "a whole reply");
+                u64::from_be_bytes(reply[8..].try_into().expect("eight bytes"))
+            })
+            .collect();
+        for thread in 0..THREADS {
+            let of_one = cookies.iter().filter(|cookie| *cookie >> 32 == thread).map(|cookie| cookie & 0xffff_ffff);
+            assert!(of_one.eq(0..EACH), "replies of one thread are in its order");
+        }
+        cookies.sort_unstable();
+        cookies.dedup();
+        assert_eq!(cookies.len() as u64, THREADS * EACH);
+    }
 }

@@ -18,7 +18,7 @@ use cenote_taskq::sync::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
 use crate::budget::SharedBudget;
-use crate::connection::{Transport, serve_stream};
+use crate::connection::{Sender, Transport, serve_stream};
 use crate::export::Exports;
 use crate::limits;
 use crate::socket::Socket;
@@ -413,7 +413,7 @@ impl Drop for Leave {
 
 struct Connection<'a> {
     shared: &'a Shared,
-    client: &'a Client,
+    client: &'a Arc<Client>,
 }
 
 impl Connection<'_> {
@@ -446,6 +446,11 @@ impl Transport for Connection<'_> {
 
     fn expect_taken(&self, bytes: Option<u64>) {
         self.set(&self.client.deadlines.taken, bytes.map(|bytes| self.time_for(bytes)));
+    }
+
+    fn sender(&self) -> Option<Sender> {
+        let client = Arc::clone(self.client);
+        Some(Box::new(move |slices| client.socket.send_now(slices)))
     }
 
     fn hang_up(&self) {

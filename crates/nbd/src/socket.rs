@@ -2,8 +2,11 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
 /// A connected socket. Reading and writing go through shared references, from two threads.
 #[derive(Debug)]
@@ -18,6 +21,16 @@ impl Socket {
             Self::Unix(socket) => socket.set_write_timeout(limit),
             Self::Tcp(socket) => socket.set_write_timeout(limit),
         }
+    }
+
+    /// Sends as many of these bytes as the client can be sent at once: some, or [`io::ErrorKind::WouldBlock`].
+    pub(crate) fn send_now(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let descriptor = match self {
+            Self::Unix(socket) => socket.as_fd(),
+            Self::Tcp(socket) => socket.as_fd(),
+        };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(sendmsg(descriptor, slices, &mut SendAncillaryBuffer::default(), flags)?)
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) {

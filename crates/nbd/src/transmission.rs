@@ -1,9 +1,9 @@
 //! After the handshake: requests in, tasks out.
 
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
-use cenote_taskq::{Buf, Class, Handle};
+use cenote_taskq::{Buf, Class, Group, Handle};
 
 use crate::budget::Budget;
 use crate::connection::{ConnectionError, Transport};
@@ -15,14 +15,14 @@ use crate::reply::{ReplyQueue, Slot};
 
 /// Reads requests until the client leaves or breaks the protocol, or the server closes. Does not wait for replies.
 pub(crate) fn read_requests(
-    reader: &mut impl Read,
+    reader: &mut BufReader<impl Read>,
     handle: &Handle,
     agreed: &Agreed,
     queue: &Arc<ReplyQueue>,
     budget: &Arc<Budget>,
     transport: &dyn Transport,
 ) -> Result<(), ConnectionError> {
-    let requests = Requests { handle, agreed, queue, budget, transport };
+    let requests = Requests { group: handle.group(), agreed, queue, budget, transport };
     let mut bytes = [0; Request::SIZE];
     while !transport.is_closing() && read_or_end(reader, &mut bytes)? {
         let request = Request::parse(&bytes).ok_or(ConnectionError::Protocol("a request without its magic number"))?;
@@ -36,7 +36,7 @@ pub(crate) fn read_requests(
 }
 
 struct Requests<'a> {
-    handle: &'a Handle,
+    group: Group,
     agreed: &'a Agreed,
     queue: &'a Arc<ReplyQueue>,
     budget: &'a Arc<Budget>,
@@ -44,7 +44,7 @@ struct Requests<'a> {
 }
 
 impl Requests<'_> {
-    fn accept(&self, reader: &mut impl Read, request: Request) -> Result<(), ConnectionError> {
+    fn accept(&self, reader: &mut BufReader<impl Read>, request: Request) -> Result<(), ConnectionError> {
         let verdict = self.check(&request);
         let length = u64::from(request.length_bytes);
         let data_bytes = match request.command {
@@ -66,7 +66,7 @@ impl Requests<'_> {
         match request.command {
             command::READ => {
                 let whole = flags & command_flag::DF != 0;
-                self.spawn(async move {
+                self.spawn(reader, async move {
                     let result = export.read(offset_bytes, length_bytes).await;
                     slot.read(offset_bytes, length_bytes, whole, result);
                 });
@@ -74,23 +74,25 @@ impl Requests<'_> {
             command::WRITE => {
                 let mut data = Buf::unfilled(length_bytes as usize);
                 self.receive(length, || reader.read_exact(&mut data).map_err(ConnectionError::Io))?;
-                self.spawn(async move { slot.finish(export.write(offset_bytes, data.freeze(), fua).await) });
+                self.spawn(reader, async move { slot.finish(export.write(offset_bytes, data.freeze(), fua).await) });
             }
-            command::FLUSH => self.spawn(async move { slot.finish(export.flush().await) }),
+            command::FLUSH => self.spawn(reader, async move { slot.finish(export.flush().await) }),
             command::TRIM => {
-                self.spawn(async move { slot.finish(export.trim(offset_bytes, length_bytes, fua).await) });
+                self.spawn(reader, async move { slot.finish(export.trim(offset_bytes, length_bytes, fua).await) });
             }
-            command::CACHE => self.spawn(async move { slot.finish(cache(&*export, offset_bytes, length_bytes).await) }),
+            command::CACHE => {
+                self.spawn(reader, async move { slot.finish(cache(&*export, offset_bytes, length_bytes).await) })
+            }
             command::WRITE_ZEROES => {
                 let may_free = flags & command_flag::NO_HOLE == 0;
-                self.spawn(async move {
+                self.spawn(reader, async move {
                     slot.finish(export.write_zeros(offset_bytes, length_bytes, may_free, fua).await);
                 });
             }
             _ => {
                 let one = flags & command_flag::REQ_ONE != 0;
                 let extents_max = if one { 1 } else { limits::EXTENTS };
-                self.spawn(async move {
+                self.spawn(reader, async move {
                     let result = export.block_status(offset_bytes, length_bytes, extents_max).await;
                     slot.status(length_bytes, one, result);
                 });
@@ -107,8 +109,15 @@ impl Requests<'_> {
         result
     }
 
-    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        drop(self.handle.spawn(Class::Issue, work));
+    /// Serves a request: here, as far as that waits for nothing, if the client has nothing else on its way, and else as a task, beside which
+    /// the next request is read.
+    fn spawn<R: Read>(&self, reader: &BufReader<R>, work: impl Future<Output = ()> + Send + 'static) {
+        let is_alone = reader.buffer().is_empty() && self.queue.unanswered() == 1;
+        // A request of a group that is closed is dropped, which answers it.
+        let _ = match is_alone {
+            true => self.group.begin(Class::Issue, work),
+            false => self.group.spawn(Class::Issue, work).map(drop),
+        };
     }
 
     /// What can be told of a request without asking the export.

@@ -92,7 +92,8 @@ fn replayed(path: &Path) -> Result<Replayed> {
     let replaying = runtime.handle().spawn(Class::Issue, async move {
         let whole = Watch::start();
         let found = find(&handle, std::slice::from_ref(&path)).await.0.pop().context("the pool is there")?;
-        let how = ImportOptions { cache_bytes: CACHE_BYTES, ..ImportOptions::default() };
+        // It was not exported.
+        let how = ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() };
         let host = Host { id: 0, name: "bench".into() };
         let pool = open(&handle, found, &how, WriteOptions { clock: Clock::Now, host, check: false }).await?;
         let pool = pool.start(cenote_dmu::tx::TxTunables::default()).await;
