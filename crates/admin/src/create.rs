@@ -156,6 +156,33 @@ pub async fn outermost_new(pool: &Pool, name: &str) -> Result<String, AdminError
     Ok(outermost.to_owned())
 }
 
+/// The sizes of a new volume, and what is reserved for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumePlan {
+    /// Its size in bytes, in whole blocks.
+    pub size_bytes: u64,
+    /// The size of its blocks in bytes.
+    pub block_bytes: u64,
+    /// Bytes that are reserved for it.
+    pub reserved_bytes: u64,
+}
+
+/// The sizes that a new volume would have in this pool. Nothing is made, nor is it seen whether there is room.
+///
+/// # Errors
+/// No volume has such a size.
+pub async fn plan_volume(
+    pool: &Pool,
+    name: &str,
+    shape: VolumeShape,
+    settings: Vec<Setting>,
+) -> Result<VolumePlan, AdminError> {
+    let task = Create::volume(name, shape, settings, false);
+    let planned = pool.change(move |syncer| Box::pin(async move { task.plan(syncer, shape) }));
+    let (spec, reserved_bytes) = planned.await?;
+    Ok(VolumePlan { size_bytes: spec.size_bytes, block_bytes: u64::from(spec.block_bytes), reserved_bytes })
+}
+
 /// Makes a file system ([`create_filesystem`](crate::create_filesystem)) or a volume ([`create_volume`](crate::create_volume)).
 pub(crate) struct Create {
     site: Site,

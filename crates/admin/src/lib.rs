@@ -73,7 +73,7 @@ use snapshot::{Holds, Promote};
 
 pub use bookmark::BookmarkRequest;
 pub use compatibility::{CompatibilityError, ReadList, lacking_features};
-pub use create::{VolumeShape, outermost_new};
+pub use create::{VolumePlan, VolumeShape, outermost_new, plan_volume};
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};
 pub use named::{NamedSnapshots, clones_of, still_there};
@@ -264,18 +264,25 @@ pub fn set_properties<'a>(
     })
 }
 
-/// Has datasets inherit a property, with `recursive` also all below them: all of them, or none.
+/// Has datasets inherit a property, with `recursive` also all below them: all of them, or none. With `received` a received value comes into
+/// force instead, where there is one.
 ///
 /// # Errors
-/// There is no such dataset; or as [`Pool::change`].
+/// There is no such dataset, the property does not apply to it, or what was received cannot be in force; a reservation of several
+/// datasets was to be reverted; or as [`Pool::change`].
 pub fn inherit_property<'a>(
     pool: &'a Pool,
     datasets: &'a [String],
     property: &'a str,
     recursive: bool,
+    received: bool,
 ) -> BoxFuture<'a, Result<(), AdminError>> {
     Box::pin(async move {
-        let tasks = datasets.iter().map(|dataset| InheritProperty::new(dataset, property, recursive)).collect();
+        if received && property == "refreservation" && datasets.len() > 1 {
+            return Err(AdminError::NotTogether);
+        }
+        let task = |dataset: &String| InheritProperty::new(dataset, property, recursive, received);
+        let tasks = datasets.iter().map(task).collect();
         pool.sync_tasks(tasks).await.map(drop)
     })
 }

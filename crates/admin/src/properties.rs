@@ -6,6 +6,7 @@ use cenote_spa::{PropertyValue, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
 use crate::error::{AdminError, Reason, Verb};
+use crate::values::invalid;
 use crate::volume::{Resize, check_reservation, set_reserved};
 use crate::{AUTO, Setting};
 
@@ -98,13 +99,29 @@ pub(crate) struct InheritProperty {
     dataset: String,
     property: String,
     recursive: bool,
+    /// Received values come into force again.
+    received: bool,
     names: Vec<String>,
 }
 
 impl InheritProperty {
     /// The task.
-    pub(crate) fn new(dataset: &str, property: &str, recursive: bool) -> Self {
-        Self { dataset: dataset.to_owned(), property: property.to_owned(), recursive, names: Vec::new() }
+    pub(crate) fn new(dataset: &str, property: &str, recursive: bool, received: bool) -> Self {
+        let (dataset, property) = (dataset.to_owned(), property.to_owned());
+        Self { dataset, property, recursive, received, names: Vec::new() }
+    }
+
+    /// Whether datasets of a directory's kind have the property.
+    async fn applies(&self, pool: &Syncer, name: &str) -> Result<bool, AdminError> {
+        let known = find(dataset::PROPERTIES, &self.property);
+        let Some(known) = known.filter(|known| !known.types.contains(Types::FILESYSTEM | Types::VOLUME)) else {
+            return Ok(true);
+        };
+        let dsl = pool.dsl();
+        // The kind cannot be read without the dataset's key.
+        let Ok(kind) = dsl.kind(&dsl.dataset(name).await?).await else { return Ok(true) };
+        let types = if kind == ObjsetType::Zvol { Types::VOLUME } else { Types::FILESYSTEM };
+        Ok(known.types.contains(types))
     }
 }
 
@@ -116,9 +133,24 @@ impl SyncTask for InheritProperty {
         Box::pin(async move {
             let dir = pool.dsl().dir(&self.dataset).await?;
             let dirs = if self.recursive { pool.dsl().tree(dir, false).await? } else { vec![dir] };
-            self.names = dirs.into_iter().map(|dir| dir.name).collect();
+            self.names.clear();
+            for name in dirs.into_iter().map(|dir| dir.name) {
+                if self.applies(pool, &name).await? {
+                    self.names.push(name);
+                } else if !self.recursive {
+                    let why = "property doesn't apply to datasets of this type";
+                    return Err(invalid(format!("cannot inherit {} for '{name}': {why}", self.property)).into());
+                }
+            }
+            // As in `check_together`.
+            if self.received && self.property == "refreservation" && self.names.len() > 1 {
+                return Err(AdminError::NotTogether);
+            }
             for name in &self.names {
-                pool.check_change_property(name, &self.property, None).await?;
+                match self.received {
+                    true => drop(pool.check_revert_property(name, &self.property).await?),
+                    false => drop(pool.check_change_property(name, &self.property, None).await?),
+                }
             }
             Ok(())
         })
@@ -127,7 +159,10 @@ impl SyncTask for InheritProperty {
     fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
             for name in &self.names {
-                pool.change_property(name, &self.property, None).await?;
+                match self.received {
+                    true => pool.revert_property(name, &self.property).await?,
+                    false => pool.change_property(name, &self.property, None).await?,
+                }
             }
             Ok(())
         })

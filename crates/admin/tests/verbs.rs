@@ -147,7 +147,7 @@ async fn step(pool: &Pool, model: &mut Model, rng: &mut Rng) -> Result<(), Admin
         }
         _ => {
             let property = ["copies", "compression", "atime"][rng.below(3) as usize];
-            inherit_property(pool, &[name.to_owned()], property, flag).await?;
+            inherit_property(pool, &[name.to_owned()], property, flag, false).await?;
             let below = format!("{name}/");
             for (other, (_, own)) in model.iter_mut() {
                 if other == name || (flag && other.starts_with(&below)) {

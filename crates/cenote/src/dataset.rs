@@ -344,7 +344,7 @@ impl Dataset {
     pub async fn inherit(&self, property: &str) -> Result<(), Error> {
         let pool = self.pool.writable()?;
         let name = values::dataset_property(property, When::Later, self.kind.types()).raised()?;
-        cenote_admin::inherit_property(pool, std::slice::from_ref(&self.name), &name, false).await.raised()?;
+        cenote_admin::inherit_property(pool, std::slice::from_ref(&self.name), &name, false, false).await.raised()?;
         filesystem::refresh(&self.pool).await
     }
 

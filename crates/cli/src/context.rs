@@ -137,6 +137,11 @@ impl Context {
         self.with_session(Session::sending)
     }
 
+    /// For a command that no one server can do, since it is about pools of several.
+    pub(crate) fn without_sending(&self) -> Self {
+        self.with_session(|session| session.without_sending())
+    }
+
     /// With what a command's own line adds.
     pub(crate) fn with(&self, search: &Search) -> Self {
         self.with_session(|session| session.searching(&search.paths, search.force))

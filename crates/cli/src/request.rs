@@ -112,10 +112,21 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
-    let asked = request.clone();
     if let Some(line) = notice(&request.command, &runtime.handle().io_mode()) {
         output.err(line);
     }
+    let parts = request.command.of_pools();
+    if parts.len() < 2 {
+        return ExitCode::from(answered(&runtime, request, &output));
+    }
+    // One that fails does not keep the others from being done.
+    let parts = parts.into_iter().map(|command| Request { command, ..request.clone() });
+    ExitCode::from(parts.map(|part| answered(&runtime, part, &output)).fold(0, u8::max))
+}
+
+/// Does what is asked for, here or in the process that has the pool. The exit status.
+fn answered(runtime: &Runtime, request: Request, output: &Output) -> u8 {
+    let asked = request.clone();
     let result = runtime.block_on(handle_request(runtime.handle(), request, output.clone()));
     let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
     if let Err(error) = &result
@@ -123,20 +134,21 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     {
         let stdin = std::io::stdin();
         let input = asked.command.takes_input().then(|| stdin.as_fd());
-        return match protocol::send(&owned.socket, &asked, input, &output) {
-            Ok(status) => ExitCode::from(status),
+        return match protocol::send(&owned.socket, &asked, input, output) {
+            Ok(status) => status,
             Err(error) => {
                 output.error(&error.causes());
-                ExitCode::from(FAILED)
+                FAILED
             }
         };
     }
     match result {
-        Ok(outcome) => outcome.into(),
-        Err(error) if is_broken_pipe(&error) => ExitCode::from(PIPE),
+        Ok(Outcome::Good) => 0,
+        Ok(Outcome::Failed) => FAILED,
+        Err(error) if is_broken_pipe(&error) => PIPE,
         Err(error) => {
             output.error(&causes(&error));
-            ExitCode::from(status_of(&error))
+            status_of(&error)
         }
     }
 }

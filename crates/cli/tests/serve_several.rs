@@ -135,6 +135,11 @@ fn two_pools_are_served_each_for_itself() {
     fs::write(serving.path("new/file"), "mine").unwrap();
     fs::write(two.path("other/new/file"), "other").unwrap();
     assert!(two.run("zpool", &["list", "-Ho", "name"]).lines().eq(["mine", "other"]));
+    // One for both is about each.
+    two.run("zfs", &["set", "a:b=both", "mine", "other"]);
+    let got = two.run("zfs", &["get", "-Ho", "value", "a:b", "mine", "other"]);
+    assert!(got.lines().eq(["both", "both"]), "{got}");
+    assert!(two.run("zfs", &["list", "-Ho", "name", "mine", "other/a"]).lines().eq(["mine", "other/a"]));
     // A further mount of the second one, by a command.
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().to_str().unwrap();

@@ -53,6 +53,29 @@ impl Dsl {
         Ok(Zap::put_entry(&properties, txg, &inherit, marked.then_some(&ZapValue::from_u64(0))).await?)
     }
 
+    /// Has a property of a directory be as it was received; where it was not, it is inherited. `value` is what was received, if
+    /// anything was.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn revert_property(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        name: &str,
+        value: Option<&ZapValue>,
+    ) -> Result<(), DslError> {
+        if name == "quota" {
+            let bytes = value.and_then(ZapValue::as_u64).unwrap_or(0);
+            self.change_dir(txg, dir, |phys| phys.quota_bytes = bytes).await?;
+        }
+        let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
+        for entry in [PropertyEntry::Local, PropertyEntry::Inherited] {
+            Zap::put_entry(&properties, txg, &entry.name(name), None).await?;
+        }
+        Ok(())
+    }
+
     /// Takes away a directory and its head dataset, whose blocks have been freed: nothing hangs on either, and the dataset
     /// is no clone of a dataset's snapshot.
     ///

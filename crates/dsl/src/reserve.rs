@@ -41,27 +41,41 @@ impl Dsl {
             return Ok(0);
         }
         let zap = Zap::open(self.mos().object(properties).await?).await?;
-        let received = PropertyEntry::Received.name(REFRESERVATION);
-        for name in [REFRESERVATION, &received] {
-            if let Some(value) = zap.lookup(name.as_bytes()).await? {
-                return Ok(value.as_u64().unwrap_or(0));
-            }
+        if let Some(value) = zap.lookup(REFRESERVATION.as_bytes()).await? {
+            return Ok(value.as_u64().unwrap_or(0));
         }
-        Ok(0)
+        if zap.lookup(PropertyEntry::Inherited.name(REFRESERVATION).as_bytes()).await?.is_some() {
+            return Ok(0);
+        }
+        let received = zap.lookup(PropertyEntry::Received.name(REFRESERVATION).as_bytes()).await?;
+        Ok(received.and_then(|value| value.as_u64()).unwrap_or(0))
     }
 
-    /// Reserves so much for a head dataset; nothing, with 0. Whether there is so much is for the caller to see.
+    /// Reserves so much for a head dataset; nothing, with 0, and without a number also where something was received. Whether there is so much
+    /// is for the caller to see.
     ///
     /// # Errors
     /// The MOS cannot be changed, or the dataset does not know what is its own.
-    pub async fn set_refreservation(&self, txg: Txg, dataset: ObjectId, bytes: u64) -> Result<(), DslError> {
+    pub async fn set_refreservation(&self, txg: Txg, dataset: ObjectId, bytes: Option<u64>) -> Result<(), DslError> {
         let phys = self.dataset_phys(dataset).await?;
         if !phys.flags.contains(DatasetFlags::UNIQUE_ACCURATE) {
             return Err(DslError::Unsupported("reserving space for datasets of pools before version 9".to_owned()));
         }
         let before = self.refreservation_bytes(phys.dir).await?;
-        self.change_property(txg, phys.dir, REFRESERVATION, Some(&ZapValue::from_u64(bytes))).await?;
-        self.reserve_differently(txg, dataset, before, bytes).await
+        self.change_property(txg, phys.dir, REFRESERVATION, bytes.map(ZapValue::from_u64).as_ref()).await?;
+        self.reserve_differently(txg, dataset, before, bytes.unwrap_or(0)).await
+    }
+
+    /// Reserves for a head dataset what was received as its reservation; nothing, where nothing was. Whether there is so much is for
+    /// the caller to see.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub async fn revert_refreservation(&self, txg: Txg, dataset: ObjectId, received: u64) -> Result<(), DslError> {
+        let dir = self.dataset_phys(dataset).await?.dir;
+        let before = self.refreservation_bytes(dir).await?;
+        self.revert_property(txg, dir, REFRESERVATION, None).await?;
+        self.reserve_differently(txg, dataset, before, received).await
     }
 
     /// Counts that so much is reserved for a head dataset, where it was so much before.

@@ -22,6 +22,7 @@ pub mod blkptr;
 pub mod bpobj;
 pub mod bptree;
 pub mod brt;
+pub mod byteswap;
 pub mod ddt;
 pub mod dmu_type;
 pub mod dnode;

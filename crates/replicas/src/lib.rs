@@ -26,6 +26,7 @@
 //! * [`objects`]: the objects of a dataset and their model: numbers that are used again, dnodes of all sizes, spill blocks.
 //! * [`source`]: either of them, or a volume, in a pool, with snapshots.
 //! * [`streams`]: streams on their way.
+//! * [`swap`]: streams as a big-endian machine would send them, which every fourth of those is.
 //! * [`records`]: a receiver of a few lines. What it makes of a whole stream of the source is what a replica must have.
 //! * [`case`](mod@case): the courses that a case can take.
 //! * [`golden`]: pools and streams of OpenZFS, encrypted ones too, which are sent and received like ours.
@@ -47,5 +48,6 @@ pub mod objects;
 pub mod records;
 pub mod source;
 pub mod streams;
+pub mod swap;
 pub mod tree;
 mod trees;

@@ -513,7 +513,7 @@ fn a_spill_block_that_comes_as_data_is_taken_as_what_it_is_19091() {
 }
 
 /// #11353 was that each object which gets another dnode size took a txg of its own, in numbers that the stream chooses. Here: whatever stands
-/// in the slots of such an object goes, and all come right.
+/// in the slots of such an object goes, all come right, and they wait together.
 #[test]
 fn objects_that_get_other_dnode_sizes_come_right_11353() {
     with_two(async |source, replica| {
@@ -549,7 +549,10 @@ fn objects_that_get_other_dnode_sizes_come_right_11353() {
             }
             let (from, to) = (format!("written/a@{}", round - 1), format!("written/a@{round}"));
             snapshot(source, &to).await;
+            let before = replica.txg().0;
             replicate(source, replica, &to, Some(&from), PLAIN).await;
+            let txgs = replica.txg().0 - before;
+            assert!(txgs < 16, "{txgs} txgs for 60 objects");
             compare(source, replica, &to, &format!("{TARGET}@{round}")).await;
         }
     });

@@ -69,8 +69,9 @@ pub trait SendCaller {
     /// The place that the bytes go to.
     fn out(&self) -> Box<dyn Write + '_>;
 
-    /// A stream of a snapshot begins, which counts what it has written. The value is dropped when the stream has ended.
-    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>) -> Box<dyn Any>;
+    /// A stream of a snapshot begins, which counts what it has written; `bytes` is its estimated length, where the title of the process
+    /// shows that. The value is dropped when the stream has ended.
+    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>, bytes: Option<u64>) -> Box<dyn Any>;
 }
 
 /// The parts that all streams of a command share.
@@ -115,10 +116,14 @@ impl Sending<'_> {
 
     /// Writes a stream. `key_words` are said where a key is missing.
     async fn stream(&self, request: &SendRequest, key_words: &'static str) -> Result<(), SendError> {
+        let bytes = match self.options.is_titled {
+            true => Some(self.estimate(request, 0, key_words).await?),
+            false => None,
+        };
         let request = self.tuned(request);
         let name = request.to.name();
         let progress = Arc::new(SendProgress::default());
-        let watch = self.caller.begins(&name, &progress);
+        let watch = self.caller.begins(&name, &progress, bytes);
         let mut check = || (self.is_kept)().map_err(SenderError::Spa);
         let sent = send_if(self.pool, &request, &mut *self.caller.out(), &progress, &mut check).await;
         drop(watch);

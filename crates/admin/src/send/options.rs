@@ -42,6 +42,8 @@ pub struct SendOptions {
     pub verbosity: u8,
     /// It is told for programs (`-P`).
     pub parsable: bool,
+    /// The title of the process says how much of the stream is sent.
+    pub is_titled: bool,
 }
 
 impl SendOptions {

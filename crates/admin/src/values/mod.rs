@@ -260,16 +260,25 @@ pub fn stored_of_pool(name: &str, value: Option<&PropertyValue>) -> Vec<String> 
     stored_only(effect::of_pool, cenote_props::pool::PROPERTIES, value.map(|value| (name, value)))
 }
 
-/// The name of a property that datasets inherit, when they are to do so.
+/// The name of a property that datasets inherit, when they are to do so, or (`received`) to go back to what they have received.
 ///
 /// # Errors
 /// There is none, or it is not inherited.
-pub fn inherited_property(name: &str) -> Result<String> {
-    let cannot = |error| ValueError::Invalid(format!("cannot inherit '{name}': {error}"));
-    let property = dataset_property(name, When::Later, Types::DATASET).map_err(cannot)?;
-    if find(dataset::PROPERTIES, &property).is_some_and(|property| !property.is_inheritable()) {
+pub fn inherited_property(name: &str, received: bool) -> Result<String> {
+    let property = match dataset_property(name, When::Later, Types::DATASET) {
+        Err(ValueError::Unknown(text)) => return Err(ValueError::Syntax(text)),
+        Err(ValueError::ReadOnly(_)) => return Err(ValueError::ReadOnly(format!("{name} property is read-only"))),
+        Err(error) => return Err(ValueError::Invalid(format!("cannot inherit '{name}': {error}"))),
+        Ok(property) => property,
+    };
+    if received && ["volsize", "version"].contains(&property.as_str()) {
+        return Err(ValueError::Invalid(format!("'{property}' property cannot be reverted to a received value")));
+    }
+    if !received && find(dataset::PROPERTIES, &property).is_some_and(|property| !property.is_inheritable()) {
         let hint = match property.as_str() {
-            "quota" | "refreservation" => format!("\nuse 'zfs set {property}=none' to clear"),
+            "quota" | "refreservation" => format!(
+                "\nuse 'zfs set {property}=none' to clear\nuse 'zfs inherit -S {property}' to revert to received value"
+            ),
             _ => String::new(),
         };
         return Err(ValueError::Invalid(format!("'{property}' property cannot be inherited{hint}")));
@@ -345,10 +354,15 @@ mod tests {
 
     #[test]
     fn what_is_not_inherited_is_refused_with_what_clears_it() {
-        assert_eq!(inherited_property("compression").unwrap(), "compression");
-        let words = |name| inherited_property(name).unwrap_err().to_string();
-        assert!(words("quota").ends_with("use 'zfs set quota=none' to clear"));
-        assert_eq!(words("nothing"), "cannot inherit 'nothing': invalid property 'nothing'");
+        assert_eq!(inherited_property("compression", false).unwrap(), "compression");
+        let words = |name| inherited_property(name, false).unwrap_err().to_string();
+        assert!(words("quota").contains("use 'zfs set quota=none' to clear\n"));
+        assert!(words("quota").ends_with("use 'zfs inherit -S quota' to revert to received value"));
+        assert_eq!(words("nothing"), "invalid property 'nothing'");
+        assert_eq!(words("used"), "used property is read-only");
+        assert_eq!(inherited_property("quota", true).unwrap(), "quota");
+        let words = inherited_property("volsize", true).unwrap_err().to_string();
+        assert_eq!(words, "'volsize' property cannot be reverted to a received value");
     }
 
     #[test]

@@ -61,6 +61,14 @@ crate::table::commands! {
 }
 
 impl Command {
+    /// The commands that make up this one, where it is for several pools.
+    pub(crate) fn of_pools(&self) -> Vec<Self> {
+        match self {
+            Self::Zfs(args) => args.of_pools().into_iter().map(Self::Zfs).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether the server that has a pool can do it.
     pub(crate) fn is_for_server(&self) -> bool {
         match self {

@@ -12,6 +12,10 @@ use crate::outcome::{is_no_such_pool, owned};
 
 /// What was selected, sorted; and whether something could not be opened, which has been reported.
 pub(crate) async fn select(context: &Context, selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
+    let first = selection.names.first().map(|name| pool_of(name));
+    let is_of_several = selection.names.iter().any(|name| Some(pool_of(name)) != first);
+    let alone = is_of_several.then(|| context.without_sending());
+    let context = alone.as_ref().unwrap_or(context);
     let nested = context.served_pool().map(|served| served.mounts.nested());
     let mounts = Arc::new(Mounts::read().with_nested(nested.unwrap_or_default()));
     cenote_listing::select(context, mounts, crate::time::format, selection, keys).await

@@ -163,6 +163,12 @@ impl SaTables {
         Some(look(&found))
     }
 
+    /// The layout with this number.
+    #[must_use]
+    pub fn layout(&self, number: u16) -> Option<SaLayout> {
+        self.with_layout(number, |found| SaLayout::clone(&found.layout))
+    }
+
     fn find(&self, numbers: &[u16]) -> Option<Numbered> {
         self.shared.layouts.find(numbers).or_else(|| self.shared.added.lock().find(numbers))
     }

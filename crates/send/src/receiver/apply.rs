@@ -6,16 +6,19 @@ use cenote_codec::compress::decompress;
 use cenote_dmu::tx::{Cost, Tx};
 use cenote_dmu::{DmuErrorKind, Object, Objset};
 use cenote_format::blkptr::MIN_BLOCK_BYTES;
+use cenote_format::dmu_type::{Byteswap, DmuType};
 use cenote_format::enums::Compress;
 use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::stream::{BLOCK_PAYLOAD_BYTES_MAX, BeginFlags, Body, Features, Free, FreeObjects, Spill, Write};
 use cenote_format::stream::{RecordFlags, Redact, WriteEmbedded};
+use cenote_format::{Endian, byteswap};
 use cenote_spa::{LiveHead, ReceivePoint};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_zio::{ReadyBlock, ReadyForm, Seal};
 
+use super::deferred::{Came, Deferred};
 use super::{Header, ReceiverError};
 use crate::StreamItem;
 
@@ -46,17 +49,20 @@ pub(super) struct Applier {
     pub(super) is_whole: bool,
     /// Its blocks are encrypted.
     pub(super) is_raw: bool,
+    /// The byte order of its sender.
+    order: Endian,
     /// In a raw stream, the first object of the block of dnodes that was told of last, and the block's seal.
     pub(super) range: Option<(u64, Seal)>,
     /// The object of the last record, which the next is often of.
     open: Option<Object>,
     point: ReceivePoint,
+    pub(super) deferred: Deferred,
     /// Where the record begins in the stream.
     at: u64,
 }
 
 impl Applier {
-    pub(super) fn new(head: LiveHead, header: &Header, point: ReceivePoint) -> Self {
+    pub(super) fn new(head: LiveHead, header: &Header, order: Endian, point: ReceivePoint) -> Self {
         let flags = head.objset().phys().flags;
         Self {
             head,
@@ -65,15 +71,22 @@ impl Applier {
             tells_spill: header.begin.flags.contains(BeginFlags::SPILL_BLOCK),
             is_whole: header.begin.from_guid.0 == 0,
             is_raw: header.is_raw(),
+            order,
             range: None,
             open: None,
             point,
+            deferred: Deferred::default(),
             at: 0,
         }
     }
 
     /// The place up to which all is received.
-    pub(super) const fn point(&self) -> ReceivePoint {
+    pub(super) fn point(&self) -> ReceivePoint {
+        self.deferred.point.unwrap_or(self.point)
+    }
+
+    /// The furthest place that was received.
+    pub(super) const fn reached(&self) -> ReceivePoint {
         self.point
     }
 
@@ -96,34 +109,44 @@ impl Applier {
         Ok(())
     }
 
-    /// Makes one record's changes. `read_bytes`: of the stream, up to its end.
+    /// Makes one record's changes, now or later. `read_bytes`: of the stream, up to its end.
     pub(super) async fn apply(&mut self, item: &StreamItem<'_>, read_bytes: u64) -> Result<(), ReceiverError> {
-        self.at = item.decoded.offset_bytes;
-        match &item.decoded.record.body {
+        let (body, at) = (&item.decoded.record.body, item.decoded.offset_bytes);
+        self.come(Came { body, payload: item.payload, at, read_bytes }).await
+    }
+
+    /// Makes one record's changes. False if it is an object that has no room yet: what stood there is gone when a txg is on disk.
+    pub(super) async fn make(&mut self, came: &Came<'_>) -> Result<bool, ReceiverError> {
+        let Came { body, payload, at, read_bytes } = *came;
+        self.at = at;
+        match body {
             Body::Object(object) => {
-                match self.is_raw {
-                    true => self.put_raw_object(object, item.payload).await?,
-                    false => self.put_object(object, item.payload).await?,
+                let is_made = match self.is_raw {
+                    true => self.put_raw_object(object, payload).await?,
+                    false => self.put_object(object, payload).await?,
+                };
+                if !is_made {
+                    return Ok(false);
                 }
                 self.reach(object.object, 0, read_bytes);
             }
             Body::FreeObjects(range) => self.free_objects(range).await?,
             Body::Write(write) => {
                 match self.is_raw {
-                    true => self.write_raw(write, item.payload).await?,
-                    false => self.write(write, item.payload).await?,
+                    true => self.write_raw(write, payload).await?,
+                    false => self.write(write, payload).await?,
                 }
                 self.reach(write.object, write.offset_bytes, read_bytes);
             }
             Body::WriteEmbedded(write) => {
-                self.write_embedded(write, item.payload).await?;
+                self.write_embedded(write, payload).await?;
                 if write.offset_bytes <= i64::MAX as u64 {
                     self.reach(write.object, write.offset_bytes, read_bytes);
                 }
             }
             Body::Free(free) => self.free(free).await?,
-            Body::Spill(spill) if self.is_raw => self.spill_raw(spill, item.payload).await?,
-            Body::Spill(spill) => self.spill(spill, item.payload).await?,
+            Body::Spill(spill) if self.is_raw => self.spill_raw(spill, payload).await?,
+            Body::Spill(spill) => self.spill(spill, payload).await?,
             Body::ObjectRange(range) if self.is_raw => self.object_range(range)?,
             Body::WriteByRef(_) => return Err(ReceiverError::Dedup),
             // A block that was left out is a hole.
@@ -136,7 +159,7 @@ impl Applier {
             }
             Body::Begin(_) | Body::End(_) => unreachable!("the decoder knows the order of records"),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn reach(&mut self, object: ObjectId, offset_bytes: u64, bytes: u64) {
@@ -173,11 +196,35 @@ impl Applier {
         found.ok_or_else(|| self.invalid(format!("it is for object {}, which there is not", id.0)))
     }
 
+    /// Contents of an object or bonus of this kind in our byte order, if they came in the other one.
+    pub(super) fn turned(&self, kind: DmuType, bytes: &[u8]) -> Result<Option<Vec<u8>>, ReceiverError> {
+        let swaps = kind.byteswap().unwrap_or(Byteswap::Uint8);
+        if self.order == cenote_dmu::ORDER || swaps == Byteswap::Uint8 {
+            return Ok(None);
+        }
+        let mut turned = bytes.to_vec();
+        byteswap::swap(swaps, &mut turned, self.order).map_err(|error| self.invalid(error.to_string()))?;
+        Ok(Some(turned))
+    }
+
+    /// A block's contents in our byte order, and whether that is how they came.
+    async fn native(&mut self, id: ObjectId, data: Block) -> Result<(Block, bool), ReceiverError> {
+        if self.order == cenote_dmu::ORDER {
+            return Ok((data, true));
+        }
+        let kind = self.existing(id).await?.phys().object_type;
+        Ok(match self.turned(kind, &data)? {
+            Some(turned) => (Block::copied_from(&turned), false),
+            None => (data, true),
+        })
+    }
+
     async fn write(&mut self, write: &Write, payload: &[u8]) -> Result<(), ReceiverError> {
         // Unpacked also where it is written as it came: what does not unpack is none of a block.
         let data = self.data(write.compress, write.logical_bytes, payload, Features::COMPRESSED)?;
+        let (data, is_as_it_came) = self.native(write.object, data).await?;
         let ready = match compression(write.compress) {
-            Some(compress) if payload.len() < data.len() => {
+            Some(compress) if is_as_it_came && payload.len() < data.len() => {
                 let form = ReadyForm { compress, logical_bytes: data.len() as u32, seal: None };
                 Some(ReadyBlock { bytes: Block::copied_from(payload), form })
             }
@@ -201,6 +248,7 @@ impl Applier {
         if write.offset_bytes > i64::MAX as u64 {
             return self.put_spill(write.object, data).await;
         }
+        let (data, _) = self.native(write.object, data).await?;
         self.put_data(write.object, write.offset_bytes, data, None).await
     }
 

@@ -24,9 +24,11 @@ use std::sync::atomic::Ordering;
 use cenote_codec::compress::{CompressLevel, compress, decompress};
 use cenote_dmu::{DmuErrorKind, Objset};
 use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Compress;
 use cenote_format::ids::BlockId;
 use cenote_format::stream::{Body, Write};
+use cenote_format::{Endian, byteswap};
 use cenote_spa::Pool;
 use cenote_taskq::buf::Block;
 use cenote_zio::Health;
@@ -73,6 +75,7 @@ pub async fn heal_stream<R: Read>(
     progress: &ReceiveProgress,
 ) -> Result<Healed, ReceiverError> {
     header.check(reader.decoder().endian())?;
+    let order = reader.decoder().endian().unwrap_or(cenote_dmu::ORDER);
     let dsl = pool.dsl()?;
     let dataset = dsl.dataset(snapshot).await?;
     if !dataset.is_snapshot() || dataset.phys.guid != header.begin.to_guid {
@@ -99,7 +102,12 @@ pub async fn heal_stream<R: Read>(
             Body::End(_) => break,
             Body::Write(write) => {
                 let at = |what: String| format!("object {} offset {}: {what}", write.object.0, write.offset_bytes);
-                match block(&objset, write, item.payload, header.is_raw()).await? {
+                let turned = match order == cenote_dmu::ORDER || write.compress != 0 {
+                    true => None,
+                    false => turned(write, item.payload, order),
+                };
+                let payload = turned.as_deref().unwrap_or(item.payload);
+                match block(&objset, write, payload, header.is_raw()).await? {
                     Found::Good => {}
                     Found::Healed => healed.healed += 1,
                     Found::Left(what) => healed.tell(at(what)),
@@ -113,6 +121,13 @@ pub async fn heal_stream<R: Read>(
         objset.dmu().zio().settle_healed().await?;
     }
     Ok(healed)
+}
+
+/// A block's contents that came in the other byte order in ours, which is that of most blocks; those that cannot be swapped stay.
+fn turned(write: &Write, payload: &[u8], order: Endian) -> Option<Vec<u8>> {
+    let kind = u8::try_from(write.object_type).ok().and_then(|number| DmuType(number).byteswap())?;
+    let mut turned = payload.to_vec();
+    byteswap::swap(kind, &mut turned, order).ok().map(|()| turned)
 }
 
 enum Found {

@@ -19,7 +19,9 @@
 //!
 //! The reader has checked its checksum. It is checked against the limits of the format and of the stream's own features, so that what is
 //! refused has changed nothing. Then it is made in a transaction of the dataset, which waits its turn as a write of a client does: so memory
-//! is bounded by what may be dirty, and the stream waits for devices. Every few seconds the place is noted, if it may be resumed.
+//! is bounded by what may be dirty, and the stream waits for devices. Every few seconds the place is noted, if it may be resumed. What a
+//! machine of the other byte order sends is swapped first, by the kind of its object, save system attributes: their own header tells their
+//! order, to every reader.
 //!
 //! # Invariants
 //!
@@ -37,6 +39,7 @@
 //! *Compressed blocks stored without being unpacked*: it would save a little, and a block that no reader can unpack would be on disk.
 
 mod apply;
+mod deferred;
 mod error;
 mod heal;
 mod object;
@@ -208,8 +211,8 @@ impl Header {
         {
             return Err(ReceiverError::Unknown { features: features.bits(), unknown: unknown.bits() });
         }
-        if endian != Some(cenote_dmu::ORDER) {
-            return Err(ReceiverError::Unsupported("streams of big-endian machines"));
+        if self.is_raw() && endian != Some(cenote_dmu::ORDER) {
+            return Err(ReceiverError::Unsupported("raw streams of big-endian machines"));
         }
         self.to_name().map(drop)
     }
@@ -348,7 +351,8 @@ async fn receive_records<R: Read>(
     }
     let handle = receiving.head().pool().handle().clone();
     let base_bytes = before.bytes;
-    let mut applier = Applier::new(receiving.head().clone(), header, before);
+    let order = reader.decoder().endian().unwrap_or(cenote_dmu::ORDER);
+    let mut applier = Applier::new(receiving.head().clone(), header, order, before);
     let mut noted = handle.now();
     let applied = loop {
         let item = match reader.next_item() {
@@ -360,7 +364,7 @@ async fn receive_records<R: Read>(
         let read_bytes = end.saturating_sub(header.offset_bytes);
         progress.bytes.store(read_bytes, Ordering::Relaxed);
         if matches!(item.decoded.record.body, Body::End(_)) {
-            break Ok(());
+            break applier.settle().await;
         }
         if let Body::Write(write) = &item.decoded.record.body
             && mutant::is(Mutant::ReceiveNotedEarly)

@@ -4,7 +4,7 @@
 //! the object is                            what is done
 //!   not there                              it is made; what stands in its slots goes first
 //!   there, with as many slots, and fits    bonus, kind and block size are changed in their place
-//!   there, with other slots, or more       it goes, and is made anew when that is on disk
+//!   there, with other slots, or more       it goes, and is made anew when that is on disk: see [`super::deferred`]
 //!     room for its bonus than it has
 //! ```
 //! Blocks of another size mean that it is another file, or one of a single block that has grown: what it has goes, and the stream brings all
@@ -107,11 +107,13 @@ impl Applier {
         }
     }
 
-    /// Makes the object of a record as the record says.
-    pub(super) async fn put_object(&mut self, record: &Record, payload: &[u8]) -> Result<(), ReceiverError> {
+    /// Makes the object of a record as the record says; false if there is no room for it yet.
+    pub(super) async fn put_object(&mut self, record: &Record, payload: &[u8]) -> Result<bool, ReceiverError> {
         let wanted = self.wanted(record)?;
         let bonus = payload.get(..record.bonus_bytes as usize);
         let bonus = bonus.ok_or_else(|| self.invalid("a bonus that is not as long as it says"))?;
+        let turned = self.turned(wanted.bonus_kind, bonus)?;
+        let bonus = turned.as_deref().unwrap_or(bonus);
         if self.counts_owners {
             self.check_owner(wanted.bonus_kind, bonus)?;
         }
@@ -125,6 +127,9 @@ impl Applier {
                 if let Some(object) = found {
                     self.free_object(&object).await?;
                 }
+                if !self.clear_slots(record.object, wanted.slots).await? {
+                    return Ok(false);
+                }
                 self.make_object(record.object, &wanted, bonus).await?
             }
         };
@@ -134,7 +139,7 @@ impl Applier {
             object.set_transforms(tx.txg(), record.checksum_type, record.compress);
         }
         self.keep_open(object);
-        Ok(())
+        Ok(true)
     }
 
     /// Whether an object can take another form in its place.
@@ -144,7 +149,6 @@ impl Applier {
     }
 
     async fn make_object(&mut self, id: ObjectId, wanted: &Wanted, bonus: &[u8]) -> Result<Object, ReceiverError> {
-        self.clear_slots(id, wanted.slots).await?;
         let spec = ObjectSpec {
             kind: wanted.kind,
             block_bytes: wanted.block_bytes,
@@ -159,22 +163,17 @@ impl Applier {
         Ok(self.objset().create_at(tx.txg(), id, &spec)?)
     }
 
-    /// Has nothing stand in the slots of a new object.
-    pub(super) async fn clear_slots(&mut self, id: ObjectId, slots: u8) -> Result<(), ReceiverError> {
+    /// Frees what stands in the slots of a new object. True if they are free now, and not only when a txg is on disk.
+    pub(super) async fn clear_slots(&mut self, id: ObjectId, slots: u8) -> Result<bool, ReceiverError> {
         if self.objset().is_free(id, slots).await? {
-            return Ok(());
+            return Ok(true);
         }
         for slot in 0..u64::from(slots) {
             if let Some(object) = self.find(ObjectId(id.0 + slot)).await? {
                 self.free_object(&object).await?;
             }
         }
-        // An object that was freed may stand there until that is on disk.
-        self.sync().await?;
-        match self.objset().is_free(id, slots).await? {
-            true => Ok(()),
-            false => Err(self.invalid(format!("object {} stands in the middle of another", id.0))),
-        }
+        Ok(false)
     }
 
     async fn change_object(&self, object: &Object, wanted: &Wanted, bonus: &[u8]) -> Result<(), ReceiverError> {

@@ -171,8 +171,8 @@ impl Applier {
         Ok(Form { indirect_shift, levels, pointers: record.block_pointers, last_block, seal })
     }
 
-    /// Makes the object of a raw stream's record as the record says.
-    pub(super) async fn put_raw_object(&mut self, record: &Record, payload: &[u8]) -> Result<(), ReceiverError> {
+    /// Makes the object of a raw stream's record as the record says; false if there is no room for it yet.
+    pub(super) async fn put_raw_object(&mut self, record: &Record, payload: &[u8]) -> Result<bool, ReceiverError> {
         let wanted = self.wanted(record)?;
         let form = self.form(record, &wanted, payload)?;
         let bonus = &payload[..record.bonus_bytes as usize];
@@ -193,7 +193,9 @@ impl Applier {
                 if let Some(object) = found {
                     self.free_object(&object).await?;
                 }
-                self.clear_slots(record.object, wanted.slots).await?;
+                if !self.clear_slots(record.object, wanted.slots).await? {
+                    return Ok(false);
+                }
                 let spec = ObjectSpec {
                     kind: wanted.kind,
                     block_bytes: wanted.block_bytes,
@@ -216,7 +218,7 @@ impl Applier {
         self.objset().set_bonus_area(txg, record.object, payload.into());
         drop(tx);
         self.keep_open(object);
-        Ok(())
+        Ok(true)
     }
 
     /// Frees what an object has that it is not to have: all of it where its blocks become of another size.

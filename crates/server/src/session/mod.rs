@@ -131,7 +131,8 @@ impl Session {
     }
 
     /// For a command that no server is to do.
-    fn without_sending(&self) -> Self {
+    #[must_use]
+    pub fn without_sending(&self) -> Self {
         Self { may_send: false, ..self.clone() }
     }
 

@@ -1,7 +1,7 @@
 //! `zfs rename`.
 
-use cenote_admin::tree_names;
-use cenote_dsl::name::check_new_snapshot;
+use cenote_admin::{create_filesystem, outermost_new, tree_names};
+use cenote_dsl::name::{check_new_dataset, check_new_snapshot};
 
 use crate::error::{Result, ServerError, refused};
 use crate::writing::Writing;
@@ -16,13 +16,17 @@ pub struct RenameRequest {
     pub to: String,
     /// Snapshots of this name of all datasets below.
     pub recursive: bool,
+    /// File systems that are missing above the new name are made.
+    pub parents: bool,
     /// Nothing is unmounted (`-f`, `-u`), for the note in the history.
     pub flags: Vec<&'static str>,
 }
 
 impl RenameRequest {
     fn line(&self) -> String {
-        let flags = self.recursive.then_some("-r").into_iter().chain(self.flags.iter().copied());
+        let flags = [(self.recursive, "-r"), (self.parents, "-p")];
+        let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
+        let flags = flags.chain(self.flags.iter().copied());
         writing::line(["zfs", "rename"].into_iter().chain(flags).chain([self.from.as_str(), self.to.as_str()]))
     }
 }
@@ -38,6 +42,10 @@ pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -
     {
         return rename_snapshot(session, pool, request, dataset, snapshot).await;
     }
+    let outermost = outermost_new(pool.pool(), to).await?;
+    if request.parents {
+        make_above(&pool, from, to).await?;
+    }
     let (old, new) = (from.clone(), to.clone());
     let volumes = session.served_volumes().cloned();
     let step = pool.step(move |syncer| {
@@ -51,7 +59,24 @@ pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -
     });
     step.await?;
     pool.finish(request.line()).await?;
-    session.datasets_changed(&[from.clone(), to.clone()]).await;
+    session.datasets_changed(&[from.clone(), outermost]).await;
+    Ok(())
+}
+
+/// Makes the file systems that are missing above a new name, if the dataset can move there at all.
+async fn make_above(pool: &Writing, from: &str, to: &str) -> Result<()> {
+    pool.pool().dsl()?.dataset(from).await?;
+    let is_of_pool = to.split('/').next() == from.split('/').next();
+    let is_below = to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/'));
+    // The rename says what is wrong with a name that it cannot give.
+    if let Some((above, _)) = to.rsplit_once('/')
+        && is_of_pool
+        && !is_below
+        && check_new_dataset(to).is_ok()
+        && above.contains('/')
+    {
+        create_filesystem(pool.pool(), above, Vec::new(), true).await?;
+    }
     Ok(())
 }
 
@@ -62,8 +87,8 @@ async fn rename_snapshot(
     dataset: &str,
     snapshot: &str,
 ) -> Result<()> {
-    let RenameRequest { from, to, recursive, flags } = request;
-    if flags.contains(&"-u") {
+    let RenameRequest { from, to, recursive, parents, flags } = request;
+    if *parents || flags.contains(&"-u") {
         return Err(refused(format!("cannot open '{from}': snapshot delimiter '@' is not expected here")));
     }
     let found = pool.pool().dsl()?.dataset(from).await?;

@@ -311,7 +311,7 @@ impl Syncer {
         }
         let set = match (name, value) {
             ("refreservation", PropertyValue::Number(bytes)) => {
-                self.dsl.set_refreservation(txg, head.dataset, *bytes).await
+                self.dsl.set_refreservation(txg, head.dataset, Some(*bytes)).await
             }
             _ => {
                 let dir = self.dsl.dataset_phys(head.dataset).await.map_err(|error| self.fail(error))?.dir;

@@ -212,8 +212,8 @@ impl Syncer {
         let text = value.map(PropertyValue::text).unwrap_or_default();
         if property == "refreservation" {
             let bytes = match value {
-                Some(PropertyValue::Number(bytes)) => *bytes,
-                _ => 0,
+                Some(PropertyValue::Number(bytes)) => Some(*bytes),
+                _ => None,
             };
             let reserved = self.dsl.set_refreservation(txg, dir.phys.head_dataset, bytes).await;
             reserved.map_err(|error| self.dsl_failed(error))?;

@@ -236,6 +236,14 @@ impl Pool {
     }
 }
 
+/// Whether what was received is too much for a `refquota` (0: none). As in OpenZFS it may exceed that by what one transaction may take on
+/// disk, since a dataset that was written under the same quota may have done so.
+const fn exceeds_refquota(referenced_bytes: u64, quota_bytes: u64) -> bool {
+    const TRANSACTION_MAX_BYTES: u64 = 64 << 20;
+    const INFLATION: u64 = 24;
+    quota_bytes != 0 && referenced_bytes > quota_bytes.saturating_add(TRANSACTION_MAX_BYTES * INFLATION)
+}
+
 /// The dataset that receives, found.
 enum Place {
     New,
@@ -647,7 +655,13 @@ impl Syncer {
         if is_used || is_dirty || self.is_long_held(head.object) {
             return Err(ReceiveRefusal::Busy.into());
         }
-        let since = self.dsl.dataset_phys(written).await.map_err(|error| self.dsl_failed(error))?.prev_snapshot;
+        let received = self.dsl.dataset_phys(written).await.map_err(|error| self.dsl_failed(error))?;
+        let since = received.prev_snapshot;
+        let quota = self.dsl().property(&head.dir, "refquota", false).await.map_err(|error| self.dsl_failed(error))?;
+        let quota = quota.and_then(|found| found.value.number()).unwrap_or(0);
+        if exceeds_refquota(received.referenced_bytes, quota) {
+            return Err(ReceiveRefusal::OverQuota(spec.dataset.clone()).into());
+        }
         let later = self.later_snapshots(head, since).await?;
         if !spec.is_forced {
             let snapshot = self.dsl().dataset_object(since, head.dir.clone(), None).await;
@@ -732,5 +746,24 @@ impl Syncer {
             Refusal::NotThere,
             format!("'{name}' does not have any resumable receive state to abort"),
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refquota_may_be_exceeded_by_a_transaction() {
+        let slack = (64 << 20) * 24;
+        for (referenced, quota, exceeds) in [
+            (u64::MAX, 0, false),
+            (slack + 1, 0, false),
+            (slack + 1000, 1000, false),
+            (slack + 1001, 1000, true),
+            (u64::MAX, u64::MAX, false),
+        ] {
+            assert_eq!(exceeds_refquota(referenced, quota), exceeds, "{referenced} of {quota}");
+        }
     }
 }

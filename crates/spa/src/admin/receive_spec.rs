@@ -19,6 +19,9 @@ pub enum ReceiveRefusal {
     /// The snapshot is there.
     #[error("destination already exists")]
     Exists(String),
+    /// What was received is more than the dataset's `refquota` allows.
+    #[error("destination {0} space quota exceeded.")]
+    OverQuota(String),
     /// A stream of a whole file system, for a dataset that is there.
     #[error("destination '{0}' exists\nmust specify -F to overwrite it")]
     Overwrites(String),

@@ -1,12 +1,14 @@
 //! Properties that come with a stream. They stand beside those that were set here, which stay in force before them.
 
 use cenote_dmu::Zap;
+use cenote_dsl::Dir;
+use cenote_dsl::property::Value;
 use cenote_format::dsl::PropertyEntry;
 use cenote_format::zap::ZapValue;
 
 use crate::admin::dataset::PropertyValue;
 use crate::sync::Syncer;
-use crate::{ReceiveRefusal, SpaError};
+use crate::{ReceiveRefusal, Refusal, SpaError};
 
 /// Properties that are kept in accounts which are not kept up yet.
 const UNSUPPORTED: [&str; 1] = ["reservation"];
@@ -83,6 +85,65 @@ impl Syncer {
             self.use_features(txg, dir.phys.head_dataset, needs).await?;
         }
         Ok(())
+    }
+
+    /// The directory of a dataset, and the received value of a property, if [`Self::revert_property`] would have it be in force there.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn check_revert_property(
+        &self,
+        dataset: &str,
+        property: &str,
+    ) -> Result<(Dir, Option<PropertyValue>), SpaError> {
+        let view = self.dsl();
+        let dir = self.check_change_property(dataset, property, None).await?;
+        let entries = view.property_entries(dir.phys.properties).await.map_err(|error| self.dsl_failed(error))?;
+        let received = entries.received(property).map(|value| match value {
+            Value::Number(number) => PropertyValue::Number(*number),
+            Value::Text(text) => PropertyValue::Text(text.clone()),
+        });
+        if let Some(received) = &received {
+            self.check_change_property(dataset, property, Some(received)).await?;
+            self.check_received(dataset, property, received)
+                .await
+                .map_err(|why| SpaError::refused(Refusal::NoSpace, format!("cannot inherit '{property}': {why}")))?;
+        }
+        Ok((dir, received))
+    }
+
+    /// Has a property of a dataset be as it was received (`zfs inherit -S`), or be inherited from above where nothing was.
+    ///
+    /// # Errors
+    /// There is no such dataset; what was received cannot be in force any more, as a quota that is used up.
+    pub async fn revert_property(&mut self, dataset: &str, property: &str) -> Result<(), SpaError> {
+        let view = self.dsl().clone();
+        let (dir, received) = self.check_revert_property(dataset, property).await?;
+        let followed = self.policies_with(&view, &dir, property, received.as_ref()).await?;
+        let txg = self.txg;
+        let number = match received {
+            Some(PropertyValue::Number(number)) => Some(number),
+            _ => None,
+        };
+        if let ("filesystem_limit" | "snapshot_limit", Some(limit)) = (property, number)
+            && limit != u64::MAX
+        {
+            self.start_counting(&dir).await?;
+        }
+        let reverted = match property {
+            "refreservation" => self.dsl.revert_refreservation(txg, dir.phys.head_dataset, number.unwrap_or(0)).await,
+            _ => {
+                let value = received.as_ref().map(PropertyValue::zap);
+                self.dsl.revert_property(txg, dir.object, property, value.as_ref()).await
+            }
+        };
+        reverted.map_err(|error| self.dsl_failed(error))?;
+        followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
+        if let ("compression", Some(number)) = (property, number) {
+            let needs = self.apply(&mut self.mos.policy(), property, number)?;
+            self.use_features(txg, dir.phys.head_dataset, needs).await?;
+        }
+        self.record_event("inherit", &format!("{property}="), Some((dataset, dir.phys.head_dataset))).await
     }
 
     /// Gives a snapshot properties that came with a stream.

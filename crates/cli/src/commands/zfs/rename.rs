@@ -1,6 +1,5 @@
 //! `zfs rename`.
 
-use anyhow::bail;
 use cenote_server::verbs::{self, RenameRequest};
 use cenote_server::writing::Writing;
 
@@ -12,7 +11,7 @@ use crate::prelude::*;
 /// be given from the `@` on.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// Make what is missing above the new name.
+    /// Make the file systems that are missing above the new name.
     #[arg(short = 'p')]
     parents: bool,
     /// Snapshots of this name of all datasets below.
@@ -43,13 +42,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.recursive && !args.from.contains('@') {
         return Err(usage("source dataset for recursive rename must be a snapshot"));
     }
-    if args.parents {
-        bail!("not supported yet: -p");
-    }
     let pool = Writing::open(context, pool_of(&args.from)).await?;
     let flags = [(args.force, "-f"), (args.unmounted, "-u")];
     let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).collect();
-    let request = RenameRequest { from: args.from, to: args.to, recursive: args.recursive, flags };
+    let request =
+        RenameRequest { from: args.from, to: args.to, recursive: args.recursive, parents: args.parents, flags };
     verbs::rename(context, pool, &request).await?;
     Ok(Outcome::Good)
 }

@@ -7,6 +7,7 @@ use cenote_admin::values::{When, check_once, dataset_settings, stored_of_dataset
 use cenote_server::verbs::set_properties;
 use cenote_server::writing::{Writing, line};
 
+use super::by_pool;
 use crate::prelude::*;
 
 /// Set properties of datasets.
@@ -17,9 +18,19 @@ pub(crate) struct Args {
     /// Accepted for the sake of scripts: nothing is mounted by this.
     #[arg(short = 'u')]
     keep_mounts: bool,
-    /// Settings, then datasets of one pool.
+    /// Settings, then datasets.
     #[arg(required = true, value_name = "PROPERTY=VALUE… DATASET…")]
     arguments: Vec<String>,
+}
+
+impl Args {
+    /// The same for each pool alone.
+    pub(crate) fn of_pools(&self) -> Vec<Self> {
+        let (settings, datasets): (Vec<String>, Vec<String>) =
+            self.arguments.iter().cloned().partition(|text| text.contains('='));
+        let of_pool = |own: Vec<String>| Self { arguments: [settings.clone(), own].concat(), ..self.clone() };
+        by_pool(&datasets).into_iter().map(of_pool).collect()
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {

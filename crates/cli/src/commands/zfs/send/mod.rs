@@ -78,7 +78,7 @@ pub(crate) struct Args {
     /// Say it for programs: exact numbers between tabs.
     #[arg(short = 'P', long)]
     parsable: bool,
-    /// Not supported yet: progress in the title of the process.
+    /// Show in the name of the process how much is sent: `sending 45%`.
     #[arg(short = 'V', long)]
     proctitle: bool,
     /// Has no effect: streams are not deduplicated any more.
@@ -118,6 +118,7 @@ impl Args {
             // As OpenZFS counts: for programs, something is said.
             verbosity: if self.parsable && self.verbose == 0 { 1 } else { self.verbose },
             parsable: self.parsable,
+            is_titled: self.proctitle,
         }
     }
 }
@@ -129,12 +130,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
              generated.\n",
         );
     }
-    let (proctitle, verbose) = (args.proctitle, args.verbose);
+    let verbose = args.verbose;
     let options = args.options();
     options.check()?;
-    if proctitle {
-        bail!("not supported yet: progress in the title of the process");
-    }
     if !options.dryrun && context.output().is_terminal() {
         bail!("Error: Stream can not be written to a terminal.\nYou must redirect standard output.");
     }
@@ -183,7 +181,7 @@ impl SendCaller for Caller<'_> {
         Box::new(Content(self.context.output().clone()))
     }
 
-    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>) -> Box<dyn Any> {
-        Box::new(Watch::start(self.context, self.verbose, self.parsable, snapshot, progress))
+    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>, bytes: Option<u64>) -> Box<dyn Any> {
+        Box::new(Watch::start(self.context, self.verbose, self.parsable, bytes, snapshot, progress))
     }
 }

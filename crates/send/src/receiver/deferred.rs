@@ -1,0 +1,212 @@
+//! Records that wait: an object can take another form of dnode only when the one that stands in its slots is gone from disk.
+//!
+//! # Need
+//!
+//! A change of dnode sizes makes new forms of all objects. If each waited for a txg of its own, a stream would come at a few objects a second
+//! (openzfs/zfs#11353).
+//!
+//! # Method
+//!
+//! What stands in the slots is freed at once. The record, and all later ones of the same object, are put by; the stream goes on with other
+//! objects. When enough was put by, or the stream ends, one txg is awaited and all of it is made.
+//!
+//! # Invariants
+//!
+//! 1. Records of one object are made in the order of the stream. A record that depends on what was put by waits for that.
+//! 2. At most [`PUT_BY_MAX_BYTES`] and one record are kept.
+//! 3. The place to go on from is before the first record that was put by. Records behind it that were made are made again then, and change
+//!    nothing.
+
+use std::collections::BTreeMap;
+
+use cenote_format::ids::ObjectId;
+use cenote_format::stream::{Body, Object, Record};
+use cenote_spa::ReceivePoint;
+use cenote_zio::Seal;
+
+use super::ReceiverError;
+use super::apply::Applier;
+
+/// Bytes of records that are put by.
+const PUT_BY_MAX_BYTES: usize = 32 << 20;
+
+/// A record of a stream.
+pub(super) struct Came<'a> {
+    pub(super) body: &'a Body,
+    pub(super) payload: &'a [u8],
+    /// Where it begins in the stream.
+    pub(super) at: u64,
+    /// Bytes of the stream up to its end.
+    pub(super) read_bytes: u64,
+}
+
+struct PutBy {
+    body: Body,
+    payload: Vec<u8>,
+    at: u64,
+    read_bytes: u64,
+    /// In a raw stream, the seal of its block of dnodes.
+    range: Option<(u64, Seal)>,
+}
+
+/// The records that wait.
+#[derive(Default)]
+pub(super) struct Deferred {
+    records: Vec<PutBy>,
+    bytes: usize,
+    /// Objects, each with the end of its slots.
+    objects: BTreeMap<u64, u64>,
+    /// The place before the first of them.
+    pub(super) point: Option<ReceivePoint>,
+}
+
+/// How a record stands to those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// It is made now.
+    Apart,
+    /// It is about an object that waits.
+    Behind,
+    /// It is made when they are.
+    After,
+}
+
+fn slots_of(object: &Object) -> u64 {
+    u64::from(object.dnode_slots.max(1))
+}
+
+impl Deferred {
+    /// Whether one that waits has a slot of these.
+    fn meets(&self, first: u64, end: u64) -> bool {
+        self.objects.range(..end).next_back().is_some_and(|(_, other)| *other > first)
+    }
+
+    fn stands(&self, body: &Body) -> Stands {
+        let behind = |id: ObjectId| match self.objects.contains_key(&id.0) {
+            true => Stands::Behind,
+            false => Stands::Apart,
+        };
+        match body {
+            _ if self.objects.is_empty() => Stands::Apart,
+            Body::Object(object) => match behind(object.object) {
+                Stands::Apart if self.meets(object.object.0, object.object.0.saturating_add(slots_of(object))) => {
+                    Stands::After
+                }
+                stands => stands,
+            },
+            Body::Write(write) => behind(write.object),
+            Body::WriteEmbedded(write) => behind(write.object),
+            Body::Free(free) => behind(free.object),
+            Body::Spill(spill) => behind(spill.object),
+            Body::Redact(redact) => behind(redact.object),
+            Body::FreeObjects(range) => {
+                let end = range.first_object.0.saturating_add(range.object_count);
+                match self.objects.range(range.first_object.0..end.max(range.first_object.0)).next() {
+                    Some(_) => Stands::After,
+                    None => Stands::Apart,
+                }
+            }
+            Body::ObjectRange(_) | Body::WriteByRef(_) | Body::Begin(_) | Body::End(_) => Stands::Apart,
+        }
+    }
+}
+
+impl Applier {
+    /// Makes a record's changes, or puts it by.
+    pub(super) async fn come(&mut self, came: Came<'_>) -> Result<(), ReceiverError> {
+        let is_made = match self.deferred.stands(came.body) {
+            Stands::Apart => self.make(&came).await?,
+            Stands::Behind => false,
+            Stands::After => {
+                self.settle().await?;
+                self.make(&came).await?
+            }
+        };
+        if is_made {
+            return Ok(());
+        }
+        self.put_by(&came);
+        match self.deferred.bytes > PUT_BY_MAX_BYTES {
+            true => self.settle().await,
+            false => Ok(()),
+        }
+    }
+
+    fn put_by(&mut self, came: &Came<'_>) {
+        let point = self.reached();
+        let range = self.range;
+        let deferred = &mut self.deferred;
+        deferred.point.get_or_insert(point);
+        if let Body::Object(object) = came.body {
+            let end = object.object.0.saturating_add(slots_of(object));
+            deferred.objects.insert(object.object.0, end);
+        }
+        deferred.bytes += came.payload.len() + size_of::<PutBy>() + Record::SIZE;
+        deferred.records.push(PutBy {
+            body: came.body.clone(),
+            payload: came.payload.to_vec(),
+            at: came.at,
+            read_bytes: came.read_bytes,
+            range,
+        });
+    }
+
+    /// Makes all that was put by.
+    pub(super) async fn settle(&mut self) -> Result<(), ReceiverError> {
+        if self.deferred.records.is_empty() {
+            return Ok(());
+        }
+        // Objects that were freed stand in their slots until that is on disk.
+        self.sync().await?;
+        let (records, range) = (std::mem::take(&mut self.deferred.records), self.range);
+        let mut is_made = true;
+        for put_by in &records {
+            self.range = put_by.range;
+            let PutBy { body, payload, at, read_bytes, .. } = put_by;
+            is_made = self.make(&Came { body, payload, at: *at, read_bytes: *read_bytes }).await?;
+            if !is_made {
+                break;
+            }
+        }
+        self.range = range;
+        if !is_made {
+            return Err(self.invalid("an object in the middle of another"));
+        }
+        self.deferred = Deferred::default();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_format::ids::Guid;
+    use cenote_format::stream::{Free, FreeObjects};
+
+    use super::*;
+
+    #[test]
+    fn what_depends_on_an_object_that_waits_waits_too() {
+        let free =
+            |object| Body::Free(Free { object: ObjectId(object), offset_bytes: 0, length_bytes: 1, to_guid: Guid(1) });
+        let gone = |first, count| {
+            let first_object = ObjectId(first);
+            Body::FreeObjects(FreeObjects { first_object, object_count: count, to_guid: Guid(1) })
+        };
+        let mut deferred = Deferred::default();
+        assert_eq!(deferred.stands(&free(4)), Stands::Apart);
+        deferred.objects = BTreeMap::from([(4, 6), (9, 10)]);
+        for (body, stands) in [
+            (free(3), Stands::Apart),
+            (free(4), Stands::Behind),
+            // Nothing stands there any more.
+            (free(5), Stands::Apart),
+            (gone(1, 3), Stands::Apart),
+            (gone(1, 4), Stands::After),
+            (gone(5, 4), Stands::Apart),
+            (gone(5, u64::MAX), Stands::After),
+        ] {
+            assert_eq!(deferred.stands(&body), stands, "{body:?}");
+        }
+        assert!(deferred.meets(5, 6) && deferred.meets(0, 5) && !deferred.meets(6, 9) && !deferred.meets(10, 12));
+    }
+}
