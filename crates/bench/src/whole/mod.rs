@@ -219,7 +219,7 @@ impl Run<'_> {
         } else {
             "The pool: that of crates/bench/make-pool, made by OpenZFS: a file of 256 MiB in records of 4 KiB and one of 1.5 GiB \
              in records of 1 MiB. No peer program was run; the figures of the OpenZFS code are those of 2.3.2 on another machine \
-             (2 virtual cores of a Xeon, docs/benchmarks.md), so compare processor time, and that roughly."
+             (2 virtual cores of a Xeon, docs/bench/history/reading.md), so compare processor time, and that roughly."
         };
         self.suite.notes.extend([
             format!("{what} Cells: median, and all rounds where there are several."),
