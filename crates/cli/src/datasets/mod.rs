@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use cenote_admin::values::pool_of;
 use cenote_host::Mounts;
 use cenote_listing::{Item, PoolSource, Selection, SortKey};
 use cenote_server::View;
