@@ -4,30 +4,62 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use cenote_kstat::Settings;
+use serde::{Deserialize, Serialize};
 
 use crate::report::{Report, Suite};
 use crate::whole::{self, Part};
 use crate::{codec, machine, mirror, mounted, roots, taskq, writing, zil};
 
-/// A suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+/// Declares the suites: the documentation of each is its line in the program's help, too.
+macro_rules! suites {
+    ($(#[doc = $about:literal] $suite:ident = $name:literal,)*) => {
+        /// A suite.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Which {
+            $(#[doc = $about] $suite,)*
+        }
+
+        impl Which {
+            /// All suites, in the order of the help.
+            pub const ALL: &[Self] = &[$(Self::$suite),*];
+
+            /// Its name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$suite => $name,)*
+                }
+            }
+
+            /// What it measures: a line of help.
+            #[must_use]
+            pub fn about(self) -> &'static str {
+                let about = match self {
+                    $(Self::$suite => $about,)*
+                };
+                about.trim().trim_end_matches('.')
+            }
+        }
+    };
+}
+
+suites! {
     /// The task queue, and its history.
-    Taskq,
+    Taskq = "taskq",
     /// Account of detached I/O.
-    Roots,
+    Roots = "roots",
     /// Which child of a mirror is read, on modelled disks.
-    Mirror,
+    Mirror = "mirror",
     /// Checksums and parity.
-    Codec,
+    Codec = "codec",
     /// All layers, on a pool that OpenZFS made.
-    Pool,
+    Pool = "pool",
     /// Writing, all layers, on pools made for it.
-    Write,
+    Write = "write",
     /// Synchronous writes through the intent log.
-    Zil,
+    Zil = "zil",
     /// A mount beside bindfs and ext4. Takes root.
-    Mount,
+    Mount = "mount",
 }
 
 /// The suites to be measured, and how.
@@ -72,19 +104,10 @@ pub fn parts() -> Vec<&'static str> {
 }
 
 impl Which {
-    /// Its name.
+    /// The suite of this name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Taskq => "taskq",
-            Self::Roots => "roots",
-            Self::Mirror => "mirror",
-            Self::Codec => "codec",
-            Self::Pool => "pool",
-            Self::Write => "write",
-            Self::Zil => "zil",
-            Self::Mount => "mount",
-        }
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|which| which.name() == name)
     }
 }
 

@@ -196,7 +196,7 @@ pub fn make_own_folder(dir: &Path) -> Result<File> {
 }
 
 /// A folder, held open, if nobody else can put something into it that this user would then write or believe.
-pub fn own_folder(dir: &Path) -> Result<File> {
+pub(crate) fn own_folder(dir: &Path) -> Result<File> {
     const STICKY: u32 = 0o1000;
     let folder = File::open(if dir.as_os_str().is_empty() { Path::new(".") } else { dir }).at(dir)?;
     let found = folder.metadata().at(dir)?;

@@ -22,7 +22,7 @@
 //! mounts      which datasets are mounted where
 //! ```
 //!
-//! **Invariants.** 1. What is believed of a file was put there by this user or by root ([`own_folder`]). 2. A note of an owner is made before
+//! **Invariants.** 1. What is believed of a file was put there by this user or by root (`cachefile::own_folder`). 2. A note of an owner is made before
 //! the pool's labels name it ([`owners`]).
 //!
 //! **Crash.** Each file is replaced as a whole.
@@ -49,9 +49,9 @@ pub mod owners;
 mod replication;
 
 pub use accounts::Accounts;
-pub use cachefile::{CacheFile, Entry, make_own_folder, own_folder};
+pub use cachefile::{CacheFile, Entry, make_own_folder};
 pub use compatibility::feature_list;
-pub use disks::{DEFAULT_DIRS, choose, device_paths, is_disk, search};
+pub use disks::{choose, device_paths, is_disk, search};
 pub use error::HostError;
 pub use holder::Holder;
 pub use identity::{clock, host, host_id};

@@ -89,7 +89,7 @@ pub fn dmu_of_labels(handle: &Handle, found: &FoundPool, cache_bytes: usize) -> 
 }
 
 /// A number, decimal or with `0x`.
-pub fn parse_number(text: &str) -> Option<u64> {
+pub(crate) fn parse_number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),

@@ -37,18 +37,19 @@ mod upgrades;
 
 pub use accounts::{AccountField, AccountOptions, AccountOwner, accounts};
 pub use datasets::{
-    Cell, Column, Item, PoolSource, PoolView, Raw, Selection, SortKey, Source, all_listed, all_shown, parse_columns,
-    parse_types, select, type_of,
+    Cell, Column, Item, PoolSource, PoolView, Raw, Selection, SortKey, Source, parse_columns, parse_types, select,
+    type_of,
 };
+pub(crate) use datasets::{all_listed, all_shown};
 pub use differences::{Change, DiffError, DiffForm, DiffLines, diff_names, differences};
 pub use error::ListError;
 pub use gettable::{Field, check_sources, parse_fields};
 pub use json::{Json, document, json_of, property};
 pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
+pub(crate) use pools::all_columns;
 pub use pools::{
     DEDUP, Facts, Importable, LOGS, Names, PoolColumn, Reason, SPECIAL, Sizes, Status, StatusOptions, Tree, Values,
-    Vdev, all_columns, found_tree, has_hanging, history_line, parse_pool_columns, places, suspended_json,
-    suspended_text,
+    Vdev, has_hanging, history_line, parse_pool_columns, places, suspended_json, suspended_text,
 };
 pub use tables::{Form, Listed, get_datasets, get_pools, list_datasets, list_pools};
 pub use tunables::{TunableList, tunables};

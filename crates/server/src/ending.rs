@@ -15,7 +15,7 @@ use crate::error::Result;
 
 /// The cause of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndedBy {
+pub(crate) enum EndedBy {
     /// A signal to this process.
     Signal,
     /// Somebody else, as with `umount`.
@@ -84,7 +84,7 @@ async fn unmount_all(console: &dyn Console, mounts: Vec<Arc<MountHandle>>, is_fo
 ///
 /// # Errors
 /// A mount ended with one, or a signal could not end it.
-pub async fn wait_for(
+pub(crate) async fn wait_for(
     handle: &Handle,
     console: &dyn Console,
     mounts: &[Arc<MountHandle>],

@@ -32,7 +32,7 @@
 
 pub mod background;
 mod delegated;
-pub mod ending;
+mod ending;
 mod error;
 pub mod importing;
 mod listener;
@@ -60,7 +60,6 @@ use std::path::Path;
 pub use cenote_spa::{FoundPool, Rewind, View, tunables};
 pub use cenote_taskq::{Either, Handle, IoChoice, IoMode, Runtime, RuntimeOptions, race};
 use delegated::Delegated;
-pub use ending::EndedBy;
 pub use error::ServerError;
 pub use listener::{Call, Ended, Gathered, Handler, Request};
 pub use made::Made;
@@ -71,8 +70,9 @@ pub use served::{End, ServedPool, suspended};
 pub use service::{Pools, Volumes};
 pub use session::{Found, Gone, NoSuchPool, Session, SessionOptions, choose, no_label};
 pub use standstill::Standstill;
-pub use volumes::{LiveVolumes, Locked, OpenVolumes, PoolVolumes, StillVolume};
-pub use watch::{Recovery, ServeTunables};
+pub(crate) use volumes::PoolVolumes;
+pub use volumes::{LiveVolumes, Locked, OpenVolumes, StillVolume};
+pub(crate) use watch::Recovery;
 
 /// The person or program that a process works for: told what happens.
 pub trait Console: Send + Sync {

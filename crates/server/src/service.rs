@@ -68,7 +68,7 @@ impl Pools {
     ///
     /// # Errors
     /// Its labels cannot be written, or nobody can listen at `control`. What was added is exported by [`Self::serve`].
-    pub async fn add(
+    pub(crate) async fn add(
         &mut self,
         pool: Pool,
         devices: Vec<PathBuf>,
@@ -91,7 +91,7 @@ impl Pools {
     ///
     /// # Errors
     /// It cannot be opened, another process has it, or nobody can listen at `control`.
-    pub async fn open(
+    pub(crate) async fn open(
         &mut self,
         session: &Session,
         name: &str,

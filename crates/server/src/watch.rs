@@ -33,16 +33,16 @@ fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
 
 /// Tunables that apply while a pool is served.
 #[derive(Clone, Copy, Debug)]
-pub struct ServeTunables {
+pub(crate) struct ServeTunables {
     /// Those of txgs.
-    pub tx: TxTunables,
+    pub(crate) tx: TxTunables,
     /// Those of mounts.
-    pub mounts: MountTunables,
+    pub(crate) mounts: MountTunables,
 }
 
 /// The source of the news that failed devices are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
+pub(crate) enum Recovery {
     /// A client, with `zpool clear`.
     Clear,
     /// They do: they are tried.

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use cenote_bench::report::Report;
-use cenote_bench::suites::{self, Request};
-use clap::ValueEnum;
-use clap::builder::PossibleValuesParser;
+use cenote_bench::suites::{self, Request, Which};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::prelude::*;
 
@@ -16,7 +15,7 @@ use crate::prelude::*;
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// What to measure; if nothing is named all but `write` and `mount`, and `pool` only where --image or --peer-pool says of what.
-    #[arg(value_name = "SUITE")]
+    #[arg(value_name = "SUITE", value_parser = suite())]
     suites: Vec<Which>,
     /// Within a minute, and less exact.
     #[arg(long)]
@@ -66,40 +65,10 @@ pub(crate) struct Args {
     markdown: bool,
 }
 
-/// A suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-enum Which {
-    /// The task queue, and its history.
-    Taskq,
-    /// Account of detached I/O.
-    Roots,
-    /// Which child of a mirror is read, on modelled disks.
-    Mirror,
-    /// Checksums and parity.
-    Codec,
-    /// All layers, on a pool that OpenZFS made.
-    Pool,
-    /// Writing, all layers, on pools made for it.
-    Write,
-    /// Synchronous writes through the intent log.
-    Zil,
-    /// A mount beside bindfs and ext4. Takes root.
-    Mount,
-}
-
-impl From<Which> for suites::Which {
-    fn from(which: Which) -> Self {
-        match which {
-            Which::Taskq => Self::Taskq,
-            Which::Roots => Self::Roots,
-            Which::Mirror => Self::Mirror,
-            Which::Codec => Self::Codec,
-            Which::Pool => Self::Pool,
-            Which::Write => Self::Write,
-            Which::Zil => Self::Zil,
-            Which::Mount => Self::Mount,
-        }
-    }
+/// The suites that there are, by their names.
+fn suite() -> impl TypedValueParser<Value = Which> {
+    let names = Which::ALL.iter().map(|which| PossibleValue::new(which.name()).help(which.about()));
+    PossibleValuesParser::new(names).try_map(|name| Which::named(&name).ok_or("there is no such suite"))
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -123,7 +92,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
 fn measure(context: &Context, args: Args) -> Result<Report> {
     let request = Request {
-        suites: args.suites.into_iter().map(Into::into).collect(),
+        suites: args.suites,
         quick: args.quick,
         image: args.image,
         peers: args.peers,

@@ -29,7 +29,8 @@ pub use columns::Column;
 pub use select::{PoolSource, Selection, SortKey, select};
 pub use shown::Cell;
 pub use values::{Raw, Source, type_of};
-pub use words::{all_listed, all_shown, parse_columns, parse_types};
+pub(crate) use words::{all_listed, all_shown};
+pub use words::{parse_columns, parse_types};
 
 /// A pool and what is computed once for all of its datasets.
 pub struct PoolView {

@@ -54,7 +54,7 @@ pub fn parse_types(list: &str) -> Result<Types, WrongUse> {
 ///
 /// # Errors
 /// Those cannot be read.
-pub async fn all_listed(items: &[Item]) -> Result<Vec<Column>> {
+pub(crate) async fn all_listed(items: &[Item]) -> Result<Vec<Column>> {
     let name = cenote_props::dataset::find("name").map(Column::Native);
     Ok(name.into_iter().chain(all_shown(items).await?).collect())
 }
@@ -63,7 +63,7 @@ pub async fn all_listed(items: &[Item]) -> Result<Vec<Column>> {
 ///
 /// # Errors
 /// As [`all_listed`].
-pub async fn all_shown(items: &[Item]) -> Result<Vec<Column>> {
+pub(crate) async fn all_shown(items: &[Item]) -> Result<Vec<Column>> {
     let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
     let mut columns: Vec<Column> = visible.map(Column::Native).collect();
     // User properties stand in the order in which they are met.

@@ -32,9 +32,10 @@ pub use errors::places;
 pub use history::history_line;
 pub use importable::Importable;
 pub use names::Names;
-pub use properties::{Column as PoolColumn, Values, all_columns, parse_pool_columns};
+pub(crate) use properties::all_columns;
+pub use properties::{Column as PoolColumn, Values, parse_pool_columns};
 pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};
-pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev, found_tree};
+pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev};
 
 /// An open pool.
 pub struct Facts {

@@ -82,7 +82,7 @@ impl Column {
 ///
 /// # Errors
 /// They cannot be read.
-pub async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
+pub(crate) async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
     let mut columns: Vec<Column> =
         table::PROPERTIES.iter().filter(|property| property.is_visible).map(Column::Native).collect();
     let mut add = |column: Column| {

@@ -276,7 +276,13 @@ impl Facts {
 }
 
 /// The tree of a pool that is found but not open, by its configuration.
-pub fn found_tree(found: &FoundPool, name: &str, config: &VdevConfig, status: &VdevStatus, names: Names) -> Vdev {
+pub(crate) fn found_tree(
+    found: &FoundPool,
+    name: &str,
+    config: &VdevConfig,
+    status: &VdevStatus,
+    names: Names,
+) -> Vdev {
     Builder { found, names, open: None }.root(name, config, status)
 }
 

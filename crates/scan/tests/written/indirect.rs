@@ -32,33 +32,10 @@ struct Opened {
 }
 
 async fn opened(handle: &Handle, machine: &Machine, given: &[&str]) -> Opened {
-    let mut settings = cenote_spa::tunables::settings();
-    given.iter().for_each(|given| settings.set_from(given).unwrap());
-    let (mut pools, skipped) = find(handle, &machine.paths).await;
-    assert_eq!(pools.len(), 1, "{skipped:?}");
-    let how = ImportOptions { cache_bytes: 16 << 20, force: true, tunables: settings, ..ImportOptions::default() };
-    // No txg is written unless somebody waits for one.
-    let tunables = TxTunables { zfs_txg_timeout: 3600, ..TxTunables::default() };
-    let pool = open(handle, pools.remove(0), &how, write_options()).await.unwrap().start(tunables).await;
-    let head = pool.open_head("written").await.unwrap();
-    let log = Arc::new(head.log(SyncMode::Standard));
+    let pool = opened_pool(handle, &machine.paths, import_with(given)).await.unwrap();
     let options = FileSystemOptions { record_bytes: BLOCK as u32, ..FileSystemOptions::default() };
-    let fs = FileSystem::open_logged(head.objset(), log.clone(), options).await.unwrap();
+    let (fs, log) = opened_files_with(&pool, options).await.unwrap();
     Opened { pool, fs, log }
-}
-
-async fn make(handle: &Handle, machine: &Machine, layout: &[(TopKind, usize)], has_log: bool) {
-    let mut tops = machine.tops(handle, layout).await.unwrap();
-    if has_log {
-        tops.last_mut().unwrap().class = AllocationClass::Log;
-    }
-    crate::files::make(handle, options(tops, 12)).await.export().await.unwrap();
-}
-
-async fn cut(handle: &Handle, machine: &Machine, how: Crash) {
-    machine.disks.iter().for_each(|disk| disk.crash(how));
-    handle.sleep(Duration::from_secs(20)).await;
-    machine.disks.iter().for_each(|disk| disk.power_on());
 }
 
 fn noise(rng: &mut Rng, len: u64) -> Vec<u8> {
@@ -127,7 +104,7 @@ fn a_block_is_there_whatever_became_of_it_in_its_txg() {
         let machine = machine_of(&runtime, count, Latency::default());
         let mut rng = Rng::new(seed);
         runtime.block_on(async {
-            make(&handle, &machine, &layout, has_log).await;
+            make_on(&handle, &machine, &layout, has_log).await;
             let mut model = Vec::new();
             for life in 0..5 {
                 let what = format!("seed {seed} life {life}");
@@ -184,7 +161,7 @@ fn a_logged_block_is_written_once_and_counts_like_any_other() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 3, Latency::default());
         runtime.block_on(async {
-            make(&handle, &machine, &[(TopKind::Raidz { parity: 1 }, 3)], false).await;
+            make_on(&handle, &machine, &[(TopKind::Raidz { parity: 1 }, 3)], false).await;
             let of = opened(&handle, &machine, &[]).await;
             let file = file(&of).await;
             let mut rng = Rng::new(1);
@@ -225,7 +202,7 @@ fn who_asks_for_a_block_that_cannot_be_stored_waits_for_its_txg() {
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
         // The log goes on its own device, while the pool's does not answer.
-        make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+        make_on(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
         let of = opened(&handle, &machine, &[]).await;
         of.log.set_for_throughput(true);
         let file = file(&of).await;
@@ -277,7 +254,7 @@ fn writes_are_logged_by_reference_by_size_and_by_property() {
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
             let layout: &[(TopKind, usize)] = &[(TopKind::Single, 1), (TopKind::Single, 1)];
-            make(&handle, &machine, &layout[..1 + usize::from(*has_log)], *has_log).await;
+            make_on(&handle, &machine, &layout[..1 + usize::from(*has_log)], *has_log).await;
             let of = opened(&handle, &machine, given).await;
             let file = file(&of).await;
             of.log.set_for_throughput(*is_for_throughput);
@@ -309,7 +286,7 @@ fn a_volumes_blocks_are_logged_by_reference() {
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
             let layout: &[(TopKind, usize)] = &[(TopKind::Single, 1), (TopKind::Single, 1)];
-            make(&handle, &machine, &layout[..1 + usize::from(has_log)], has_log).await;
+            make_on(&handle, &machine, &layout[..1 + usize::from(has_log)], has_log).await;
             let of = opened(&handle, &machine, &[]).await;
             let made = of.pool.create_dataset("written/v", ObjsetType::Zvol).await.unwrap();
             let spec = VolumeSpec { size_bytes: 32 * BLOCK, block_bytes: BLOCK as u32 };

@@ -29,9 +29,6 @@ use cenote_zvol::{Volume, VolumeSpec};
 use crate::common::*;
 use crate::reopened::write_options;
 
-/// No txg is written before the power goes, unless somebody waits for one.
-pub(crate) const PATIENT: u64 = 3600;
-
 /// A node as a client sees it: what its attributes say but for times that the replay sets anew, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -73,51 +70,6 @@ pub(crate) async fn seen(fs: &FileSystem) -> Tree {
         tree.insert(path, Seen { kind, object: id, mode, owners, links, device, created, bytes, xattrs });
     }
     tree
-}
-
-/// A pool of this layout; `has_log`: the last vdev is a log device.
-pub(crate) async fn make(handle: &Handle, machine: &Machine, layout: &[(TopKind, usize)], has_log: bool) {
-    let mut tops = machine.tops(handle, layout).await.unwrap();
-    if has_log {
-        tops.last_mut().unwrap().class = AllocationClass::Log;
-    }
-    let pool = crate::files::make(handle, options(tops, 12)).await;
-    pool.export().await.unwrap();
-}
-
-pub(crate) async fn opened(handle: &Handle, machine: &Machine) -> Result<(Pool, FileSystem, Arc<Log>), SpaError> {
-    opened_with(handle, machine, &[]).await
-}
-
-/// The pool on these disks, to be changed, and none of its datasets.
-pub(crate) async fn opened_pool(handle: &Handle, paths: &[PathBuf], how: ImportOptions) -> Result<Pool, SpaError> {
-    let (mut pools, skipped) = find(handle, paths).await;
-    assert_eq!(pools.len(), 1, "{skipped:?}");
-    let tunables = TxTunables { zfs_txg_timeout: PATIENT, ..TxTunables::default() };
-    Ok(open(handle, pools.remove(0), &how, write_options()).await?.start(tunables).await)
-}
-
-/// Its file system, with its log, which was replayed.
-pub(crate) async fn opened_files(pool: &Pool) -> Result<(FileSystem, Arc<Log>), SpaError> {
-    let head = pool.open_head("written").await?;
-    let log = Arc::new(head.log(SyncMode::Standard));
-    let options = FileSystemOptions { record_bytes: 16 << 10, has_posix_acls: true, ..FileSystemOptions::default() };
-    let fs = FileSystem::open_logged(head.objset(), log.clone(), options).await.unwrap();
-    Ok((fs, log))
-}
-
-/// The same with these tunables, each as `NAME=VALUE`.
-async fn opened_with(
-    handle: &Handle,
-    machine: &Machine,
-    given: &[&str],
-) -> Result<(Pool, FileSystem, Arc<Log>), SpaError> {
-    let mut settings = cenote_spa::tunables::settings();
-    given.iter().for_each(|given| settings.set_from(given).unwrap());
-    let how = ImportOptions { cache_bytes: 16 << 20, force: true, tunables: settings, ..ImportOptions::default() };
-    let pool = opened_pool(handle, &machine.paths, how).await?;
-    let (fs, log) = opened_files(&pool).await?;
-    Ok((pool, fs, log))
 }
 
 /// A node of this kind, drawn among all.
@@ -230,12 +182,6 @@ pub(crate) async fn change(fs: &FileSystem, tree: &Tree, rng: &mut Rng) {
     drop(result);
 }
 
-pub(crate) async fn cut(handle: &Handle, machine: &Machine, how: Crash) {
-    machine.disks.iter().for_each(|disk| disk.crash(how));
-    handle.sleep(Duration::from_secs(20)).await;
-    machine.disks.iter().for_each(|disk| disk.power_on());
-}
-
 #[test]
 fn what_was_made_stable_is_there_though_no_txg_has_it() {
     let (mut logged, mut indirect) = (0, BTreeMap::new());
@@ -255,7 +201,7 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
         let machine = machine_of(&runtime, count, Latency::default());
         let mut rng = Rng::new(seed);
         runtime.block_on(async {
-            make(&handle, &machine, &layout, has_log).await;
+            make_on(&handle, &machine, &layout, has_log).await;
             let mut before: Option<Tree> = None;
             for life in 0..3 {
                 let (pool, fs, log) = opened_with(&handle, &machine, &[small]).await.unwrap();
@@ -297,9 +243,7 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
             let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
             assert_eq!(Some(seen(&fs).await), before, "seed {seed} in the end");
             drop((fs, log));
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, &format!("seed {seed} exported"));
+            export_whole(&handle, &machine, pool, &format!("seed {seed} exported")).await;
             if seed % 6 == 0 && cenote_testkit::zdb::program("zdb").is_some() {
                 let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
                 cenote_sim::zdb("written", &images, machine.size_bytes).unwrap();
@@ -324,8 +268,7 @@ fn a_log_device_that_fails_holds_nobody_up() {
         let mut rng = Rng::new(seed);
         runtime.block_on(async {
             let log_kind = if seed % 2 == 0 { (TopKind::Mirror, 2) } else { (TopKind::Single, 1) };
-            make(&handle, &machine, &[(TopKind::Single, 1), log_kind], true).await;
-            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), log_kind], true).await;
             let mut tree = seen(&fs).await;
             let log_writes = || machine.disks[1].counts().written_bytes;
             let before = log_writes();
@@ -352,9 +295,7 @@ fn a_log_device_that_fails_holds_nobody_up() {
             let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
             assert_eq!(seen(&fs).await, tree, "seed {seed}");
             drop((fs, log));
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, &format!("seed {seed} exported"));
+            export_whole(&handle, &machine, pool, &format!("seed {seed} exported")).await;
         });
     }
 }
@@ -366,8 +307,7 @@ fn only_devices_that_were_written_are_flushed_for_a_log() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 3, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Mirror, 2), (TopKind::Single, 1)], true).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2), (TopKind::Single, 1)], true).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let object = fs.create(fs.root(), b"file", &new).await.unwrap().object;
         let file = fs.open_file(object).await.unwrap();
@@ -396,9 +336,7 @@ fn only_devices_that_were_written_are_flushed_for_a_log() {
         }
         assert_eq!(pool.history().len(), txgs, "no txg was synced meanwhile");
         drop((file, fs, log));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }
 
@@ -409,8 +347,7 @@ fn a_block_is_stable_with_its_write() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (file, object) =
             fs.create_file(fs.root(), b"f", &new).await.map(|(file, node)| (file, node.object)).unwrap();
@@ -431,9 +368,7 @@ fn a_block_is_stable_with_its_write() {
         let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
         assert_eq!(seen(&fs).await, tree);
         drop((fs, log));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }
 
@@ -444,8 +379,7 @@ fn a_ticket_is_stable_when_it_was_waited_for_and_needs_no_waiting_to_be_written(
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
         log.ticket(None).wait().await.expect("nothing was changed");
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (file, object) =
@@ -475,9 +409,7 @@ fn a_ticket_is_stable_when_it_was_waited_for_and_needs_no_waiting_to_be_written(
         let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
         assert_eq!(seen(&fs).await, tree);
         drop((fs, log));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }
 
@@ -489,8 +421,7 @@ fn a_leaf_that_fails_a_stable_write_is_noted_and_the_other_one_answers() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (file, object) =
             fs.create_file(fs.root(), b"f", &new).await.map(|(file, node)| (file, node.object)).unwrap();
@@ -524,8 +455,7 @@ fn a_leaf_that_failed_a_stable_write_has_missed_the_txgs_in_its_cache() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (file, object) =
             fs.create_file(fs.root(), b"f", &new).await.map(|(file, node)| (file, node.object)).unwrap();
@@ -559,7 +489,7 @@ fn a_volume_that_became_smaller_is_replayed_as_far_as_it_goes() {
         LiveVolume::open(head.objset(), head.log(SyncMode::Standard)).await.unwrap()
     };
     runtime.block_on(async {
-        make(&handle, &machine, SINGLE, false).await;
+        make_on(&handle, &machine, SINGLE, false).await;
         let (pool, ..) = opened(&handle, &machine).await.unwrap();
         let made = pool.create_dataset("written/v", ObjsetType::Zvol).await.unwrap();
         let spec = VolumeSpec { size_bytes: 8 << 20, block_bytes: 8 << 10 };
@@ -582,9 +512,7 @@ fn a_volume_that_became_smaller_is_replayed_as_far_as_it_goes() {
             assert_eq!(volume.volume().read(at, 4096).await.unwrap()[..], [byte; 4096]);
         }
         drop(volume);
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }
 
@@ -596,8 +524,7 @@ fn names_are_replayed_in_a_folder_that_was_immutable() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, SINGLE, false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, SINGLE, false).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         fs.create(fs.root(), b"begun", &new).await.unwrap();
         log.sync(None).await.unwrap();
@@ -632,9 +559,7 @@ fn names_are_replayed_in_a_folder_that_was_immutable() {
         let again = fs.create(folder, b"refused", &new).await;
         assert!(matches!(again, Err(ZplError::NotPermitted(_))), "clients obey the flag: {again:?}");
         drop((fs, log));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }
 
@@ -645,8 +570,7 @@ fn an_access_control_list_is_replayed_with_its_mode() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 1, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, SINGLE, false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, SINGLE, false).await;
         let new = NewNode { mode: 0o102_644, ..NewNode::default() };
         let begun = fs.create(fs.root(), b"begun", &new).await.unwrap().object;
         fs.set_xattr(begun, b"user.begun", b"1", XattrSet::Any).await.unwrap();
@@ -677,9 +601,7 @@ fn an_access_control_list_is_replayed_with_its_mode() {
         assert_eq!(fs.attributes(file).await.unwrap().permissions, 0o2670);
         assert_eq!(fs.xattrs(file).await.unwrap().get(ACCESS), Some(&list));
         drop((fs, log));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }
 
@@ -690,8 +612,7 @@ fn nothing_is_logged_on_a_log_device_once_another_host_may_have_the_pool() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (file, _) = fs.create_file(fs.root(), b"f", &new).await.unwrap();
         log.sync(None).await.unwrap();
@@ -721,8 +642,7 @@ fn who_asks_when_the_pool_has_ended_is_answered() {
     let handle = runtime.handle();
     runtime.block_on(async {
         let machine = machine_of(&runtime, 2, Latency::default());
-        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         let (file, _) = fs.create_file(fs.root(), b"f", &new).await.unwrap();
         log.sync(None).await.unwrap();
@@ -743,8 +663,7 @@ fn an_exported_pool_has_no_log_though_a_client_went_away_amid_its_commit() {
         let handle = runtime.handle();
         runtime.block_on(async {
             let machine = machine_of(&runtime, 2, cenote_sim::slow());
-            make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
             let new = NewNode { mode: 0o100_644, ..NewNode::default() };
             let (file, _) = fs.create_file(fs.root(), b"f", &new).await.unwrap();
             log.sync(None).await.unwrap();
@@ -779,7 +698,7 @@ fn tunables_of_logs_are_obeyed() {
         let handle = runtime.handle();
         runtime.block_on(async {
             let machine = machine_of(&runtime, 2, Latency::default());
-            make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
+            make_on(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
             let (pool, fs, log) = opened_with(&handle, &machine, &[given]).await.unwrap();
             assert_eq!(pool.notes().iter().any(|note| note.contains("UNSAFE")), !is_flushed, "{:?}", pool.notes());
             let new = NewNode { mode: 0o100_644, ..NewNode::default() };
@@ -809,8 +728,7 @@ fn a_log_counts_what_it_does_and_fills_its_blocks() {
     let handle = runtime.handle();
     runtime.block_on(async {
         let machine = machine_of(&runtime, 2, Latency::default());
-        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
         let (file, _) =
             fs.create_file(fs.root(), b"f", &NewNode { mode: 0o100_644, ..NewNode::default() }).await.unwrap();
         log.sync(None).await.unwrap();

@@ -16,14 +16,10 @@ use cenote_zil::Log;
 use cenote_zpl::{FileSystem, NewNode};
 
 use crate::common::*;
-use crate::logged::{Tree, change, cut, make, opened, opened_files, opened_pool, seen};
+use crate::logged::{Tree, change, seen};
 
 /// The layouts of the log device.
 const LOGS: [(TopKind, usize); 2] = [(TopKind::Single, 1), (TopKind::Mirror, 2)];
-
-fn import() -> ImportOptions {
-    ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() }
-}
 
 /// The guid of a top-level vdev.
 async fn top(pool: &Pool, at: usize) -> Guid {
@@ -63,8 +59,7 @@ fn a_log_device_goes_while_it_is_used_and_another_comes() {
         let machine = machine_of(&runtime, 2 + 2 * layout.1, Latency::default());
         runtime.block_on(async {
             let what = format!("seed {seed} {layout:?}");
-            make(&handle, &machine, &[(TopKind::Mirror, 2), layout], true).await;
-            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2), layout], true).await;
             for round in 0..2_usize {
                 let ends = Arc::new(cenote_taskq::Event::default());
                 let working = work(handle.clone(), fs.clone(), log.clone(), Rng::new(seed + 100), ends.clone());
@@ -96,13 +91,11 @@ fn a_log_device_goes_while_it_is_used_and_another_comes() {
             cut(&handle, &machine, Crash::Random).await;
             drop((fs, log, pool));
             // The disks that went are not asked for.
-            let pool = opened_pool(&handle, &machine.paths[..2], import()).await.unwrap();
+            let pool = opened_pool(&handle, &machine.paths[..2], import_with(&[])).await.unwrap();
             let (fs, log) = opened_files(&pool).await.unwrap();
             assert_eq!(seen(&fs).await, tree, "{what}");
             drop((fs, log));
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, &what);
+            export_whole(&handle, &machine, pool, &what).await;
             zdb(&machine, 0..2);
         });
     }
@@ -117,8 +110,7 @@ fn what_was_made_stable_is_there_when_the_power_goes_amid_a_removal() {
         let machine = machine_of(&runtime, 1 + layout.1, cenote_sim::slow());
         let mut rng = Rng::new(seed);
         runtime.block_on(async {
-            make(&handle, &machine, &[(TopKind::Single, 1), layout], true).await;
-            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), layout], true).await;
             let mut tree = seen(&fs).await;
             for _ in 0..1 + rng.below(10) {
                 change(&fs, &tree, &mut rng).await;
@@ -145,9 +137,7 @@ fn what_was_made_stable_is_there_when_the_power_goes_amid_a_removal() {
             gone += u32::from(is_gone);
             stayed += u32::from(!is_gone);
             drop((fs, log));
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, &format!("seed {seed}"));
+            export_whole(&handle, &machine, pool, &format!("seed {seed}")).await;
         });
     }
     assert!(gone > 2 && stayed > 2, "{gone} gone, {stayed} stayed");
@@ -160,8 +150,7 @@ fn a_log_that_was_not_replayed_keeps_its_device_and_an_empty_one_does_not() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
-            make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
-            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
             let mut rng = Rng::new(8);
             let mut tree = seen(&fs).await;
             for _ in 0..10 {
@@ -176,7 +165,7 @@ fn a_log_that_was_not_replayed_keeps_its_device_and_an_empty_one_does_not() {
             }
             cut(&handle, &machine, Crash::Random).await;
             drop((fs, log, pool));
-            let pool = opened_pool(&handle, &machine.paths, import()).await.unwrap();
+            let pool = opened_pool(&handle, &machine.paths, import_with(&[])).await.unwrap();
             let guid = top(&pool, 1).await;
             let removed = pool.remove_vdev(guid).await;
             if has_records {
@@ -216,8 +205,7 @@ fn a_chain_that_a_crash_has_left_is_seen_though_its_dataset_is_open() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
-            make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
-            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
             let mut rng = Rng::new(8);
             let mut tree = seen(&fs).await;
             for _ in 0..10 {
@@ -231,7 +219,7 @@ fn a_chain_that_a_crash_has_left_is_seen_though_its_dataset_is_open() {
             }
             cut(&handle, &machine, Crash::Random).await;
             drop((fs, log, pool));
-            let pool = opened_pool(&handle, &machine.paths, import()).await.unwrap();
+            let pool = opened_pool(&handle, &machine.paths, import_with(&[])).await.unwrap();
             let guid = top(&pool, 1).await;
             let head = pool.open_head("written").await.unwrap();
             // As while the log is replayed: the log is in use, and was not changed.
@@ -254,9 +242,7 @@ fn a_chain_that_a_crash_has_left_is_seen_though_its_dataset_is_open() {
                 tree = seen(&fs).await;
             }
             drop((fs, log));
-            pool.export().await.unwrap();
-            let (_, report) = check(&handle, &machine.paths).await;
-            assert_clean(&report, "exported");
+            export_whole(&handle, &machine, pool, "exported").await;
         });
     }
 }
@@ -267,8 +253,7 @@ fn a_device_is_removed_by_one_at_a_time() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
         let mut rng = Rng::new(8);
         let mut tree = seen(&fs).await;
         for _ in 0..5 {
@@ -295,9 +280,7 @@ fn a_device_is_removed_by_one_at_a_time() {
         let is_used = machine.disks[1].counts().written_bytes > before;
         assert_eq!(is_used, first.is_err(), "a device that stays is used, and one that went is not: {first:?}");
         drop((fs, log));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }
 
@@ -308,8 +291,7 @@ fn a_log_device_that_failed_or_is_lost_can_be_removed() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
-            make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
-            let (mut pool, mut fs, mut log) = opened(&handle, &machine).await.unwrap();
+            let (mut pool, mut fs, mut log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
             let mut rng = Rng::new(3);
             let mut tree = seen(&fs).await;
             for _ in 0..10 {
@@ -321,7 +303,7 @@ fn a_log_device_that_failed_or_is_lost_can_be_removed() {
                 pool.sync().await.unwrap();
                 cut(&handle, &machine, Crash::Random).await;
                 drop((fs, log, pool));
-                let how = ImportOptions { missing_log: true, ..import() };
+                let how = ImportOptions { missing_log: true, ..import_with(&[]) };
                 pool = opened_pool(&handle, &machine.paths[..1], how).await.unwrap();
                 (fs, log) = opened_files(&pool).await.unwrap();
             } else {
@@ -340,7 +322,7 @@ fn a_log_device_that_failed_or_is_lost_can_be_removed() {
             let (_, report) = check(&handle, &machine.paths[..1]).await;
             assert_clean(&report, "exported");
             zdb(&machine, 0..1);
-            let pool = opened_pool(&handle, &machine.paths[..1], import()).await.unwrap();
+            let pool = opened_pool(&handle, &machine.paths[..1], import_with(&[])).await.unwrap();
             let (fs, log) = opened_files(&pool).await.unwrap();
             assert_eq!(seen(&fs).await, tree);
             drop((fs, log));
@@ -355,8 +337,8 @@ fn spares_and_cache_devices_go_and_vdevs_with_data_stay() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 6, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
-        let pool = opened_pool(&handle, &machine.paths, import()).await.unwrap();
+        make_on(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
+        let pool = opened_pool(&handle, &machine.paths, import_with(&[])).await.unwrap();
         let auxiliaries = AuxSpec {
             spares: vec![
                 disk(&handle, &machine.paths[2]).await.unwrap(),
@@ -381,9 +363,7 @@ fn spares_and_cache_devices_go_and_vdevs_with_data_stay() {
         let left: Vec<Guid> = view.spares().await.unwrap().iter().map(|spare| spare.guid).collect();
         assert_eq!((left, view.cache_devices().await.unwrap().len()), (vec![spares[1].guid], 0));
         drop(view);
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
         zdb(&machine, 0..2);
     });
 }
@@ -395,8 +375,7 @@ fn a_log_device_stays_while_somebody_reads_the_pool_as_it_was() {
     let handle = runtime.handle();
     let machine = machine_of(&runtime, 2, Latency::default());
     runtime.block_on(async {
-        make(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
-        let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
         let new = NewNode { mode: 0o100_644, ..NewNode::default() };
         fs.create(fs.root(), b"file", &new).await.unwrap();
         log.sync(None).await.unwrap();
@@ -410,8 +389,6 @@ fn a_log_device_stays_while_somebody_reads_the_pool_as_it_was() {
         drop(view);
         pool.remove_vdev(guid).await.unwrap();
         drop((fs, log));
-        pool.export().await.unwrap();
-        let (_, report) = check(&handle, &machine.paths).await;
-        assert_clean(&report, "exported");
+        export_whole(&handle, &machine, pool, "exported").await;
     });
 }

@@ -25,16 +25,16 @@ use reading::ReadOnly;
 pub use seat::StillVolume;
 
 /// The volumes at and below datasets of pools as of a txg each.
-pub struct PoolVolumes(Vec<(View, String)>);
+pub(crate) struct PoolVolumes(Vec<(View, String)>);
 
 impl PoolVolumes {
     /// The volumes at and below these datasets.
-    pub const fn new(of: Vec<(View, String)>) -> Self {
+    pub(crate) const fn new(of: Vec<(View, String)>) -> Self {
         Self(of)
     }
 
     /// The names of all volumes and their snapshots.
-    pub async fn names(&self) -> Result<Vec<ExportName>, DslError> {
+    pub(crate) async fn names(&self) -> Result<Vec<ExportName>, DslError> {
         let mut all = Vec::new();
         for (pool, below) in &self.0 {
             all.extend(names(pool.dsl(), below).await?);
