@@ -1,5 +1,5 @@
 //! Programs that do one trial after the other, each by its number: damaged pools (crates/mutate), power cuts and crash points
-//! (crates/cuts), datasets that are sent and received (crates/replicas).
+//! (crates/crash), datasets that are sent and received (crates/replicas).
 
 use std::process::Command;
 
@@ -35,7 +35,7 @@ pub(crate) const MUTATE: Campaign = Campaign {
 };
 /// Power cuts of pools under load, in simulation.
 pub(crate) const CUTS: Campaign = Campaign {
-    name: "cuts",
+    name: "crash",
     count_in_step: 256,
     first: ("--first", 0),
     more: &["--zdb-every", "100"],
@@ -141,12 +141,12 @@ pub(crate) fn main_sim(args: &[String]) -> Result<()> {
     let (lives, points, streams, damage) = (seconds * 2 / 5, seconds * 2 / 5, seconds / 10, seconds / 10);
     let worlds = [
         (
-            "cenote-cuts",
-            "cuts",
+            "cenote-crash",
+            "crash",
             vec![("--first", seed * SIM_SEED_CUTS), ("--count", u64::MAX >> 1), ("--seconds", lives)],
         ),
         (
-            "cenote-cuts",
+            "cenote-crash",
             "points",
             vec![
                 ("--steps", 3),
@@ -219,9 +219,9 @@ fn mutants(which: &str) -> Result<Command> {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let seed = (since.as_micros() % 1_000_000).to_string();
     if which.parse::<u64>().is_ok() {
-        println!("again: cuts --mutants {which} --seed {seed}");
+        println!("again: crash --mutants {which} --seed {seed}");
     }
-    let mut command = Command::new(process::built("cuts")?);
+    let mut command = Command::new(process::built("crash")?);
     command.args(["--mutants", which, "--seed", &seed]);
     Ok(command)
 }

@@ -52,12 +52,12 @@ Usage: cargo xtask CHORE
   kills [CLIENT,…] [COUNT] [SEED]
                          kills of a server that writes a pool, which is judged after each; CLIENT: own writers, databases, or history
                          (all of sqlite-wal, sqlite-truncate, sqlite-persist, postgresql, postgresql-half, fio-files, fio-volume)
-  cuts [COUNT] [FIRST]   power cuts of pools under load, in simulation, from cut FIRST on
+  crash [COUNT] [FIRST]  power cuts of pools under load, in simulation, from cut FIRST on
   points [COUNT] [FIRST] short runs of a small pool, cut in every moment, from script FIRST on
   replicas [COUNT] [FIRST]
                          datasets with random histories, sent and received in all ways, in simulation, from case FIRST on
   sim [--seed N] [--minutes M]
-                         cuts, points, replicas and damage for so long, from trials on that the seed names
+                         crash, points, replicas and damage for so long, from trials on that the seed names
   mutants [NAME|COUNT]   deliberate bugs of the engine, which the power cuts have to find
   ztest-pools COUNT DIR  pools made by OpenZFS's own stress test
   ztest-judge DIR        compare 'cenote verify' with zdb on such pools
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::main(rest),
         "fuzz-budget" => fuzz::main_budget(rest),
         "mutate" => campaign::MUTATE.main(rest),
-        "cuts" => campaign::CUTS.main(rest),
+        "crash" => campaign::CUTS.main(rest),
         "points" => campaign::POINTS.main(rest),
         "replicas" => campaign::REPLICAS.main(rest),
         "sim" => campaign::main_sim(rest),

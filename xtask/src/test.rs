@@ -34,7 +34,7 @@ const STEPS: &[Step] = &[
         about: "damaged golden pools through the whole read path",
         run: |_| campaign::MUTATE.step(),
     },
-    Step { name: "cuts", about: "power cuts of pools under load, in simulation", run: |_| campaign::CUTS.step() },
+    Step { name: "crash", about: "power cuts of pools under load, in simulation", run: |_| campaign::CUTS.step() },
     Step { name: "points", about: "short runs, cut in every moment, in simulation", run: |_| campaign::POINTS.step() },
     Step {
         name: "replicas",

@@ -28,7 +28,7 @@
 //! Streams have modules of their own: [`send`], [`receive`], and [`stream`] for those that are made of others. [`values`] has the words
 //! of settings.
 //!
-//! **Life of `zfs create -p -o quota=1G tank/a/b`.** The task takes the pool's seat. Its check finds that `tank/a` is missing and
+//! **Life of `zfs create -p -o quota=1G tank/a/b`.** The task takes the pool's syncer. Its check finds that `tank/a` is missing and
 //! `tank` can have it, and that each property can have its value. The change makes `tank/a`, `tank/a/b` and its root directory, and sets
 //! the property. The sync writes all of it in one txg.
 //!
@@ -124,7 +124,7 @@ pub fn create_volume<'a>(
 /// There is none of this name, it is in use or has what depends on it; or as [`Pool::change`].
 pub fn destroy<'a>(pool: &'a Pool, name: &'a str, reach: Reach) -> BoxFuture<'a, Result<(), AdminError>> {
     Box::pin(async move {
-        pool.settle_logs().await?;
+        pool.wait_logs_freed().await?;
         pool.sync_task(Destroy::new(pool, name, reach)).await
     })
 }
@@ -163,7 +163,7 @@ pub fn clone_dataset<'a>(
 /// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
 pub fn rollback<'a>(pool: &'a Pool, snapshot: &'a str, destroys_newer: bool) -> BoxFuture<'a, Result<(), AdminError>> {
     Box::pin(async move {
-        pool.settle_logs().await?;
+        pool.wait_logs_freed().await?;
         let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
         // Dirty data of the dataset is written first: it belongs to the tree that is freed.
         pool.sync().await?;

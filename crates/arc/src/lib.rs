@@ -16,7 +16,7 @@
 //!
 //! **What counts.** The limit is on memory, not on content: a block counts with all of its buffer; a load in flight counts
 //! from before it allocates, with what it will need; the cache's own tables count. What buffers' pool keeps between two
-//! uses is left out of it ([`pool_bytes`]), so that the opener of the cache can bound it. A block that a client
+//! uses is left out of it ([`buffer_pool_bytes`]), so that the opener of the cache can bound it. A block that a client
 //! still holds is evicted only when little else is left, since dropping it would free nothing.
 //!
 //! **Identity.** A block on disk never changes while it is referenced, and its place is reused only with a later birth
@@ -95,7 +95,7 @@ const SHARDS_MAX: usize = 64;
 /// The part of a cache's limit that the cache leaves for buffers between two uses, in bytes: a 64th, but enough for a few
 /// large blocks, since without a place to wait each one's memory goes to the kernel and comes back page by page.
 #[must_use]
-pub const fn pool_bytes(limit_bytes: usize) -> usize {
+pub const fn buffer_pool_bytes(limit_bytes: usize) -> usize {
     let share = limit_bytes / 64;
     let enough = if limit_bytes / 8 < POOL_MIN_BYTES { limit_bytes / 8 } else { POOL_MIN_BYTES };
     let bytes = if share < enough { enough } else { share };
@@ -109,7 +109,7 @@ const POOL_MAX_BYTES: usize = 64 << 20;
 /// What may be used of a limit by the shards, in all.
 fn usable(limit_bytes: usize) -> usize {
     let limit_bytes = limit_bytes.max(LIMIT_MIN_BYTES);
-    limit_bytes - pool_bytes(limit_bytes)
+    limit_bytes - buffer_pool_bytes(limit_bytes)
 }
 
 /// A shard alone on its cache lines: neighbours' locks are taken by other cores.
@@ -124,7 +124,7 @@ pub struct Cache<E> {
 
 impl<E: Clone> Cache<E> {
     /// A cache whose blocks, loads and tables take at most `limit_bytes` of memory (at least [`LIMIT_MIN_BYTES`]),
-    /// [`pool_bytes`] left out.
+    /// [`buffer_pool_bytes`] left out.
     #[must_use]
     pub fn new(limit_bytes: usize) -> Self {
         let usable = usable(limit_bytes);

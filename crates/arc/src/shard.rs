@@ -117,7 +117,7 @@ pub enum Source {
     /// It was here.
     Resident,
     /// It was here, loaded ahead; this was its first use.
-    Ahead,
+    Prefetched,
     /// It was on its way.
     Joined,
     /// It was loaded now.
@@ -249,7 +249,7 @@ impl<E: Clone> Shard<E> {
         // The first use of a block that was loaded ahead is what a load on demand would have been.
         if std::mem::take(&mut entry.prefetched) {
             self.stats.prefetch_used += 1;
-            return Some((block.clone(), Source::Ahead));
+            return Some((block.clone(), Source::Prefetched));
         }
         entry.referenced = true;
         Some((block.clone(), Source::Resident))

@@ -120,7 +120,7 @@ impl File {
     pub async fn write_at(&self, offset_bytes: u64, content: impl AsRef<[u8]>) -> Result<(), Error> {
         self.filesystem.live()?;
         self.file.write(offset_bytes, content.as_ref()).await.map_err(|error| self.error(error))?;
-        self.settle().await
+        self.commit_if_sync().await
     }
 
     /// Gives it another length. What it grows by is a hole.
@@ -130,7 +130,7 @@ impl File {
     pub async fn set_len(&self, len_bytes: u64) -> Result<(), Error> {
         self.filesystem.live()?;
         self.file.truncate(len_bytes).await.map_err(|error| self.error(error))?;
-        self.settle().await
+        self.commit_if_sync().await
     }
 
     /// The first offset at or after this one that is not in a hole; none if there is none.
@@ -156,7 +156,7 @@ impl File {
     /// It could not be written.
     pub async fn sync(&self) -> Result<(), Error> {
         let live = self.filesystem.live()?;
-        self.file.settle_access().await.map_err(|error| self.error(error))?;
+        self.file.write_atime().await.map_err(|error| self.error(error))?;
         live.log.sync(Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
     }
 
@@ -167,13 +167,13 @@ impl File {
     /// The pool is open for reading only, or the time of the last access could not be changed.
     pub async fn begin_sync(&self) -> Result<SyncTicket, Error> {
         let live = self.filesystem.live()?;
-        self.file.settle_access().await.map_err(|error| self.error(error))?;
+        self.file.write_atime().await.map_err(|error| self.error(error))?;
         Ok(SyncTicket { ticket: live.log.ticket(Some(self.file.id())), path: self.path.clone() })
     }
 
-    async fn settle(&self) -> Result<(), Error> {
+    async fn commit_if_sync(&self) -> Result<(), Error> {
         let live = self.filesystem.live()?;
-        live.log.settle(false, Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
+        live.log.commit_if_sync(false, Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
     }
 }
 

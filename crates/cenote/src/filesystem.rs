@@ -351,8 +351,8 @@ impl FileSystem {
     }
 
     /// The end of a change: on disk where the property `sync` asks for it.
-    async fn settle(&self, live: &Live) -> Result<(), Error> {
-        live.log.settle(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
+    async fn commit_if_sync(&self, live: &Live) -> Result<(), Error> {
+        live.log.commit_if_sync(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
     /// The object that a path leads to.
@@ -433,7 +433,7 @@ impl FileSystem {
             let new = new_node(&directory, FileKind::File, 0o644);
             match self.inner.files.create_file(directory.object, name, &new).await {
                 Ok((file, _)) => {
-                    self.settle(live).await?;
+                    self.commit_if_sync(live).await?;
                     return Ok(File::new(self.clone(), file, path));
                 }
                 // Somebody else has made it, unless it is a link that leads nowhere.
@@ -448,7 +448,7 @@ impl FileSystem {
         let (directory, name) = self.parent(path).await?;
         let made = self.inner.files.create(directory.object, name, &new(&directory)).await;
         made.map_err(|error| self.error(error, path))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     /// Makes a directory, with mode 755.
@@ -504,7 +504,7 @@ impl FileSystem {
         let (directory, name) = self.parent(path).await?;
         let linked = self.inner.files.link(found.object, directory.object, name).await;
         linked.map_err(|error| self.error(error, path))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     /// The target of a symbolic link.
@@ -540,7 +540,7 @@ impl FileSystem {
         let (live, path) = (self.live()?, path.as_ref());
         let (directory, name) = self.parent(path).await?;
         self.inner.files.unlink(directory.object, name).await.map_err(|error| self.error(error, path))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     /// Removes an empty directory.
@@ -551,7 +551,7 @@ impl FileSystem {
         let (live, path) = (self.live()?, path.as_ref());
         let (directory, name) = self.parent(path).await?;
         self.inner.files.rmdir(directory.object, name).await.map_err(|error| self.error(error, path))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     /// Gives a file or directory another path. What is there is replaced, if it may be.
@@ -564,7 +564,7 @@ impl FileSystem {
         let (new, new_name) = self.parent(to).await?;
         let renamed = self.inner.files.rename(old.object, old_name, new.object, new_name, RenameMode::Replace).await;
         renamed.map_err(|error| self.error(error, from))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     async fn change(&self, path: &Path, change: AttributeChange) -> Result<(), Error> {
@@ -572,7 +572,7 @@ impl FileSystem {
         let found = self.find(path, true).await?;
         let changed = self.inner.files.set_attributes(found.object, &change).await;
         changed.map_err(|error| self.error(error, path))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     /// Sets the permission bits, with set-uid, set-gid and sticky.
@@ -636,7 +636,7 @@ impl FileSystem {
         let found = self.find(path, true).await?;
         let set = self.inner.files.set_xattr(found.object, name.as_bytes(), value, XattrSet::Any).await;
         set.map_err(|error| self.error(error, path))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     /// Removes an extended attribute.
@@ -648,7 +648,7 @@ impl FileSystem {
         let found = self.find(path, true).await?;
         let removed = self.inner.files.remove_xattr(found.object, name.as_bytes()).await;
         removed.map_err(|error| self.error(error, path))?;
-        self.settle(live).await
+        self.commit_if_sync(live).await
     }
 
     /// Waits until all that was changed in it is on disk, in the intent log at least. With the property `sync=disabled` it does not wait.

@@ -171,7 +171,7 @@ impl OpenOptions {
             if let Some(user) = holder::of(devices.iter().map(PathBuf::as_path)).filter(|_| !self.force) {
                 return Err(in_use(found.name(), &user));
             }
-            owners::settle(&found, &mut how);
+            owners::note_gone_owner(&found, &mut how);
         }
         let guid = found.guid;
         let view = import(handle, found, &how).await.raised()?;
@@ -188,7 +188,7 @@ impl OpenOptions {
         let guid = found.guid;
         let (mut clock, mut host) = (Clock::Now, simulated_host());
         if !is_simulated {
-            owners::settle(&found, &mut how);
+            owners::note_gone_owner(&found, &mut how);
             // Without the note the pool opens with `force` alone after a crash.
             how.owner_mark = owners::begin(&found).ok();
             (clock, host) = (cenote_host::clock().raised()?, cenote_host::host(false));

@@ -221,7 +221,7 @@ impl Volume {
     pub async fn write_at(&self, offset_bytes: u64, content: impl AsRef<[u8]>) -> Result<(), Error> {
         let live = self.live()?;
         live.write(offset_bytes, content.as_ref()).await.map_err(|error| self.error(error))?;
-        live.settle(false).await.map_err(|error| self.error(error))
+        live.commit_if_sync(false).await.map_err(|error| self.error(error))
     }
 
     /// Frees a range, which reads as zeros then. Parts of blocks at its ends stay as they are.
@@ -231,7 +231,7 @@ impl Volume {
     pub async fn trim(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Error> {
         let live = self.live()?;
         live.clear(offset_bytes, len_bytes, Clear::Discarded).await.map_err(|error| self.error(error))?;
-        live.settle(false).await.map_err(|error| self.error(error))
+        live.commit_if_sync(false).await.map_err(|error| self.error(error))
     }
 
     /// Waits until all that was written is on disk, in the intent log at least. With the property `sync=disabled` it does not wait.

@@ -182,7 +182,7 @@ impl Dmu {
     }
 
     /// Prefetches the block at `bp` into the cache. An error is ignored: the later reader gets it.
-    pub async fn load_ahead(&self, bp: &Blkptr, context: ReadContext<'_>) {
+    pub async fn prefetch(&self, bp: &Blkptr, context: ReadContext<'_>) {
         if let Some(key) = Self::cache_key_with(bp, context) {
             // The reader that asks for the block reads it again, and gets the error.
             let context = context.of_class(QueueClass::AsyncRead);

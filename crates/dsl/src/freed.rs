@@ -31,7 +31,7 @@ use crate::bpobj::EmptyRefs;
 use crate::{BookmarkForm, Dsl, DslError};
 
 /// Bookmarks of a head that count what the head gives up: by their short names.
-pub(crate) type Kept = Arc<Vec<(String, BookmarkPhys)>>;
+pub(crate) type CountingBookmarks = Arc<Vec<(String, BookmarkPhys)>>;
 
 fn is_counting(phys: &BookmarkPhys) -> bool {
     phys.flags.contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT)
@@ -70,11 +70,11 @@ impl Dsl {
     }
 
     /// Those that the head follows. They are looked up once, until bookmarks or snapshots change.
-    async fn kept(&self, head: ObjectId, phys: &DslDatasetPhys) -> Result<Kept, DslError> {
+    async fn kept(&self, head: ObjectId, phys: &DslDatasetPhys) -> Result<CountingBookmarks, DslError> {
         if let Some(kept) = self.open_part().kept.lock().get(&head) {
             return Ok(kept.clone());
         }
-        let kept: Kept = Arc::new(self.counting(head, phys.prev_snapshot_txg..).await?);
+        let kept: CountingBookmarks = Arc::new(self.counting(head, phys.prev_snapshot_txg..).await?);
         self.open_part().kept.lock().insert(head, kept.clone());
         Ok(kept)
     }

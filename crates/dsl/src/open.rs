@@ -10,7 +10,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 
 use crate::deadlist::LoadedDeadlists;
-use crate::freed::Kept;
+use crate::freed::CountingBookmarks;
 use crate::{Dsl, DslError};
 
 /// The byte order of what is written.
@@ -39,7 +39,7 @@ pub(crate) struct Open {
     /// Head datasets that are open, in the order in which they were opened.
     heads: Mutex<Vec<Head>>,
     /// Of heads that were synced: the bookmarks that count what the head gives up.
-    pub(crate) kept: Mutex<BTreeMap<ObjectId, Kept>>,
+    pub(crate) kept: Mutex<BTreeMap<ObjectId, CountingBookmarks>>,
     /// Lists of deadlists.
     pub(crate) deadlists: Mutex<LoadedDeadlists>,
     /// Directories that were given other names since the pool was opened.

@@ -58,7 +58,7 @@
 //! ([`Tree::release_datasets`]). Open files are held by node, so that they outlive their names; directories and special files that lost
 //! their last name are held until the kernel forgets them. `fsync` waits for the intent log; `statfs` has figures as of the last one.
 //! Direct writes have the kernel drop the pages that they make stale (the module `direct`). Not here yet: setting flags. A head is
-//! suspended while it is rolled back ([`Tree::stand_still`]). `docs/SEMANTICS.md` lists what a mount promises.
+//! suspended while it is rolled back ([`Tree::suspend`]). `docs/SEMANTICS.md` lists what a mount promises.
 //!
 //! **File handles.** A node's number and generation are those of its object, so they are good for ever. Where the kernel has
 //! forgotten the node of a handle it looks `.` up in it, which succeeds as long as the file has a name. In the mount of a whole
@@ -120,5 +120,5 @@ pub use layout::Layout;
 pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_tree, remount, unmount};
 pub use options::{Access, MountOptions, Transport};
 pub use server::Report;
-pub use tree::{Still, Tree, TreeOptions};
+pub use tree::{SuspendedFs, Tree, TreeOptions};
 pub use zfsvfs::OpenError;

@@ -242,7 +242,7 @@ impl Live {
         };
         if let Some((file, _)) = last {
             // A pool that is full, or is no longer written, does not keep anyone from reading.
-            let _ = file.settle_access().await;
+            let _ = file.write_atime().await;
             drop(file);
         }
     }
@@ -285,7 +285,7 @@ impl Live {
     /// What came of a change, once it is as durable as it has to be.
     async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
         let made = result.map_err(|error| self.failed(&error))?;
-        self.log.settle(false, None).await.map_err(|error| self.lost(&error))?;
+        self.log.commit_if_sync(false, None).await.map_err(|error| self.lost(&error))?;
         Ok(made)
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Slot {
     opened: RwLock<Option<Arc<Zfsvfs>>>,
     /// Its file system is suspended for a rollback, and requests wait.
     is_still: AtomicBool,
-    went_on: Notify,
+    resumed: Notify,
     /// Keeps a snapshot of a pool in use from being destroyed: the client may read any file that it remembers without asking again.
     hold: Mutex<Option<LongHold>>,
     /// Held while opening or closing, so that it is done once.
@@ -71,7 +71,7 @@ impl Slot {
             open_files: AtomicU64::new(0),
             opened: RwLock::new(None),
             is_still: AtomicBool::new(false),
-            went_on: Notify::new(),
+            resumed: Notify::new(),
             hold: Mutex::new(None),
             opening: AsyncMutex::new(()),
         }
@@ -207,36 +207,36 @@ impl Slot {
         *self.opened.write() = Some(zfsvfs);
     }
 
-    /// Suspends the file system: takes it out of the slot, if it is open. It is not opened before [`Self::go_on`]. If it is suspended
+    /// Suspends the file system: takes it out of the slot, if it is open. It is not opened before [`Self::resume`]. If it is suspended
     /// already, this waits until it goes on first.
-    pub(crate) async fn stand_still(&self) -> Option<Arc<Zfsvfs>> {
+    pub(crate) async fn suspend(&self) -> Option<Arc<Zfsvfs>> {
         loop {
-            let went_on = self.went_on.wait();
+            let resumed = self.resumed.wait();
             {
                 let _opening = self.opening.lock().await;
                 if !self.is_still.swap(true, Ordering::SeqCst) {
                     return self.opened.write().take();
                 }
             }
-            went_on.await;
+            resumed.await;
         }
     }
 
     /// Resumes requests, with this file system. With `None` the next request opens it, if the dataset is nested.
-    pub(crate) fn go_on(&self, opened: Option<Arc<Zfsvfs>>) {
+    pub(crate) fn resume(&self, opened: Option<Arc<Zfsvfs>>) {
         *self.opened.write() = opened;
         self.is_still.store(false, Ordering::SeqCst);
-        self.went_on.all();
+        self.resumed.all();
     }
 
     /// Waits while the file system is suspended, then returns it, if it is open.
     pub(crate) async fn moving(&self) -> Option<Arc<Zfsvfs>> {
         loop {
-            let went_on = self.went_on.wait();
+            let resumed = self.resumed.wait();
             if !self.is_still.load(Ordering::SeqCst) {
                 return self.opened();
             }
-            went_on.await;
+            resumed.await;
         }
     }
 

@@ -91,7 +91,7 @@ fn name_of(guid: Guid, mark: u64) -> String {
 }
 
 /// Adds to `how` what is known of the last user of a pool that was not exported. The text says why that one is gone.
-pub fn settle(found: &FoundPool, how: &mut ImportOptions) -> Option<String> {
+pub fn note_gone_owner(found: &FoundPool, how: &mut ImportOptions) -> Option<String> {
     let mark = found.owner_mark().filter(|_| found.state() == PoolState::Active)?;
     let folder = folder().ok()?;
     own_folder(&folder).ok()?;

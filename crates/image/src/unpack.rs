@@ -1,7 +1,7 @@
 //! Streams that are unpacked into a directory or an archive: what is replaced, and what stays where something fails.
 //!
 //! A directory that is there is replaced as a whole: the new one is made beside it, and the two change places ([`exchange`]). A kept pool
-//! notes which directory was unpacked from it ([`Kept`]), and no other one that has something in it is replaced. An archive is made beside
+//! notes which directory was unpacked from it ([`ReceiveNote`]), and no other one that has something in it is replaced. An archive is made beside
 //! the one that is there, and takes its name when it is whole ([`ArchiveTarget`]).
 
 use std::fs::{self, File};
@@ -68,14 +68,14 @@ pub async fn last_snapshot(view: &View, dataset: &str) -> Result<(Dataset, Vec<S
 }
 
 /// The note in a kept pool.
-pub struct Kept {
+pub struct ReceiveNote {
     /// The name and the guid of the newest snapshot.
     pub newest: Option<(String, Guid)>,
     /// [`NOTE`].
     note: Option<String>,
 }
 
-impl Kept {
+impl ReceiveNote {
     /// Of an open pool, with the dataset that streams are received into.
     ///
     /// # Errors

@@ -51,9 +51,9 @@ pub(crate) struct Member {
     pub(crate) which: Which,
 }
 
-/// An allocator's place.
+/// One allocator's state in a class (OpenZFS: `metaslab_class_allocator`).
 #[derive(Clone, Copy, Debug, Default)]
-struct Turn {
+struct ClassAllocator {
     rotor: usize,
     /// Bytes allocated since it came there.
     done: u64,
@@ -65,7 +65,7 @@ struct Turn {
 pub(crate) struct Class {
     pub(crate) kind: ClassKind,
     pub(crate) ring: Vec<Member>,
-    turns: Vec<Turn>,
+    allocators: Vec<ClassAllocator>,
     /// A moving average of the largest requests.
     io_size: u64,
     reserved_max: u64,
@@ -105,32 +105,38 @@ fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
 
 impl Class {
     pub(crate) fn new(kind: ClassKind, allocators: usize) -> Self {
-        Self { kind, ring: Vec::new(), turns: vec![Turn::default(); allocators], io_size: 0, reserved_max: u64::MAX }
+        Self {
+            kind,
+            ring: Vec::new(),
+            allocators: vec![ClassAllocator::default(); allocators],
+            io_size: 0,
+            reserved_max: u64::MAX,
+        }
     }
 
     pub(crate) fn join(&mut self, member: Member) {
         self.ring.push(member);
         let len = self.ring.len();
         // Allocators start apart.
-        for (number, turn) in self.turns.iter_mut().enumerate() {
-            turn.rotor = number % len;
+        for (number, allocator_state) in self.allocators.iter_mut().enumerate() {
+            allocator_state.rotor = number % len;
         }
     }
 
     pub(crate) fn leave(&mut self, vdev: VdevId) {
         self.ring.retain(|member| member.vdev != vdev);
-        for turn in &mut self.turns {
-            turn.rotor = turn.rotor.checked_rem(self.ring.len()).unwrap_or(0);
+        for allocator_state in &mut self.allocators {
+            allocator_state.rotor = allocator_state.rotor.checked_rem(self.ring.len()).unwrap_or(0);
         }
     }
 
     pub(crate) fn rotor(&self, allocator: usize) -> usize {
-        self.turns.get(allocator).map_or(0, |turn| turn.rotor)
+        self.allocators.get(allocator).map_or(0, |allocator_state| allocator_state.rotor)
     }
 
-    /// Computes everyone's quota. `settle`: a txg has passed, so the average of large requests decays.
-    pub(crate) fn balance(&mut self, shares: &[Share], settle: bool, tunables: &Tunables) -> Vec<Quota> {
-        if settle {
+    /// Computes everyone's quota. `decay`: a txg has passed, so the average of large requests decays.
+    pub(crate) fn balance(&mut self, shares: &[Share], decay: bool, tunables: &Tunables) -> Vec<Quota> {
+        if decay {
             self.io_size = (self.io_size.saturating_mul(3) + tunables.metaslab_aliquot / 8) / 4;
         }
         let count = shares.len() as u64;
@@ -163,8 +169,8 @@ impl Class {
     pub(crate) fn rotate(&mut self, allocator: usize, attempt: Attempt, tunables: &Tunables) {
         let Attempt { psize, placed, quota, queued, busy } = attempt;
         let (len, kind) = (self.ring.len(), self.kind);
-        let Some(turn) = self.turns.get_mut(allocator).filter(|_| len > 1) else { return };
-        let done = turn.done.saturating_add(psize);
+        let Some(allocator_state) = self.allocators.get_mut(allocator).filter(|_| len > 1) else { return };
+        let done = allocator_state.done.saturating_add(psize);
         // Whether the next block, if as large as this, would still be for the greater part within.
         let next = done.saturating_add(psize / 2);
         let stay = placed
@@ -174,41 +180,45 @@ impl Class {
                     && queued.saturating_add(psize + psize / 2) < quota.queue_target
                     && (tunables.metaslab_perf_bias >= 2 || (tunables.metaslab_perf_bias == 1 && busy))));
         if stay {
-            turn.done = done;
+            allocator_state.done = done;
         } else {
-            *turn = Turn { rotor: (turn.rotor + 1) % len, done: 0, reserved: turn.reserved };
+            *allocator_state = ClassAllocator {
+                rotor: (allocator_state.rotor + 1) % len,
+                done: 0,
+                reserved: allocator_state.reserved,
+            };
         }
     }
 
     /// How many blocks of this size the group whose turn it is may surely take before another's turn comes: at least one.
     pub(crate) fn blocks_left(&self, allocator: usize, psize: u64, aliquot: u64) -> u64 {
-        let Some(turn) = self.turns.get(allocator) else { return 1 };
+        let Some(allocator_state) = self.allocators.get(allocator) else { return 1 };
         match self.kind {
             ClassKind::Log | ClassKind::EmbeddedLog => return 1,
             _ if self.ring.len() <= 1 => return u64::MAX,
             _ => {}
         }
-        aliquot.saturating_sub(turn.done).checked_div(psize).unwrap_or(1).max(1)
+        aliquot.saturating_sub(allocator_state.done).checked_div(psize).unwrap_or(1).max(1)
     }
 
     /// Reserves for a block before it is allocated. `None`: wait until something was written. Else whether there is room for
     /// more. `must`: reserve whatever there is.
     pub(crate) fn reserve(&mut self, allocator: usize, bytes: u64, must: bool) -> Option<bool> {
         let max = self.reserved_max;
-        let turn = self.turns.get_mut(allocator)?;
-        if !must && turn.reserved > max {
+        let allocator_state = self.allocators.get_mut(allocator)?;
+        if !must && allocator_state.reserved > max {
             return None;
         }
-        turn.reserved = turn.reserved.saturating_add(bytes);
-        Some(turn.reserved <= max)
+        allocator_state.reserved = allocator_state.reserved.saturating_add(bytes);
+        Some(allocator_state.reserved <= max)
     }
 
     /// Takes a reservation back: the block was written. Whether there is room again.
     pub(crate) fn unreserve(&mut self, allocator: usize, bytes: u64) -> bool {
         let max = self.reserved_max;
-        let Some(turn) = self.turns.get_mut(allocator) else { return true };
-        turn.reserved = turn.reserved.saturating_sub(bytes);
-        turn.reserved <= max
+        let Some(allocator_state) = self.allocators.get_mut(allocator) else { return true };
+        allocator_state.reserved = allocator_state.reserved.saturating_sub(bytes);
+        allocator_state.reserved <= max
     }
 
     /// Notes a request. Whether it is the largest for long, so that the balance is to be computed anew.

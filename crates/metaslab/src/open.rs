@@ -14,7 +14,7 @@ use cenote_format::spacemap::SpaceMapPhys;
 use cenote_taskq::{Class, Handle, Join};
 
 use crate::load::{CHUNK_BYTES, METASLABS_MAX, problem, words};
-use crate::replay::{Change, Places, Shard};
+use crate::replay::{LogEntry, Places, Shard};
 use crate::{
     Allocator, FoundLog, Metaslab, MetaslabId, RangeTree, SpaceMap, SpaceObjects, SpaceProblem, VdevMaps, VdevSetup,
 };
@@ -84,7 +84,7 @@ struct LogHead {
     length_bytes: u64,
 }
 
-type Decoded = Result<Vec<Vec<Change>>, String>;
+type Decoded = Result<Vec<Vec<LogEntry>>, String>;
 type Applied = Result<Shard, String>;
 
 /// Enters all logs into shards: read and decoded ahead, each shard's changes in order, all shards at once.
@@ -132,7 +132,7 @@ async fn replay(
     Ok(all)
 }
 
-fn applied(mut shard: Shard, changes: &[Change]) -> Applied {
+fn applied(mut shard: Shard, changes: &[LogEntry]) -> Applied {
     shard.enter(changes).map_err(|error| error.to_string())?;
     Ok(shard)
 }

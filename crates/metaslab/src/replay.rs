@@ -35,7 +35,7 @@ const WINDOWS_MAX: usize = 1 << 13;
 
 /// A change that a log tells of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
+pub(crate) struct LogEntry {
     /// The metaslab, counted over all vdevs.
     pub(crate) place: u32,
     pub(crate) kind: SpaceMapType,
@@ -114,7 +114,7 @@ struct Slot {
 }
 
 impl Slot {
-    fn contradiction(&self, change: &Change, what: &str) -> SpaceError {
+    fn contradiction(&self, change: &LogEntry, what: &str) -> SpaceError {
         let range = change.start_bytes..change.end_bytes;
         SpaceError::Figures {
             metaslab: self.id,
@@ -123,8 +123,8 @@ impl Slot {
     }
 
     /// Enters a change; returns how many windows it made.
-    fn enter(&mut self, change: &Change) -> Result<usize, SpaceError> {
-        let Change { kind, start_bytes, end_bytes, .. } = *change;
+    fn enter(&mut self, change: &LogEntry) -> Result<usize, SpaceError> {
+        let LogEntry { kind, start_bytes, end_bytes, .. } = *change;
         let unit = 1_u64 << self.shift;
         if start_bytes < self.range.start || end_bytes > self.range.end || end_bytes < start_bytes {
             return Err(self.contradiction(change, "leaves the metaslab"));
@@ -229,7 +229,7 @@ impl Shard {
     }
 
     /// Enters changes in their order.
-    pub(crate) fn enter(&mut self, changes: &[Change]) -> Result<(), SpaceError> {
+    pub(crate) fn enter(&mut self, changes: &[LogEntry]) -> Result<(), SpaceError> {
         for of_one in changes.chunk_by(|one, next| one.place == next.place) {
             let Some(slot) = of_one.first().and_then(|first| self.slots.get_mut(&first.place)) else { continue };
             slot.is_changed = true;
@@ -286,7 +286,7 @@ impl Places {
     }
 
     /// The change that an entry of the log of `txg` is; `None` if its vdev is gone, or the metaslab's own map has it.
-    fn change(&self, txg: Txg, entry: &SpaceMapEntry) -> Result<Option<Change>, String> {
+    fn change(&self, txg: Txg, entry: &SpaceMapEntry) -> Result<Option<LogEntry>, String> {
         let vdev = entry.vdev.ok_or("an entry without a vdev")?;
         let Some(vdev) = self.vdevs.get(&vdev) else { return Ok(None) };
         let range = entry.range_bytes(0, vdev.end_bytes, LOG_SHIFT);
@@ -295,7 +295,7 @@ impl Places {
         let index = index.ok_or("an entry beyond the last metaslab")?;
         let place = vdev.first + index as u32;
         let is_news = self.unflushed.get(place as usize).is_some_and(|unflushed| txg >= *unflushed);
-        Ok(is_news.then_some(Change { place, kind: entry.kind, start_bytes, end_bytes }))
+        Ok(is_news.then_some(LogEntry { place, kind: entry.kind, start_bytes, end_bytes }))
     }
 
     /// The changes that a piece of the log of `txg` tells of, for each shard.
@@ -305,7 +305,7 @@ impl Places {
         bytes: &[u8],
         order: Endian,
         shards: usize,
-    ) -> Result<Vec<Vec<Change>>, String> {
+    ) -> Result<Vec<Vec<LogEntry>>, String> {
         let mut all = vec![Vec::new(); shards];
         for record in SpaceMapRecords::new(bytes, order) {
             let SpaceMapRecord::Entry(entry) = record.map_err(|error| error.to_string())? else { continue };
@@ -328,8 +328,8 @@ mod tests {
         shard
     }
 
-    fn change(kind: SpaceMapType, units: Range<u64>) -> Change {
-        Change {
+    fn change(kind: SpaceMapType, units: Range<u64>) -> LogEntry {
+        LogEntry {
             place: 0,
             kind,
             start_bytes: (1 << 30) + (units.start << 12),
@@ -372,13 +372,13 @@ mod tests {
     #[test]
     fn hostile_log_entries_are_errors() {
         use SpaceMapType::{Alloc, Free};
-        let bad = |changes: &[Change]| assert!(shard().enter(changes).is_err(), "{changes:?}");
+        let bad = |changes: &[LogEntry]| assert!(shard().enter(changes).is_err(), "{changes:?}");
         bad(&[change(Alloc, 0..1), change(Alloc, 0..1)]);
         bad(&[change(Alloc, 0..1), change(Free, 0..2)]);
         bad(&[change(Free, 0..1)]);
-        bad(&[Change { end_bytes: (1 << 30) + 512, ..change(Alloc, 0..1) }]);
+        bad(&[LogEntry { end_bytes: (1 << 30) + 512, ..change(Alloc, 0..1) }]);
         bad(&[change(Alloc, (1 << 18) - 1..(1 << 18) + 1)]);
-        bad(&[Change { start_bytes: 0, ..change(Alloc, 0..1) }]);
-        bad(&[Change { start_bytes: 3 << 30, end_bytes: 3 << 30, ..change(Alloc, 0..1) }]);
+        bad(&[LogEntry { start_bytes: 0, ..change(Alloc, 0..1) }]);
+        bad(&[LogEntry { start_bytes: 3 << 30, end_bytes: 3 << 30, ..change(Alloc, 0..1) }]);
     }
 }

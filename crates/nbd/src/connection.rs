@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::budget::{Budget, SharedBudget};
 use crate::export::{ExportError, Exports};
-use crate::haggle::{Directory, haggle};
+use crate::handshake::{Directory, shake_hands};
 use crate::reply::ReplyQueue;
 use crate::transmission::read_requests;
 
@@ -72,7 +72,7 @@ pub fn serve_stream(
 ) -> Result<(), ConnectionError> {
     let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     let directory = Directory { handle, exports };
-    let Some(agreed) = haggle(&mut reader, &mut writer, &directory)? else { return Ok(()) };
+    let Some(agreed) = shake_hands(&mut reader, &mut writer, &directory)? else { return Ok(()) };
     transport.handshake_done();
     let queue = Arc::new(ReplyQueue::new(transport.sender()));
     let budget = Arc::new(Budget::new(Arc::clone(shared)));

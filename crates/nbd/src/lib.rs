@@ -16,7 +16,7 @@
 //!
 //! ```text
 //!                        +------------------------- one connection ------------------------------+
-//!   socket --bytes-->    | reader thread: haggle, then parse requests   budget: requests, bytes  |
+//!   socket --bytes-->    | reader thread: handshake, then parse requests   budget: requests, bytes  |
 //!                        |        | spawn                                  ^  taken      | given  |
 //!                        |        v                                        |             | back   |
 //!                        |   engine tasks: Export::read, block_status, ... |             |        |
@@ -42,7 +42,7 @@
 //! 1. Every request that was read gets exactly one reply (several chunks, if structured), even if its task panics.
 //! 2. A connection holds at most [`limits::IN_FLIGHT_BYTES`] of data and [`limits::IN_FLIGHT_REQUESTS`] requests, all of a server
 //!    together [`limits::SERVER_BYTES`] of data (or one request, if that is larger); requests beyond wait.
-//! 3. Nothing a client sends makes the server allocate more than [`limits::OPTION_BYTES`] while haggling or the budget
+//! 3. Nothing a client sends makes the server allocate more than [`limits::OPTION_BYTES`] during the handshake or the budget
 //!    afterwards, nor wait for ever: a client that has not shaken hands within [`limits::HANDSHAKE`], or that neither sends
 //!    the data of its writes nor takes its replies within [`limits::STALL`] and what their bytes may take, is ended by the
 //!    watch thread. A client that owes nothing may be silent.
@@ -58,7 +58,7 @@ mod budget;
 mod connection;
 mod export;
 pub mod fuzz;
-mod haggle;
+mod handshake;
 pub mod limits;
 mod memory;
 mod proto;

@@ -8,7 +8,7 @@ use cenote_taskq::{Buf, Class, Group, Handle};
 use crate::budget::Budget;
 use crate::connection::{ConnectionError, Transport};
 use crate::export::{Export, ExportError, ExportErrorKind};
-use crate::haggle::{Agreed, read_or_end};
+use crate::handshake::{Agreed, read_or_end};
 use crate::limits;
 use crate::proto::{Request, command, command_flag};
 use crate::reply::{ReplyQueue, Slot};

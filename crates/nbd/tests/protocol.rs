@@ -367,13 +367,13 @@ fn shutdown_answers_what_was_asked_and_then_ends() {
     client.request(0, 0, 1, 0, 512);
     let mut idle = fixture.client();
     idle.go("vol");
-    let mut haggling = fixture.client();
+    let mut half_open = fixture.client();
     while !export.reached.load(Ordering::SeqCst) {
         std::thread::yield_now();
     }
     let server = fixture.server.take().unwrap();
     let shutting = std::thread::spawn(move || server.shutdown());
-    assert!(idle.is_closed() && haggling.is_closed());
+    assert!(idle.is_closed() && half_open.is_closed());
     assert!(!shutting.is_finished(), "it waits for the request in flight");
     export.gate.set();
     assert_eq!(client.simple_reply(), (0, 1));

@@ -44,7 +44,7 @@ async fn tables(view: &View, dataset: &Dataset) -> Option<SaTables> {
 async fn history(source: &Pool, replica: &Pool, kind: Kind, rng: &mut Rng) -> usize {
     let mut dataset = Source::create(source, "written/a", kind, rng).await.unwrap();
     create_filesystem(replica, "replica/other", Vec::new(), false).await.unwrap();
-    let (mut before, mut records, mut flags) = (None, 0, draw_flags(rng));
+    let (mut before, mut records, mut flags) = (None::<String>, 0, draw_flags(rng));
     for round in 0..4 {
         dataset.change(source, rng).await.unwrap();
         let short = format!("s{round}");

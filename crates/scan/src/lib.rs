@@ -33,9 +33,9 @@
 mod account;
 mod features;
 mod freeing;
+mod refcounts;
 mod resume;
 mod roots;
-mod shared;
 mod stats;
 mod verify;
 mod visit;

@@ -16,8 +16,8 @@ use thiserror::Error;
 use crate::account::{Account, Claim, Leak, Misuse, MisuseKind};
 use crate::features::FeatureUse;
 use crate::freeing::{self, LivelistPart, PointerLists};
+use crate::refcounts::{Reference, SharedBlocks};
 use crate::roots;
-use crate::shared::{Reference, SharedBlocks};
 use crate::stats::BlockStatistics;
 use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_tree, visit};
 

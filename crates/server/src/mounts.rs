@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
-use cenote_fuse::{MountHandle, MountOptions, Report, Still, Tree, TreeOptions, Unmount, mount_tree, remount};
+use cenote_fuse::{MountHandle, MountOptions, Report, SuspendedFs, Tree, TreeOptions, Unmount, mount_tree, remount};
 use cenote_host::Mounts;
 use cenote_spa::Pool;
 use cenote_spa::tunables::MountTunables;
@@ -256,12 +256,12 @@ impl LiveMounts {
     }
 
     /// Suspends the file system of a dataset in the mounts that show it: see [`Still`].
-    pub async fn stand_still(&self, dataset: &str) -> Vec<Still> {
-        let mut still = Vec::new();
+    pub async fn suspend(&self, dataset: &str) -> Vec<SuspendedFs> {
+        let mut suspended = Vec::new();
         for mount in self.all() {
-            still.extend(mount.tree.stand_still(dataset).await);
+            suspended.extend(mount.tree.suspend(dataset).await);
         }
-        still
+        suspended
     }
 
     /// Has mounts let go of snapshots of which nobody uses anything. The kernel may take a moment to forget them.

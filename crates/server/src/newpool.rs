@@ -12,13 +12,13 @@ use cenote_spa::{Clock, CreateOptions, DiskSpec};
 
 use crate::Session;
 use crate::error::Result;
-use crate::made::Made;
+use crate::image_files::ImageFiles;
 
 /// The sectors of an image that is made from a seed, unless others are asked for.
 const IMAGE_ASHIFT: u32 = 9;
 
 /// The request, as the command line has it.
-pub struct Wish<'a> {
+pub struct NewPoolRequest<'a> {
     /// The pool's name.
     pub name: &'a str,
     /// Its vdevs.
@@ -50,39 +50,39 @@ impl NewPool {
     ///
     /// # Errors
     /// A setting is none, a device is in use, or the files and devices cannot be written.
-    pub async fn make(session: &Session, wish: &Wish<'_>) -> Result<(Self, Made)> {
-        let settings = PoolSettings::parse(wish.pool, &cenote_host::feature_list)?;
-        let properties = wish.dataset.iter().filter_map(|setting| root_setting(setting).transpose());
+    pub async fn make(session: &Session, request: &NewPoolRequest<'_>) -> Result<(Self, ImageFiles)> {
+        let settings = PoolSettings::parse(request.pool, &cenote_host::feature_list)?;
+        let properties = request.dataset.iter().filter_map(|setting| root_setting(setting).transpose());
         let properties = properties.collect::<Result<Vec<_>, _>>()?;
         let of_dataset = properties.iter().map(|(name, value)| (name.as_str(), value));
         let mut notes = stored_only(effect::of_dataset, dataset::PROPERTIES, of_dataset);
         let of_pool = settings.properties.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_ref()?)));
         notes.extend(stored_only(effect::of_pool, pool_table::PROPERTIES, of_pool));
         notes.iter().for_each(|note| session.warn(note));
-        refuse_used(session.handle(), wish.layout, wish.force).await?;
-        if !wish.force {
-            refuse_mismatch(None, wish.layout)?;
+        refuse_used(session.handle(), request.layout, request.force).await?;
+        if !request.force {
+            refuse_mismatch(None, request.layout)?;
         }
         let clock = clock()?;
-        let made = Made::unfinished(session, wish.layout, wish.size)?;
+        let made = ImageFiles::unfinished(session, request.layout, request.size)?;
         // An image that is to be the same wherever it is made does not follow the file system that it is made on.
-        let of_image = settings.ashift.or(wish.seed.map(|_| IMAGE_ASHIFT));
-        let (mut tops, auxiliaries) = wish.layout.open(session.handle(), &|path| made.place(path), of_image).await?;
+        let of_image = settings.ashift.or(request.seed.map(|_| IMAGE_ASHIFT));
+        let (mut tops, auxiliaries) = request.layout.open(session.handle(), &|path| made.place(path), of_image).await?;
         let is_image = tops.iter().flat_map(|top| &top.disks).all(|disk| disk.is_file);
-        if wish.seed.is_some() {
+        if request.seed.is_some() {
             tops.iter_mut().flat_map(|top| &mut top.disks).for_each(name_by_file);
         }
         let options = CreateOptions {
-            name: wish.name.to_owned(),
+            name: request.name.to_owned(),
             tops,
             auxiliaries,
             ashift: if is_image { of_image } else { settings.ashift },
             disabled_features: settings.disabled_features,
             properties: settings.ashift.map(|ashift| ("ashift".to_owned(), u64::from(ashift))).into_iter().collect(),
-            seed: wish.seed,
+            seed: request.seed,
             clock,
-            host: host(wish.seed.is_some()),
-            command: wish.command.clone(),
+            host: host(request.seed.is_some()),
+            command: request.command.clone(),
             user: 0,
             cache_bytes: session.import_options().cache_bytes,
             check: false,

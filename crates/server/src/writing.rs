@@ -141,7 +141,7 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
         return Err(refused(format!("cannot open '{name}' for writing: it is in use by {holder}")));
     }
     let devices = device_paths(&found)?;
-    let last = owners::settle(&found, &mut how);
+    let last = owners::note_gone_owner(&found, &mut how);
     match owners::begin(&found) {
         Ok(mark) => how.owner_mark = Some(mark),
         Err(error) => session.warn(format!(

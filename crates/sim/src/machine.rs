@@ -32,7 +32,7 @@ impl Machine {
     /// The runtime is not simulated.
     #[must_use]
     pub fn new(runtime: &Runtime, count: usize, options: &SimDiskOptions) -> Self {
-        cenote_taskq::buf::set_pool_floor_bytes(BUFFERS_KEPT_BYTES);
+        cenote_taskq::buf::set_buffer_pool_floor_bytes(BUFFERS_KEPT_BYTES);
         let handle = runtime.handle();
         let sim = runtime.sim().expect("a simulated runtime");
         let paths: Vec<PathBuf> = (0..count).map(|index| Self::name(index).into()).collect();

@@ -67,8 +67,8 @@ impl View {
             assert!(leaf.uberblocks.iter().all(|copy| copy.uberblock.txg.0 != 0), "{guid}: no uberblock is of no txg");
         }
         let leaves: BTreeSet<Guid> = root.leaves().iter().map(|leaf| leaf.guid).collect();
-        assert!(self.missed_txgs().keys().all(|guid| leaves.contains(guid)), "each dirty time log is a leaf's");
-        let missed = self.missed_txgs().values().flat_map(|missed| missed.ranges().last());
+        assert!(self.dtls().keys().all(|guid| leaves.contains(guid)), "each dirty time log is a leaf's");
+        let missed = self.dtls().values().flat_map(|missed| missed.ranges().last());
         assert!(missed.into_iter().all(|last| last.end <= txg.0 + 1), "no leaf has missed a txg that is to come");
     }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use cenote_format::ids::{Guid, Txg};
 use cenote_vdev::config::VdevConfig;
-use cenote_vdev::txgs::TxgSet;
+use cenote_vdev::dtl::Dtl;
 
 use crate::FoundLeaf;
 
@@ -25,7 +25,7 @@ pub(crate) struct Behind {
     /// The leaf.
     pub(crate) guid: Guid,
     /// Txgs that it has missed at least.
-    pub(crate) missed: TxgSet,
+    pub(crate) missed: Dtl,
     /// It has missed the last commit alone: it has the blocks of that txg, unless its dirty time log says otherwise.
     pub(crate) is_one_commit: bool,
 }
@@ -54,7 +54,7 @@ pub(crate) fn behind(root: &VdevConfig, found: &BTreeMap<Guid, FoundLeaf>, txg: 
             }
             // Of one without any uberblock nothing is known but that it did not take the last.
             let first = newest.map_or(txg.0, |newest| newest.0 + 1);
-            let missed = TxgSet::of(first..txg.0.saturating_add(1));
+            let missed = Dtl::of(first..txg.0.saturating_add(1));
             behind.push(Behind { guid: *guid, missed, is_one_commit: newest.is_some() && newest == before });
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cenote_arc::{Cache, pool_bytes};
+use cenote_arc::{Cache, buffer_pool_bytes};
 use cenote_codec::checksum::Salt;
 use cenote_dmu::{Dmu, KeyAccess, Objset, Zap};
 use cenote_dsl::Dsl;
@@ -17,10 +17,10 @@ use cenote_kstat::Settings;
 use cenote_taskq::{BoxFuture, Class, Handle, buf};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::tree::{VdevState, VdevStatus, VdevTree};
 use cenote_vdev::tunables::Tunables;
-use cenote_vdev::txgs::TxgSet;
 use cenote_zio::{Zio, ZioError};
 
 use crate::behind::{Behind, behind};
@@ -133,10 +133,10 @@ pub(crate) async fn import_for(
 /// The txgs that leaves lack.
 #[derive(Clone)]
 pub(crate) struct Leaves {
-    /// As [`View::missed_txgs`].
-    pub(crate) missed: BTreeMap<Guid, TxgSet>,
+    /// As [`View::dtls`].
+    pub(crate) missed: BTreeMap<Guid, Dtl>,
     /// As [`View::unnoted_txgs`].
-    pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
+    pub(crate) unnoted: BTreeMap<Guid, Dtl>,
     /// As [`View::late_leaves`].
     pub(crate) late: BTreeSet<Guid>,
 }
@@ -376,7 +376,7 @@ impl Import<'_> {
         let cache = Arc::new(Cache::<ZioError>::new(self.options.cache_bytes));
         // The part of the limit that the cache leaves for it. The pool is the process's: with several pools open the last
         // one's limit holds.
-        buf::set_pool_limit_bytes(pool_bytes(self.options.cache_bytes).max(BUFFER_POOL_MIN_BYTES));
+        buf::set_buffer_pool_limit_bytes(buffer_pool_bytes(self.options.cache_bytes).max(BUFFER_POOL_MIN_BYTES));
         let dmu = Dmu::new(self.handle.clone(), zio, cache);
         let mappings: BTreeMap<VdevId, ObjectId> = vdevs
             .children
@@ -445,14 +445,14 @@ impl Import<'_> {
                 let name = leaf.map(|leaf| leaf.disk.path().to_string()).unwrap_or_default();
                 self.notes.push(format!("{name} did not take the last commit; the next one writes its labels again"));
                 if self.purpose == Purpose::Read && self.found.state() == PoolState::Exported {
-                    tree.add_missed_txgs(guid, &missed);
+                    tree.add_dtl(guid, &missed);
                 }
             } else {
                 unnoted.entry(guid).or_default().absorb(&missed);
             }
         }
         for (guid, txgs) in missed.iter().chain(&unnoted) {
-            tree.add_missed_txgs(*guid, txgs);
+            tree.add_dtl(*guid, txgs);
         }
         self.note_missed(&vdevs, &tree.status());
         self.pool(opened, vdevs, Leaves { missed, unnoted, late }).await
@@ -580,13 +580,13 @@ impl Import<'_> {
         mos: &Objset,
         vdevs: &VdevConfig,
         txg: Txg,
-    ) -> (BTreeMap<Guid, TxgSet>, BTreeMap<Guid, TxgSet>) {
+    ) -> (BTreeMap<Guid, Dtl>, BTreeMap<Guid, Dtl>) {
         let (mut missed, mut unknown) = (BTreeMap::new(), BTreeMap::new());
         let mut reads = Vec::new();
         for leaf in vdevs.leaves() {
             if leaf.dtl.0 != 0 {
                 let (mos, guid, dtl) = (mos.clone(), leaf.guid, leaf.dtl);
-                let read = self.handle.spawn(Class::Issue, async move { missed_txgs(&mos, dtl).await });
+                let read = self.handle.spawn(Class::Issue, async move { load_dtl(&mos, dtl).await });
                 reads.push((guid, leaf.display_name(), read));
             }
         }
@@ -600,7 +600,7 @@ impl Import<'_> {
                 Err(error) => error.to_string(),
             };
             self.notes.push(format!("the dirty time log of {name} cannot be read: {error}"));
-            unknown.insert(guid, TxgSet::of(0..txg.0.saturating_add(1)));
+            unknown.insert(guid, Dtl::of(0..txg.0.saturating_add(1)));
         }
         (missed, unknown)
     }
@@ -624,7 +624,7 @@ impl Import<'_> {
 }
 
 /// A dirty time log: a space map in units of txgs.
-async fn missed_txgs(mos: &Objset, object: ObjectId) -> Result<TxgSet, cenote_dmu::DmuError> {
+async fn load_dtl(mos: &Objset, object: ObjectId) -> Result<Dtl, cenote_dmu::DmuError> {
     const DTL_MAX_BYTES: u64 = 64 << 20;
     let dnode = mos.object(object).await?;
     let phys = SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
@@ -632,7 +632,7 @@ async fn missed_txgs(mos: &Objset, object: ObjectId) -> Result<TxgSet, cenote_dm
         let what = format!("a dirty time log of {} bytes", phys.length_bytes);
         return Err(dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what)));
     }
-    let mut txgs = TxgSet::new();
+    let mut txgs = Dtl::new();
     let bytes = dnode.read(0, phys.length_bytes as usize).await?;
     for record in SpaceMapRecords::new(&bytes, dnode.byte_order()) {
         let SpaceMapRecord::Entry(entry) = record.map_err(|error| dnode.error(error))? else { continue };

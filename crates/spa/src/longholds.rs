@@ -5,7 +5,7 @@
 //!
 //! **In memory.** How many hold each dataset, by its object. What is open to be changed is in [`Pool::is_used`](crate::Pool::is_used) instead.
 //!
-//! **Invariants.** 1. A hold is taken with the seat ([`Syncer::long_hold`](crate::Syncer::long_hold)), as a task has it from its check to its change: nobody begins to read
+//! **Invariants.** 1. A hold is taken with the slot ([`Syncer::long_hold`](crate::Syncer::long_hold)), as a task has it from its check to its change: nobody begins to read
 //! what a task is about to destroy. 2. What is held is refused in the check of what would destroy it.
 
 use std::collections::BTreeMap;

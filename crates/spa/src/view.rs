@@ -12,8 +12,8 @@ use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::BoxFuture;
 use cenote_vdev::config::VdevConfig;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::VdevTree;
-use cenote_vdev::txgs::TxgSet;
 use cenote_zio::ZioError;
 
 use crate::features::{FEATURES, Feature, FeatureState};
@@ -49,8 +49,8 @@ pub(crate) struct Shared {
     pub(crate) is_checkpoint_view: bool,
     /// The txg is kept by a pool in use, whose devices these are: they go on when this is closed.
     pub(crate) pin: Option<Arc<Pin>>,
-    pub(crate) missed: BTreeMap<Guid, TxgSet>,
-    pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
+    pub(crate) missed: BTreeMap<Guid, Dtl>,
+    pub(crate) unnoted: BTreeMap<Guid, Dtl>,
     pub(crate) late: BTreeSet<Guid>,
     pub(crate) notes: Vec<String>,
 }
@@ -171,12 +171,12 @@ impl View {
     }
 
     /// What leaves' dirty time logs say that they have missed.
-    pub(crate) fn missed_txgs(&self) -> &BTreeMap<Guid, TxgSet> {
+    pub(crate) fn dtls(&self) -> &BTreeMap<Guid, Dtl> {
         &self.shared.missed
     }
 
     /// Txgs that leaves have missed and that no dirty time log has: by their labels, or all up to now where a log cannot be read.
-    pub(crate) fn unnoted_txgs(&self) -> &BTreeMap<Guid, TxgSet> {
+    pub(crate) fn unnoted_txgs(&self) -> &BTreeMap<Guid, Dtl> {
         &self.shared.unnoted
     }
 

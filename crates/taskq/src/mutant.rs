@@ -1,7 +1,7 @@
 //! Deliberate bugs, for tests of the tests.
 //!
 //! A test that never failed says little. So the engine knows a number of bugs that it could have had, each at the line where it would
-//! stand, and the power-cut test (`crates/cuts`, `cargo xtask mutants`) and the replica test (`crates/replicas`) show that they find every one
+//! stand, and the power-cut test (`crates/crash`, `cargo xtask mutants`) and the replica test (`crates/replicas`) show that they find every one
 //! of them. One bug at most is
 //! alive, in the whole process, and only where somebody set it.
 //!

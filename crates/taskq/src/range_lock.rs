@@ -24,17 +24,17 @@ struct State {
     /// The number of the next request.
     next: u64,
     /// By the order of asking.
-    held: BTreeMap<u64, Wish>,
-    waiting: BTreeMap<u64, (Wish, Sender<()>)>,
+    held: BTreeMap<u64, LockRequest>,
+    waiting: BTreeMap<u64, (LockRequest, Sender<()>)>,
 }
 
 #[derive(Clone)]
-struct Wish {
+struct LockRequest {
     range: Range<u64>,
     is_shared: bool,
 }
 
-impl Wish {
+impl LockRequest {
     fn conflicts(&self, other: &Self) -> bool {
         !(self.is_shared && other.is_shared) && self.range.start < other.range.end && other.range.start < self.range.end
     }
@@ -42,19 +42,19 @@ impl Wish {
 
 impl State {
     /// Whether a request conflicts with no request before `number`.
-    fn is_free(&self, number: u64, wish: &Wish) -> bool {
-        !self.held.values().any(|held| held.conflicts(wish))
-            && !self.waiting.range(..number).any(|(_, (before, _))| before.conflicts(wish))
+    fn is_free(&self, number: u64, request: &LockRequest) -> bool {
+        !self.held.values().any(|held| held.conflicts(request))
+            && !self.waiting.range(..number).any(|(_, (before, _))| before.conflicts(request))
     }
 
     /// Grants the requests that only `left` was in the way of.
-    fn grant(&mut self, left: &Wish) -> Vec<Sender<()>> {
-        let stuck = self.waiting.iter().filter(|(_, (wish, _))| wish.conflicts(left)).map(|(number, _)| *number);
+    fn grant(&mut self, left: &LockRequest) -> Vec<Sender<()>> {
+        let stuck = self.waiting.iter().filter(|(_, (request, _))| request.conflicts(left)).map(|(number, _)| *number);
         let mut granted = Vec::new();
         for number in stuck.collect::<Vec<_>>() {
-            let is_free = self.waiting.get(&number).is_some_and(|(wish, _)| self.is_free(number, wish));
-            if let Some((wish, grant)) = is_free.then(|| self.waiting.remove(&number)).flatten() {
-                self.held.insert(number, wish);
+            let is_free = self.waiting.get(&number).is_some_and(|(request, _)| self.is_free(number, request));
+            if let Some((request, grant)) = is_free.then(|| self.waiting.remove(&number)).flatten() {
+                self.held.insert(number, request);
                 granted.push(grant);
             }
         }
@@ -92,12 +92,12 @@ impl Drop for RangeGuard<'_> {
 impl RangeLock {
     /// Locks a range together with other readers.
     pub async fn read(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.lock(Wish { range, is_shared: true }).await
+        self.lock(LockRequest { range, is_shared: true }).await
     }
 
     /// Locks a range alone.
     pub async fn write(&self, range: Range<u64>) -> RangeGuard<'_> {
-        self.lock(Wish { range, is_shared: false }).await
+        self.lock(LockRequest { range, is_shared: false }).await
     }
 
     /// Releases a range that [`RangeGuard::into_ticket`] has kept locked.
@@ -105,17 +105,17 @@ impl RangeLock {
         self.leave(ticket.0);
     }
 
-    async fn lock(&self, wish: Wish) -> RangeGuard<'_> {
+    async fn lock(&self, request: LockRequest) -> RangeGuard<'_> {
         let (number, granted) = {
             let mut state = self.state.lock();
             let number = state.next;
             state.next += 1;
-            if state.is_free(number, &wish) {
-                state.held.insert(number, wish);
+            if state.is_free(number, &request) {
+                state.held.insert(number, request);
                 (number, None)
             } else {
                 let (grant, granted) = oneshot::channel();
-                state.waiting.insert(number, (wish, grant));
+                state.waiting.insert(number, (request, grant));
                 (number, Some(granted))
             }
         };
@@ -131,7 +131,7 @@ impl RangeLock {
     fn leave(&self, number: u64) {
         let granted = {
             let mut state = self.state.lock();
-            let left = state.held.remove(&number).or_else(|| state.waiting.remove(&number).map(|(wish, _)| wish));
+            let left = state.held.remove(&number).or_else(|| state.waiting.remove(&number).map(|(request, _)| request));
             left.map(|left| state.grant(&left)).unwrap_or_default()
         };
         // A waiter that was dropped meanwhile releases the range itself.
@@ -167,8 +167,8 @@ mod tests {
                             let is_shared = rng.chance(1, 2);
                             let patience =
                                 Duration::from_micros(if rng.chance(1, 4) { rng.below(50) } else { 1_000_000 });
-                            let wish = Wish { range: range.clone(), is_shared };
-                            let Some(guard) = timer.timeout(patience, lock.lock(wish)).await else { continue };
+                            let request = LockRequest { range: range.clone(), is_shared };
+                            let Some(guard) = timer.timeout(patience, lock.lock(request)).await else { continue };
                             let add = |sign: i32| {
                                 let mut users = users.lock();
                                 for at in range.clone() {

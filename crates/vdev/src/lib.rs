@@ -58,6 +58,7 @@
 pub mod commit;
 pub mod config;
 pub mod disk;
+pub mod dtl;
 pub mod error;
 pub mod fault;
 #[doc(hidden)]
@@ -71,5 +72,4 @@ pub mod queue;
 pub mod ring;
 pub mod tree;
 pub mod tunables;
-pub mod txgs;
 mod watch;

@@ -46,7 +46,7 @@ fn on_simulated_disks(
     let tree = VdevTree::open_with(&pool.config, opened, &tunables, Some(handle)).unwrap();
     tree.set_reflow(Reflow::of(&pool.uberblock));
     for (guid, missed) in &pool.missed {
-        assert!(tree.set_missed_txgs(*guid, missed.clone()));
+        assert!(tree.set_dtl(*guid, missed.clone()));
     }
     (tree, disks)
 }

@@ -11,12 +11,12 @@ use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::buf::Buf;
 use cenote_vdev::config::VdevConfig;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::fault::{ErrorTotals, Fault, FaultKind};
 use cenote_vdev::layout::draid::Draid;
 use cenote_vdev::layout::raidz::Raidz;
 use cenote_vdev::tree::{CopiesReport, ReadContext, VdevState, VdevTree};
-use cenote_vdev::txgs::TxgSet;
 use common::made::{Made, leaves, pattern, vdev, with_children};
 use proptest::prelude::*;
 
@@ -214,9 +214,9 @@ fn a_stale_stripe_is_the_last_resort() {
     let want = pattern(8192, 6);
     made.put(0, &want, BIRTH);
     let missed = |tree: &VdevTree, guids: &[u64]| {
-        let mut txgs = TxgSet::new();
+        let mut txgs = Dtl::new();
         txgs.insert(90..110);
-        guids.iter().for_each(|guid| assert!(tree.set_missed_txgs(Guid(*guid), txgs.clone())));
+        guids.iter().for_each(|guid| assert!(tree.set_dtl(Guid(*guid), txgs.clone())));
     };
     let tree = made.tree(&[]);
     missed(&tree, &[100, 101]);

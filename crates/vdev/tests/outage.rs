@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::nvlist::NvList;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::VdevState;
-use cenote_vdev::txgs::TxgSet;
 use common::made::{Made, leaves, raidz, vdev, with_children};
 use proptest::prelude::*;
 
@@ -91,8 +91,8 @@ proptest! {
         let tree = made.tree(&absent);
         let mut sets = BTreeMap::new();
         for (guid, ranges) in guids.iter().zip(&missed) {
-            let set: TxgSet = ranges.iter().map(|(start, len)| *start..*start + len).collect();
-            prop_assert!(tree.set_missed_txgs(Guid(*guid), set.clone()));
+            let set: Dtl = ranges.iter().map(|(start, len)| *start..*start + len).collect();
+            prop_assert!(tree.set_dtl(Guid(*guid), set.clone()));
             sets.insert(*guid, set);
         }
         let gone = |gone: &[u64]| gone.iter().copied().map(Guid).collect::<BTreeSet<_>>();

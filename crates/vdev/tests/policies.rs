@@ -13,11 +13,11 @@ use cenote_taskq::sim::disk::{Fault as DiskFault, SimDisk, SimDiskOptions};
 use cenote_taskq::{OpenOptions, Runtime};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::fault::FaultKind;
 use cenote_vdev::layout::raidz::{Raidz, Reflow};
 use cenote_vdev::tree::{LeafState, ReadContext, VdevTree};
 use cenote_vdev::tunables::{Policy, Tunables};
-use cenote_vdev::txgs::TxgSet;
 
 const TOP: VdevId = VdevId(0);
 const BIRTH: Txg = Txg(100);
@@ -155,9 +155,9 @@ fn no_policy_asks_a_child_that_is_not_to_be_asked() {
         (0..30).for_each(|region| rig.put(region << 21, &want));
         let tree = rig.tree(&[&policy(word)]);
         assert!(tree.set_leaf_state(Guid(10), LeafState::Faulted));
-        let mut missed = TxgSet::new();
+        let mut missed = Dtl::new();
         missed.insert(BIRTH.0..BIRTH.0 + 1);
-        assert!(tree.set_missed_txgs(Guid(11), missed));
+        assert!(tree.set_dtl(Guid(11), missed));
         for region in 0..30 {
             rig.read(&tree, region << 21, &want);
         }

@@ -17,9 +17,9 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{BoxFuture, Device, Driver, Event};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::tree::{LeafState, ReadContext, VdevState, VdevTree};
-use cenote_vdev::txgs::TxgSet;
 use made::{Made, TestDisk, leaves, pattern, raidz, vdev, with_children};
 use proptest::prelude::*;
 
@@ -62,9 +62,9 @@ fn a_vdev_that_is_added_is_used_and_the_others_stay_as_they_were() {
     // Everything that a leaf can have learnt.
     made.disk(11).spoil_all();
     made.read(&tree, 0, &block).unwrap();
-    let mut missed = TxgSet::new();
+    let mut missed = Dtl::new();
     missed.insert(7..9);
-    assert!(tree.set_missed_txgs(Guid(12), missed.clone()));
+    assert!(tree.set_dtl(Guid(12), missed.clone()));
     assert!(tree.set_leaf_state(Guid(11), LeafState::Faulted));
     let of_first = format!("{:?}", tree.status().children[0]);
 

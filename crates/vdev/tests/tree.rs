@@ -15,11 +15,11 @@ use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Buf;
 use cenote_vdev::config::VdevConfig;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::fault::{ErrorTotals, FaultKind};
 use cenote_vdev::layout::raidz::Raidz;
 use cenote_vdev::tree::{CopiesReport, IndirectMap, LeafState, ReadContext, Segment, VdevState, VdevTree};
-use cenote_vdev::txgs::TxgSet;
 use common::made::{Made, leaves, pattern, raidz, vdev, with_children};
 use proptest::prelude::*;
 
@@ -40,8 +40,8 @@ fn errors(tree: &VdevTree, guid: u64) -> ErrorTotals {
     tree.error_counts(Guid(guid)).unwrap().totals()
 }
 
-fn txgs(range: std::ops::Range<u64>) -> TxgSet {
-    let mut set = TxgSet::new();
+fn txgs(range: std::ops::Range<u64>) -> Dtl {
+    let mut set = Dtl::new();
     set.insert(range);
     set
 }
@@ -142,7 +142,7 @@ fn stale_children_are_the_last_resort() {
     put_mirror(&made, 0, &new);
     made.disk(10).write(START_BYTES, &old);
     let tree = made.tree(&[]);
-    assert!(tree.set_missed_txgs(Guid(10), txgs(90..110)));
+    assert!(tree.set_dtl(Guid(10), txgs(90..110)));
     assert_eq!(tree.status().children[0].children[0].missed, txgs(90..110));
     for _ in 0..4 {
         assert_eq!(read(&made, &tree, 0, &new).unwrap()[..], new);
@@ -410,7 +410,7 @@ fn a_distributed_spare_stands_in_for_a_lost_child() {
     assert_eq!(readable(&[12, 10, 11]), 0);
     // A resilver has not reached the spare yet: what it has there is stale.
     let tree = made.tree(&[12]);
-    assert!(tree.set_missed_txgs(Guid(60), txgs(0..1000)));
+    assert!(tree.set_dtl(Guid(60), txgs(0..1000)));
     made.disks.iter().filter(|(guid, _)| guid.0 == 12).for_each(|(_, disk)| disk.spoil_all());
     for offset in &offsets {
         assert_eq!(read(&made, &tree, *offset, &want).unwrap()[..], want);
@@ -474,7 +474,7 @@ fn a_child_being_replaced_is_read_from_either_device() {
     made.disk(20).spoil_all();
     made.disk(12).spoil_all();
     let tree = made.tree(&[]);
-    assert!(tree.set_missed_txgs(Guid(20), txgs(0..200)));
+    assert!(tree.set_dtl(Guid(20), txgs(0..200)));
     assert_eq!(read(&made, &tree, 0, &want).unwrap()[..], want);
     assert_eq!(guilty(&tree.fault_log().drain(), FaultKind::Checksum), [12].into());
     // A scrub sees that the new device has not got its data yet.

@@ -95,13 +95,13 @@ pub(crate) fn parts(bytes: &Range<u64>, block_bytes: u64) -> impl Iterator<Item 
 }
 
 /// The blocks of a burst that are made ready, in the order of their records.
-pub(crate) struct Ahead {
+pub(crate) struct Prepared {
     log: Arc<LogWriter>,
     coming: VecDeque<(Txg, ItxWrite)>,
     begun: VecDeque<Option<Join<Option<Stored>>>>,
 }
 
-impl Ahead {
+impl Prepared {
     /// Those of all indirect writes among these.
     pub(crate) fn new(log: &Arc<LogWriter>, itxs: &[Itx]) -> Self {
         let mut coming = VecDeque::new();

@@ -11,7 +11,7 @@
 //!
 //! **Life of a change that is logged.**
 //! ```text
-//! Log::begin_change ─► Change: in its txg it makes the record to be replayed ─► an itx in memory, by txg (`itx`)
+//! Log::begin_change ─► LoggedTx: in its txg it makes the record to be replayed ─► an itx in memory, by txg (`itx`)
 //!                                                                               │ dropped when the txg is on disk
 //! Log::sync (fsync, FLUSH, FUA, sync=always) ─► the object's itxs come into the order ─► records fill blocks (`lwb`)
 //!    │                                                                                      │ one burst at a time (`writer::issue`)
@@ -72,7 +72,7 @@
 //! 3. A claimed log ends where the claim says.
 //! 4. A client is answered when the block of its last record and all before it in the chain are written and flushed, or its txg is on disk.
 //! 5. A block is freed in the sync of a txg that has all of its records, and while the log goes on not in the txg of its own allocation:
-//!    until that txg is on disk the block may be needed, and freed space is not used before two more are (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/cuts`).
+//!    until that txg is on disk the block may be needed, and freed space is not used before two more are (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/crash`).
 //! 6. No client is answered before the blocks that its records point to are stable. A log block may be stable before them (another request
 //!    flushes the device): then the claim reads them, verifies them, and ends the log before that record.
 //! 7. A record is written only when every earlier change without a record is on disk.
@@ -109,7 +109,7 @@ mod writer;
 pub use chain::{Chain, Content, End, Link};
 pub use check::{ReplayError, check, reaches_claim};
 pub use indirect::{LogTxg, WriteShape};
-pub use log::{Change, Log, Ticket};
+pub use log::{Log, LoggedTx, Ticket};
 pub use logs::Logs;
 pub use position::{Marking, Position, unsupported};
 pub use replaying::Replaying;

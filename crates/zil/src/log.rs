@@ -1,7 +1,7 @@
 //! The changes of a dataset in use: the txgs that they go to, and the log that makes them stable before.
 //!
-//! `fsync`, `O_SYNC`, NBD's `FLUSH` and `FUA` and the property `sync` all end here, and `crates/cuts` holds the engine to the answers that
-//! are given here. A change says in its txg what is to be done again ([`Change::log`]); one that says nothing makes later commits wait for
+//! `fsync`, `O_SYNC`, NBD's `FLUSH` and `FUA` and the property `sync` all end here, and `crates/crash` holds the engine to the answers that
+//! are given here. A change says in its txg what is to be done again ([`LoggedTx::log`]); one that says nothing makes later commits wait for
 //! its txg, so what is forgotten costs time and loses nothing.
 
 use std::fmt;
@@ -76,12 +76,12 @@ impl Log {
     ///
     /// # Errors
     /// As [`TxgSource::begin`].
-    pub async fn begin_change(&self, cost: Cost) -> Result<Change, TxError> {
+    pub async fn begin_change(&self, cost: Cost) -> Result<LoggedTx, TxError> {
         let tx = self.begin_noted(cost).await?;
         // With `sync=disabled` no client waits for it, so it need not be logged; it is noted as a change without a record, since the
         // property may change.
         let makes_records = self.writer.is_some() && self.mode() != SyncMode::Disabled;
-        Ok(Change { log: self.writer.clone(), makes_records, is_logged: false, tx })
+        Ok(LoggedTx { log: self.writer.clone(), makes_records, is_logged: false, tx })
     }
 
     async fn begin_noted(&self, cost: Cost) -> Result<Tx, TxError> {
@@ -139,7 +139,7 @@ impl Log {
     ///
     /// # Errors
     /// It could not be written.
-    pub async fn settle(&self, is_asked: bool, object: Option<ObjectId>) -> Result<(), TxError> {
+    pub async fn commit_if_sync(&self, is_asked: bool, object: Option<ObjectId>) -> Result<(), TxError> {
         if mutant::is(Mutant::FuaIgnored) {
             return Ok(());
         }
@@ -236,7 +236,7 @@ impl fmt::Debug for Log {
 
 /// A change under way: its txg, and what the log is told of it.
 #[must_use]
-pub struct Change {
+pub struct LoggedTx {
     log: Option<Arc<LogWriter>>,
     makes_records: bool,
     is_logged: bool,
@@ -244,7 +244,7 @@ pub struct Change {
     tx: Tx,
 }
 
-impl Change {
+impl LoggedTx {
     /// The txg that the change goes to.
     #[must_use]
     pub const fn txg(&self) -> Txg {
@@ -342,7 +342,7 @@ impl Change {
     }
 }
 
-impl Drop for Change {
+impl Drop for LoggedTx {
     fn drop(&mut self) {
         if let Some(log) = &self.log
             && !self.is_logged

@@ -78,7 +78,7 @@ impl Replaying {
     ///
     /// # Errors
     /// A txg could not be written.
-    pub async fn settle(&self) -> Result<(), TxError> {
+    pub async fn sync_replayed(&self) -> Result<(), TxError> {
         match self.last.load(Ordering::Relaxed) {
             0 => Ok(()),
             txg => self.source.wait_synced(Txg(txg)).await,

@@ -12,7 +12,7 @@
 
 use cenote_format::blkptr::Dva;
 
-use crate::write::{Content, can_rewrite, wish};
+use crate::write::{Content, allocation_request, can_rewrite};
 use crate::{AllocationRequest, Allocator, Placed, Prepared, WritePolicy, Zio, ZioError};
 
 /// What neighbours in a batch need to be placed.
@@ -38,7 +38,7 @@ impl Need {
         if is_forced || can_rewrite(policy, bp) {
             return Self::Own;
         }
-        Self::Alike(wish(psize_bytes, policy.copies, psize_bytes, policy))
+        Self::Alike(allocation_request(psize_bytes, policy.copies, psize_bytes, policy))
     }
 }
 
@@ -133,9 +133,9 @@ impl Zio {
                 match need {
                     Need::Nothing => index = end,
                     Need::Own => index = self.place_own(allocator, batch, index, &mut places).await,
-                    Need::Alike(wish) => {
-                        let dvas = allocator.allocate_some(*wish, end - index);
-                        let copies = usize::from(wish.copies).max(1);
+                    Need::Alike(request) => {
+                        let dvas = allocator.allocate_some(*request, end - index);
+                        let copies = usize::from(request.copies).max(1);
                         let found = (dvas.len() / copies).min(end - index);
                         places.dvas.extend(dvas.into_iter().take(found * copies));
                         index += found;

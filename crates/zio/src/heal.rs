@@ -41,7 +41,7 @@ impl Zio {
         kind.is_some_and(|kind| self.checksum_matches(bp, kind, physical))
     }
 
-    /// Writes a damaged block again, to all its places, and reads it back. It is stable after [`Self::settle_healed`].
+    /// Writes a damaged block again, to all its places, and reads it back. It is stable after [`Self::flush_healed`].
     ///
     /// # Errors
     /// The bytes are not those of the block; it is a gang block; devices fail to write it, or to return it.
@@ -72,7 +72,7 @@ impl Zio {
     ///
     /// # Errors
     /// Devices fail.
-    pub async fn settle_healed(&self) -> Result<(), ZioError> {
+    pub async fn flush_healed(&self) -> Result<(), ZioError> {
         let flushed = self.tree().flush().await;
         let failed =
             |last| ZioError::new(Bookmark::objset(ObjsetId(0)), ZioErrorKind::NoCopyWritten { copies: 0, last });

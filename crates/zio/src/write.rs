@@ -530,14 +530,19 @@ pub(crate) struct Space<'a> {
 }
 
 /// The allocation request for a block, or for a piece of a block of `block_bytes`.
-pub(crate) const fn wish(psize_bytes: u64, copies: u8, block_bytes: u64, policy: &WritePolicy) -> AllocationRequest {
+pub(crate) const fn allocation_request(
+    psize_bytes: u64,
+    copies: u8,
+    block_bytes: u64,
+    policy: &WritePolicy,
+) -> AllocationRequest {
     let WritePolicy { txg, object_type, level, small_block_bytes, .. } = *policy;
     AllocationRequest { psize_bytes, copies, txg, object_type, level, small_block_bytes, block_bytes }
 }
 
 impl Space<'_> {
     async fn take(&mut self, psize_bytes: u64, copies: u8, policy: &WritePolicy) -> Result<Vec<Dva>, NoSpace> {
-        let dvas = self.allocator.allocate(wish(psize_bytes, copies, self.block_bytes, policy)).await?;
+        let dvas = self.allocator.allocate(allocation_request(psize_bytes, copies, self.block_bytes, policy)).await?;
         self.taken.extend(&dvas);
         if dvas.is_empty() {
             return Err(NoSpace::Full);

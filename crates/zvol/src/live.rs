@@ -8,7 +8,7 @@
 //!
 //! **Life of a request.** It is cut into steps, each of one txg: the claim of its blocks, the txg, the change. The range is changed
 //! when the last step is; a crash may leave any number of steps, as a disk may leave any number of sectors. Then
-//! [`LiveVolume::settle`] waits where the request or the property `sync` asks for it; [`LiveVolume::flush`] waits for everything that
+//! [`LiveVolume::commit_if_sync`] waits where the request or the property `sync` asks for it; [`LiveVolume::flush`] waits for everything that
 //! was changed so far. Both are [`Log`]'s, which each step tells what it has changed.
 //!
 //! **Invariants.**
@@ -303,8 +303,8 @@ impl LiveVolume {
     ///
     /// # Errors
     /// A txg could not be written.
-    pub async fn settle(&self, fua: bool) -> Result<(), LiveVolumeError> {
-        Ok(self.log.settle(fua, Some(DATA_OBJECT)).await?)
+    pub async fn commit_if_sync(&self, fua: bool) -> Result<(), LiveVolumeError> {
+        Ok(self.log.commit_if_sync(fua, Some(DATA_OBJECT)).await?)
     }
 
     /// Waits until everything that was changed so far is on disk; with `sync=disabled` it returns at once.

@@ -187,7 +187,7 @@ impl Volume {
     pub async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
         let len = self.clip(offset_bytes, len);
         match &self.zfetch {
-            Some(zfetch) => self.shared.data.read_ahead(offset_bytes, len, zfetch).await,
+            Some(zfetch) => self.shared.data.read_prefetching(offset_bytes, len, zfetch).await,
             None => self.shared.data.read(offset_bytes, len).await,
         }
     }

@@ -5,7 +5,7 @@
 //! our own ([`own`]), programs of others that rely on `fsync` ([`clients`]: databases and fio), or threads that share a tree and whose whole
 //! history is judged ([`history`]).
 //!
-//! A kill keeps what the kernel was given; devices that lose it are the matter of `cargo xtask cuts`.
+//! A kill keeps what the kernel was given; devices that lose it are the matter of `cargo xtask crash`.
 
 mod account;
 mod blocks;

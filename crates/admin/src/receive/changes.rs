@@ -201,7 +201,7 @@ impl<R: Read> Run<'_, R> {
             }
             Change::RenameDataset { from, to } | Change::RenameSnapshot { from, to } => {
                 tell(format!("attempting rename {from} to {to}"));
-                self.pool.settle_logs().await?;
+                self.pool.wait_logs_freed().await?;
                 Ok(self.pool.rename_dataset(from, to).await?)
             }
         }

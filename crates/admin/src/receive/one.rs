@@ -147,11 +147,11 @@ impl<R: Read> Run<'_, R> {
         };
         let caller = &mut *self.caller;
         let ending = async |written: &str| {
-            let stands = caller.stand_still(dataset, written).await;
+            let stands = caller.suspend(dataset, written).await;
             stands.map_err(|why| SpaError::from(ReceiveRefusal::InUse(why)).into())
         };
         let received = receive_stream(self.pool, &mut self.reader, header, &options, &progress, begun, ending).await;
-        self.caller.go_on().await;
+        self.caller.resume().await;
         let mut refused = warned.into_inner();
         match received {
             Ok(true) => {}

@@ -113,23 +113,23 @@ pub trait Caller: Send + Sync {
     /// A message.
     fn told(&mut self, told: Told);
 
-    /// Whether users of a dataset can be made to wait ([`Self::stand_still`]). Otherwise a dataset in use is not received into.
+    /// Whether users of a dataset can be made to wait ([`Self::suspend`]). Otherwise a dataset in use is not received into.
     fn has_users_wait(&self) -> bool {
         false
     }
 
-    /// All of a stream has come. Has users of its dataset wait, and the dataset closed, until [`Self::go_on`]: it is about to become as
+    /// All of a stream has come. Has users of its dataset wait, and the dataset closed, until [`Self::resume`]: it is about to become as
     /// another is, of the name `written`.
     ///
     /// # Errors
     /// The reason why users cannot be made to wait.
-    fn stand_still<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
+    fn suspend<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
         let _ = (dataset, written);
         Box::pin(async { Ok(()) })
     }
 
     /// Has those users go on, if any wait: the dataset is as it was received, or as it was before.
-    fn go_on(&mut self) -> BoxFuture<'_, ()> {
+    fn resume(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
 

@@ -144,7 +144,7 @@ impl Data {
     pub(super) async fn read(&self, offset_bytes: u64, len: usize) -> Result<Block> {
         Ok(match self {
             Self::File(file) => file.read(offset_bytes, len).await?,
-            Self::Object { dnode, ahead } => dnode.read_ahead(offset_bytes, len, ahead).await?,
+            Self::Object { dnode, ahead } => dnode.read_prefetching(offset_bytes, len, ahead).await?,
         })
     }
 

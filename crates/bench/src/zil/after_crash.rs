@@ -68,7 +68,7 @@ fn wrote(rig: &Rig, records: usize) -> Result<()> {
                 let mut rng = Rng::new(writer as u64);
                 for _ in 0..count {
                     volume.write(rng.below(DATA_BYTES / WRITE_BYTES as u64) * WRITE_BYTES as u64, &data).await?;
-                    volume.settle(true).await?;
+                    volume.commit_if_sync(true).await?;
                 }
                 anyhow::Ok(())
             })

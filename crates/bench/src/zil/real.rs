@@ -248,7 +248,7 @@ fn library(rig: &Rig, who: &str, batch: Option<Batch>, writers: usize, seconds: 
             async move {
                 let at = Rng::new((task as u64) << 32 | number).below(DATA_BYTES / 4096) * 4096;
                 volume.write(at, &data).await?;
-                Ok(volume.settle(true).await?)
+                Ok(volume.commit_if_sync(true).await?)
             }
         });
     }

@@ -8,7 +8,7 @@ use cenote_image::build::{
     Budget, Builder, Choice, Event, FileTree, Folder, Room, Source, SourceKind, bytes_below, size_of_devices,
     size_that_is_enough,
 };
-use cenote_server::{NewPool, Wish};
+use cenote_server::{NewPool, NewPoolRequest};
 
 use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
@@ -122,7 +122,7 @@ pub(super) fn gathered(context: &Context, source: &Source, mut room: Room) -> Re
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let layout = parse_layout(&args.vdevs)?;
     let source = args.source.source()?;
-    let wish = Wish {
+    let request = NewPoolRequest {
         name: &args.pool,
         layout: &layout,
         pool: &args.properties,
@@ -135,7 +135,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let start = context.handle().now();
     let tree = gathered(context, &source, Room::for_pool(size_of_devices(&layout, args.size)))?;
     // What was made of files goes again where this fails.
-    let (new, made) = NewPool::make(context, &wish).await?;
+    let (new, made) = NewPool::make(context, &request).await?;
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
     let progress = context.progress("writing", tree.as_ref().map(FileTree::data_bytes));
     let mut builder = Builder::new(new.made, new.latest_s);

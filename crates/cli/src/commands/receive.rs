@@ -25,10 +25,10 @@ use cenote_image::archive::{Archive, Options as ArchiveOptions};
 use cenote_image::build::Builder;
 use cenote_image::copy::{Keep, Options, Privileged, Source, copy, raise_descriptor_limit};
 use cenote_image::unpack::{
-    ArchiveTarget, Kept, NOTE, exchange, free_bytes, is_free, last_snapshot, resolved, sync_filesystem,
+    ArchiveTarget, NOTE, ReceiveNote, exchange, free_bytes, is_free, last_snapshot, resolved, sync_filesystem,
 };
 use cenote_server::writing::{Writing, line};
-use cenote_server::{NewPool, View, Wish};
+use cenote_server::{NewPool, NewPoolRequest, View};
 
 use super::cp::summary;
 use crate::files::{Dataset, FileSystem, filesystem, shown};
@@ -152,15 +152,15 @@ fn only(file: &Path) -> Search {
 }
 
 /// The facts of the kept pool.
-async fn read_kept(context: &Context) -> Result<Kept> {
+async fn read_kept(context: &Context) -> Result<ReceiveNote> {
     let view = context.open_pool(POOL).await?;
-    let kept = Kept::read(&view, DATASET).await?;
+    let kept = ReceiveNote::read(&view, DATASET).await?;
     view.close().await;
     Ok(kept)
 }
 
 /// Refuses a directory that was not unpacked from the kept pool.
-fn check_ours(kept: Option<&Kept>, args: &Args) -> Result<()> {
+fn check_ours(kept: Option<&ReceiveNote>, args: &Args) -> Result<()> {
     let to = args.to.display();
     let Some(kept) = kept else { bail!("'{to}' is there, and not empty") };
     if !kept.is_of(&args.to)? {
@@ -175,15 +175,15 @@ fn check_ours(kept: Option<&Kept>, args: &Args) -> Result<()> {
 /// Notes in the kept pool which directory is unpacked from it.
 async fn note(context: &Context, to: &Path, inodes: [u64; 2]) -> Result<()> {
     let pool = Writing::open(context, POOL).await?;
-    pool.pool().change_property(POOL, NOTE, Some(&Kept::note(to, inodes))).await?;
+    pool.pool().change_property(POOL, NOTE, Some(&ReceiveNote::note(to, inodes))).await?;
     Ok(pool.finish(line(["cenote", "receive"])).await?)
 }
 
 /// A pool in a new file.
-async fn empty_pool(context: &Context, file: &Path) -> Result<cenote_server::Made> {
+async fn empty_pool(context: &Context, file: &Path) -> Result<cenote_server::ImageFiles> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let layout = parse_layout(&[file.display().to_string()])?;
-    let wish = Wish {
+    let request = NewPoolRequest {
         name: POOL,
         layout: &layout,
         pool: &[],
@@ -193,13 +193,13 @@ async fn empty_pool(context: &Context, file: &Path) -> Result<cenote_server::Mad
         force: true,
         command: "cenote receive".to_owned(),
     };
-    let (new, made) = NewPool::make(context, &wish).await?;
+    let (new, made) = NewPool::make(context, &request).await?;
     Builder::new(new.made, new.latest_s).finish(None).await?;
     Ok(made)
 }
 
 /// Copies the last snapshot out.
-async fn unpacked(context: &Context, args: &Args, kept: Option<&Kept>) -> Result<Outcome> {
+async fn unpacked(context: &Context, args: &Args, kept: Option<&ReceiveNote>) -> Result<Outcome> {
     let view = context.open_pool(POOL).await?;
     let (last, left_out) = last_snapshot(&view, DATASET).await?;
     left_out.iter().for_each(|name| context.err(format!("'{name}', below what the stream is of, is left out")));

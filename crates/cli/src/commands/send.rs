@@ -13,7 +13,7 @@ use cenote_host::layout::parse_layout;
 use cenote_image::build::{Builder, Event, FileTree, Folder, Room, bytes_below};
 use cenote_image::unpack::free_bytes;
 use cenote_server::writing::{finish, line, open_for_writing};
-use cenote_server::{NewPool, Wish};
+use cenote_server::{NewPool, NewPoolRequest};
 
 use super::build::{SourceArgs, gathered};
 use super::put::{as_it_was, tell};
@@ -71,7 +71,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let file = folder.path().join("pool");
     let layout = parse_layout(&[file.display().to_string()])?;
     let data_bytes = tree.as_ref().map_or_else(|| bytes_below(args.source.path()), FileTree::data_bytes);
-    let wish = Wish {
+    let request = NewPoolRequest {
         name: pool,
         layout: &layout,
         pool: &[],
@@ -81,7 +81,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         force: true,
         command: "cenote send".to_owned(),
     };
-    let (new, made) = NewPool::make(context, &wish).await?;
+    let (new, made) = NewPool::make(context, &request).await?;
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
     let progress = context.progress("reading", Some(data_bytes));
     let mut builder = Builder::new(new.made, new.latest_s);

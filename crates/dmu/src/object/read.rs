@@ -129,7 +129,7 @@ impl Object {
         .await
     }
 
-    /// What a reader of this object gives to each of its reads ([`Object::read_ahead`]).
+    /// What a reader of this object gives to each of its reads ([`Object::read_prefetching`]).
     #[must_use]
     pub fn zfetch(&self) -> Arc<Zfetch> {
         Zfetch::new(self.dmu(), self.block_bytes(), self.last_block())
@@ -137,7 +137,12 @@ impl Object {
 
     /// As [`Object::read`], by a reader that has read before and will again: what it will probably want next is loaded
     /// ahead.
-    pub async fn read_ahead(&self, offset_bytes: u64, len: usize, zfetch: &Arc<Zfetch>) -> Result<Block, DmuError> {
+    pub async fn read_prefetching(
+        &self,
+        offset_bytes: u64,
+        len: usize,
+        zfetch: &Arc<Zfetch>,
+    ) -> Result<Block, DmuError> {
         if let Some(at) = self.locate(offset_bytes, len)
             && let Some(read) = self.read_at_watched(&at, zfetch).await
         {

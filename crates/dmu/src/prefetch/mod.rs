@@ -74,7 +74,7 @@ impl Drop for Taken {
     }
 }
 
-/// What one reader of one object has been seen to do. To be given to each of its reads ([`crate::Object::read_ahead`]).
+/// What one reader of one object has been seen to do. To be given to each of its reads ([`crate::Object::read_prefetching`]).
 pub struct Zfetch {
     state: Mutex<State>,
 }
@@ -90,7 +90,7 @@ fn limits_of(dmu: &Dmu, block_bytes: u64, last: u64) -> Limits {
     let size = block_bytes.max(1);
     let max = (dmu.ahead.cache_limit_bytes / STREAM_SHARE).min(STREAM_MAX_BYTES) / size;
     let blocks = |bytes: u64| (bytes / size).max(2).min(max);
-    Limits { ahead_min: blocks(START_BYTES), ahead_easy: blocks(EASY_BYTES), ahead_max: max, last }
+    Limits { distance_min: blocks(START_BYTES), distance_easy: blocks(EASY_BYTES), distance_max: max, last }
 }
 
 impl Zfetch {
@@ -138,12 +138,12 @@ impl Zfetch {
                 if zfetch.strong_count() == 0 {
                     return;
                 }
-                for_each_concurrent(usize::MAX, part.blocks(), |block| tree.load_ahead(BlockId(block))).await;
+                for_each_concurrent(usize::MAX, part.blocks(), |block| tree.prefetch(BlockId(block))).await;
                 drop(taken);
                 if let Some(zfetch) = zfetch.upgrade() {
                     zfetch.state.lock().streams.loaded(part.stream, part.count);
                 }
-                if let Some(beyond) = beyond.filter(|_| tree.reads_ahead()) {
+                if let Some(beyond) = beyond.filter(|_| tree.prefetches()) {
                     // The indirect blocks that the next plan goes through. What is wrong with them it will meet.
                     let _ = tree.pointer(0, BlockId(beyond)).await;
                 }
@@ -181,7 +181,10 @@ impl Watch {
 
     /// Takes note of a block of the access that was in the cache.
     pub(crate) fn met_resident(&self, source: Source, tree: &BlockTree, zfetch: &Arc<Zfetch>) {
-        debug_assert!(matches!(source, Source::Resident | Source::Ahead), "a block in the cache was not waited for");
+        debug_assert!(
+            matches!(source, Source::Resident | Source::Prefetched),
+            "a block in the cache was not waited for"
+        );
         self.meet(source, tree, zfetch);
     }
 
@@ -225,7 +228,7 @@ impl Watch {
     fn meet(&self, source: Source, tree: &BlockTree, zfetch: &Arc<Zfetch>) {
         let met = match source {
             Source::Resident => UNREMARKABLE,
-            Source::Ahead => {
+            Source::Prefetched => {
                 self.notice(tree, zfetch);
                 UNREMARKABLE
             }

@@ -14,7 +14,7 @@
 //! costs little; beyond that only when a block came late, so it settles at what the reader's pace times the device's
 //! latency demands; it halves when blocks were evicted unused, and a stream to which that happens again and again rests.
 //!
-//! Bounds: [`STREAMS_MAX`] streams of [`Limits::ahead_max`] blocks each; time a few hundred comparisons.
+//! Bounds: [`STREAMS_MAX`] streams of [`Limits::distance_max`] blocks each; time a few hundred comparisons.
 
 /// Streams of one reader. More readers of one file than this take the places of the least used.
 pub(crate) const STREAMS_MAX: usize = 8;
@@ -36,11 +36,11 @@ const REST_MAX: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// What a new stream plans, and the least that any does.
-    pub(crate) ahead_min: u64,
+    pub(crate) distance_min: u64,
     /// How far a stream grows that has not been late.
-    pub(crate) ahead_easy: u64,
+    pub(crate) distance_easy: u64,
     /// How far any stream grows.
-    pub(crate) ahead_max: u64,
+    pub(crate) distance_max: u64,
     /// The object's last block.
     pub(crate) last: u64,
 }
@@ -150,8 +150,8 @@ pub(crate) struct Found {
 
 impl Streams {
     pub(crate) fn new(limits: Limits) -> Self {
-        assert!(limits.ahead_min <= limits.ahead_easy, "a stream begins with no more than it easily gets");
-        assert!(limits.ahead_easy <= limits.ahead_max, "no stream easily gets more than any gets");
+        assert!(limits.distance_min <= limits.distance_easy, "a stream begins with no more than it easily gets");
+        assert!(limits.distance_easy <= limits.distance_max, "no stream easily gets more than any gets");
         Self { limits, streams: Vec::new(), starts: Vec::new(), oldest: 0, ticks: 0, ids: 0 }
     }
 
@@ -200,10 +200,10 @@ impl Streams {
             Met::Late if stream.passed.saturating_sub(stream.grown_at) < stream.distance => {}
             Met::Late => {
                 stream.grown_at = stream.passed;
-                stream.distance = (stream.distance * 2).min(stream.max(limits.ahead_max));
+                stream.distance = (stream.distance * 2).min(stream.max(limits.distance_max));
             }
             Met::Gone => {
-                stream.distance = (stream.distance / 2).max(stream.max(limits.ahead_min));
+                stream.distance = (stream.distance / 2).max(stream.max(limits.distance_min));
                 stream.planned = 0;
                 stream.loaded = stream.passed;
                 // "In a row" is: before the reader has seen what was planned since the last time.
@@ -302,10 +302,10 @@ impl Streams {
         };
         // A reader that asks for much at once wants as much ahead; a stride is a guess until it has come true.
         stream.distance = match span {
-            1 => self.limits.ahead_min.max(count),
+            1 => self.limits.distance_min.max(count),
             _ => 1,
         };
-        stream.distance = stream.distance.min(stream.max(self.limits.ahead_max));
+        stream.distance = stream.distance.min(stream.max(self.limits.distance_max));
         Some(stream)
     }
 
@@ -325,8 +325,8 @@ impl Stream {
     fn check(&self, limits: Limits) {
         debug_assert!(self.step != 0 && self.span > 0, "a stream moves, by blocks");
         debug_assert!(self.span == 1 || self.span < self.step.unsigned_abs(), "the steps of a stride do not overlap");
-        debug_assert!(self.distance <= self.max(limits.ahead_max), "no stream keeps more planned than any may");
-        debug_assert!(self.planned <= self.max(limits.ahead_max), "no more is planned than any stream has ahead");
+        debug_assert!(self.distance <= self.max(limits.distance_max), "no stream keeps more planned than any may");
+        debug_assert!(self.planned <= self.max(limits.distance_max), "no more is planned than any stream has ahead");
         debug_assert!(self.passed <= self.loaded, "what was passed need not be loaded");
         debug_assert!(
             self.loaded <= self.passed.saturating_add(self.planned),
@@ -408,7 +408,7 @@ impl Stream {
             self.rest = self.rest.saturating_sub(steps);
             return;
         }
-        let easy = self.max(limits.ahead_easy);
+        let easy = self.max(limits.distance_easy);
         // A stream that shrank grows again only when it is late.
         if self.distance < easy && self.wasted == 0 && self.is_followed() {
             self.distance = (self.distance * 2).min(easy);

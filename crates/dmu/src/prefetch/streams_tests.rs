@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-const LIMITS: Limits = Limits { ahead_min: 8, ahead_easy: 64, ahead_max: 1024, last: 999_999 };
+const LIMITS: Limits = Limits { distance_min: 8, distance_easy: 64, distance_max: 1024, last: 999_999 };
 
 /// Numbers that look random, the same in each run.
 struct Noise(u64);
@@ -40,7 +40,7 @@ impl Model {
         let found = self.streams.access(first, count, u64::MAX);
         if let Some(plan) = found.plan {
             assert!(plan.blocks().all(|block| block <= self.streams.limits.last), "{plan:?} leaves the object");
-            assert!(plan.count * plan.span <= self.streams.limits.ahead_max, "{plan:?} is too long");
+            assert!(plan.count * plan.span <= self.streams.limits.distance_max, "{plan:?} is too long");
             self.planned.extend(plan.blocks());
             self.streams.loaded(plan.stream, plan.count);
         }
@@ -64,7 +64,7 @@ fn from_the_third_access_on_a_sequential_reader_finds_everything_planned_once() 
         }
         assert!(model.accesses - model.ready <= 3, "{count}: {} of {}", model.ready, model.accesses);
         assert_eq!(planned as usize, model.planned.len(), "{count}: a block was planned twice");
-        assert!(model.unused() as u64 <= LIMITS.ahead_max.max(2 * count));
+        assert!(model.unused() as u64 <= LIMITS.distance_max.max(2 * count));
     }
 }
 
@@ -78,7 +78,7 @@ fn a_reader_that_goes_backwards_or_in_strides_is_followed_too() {
             at += step;
         }
         assert!(model.accesses - model.ready <= 4, "{step}, {count}: {} of {}", model.ready, model.accesses);
-        assert!(model.unused() as u64 <= LIMITS.ahead_max, "{step}, {count}: {} unused", model.unused());
+        assert!(model.unused() as u64 <= LIMITS.distance_max, "{step}, {count}: {} unused", model.unused());
     }
 }
 
@@ -106,7 +106,7 @@ fn several_streams_of_one_file_are_told_apart() {
             *at += *step;
         }
         assert!(model.accesses - model.ready <= 80, "seed {seed}: {} of {}", model.ready, model.accesses);
-        assert!(model.unused() as u64 <= 6 * LIMITS.ahead_max, "seed {seed}: {} unused", model.unused());
+        assert!(model.unused() as u64 <= 6 * LIMITS.distance_max, "seed {seed}: {} unused", model.unused());
     }
 }
 
@@ -169,12 +169,12 @@ fn a_stream_that_is_late_grows_to_the_bound_and_one_that_is_not_stays_small() {
     for at in 0..100 {
         streams.access(at, 1, u64::MAX);
     }
-    assert_eq!(streams.streams[0].distance, LIMITS.ahead_easy);
+    assert_eq!(streams.streams[0].distance, LIMITS.distance_easy);
     for at in 100..5000 {
         let stream = streams.access(at, 1, u64::MAX).stream.unwrap();
         streams.met(stream, Met::Late);
     }
-    assert_eq!(streams.streams[0].distance, LIMITS.ahead_max);
+    assert_eq!(streams.streams[0].distance, LIMITS.distance_max);
 }
 
 /// A reader takes a block each tick and a block takes `latency` ticks to come: the distance must become what that
@@ -205,7 +205,7 @@ fn the_distance_settles_at_what_the_latency_demands() {
         }
         let distance = streams.streams[0].distance;
         assert_eq!(stalls_late_in_the_run, 0, "latency {latency}, distance {distance}");
-        assert!(distance <= (4 * latency).max(LIMITS.ahead_easy), "latency {latency}: {distance} ahead");
+        assert!(distance <= (4 * latency).max(LIMITS.distance_easy), "latency {latency}: {distance} ahead");
     }
 }
 
@@ -248,10 +248,10 @@ fn no_access_brings_it_out_of_bounds() {
             2 => u64::MAX - noise.below(3),
             _ => noise.below(1 << 31),
         };
-        let limits = Limits { last, ahead_max: noise.below(200), ..LIMITS };
+        let limits = Limits { last, distance_max: noise.below(200), ..LIMITS };
         let limits = Limits {
-            ahead_min: limits.ahead_min.min(limits.ahead_max),
-            ahead_easy: limits.ahead_easy.min(limits.ahead_max),
+            distance_min: limits.distance_min.min(limits.distance_max),
+            distance_easy: limits.distance_easy.min(limits.distance_max),
             ..limits
         };
         let mut streams = Streams::new(limits);
@@ -261,7 +261,7 @@ fn no_access_brings_it_out_of_bounds() {
             let count = [1, 1, 2, noise.below(9), u64::MAX][noise.below(5) as usize];
             let found = streams.access(first, count, noise.below(300));
             if let Some(plan) = found.plan {
-                assert!(plan.count * plan.span <= limits.ahead_max.max(plan.span), "{plan:?} of {limits:?}");
+                assert!(plan.count * plan.span <= limits.distance_max.max(plan.span), "{plan:?} of {limits:?}");
                 assert!(plan.blocks().take(2000).all(|block| block <= last), "{plan:?} of {limits:?}");
                 if plan.span < 100 {
                     streams.loaded(plan.stream, noise.below(plan.count + 1));

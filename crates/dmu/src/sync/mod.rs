@@ -112,7 +112,7 @@ use cenote_zio::{Allocator, Bookmark, ZioError};
 pub use self::killed::Killed;
 use self::level::{Cursor, Span};
 use self::part::Part;
-use self::place::{Change, Made, Pointed};
+use self::place::{Made, Pointed, SpanDelta};
 use self::shared::Shared;
 pub use self::space::SpaceDelta;
 use self::stores::{IN_FLIGHT_MAX_BYTES, Stores};
@@ -381,7 +381,7 @@ impl Writer {
             "an encrypted objset's root is not compressed"
         );
         let root = placed.bp;
-        let mut change = Change::default();
+        let mut change = SpanDelta::default();
         change.count(&self.shared, &policy, &root);
         part.take(change);
         if now.pass >= PASS_REWRITE {
@@ -407,14 +407,14 @@ impl Storing {
         let settling = |settled| {
             let handle = handle.clone();
             async move {
-                let gone = stretch::settle(settled, txg);
+                let gone = stretch::put_synced(settled, txg);
                 // Freeing a txg's memory takes a while and needs no waiter; if the dispatch is refused, it is freed here.
                 let _ = handle.dispatch(Class::Sync, move || drop(gone));
                 Ok(())
             }
         };
         on_all_cores(&handle, objects, settling).await?;
-        drop(stretch::settle(metas, txg));
+        drop(stretch::put_synced(metas, txg));
         let mut sweeps = Vec::with_capacity(roots.len());
         for (objset, root, phys) in roots {
             objset.put_synced(txg, root, phys);

@@ -4,7 +4,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::needs::Needs;
 
 use super::killed::Killed;
-use super::place::Change;
+use super::place::SpanDelta;
 use super::space::SpaceDelta;
 use crate::objset::{Objset, ObjsetPolicy};
 
@@ -20,7 +20,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Takes changed blocks; returns the bytes that they add to the object's used bytes.
-    pub(super) fn take(&mut self, change: Change) -> i64 {
+    pub(super) fn take(&mut self, change: SpanDelta) -> i64 {
         self.born.add(change.born);
         self.killed.append(change.killed);
         self.needs |= change.needs;

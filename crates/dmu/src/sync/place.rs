@@ -19,7 +19,7 @@ pub(super) struct Made {
 
 /// What the blocks of a span change in the accounts.
 #[derive(Default)]
-pub(super) struct Change {
+pub(super) struct SpanDelta {
     /// Bytes that their object uses more.
     pub(super) used_bytes: i64,
     pub(super) born: SpaceDelta,
@@ -31,7 +31,7 @@ pub(super) struct Change {
 /// Blocks of a batch whose pointers are complete, to be stored.
 pub(super) struct Pointed {
     /// Of each span.
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<SpanDelta>,
     pub(super) pointers: Vec<(Option<u64>, Blkptr)>,
     pub(super) placed: Vec<Placed>,
     /// Blocks in whose place others have come, which may be in the cache.
@@ -50,7 +50,7 @@ impl Made {
         let mut pointed = Pointed { changes, pointers, placed, replaced, error: None };
         let mut blocks = self.blocks.into_iter().zip(self.batch.placed(places));
         for (span, count) in spans.iter().enumerate() {
-            let mut change = Change::default();
+            let mut change = SpanDelta::default();
             for ((block, kept), (policy, placed)) in blocks.by_ref().take(*count) {
                 let placed = match placed {
                     Ok(placed) => placed,
@@ -81,7 +81,7 @@ impl Made {
     }
 }
 
-impl Change {
+impl SpanDelta {
     /// Counts a block in the place of the one before it.
     pub(super) fn count(&mut self, shared: &Shared, policy: &WritePolicy, bp: &Blkptr) {
         let previous = &policy.previous;

@@ -7,7 +7,7 @@
 //!   load              layer ─► tree           … any core
 //!   levels            (all stretches together, places in order)    passed by where no object has blocks
 //!   finish            what was lost, owners' sums, dnodes into their blocks     … any core
-//!   settle            the new tree in the layer's place            … any core
+//!   put_synced        the new tree in the layer's place            … any core
 //! ```
 //! Where a stretch ends follows from the numbers alone, and what stretches come to is put together in their order: so the same changes
 //! give the same bytes however many cores there are and whichever is done first.
@@ -298,7 +298,7 @@ fn patch_raw(bytes: &mut Buf, slot: usize, tree: &Tree, area: Option<&[u8]>) -> 
 }
 
 /// All of a stretch is on disk: its objects' new trees take the place of their layers, which come back.
-pub(super) fn settle(settled: Settled, txg: Txg) -> Vec<Layer> {
+pub(super) fn put_synced(settled: Settled, txg: Txg) -> Vec<Layer> {
     settled.into_iter().filter_map(|(object, synced)| object.put_synced(txg, synced)).collect()
 }
 

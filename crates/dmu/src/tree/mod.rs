@@ -198,7 +198,7 @@ impl BlockTree {
     }
 
     /// True if something of its dataset is read ahead.
-    pub(crate) fn reads_ahead(&self) -> bool {
+    pub(crate) fn prefetches(&self) -> bool {
         self.reader.caching().get().prefetch != Kinds::None
     }
 
@@ -209,14 +209,14 @@ impl BlockTree {
 
     /// Loads data block `block` into the cache, if the dataset has such blocks read ahead. An error is left to the reader that asks for the
     /// block.
-    pub(crate) async fn load_ahead(&self, block: BlockId) {
-        if !self.reads_ahead() {
+    pub(crate) async fn prefetch(&self, block: BlockId) {
+        if !self.prefetches() {
             return;
         }
         let Ok(pointer) = self.pointer(0, block).await else { return };
         let is_wanted = !self.is_data() || self.reader.caching().get().prefetch == Kinds::All;
         if is_wanted && !pointer.is_hole() && !self.walks_without_key(&pointer) {
-            self.reader.dmu().load_ahead(&pointer, self.reader.context(self.id, 0, block)).await;
+            self.reader.dmu().prefetch(&pointer, self.reader.context(self.id, 0, block)).await;
         }
     }
 

@@ -6,9 +6,9 @@ mod list;
 mod place;
 mod serve;
 mod snapdir;
-mod standstill;
+mod suspend;
 
-pub use standstill::Still;
+pub use suspend::SuspendedFs;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;

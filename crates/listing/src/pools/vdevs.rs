@@ -5,10 +5,10 @@ use cenote_format::ids::{Guid, VdevId};
 use cenote_metaslab::class_fragmentation;
 use cenote_spa::{FoundPool, View};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::fault::ErrorTotals;
 use cenote_vdev::layout::draid::{self, Draid};
 use cenote_vdev::tree::{CoarseSectors, VdevState, VdevStatus};
-use cenote_vdev::txgs::TxgSet;
 use serde_json::{Map, Value, json};
 
 use super::{Facts, Names};
@@ -107,7 +107,7 @@ pub struct Vdev {
     /// The reason.
     pub reason: Option<Reason>,
     /// The txgs that a leaf has missed, or that too many of a top-level vdev's children have; empty unless it is readable.
-    pub missed: TxgSet,
+    pub missed: Dtl,
     /// It was not found at import; it was here.
     pub was: Option<String>,
     /// Errors since the pool was opened.
@@ -338,7 +338,7 @@ impl Builder<'_> {
             class,
             state: status.state.name(),
             reason,
-            missed: if shows_missed { status.missed.clone() } else { TxgSet::new() },
+            missed: if shows_missed { status.missed.clone() } else { Dtl::new() },
             errors: status.errors,
             is_removing: config.removing,
             is_allocating: !config.non_allocating,
@@ -428,7 +428,7 @@ impl Builder<'_> {
                 "INUSE" => Some(Reason::Spared),
                 _ => None,
             },
-            missed: TxgSet::new(),
+            missed: Dtl::new(),
             was: None,
             errors: ErrorTotals::default(),
             is_removing: false,

@@ -378,7 +378,7 @@ impl Allocator {
         all.filter(move |metaslab| (embedded == Some(metaslab.id().index)) == (member.which == Which::Embedded))
     }
 
-    fn balance(&mut self, kind: ClassKind, settle: bool) {
+    fn balance(&mut self, kind: ClassKind, decay: bool) {
         let ring = self.classes.get(&kind).map(|class| class.ring.clone()).unwrap_or_default();
         let mut shares = Vec::with_capacity(ring.len());
         let mut strained = Vec::with_capacity(ring.len());
@@ -400,7 +400,7 @@ impl Allocator {
         }
         let all_strained = strained.iter().all(|strained| *strained);
         let Some(class) = self.classes.get_mut(&kind) else { return };
-        let quotas = class.balance(&shares, settle, &self.tunables);
+        let quotas = class.balance(&shares, decay, &self.tunables);
         for ((member, quota), strained) in ring.iter().zip(quotas).zip(strained) {
             let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { continue };
             let group = vdev.group_mut(member.which);

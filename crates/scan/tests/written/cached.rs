@@ -18,7 +18,7 @@ async fn misses(object: &Object, content: &[u8]) -> (u64, u64) {
     let before = object.dmu().cache().stats();
     let zfetch = object.zfetch();
     for (at, piece) in content.chunks(BLOCK_BYTES).enumerate() {
-        let read = object.read_ahead((at * BLOCK_BYTES) as u64, piece.len(), &zfetch).await.unwrap();
+        let read = object.read_prefetching((at * BLOCK_BYTES) as u64, piece.len(), &zfetch).await.unwrap();
         assert!(read[..] == *piece, "block {at}");
     }
     let after = object.dmu().cache().stats();

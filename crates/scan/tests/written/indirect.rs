@@ -6,14 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::{SyncMode, TxTunables};
+use cenote_dmu::tx::SyncMode;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::BlockId;
 use cenote_sim::Machine;
-use cenote_spa::{ImportOptions, Pool, TopKind, find, open};
+use cenote_spa::{Pool, TopKind};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
-use cenote_vdev::config::AllocationClass;
 use cenote_zil::Log;
 use cenote_zpl::{Allocation, File, FileSystem, FileSystemOptions, NewNode};
 use cenote_zvol::live::{Clear, LiveVolume};
@@ -21,7 +20,6 @@ use cenote_zvol::{Volume, VolumeSpec};
 
 use crate::common::*;
 use crate::logged::counts;
-use crate::reopened::write_options;
 
 const BLOCK: u64 = 64 << 10;
 
@@ -306,7 +304,7 @@ fn a_volumes_blocks_are_logged_by_reference() {
             {
                 let bytes = noise(&mut rng, len);
                 volume.write(at, &bytes).await.unwrap();
-                volume.settle(true).await.unwrap();
+                volume.commit_if_sync(true).await.unwrap();
                 model[at as usize..(at + len) as usize].copy_from_slice(&bytes);
             }
             volume.clear(2 * BLOCK, BLOCK, Clear::Freed).await.unwrap();

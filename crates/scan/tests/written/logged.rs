@@ -3,22 +3,18 @@
 //! asked to flush. The pool is opened again, which claims and replays the log, and all is compared with what was seen before the cut.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cenote_dmu::tx::{SyncMode, TxTunables};
+use cenote_dmu::tx::SyncMode;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_format::znode::ZnodeFlags;
 use cenote_kstat::{Body, Stat};
-use cenote_sim::Machine;
-use cenote_spa::{ImportOptions, Pool, SpaError, TopKind, find, open};
+use cenote_spa::{ImportOptions, Pool, TopKind, find};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
-use cenote_taskq::{Handle, Rng, Runtime};
-use cenote_vdev::config::AllocationClass;
-use cenote_zil::Log;
+use cenote_taskq::{Rng, Runtime};
 use cenote_zpl::{
     Allocation, AttributeChange, Attributes, Cursor, FileKind, FileSystem, FileSystemOptions, NewNode, RenameMode,
     Time, XattrSet, ZplError,
@@ -27,7 +23,6 @@ use cenote_zvol::live::{Clear, LiveVolume};
 use cenote_zvol::{Volume, VolumeSpec};
 
 use crate::common::*;
-use crate::reopened::write_options;
 
 /// A node as a client sees it: what its attributes say but for times that the replay sets anew, and what it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -498,10 +493,10 @@ fn a_volume_that_became_smaller_is_replayed_as_far_as_it_goes() {
         let volume = open_volume(&pool).await;
         for (at, byte) in [(0, 1), (1 << 20, 2), (7 << 20, 3)] {
             volume.write(at, &[byte; 4096]).await.unwrap();
-            volume.settle(true).await.unwrap();
+            volume.commit_if_sync(true).await.unwrap();
         }
         volume.clear(6 << 20, 1 << 20, Clear::Freed).await.unwrap();
-        volume.settle(true).await.unwrap();
+        volume.commit_if_sync(true).await.unwrap();
         cut(&handle, &machine, Crash::Random).await;
         drop((volume, made, pool));
         let (pool, ..) = opened(&handle, &machine).await.unwrap();

@@ -150,7 +150,8 @@ fn a_log_that_was_not_replayed_keeps_its_device_and_an_empty_one_does_not() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
-            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+            let (pool, fs, log) =
+                new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
             let mut rng = Rng::new(8);
             let mut tree = seen(&fs).await;
             for _ in 0..10 {
@@ -205,7 +206,8 @@ fn a_chain_that_a_crash_has_left_is_seen_though_its_dataset_is_open() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
-            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+            let (pool, fs, log) =
+                new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
             let mut rng = Rng::new(8);
             let mut tree = seen(&fs).await;
             for _ in 0..10 {
@@ -291,7 +293,8 @@ fn a_log_device_that_failed_or_is_lost_can_be_removed() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, Latency::default());
         runtime.block_on(async {
-            let (mut pool, mut fs, mut log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+            let (mut pool, mut fs, mut log) =
+                new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
             let mut rng = Rng::new(3);
             let mut tree = seen(&fs).await;
             for _ in 0..10 {

@@ -618,7 +618,7 @@ fn what_was_received_is_in_use_until_the_end() {
         take(&pool, &["written/a@1"]).await;
         let source = pool.dsl().unwrap().dataset("written/a@1").await.unwrap();
         let spec = received_as("written/a", ObjsetType::Zfs, Some(source.phys.guid));
-        let received = pool.begin_receive(spec.clone()).await.unwrap().settle().await.unwrap();
+        let received = pool.begin_receive(spec.clone()).await.unwrap().sync_and_close().await.unwrap();
         assert_eq!(received.replacing().as_deref(), Some("written/a/%recv"));
         assert!(pool.abort_receive("written/a").await.unwrap_err().to_string().contains("busy"));
         let other = ReceiveSpec { snapshot: "3".into(), to_guid: Guid(78), ..spec.clone() };
@@ -630,7 +630,7 @@ fn what_was_received_is_in_use_until_the_end() {
         assert!(pool.dsl().unwrap().dataset("written/renamed/%recv").await.is_err());
         // One that is given up goes by its object too.
         let spec = ReceiveSpec { dataset: "written/renamed".into(), snapshot: "4".into(), to_guid: Guid(79), ..spec };
-        let received = pool.begin_receive(spec).await.unwrap().settle().await.unwrap();
+        let received = pool.begin_receive(spec).await.unwrap().sync_and_close().await.unwrap();
         pool.rename_dataset("written/renamed", "written/again").await.unwrap();
         received.give_up().await.unwrap();
         assert!(pool.dsl().unwrap().dataset("written/again/%recv").await.is_err());

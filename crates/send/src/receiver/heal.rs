@@ -118,7 +118,7 @@ pub async fn heal_stream<R: Read>(
         }
     }
     if healed.healed > 0 {
-        objset.dmu().zio().settle_healed().await?;
+        objset.dmu().zio().flush_healed().await?;
     }
     Ok(healed)
 }

@@ -315,7 +315,7 @@ pub async fn receive_stream<R: Read>(
     };
     match received {
         Ok(()) => {
-            let received = receiving.settle().await?;
+            let received = receiving.sync_and_close().await?;
             if let Some(written) = received.replacing()
                 && let Err(error) = ending(&written).await
             {

@@ -176,7 +176,7 @@ impl Walk {
                     let block = first.saturating_add(*next as u64);
                     *next += 1;
                     let found = (shape.clone(), *level, block, bp);
-                    self.load_ahead();
+                    self.prefetch();
                     found
                 }
                 Step::Slots { .. } => {
@@ -265,7 +265,7 @@ impl Walk {
         let Some(bytes) = self.read(shape.object, 0, block, &bp).await? else { return Ok(None) };
         let first = block.saturating_mul(bytes.len() as u64 / SLOT_BYTES as u64);
         self.stack.push(Step::Slots { bytes, order: bp.byte_order(), first, next: 0 });
-        self.load_ahead();
+        self.prefetch();
         Ok(Some(Change::Dnodes { bp, block }))
     }
 
@@ -332,7 +332,7 @@ impl Walk {
     }
 
     /// Has what the walk will come to below its present block of pointers, or of dnodes, loaded.
-    fn load_ahead(&mut self) {
+    fn prefetch(&mut self) {
         let (objset, since) = (&self.objset, self.options.since);
         let load = |object: ObjectId, level: u8, block: u64, bp: Blkptr| {
             if bp.is_hole() || bp.is_redacted() || bp.is_embedded() || bp.logical_birth() <= since {
@@ -340,7 +340,7 @@ impl Walk {
             }
             let objset = objset.clone();
             let loading = async move {
-                objset.dmu().load_ahead(&bp, objset.context(object, level, BlockId(block))).await;
+                objset.dmu().prefetch(&bp, objset.context(object, level, BlockId(block))).await;
             };
             // Where the pool is about to be closed nothing needs to be loaded.
             let _ = self.objset.dmu().detached().spawn(Class::Issue, loading);

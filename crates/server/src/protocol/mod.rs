@@ -65,7 +65,7 @@ use crate::error::{Result, ServerError};
 pub use client::{Answer, all, find, only, send, servers, sync, who};
 pub(crate) use passing::Receiving;
 pub use passing::{Input, Passed};
-pub use view::Kept;
+pub use view::PinnedTxg;
 
 /// The form that is spoken.
 pub(crate) const VERSION: u32 = 1;

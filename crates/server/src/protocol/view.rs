@@ -18,12 +18,12 @@ use crate::error::{Context as _, Result, ServerError};
 const IS_WHOLE: &[u8] = b"{\"is_whole\": true}\n";
 
 /// A txg of a server's pool, whose blocks are kept while this is there.
-pub struct Kept {
+pub struct PinnedTxg {
     answers: BufReader<UnixStream>,
     root: Uberblock,
 }
 
-impl Kept {
+impl PinnedTxg {
     /// Has a server write what it has in memory, and keep what is then on disk.
     ///
     /// # Errors

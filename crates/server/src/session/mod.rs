@@ -32,7 +32,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle};
 
 use crate::error::{Result, ServerError};
-use crate::{Console, Kept, Passed, ServedPool, Who, protocol};
+use crate::{Console, Passed, PinnedTxg, ServedPool, Who, protocol};
 
 pub use found::{Found, no_label};
 use missing::User;
@@ -90,7 +90,7 @@ pub struct Session {
     /// The pool that this process has, where it does a client's work.
     served: Option<Served>,
     /// Txgs of pools of servers that the command reads, with the pools' names.
-    kept: Arc<Mutex<Vec<(String, Kept)>>>,
+    kept: Arc<Mutex<Vec<(String, PinnedTxg)>>>,
     /// A server that has a pool can do what is asked for.
     may_send: bool,
 }
@@ -225,7 +225,7 @@ impl Session {
         // A server that reads its own pool would see its own multihost writes.
         options.skip_activity_check |= self.served.is_some();
         // A pool whose last process is known to be gone need not be watched.
-        let _ = cenote_host::owners::settle(&found, &mut options);
+        let _ = cenote_host::owners::note_gone_owner(&found, &mut options);
         let pool = import(&self.handle, found, &options).await?;
         let mut opened = self.opened.0.lock();
         opened.push(pool.dmu().detached().clone());
@@ -436,7 +436,7 @@ impl Session {
             return Ok(None);
         }
         if let Some((socket, who)) = server_of(found) {
-            let kept = Kept::ask(&socket);
+            let kept = PinnedTxg::ask(&socket);
             let is_synced = kept.is_ok() || Self::sync_server(&socket);
             self.kept.lock().extend(kept.ok().map(|kept| (found.name().to_owned(), kept)));
             return Ok(Some(User { holder: Holder { pid: Some(who.pid) }, is_synced }));

@@ -15,7 +15,7 @@ use cenote_taskq::sync::Mutex;
 
 use super::{END_POLL, Served, Session};
 use crate::error::{Result, ServerError, refused};
-use crate::{Console, Input, OpenVolumes, Owned, Passed, ServedPool, Standstill, protocol};
+use crate::{Console, Input, OpenVolumes, Owned, Passed, ServedPool, SuspendedDataset, protocol};
 
 /// Properties of which a mount obeys the value.
 const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
@@ -153,10 +153,10 @@ impl Session {
     }
 
     /// Suspends a dataset for a rollback or the end of a receive, if this process has it mounted or serves it as a volume.
-    pub async fn stand_still(&self, dataset: &str) -> Result<Standstill> {
+    pub async fn suspend(&self, dataset: &str) -> Result<SuspendedDataset> {
         match &self.served {
-            Some(served) => Standstill::begin(&served.of, dataset).await,
-            None => Ok(Standstill::default()),
+            Some(served) => SuspendedDataset::begin(&served.of, dataset).await,
+            None => Ok(SuspendedDataset::default()),
         }
     }
 

@@ -13,7 +13,7 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 
 use crate::error::{Result, refused};
 use crate::writing::{Writing, line};
-use crate::{Made, Session};
+use crate::{ImageFiles, Session};
 
 /// Vdevs, spares and cache devices to add to a pool.
 #[derive(Clone, Debug, Default)]
@@ -68,7 +68,7 @@ impl AddRequest {
     pub async fn add(self, session: &Session) -> Result<()> {
         let Checked { layout, before, ashift } = self.checked(session).await?;
         let writing = Writing::open(session, &self.pool).await?;
-        let made = Made::here(&layout, self.size_bytes)?;
+        let made = ImageFiles::here(&layout, self.size_bytes)?;
         let (tops, auxiliaries) = layout.open(session.handle(), &Path::to_owned, ashift.or(before.ashift)).await?;
         let options = AddOptions {
             tops,
@@ -115,7 +115,7 @@ async fn add(
     request: AddRequest,
     writing: Writing,
     options: AddOptions,
-    made: Made,
+    made: ImageFiles,
     layout: Layout,
 ) -> Result<()> {
     let added = writing.pool().add_vdevs(options).await;

@@ -132,7 +132,7 @@ async fn dataset(
         goes_with_clone || request.with_clones || is_at_or_below(&held.dir.name, &request.name)
     };
     session.let_go(is_going).await?;
-    pool.pool().settle_logs().await?;
+    pool.pool().wait_logs_freed().await?;
     let reach = Reach { recursive: request.recursive, clones: request.with_clones };
     let mut task = Destroy::new(pool.pool(), &request.name, reach);
     if request.tells_names || request.is_dry {
@@ -237,7 +237,7 @@ async fn destroy_clones(
         }
         session.release(std::slice::from_ref(&clone), "destroy").await?;
         session.let_go(|_| true).await?;
-        pool.pool().settle_logs().await?;
+        pool.pool().wait_logs_freed().await?;
         let task = Destroy::new(pool.pool(), &clone, Reach { recursive: true, clones: true });
         let task = pool.pool().check_task(task).await?;
         tell(request, caller, task.names())?;

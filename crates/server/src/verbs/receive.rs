@@ -8,7 +8,7 @@ use cenote_spa::Pool;
 use cenote_taskq::BoxFuture;
 
 use crate::error::Result;
-use crate::{Session, Standstill};
+use crate::{Session, SuspendedDataset};
 
 /// Properties that served volumes obey.
 const OF_VOLUMES: [&str; 3] = ["logbias", "readonly", "sync"];
@@ -24,7 +24,7 @@ pub async fn receive<R: Read>(
     request: &ReceiveRequest,
     tell: &mut (dyn FnMut(Told) + Send + Sync),
 ) -> Result<ReceiveOutcome, ReceiveError> {
-    let mut users = Users { session, pool, is_forced: request.is_forced, tell, released: Vec::new(), still: None };
+    let mut users = Users { session, pool, is_forced: request.is_forced, tell, released: Vec::new(), suspended: None };
     let received = cenote_admin::receive::receive(pool, input, request, &mut users).await;
     let mut changed = users.released;
     // Streams that came are received, also where a later one of the package was refused; and datasets that left their mounts come back.
@@ -47,19 +47,19 @@ struct Users<'a> {
     tell: &'a mut (dyn FnMut(Told) + Send + Sync),
     /// Datasets that mounts were asked to let go of.
     released: Vec<String>,
-    still: Option<Standstill>,
+    suspended: Option<SuspendedDataset>,
 }
 
 impl Users<'_> {
-    async fn suspend(&mut self, dataset: &str, written: &str) -> Result<()> {
+    async fn suspend_users(&mut self, dataset: &str, written: &str) -> Result<()> {
         // Only with -F do snapshots go.
         self.session.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
-        let mut still = self.session.stand_still(dataset).await?;
-        self.pool.settle_logs().await?;
+        let mut suspended = self.session.suspend(dataset).await?;
+        self.pool.wait_logs_freed().await?;
         // The comparison with the snapshot reads the users' changes from disk.
         self.pool.sync().await?;
-        still.note_changes(self.pool, dataset, written).await?;
-        self.still = Some(still);
+        suspended.note_changes(self.pool, dataset, written).await?;
+        self.suspended = Some(suspended);
         Ok(())
     }
 }
@@ -73,14 +73,14 @@ impl Caller for Users<'_> {
         self.session.served().is_some()
     }
 
-    fn stand_still<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move { self.suspend(dataset, written).await.map_err(|error| error.chain()) })
+    fn suspend<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move { self.suspend_users(dataset, written).await.map_err(|error| error.chain()) })
     }
 
-    fn go_on(&mut self) -> BoxFuture<'_, ()> {
+    fn resume(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Some(still) = self.still.take()
-                && let Err(error) = still.go_on().await
+            if let Some(suspended) = self.suspended.take()
+                && let Err(error) = suspended.resume().await
             {
                 self.session.warn(error.chain());
             }

@@ -37,19 +37,19 @@ pub async fn rollback(
     }
     // A snapshot that does not exist is refused before anybody has to wait.
     pool.pool().dsl()?.dataset(snapshot).await?;
-    let mut still = session.stand_still(&dataset).await?;
+    let mut suspended = session.suspend(&dataset).await?;
     let went = async {
-        pool.pool().settle_logs().await?;
-        still.note_changes(pool.pool(), &dataset, snapshot).await?;
+        pool.pool().wait_logs_freed().await?;
+        suspended.note_changes(pool.pool(), &dataset, snapshot).await?;
         destroy_clones(pool.pool(), &clones, &dataset).await?;
         Ok::<_, ServerError>(cenote_admin::rollback(pool.pool(), snapshot, is_newer).await?)
     };
     let went = went.await;
-    let went_on = still.go_on().await;
+    let resumed = suspended.resume().await;
     session.datasets_changed(&clones).await;
     session.datasets_changed(std::slice::from_ref(&dataset)).await;
     went?;
-    went_on?;
+    resumed?;
     pool.work_off(session, "freeing").await?;
     let flag = if destroys_clones { Some("-R") } else { destroys_newer.then_some("-r") };
     pool.finish(line(["zfs", "rollback"].into_iter().chain(flag).chain([snapshot]))).await

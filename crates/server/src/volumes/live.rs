@@ -17,7 +17,7 @@ use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
-use super::seat::Seat;
+use super::zvol_state::ZvolState;
 use super::{chosen, io_error, is_at_or_below, names, sorted};
 
 /// The number of `logbias=throughput`.
@@ -123,10 +123,10 @@ impl Exports for LiveVolumes {
             let Some(found) = found else { return Ok(None) };
             let export = match found {
                 Found::Frozen(volume, hold) => Arc::new(ReadOnly { volume, name, hold: Some(hold) }) as Arc<dyn Export>,
-                Found::Written(seat) => {
-                    let live = seat.share().await?;
+                Found::Written(zvol) => {
+                    let live = zvol.share().await?;
                     let (size_bytes, block_sizes) = (live.volume().size_bytes(), sizes(live.volume()));
-                    Arc::new(LiveExport { seat, size_bytes, block_sizes, name })
+                    Arc::new(LiveExport { zvol, size_bytes, block_sizes, name })
                 }
             };
             Ok(Some(open.give(export)))
@@ -156,7 +156,7 @@ pub(super) async fn resize(live: &LiveVolume, size_bytes: u64) -> Result<(), Exp
 
 /// A volume as one connection has it.
 struct LiveExport {
-    seat: Arc<Seat>,
+    zvol: Arc<ZvolState>,
     /// Fixed when the connection was made, like the block sizes.
     size_bytes: u64,
     block_sizes: BlockSizes,
@@ -165,10 +165,10 @@ struct LiveExport {
 
 impl LiveExport {
     async fn clear(&self, offset_bytes: u64, length_bytes: u32, how: Clear, fua: bool) -> Result<(), ExportError> {
-        let live = self.seat.share().await?;
+        let live = self.zvol.share().await?;
         let cleared = live.clear(offset_bytes, u64::from(length_bytes), how).await;
         cleared.map_err(|error| live_error(&error))?;
-        live.settle(fua).await.map_err(|error| live_error(&error))
+        live.commit_if_sync(fua).await.map_err(|error| live_error(&error))
     }
 }
 
@@ -186,12 +186,12 @@ impl Export for LiveExport {
     }
 
     fn is_read_only(&self) -> bool {
-        self.seat.now().is_some_and(|live| live.is_read_only())
+        self.zvol.now().is_some_and(|live| live.is_read_only())
     }
 
     fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {
         Box::pin(async move {
-            let live = self.seat.share().await?;
+            let live = self.zvol.share().await?;
             let mut pieces = pieces(live.volume(), offset_bytes, length_bytes).await?;
             // A range that was cut off meanwhile reads as zeros for a client that has not noticed.
             let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
@@ -210,17 +210,17 @@ impl Export for LiveExport {
         extents_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Extent>, ExportError>> {
         Box::pin(async move {
-            let live = self.seat.share().await?;
+            let live = self.zvol.share().await?;
             statuses(live.volume(), offset_bytes, length_bytes, extents_max).await
         })
     }
 
     fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
         Box::pin(async move {
-            let live = self.seat.share().await?;
+            let live = self.zvol.share().await?;
             live.write(offset_bytes, &data).await.map_err(|error| live_error(&error))?;
             drop(data);
-            live.settle(fua).await.map_err(|error| live_error(&error))
+            live.commit_if_sync(fua).await.map_err(|error| live_error(&error))
         })
     }
 
@@ -242,6 +242,6 @@ impl Export for LiveExport {
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move { self.seat.share().await?.flush().await.map_err(|error| live_error(&error)) })
+        Box::pin(async move { self.zvol.share().await?.flush().await.map_err(|error| live_error(&error)) })
     }
 }

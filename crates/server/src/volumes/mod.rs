@@ -8,7 +8,7 @@ mod gate;
 mod live;
 mod open;
 mod reading;
-mod seat;
+mod zvol_state;
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use cenote_zvol::Volume;
 pub use live::LiveVolumes;
 pub use open::{Locked, OpenVolumes};
 use reading::ReadOnly;
-pub use seat::StillVolume;
+pub use zvol_state::SuspendedVolume;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub(crate) struct PoolVolumes(Vec<(View, String)>);

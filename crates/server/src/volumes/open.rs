@@ -34,7 +34,7 @@ use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
 
 use super::gate::Gate;
-use super::seat::{Seat, StillVolume};
+use super::zvol_state::{SuspendedVolume, ZvolState};
 use super::{frozen, io_error, live};
 use crate::error::{Result, ServerError};
 
@@ -42,7 +42,7 @@ use crate::error::{Result, ServerError};
 pub struct OpenVolumes {
     pool: Pool,
     names: Mutex<Names>,
-    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<Seat>>>,
+    volumes: AsyncMutex<BTreeMap<ObjectId, Arc<ZvolState>>>,
     gate: Gate,
 }
 
@@ -56,7 +56,7 @@ struct Names {
 /// The object of a name.
 pub(super) enum Found {
     /// A volume that can be written.
-    Written(Arc<Seat>),
+    Written(Arc<ZvolState>),
     /// One that stays as it is: a snapshot, one with `readonly=on`, one that cannot be written yet. It is not destroyed meanwhile.
     Frozen(Volume, LongHold),
 }
@@ -125,7 +125,7 @@ impl OpenVolumes {
             return Vec::new();
         }
         // A suspended volume reads its properties when it resumes.
-        let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().filter_map(|seat| seat.now()).collect();
+        let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().filter_map(|zvol| zvol.now()).collect();
         let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
         let now = self.pool.look(move |writer| {
             Box::pin(async move {
@@ -178,7 +178,7 @@ impl OpenVolumes {
 /// [`OpenVolumes`], for its holder alone.
 pub struct Locked<'a> {
     all: &'a OpenVolumes,
-    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<Seat>>>,
+    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
 
 impl Locked<'_> {
@@ -203,7 +203,7 @@ impl Locked<'_> {
             Some(Seen::Open(dataset)) => (dataset, self.volumes.get(&dataset).cloned()),
             Some(Seen::New(dataset, live)) => {
                 live.replay().await.map_err(|error| live::live_error(&error))?;
-                let live = Seat::new(live);
+                let live = ZvolState::new(live);
                 self.volumes.insert(dataset, live.clone());
                 (dataset, Some(live))
             }
@@ -221,14 +221,14 @@ impl Locked<'_> {
     /// There is none of this name that can be written, or no space for the change.
     pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
-            Some(Found::Written(seat)) => Ok(live::resize(&*seat.share().await?, size_bytes).await?),
+            Some(Found::Written(zvol)) => Ok(live::resize(&*zvol.share().await?, size_bytes).await?),
             Some(Found::Frozen(..)) => Err(ServerError::Refused("it cannot be written".to_owned())),
             None => Err(ServerError::NoSuchVolume),
         }
     }
 
-    /// Suspends the volume of this name, if clients have it: see [`StillVolume`].
-    pub async fn stand_still(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<StillVolume>> {
+    /// Suspends the volume of this name, if clients have it: see [`SuspendedVolume`].
+    pub async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
         self.close_unused();
         if self.volumes.is_empty() {
             return Ok(None);
@@ -240,8 +240,8 @@ impl Locked<'_> {
                 Ok::<_, SpaError>(writer.dsl().dataset(&wanted).await.map_err(failed)?.object)
             })
         });
-        let Some(seat) = self.volumes.get(&looked.await?).cloned() else { return Ok(None) };
-        Ok(StillVolume::begin(all, seat, name).await)
+        let Some(zvol) = self.volumes.get(&looked.await?).cloned() else { return Ok(None) };
+        Ok(SuspendedVolume::begin(all, zvol, name).await)
     }
 
     /// Closes what no client has, so that it can be destroyed. What was changed in it is in the open txg, or before.

@@ -121,17 +121,17 @@ impl Syncer {
         }
         let mut rng = Rng::new(seed.unwrap_or_else(|| self.handle.random_u64()));
         let mut vdevs = MadeVdevs::new(tops, ashift, METASLABS_MIN, self.txg, &mut rng)?;
-        vdevs.first_id = self.members.config.children.len() as u64;
+        vdevs.first_id = self.root_vdev.config.children.len() as u64;
         vdevs.check_features(|name| self.features.has(name))?;
         if !allow_other_ashift {
             self.check_ashift(&vdevs)?;
         }
         let auxiliaries = MadeAux::new(auxiliaries, ashift, &vdevs, &mut rng)?;
-        let mut members = self.members.clone();
-        members.add(vdevs.configs(), vdevs.disks(), vdevs.classes()).map_err(|error| refuse(error.to_string()))?;
+        let mut root_vdev = self.root_vdev.clone();
+        root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes()).map_err(|error| refuse(error.to_string()))?;
         // A tree that cannot be made is refused here, where nothing has changed yet.
-        VdevTree::open(&members.config, []).map_err(|error| refuse(error.to_string()))?;
-        let leaves = self.leaf_commits_of(&members, Txg(0), true).into_iter();
+        VdevTree::open(&root_vdev.config, []).map_err(|error| refuse(error.to_string()))?;
+        let leaves = self.leaf_commits_of(&root_vdev, Txg(0), true).into_iter();
         let leaves: Vec<_> = leaves.filter(|leaf| vdevs.leaves().any(|new| new.guid == leaf.guid)).collect();
         assert_eq!(leaves.len(), vdevs.leaves().count(), "each new disk gets labels");
         Ok(Addition { vdevs, auxiliaries, leaves })
@@ -140,7 +140,7 @@ impl Syncer {
     /// Makes the addition part of the open txg.
     async fn enter_addition(&mut self, addition: Addition) -> Result<Txg, SpaError> {
         let Addition { mut vdevs, auxiliaries, leaves } = addition;
-        if vdevs.first_id != self.members.config.children.len() as u64 {
+        if vdevs.first_id != self.root_vdev.config.children.len() as u64 {
             return Err(refuse("the pool has got other vdevs meanwhile"));
         }
         let txg = self.txg;
@@ -161,12 +161,12 @@ impl Syncer {
         for (feature, count) in vdevs.uses() {
             self.features.change(feature, count);
         }
-        let added = self.members.add(vdevs.configs(), vdevs.disks(), vdevs.classes());
+        let added = self.root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes());
         added.map_err(|error| self.fail(error))?;
         let ids = vdevs.first_id + vdevs.tops.len() as u64;
-        assert_eq!(self.members.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
+        assert_eq!(self.root_vdev.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
         self.config_changed = true;
-        self.tree.change(&self.members.config, vdevs.disks()).map_err(|error| self.fail(error))?;
+        self.tree.change(&self.root_vdev.config, vdevs.disks()).map_err(|error| self.fail(error))?;
         for (id, made) in (vdevs.first_id..).zip(&vdevs.tops) {
             self.add_space(VdevId(id as u32), made.is_rotational())?;
         }
@@ -180,7 +180,7 @@ impl Syncer {
 
     /// Gives the allocator the space of a new vdev; it can be used when the open txg is on disk.
     fn add_space(&self, vdev: VdevId, is_rotational: bool) -> Result<(), SpaError> {
-        let top = self.members.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))?;
+        let top = self.root_vdev.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))?;
         let setup = vdev_setup(&self.tree, top, vdev_maps_of(vdev, top), self.txg, is_rotational);
         let added = self.space.with(|allocator| allocator.add_vdev(setup, false));
         if top.class == AllocationClass::Log {
@@ -191,7 +191,7 @@ impl Syncer {
 
     /// Where all vdevs have sectors of one size, new ones are to have it too: blocks are made for the smallest.
     fn check_ashift(&self, new: &MadeVdevs) -> Result<(), SpaError> {
-        let old = self.members.tops().filter(|(_, top)| top.class != AllocationClass::Log && top.ashift != 0);
+        let old = self.root_vdev.tops().filter(|(_, top)| top.class != AllocationClass::Log && top.ashift != 0);
         let mut old = old.map(|(_, top)| top.ashift);
         let Some(first) = old.next().filter(|first| old.all(|ashift| ashift == *first)) else { return Ok(()) };
         match new.tops.iter().find(|top| top.ashift != first) {

@@ -7,7 +7,7 @@
 //!                    it is there: `%recv` is made below it, a clone of the snapshot that the stream builds on
 //!                    either is marked as inconsistent, so nobody else opens it
 //! records            go into it, in as many txgs as they take; where it may be resumed, each few seconds the place is noted
-//! settle             all of it is on disk; who has the dataset mounted or served closes it, and has its users wait until the end is made
+//! sync_and_close     all of it is on disk; who has the dataset mounted or served closes it, and has its users wait until the end is made
 //! end (one txg)      what the dataset has had since the snapshot goes; both change places; the snapshot is taken, with the guid and
 //!                    the time of the stream; `%recv` is destroyed with what was there before
 //! ```
@@ -16,7 +16,7 @@
 //! 1. Until the end nothing that is seen has changed; the end is one txg.
 //! 2. The place that is noted is not behind any record that is not on disk: it is noted in no txg before those that have the records before
 //!    it. Records after it may be on disk; to receive them once more changes nothing.
-//! 3. From `settle` to the end the dataset that was written counts as in use, so nobody destroys it or receives into it. The end knows it by its
+//! 3. From `sync_and_close` to the end the dataset that was written counts as in use, so nobody destroys it or receives into it. The end knows it by its
 //!    object: names may change meanwhile.
 //! 4. The end refuses before its first change, or not at all: a change that fails half-made fails the pool.
 //! 5. When the end is made neither dataset is open or dirty: what was received is on disk, and the users of the other wait.
@@ -37,7 +37,7 @@ use cenote_taskq::{BoxFuture, Rng};
 
 use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 use crate::features::{FEATURES, by_name};
-use crate::pool::{InUse, LiveHead, Pool};
+use crate::pool::{HeadHold, LiveHead, Pool};
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
 
@@ -99,13 +99,13 @@ impl Receiving {
     ///
     /// # Errors
     /// The pool has failed.
-    pub async fn settle(self) -> Result<Received, SpaError> {
+    pub async fn sync_and_close(self) -> Result<Received, SpaError> {
         let Self { spec, head, is_beside, .. } = self;
         let (pool, written) = (head.pool().clone(), head.dataset());
         pool.sync().await?;
-        let in_use = head.in_use();
+        let hold = head.hold();
         drop(head);
-        Ok(Received { pool, spec, written, is_beside, in_use })
+        Ok(Received { pool, spec, written, is_beside, hold })
     }
 
     /// Gives it up. What was received goes, unless it may be resumed.
@@ -132,7 +132,7 @@ pub struct Received {
     written: ObjectId,
     is_beside: bool,
     /// Nobody else destroys it or receives into it.
-    in_use: InUse,
+    hold: HeadHold,
 }
 
 impl Received {
@@ -148,13 +148,13 @@ impl Received {
     /// # Errors
     /// The dataset was changed meanwhile, or somebody has it open; or as [`Pool::change`].
     pub async fn end(self) -> Result<(), SpaError> {
-        let Self { pool, spec, written, is_beside, in_use } = self;
+        let Self { pool, spec, written, is_beside, hold } = self;
         let (own, asked) = (pool.clone(), spec.clone());
         let change = pool.change(move |syncer| {
             Box::pin(async move {
                 let ended = syncer.end_receive(&own, asked, written, is_beside).await;
-                // With the seat: nobody comes in between, and what has gone is in no use when the txg is synced.
-                drop(in_use);
+                // With the slot: nobody comes in between, and what has gone is in no use when the txg is synced.
+                drop(hold);
                 ended
             })
         });
@@ -175,8 +175,8 @@ impl Received {
     /// # Errors
     /// As [`Pool::change`].
     pub async fn give_up(self) -> Result<(), SpaError> {
-        let Self { pool, spec, written, in_use, .. } = self;
-        drop(in_use);
+        let Self { pool, spec, written, hold, .. } = self;
+        drop(hold);
         match spec.resumable {
             Some(_) => Ok(()),
             None => pool.abort_received(written).await,
@@ -191,7 +191,7 @@ impl Pool {
     /// It cannot be received, and why not; or as [`Pool::change`].
     pub fn begin_receive(&self, spec: ReceiveSpec) -> BoxFuture<'_, Result<Receiving, SpaError>> {
         Box::pin(async move {
-            self.settle_logs().await?;
+            self.wait_logs_freed().await?;
             let (pool, name) = (self.clone(), spec.dataset.clone());
             let clear = self.change(move |syncer| Box::pin(async move { syncer.clear_broken(&pool, &name).await }));
             clear.await?;

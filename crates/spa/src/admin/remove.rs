@@ -166,7 +166,7 @@ impl Pool {
 impl Syncer {
     /// Finds a device that can be removed; changes nothing.
     async fn find_removable(&mut self, guid: Guid) -> Result<Found, SpaError> {
-        if let Some((vdev, top)) = self.members.tops().find(|(_, top)| top.guid == guid) {
+        if let Some((vdev, top)) = self.root_vdev.tops().find(|(_, top)| top.guid == guid) {
             if top.class == AllocationClass::Log {
                 return Ok(Found::Log(vdev));
             }
@@ -175,10 +175,10 @@ impl Syncer {
                 "not supported yet: removing a vdev that has blocks of datasets; only log devices, hot spares and cache devices are removed",
             ));
         }
-        let is_child = self.members.config.leaves().into_iter().any(|leaf| leaf.guid == guid);
+        let is_child = self.root_vdev.config.leaves().into_iter().any(|leaf| leaf.guid == guid);
         let is_inner = {
             let mut found = false;
-            self.members.config.walk(&mut |vdev| found |= vdev.guid == guid);
+            self.root_vdev.config.walk(&mut |vdev| found |= vdev.guid == guid);
             found
         };
         for kind in [AuxKind::Spare, AuxKind::Cache] {
@@ -296,7 +296,7 @@ impl Syncer {
         is_lost: bool,
     ) -> Result<(Txg, Vec<LeafCommit>), SpaError> {
         let txg = self.txg;
-        let Some(top) = self.members.top(vdev).filter(|top| top.guid == guid).cloned() else {
+        let Some(top) = self.root_vdev.top(vdev).filter(|top| top.guid == guid).cloned() else {
             return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
         };
         // Looked at once more, now that nothing comes in between.
@@ -307,9 +307,9 @@ impl Syncer {
         }
         let labels = self.free_labels(vdev);
         self.free_vdev_objects(txg, vdev, &top).await?;
-        self.members.remove(vdev).map_err(|error| self.fail(error))?;
+        self.root_vdev.remove(vdev).map_err(|error| self.fail(error))?;
         self.config_changed = true;
-        self.tree.change(&self.members.config, []).map_err(|error| self.fail(error))?;
+        self.tree.change(&self.root_vdev.config, []).map_err(|error| self.fail(error))?;
         self.space.log_device_removed(vdev);
         self.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
         let path = top.path.as_deref().unwrap_or("-").to_owned();
@@ -319,9 +319,9 @@ impl Syncer {
 
     /// The leaves of a vdev, with labels of no txg, as those of free disks are.
     fn free_labels(&mut self, vdev: VdevId) -> Vec<LeafCommit> {
-        let top = self.members.top(vdev);
+        let top = self.root_vdev.top(vdev);
         let leaves: BTreeSet<Guid> = top.into_iter().flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect();
-        let mut labels = self.leaf_commits_of(&self.members, Txg(0), true);
+        let mut labels = self.leaf_commits_of(&self.root_vdev, Txg(0), true);
         labels.retain(|leaf| leaves.contains(&leaf.guid));
         labels
     }
@@ -342,7 +342,7 @@ impl Syncer {
             Some(all) => Some(self.mos.object(ObjectId(all)).await.map_err(fail)?),
             None => None,
         };
-        let flushed = self.members.unflushed_txgs.get(&vdev).copied();
+        let flushed = self.root_vdev.unflushed_txgs.get(&vdev).copied();
         let tables = [Some(top.metaslab_array), flushed].into_iter().flatten();
         let mut objects = Vec::new();
         // All can be opened before the first is freed: a change that fails half-way fails the pool.

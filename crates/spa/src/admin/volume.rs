@@ -60,7 +60,7 @@ impl Syncer {
     #[must_use]
     pub fn volume_reservation_bytes(&self, size_bytes: u64, block_bytes: u64) -> u64 {
         let mut stripes = Vec::new();
-        for (index, top) in self.members.config.children.iter().enumerate() {
+        for (index, top) in self.root_vdev.config.children.iter().enumerate() {
             if !matches!(top.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. }) {
                 continue;
             }
@@ -80,7 +80,7 @@ impl Syncer {
             VdevKind::Raidz { .. } => 4 << ashift,
             _ => 1 << ashift,
         };
-        let tops = self.members.config.children.iter().map(|top| (&top.kind, u64::from(top.ashift)));
+        let tops = self.root_vdev.config.children.iter().map(|top| (&top.kind, u64::from(top.ashift)));
         let most = tops.map(smallest).max().unwrap_or(0);
         let mut bytes = BLOCK_BYTES_DEFAULT;
         while bytes * 2 <= most {

@@ -8,7 +8,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::ZilHeader;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_vdev::txgs::TxgSet;
+use cenote_vdev::dtl::Dtl;
 
 use crate::SpaError;
 use crate::features::by_name;
@@ -21,7 +21,7 @@ const LANDING_TIME_MAX: Duration = Duration::from_secs(10);
 const XATTR_RECORDS: &str = "zilsaxattr";
 
 impl Syncer {
-    /// Whether a dataset's log has blocks that its user has left, or a user: see [`crate::Pool::settle_logs`].
+    /// Whether a dataset's log has blocks that its user has left, or a user: see [`crate::Pool::wait_logs_freed`].
     #[must_use]
     pub fn has_log_in_use(&self, dataset: ObjectId) -> bool {
         self.logs.as_ref().is_some_and(|logs| logs.holds(dataset))
@@ -33,8 +33,8 @@ impl Syncer {
         // A device that hangs is not waited for: if the power goes then, a block of a log may be lost space.
         let _ = self.handle.timeout(LANDING_TIME_MAX, logs.landed(txg)).await;
         for (leaf, (first, last)) in logs.take_missed(txg) {
-            let txgs = TxgSet::of(first.0..last.0.saturating_add(1));
-            self.note_missed_txgs(txg, 1, [(leaf, txgs)].into()).await?;
+            let txgs = Dtl::of(first.0..last.0.saturating_add(1));
+            self.note_dtls(txg, 1, [(leaf, txgs)].into()).await?;
         }
         for head in self.dsl.heads() {
             let Some((writer, retired)) = logs.retire(head.dataset, txg) else { continue };

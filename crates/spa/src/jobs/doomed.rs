@@ -148,7 +148,7 @@ impl Doomed {
                 // All of its objects are gone.
                 return Ok(Some(Group { blocks: vec![place.bp], stop: stop_at(0, &place) }));
             }
-            self.load_ahead();
+            self.prefetch();
             let block = self.read(object, shift, &place).await?;
             let below = Frame::below(object, shift, place, &block);
             self.stack.push(below.map_err(|reason| unreadable(object, shift, &place, reason))?);
@@ -191,7 +191,7 @@ impl Doomed {
     }
 
     /// Sets out to load the next blocks that the walk will read.
-    fn load_ahead(&mut self) {
+    fn prefetch(&mut self) {
         let born_after = self.born_after;
         let Some(frame) = self.stack.last_mut() else { return };
         assert!(frame.ahead <= frame.pointers.len(), "blocks are loaded ahead that are still to come");
@@ -203,7 +203,7 @@ impl Doomed {
             }
             let dmu = self.dmu.clone();
             let loaded = self.dmu.detached().detach(cenote_taskq::Class::Background, async move {
-                dmu.load_ahead(&place.bp, ReadContext::new(Bookmark::objset(DESTROYED), None)).await;
+                dmu.prefetch(&place.bp, ReadContext::new(Bookmark::objset(DESTROYED), None)).await;
             });
             // The pool is being exported.
             if loaded.is_err() {

@@ -40,7 +40,7 @@ use crate::space::MosObjects;
 use crate::sync::features::FeatureCounts;
 use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
-use crate::sync::vdev_config::Members;
+use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Syncer};
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, SpaError, View};
 
@@ -193,7 +193,7 @@ fn check_outages(pool: &View) -> Result<(), SpaError> {
         }
         let would_help = |leaf: &&VdevConfig| {
             let mut rest = outage.clone();
-            let missed = pool.missed_txgs().get(&leaf.guid);
+            let missed = pool.dtls().get(&leaf.guid);
             missed.iter().flat_map(|missed| missed.ranges()).for_each(|range| rest.remove(range.clone()));
             !rest.is_empty()
         };
@@ -219,8 +219,8 @@ struct Opening<'a> {
 impl Opening<'_> {
     async fn run(self) -> Result<Syncer, SpaError> {
         let Self { handle, pool, ref options, settings, .. } = self;
-        let mut members = self.members()?;
-        if let Some(top) = members.unwritable(&members.lost()) {
+        let mut root_vdev = self.root_vdev()?;
+        if let Some(top) = root_vdev.unwritable(&root_vdev.lost()) {
             let mut missing = vec![top.display_name()];
             missing.extend(reasons(&pool.tree().status(), top));
             return Err(SpaError::MissingDevices { pool: pool.name().to_owned(), missing });
@@ -231,7 +231,7 @@ impl Opening<'_> {
         if is_multihost && options.host.id == 0 {
             return Err(SpaError::NoHostId(pool.name().to_owned()));
         }
-        let leaves = members.leaf_commits(None);
+        let leaves = root_vdev.leaf_commits(None);
         if let Some(mmp) = self.watched {
             self.candidate.claim(&leaves, &mmp).await?;
         }
@@ -246,8 +246,8 @@ impl Opening<'_> {
             ..policy
         };
         mos.set_policy(policy);
-        let (space, unflushed_txgs) = self.space(&members, &features).await?;
-        members.unflushed_txgs = unflushed_txgs;
+        let (space, unflushed_txgs) = self.space(&root_vdev, &features).await?;
+        root_vdev.unflushed_txgs = unflushed_txgs;
         space.set_mos(&mos);
         let writer = Writer::new(dmu, space.clone());
         let entry = async |name: &str| Ok::<_, SpaError>(ObjectId(self.entry(name).await?));
@@ -268,8 +268,8 @@ impl Opening<'_> {
             multihost.start(options.clock);
         }
         // There is no resilvering yet, so that cannot be undone.
-        let missing = members.lost();
-        let missing = members.config.leaves().into_iter().filter(|leaf| missing.contains(&leaf.guid));
+        let missing = root_vdev.lost();
+        let missing = root_vdev.config.leaves().into_iter().filter(|leaf| missing.contains(&leaf.guid));
         let unwritten: Vec<String> = missing
             .map(|leaf| {
                 format!("{} is not written: it lacks what is written from now on, for good (resilvering is not supported yet)", leaf.display_name())
@@ -284,7 +284,7 @@ impl Opening<'_> {
             host: options.host.clone(),
             owner_mark: None,
             clock: options.clock,
-            members,
+            root_vdev,
             old_config: pool.config().clone(),
             ring: ring_of(pool, is_multihost),
             multihost,
@@ -305,7 +305,7 @@ impl Opening<'_> {
             headers_only: BTreeSet::default(),
             async_destroy: AsyncDestroy::open(pool.directory()).await.map_err(dmu_failed)?,
             given_up: 0,
-            telling: Vec::new(),
+            free_tasks: Vec::new(),
             used_features: BTreeMap::new(),
             txg: next_txg(pool),
             state: PoolState::Active,
@@ -332,7 +332,7 @@ impl Opening<'_> {
     }
 
     /// The vdevs with the disks that are ours.
-    fn members(&self) -> Result<Members, SpaError> {
+    fn root_vdev(&self) -> Result<RootVdev, SpaError> {
         let pool = self.pool;
         let tree = pool.config().list("vdev_tree").ok_or_else(|| pool.corrupt("its configuration has no vdev tree"))?;
         let usable = usable_leaves(pool);
@@ -342,19 +342,19 @@ impl Opening<'_> {
         let failed = |error| SpaError::Vdev { pool: pool.name().to_owned(), error };
         // What special vdevs are for stands in their own tables, which the import has read.
         let classes = pool.vdevs().children.iter().map(|top| (top.guid, top.class)).collect();
-        let mut members = Members::new(tree.clone(), disks, classes).map_err(failed)?;
-        members.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();
-        members.guid_sum = pool.uberblock().guid_sum;
-        members.missed = pool.missed_txgs().clone();
-        members.unnoted = pool.unnoted_txgs().clone();
-        members.late = Some((*pool.uberblock(), pool.late_leaves().clone()));
-        Ok(members)
+        let mut root_vdev = RootVdev::new(tree.clone(), disks, classes).map_err(failed)?;
+        root_vdev.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();
+        root_vdev.guid_sum = pool.uberblock().guid_sum;
+        root_vdev.missed = pool.dtls().clone();
+        root_vdev.unnoted = pool.unnoted_txgs().clone();
+        root_vdev.late = Some((*pool.uberblock(), pool.late_leaves().clone()));
+        Ok(root_vdev)
     }
 
     /// The allocator as of the last txg, and the objects with metaslabs' unflushed txgs.
     async fn space(
         &self,
-        members: &Members,
+        root_vdev: &RootVdev,
         features: &FeatureCounts,
     ) -> Result<(Arc<Space>, BTreeMap<VdevId, ObjectId>), SpaError> {
         let Self { handle, pool, options, candidate, .. } = self;
@@ -364,12 +364,12 @@ impl Opening<'_> {
         let mut allocator = Allocator::new(kinds, Tunables::default().with(&candidate.options.tunables), options.check);
         let (mut setups, mut sector_bytes, mut unflushed) = (Vec::new(), u64::MAX, BTreeMap::new());
         for maps in pool.vdev_maps().await? {
-            let Some(top) = members.top(maps.vdev) else { continue };
+            let Some(top) = root_vdev.top(maps.vdev) else { continue };
             if top.class != AllocationClass::Log {
                 sector_bytes = sector_bytes.min(1 << top.ashift);
             }
             unflushed.extend(maps.unflushed_txgs.map(|object| (maps.vdev, object)));
-            let disks = top.leaves().into_iter().filter_map(|leaf| members.disks.get(&leaf.guid));
+            let disks = top.leaves().into_iter().filter_map(|leaf| root_vdev.disks.get(&leaf.guid));
             let is_rotational = disks.into_iter().any(|disk| disk.device().is_rotational());
             setups.push(vdev_setup(pool.tree(), top, maps, next_txg(pool), is_rotational));
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_arc::{Cache, pool_bytes};
+use cenote_arc::{Cache, buffer_pool_bytes};
 use cenote_dmu::{Dmu, ObjectSpec, Objset, ObjsetPolicy, SpaceDelta, Writer, Zap};
 use cenote_dsl::{Birth, Dsl};
 use cenote_format::bpobj::BpobjPhys;
@@ -34,7 +34,7 @@ use crate::sync::config::{CONFIG_BLOCK_BYTES, VERSION};
 use crate::sync::features::{FeatureCounts, of_new_pool};
 use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
-use crate::sync::vdev_config::Members;
+use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Syncer, history};
 use crate::{FoundLeaf, FoundPool, Refusal, SpaError};
 use cenote_dsl::Head;
@@ -118,17 +118,17 @@ pub(crate) async fn create_syncer(
 
     let failed = |error: String| SpaError::Write { pool: name.clone(), what: error };
     let disks: BTreeMap<_, _> = vdevs.leaves().map(|leaf| (leaf.guid, leaf.spec.disk.clone())).collect();
-    let members = |vdevs: &MadeVdevs| {
-        let made = Members::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());
+    let root_vdev = |vdevs: &MadeVdevs| {
+        let made = RootVdev::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());
         made.map_err(|error| failed(error.to_string()))
     };
-    let config = members(&vdevs)?.config;
+    let config = root_vdev(&vdevs)?.config;
     let tree = Arc::new(VdevTree::open(&config, disks.clone()).map_err(|error| failed(error.to_string()))?);
     let zio = Zio::new(tree.clone());
     let mut salt = [0; 32];
     rng.fill(&mut salt);
     zio.set_salt(&salt);
-    buf::set_pool_limit_bytes(pool_bytes(options.cache_bytes).max(1 << 20));
+    buf::set_buffer_pool_limit_bytes(buffer_pool_bytes(options.cache_bytes).max(1 << 20));
     let dmu = Dmu::new(handle.clone(), zio, Arc::new(Cache::new(options.cache_bytes)));
     let has = |name: &str| enabled.iter().any(|feature| feature.name == name);
     let space_features =
@@ -174,9 +174,9 @@ pub(crate) async fn create_syncer(
     auxiliaries.enter(&mos, &mut directory, txg).await.map_err(dmu_failed)?;
     let spec =
         ObjectSpec::new(DmuType::PACKED_NVLIST, CONFIG_BLOCK_BYTES).with_bonus(DmuType::PACKED_NVLIST_SIZE, vec![0; 8]);
-    let members = members(&vdevs)?;
-    assert_eq!(members.config.children.len(), vdevs.tops.len(), "a new pool has the vdevs that were asked for");
-    assert!(members.lost().is_empty(), "a new pool has all of its devices");
+    let root_vdev = root_vdev(&vdevs)?;
+    assert_eq!(root_vdev.config.children.len(), vdevs.tops.len(), "a new pool has the vdevs that were asked for");
+    assert!(root_vdev.lost().is_empty(), "a new pool has all of its devices");
     let config = mos.create_object(txg, &spec).map_err(dmu_failed)?;
     let deferred = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
     let mut spec = ObjectSpec::new(DmuType::BPOBJ, SYNC_BPOBJ_BLOCK_BYTES)
@@ -225,7 +225,7 @@ pub(crate) async fn create_syncer(
         host,
         owner_mark: None,
         clock,
-        members,
+        root_vdev,
         old_config: NvList::new(),
         ring: Ring::default(),
         multihost,
@@ -246,7 +246,7 @@ pub(crate) async fn create_syncer(
         long_holds: Arc::default(),
         headers_only: std::collections::BTreeSet::default(),
         given_up: 0,
-        telling: Vec::new(),
+        free_tasks: Vec::new(),
         used_features: BTreeMap::new(),
         txg,
         state: PoolState::Active,
@@ -333,7 +333,7 @@ impl Syncer {
     async fn initialize_labels(&self) -> Result<(), SpaError> {
         assert!(self.synced.is_none(), "labels that no uberblock goes with come before the first");
         let leaves = self.leaf_commits(Txg(0), true);
-        debug_assert_eq!(leaves.len(), self.members.disks.len(), "each device of a new pool is labelled");
+        debug_assert_eq!(leaves.len(), self.root_vdev.disks.len(), "each device of a new pool is labelled");
         let made = join_all(leaves.iter().map(async |leaf| match &leaf.config {
             Some(config) => initialize(&leaf.disk, config).await.map_err(|error| (leaf.disk.path().clone(), error)),
             None => Ok(()),

@@ -61,7 +61,7 @@ impl Shared {
     }
 
     /// Tells all accounts what is left as of the last sync.
-    pub(super) async fn settle_accounts(&self, writer: &Syncer) -> Result<(), SpaError> {
+    pub(super) async fn update_accounts(&self, writer: &Syncer) -> Result<(), SpaError> {
         self.forget_unused();
         let accounts: BTreeMap<ObjectId, Arc<Account>> = self.accounts.lock().clone();
         let txg = Txg(writer.txg().0.saturating_sub(1));
@@ -84,11 +84,11 @@ impl Shared {
             account.set(txg, &left, margin_bytes, |later| worst(self.txgs.coming_bytes(later)));
             dirs.insert(dir, phys);
         }
-        self.settle_figures(writer, &dirs, usable.bytes).await
+        self.update_figures(writer, &dirs, usable.bytes).await
     }
 
     /// Takes over the used and available bytes of datasets. `dirs` are their directories and all above these.
-    async fn settle_figures(
+    async fn update_figures(
         &self,
         writer: &Syncer,
         dirs: &BTreeMap<ObjectId, DslDirPhys>,

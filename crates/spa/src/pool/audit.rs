@@ -32,7 +32,7 @@ impl Pool {
 }
 
 impl Shared {
-    /// With the seat, so that no txg is written meanwhile.
+    /// With the slot, so that no txg is written meanwhile.
     fn audit(&self, open_txg: u64) {
         let root = self.root.lock().as_ref().map(Root::txg);
         assert!(root.is_none_or(|root| root.0 + 1 == open_txg), "the root that is offered is the last");

@@ -10,8 +10,8 @@ use cenote_taskq::{BoxFuture, Class, buf};
 use super::history::TxgRecord;
 use super::memory::MemoryLimits;
 use super::root::Root;
-use super::seat::Seat;
 use super::shared::Shared;
+use super::syncer_slot::SyncerSlot;
 use super::{Pool, history};
 use crate::SpaError;
 use crate::sync::Syncer;
@@ -22,10 +22,10 @@ impl Pool {
         Box::pin(async move {
             let shared = &self.shared;
             let kept_bytes = MemoryLimits::of(0, &tunables).buffers;
-            buf::raise_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
-            let mut seat = shared.seat.lock().await;
+            buf::raise_buffer_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
+            let mut slot = shared.slot.lock().await;
             // A pool that has failed says so at the next change.
-            if let Seat::Syncer(syncer) = &mut *seat {
+            if let SyncerSlot::Syncer(syncer) = &mut *slot {
                 syncer.is_live = true;
                 syncer.space.set_tree(&syncer.tree);
                 let suspension = shared.suspension.get_or_init(|| syncer.tree.wait_for_devices()).clone();
@@ -37,7 +37,7 @@ impl Pool {
                     shared.want_txg();
                 }
             }
-            drop(seat);
+            drop(slot);
             self
         })
     }
@@ -69,10 +69,10 @@ impl Shared {
 
     async fn sync_one(&self, txg: Txg) -> Result<(), SpaError> {
         let quiesced = self.handle.now();
-        let mut seat = self.seat.lock().await;
+        let mut slot = self.slot.lock().await;
         let waited = self.handle.now() - quiesced;
-        let written = self.write(seat.syncer().map_err(|error: TxError| self.fail(&error))?, txg, waited).await;
-        written.inspect_err(|error| self.fail_seat(&mut seat, error))
+        let written = self.write(slot.syncer().map_err(|error: TxError| self.fail(&error))?, txg, waited).await;
+        written.inspect_err(|error| self.fail_slot(&mut slot, error))
     }
 
     async fn write(&self, syncer: &mut Syncer, txg: Txg, waited: Duration) -> Result<(), SpaError> {
@@ -97,7 +97,7 @@ impl Shared {
         if let Some(logs) = logs {
             logs.synced(txg);
         }
-        self.settle_accounts(syncer).await?;
+        self.update_accounts(syncer).await?;
         if is_change {
             self.kstats.refresh_names(syncer).await;
         }

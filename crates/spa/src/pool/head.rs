@@ -33,13 +33,13 @@ impl Deref for LiveHead {
 }
 
 /// Keeps a head dataset in use ([`Pool::is_used`]), open or not.
-pub(crate) struct InUse(#[allow(dead_code, reason = "it is there to be dropped")] Arc<()>);
+pub(crate) struct HeadHold(#[allow(dead_code, reason = "it is there to be dropped")] Arc<()>);
 
 impl LiveHead {
     /// Has the dataset be in use for as long as this lives, whether or not it is open.
     #[must_use]
-    pub(crate) fn in_use(&self) -> InUse {
-        InUse(self._used.clone())
+    pub(crate) fn hold(&self) -> HeadHold {
+        HeadHold(self._used.clone())
     }
 
     /// The dataset and its objset, without the pool's accounts.
@@ -167,7 +167,7 @@ impl Pool {
             uses.insert(head.dataset, Arc::downgrade(&used));
             used
         };
-        self.shared.settle_accounts(syncer).await?;
+        self.shared.update_accounts(syncer).await?;
         Ok(LiveHead { pool: self.clone(), head, account, _used: used })
     }
 }

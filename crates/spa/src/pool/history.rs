@@ -19,7 +19,7 @@ const RECORDS_MAX: usize = 100;
 pub struct TxgRecord {
     /// Which.
     pub txg: Txg,
-    /// How long it waited, quiesced, because a look or a change of the pool had the seat (`wtime`).
+    /// How long it waited, quiesced, because a look or a change of the pool had the slot (`wtime`).
     pub waited: Duration,
     /// When its sync began.
     pub begun: Instant,

@@ -8,11 +8,11 @@
 //! **In memory.**
 //! ```text
 //! Pool ─ Transactions (dmu::tx)      txgs: open, quiescing, syncing
-//!      ─ seat ─ Syncer               what the sync of a txg owns (`crate::sync`); one task has it at a time, in the order of asking
+//!      ─ slot ─ Syncer               what the sync of a txg owns (`crate::sync`); one task has it at a time, in the order of asking
 //!      ─ accounts of directories     what each has left, as of the last sync
 //!      ─ history                     what the last txgs held, and how long each phase took
 //! task quiesce    opens the next txg when it is time
-//! task sync       takes the seat for each txg that is quiesced, and writes the txg
+//! task sync       takes the slot for each txg that is quiesced, and writes the txg
 //! ```
 //! A pool begins **by hand**: a txg is written when the owner says so ([`Pool::sync`]), so the same calls give the same bytes; a device
 //! that fails is an error. [`Pool::start`] has it written **in the background**: by time and by how much is dirty; devices that fail
@@ -21,9 +21,9 @@
 //! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`](cenote_dmu::tx::Tx) is
 //! dropped. A caller that needs it on disk waits for the txg ([`Pool::wait_synced`]).
 //!
-//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task takes the seat and makes its change in the MOS's open txg,
-//! which is synced next, on top of earlier changes. Tasks get the seat in the order of their requests. In the background the caller's
-//! answer waits until that txg is on disk; all changes that wait for the seat meanwhile are in one txg. By hand the answer comes at once. A
+//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task takes the slot and makes its change in the MOS's open txg,
+//! which is synced next, on top of earlier changes. Tasks get the slot in the order of their requests. In the background the caller's
+//! answer waits until that txg is on disk; all changes that wait for the slot meanwhile are in one txg. By hand the answer comes at once. A
 //! change that does several things does all of them or none: one that fails before it has changed anything is refused; one that fails
 //! half-way would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole. So a
 //! change that may be refused is checked first: [`SyncTask`], of which a set is made as one ([`Pool::sync_tasks`]).
@@ -31,7 +31,7 @@
 //! **Life of a snapshot** ([`Pool::take_snapshots`]): it is asked for with the open txg held, and made in the sync of that txg when the data of
 //! the txg is written, before the MOS is ([`crate::sync::late`]). So the snapshot has all that was written before the request.
 //!
-//! **Life of a look at the pool.** [`Pool::look`] takes the seat for a moment, and needs no txg.
+//! **Life of a look at the pool.** [`Pool::look`] takes the slot for a moment, and needs no txg.
 //!
 //! **Devices that are added** ([`Pool::add_vdevs`]) are labelled by the task of the caller; the rest is a change of the pool:
 //! [`crate::admin::add`].
@@ -48,9 +48,9 @@
 //! disk is lost, as in a crash.
 //!
 //! **Invariants.**
-//! 1. The MOS is changed by the task that has the seat alone (the type says so: a change gets `&mut Syncer`).
+//! 1. The MOS is changed by the task that has the slot alone (the type says so: a change gets `&mut Syncer`).
 //! 2. In the background an answer to a change of the pool is given when it is on disk.
-//! 3. After a failure that is not one of devices nothing more is written, and everybody is told: the seat has no syncer any more.
+//! 3. After a failure that is not one of devices nothing more is written, and everybody is told: the slot has no syncer any more.
 //! 4. What was changed is written, or the process ends; devices that fail only make it later.
 //! 5. The syncer is at the txg that is synced (asserted).
 //!
@@ -71,10 +71,10 @@ mod history;
 mod kstat;
 mod memory;
 mod root;
-mod seat;
 mod shared;
 mod space;
 mod sync_task;
+mod syncer_slot;
 mod task;
 mod verbs;
 mod view;
@@ -93,7 +93,7 @@ use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle};
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::Logs;
 
-pub(crate) use head::InUse;
+pub(crate) use head::HeadHold;
 pub use head::LiveHead;
 pub use head_frees::HeadFrees;
 pub use history::TxgRecord;
@@ -111,8 +111,8 @@ use crate::sync::late::LateTask;
 use crate::{FailedPool, SpaError};
 use frees::Frees;
 use kstat::Kstats;
-use seat::Seat;
 use shared::Shared;
+use syncer_slot::SyncerSlot;
 
 /// A pool that this process has for writing. Cheap to clone; the pool is given up, as in a crash, when the last clone is dropped and
 /// it was neither exported nor destroyed.
@@ -169,7 +169,7 @@ impl Pool {
             jobs: Mutex::new(syncer.jobs()),
             kstats: Kstats::default(),
             uses: Mutex::new(BTreeMap::new()),
-            seat: AsyncMutex::new(Seat::Syncer(Box::new(syncer))),
+            slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),
             failed: OnceLock::new(),
             sync: Mutex::new(None),
@@ -330,8 +330,8 @@ impl Pool {
     ///
     /// # Errors
     /// A txg could not be written.
-    pub async fn settle_logs(&self) -> Result<(), SpaError> {
-        self.shared.settle_logs().await.map_err(|error| self.fail(&error))
+    pub async fn wait_logs_freed(&self) -> Result<(), SpaError> {
+        self.shared.wait_logs_freed().await.map_err(|error| self.fail(&error))
     }
 
     /// Waits until all that was changed up to now is on disk.

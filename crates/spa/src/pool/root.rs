@@ -31,8 +31,8 @@ impl Root {
     /// That of the txg that the writer has just synced.
     pub(super) fn of(writer: &Syncer) -> Option<Self> {
         assert!(writer.synced.is_none_or(|root| root.txg < writer.txg()), "a root is of a txg that is on disk");
-        let members = &writer.members;
-        let (missed, unnoted) = (members.missed.clone(), members.unnoted.clone());
+        let root_vdev = &writer.root_vdev;
+        let (missed, unnoted) = (root_vdev.missed.clone(), root_vdev.unnoted.clone());
         let dmu = writer.writer.dmu();
         Some(Self {
             uberblock: writer.synced?,

@@ -16,8 +16,8 @@ use super::frees::Frees;
 use super::history::TxgRecord;
 use super::kstat::Kstats;
 use super::root::Root;
-use super::seat::Seat;
 use super::space::HeadSpace;
+use super::syncer_slot::SyncerSlot;
 use crate::FailedPool;
 use crate::failmode::FailMode;
 use crate::jobs::JobStatus;
@@ -28,8 +28,8 @@ use crate::sync::late::LateTasks;
 use crate::sync::multihost::Multihost;
 use crate::sync::troubles::Troubles;
 
-/// A change or a look, made by a task that has the seat.
-pub(super) type Request = Box<dyn for<'a> FnOnce(&'a Shared, &'a mut Seat) -> BoxFuture<'a, ()> + Send>;
+/// A change or a look, made by a task that has the slot.
+pub(super) type Request = Box<dyn for<'a> FnOnce(&'a Shared, &'a mut SyncerSlot) -> BoxFuture<'a, ()> + Send>;
 
 pub(super) struct Shared {
     pub(super) handle: Handle,
@@ -61,10 +61,10 @@ pub(super) struct Shared {
     pub(super) pins: Arc<Pins>,
     /// The root of the last txg, for views; none before the first, and once the sync has ended.
     pub(super) root: Mutex<Option<Root>>,
-    pub(super) seat: AsyncMutex<Seat>,
-    /// Changes and looks that wait for the seat, in the order of asking. Their callers have them: what has one in it may have the pool.
+    pub(super) slot: AsyncMutex<SyncerSlot>,
+    /// Changes and looks that wait for the slot, in the order of asking. Their callers have them: what has one in it may have the pool.
     pub(super) asked: Mutex<VecDeque<Weak<Mutex<Option<Request>>>>>,
-    /// Why there is no syncer in the seat any more.
+    /// Why there is no syncer in the slot any more.
     pub(super) failed: OnceLock<FailedPool>,
     pub(super) accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
     /// Of each head dataset that is open.

@@ -1,7 +1,7 @@
 //! Sync tasks that are checked before they are made, and sets of them.
 //!
 //! OpenZFS checks a sync task when it is asked for and again when its txg is synced, because other tasks may come in between. Here a
-//! task has the seat from its check to its change, so one check is enough: nothing comes in between.
+//! task has the slot from its check to its change, so one check is enough: nothing comes in between.
 //!
 //! A set is atomic: all of it is checked before the first change is made, and all of it is in one txg. So tasks of one set do not see
 //! each other's changes when they are checked; a change that builds on another belongs in the same task.

@@ -1,4 +1,4 @@
-//! Sync tasks: changes of the pool and looks at it, made in the seat; and the end of the pool.
+//! Sync tasks: changes of the pool and looks at it, made in the slot; and the end of the pool.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use cenote_format::ids::Txg;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, oneshot};
 
-use super::seat::Seat;
 use super::shared::{Request, Shared};
+use super::syncer_slot::SyncerSlot;
 use crate::config::PoolState;
 use crate::sync::Syncer;
 use crate::{FailedPool, SpaError};
@@ -21,7 +21,7 @@ const VIEWS_END_MAX: Duration = Duration::from_secs(20);
 const LOG_SYNCS_MAX: u32 = 3;
 
 /// A change of the pool, or a look at it: it returns the reason of a failure. It stores its result where its caller finds it.
-type Change = Box<dyn for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), String>> + Send>;
+type BoxedTask = Box<dyn for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), String>> + Send>;
 
 impl Shared {
     /// A refusal in the pool's name; of a pool that has failed, why it has.
@@ -56,13 +56,13 @@ impl Shared {
     }
 
     /// [`Self::make`] without the types of its callers: it is compiled once, not for each of them.
-    fn make_erased(self: Arc<Self>, change: Change) -> BoxFuture<'static, Result<Txg, SpaError>> {
+    fn make_erased(self: Arc<Self>, change: BoxedTask) -> BoxFuture<'static, Result<Txg, SpaError>> {
         Box::pin(async move {
             self.pass().await.map_err(|error| self.fail(&error))?;
             let (sender, answer) = oneshot::channel();
-            let request: Request = Box::new(move |shared, seat| {
+            let request: Request = Box::new(move |shared, slot| {
                 Box::pin(async move {
-                    let made = shared.make_seated(seat, change).await;
+                    let made = shared.make_in_slot(slot, change).await;
                     // The caller may have gone.
                     drop(sender.send(made));
                 })
@@ -73,11 +73,11 @@ impl Shared {
             // As many tasks as requests: each does what was asked for first, so requests are done in the order of asking.
             let shared = self.clone();
             self.handle.detach(Class::Sync, async move {
-                let mut seat = shared.seat.lock().await;
+                let mut slot = shared.slot.lock().await;
                 let first = shared.asked.lock().pop_front().expect("a task for each request");
                 let first = first.upgrade().and_then(|first| first.lock().take());
                 if let Some(first) = first {
-                    first(&shared, &mut seat).await;
+                    first(&shared, &mut slot).await;
                 }
             });
             let answer = async { answer.await.unwrap_or(Err(TxError::Closed)) };
@@ -87,8 +87,8 @@ impl Shared {
         })
     }
 
-    async fn make_seated(&self, seat: &mut Seat, change: Change) -> Result<Txg, TxError> {
-        let syncer = seat.syncer()?;
+    async fn make_in_slot(&self, slot: &mut SyncerSlot, change: BoxedTask) -> Result<Txg, TxError> {
+        let syncer = slot.syncer()?;
         let (txg, before) = (syncer.txg(), syncer.change_count());
         let result = change(syncer).await;
         assert_eq!(syncer.txg(), txg, "a change of the pool is made in one txg");
@@ -101,19 +101,19 @@ impl Shared {
         syncer.is_changed |= is_changed;
         // A failure without a trace is a refusal, and that is all.
         if is_changed && let Err(error) = &result {
-            self.fail_seat(seat, error);
+            self.fail_slot(slot, error);
         }
         Ok(txg)
     }
 
-    /// Takes the syncer out of its seat for good.
-    pub(super) fn fail_seat(&self, seat: &mut Seat, error: &dyn Display) {
+    /// Takes the syncer out of its slot for good.
+    pub(super) fn fail_slot(&self, slot: &mut SyncerSlot, error: &dyn Display) {
         let (name, guid, synced) = (self.name.clone(), self.guid, self.txgs.synced_txg());
         let why = error.to_string();
-        debug_assert!(matches!(seat, Seat::Syncer(_)), "what fails had the seat");
+        debug_assert!(matches!(slot, SyncerSlot::Syncer(_)), "what fails had the slot");
         // Before anybody is told.
         self.failed.get_or_init(|| FailedPool { name, guid, synced, why: why.as_str().into() });
-        *seat = Seat::Failed;
+        *slot = SyncerSlot::Failed;
         self.withdraw();
         self.txgs.fail(why);
     }
@@ -130,16 +130,16 @@ impl Shared {
     pub(super) fn give_up(&self) {
         self.txgs.fail("the pool was let go without being exported".to_owned());
         self.withdraw();
-        // A task that has the seat lets go of it, and then the pool's tasks end, and all goes with them.
-        if let Some(mut seat) = self.seat.try_lock()
-            && matches!(*seat, Seat::Syncer(_))
+        // A task that has the slot lets go of it, and then the pool's tasks end, and all goes with them.
+        if let Some(mut slot) = self.slot.try_lock()
+            && matches!(*slot, SyncerSlot::Syncer(_))
         {
-            *seat = Seat::Closed;
+            *slot = SyncerSlot::Closed;
         }
     }
 
-    /// See [`Pool::settle_logs`](super::Pool::settle_logs): a block goes in the sync after that of the txg which has it.
-    pub(super) async fn settle_logs(&self) -> Result<(), TxError> {
+    /// See [`Pool::wait_logs_freed`](super::Pool::wait_logs_freed): a block goes in the sync after that of the txg which has it.
+    pub(super) async fn wait_logs_freed(&self) -> Result<(), TxError> {
         let logs = self.logs.lock().clone();
         let Some(logs) = logs.filter(|logs| !logs.is_empty()) else { return Ok(()) };
         for _ in 0..LOG_SYNCS_MAX {
@@ -160,16 +160,18 @@ impl Shared {
     pub(super) fn end(&self, state: PoolState) -> BoxFuture<'_, Result<(), SpaError>> {
         Box::pin(async move {
             // If this fails, the next steps fail too.
-            drop(self.settle_logs().await);
+            drop(self.wait_logs_freed().await);
             self.txgs.close();
             // Their devices are to be let go. Those that read on for long have them until they are done.
             let _ = self.handle.timeout(VIEWS_END_MAX, self.pins.close()).await;
             let closed = || self.fail(&TxError::Closed);
             let join = self.sync.lock().take().ok_or_else(closed)?;
             let last = join.await.map_err(|_| closed())?;
-            let mut seat = self.seat.lock().await;
-            seat.syncer().map_err(|error| self.fail(&error))?;
-            let Seat::Syncer(syncer) = std::mem::replace(&mut *seat, Seat::Closed) else { return Err(closed()) };
+            let mut slot = self.slot.lock().await;
+            slot.syncer().map_err(|error| self.fail(&error))?;
+            let SyncerSlot::Syncer(syncer) = std::mem::replace(&mut *slot, SyncerSlot::Closed) else {
+                return Err(closed());
+            };
             assert!(last.is_none_or(|last| last == syncer.txg()), "the last txg is the one that the syncer is at");
             self.withdraw();
             let result = syncer.end(state).await;

@@ -99,7 +99,7 @@ impl Syncer {
     async fn load_clones(&self) -> Result<Clones, SpaError> {
         let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let mut tables = BTreeMap::new();
-        for top in &self.members.config.children {
+        for top in &self.root_vdev.config.children {
             let Ok(id) = u32::try_from(top.id) else { continue };
             let found = self.number_in(&mut directory, &pool_directory::brt(id)).await?;
             if let Some(object) = found {

@@ -92,7 +92,7 @@ impl Syncer {
 
     /// The number of regions of a vdev. Only whole metaslabs count: OpenZFS rejects a table with more regions.
     fn region_count(&self, vdev: VdevId, region_size_bytes: u64) -> Result<usize, SpaError> {
-        let top = self.members.config.children.iter().find(|top| top.id == u64::from(vdev.0));
+        let top = self.root_vdev.config.children.iter().find(|top| top.id == u64::from(vdev.0));
         let top = top.ok_or_else(|| self.fail(format!("a cloned block on vdev {vdev}, which is none")))?;
         let size_bytes = top.asize_bytes >> top.metaslab_shift << top.metaslab_shift;
         Ok(usize::try_from(size_bytes.div_ceil(region_size_bytes)).unwrap_or(usize::MAX))

@@ -35,13 +35,13 @@ impl Syncer {
 
     /// The uberblock leads to the MOS, and the MOS to the datasets that are open.
     async fn audit_roots(&self) -> Result<(), SpaError> {
-        assert!(self.telling.is_empty() && self.mos_delta.is_zero(), "between txgs all is accounted for");
+        assert!(self.free_tasks.is_empty() && self.mos_delta.is_zero(), "between txgs all is accounted for");
         assert_eq!(self.state, PoolState::Active, "a pool that is written is in use");
         if let Some(root) = &self.synced {
             assert_eq!(Txg(root.txg.0 + 1), self.txg, "the open txg is the one after the last on disk");
             assert_eq!(root.rootbp, self.mos.root(), "the last uberblock leads to the MOS");
             // A vdev that has just been added is counted with the txg that makes it part of the pool.
-            let is_counted = root.guid_sum == self.members.guid_sum;
+            let is_counted = root.guid_sum == self.root_vdev.guid_sum;
             assert!(is_counted || self.config_changed, "an uberblock counts all vdevs");
         }
         let heads = self.dsl.heads();
@@ -57,16 +57,20 @@ impl Syncer {
 
     /// Configuration, devices and allocator have the same vdevs.
     fn audit_vdevs(&self) {
-        let members = &self.members;
-        members.assert_typed();
-        let leaves: BTreeSet<Guid> = members.config.leaves().iter().map(|leaf| leaf.guid).collect();
-        assert!(members.disks.keys().all(|guid| leaves.contains(guid)), "each disk is a leaf's");
-        assert!(members.missed.keys().all(|guid| leaves.contains(guid)), "each dirty time log is a leaf's");
-        assert!(members.unnoted.keys().all(|guid| leaves.contains(guid)), "a leaf lacks what is to be noted");
-        let tops: BTreeSet<VdevId> = members.tops().map(|(vdev, _)| vdev).collect();
-        assert!(members.unflushed_txgs.keys().all(|vdev| tops.contains(vdev)), "a vdev has its unflushed txgs");
+        let root_vdev = &self.root_vdev;
+        root_vdev.assert_typed();
+        let leaves: BTreeSet<Guid> = root_vdev.config.leaves().iter().map(|leaf| leaf.guid).collect();
+        assert!(root_vdev.disks.keys().all(|guid| leaves.contains(guid)), "each disk is a leaf's");
+        assert!(root_vdev.missed.keys().all(|guid| leaves.contains(guid)), "each dirty time log is a leaf's");
+        assert!(root_vdev.unnoted.keys().all(|guid| leaves.contains(guid)), "a leaf lacks what is to be noted");
+        let tops: BTreeSet<VdevId> = root_vdev.tops().map(|(vdev, _)| vdev).collect();
+        assert!(root_vdev.unflushed_txgs.keys().all(|vdev| tops.contains(vdev)), "a vdev has its unflushed txgs");
         if self.synced.is_some() {
-            assert_eq!(guid_sum(&members.config), members.guid_sum, "the sum of guids is that of the configuration");
+            assert_eq!(
+                guid_sum(&root_vdev.config),
+                root_vdev.guid_sum,
+                "the sum of guids is that of the configuration"
+            );
         }
         self.space.with(|allocator| {
             assert!(allocator.metaslabs().all(|metaslab| tops.contains(&metaslab.id().vdev)), "a metaslab is a vdev's");
@@ -77,7 +81,7 @@ impl Syncer {
     async fn audit_space(&self) -> Result<(), SpaError> {
         let verified = self.space.with(|allocator| allocator.verify());
         assert_eq!(verified, Ok(()), "each metaslab's sets make up all of it, and logs have what is unflushed");
-        for (vdev, top) in self.members.tops() {
+        for (vdev, top) in self.root_vdev.tops() {
             self.audit_top(vdev, top);
         }
         let (usable, root) = (self.usable(), self.dsl.root_object());
@@ -112,10 +116,10 @@ impl Syncer {
             return Ok(());
         }
         let list = read_list(&self.config).await.map_err(|error| self.dmu_error(error))?;
-        assert_eq!(list.list("vdev_tree"), Some(self.members.tree()), "the MOS has the vdevs that are written");
+        assert_eq!(list.list("vdev_tree"), Some(self.root_vdev.tree()), "the MOS has the vdevs that are written");
         assert_eq!(list.u64("pool_guid"), Some(self.guid.0), "the MOS has the pool's guid");
         assert!(list.u64("txg").is_some_and(|txg| txg < self.txg.0), "a configuration is of a txg that was synced");
-        assert_eq!(list.u64("vdev_children"), Some(self.members.config.children.len() as u64), "holes are vdevs too");
+        assert_eq!(list.u64("vdev_children"), Some(self.root_vdev.config.children.len() as u64), "holes are vdevs too");
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::multihost::holder_id;
 use crate::open::spares_l2cache::write_list;
 use crate::owner::MARK;
 use crate::sync::Syncer;
-use crate::sync::vdev_config::{Members, set};
+use crate::sync::vdev_config::{RootVdev, set};
 
 /// The version of pools with features.
 pub(crate) const VERSION: u64 = 5000;
@@ -39,7 +39,7 @@ impl PoolState {
 
 impl Syncer {
     /// Puts into a configuration what labels and MOS have in common.
-    fn identify(&self, list: &mut NvList, txg: Txg, members: &Members) {
+    fn identify(&self, list: &mut NvList, txg: Txg, root_vdev: &RootVdev) {
         set(list, "version", VERSION);
         set(list, "name", self.name.as_str());
         set(list, "state", self.state.number());
@@ -65,7 +65,7 @@ impl Syncer {
             }
             set(list, "hostname", self.host.name.as_str());
         }
-        set(list, "vdev_children", members.config.children.len() as u64);
+        set(list, "vdev_children", root_vdev.config.children.len() as u64);
         let mut features = NvList::new();
         for guid in self.features.for_labels() {
             features.push(guid, NvValue::Boolean);
@@ -83,9 +83,9 @@ impl Syncer {
     /// The configuration of the whole pool.
     pub(crate) fn whole_config(&self, txg: Txg) -> NvList {
         let mut list = self.old_config.clone();
-        self.identify(&mut list, txg, &self.members);
+        self.identify(&mut list, txg, &self.root_vdev);
         set(&mut list, "com.delphix:has_per_vdev_zaps", NvValue::Boolean);
-        set(&mut list, "vdev_tree", self.members.tree().clone());
+        set(&mut list, "vdev_tree", self.root_vdev.tree().clone());
         list
     }
 
@@ -93,7 +93,7 @@ impl Syncer {
     /// written after the feature was enabled, which is in use from then on.
     pub(crate) async fn make_root_zap(&mut self, txg: Txg) -> Result<(), SpaError> {
         assert!(self.config_changed, "a table that the configuration names is made with it");
-        if !self.features.has("vdev_zaps_v2") || self.members.has_root_zap() {
+        if !self.features.has("vdev_zaps_v2") || self.root_vdev.has_root_zap() {
             return Ok(());
         }
         let name = self.name.clone();
@@ -105,7 +105,7 @@ impl Syncer {
         let all = self.mos.object(ObjectId(all)).await.map_err(fail)?;
         let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
         Zap::put_entry(&all, txg, &int_key_name(zap.0), Some(&ZapValue::from_u64(zap.0))).await.map_err(fail)?;
-        self.members.set_root_zap(zap);
+        self.root_vdev.set_root_zap(zap);
         if self.features.count("vdev_zaps_v2") == 0 {
             self.features.change("vdev_zaps_v2", 1);
         }
@@ -119,15 +119,15 @@ impl Syncer {
 
     /// What each leaf's part in a commit is. `with_labels`: the configuration has changed.
     pub(crate) fn leaf_commits(&self, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
-        self.leaf_commits_of(&self.members, txg, with_labels)
+        self.leaf_commits_of(&self.root_vdev, txg, with_labels)
     }
 
     /// The same, if these were the pool's vdevs.
-    pub(crate) fn leaf_commits_of(&self, members: &Members, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
-        members.assert_typed();
-        let holes = members.holes();
+    pub(crate) fn leaf_commits_of(&self, root_vdev: &RootVdev, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
+        root_vdev.assert_typed();
+        let holes = root_vdev.holes();
         let label = |mut list: NvList| {
-            self.identify(&mut list, txg, members);
+            self.identify(&mut list, txg, root_vdev);
             list.remove(MARK);
             if let Some(mark) = self.owner_mark.filter(|_| self.state == PoolState::Active) {
                 list.push(MARK, mark);
@@ -137,10 +137,10 @@ impl Syncer {
             }
             list
         };
-        let mut leaves = members.leaf_commits(with_labels.then_some(&label));
+        let mut leaves = root_vdev.leaf_commits(with_labels.then_some(&label));
         if mutant::is(Mutant::AddUnlabelled) {
             let is_new = |leaf: &LeafCommit| {
-                let top = leaf.top.and_then(|top| members.top(top));
+                let top = leaf.top.and_then(|top| root_vdev.top(top));
                 top.is_some_and(|top| top.create_txg == txg && txg != Txg::INITIAL)
             };
             leaves.iter_mut().filter(|leaf| is_new(leaf)).for_each(|leaf| leaf.config = None);

@@ -13,7 +13,7 @@ use crate::sync::Syncer;
 use crate::sync::space::{Space, extent};
 
 /// The frees of a sync that are being passed to the allocator.
-pub(crate) type Telling = Vec<Join<Result<(), AllocError>>>;
+pub(crate) type FreeTasks = Vec<Join<Result<(), AllocError>>>;
 
 /// Places that are freed under one lock of the allocator: other tasks wait for it too.
 const FREED_AT_ONCE: usize = 4096;
@@ -40,7 +40,7 @@ impl Syncer {
     }
 
     /// Gives up what a sync has left behind, likewise; the allocator is told of most of it beside what the sync does next, until
-    /// [`Self::frees_told`].
+    /// [`Self::frees_done`].
     pub(crate) async fn free_killed(&mut self, txg: Txg, killed: Killed) -> Result<(), SpaError> {
         if self.may_have_clones() {
             let blocks: Vec<Blkptr> = killed.iter().copied().collect();
@@ -56,7 +56,7 @@ impl Syncer {
         self.given_up += plain.count();
         let space = self.space.clone();
         let tell = async move { tell_allocator(&space, txg, &plain) };
-        self.telling.push(self.handle.spawn(Class::Sync, tell));
+        self.free_tasks.push(self.handle.spawn(Class::Sync, tell));
         Ok(())
     }
 
@@ -75,8 +75,8 @@ impl Syncer {
     }
 
     /// The allocator knows of all that was freed. Before what a pass has freed is entered into space maps.
-    pub(crate) async fn frees_told(&mut self) -> Result<(), SpaError> {
-        for told in std::mem::take(&mut self.telling) {
+    pub(crate) async fn frees_done(&mut self) -> Result<(), SpaError> {
+        for told in std::mem::take(&mut self.free_tasks) {
             let told = told.await.map_err(|error| self.fail(error))?;
             told.map_err(|error| self.fail(error))?;
         }

@@ -8,7 +8,7 @@
 //! **In memory.**
 //! ```text
 //! Syncer
-//!   Members, identity             what labels and the configuration in the MOS are made of
+//!   RootVdev, identity             what labels and the configuration in the MOS are made of
 //!   Space (space)                 the allocator of metaslab behind the trait of zio; blocks to free
 //!   MOS (Objset), Dsl             changed only by the sync, by one at a time
 //!   open heads (Objset)           changed by anyone who holds an open txg
@@ -75,12 +75,12 @@ mod changes;
 pub(crate) mod clock;
 pub(crate) mod config;
 pub(crate) mod deferred;
+mod dtl;
 pub(crate) mod features;
 mod free;
 pub(crate) mod history;
 mod hold;
 pub(crate) mod late;
-mod missed;
 pub(crate) mod multihost;
 mod phases;
 mod preload;
@@ -121,7 +121,7 @@ use features::FeatureCounts;
 use multihost::Multihost;
 pub use phases::Phase;
 use space::Space;
-use vdev_config::Members;
+use vdev_config::RootVdev;
 
 /// Copies of the MOS's blocks: as many as there can be.
 pub(crate) const MOS_COPIES: u8 = 3;
@@ -135,7 +135,7 @@ pub struct Syncer {
     /// Stands in labels as long as the pool is open.
     pub(crate) owner_mark: Option<u64>,
     pub(crate) clock: Clock,
-    pub(crate) members: Members,
+    pub(crate) root_vdev: RootVdev,
     /// The configuration as it was found: what is not known here stays as it is.
     pub(crate) old_config: NvList,
     /// Where the newest uberblock stands, and the next one goes.
@@ -170,7 +170,7 @@ pub struct Syncer {
     /// Blocks given up since the pool was opened.
     pub(crate) given_up: u64,
     /// What of that the allocator is being told.
-    pub(crate) telling: free::Telling,
+    pub(crate) free_tasks: free::FreeTasks,
     /// Logs of datasets in use; none before the pool has its handle.
     pub(crate) logs: Option<Logs>,
     pub(crate) zil: ZilTunables,

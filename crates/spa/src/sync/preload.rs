@@ -23,15 +23,15 @@ use super::space::Space;
 const SHARE_MAX_PCT: u64 = 75;
 
 /// The one task that preloads; gone when it ends, however that comes.
-struct Turn(Arc<AtomicBool>);
+struct PreloadGuard(Arc<AtomicBool>);
 
-impl Turn {
+impl PreloadGuard {
     fn take(flag: &Arc<AtomicBool>) -> Option<Self> {
         (!flag.swap(true, Ordering::AcqRel)).then(|| Self(flag.clone()))
     }
 }
 
-impl Drop for Turn {
+impl Drop for PreloadGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }
@@ -43,12 +43,12 @@ impl Syncer {
         if !self.is_live || wanted.is_empty() {
             return;
         }
-        let Some(turn) = Turn::take(&self.preloading) else { return };
+        let Some(guard) = PreloadGuard::take(&self.preloading) else { return };
         let space = self.space.clone();
         // A pool that is being closed takes no more.
         let _ = self.writer.dmu().detached().detach(Class::Background, async move {
             load(&space, txg, wanted).await;
-            drop(turn);
+            drop(guard);
         });
     }
 }

@@ -222,7 +222,7 @@ impl Space {
     }
 
     /// What is asked for a block; the class is still to be filled in.
-    fn wish(&self, request: &AllocationRequest) -> Request {
+    fn allocator_request(&self, request: &AllocationRequest) -> Request {
         Request {
             class: ClassKind::Normal,
             psize: SizeRange::exactly(request.psize_bytes),
@@ -292,11 +292,11 @@ impl Space {
         let mut is_fragmented = false;
         let first = self.class_of(request);
         for class in [first].iter().chain(first.fallbacks()) {
-            let wish = Request { class: *class, ..self.wish(request) };
+            let wanted = Request { class: *class, ..self.allocator_request(request) };
             for _ in 0..LOADS_MAX {
-                match self.with(|allocator| allocator.allocate(&wish)) {
+                match self.with(|allocator| allocator.allocate(&wanted)) {
                     Ok(extents) => {
-                        assert_eq!(extents.len(), wish.copies, "a block has a place for each of its copies");
+                        assert_eq!(extents.len(), wanted.copies, "a block has a place for each of its copies");
                         debug_assert!(
                             extents.iter().all(|extent| extent.asize_bytes >= request.psize_bytes),
                             "a place is as large as its block at least"
@@ -374,17 +374,17 @@ impl cenote_zio::Allocator for Space {
         if is_metered || first == ClassKind::Log {
             return Vec::new();
         }
-        let mut wish = self.wish(&request);
+        let mut wanted = self.allocator_request(&request);
         let mut dvas = Vec::with_capacity(count * usize::from(request.copies));
         let mut left = count as u64;
         self.with(|allocator| {
             for class in [first].iter().chain(first.fallbacks()) {
-                wish.class = *class;
+                wanted.class = *class;
                 loop {
                     if left == 0 {
                         return;
                     }
-                    match allocator.allocate_run(&wish, left) {
+                    match allocator.allocate_run(&wanted, left) {
                         Ok(extents) => {
                             let copies = usize::from(request.copies);
                             assert!(

@@ -99,7 +99,7 @@ impl Syncer {
     /// Writes what was allocated and freed since the last time into space maps and logs. The first time in a txg some metaslabs
     /// are flushed and condensed too.
     pub(crate) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
-        self.frees_told().await?;
+        self.frees_done().await?;
         let mut changes = Changes::new(self.mos.clone(), txg);
         self.space_pass += 1;
         assert!(self.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
@@ -196,7 +196,7 @@ impl Syncer {
 
     /// The object with the metaslabs' unflushed txgs, made if there is none.
     async fn unflushed_object(&mut self, txg: Txg, vdev: VdevId) -> Result<ObjectId, SpaError> {
-        if let Some(object) = self.members.unflushed_txgs.get(&vdev) {
+        if let Some(object) = self.root_vdev.unflushed_txgs.get(&vdev) {
             return Ok(*object);
         }
         let name = self.name.clone();
@@ -205,12 +205,12 @@ impl Syncer {
         let object = self.mos.create_object(txg, &spec).map_err(fail)?.id();
         let zap = self.mos.object(self.top(vdev)?.top_zap).await.map_err(fail)?;
         Zap::put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
-        self.members.unflushed_txgs.insert(vdev, object);
+        self.root_vdev.unflushed_txgs.insert(vdev, object);
         Ok(object)
     }
 
     fn top(&self, vdev: VdevId) -> Result<&VdevConfig, SpaError> {
-        self.members.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))
+        self.root_vdev.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))
     }
 
     /// The ZAP of log space maps, made with the first.

@@ -40,7 +40,7 @@ impl Syncer {
 
     async fn sync_txg(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
-        assert!(self.telling.is_empty(), "the allocator knows of all that earlier txgs have freed");
+        assert!(self.free_tasks.is_empty(), "the allocator knows of all that earlier txgs have freed");
         assert!(self.mos_delta.is_zero(), "the MOS's own bytes of earlier txgs are in the accounts");
         let before = Txg(txg.0 - 1);
         assert!(self.synced.is_none_or(|last| last.txg == before), "a txg follows the one before");
@@ -54,9 +54,9 @@ impl Syncer {
         self.phases.clear();
         let begun = self.handle.now();
         // Txgs that the last commit or the import found missing; and leaves that are absent miss this one.
-        let unnoted = std::mem::take(&mut self.members.unnoted);
-        self.note_missed_txgs(txg, 1, unnoted).await?;
-        self.note_missed(txg, 1, self.members.lost()).await?;
+        let unnoted = std::mem::take(&mut self.root_vdev.unnoted);
+        self.note_dtls(txg, 1, unnoted).await?;
+        self.note_missed(txg, 1, self.root_vdev.lost()).await?;
         self.free_deferred(txg).await?;
         self.free_destroyed(txg).await?;
         self.free_listed(txg).await?;
@@ -83,11 +83,11 @@ impl Syncer {
             let failed: BTreeSet<Guid> = failed.into_iter().collect();
             self.time(Phase::Flush, begun);
             // A block that one leaf of a mirror did not take may be one that the other leaf could not flush.
-            let mut lost = self.members.lost();
-            lost.extend(self.members.behind(txg).chain(failed.iter().copied()));
+            let mut lost = self.root_vdev.lost();
+            lost.extend(self.root_vdev.behind(txg).chain(failed.iter().copied()));
             if self.tree.suspension().is_none()
                 && !failed.is_empty()
-                && let Some(top) = self.members.unwritable(&lost)
+                && let Some(top) = self.root_vdev.unwritable(&lost)
             {
                 return Err(self.fail(format!("too few devices of {} could be flushed", top.display_name())));
             }
@@ -101,7 +101,7 @@ impl Syncer {
         if self.mos.is_dirty(txg) {
             return Err(self.fail(format!("txg {txg} changed after its last pass")));
         }
-        assert!(self.telling.is_empty(), "the allocator knows of all that the txg has freed");
+        assert!(self.free_tasks.is_empty(), "the allocator knows of all that the txg has freed");
         assert!(self.mos_delta.is_zero(), "the MOS's own bytes are in the accounts");
         let begun = self.handle.now();
         self.commit(txg).await?;
@@ -157,7 +157,7 @@ impl Syncer {
             if *pass > PASSES_MAX {
                 return Err(self.fail(format!("txg {txg} does not converge")));
             }
-            assert!(self.telling.is_empty(), "a pass begins when the allocator knows of all that was freed");
+            assert!(self.free_tasks.is_empty(), "a pass begins when the allocator knows of all that was freed");
             let begun = self.handle.now();
             let missed = self.sync_mos(txg, *pass).await?;
             let (write, enter) = match *pass {
@@ -180,7 +180,7 @@ impl Syncer {
         let dirty: Vec<_> = self.dsl.heads().iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
         let (synced, storing) = self.writer.begin(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
-        let settled = self.settle_datasets(txg, &dirty, synced).await;
+        let settled = self.finish_datasets(txg, &dirty, synced).await;
         // Wait even after an error, so that no write is on its way to devices when the pool is given up.
         let missed = storing.finish().await.map_err(|error| self.dmu_error(error))?;
         settled?;
@@ -190,7 +190,7 @@ impl Syncer {
     /// Enters datasets' new roots and accounts into the MOS, frees what they gave up, and enters what they took and gave up into space
     /// maps and logs, beside what is on its way to devices: so the first pass writes that with the MOS, and what is left for the
     /// second is what the MOS itself took.
-    async fn settle_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
+    async fn finish_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
         assert_eq!(synced.len(), dirty.len(), "each dataset that has changed is written");
         for (head, mut synced) in dirty.iter().zip(synced) {
             let unused = std::mem::take(&mut synced.unused);
@@ -203,7 +203,7 @@ impl Syncer {
             self.free_killed(txg, settled.freed).await?;
             self.free_unused(txg, &unused).await?;
         }
-        self.frees_told().await?;
+        self.frees_done().await?;
         match self.space.with(|allocator| allocator.is_dirty(txg)) {
             true => self.sync_space(txg).await,
             false => Ok(()),
@@ -261,7 +261,7 @@ impl Syncer {
         loop {
             self.admitted().await?;
             self.ring.is_multihost = self.multihost.is_shown();
-            if let Some((uberblock, late)) = self.members.late.take() {
+            if let Some((uberblock, late)) = self.root_vdev.late.take() {
                 assert!(uberblock.txg < txg, "the uberblock that a leaf lacks is older than the one that it gets");
                 mend_labels(&leaves).await;
                 // Those that do not take it will not take the next one either, and are noted then.
@@ -279,7 +279,7 @@ impl Syncer {
                     for Refusal { guid, error } in refusals {
                         debug_assert!(leaves.iter().any(|leaf| leaf.guid == guid), "a leaf refuses what it was given");
                         tree.missed_commit(guid, txg, &error);
-                        self.members.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));
+                        self.root_vdev.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));
                     }
                     return Ok(());
                 }
@@ -295,9 +295,9 @@ impl Syncer {
     fn assert_settled(&self, txg: Txg) {
         assert_eq!(self.synced.map(|last| last.txg), Some(txg), "the txg that was synced is the last on disk");
         assert!(self.passes > 0 && self.space_pass >= self.passes, "each pass enters what it took and freed");
-        assert!(self.members.late.is_none(), "no leaf lacks the uberblock before the last");
+        assert!(self.root_vdev.late.is_none(), "no leaf lacks the uberblock before the last");
         debug_assert!(
-            self.members.unnoted.values().all(|missed| missed.contains(txg)),
+            self.root_vdev.unnoted.values().all(|missed| missed.contains(txg)),
             "a leaf that is to be noted has missed the last commit"
         );
         debug_assert!(!self.mos.is_dirty(txg) && !self.mos.is_dirty(self.txg), "the next txg has changed nothing yet");
@@ -313,7 +313,7 @@ impl Syncer {
             endian: cenote_zio::ORDER,
             version: VERSION,
             txg,
-            guid_sum: self.members.guid_sum,
+            guid_sum: self.root_vdev.guid_sum,
             timestamp_s: self.time_s(),
             rootbp: self.mos.root(),
             software_version: VERSION,

@@ -33,7 +33,7 @@ impl Syncer {
     /// What datasets may use, as of the last sync.
     pub(crate) fn usable(&self) -> Usable {
         let (mut normal, mut log, mut shared, mut deferred, mut lost) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
-        for top in &self.members.config.children {
+        for top in &self.root_vdev.config.children {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
             let mut sums = (0_u64, 0_u64, 0_u64, 0_u64);
             let mut unreadable = 0;
@@ -72,7 +72,7 @@ impl Syncer {
     /// copies, and what small blocks take on raidz.
     pub(crate) fn inflation_percent(&self) -> (u64, u64) {
         let mut worst = 100;
-        for top in self.members.config.children.iter().filter(|top| !matches!(top.kind, VdevKind::Hole)) {
+        for top in self.root_vdev.config.children.iter().filter(|top| !matches!(top.kind, VdevKind::Hole)) {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
             for size in SIZES_BYTES {
                 let asize = self.tree.psize_to_asize(vdev, size, self.txg).unwrap_or(size);

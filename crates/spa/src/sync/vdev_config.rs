@@ -12,8 +12,8 @@ use cenote_format::uberblock::Uberblock;
 use cenote_vdev::commit::LeafCommit;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::error::VdevError;
-use cenote_vdev::txgs::TxgSet;
 
 /// Fields of a vdev that only the MOS's configuration has.
 const MOS_ONLY: [&str; 3] = ["com.delphix:vdev_zap_leaf", "com.delphix:vdev_zap_top", "com.klarasystems:vdev_zap_root"];
@@ -34,7 +34,7 @@ fn hole(vdev: VdevId) -> NvList {
 
 /// The vdevs of a pool that is written.
 #[derive(Clone)]
-pub(crate) struct Members {
+pub(crate) struct RootVdev {
     tree: NvList,
     /// The same, typed.
     pub(crate) config: VdevConfig,
@@ -49,9 +49,9 @@ pub(crate) struct Members {
     /// What top-level vdevs are for that do not serve everything: it stands in tables of their own, not in the tree.
     classes: BTreeMap<Guid, AllocationClass>,
     /// Txgs that leaves have missed, as their dirty time logs say.
-    pub(crate) missed: BTreeMap<Guid, TxgSet>,
+    pub(crate) missed: BTreeMap<Guid, Dtl>,
     /// And those that are not in their logs yet: the next txg's sync notes them.
-    pub(crate) unnoted: BTreeMap<Guid, TxgSet>,
+    pub(crate) unnoted: BTreeMap<Guid, Dtl>,
     /// Until the first commit after an opening: the uberblock that the pool was opened at, and leaves that lack it alone.
     pub(crate) late: Option<(Uberblock, BTreeSet<Guid>)>,
 }
@@ -91,7 +91,7 @@ pub(crate) fn guid_sum(config: &VdevConfig) -> u64 {
     sum
 }
 
-impl Members {
+impl RootVdev {
     /// From the tree that the MOS has, or will have.
     pub(crate) fn new(
         tree: NvList,
@@ -315,52 +315,52 @@ mod tests {
         list
     }
 
-    fn members() -> Members {
+    fn root_vdev() -> RootVdev {
         let mirror = vdev("mirror", 10, vec![vdev("file", 11, vec![]), vdev("file", 12, vec![])]);
         let leaves = [21, 22, 23].map(|guid| vdev("file", guid, vec![]));
         let raidz = vdev("raidz", 20, leaves.to_vec());
-        Members::new(vdev("root", 1, vec![mirror, raidz, vdev("hole", 0, vec![])]), BTreeMap::new(), BTreeMap::new())
+        RootVdev::new(vdev("root", 1, vec![mirror, raidz, vdev("hole", 0, vec![])]), BTreeMap::new(), BTreeMap::new())
             .unwrap()
     }
 
     #[test]
     fn what_redundancy_makes_up_for_can_be_written() {
-        let members = members();
-        let bad = |lost: &[u64]| members.unwritable(&lost.iter().copied().map(Guid).collect()).map(|top| top.guid.0);
+        let root_vdev = root_vdev();
+        let bad = |lost: &[u64]| root_vdev.unwritable(&lost.iter().copied().map(Guid).collect()).map(|top| top.guid.0);
         assert_eq!(bad(&[]), None);
         assert_eq!(bad(&[11, 22]), None);
         assert_eq!(bad(&[11, 12]), Some(10));
         assert_eq!(bad(&[12, 21, 23]), Some(20));
-        assert_eq!(members.lost().len(), 5);
-        assert_eq!(members.holes(), [2]);
-        assert_eq!(members.guid_sum, 1 + 10 + 11 + 12 + 20 + 21 + 22 + 23);
+        assert_eq!(root_vdev.lost().len(), 5);
+        assert_eq!(root_vdev.holes(), [2]);
+        assert_eq!(root_vdev.guid_sum, 1 + 10 + 11 + 12 + 20 + 21 + 22 + 23);
     }
 
     #[test]
     fn unknown_fields_stay_and_labels_name_no_objects() {
-        let mut members = members();
-        members.set_field(Guid(12), "DTL", 77).unwrap();
+        let mut root_vdev = root_vdev();
+        root_vdev.set_field(Guid(12), "DTL", 77).unwrap();
         let leaf = |tree: &NvList| tree.lists("children").unwrap()[1].clone();
-        let in_mos = leaf(&members.tree().lists("children").unwrap()[0]);
+        let in_mos = leaf(&root_vdev.tree().lists("children").unwrap()[0]);
         assert_eq!((in_mos.u64("DTL"), in_mos.u64("com.delphix:vdev_zap_leaf")), (Some(77), Some(99)));
-        let in_label = leaf(&members.label_tree(VdevId(0)));
+        let in_label = leaf(&root_vdev.label_tree(VdevId(0)));
         assert_eq!((in_label.u64("DTL"), in_label.u64("future:field")), (Some(77), Some(7)));
         assert!(!in_label.has("com.delphix:vdev_zap_leaf"));
-        assert_eq!(members.top(VdevId(0)).unwrap().children[1].dtl, ObjectId(77));
+        assert_eq!(root_vdev.top(VdevId(0)).unwrap().children[1].dtl, ObjectId(77));
     }
 
     /// The tree was parsed anew when a leaf got its log of missed txgs, and what a vdev is for went with the old one.
     #[test]
     fn what_a_vdev_is_for_stays_when_the_tree_changes() {
-        let mut members = members();
-        let sum = members.guid_sum;
+        let mut root_vdev = root_vdev();
+        let sum = root_vdev.guid_sum;
         let special = vdev("mirror", 30, vec![vdev("file", 31, vec![]), vdev("file", 32, vec![])]);
-        members.add(vec![special], [], [(Guid(30), AllocationClass::Special)]).unwrap();
-        assert_eq!(members.guid_sum, sum + 30 + 31 + 32);
-        let class = |members: &Members| members.config.children.iter().map(|top| top.class).collect::<Vec<_>>();
-        let classes = class(&members);
+        root_vdev.add(vec![special], [], [(Guid(30), AllocationClass::Special)]).unwrap();
+        assert_eq!(root_vdev.guid_sum, sum + 30 + 31 + 32);
+        let class = |root_vdev: &RootVdev| root_vdev.config.children.iter().map(|top| top.class).collect::<Vec<_>>();
+        let classes = class(&root_vdev);
         assert_eq!(classes[3], AllocationClass::Special);
-        members.set_field(Guid(31), "DTL", 77).unwrap();
-        assert_eq!(class(&members), classes);
+        root_vdev.set_field(Guid(31), "DTL", 77).unwrap();
+        assert_eq!(class(&root_vdev), classes);
     }
 }

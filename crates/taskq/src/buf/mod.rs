@@ -279,7 +279,10 @@ impl fmt::Debug for Block {
     }
 }
 
-pub use pool::{BufStats, memory_bytes_of, raise_pool_limit_bytes, set_pool_floor_bytes, set_pool_limit_bytes, stats};
+pub use pool::{
+    BufStats, memory_bytes_of, raise_buffer_pool_limit_bytes, set_buffer_pool_floor_bytes, set_buffer_pool_limit_bytes,
+    stats,
+};
 
 #[cfg(test)]
 mod tests {

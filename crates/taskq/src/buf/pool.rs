@@ -10,7 +10,7 @@
 //! a fifth is wasted; each is whole pages, and so any one of them can go back to the kernel alone. What is larger is
 //! mapped exactly and not kept: no block of a pool is larger.
 //!
-//! Limits: the shared store keeps at most the pool's limit warm, a thread at most a share of it ([`set_pool_limit_bytes`]).
+//! Limits: the shared store keeps at most the pool's limit warm, a thread at most a share of it ([`set_buffer_pool_limit_bytes`]).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ pub fn stats() -> BufStats {
 
 /// Bounds what is kept for reuse to `limit_bytes` (default 64 MiB) in the shared pool and an eighth of that, or 4 MiB if
 /// that is less, for each thread that uses buffers. What the shared pool holds above that goes back to the kernel now.
-pub fn set_pool_limit_bytes(limit_bytes: usize) {
+pub fn set_buffer_pool_limit_bytes(limit_bytes: usize) {
     let limit_bytes = limit_bytes.max(POOL_FLOOR_BYTES.load(Ordering::Relaxed));
     POOL_LIMIT_BYTES.store(limit_bytes, Ordering::Relaxed);
     LOCAL_LIMIT_BYTES.store((limit_bytes / 8).min(LOCAL_LIMIT_MAX_BYTES), Ordering::Relaxed);
@@ -81,14 +81,14 @@ pub fn set_pool_limit_bytes(limit_bytes: usize) {
 
 /// Sets a lower bound of `floor_bytes` for the limit from now on. For programs that open thousands of small pools one after the other: each
 /// pool sets a low limit of its own, and the process would give memory back to the kernel after each and ask for it again.
-pub fn set_pool_floor_bytes(floor_bytes: usize) {
+pub fn set_buffer_pool_floor_bytes(floor_bytes: usize) {
     POOL_FLOOR_BYTES.store(floor_bytes, Ordering::Relaxed);
-    raise_pool_limit_bytes(floor_bytes);
+    raise_buffer_pool_limit_bytes(floor_bytes);
 }
 
 /// Has the pool keep at least `limit_bytes`; where it may keep more already nothing changes. For users that free much memory at once and
 /// take it again: a txg's blocks come back all at once when it is on disk, to be used for the next.
-pub fn raise_pool_limit_bytes(limit_bytes: usize) {
+pub fn raise_buffer_pool_limit_bytes(limit_bytes: usize) {
     let before = POOL_LIMIT_BYTES.fetch_max(limit_bytes, Ordering::Relaxed);
     let local = (limit_bytes.max(before) / 8).min(LOCAL_LIMIT_MAX_BYTES);
     LOCAL_LIMIT_BYTES.store(local, Ordering::Relaxed);

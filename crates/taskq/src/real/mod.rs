@@ -27,7 +27,7 @@ pub(crate) use self::io::Io;
 use self::pool::Pool;
 use self::registry::Registry;
 pub(crate) use self::worker::Home;
-use self::worker::{Guest, LEVELS, Seat};
+use self::worker::{Guest, LEVELS, ParkedWorker};
 use crate::device::{Device, OpenOptions};
 use crate::handle::{
     Class, Core, Handle, IoChoice, IoMode, Join, RuntimeOptions, enter, set_thread_shard, thread_shard,
@@ -54,7 +54,7 @@ pub(crate) struct Real {
     /// Where each worker's latest thread is reached.
     homes: Box<[Mutex<Option<Arc<Home>>>]>,
     /// Of workers without a thread.
-    seats: Box<[Mutex<Option<Seat>>]>,
+    parked: Box<[Mutex<Option<ParkedWorker>>]>,
     /// How long a thread has nothing to do before it ends.
     linger: Duration,
     /// Workers whose ring was refused although the first one was granted.
@@ -119,7 +119,7 @@ impl Real {
             IoChoice::Auto | IoChoice::Ring => probe().err(),
         };
         let mode = io::mode(options.io, workers, refusal.as_ref())?;
-        let (seats, stealers): (Vec<_>, Vec<_>) = (0..workers).map(Seat::new).unzip();
+        let (parked, stealers): (Vec<_>, Vec<_>) = (0..workers).map(ParkedWorker::new).unzip();
         let real = Arc::new(Real {
             id,
             start: std::time::Instant::now(),
@@ -127,7 +127,7 @@ impl Real {
             shared: (0..workers).map(|_| CachePadded::new(std::array::from_fn(|_| Injector::new()))).collect(),
             stealers: stealers.into(),
             homes: (0..workers).map(|_| Mutex::new(None)).collect(),
-            seats: seats.into_iter().map(|seat| Mutex::new(Some(seat))).collect(),
+            parked: parked.into_iter().map(|parked| Mutex::new(Some(parked))).collect(),
             linger,
             refused: AtomicUsize::new(0),
             entrance: std::sync::OnceLock::new(),
@@ -178,11 +178,11 @@ impl Real {
 
     /// The life of a worker's thread.
     fn serve(&self, index: usize, mut told: Option<std::sync::mpsc::Sender<()>>) {
-        let mut seat = self.seats[index].lock().take();
+        let mut parked = self.parked[index].lock().take();
         // A dispatch started it, but for the first.
         let mut searching = index > 0;
-        while let Some(taken) = seat {
-            let settled = worker::settle(taken, self.id, self.ring);
+        while let Some(taken) = parked {
+            let settled = worker::attach(taken, self.id, self.ring);
             let home = settled.home();
             if self.ring && !home.parker.has_ring() {
                 self.refused.fetch_add(1, Ordering::AcqRel);
@@ -192,11 +192,11 @@ impl Real {
                 let _ = told.send(());
             }
             let Some(left) = settled.work(self, std::mem::take(&mut searching)) else { return };
-            *self.seats[index].lock() = Some(left);
+            *self.parked[index].lock() = Some(left);
             self.idle.depart(index);
             // What came before others could see that this thread goes is this thread's to do.
             let stays = self.has_work() && self.idle.take_back(index);
-            seat = if stays { self.seats[index].lock().take() } else { None };
+            parked = if stays { self.parked[index].lock().take() } else { None };
         }
     }
 
@@ -268,7 +268,7 @@ impl Real {
     /// Cancels what is in the shared queues, once no worker comes for it any more.
     fn cancel_shared(&self) {
         for queue in self.shared.iter().flat_map(|shard| shard.iter()) {
-            while let Some(item) = worker::until_settled(|| queue.steal()) {
+            while let Some(item) = worker::until_no_retry(|| queue.steal()) {
                 item.cancel();
             }
         }

@@ -14,7 +14,7 @@
 //! That was half of what an empty task cost.
 //!
 //! The first worker's thread is there from the start; others are started when there is work and nobody sleeps, and end when
-//! there has been none for long. A worker without a thread is a [`Seat`]: its queues, which others may go on looking into.
+//! there has been none for long. A worker without a thread is a [`ParkedWorker`]: its queues, which others may go on looking into.
 //!
 //! A thread in `block_on` is a guest: it has a ring, timers and a parking place, and no queues. It runs its one future
 //! and nothing else, so what is spawned goes to the workers.
@@ -317,25 +317,25 @@ fn new_ring_and_home(single_thread: bool, ring: bool) -> (Option<Ring>, Arc<Home
 }
 
 /// What is left of a worker without its thread.
-pub(super) struct Seat {
+pub(super) struct ParkedWorker {
     pub(super) index: usize,
     lanes: [Lane; LEVELS],
 }
 
-impl Seat {
-    pub(super) fn new(index: usize) -> (Seat, [Stealer<Runnable>; LEVELS]) {
+impl ParkedWorker {
+    pub(super) fn new(index: usize) -> (ParkedWorker, [Stealer<Runnable>; LEVELS]) {
         let lanes: [_; LEVELS] = std::array::from_fn(|_| Lane::new());
         let stealers = std::array::from_fn(|level| lanes[level].open.stealer());
-        (Seat { index, lanes }, stealers)
+        (ParkedWorker { index, lanes }, stealers)
     }
 }
 
 /// Makes a worker's ring on the worker's own thread, as the kernel wants it, and says where to reach it.
-pub(super) fn settle(seat: Seat, runtime_id: u64, ring: bool) -> Settled {
+pub(super) fn attach(parked: ParkedWorker, runtime_id: u64, ring: bool) -> Settled {
     let (ring, home) = new_ring_and_home(true, ring);
     let worker = WorkerLocal {
-        index: seat.index,
-        lanes: seat.lanes,
+        index: parked.index,
+        lanes: parked.lanes,
         delivering: Cell::new(false),
         looked: Cell::new(Instant::default()),
         step_ns: Cell::new(HELP_NS + 1),
@@ -361,18 +361,18 @@ impl Settled {
         Arc::clone(&self.local.home)
     }
 
-    /// Works until the runtime stops, or until there has been nothing to do for long: then the seat is for another thread. `searching`: a
+    /// Works until the runtime stops, or until there has been nothing to do for long: then the parked worker is for another thread. `searching`: a
     /// dispatch started the worker, which counts as searching.
-    pub(super) fn work(self, real: &Real, searching: bool) -> Option<Seat> {
+    pub(super) fn work(self, real: &Real, searching: bool) -> Option<ParkedWorker> {
         let local = self.local;
         let mut departs = false;
         LOCAL.with(|slot| *slot.borrow_mut() = Some(Rc::clone(&local)));
         WORKS_FOR.set(real.id);
         if let Some(worker) = &local.worker {
-            let mut turn =
-                Turn { real, local: &local, worker, tick: 0, searching, random: worker.index as u64 + 1, ran: 0 };
+            let mut work_loop =
+                WorkLoop { real, local: &local, worker, tick: 0, searching, random: worker.index as u64 + 1, ran: 0 };
             worker.looked.set(real.now());
-            departs = turn.work();
+            departs = work_loop.work();
             // Of one that departs they are empty.
             for lane in &worker.lanes {
                 while let Some(task) = lane.pop() {
@@ -390,12 +390,12 @@ impl Settled {
         }
         // Nobody else holds it: what is taken from the thread's slot goes back within a call.
         let worker = Rc::into_inner(local).and_then(|local| local.worker).filter(|_| departs)?;
-        Some(Seat { index: worker.index, lanes: worker.lanes })
+        Some(ParkedWorker { index: worker.index, lanes: worker.lanes })
     }
 }
 
 /// A worker at work.
-struct Turn<'a> {
+struct WorkLoop<'a> {
     real: &'a Real,
     local: &'a Local,
     worker: &'a WorkerLocal,
@@ -406,7 +406,7 @@ struct Turn<'a> {
     ran: u32,
 }
 
-impl Turn<'_> {
+impl WorkLoop<'_> {
     /// Whether it ended for lack of work.
     fn work(&mut self) -> bool {
         while !self.real.is_stopped() {
@@ -500,7 +500,7 @@ impl Turn<'_> {
         if shared.is_empty() {
             return None;
         }
-        until_settled(|| shared.steal_batch_and_pop(&self.worker.lanes[level].open))
+        until_no_retry(|| shared.steal_batch_and_pop(&self.worker.lanes[level].open))
     }
 
     /// From another worker's queues, and half of that queue for later.
@@ -527,7 +527,7 @@ impl Turn<'_> {
                 if stealer.is_empty() {
                     continue;
                 }
-                if let Some(task) = until_settled(|| stealer.steal_batch_and_pop(&self.worker.lanes[level].open)) {
+                if let Some(task) = until_no_retry(|| stealer.steal_batch_and_pop(&self.worker.lanes[level].open)) {
                     return Some(task);
                 }
             }
@@ -557,7 +557,7 @@ impl Turn<'_> {
 }
 
 /// Stealing may meet another thief and be told to try again; that is somebody else's progress.
-pub(super) fn until_settled(mut steal: impl FnMut() -> Steal<Runnable>) -> Option<Runnable> {
+pub(super) fn until_no_retry(mut steal: impl FnMut() -> Steal<Runnable>) -> Option<Runnable> {
     loop {
         match steal() {
             Steal::Success(task) => return Some(task),

@@ -363,7 +363,7 @@ impl Load {
         self.backlog_ns.fetch_sub(sent.nominal_ns, Ordering::Relaxed);
     }
 
-    fn settle(&self, sent: &Sent, outcome: Outcome, now: Option<Instant>) {
+    fn count_answer(&self, sent: &Sent, outcome: Outcome, now: Option<Instant>) {
         self.forget(sent);
         self.note_failure(outcome != Outcome::Good);
         let Some(now) = now else { return };
@@ -375,9 +375,9 @@ impl Load {
     }
 
     /// The answer came to a read that was given up on.
-    pub(crate) fn settle_late(&self, sent: &Sent, outcome: Outcome, now: Instant) {
+    pub(crate) fn count_late_answer(&self, sent: &Sent, outcome: Outcome, now: Instant) {
         self.overdue.fetch_sub(1, Ordering::Relaxed);
-        self.settle(sent, outcome, Some(now));
+        self.count_answer(sent, outcome, Some(now));
     }
 
     /// Notes whether a read failed. Four in a row make it about 0.7, and as many good ones little again.
@@ -489,11 +489,11 @@ impl Flight<'_> {
     /// The device answered.
     pub(crate) fn answered(mut self, outcome: Outcome, clock: Option<&Handle>) {
         if let Some(sent) = self.sent.take() {
-            self.load.settle(&sent, outcome, clock.map(Handle::now));
+            self.load.count_answer(&sent, outcome, clock.map(Handle::now));
         }
     }
 
-    /// Nobody waits any more, but the device has not answered: it goes on counting until [`Load::settle_late`].
+    /// Nobody waits any more, but the device has not answered: it goes on counting until [`Load::count_late_answer`].
     pub(crate) fn give_up(mut self) -> Option<Sent> {
         let sent = self.sent.take();
         self.load.overdue.fetch_add(u32::from(sent.is_some()), Ordering::Relaxed);

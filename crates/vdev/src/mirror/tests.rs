@@ -168,7 +168,7 @@ fn adaptive_turns_away_from_a_child_that_falls_silent_and_tries_it_again() {
     assert_eq!(policy.choose(&ask(1 << 34, 4096, &handle), &list), 0, "one read sees how it is doing");
     assert_eq!(policy.choose(&ask(1 << 34, 4096, &handle), &list), 1, "and only one");
     // Its answer, however late, settles what is owed.
-    loads[0].settle_late(&hung, Outcome::Good, handle.now());
+    loads[0].count_late_answer(&hung, Outcome::Good, handle.now());
     assert_eq!((loads[0].pending(), loads[0].overdue()), (0, 0));
 }
 

@@ -14,9 +14,9 @@
 //! ```text
 //!   turn() -- nobody waits, and the class has room --------------------> Lead(alone) -- the device --> room again
 //!      |                                                                    ^                             |
-//!      +-- waits, in order ---- it is its turn, with its neighbours --> Lead(bundle)                      |
+//!      +-- waits, in order ---- it is its turn, with its neighbours --> Lead(aggregate)                      |
 //!                |                                                          |  one request to the device  v
-//!                +<----------- alone, after the bundle failed ---- Served, each its part          the next ones' turn
+//!                +<----------- alone, after the aggregate failed ---- Served, each its part          the next ones' turn
 //! ```
 //! 1. Where nobody waits and the class is below its limit the request goes on at once: some atomic counts, no lock.
 //! 2. Otherwise it waits. Room is given first to classes below their minimum, then to those below their maximum, each time in the order of
@@ -41,7 +41,7 @@
 //!    and then looks for waiters (both sequentially consistent). One of the two sees the other.
 //! 2. A request waits, is led or leads; dropped in any of these states, its place and its room are free again, and what it led
 //!    waits anew.
-//! 3. When a bundle fails, each of its requests goes to the device alone, so that errors name the request that failed.
+//! 3. When an aggregate fails, each of its requests goes to the device alone, so that errors name the request that failed.
 //! 4. No caller's code and no waker runs under the lock.
 //!
 //! **What does not wait here**: labels and uberblocks ([`commit`](crate::commit)), flushes, and probing. Blocks of a txg are
@@ -54,16 +54,16 @@
 //! head for each block; a bound on waiting gives the fairness. A task for each device that feeds it: a hand-over more
 //! for each request.
 
+mod aggregate;
 mod limits;
 mod order;
 mod room;
 mod shared;
 #[cfg(test)]
 mod tests;
-mod turn;
 
+pub(crate) use aggregate::{Dequeued, Kind, Reading};
 pub(crate) use limits::Limits;
 pub use limits::QueueClass;
 pub(crate) use room::{LeafQueue, Room};
 pub(crate) use shared::SharedQueue;
-pub(crate) use turn::{Kind, Reading, Turn};

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::aggregate::{Kind, Member};
 use super::limits::{CLASSES, Limits, QueueClass};
-use super::turn::{Kind, Member};
 
 /// Requests chosen by offset before the next check for a request that has waited too long.
 const BATCH: u32 = 16;
-/// The most requests in one bundle: handing the results out takes time too.
+/// The most requests in one aggregate: handing the results out takes time too.
 const TOGETHER_MAX: usize = 256;
 
 /// A run of requests belongs to a child if the child's latest request ended at most so many bytes before the run.
@@ -38,7 +38,7 @@ pub(super) struct Id(u64);
 pub(super) struct Waiting {
     pub(super) class: QueueClass,
     pub(super) arrived_ns: u64,
-    /// A bundle with this request failed: it is sent alone.
+    /// An aggregate with this request failed: it is sent alone.
     pub(super) alone: bool,
     /// In a shared queue, the children that may serve it: a bit for each.
     pub(super) children: u32,

@@ -7,10 +7,10 @@ use std::sync::{Arc, OnceLock, Weak};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::aggregate::{Aggregate, Dequeued};
 use super::limits::{CLASSES, Limits, QueueClass};
 use super::order::{Chosen, Id, Order, Waiting};
 use super::shared::SharedQueue;
-use super::turn::{Bundle, Turn};
 
 /// Reads from the shared queue that a solid-state child has at once: enough to keep all of it busy.
 const SOLID_PULL: u32 = 32;
@@ -137,7 +137,7 @@ impl LeafQueue {
         self.give_room();
     }
 
-    /// The next bundle, if there is room for one. Its request is counted as the device's.
+    /// The next aggregate, if there is room for one. Its request is counted as the device's.
     fn next(&self) -> Option<Chosen> {
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let mut order = self.order.lock();
@@ -179,10 +179,10 @@ impl LeafQueue {
     pub(super) fn start(self: &Arc<Self>, chosen: Chosen) {
         let Chosen { class, range, first, others } = chosen;
         let room = Room { queue: Arc::clone(self), class, size_bytes: range.end - range.start };
-        let others = others.into_iter().filter_map(|member| member.board(self)).collect();
-        let bundle = Bundle::new(range, first.range, others, room);
+        let others = others.into_iter().filter_map(|member| member.join(self)).collect();
+        let aggregate = Aggregate::new(range, first.range, others, room);
         // One that is dropped unread leaves its room, which comes back to `give_room`: no deeper than there are such.
-        let _ = first.sender.send(Turn::Lead(bundle));
+        let _ = first.sender.send(Dequeued::Lead(aggregate));
     }
 
     /// The shared queue of its mirror, and the leaf's index among the children.

@@ -21,10 +21,10 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use cenote_taskq::{Instant, oneshot};
 
+use super::aggregate::{Aggregate, Dequeued, Kind, Member};
 use super::limits::QueueClass;
 use super::order::{Chosen, Id, Order, Sharer, Waiting};
 use super::room::{LeafQueue, Room};
-use super::turn::{Bundle, Kind, Member, Turn};
 use crate::mirror::{Ask, Load};
 
 /// A child that has been silent for this long, and for some answers' time besides, may hang: nothing is expected of it.
@@ -32,7 +32,7 @@ const SILENT_NS: u64 = 200_000_000;
 
 /// One child.
 #[derive(Debug)]
-struct Seat {
+struct MirrorChild {
     /// Its place among the mirror's children.
     position: usize,
     queue: Arc<LeafQueue>,
@@ -42,7 +42,7 @@ struct Seat {
 /// See the module comment.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
-    seats: Vec<Seat>,
+    mirror_children: Vec<MirrorChild>,
     waiting: AtomicU32,
     now_ns: AtomicU64,
     order: Mutex<Order>,
@@ -54,26 +54,26 @@ impl SharedQueue {
 
     /// Of children of a mirror, each with its place among all of them, below [`Self::CHILDREN_MAX`].
     pub(crate) fn new(children: impl IntoIterator<Item = (usize, Arc<LeafQueue>, Arc<Load>)>) -> Arc<Self> {
-        let seat = |(position, queue, load)| Seat { position, queue, load };
-        let seats: Vec<Seat> = children.into_iter().map(seat).collect();
+        let mirror_child = |(position, queue, load)| MirrorChild { position, queue, load };
+        let mirror_children: Vec<MirrorChild> = children.into_iter().map(mirror_child).collect();
         let shared = Arc::new(Self {
-            seats,
+            mirror_children,
             waiting: AtomicU32::new(0),
             now_ns: AtomicU64::new(0),
             order: Mutex::new(Order::default()),
         });
-        for (index, seat) in shared.seats.iter().enumerate() {
-            seat.queue.share(Arc::downgrade(&shared), index);
+        for (index, mirror_child) in shared.mirror_children.iter().enumerate() {
+            mirror_child.queue.share(Arc::downgrade(&shared), index);
         }
         shared
     }
 
     /// Whether it is one of just these children.
-    pub(crate) fn has_seats(&self, children: &[(usize, Arc<LeafQueue>, Arc<Load>)]) -> bool {
-        let is_same = |(seat, (position, queue, _)): (&Seat, &(usize, Arc<LeafQueue>, Arc<Load>))| {
-            seat.position == *position && Arc::ptr_eq(&seat.queue, queue)
+    pub(crate) fn has_children(&self, children: &[(usize, Arc<LeafQueue>, Arc<Load>)]) -> bool {
+        let is_same = |(mirror_child, (position, queue, _)): (&MirrorChild, &(usize, Arc<LeafQueue>, Arc<Load>))| {
+            mirror_child.position == *position && Arc::ptr_eq(&mirror_child.queue, queue)
         };
-        self.seats.len() == children.len() && self.seats.iter().zip(children).all(is_same)
+        self.mirror_children.len() == children.len() && self.mirror_children.iter().zip(children).all(is_same)
     }
 
     fn waiting(&self) -> u32 {
@@ -82,22 +82,28 @@ impl SharedQueue {
 
     /// Which child a leaf is.
     pub(crate) fn child_of(&self, leaf: &Arc<LeafQueue>) -> Option<usize> {
-        self.seats.iter().find(|seat| Arc::ptr_eq(&seat.queue, leaf)).map(|seat| seat.position)
+        self.mirror_children
+            .iter()
+            .find(|mirror_child| Arc::ptr_eq(&mirror_child.queue, leaf))
+            .map(|mirror_child| mirror_child.position)
     }
 
     /// Waits for a read's turn at any of `children` (a bit for each place). `preferred`: the place of the child that serves it if that
     /// child has room now.
     ///
     /// Cancel safe: dropped, it does not wait any more.
-    pub(crate) async fn turn(&self, class: QueueClass, ask: &Ask, children: u32, preferred: usize) -> Turn {
-        let preferred = self.seats.iter().position(|seat| seat.position == preferred).unwrap_or(0);
+    pub(crate) async fn turn(&self, class: QueueClass, ask: &Ask, children: u32, preferred: usize) -> Dequeued {
+        let preferred =
+            self.mirror_children.iter().position(|mirror_child| mirror_child.position == preferred).unwrap_or(0);
         let range = ask.address_bytes..ask.address_bytes.saturating_add(ask.size_bytes);
-        let is_able = |seat: &&Seat| children & (1 << seat.position) != 0 && seat.queue.has_shared_room(class);
+        let is_able = |mirror_child: &&MirrorChild| {
+            children & (1 << mirror_child.position) != 0 && mirror_child.queue.has_shared_room(class)
+        };
         if self.waiting() == 0
-            && let Some(seat) = self.seats.get(preferred).filter(is_able)
-            && let Some(room) = Room::pass(Arc::clone(&seat.queue), class, &range)
+            && let Some(mirror_child) = self.mirror_children.get(preferred).filter(is_able)
+            && let Some(room) = Room::pass(Arc::clone(&mirror_child.queue), class, &range)
         {
-            return Turn::Lead(Bundle::new(range.clone(), range, Vec::new(), room));
+            return Dequeued::Lead(Aggregate::new(range.clone(), range, Vec::new(), room));
         }
         let now_ns = ask.now.as_ns();
         loop {
@@ -112,7 +118,7 @@ impl SharedQueue {
             let _place = Place { shared: self, id };
             self.now_ns.fetch_max(now_ns, Ordering::Relaxed);
             self.give_room(preferred);
-            (0..self.seats.len()).filter(|child| *child != preferred).for_each(|child| self.give_room(child));
+            (0..self.mirror_children.len()).filter(|child| *child != preferred).for_each(|child| self.give_room(child));
             if let Ok(turn) = receiver.await {
                 return turn;
             }
@@ -122,7 +128,7 @@ impl SharedQueue {
     /// Has every child look for requests again: by now other children may have stopped answering.
     pub(crate) fn look_again(&self, now: Instant) {
         self.now_ns.fetch_max(now.as_ns(), Ordering::Relaxed);
-        (0..self.seats.len()).for_each(|index| self.give_room(index));
+        (0..self.mirror_children.len()).for_each(|index| self.give_room(index));
     }
 
     fn count_waiting(&self, order: &Order) {
@@ -131,44 +137,50 @@ impl SharedQueue {
 
     /// Sends waiting reads to a child as long as it has room and is the best one for them.
     pub(super) fn give_room(&self, index: usize) {
-        let Some(seat) = self.seats.get(index) else { return };
+        let Some(mirror_child) = self.mirror_children.get(index) else { return };
         while self.waiting() != 0 {
-            let Some(chosen) = self.next(index, seat) else { return };
-            seat.queue.start(chosen);
+            let Some(chosen) = self.next(index, mirror_child) else { return };
+            mirror_child.queue.start(chosen);
         }
     }
 
-    fn next(&self, index: usize, seat: &Seat) -> Option<Chosen> {
+    fn next(&self, index: usize, mirror_child: &MirrorChild) -> Option<Chosen> {
         let mut order = self.order.lock();
-        let class =
-            QueueClass::ALL.into_iter().find(|class| order.has(*class) && seat.queue.has_shared_room(*class))?;
+        let class = QueueClass::ALL
+            .into_iter()
+            .find(|class| order.has(*class) && mirror_child.queue.has_shared_room(*class))?;
         let mut heads = [0; u32::BITS as usize];
         let mut count = 0;
-        for (other, seat) in self.seats.iter().enumerate() {
-            if other != index && seat.queue.active() != 0 && count < heads.len() {
-                heads[count] = seat.queue.head();
+        for (other, mirror_child) in self.mirror_children.iter().enumerate() {
+            if other != index && mirror_child.queue.active() != 0 && count < heads.len() {
+                heads[count] = mirror_child.queue.head();
                 count += 1;
             }
         }
         let now_ns = self.now_ns.load(Ordering::Relaxed);
         let size_bytes = order.mean_size_bytes();
         // The time that this child alone would need for all waiting reads.
-        let fair_ns = (order.len() as u64 + 1).saturating_mul(seat.load.service_ns(size_bytes));
-        let sharer = Sharer { bit: 1 << seat.position, head: seat.queue.head(), others: &heads[..count], fair_ns };
+        let fair_ns = (order.len() as u64 + 1).saturating_mul(mirror_child.load.service_ns(size_bytes));
+        let sharer = Sharer {
+            bit: 1 << mirror_child.position,
+            head: mirror_child.queue.head(),
+            others: &heads[..count],
+            fair_ns,
+        };
         if !self.is_worth_it(index, order.len() as u64, size_bytes, Instant::from_ns(now_ns)) {
             return None;
         }
-        let onward = if seat.queue.may_go_on() {
-            let has_room = |class| seat.queue.has_shared_room(class);
-            order.onward(sharer.head, sharer.bit, seat.queue.limits(), has_room)
+        let onward = if mirror_child.queue.may_go_on() {
+            let has_room = |class| mirror_child.queue.has_shared_room(class);
+            order.onward(sharer.head, sharer.bit, mirror_child.queue.limits(), has_room)
         } else {
             None
         };
         let chosen = match onward {
             Some(chosen) => chosen,
-            None => order.next_of(class, &sharer, seat.queue.limits(), now_ns)?,
+            None => order.next_of(class, &sharer, mirror_child.queue.limits(), now_ns)?,
         };
-        seat.queue.count(chosen.class, &chosen.range);
+        mirror_child.queue.count(chosen.class, &chosen.range);
         self.count_waiting(&order);
         Some(chosen)
     }
@@ -176,11 +188,11 @@ impl SharedQueue {
     /// Whether a child would have one of `waiting` done before the others have done all.
     fn is_worth_it(&self, own_index: usize, waiting: u64, size_bytes: u64, now: Instant) -> bool {
         let (mut own, mut least, mut rate) = (0, u64::MAX, 0_u64);
-        for (index, seat) in self.seats.iter().enumerate() {
-            let service_ns = seat.load.service_ns(size_bytes).max(1);
+        for (index, mirror_child) in self.mirror_children.iter().enumerate() {
+            let service_ns = mirror_child.load.service_ns(size_bytes).max(1);
             if index == own_index {
                 own = service_ns;
-            } else if seat.load.silence_ns(now) < SILENT_NS + 8 * service_ns {
+            } else if mirror_child.load.silence_ns(now) < SILENT_NS + 8 * service_ns {
                 least = least.min(service_ns);
                 // In requests a second.
                 rate += 1_000_000_000_000 / service_ns;
@@ -199,7 +211,7 @@ impl SharedQueue {
             return;
         }
         self.order.lock().hurry(range);
-        (0..self.seats.len()).for_each(|child| self.give_room(child));
+        (0..self.mirror_children.len()).for_each(|child| self.give_room(child));
     }
 }
 

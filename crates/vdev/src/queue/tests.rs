@@ -10,7 +10,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, JoinSet, OpenOptions, Rng, Runtime, race};
 
 use super::limits::{CLASSES, Limits, QueueClass};
-use super::{Kind, LeafQueue, SharedQueue, Turn};
+use super::{Dequeued, Kind, LeafQueue, SharedQueue};
 use crate::disk::Disk;
 use crate::mirror::{Ask, Load};
 use crate::tunables::Tunables;
@@ -57,12 +57,12 @@ impl Asker {
         let mut alone = false;
         loop {
             match self.queue.turn(class, Kind::Read, address..address + len, None, self.now_ns, alone).await {
-                Turn::Lead(bundle) => {
-                    let (_room, read) = bundle.read(self.disk.clone());
+                Dequeued::Lead(aggregate) => {
+                    let (_room, read) = aggregate.read(self.disk.clone());
                     let (result, buf) = read.await;
                     return result.map(|()| buf);
                 }
-                Turn::Ride(ride) => match ride.await {
+                Dequeued::Joined(joined) => match joined.await {
                     Ok(buf) => return Ok(buf.expect("a read has bytes")),
                     Err(_) => alone = true,
                 },
@@ -75,8 +75,8 @@ impl Asker {
         let mut alone = false;
         loop {
             match self.queue.turn(class, Kind::Write, range.clone(), Some(&block), self.now_ns, alone).await {
-                Turn::Lead(bundle) => return bundle.write(&self.disk, block, false).await,
-                Turn::Ride(ride) => match ride.await {
+                Dequeued::Lead(aggregate) => return aggregate.write(&self.disk, block, false).await,
+                Dequeued::Joined(joined) => match joined.await {
                     Ok(_) => return Ok(()),
                     Err(_) => alone = true,
                 },
@@ -320,16 +320,16 @@ impl Pair {
     fn new() -> Self {
         let runtime = Runtime::simulated(7);
         let handle = runtime.handle();
-        let (mut sims, mut disks, mut seats) = (vec![], vec![], vec![]);
+        let (mut sims, mut disks, mut members) = (vec![], vec![], vec![]);
         for position in 0..2 {
             let path = PathBuf::from(format!("/disk{position}"));
             let options = SimDiskOptions { size_bytes: DISK_BYTES, rotational: true, ..Default::default() };
             sims.push(runtime.sim().expect("it is simulated").add_disk(&handle, &path, options));
             disks.push(Disk::whole(runtime.block_on(handle.open(&path, OpenOptions::default())).unwrap()));
             let queue = Arc::new(LeafQueue::new(Limits { pull_active: 1, ..limits(true, 2) }));
-            seats.push((position, queue, Arc::new(Load::new(true, DISK_BYTES))));
+            members.push((position, queue, Arc::new(Load::new(true, DISK_BYTES))));
         }
-        Self { sims, disks, shared: SharedQueue::new(seats), runtime }
+        Self { sims, disks, shared: SharedQueue::new(members), runtime }
     }
 
     /// Reads `addresses`, all at once; which disk served which.
@@ -345,11 +345,11 @@ impl Pair {
                     let turn = shared.turn(QueueClass::SyncRead, &ask, children, 0).await;
                     let child = shared.child_of(turn.leaf()).unwrap();
                     match turn {
-                        Turn::Lead(bundle) => {
-                            let (_room, read) = bundle.read(disks[child].clone());
+                        Dequeued::Lead(aggregate) => {
+                            let (_room, read) = aggregate.read(disks[child].clone());
                             read.await.0.unwrap();
                         }
-                        Turn::Ride(ride) => drop(ride.await.unwrap()),
+                        Dequeued::Joined(joined) => drop(joined.await.unwrap()),
                     }
                     child
                 }));

@@ -64,7 +64,7 @@ impl Builder<'_> {
         {
             return None;
         }
-        let mut seats = Vec::new();
+        let mut members = Vec::new();
         let mut has_head = false;
         for (position, child) in children.iter().enumerate() {
             let child = &self.nodes[child.0 as usize];
@@ -72,17 +72,17 @@ impl Builder<'_> {
             // One that was not found is not asked.
             let Some(queue) = &leaf.queue else { continue };
             has_head |= child.load.is_rotational();
-            seats.push((position, Arc::clone(queue), Arc::clone(&child.load)));
+            members.push((position, Arc::clone(queue), Arc::clone(&child.load)));
         }
-        if !has_head || seats.len() < 2 {
+        if !has_head || members.len() < 2 {
             return None;
         }
         let before = self.before.and_then(|before| before.lookup(node.guid));
         match before.and_then(|before| before.shared.as_ref()) {
-            Some(shared) if shared.has_seats(&seats) => Some(Arc::clone(shared)),
+            Some(shared) if shared.has_children(&members) => Some(Arc::clone(shared)),
             // A leaf's queue knows one mirror for good: of a mirror that has changed, reads are bound to a child as they come.
             _ if self.takes_over(children) => None,
-            _ => Some(SharedQueue::new(seats)),
+            _ => Some(SharedQueue::new(members)),
         }
     }
 

@@ -61,7 +61,7 @@ impl Drop for Detached<'_> {
         let rest = async move {
             let (result, _) = io.await;
             let outcome = if result.is_ok() { Outcome::Good } else { Outcome::Failed };
-            load.settle_late(&sent, outcome, handle.now());
+            load.count_late_answer(&sent, outcome, handle.now());
         };
         // Of a pool that is being closed nothing is to go on.
         let _ = left.detach(Class::Interrupt, rest);

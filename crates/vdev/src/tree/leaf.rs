@@ -15,11 +15,11 @@ use super::{Check, Extent, Faults, ReadContext, Topology};
 use crate::disk::Disk;
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::mirror::Outcome;
-use crate::queue::{Kind, LeafQueue, Room, Turn};
+use crate::queue::{Dequeued, Kind, LeafQueue, Room};
 
 /// A read's turn, if it has waited for it, and where to note when the device was given it (0 until then).
 pub(super) struct Waited<'a> {
-    pub(super) turn: Option<Turn>,
+    pub(super) turn: Option<Dequeued>,
     pub(super) given_ns: Option<&'a AtomicU64>,
 }
 
@@ -59,7 +59,7 @@ impl Topology {
     }
 
     /// Waits for a read's turn at a leaf.
-    async fn turn(&self, queue: &Arc<LeafQueue>, extent: Extent, context: ReadContext, alone: bool) -> Turn {
+    async fn turn(&self, queue: &Arc<LeafQueue>, extent: Extent, context: ReadContext, alone: bool) -> Dequeued {
         let now_ns = self.common.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
         queue.turn(context.class, Kind::Read, extent.range(), None, now_ns, alone).await
     }
@@ -67,7 +67,7 @@ impl Topology {
     /// Asks the device, or waits for the answer to another one's request; should that come to nothing, asks alone.
     async fn read_in_turn(
         &self,
-        mut turn: Turn,
+        mut turn: Dequeued,
         disk: &Disk,
         queue: &Arc<LeafQueue>,
         extent: Extent,
@@ -75,12 +75,12 @@ impl Topology {
     ) -> (std::io::Result<()>, Buf) {
         loop {
             match turn {
-                Turn::Lead(bundle) => {
-                    let (_room, read) = bundle.read(disk.clone());
+                Dequeued::Lead(aggregate) => {
+                    let (_room, read) = aggregate.read(disk.clone());
                     return read.await;
                 }
-                Turn::Ride(ride) => {
-                    if let Ok(Some(buf)) = ride.await {
+                Dequeued::Joined(joined) => {
+                    if let Ok(Some(buf)) = joined.await {
                         return (Ok(()), buf);
                     }
                 }
@@ -131,12 +131,14 @@ impl Topology {
             given_ns.store(clock.now().as_ns().max(1), Ordering::Relaxed);
         }
         let (flight, (result, buf)) = match turn {
-            Turn::Lead(bundle) => {
-                let (room, io) = bundle.read(disk.clone());
+            Dequeued::Lead(aggregate) => {
+                let (room, io) = aggregate.read(disk.clone());
                 Detached::new(io, room, flight, &node.load, self.common.clock.as_ref().zip(self.common.left.as_ref()))
                     .await
             }
-            ride @ Turn::Ride(_) => (flight, Box::pin(self.read_in_turn(ride, disk, queue, extent, context)).await),
+            joined @ Dequeued::Joined(_) => {
+                (flight, Box::pin(self.read_in_turn(joined, disk, queue, extent, context)).await)
+            }
         };
         let read = self.checked(node, result, buf, extent, check, context, stale);
         flight.answered(outcome(&read, context), self.common.clock.as_ref());

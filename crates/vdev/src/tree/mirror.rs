@@ -30,7 +30,7 @@ use super::{Check, Depth, Extent, Faults, ReadContext, Topology};
 use crate::fault::{Fault, FaultKind, IoCause};
 use crate::layout::MAX_CHILDREN;
 use crate::mirror::{Ask, Candidate, Candidates, Load};
-use crate::queue::{SharedQueue, Turn};
+use crate::queue::{Dequeued, SharedQueue};
 
 /// A set of children, without allocation.
 #[derive(Clone, Copy, Default)]
@@ -96,7 +96,7 @@ impl Topology {
 
     /// Waits until one of the children that could serve the read takes it. `preferred`: which would be best now. `None` where there
     /// is only that one, or none took it until it is dead: then the preferred one is to be asked.
-    async fn turn_at_any(&self, shared: &SharedQueue, quest: &Quest<'_>, preferred: usize) -> Option<Turn> {
+    async fn turn_at_any(&self, shared: &SharedQueue, quest: &Quest<'_>, preferred: usize) -> Option<Dequeued> {
         let mut children = 0_u32;
         for candidate in self.candidates(quest).iter().filter(|child| child.position < SharedQueue::CHILDREN_MAX) {
             children |= 1 << candidate.position;
@@ -235,7 +235,7 @@ impl Topology {
         context: ReadContext,
         stale: bool,
         depth: Depth,
-        turn: Option<Turn>,
+        turn: Option<Dequeued>,
     ) -> Answer {
         match &child.kind {
             Kind::Leaf(leaf) => {

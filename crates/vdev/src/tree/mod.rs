@@ -56,13 +56,13 @@ pub use write::{WriteContext, Written};
 
 use crate::config::VdevConfig;
 use crate::disk::Disk;
+use crate::dtl::Dtl;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultLog};
 use crate::layout::raidz::Reflow;
 use crate::mirror::Spread;
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
-use crate::txgs::TxgSet;
 use current::Current;
 use leaf::Patience;
 use node::Kind;
@@ -263,12 +263,12 @@ impl VdevTree {
     }
 
     /// Tells the tree which txgs a leaf has missed (its dirty time log). `false` if there is no such vdev.
-    pub fn set_missed_txgs(&self, guid: Guid, txgs: TxgSet) -> bool {
+    pub fn set_dtl(&self, guid: Guid, txgs: Dtl) -> bool {
         self.topology().lookup(guid).map(|node| node.missed.set(txgs)).is_some()
     }
 
     /// Tells the tree of more txgs that a leaf has missed. `false` if there is no such vdev.
-    pub fn add_missed_txgs(&self, guid: Guid, txgs: &TxgSet) -> bool {
+    pub fn add_dtl(&self, guid: Guid, txgs: &Dtl) -> bool {
         self.topology().lookup(guid).map(|node| node.missed.absorb(txgs)).is_some()
     }
 

@@ -9,12 +9,12 @@ use cenote_taskq::sync::RwLock;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::disk::Disk;
+use crate::dtl::Dtl;
 use crate::fault::ErrorCounts;
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
 use crate::mirror::Load;
 use crate::queue::{LeafQueue, SharedQueue};
-use crate::txgs::TxgSet;
 
 /// Index of a node in the tree's arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,11 +82,11 @@ impl Node {
 #[derive(Debug, Default)]
 pub(super) struct Missed {
     any: AtomicBool,
-    txgs: RwLock<TxgSet>,
+    txgs: RwLock<Dtl>,
 }
 
 impl Missed {
-    pub(super) fn set(&self, txgs: TxgSet) {
+    pub(super) fn set(&self, txgs: Dtl) {
         let any = !txgs.is_empty();
         *self.txgs.write() = txgs;
         self.any.store(any, Ordering::Release);
@@ -99,7 +99,7 @@ impl Missed {
     }
 
     /// More of them.
-    pub(super) fn absorb(&self, txgs: &TxgSet) {
+    pub(super) fn absorb(&self, txgs: &Dtl) {
         if !txgs.is_empty() {
             self.txgs.write().absorb(txgs);
             self.any.store(true, Ordering::Release);
@@ -111,8 +111,8 @@ impl Missed {
     }
 
     /// All of them.
-    pub(super) fn get(&self) -> TxgSet {
-        if self.any.load(Ordering::Acquire) { self.txgs.read().clone() } else { TxgSet::new() }
+    pub(super) fn get(&self) -> Dtl {
+        if self.any.load(Ordering::Acquire) { self.txgs.read().clone() } else { Dtl::new() }
     }
 }
 

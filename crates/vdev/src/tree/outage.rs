@@ -16,15 +16,15 @@ use cenote_format::ids::{Guid, Txg, VdevId};
 
 use super::node::{Kind, Leaf, Node};
 use super::{Topology, VdevTree};
+use crate::dtl::Dtl;
 use crate::fault::{FaultKind, IoCause};
-use crate::txgs::TxgSet;
 
 impl VdevTree {
     /// The txgs whose blocks on a top-level vdev may be on none of its leaves that are there, the leaves `without` counted as
     /// gone (`DTL_OUTAGE` in OpenZFS). Empty on a vdev that is whole, and where redundancy makes up for all that was missed; all
     /// txgs where too many leaves are gone. Empty, too, for vdevs that hold no blocks of their own.
     #[must_use]
-    pub fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> TxgSet {
+    pub fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> Dtl {
         self.current.of(vdev).outage(vdev, without)
     }
 
@@ -44,44 +44,44 @@ impl VdevTree {
 
 impl Topology {
     /// As [`VdevTree::outage`].
-    pub(super) fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> TxgSet {
+    pub(super) fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> Dtl {
         self.tops.get(vdev.0 as usize).map(|top| self.lacks(self.node(top.node), without)).unwrap_or_default()
     }
 
     /// The same of any vdev.
-    pub(super) fn lacks(&self, node: &Node, without: &BTreeSet<Guid>) -> TxgSet {
+    pub(super) fn lacks(&self, node: &Node, without: &BTreeSet<Guid>) -> Dtl {
         match &node.kind {
             Kind::Leaf(leaf) => leaf_lacks(node, leaf, without),
             Kind::Mirror | Kind::Raidz(_) | Kind::Draid(_) => {
                 // As deep as the configuration, which is bounded.
-                let children: Vec<TxgSet> =
+                let children: Vec<Dtl> =
                     node.children.iter().map(|child| self.lacks(self.node(*child), without)).collect();
-                TxgSet::outage(&children, node.dispensable_children())
+                Dtl::outage(&children, node.dispensable_children())
             }
             Kind::DraidSpare { .. } => self.spare_lacks(node, without),
-            Kind::Missing => TxgSet::all(),
-            Kind::Indirect | Kind::Hole => TxgSet::new(),
+            Kind::Missing => Dtl::all(),
+            Kind::Indirect | Kind::Hole => Dtl::new(),
         }
     }
 
     /// The txgs that a distributed spare lacks. The address decides where it lies: on any leaf of the draid, or on another spare
     /// that stands for one. It is not relied on while a leaf is gone that no spare stands for.
-    fn spare_lacks(&self, spare: &Node, without: &BTreeSet<Guid>) -> TxgSet {
-        let Kind::DraidSpare { draid: Some(draid), .. } = &spare.kind else { return TxgSet::all() };
+    fn spare_lacks(&self, spare: &Node, without: &BTreeSet<Guid>) -> Dtl {
+        let Kind::DraidSpare { draid: Some(draid), .. } = &spare.kind else { return Dtl::all() };
         if spare.rebuilding {
-            return TxgSet::all();
+            return Dtl::all();
         }
         let mut lacks = spare.missed.get();
         for child in &self.node(*draid).children {
             let (mut leaves, mut is_spared) = (Vec::new(), false);
             self.leaves_below(self.node(*child), &mut leaves, &mut is_spared);
-            let there: Vec<TxgSet> = leaves
+            let there: Vec<Dtl> = leaves
                 .into_iter()
                 .filter(|(node, leaf)| leaf.readable_disk().is_some() && !without.contains(&node.guid))
                 .map(|(node, _)| node.missed.get())
                 .collect();
             if there.is_empty() && !is_spared {
-                return TxgSet::all();
+                return Dtl::all();
             }
             for missed in &there {
                 lacks.absorb(missed);
@@ -100,9 +100,9 @@ impl Topology {
     }
 }
 
-fn leaf_lacks(node: &Node, leaf: &Leaf, without: &BTreeSet<Guid>) -> TxgSet {
+fn leaf_lacks(node: &Node, leaf: &Leaf, without: &BTreeSet<Guid>) -> Dtl {
     if leaf.readable_disk().is_none() || without.contains(&node.guid) {
-        return TxgSet::all();
+        return Dtl::all();
     }
     node.missed.get()
 }

@@ -9,8 +9,8 @@ use cenote_format::ids::{Guid, VdevId};
 
 use super::node::{CoarseSectors, Kind, LeafState, Node};
 use super::{HangStatus, Topology, VdevTree};
+use crate::dtl::Dtl;
 use crate::fault::ErrorTotals;
-use crate::txgs::TxgSet;
 
 /// The health of a vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub struct VdevStatus {
     /// The txgs that it cannot be relied on for. Of a leaf: what its dirty time log says, so that it needs a resilver if
     /// there are any. Of a vdev above: those that too many of its children have missed, or would have if they were there
     /// ([`VdevTree::outage`]); what was written in them may be lost.
-    pub missed: TxgSet,
+    pub missed: Dtl,
     /// Why it is unavailable though it can be read: its device's sectors.
     pub coarse: Option<CoarseSectors>,
     /// How it hangs, in a pool that is in use; none if it does not.
@@ -143,7 +143,7 @@ impl Topology {
     fn status_for(&self, reading: bool) -> VdevStatus {
         let children: Vec<_> = self.tops.iter().map(|top| self.node_status(self.node(top.node), reading)).collect();
         let state = combine(&children, 0);
-        let mut missed = TxgSet::new();
+        let mut missed = Dtl::new();
         for top in &children {
             missed.absorb(&top.missed);
         }

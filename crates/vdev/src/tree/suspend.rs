@@ -100,7 +100,7 @@ struct State {
     is_resuming: bool,
     is_flushing: bool,
     next: u64,
-    kept: BTreeMap<u64, Kept>,
+    kept: BTreeMap<u64, UnflushedWrite>,
     kept_bytes: usize,
     under_way: usize,
     behind: BTreeSet<Guid>,
@@ -112,7 +112,7 @@ struct State {
 }
 
 #[derive(Clone, Debug)]
-struct Kept {
+struct UnflushedWrite {
     vdev: VdevId,
     offset_bytes: u64,
     block: Block,
@@ -121,7 +121,7 @@ struct Kept {
 }
 
 impl State {
-    fn keep(&mut self, kept: Kept) -> u64 {
+    fn keep(&mut self, kept: UnflushedWrite) -> u64 {
         let number = self.next;
         self.next += 1;
         self.kept_bytes += kept.block.len();
@@ -130,7 +130,7 @@ impl State {
     }
 
     /// Returns the kept block, to be dropped after the state is unlocked.
-    fn forget(&mut self, number: u64) -> Option<Kept> {
+    fn forget(&mut self, number: u64) -> Option<UnflushedWrite> {
         let kept = self.kept.remove(&number)?;
         self.kept_bytes -= kept.block.len();
         Some(kept)
@@ -138,7 +138,7 @@ impl State {
 
     /// The writes to these vdevs that are done by now, and their vdevs.
     fn written(&self, of: VdevSet) -> (Vec<u64>, BTreeSet<VdevId>) {
-        let is_covered = |kept: &Kept| kept.is_written && of.contains(kept.vdev);
+        let is_covered = |kept: &UnflushedWrite| kept.is_written && of.contains(kept.vdev);
         self.kept.iter().filter(|(_, kept)| is_covered(kept)).map(|(number, kept)| (*number, kept.vdev)).unzip()
     }
 
@@ -406,7 +406,7 @@ impl Suspension {
     }
 
     /// Begins a write: it is kept, and under way unless the pool is suspended.
-    fn begin(&self, kept: Kept) -> Keeping<'_> {
+    fn begin(&self, kept: UnflushedWrite) -> Keeping<'_> {
         if !self.is_suspended.load(Ordering::Acquire) {
             self.is_unclaimed();
         }
@@ -466,7 +466,7 @@ impl Suspension {
     fn flushed(&self, covered: &[u64], told: &BTreeSet<Guid>) {
         let mut state = self.state.lock();
         state.in_doubt.retain(|leaf| !told.contains(leaf));
-        let gone: Vec<Option<Kept>> = covered.iter().map(|number| state.forget(*number)).collect();
+        let gone: Vec<Option<UnflushedWrite>> = covered.iter().map(|number| state.forget(*number)).collect();
         if state.kept.is_empty() {
             state.behind.clear();
         }
@@ -500,7 +500,7 @@ impl VdevTree {
         block: &Block,
         context: WriteContext,
     ) -> Result<Written, VdevError> {
-        let kept = Kept { vdev, offset_bytes, block: block.clone(), birth: context.birth, is_written: false };
+        let kept = UnflushedWrite { vdev, offset_bytes, block: block.clone(), birth: context.birth, is_written: false };
         let mut keeping = suspension.begin(kept);
         let written = loop {
             keeping.pass().await?;
@@ -672,7 +672,7 @@ impl VdevTree {
     /// Has devices take again what they may have lost, once they have answered everything else.
     async fn write_kept_again(&self, suspension: &Suspension) -> Result<(), VdevError> {
         self.quiet(suspension).await;
-        let kept: Vec<Kept> = {
+        let kept: Vec<UnflushedWrite> = {
             let mut state = suspension.state.lock();
             state.behind.clear();
             state.in_doubt.clear();
@@ -680,7 +680,7 @@ impl VdevTree {
         };
         self.topology().probe_all().await?;
         let skipped = if mutant::is(Mutant::KeptDropped) { kept.len() / 2 } else { 0 };
-        for Kept { vdev, offset_bytes, block, birth, .. } in &kept[skipped..] {
+        for UnflushedWrite { vdev, offset_bytes, block, birth, .. } in &kept[skipped..] {
             let written = self.write_once(*vdev, *offset_bytes, block, WriteContext::new(*birth)).await?;
             suspension.note_behind(&written.missed);
         }

@@ -33,7 +33,7 @@ use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{FaultKind, IoCause};
 use crate::layout::{Column, LayoutError, StripeMap};
-use crate::queue::{self, LeafQueue, QueueClass, Turn};
+use crate::queue::{self, Dequeued, LeafQueue, QueueClass};
 
 /// The txg and the purpose of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +241,7 @@ impl Topology {
         Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
     }
 
-    /// Writes when it is the block's turn in the queue, or as a part of another write's bundle.
+    /// Writes when it is the block's turn in the queue, or as a part of another write's aggregate.
     async fn write_in_turn(
         &self,
         disk: &Disk,
@@ -255,12 +255,12 @@ impl Topology {
         let mut alone = is_stable;
         loop {
             match queue.turn(class, queue::Kind::Write, extent.range(), Some(&block), now_ns, alone).await {
-                Turn::Lead(bundle) => return bundle.write(disk, block, is_stable).await,
-                Turn::Ride(ride) => {
-                    if ride.await.is_ok() {
+                Dequeued::Lead(aggregate) => return aggregate.write(disk, block, is_stable).await,
+                Dequeued::Joined(joined) => {
+                    if joined.await.is_ok() {
                         return Ok(());
                     }
-                    // Its bundle failed, which says nothing about this block.
+                    // Its aggregate failed, which says nothing about this block.
                     alone = true;
                 }
             }

@@ -24,12 +24,12 @@ use cenote_taskq::{BoxFuture, Device, RamDevice, Runtime};
 use cenote_testkit::Theme;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
+use cenote_vdev::dtl::Dtl;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::fault::Fault;
 use cenote_vdev::layout::raidz::Reflow;
 use cenote_vdev::leaf::{LabelReport, probe_device};
 use cenote_vdev::tree::{IndirectMap, ReadContext, Segment, VdevTree};
-use cenote_vdev::txgs::TxgSet;
 
 /// A pool whose devices were found and whose configuration was read from its MOS.
 pub(crate) struct Pool {
@@ -38,7 +38,7 @@ pub(crate) struct Pool {
     pub(crate) config: VdevConfig,
     pub(crate) disks: HashMap<Guid, Disk>,
     maps: Arc<Maps>,
-    pub(crate) missed: HashMap<Guid, TxgSet>,
+    pub(crate) missed: HashMap<Guid, Dtl>,
 }
 
 /// An object of the MOS.
@@ -190,7 +190,7 @@ impl Pool {
         for leaf in self.config.leaves().iter().filter(|leaf| leaf.dtl.0 != 0) {
             let object = &objects[&leaf.dtl.0];
             let map = SpaceMapPhys::parse(&object.bonus, Endian::Little).unwrap();
-            let mut missed = TxgSet::new();
+            let mut missed = Dtl::new();
             for record in SpaceMapRecords::new(&object.data[..map.length_bytes as usize], Endian::Little) {
                 if let SpaceMapRecord::Entry(entry) = record.unwrap() {
                     let range = entry.offset_units..entry.offset_units + entry.run_units;
@@ -212,7 +212,7 @@ impl Pool {
         tree.set_reflow(Reflow::of(&self.uberblock));
         tree.set_indirect_map(self.maps.clone());
         for (guid, missed) in &self.missed {
-            assert!(tree.set_missed_txgs(*guid, missed.clone()));
+            assert!(tree.set_dtl(*guid, missed.clone()));
         }
         tree
     }

@@ -15,7 +15,7 @@ use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
 use crate::data::Data;
-use crate::indirect::{Ahead, parts};
+use crate::indirect::{Prepared, parts};
 use crate::itx::{Goal, Itx, ItxWrite, Payload, Taken};
 use crate::kstat::{BlockBytes, Event, Logged};
 use crate::lwb::{Lwb, WHOLE_MAX_BYTES, block_bytes_for, write_bytes};
@@ -94,7 +94,7 @@ struct Filling<'a> {
     /// Something that was written is gone by now, or is too much to be copied.
     has_gaps: bool,
     /// Blocks that records will point to.
-    ahead: Ahead,
+    ahead: Prepared,
     /// Those that the records in this block point to.
     data: Data,
     /// Bytes of writes by reference that were copied all the same.
@@ -103,12 +103,12 @@ struct Filling<'a> {
 
 /// The turn of a burst, which alone fills blocks. When it is over, clients that want more get another burst. If the burst could do nothing,
 /// the waiting clients check their state again.
-struct Turn<'a> {
+struct BurstGuard<'a> {
     log: &'a Arc<LogWriter>,
     is_done: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for BurstGuard<'_> {
     fn drop(&mut self) {
         if self.log.blocks.lock().burst_over(self.is_done) {
             // Not here: the blocks of this burst are still to be written.
@@ -169,7 +169,7 @@ impl LogWriter {
     /// Takes all itxs in their order and puts them into blocks. Returns the last block, still to be written; the others are on their
     /// way.
     async fn burst(self: Arc<Self>) -> Option<Closed> {
-        let mut turn = Turn { log: &self, is_done: false };
+        let mut guard = BurstGuard { log: &self, is_done: false };
         let mut issuer = self.issuer.lock().await;
         self.commit_timeout().await;
         let tail = self.blocks.lock().tail()?;
@@ -177,7 +177,7 @@ impl LogWriter {
         let taken = self.queue.lock().take()?;
         if taken.itxs.is_empty() {
             self.reached(taken.goal);
-            turn.is_done = true;
+            guard.is_done = true;
             return None;
         }
         let until = taken.goal.txg;
@@ -190,7 +190,7 @@ impl LogWriter {
         let taken_away = TakenAway { log: &self, until };
         let last = self.fill(&mut issuer, tail, taken).await.ok()?;
         taken_away.are_issued();
-        turn.is_done = true;
+        guard.is_done = true;
         last
     }
 
@@ -227,7 +227,7 @@ impl LogWriter {
             left: total,
             before,
             has_gaps: false,
-            ahead: Ahead::new(self, &taken.itxs),
+            ahead: Prepared::new(self, &taken.itxs),
             data: Data::default(),
             copied: 0,
         };

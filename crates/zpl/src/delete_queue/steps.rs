@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use cenote_dmu::Object;
 use cenote_dmu::tx::{Cost, TxgSource};
-use cenote_zil::Change;
+use cenote_zil::LoggedTx;
 
 use super::share::{SHARE_MAX, SHARE_MIN};
 use crate::ZplError;
@@ -22,7 +22,7 @@ impl FileSystem {
     }
 
     /// A txg in which something of this weight may be freed.
-    pub(crate) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<Change, ZplError> {
+    pub(crate) async fn begin_piece(&self, cost: Cost, weight: u64) -> Result<LoggedTx, ZplError> {
         loop {
             let mut tx = self.begin(cost.that_frees()).await?;
             let txg = tx.txg();

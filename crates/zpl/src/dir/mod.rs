@@ -2,14 +2,14 @@
 
 mod create;
 mod entry;
-mod kept;
 mod look;
+mod open_zaps;
 mod remove;
 mod rename;
 
 pub use create::NewNode;
 pub(crate) use create::Origin;
 pub(crate) use entry::{entry_value, word};
-pub(crate) use kept::KeptZaps;
 pub use look::{Cursor, DirEntry};
+pub(crate) use open_zaps::OpenZaps;
 pub use rename::RenameMode;

@@ -72,7 +72,13 @@ impl FileSystem {
     }
 
     /// Lets a node meet its fate.
-    pub(crate) async fn settle(&self, fate: Fate<'_>, node: &Arc<Node>, txg: Txg, now: Time) -> Result<(), ZplError> {
+    pub(crate) async fn apply_fate(
+        &self,
+        fate: Fate<'_>,
+        node: &Arc<Node>,
+        txg: Txg,
+        now: Time,
+    ) -> Result<(), ZplError> {
         match fate {
             Fate::Stays => node.update(txg, |record| {
                 let links = record.u64(ZplAttribute::Links);
@@ -222,7 +228,7 @@ impl FileSystem {
         }
         self.in_use()?.zaps.keep(zap);
         let is_last = !matches!(fate, Fate::Stays);
-        self.settle(fate, node, txg, now).await?;
+        self.apply_fate(fate, node, txg, now).await?;
         if is_last {
             tx.forget(node.id);
         }

@@ -243,7 +243,7 @@ impl FileSystem {
         }
         if let (Some(over), Some(fate)) = (over, fate) {
             let is_last = !matches!(fate, Fate::Stays);
-            self.settle(fate, over, txg, now).await?;
+            self.apply_fate(fate, over, txg, now).await?;
             if is_last {
                 tx.forget(over.id);
             }

@@ -166,7 +166,7 @@ impl File {
         }
         let object = &self.node.object;
         let read = match &self.ahead {
-            Some(ahead) => object.read_ahead(offset_bytes, len, ahead).await?,
+            Some(ahead) => object.read_prefetching(offset_bytes, len, ahead).await?,
             None => object.read(offset_bytes, len).await?,
         };
         assert_eq!(read.len(), len, "a read gives as many bytes as the file has there");

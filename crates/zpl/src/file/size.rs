@@ -8,7 +8,7 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::Tx as Record;
 use cenote_taskq::buf::Block;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_zil::Change;
+use cenote_zil::LoggedTx;
 
 use super::write::check_writable;
 use crate::ZplError;
@@ -64,7 +64,7 @@ impl FileSystem {
         Ok(())
     }
 
-    fn put_size(&self, node: &Node, tx: &Change, size_bytes: Option<u64>) -> Result<(), ZplError> {
+    fn put_size(&self, node: &Node, tx: &LoggedTx, size_bytes: Option<u64>) -> Result<(), ZplError> {
         let now = self.now();
         node.update(tx.txg(), |record| {
             if let Some(size) = size_bytes {
@@ -120,7 +120,12 @@ impl FileSystem {
     }
 
     /// A txg for the last step of something that frees.
-    async fn begin_last(&self, node: &Node, piece: Option<&Range<u64>>, patches: &Patches) -> Result<Change, ZplError> {
+    async fn begin_last(
+        &self,
+        node: &Node,
+        piece: Option<&Range<u64>>,
+        patches: &Patches,
+    ) -> Result<LoggedTx, ZplError> {
         let bytes = patches.iter().map(|(_, data)| data.len() as u64).sum();
         let cost = Cost::default().with_objects(1).with_bytes(bytes).that_frees();
         match piece {

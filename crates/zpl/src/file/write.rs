@@ -241,7 +241,7 @@ impl File {
     ///
     /// # Errors
     /// It cannot be written.
-    pub async fn settle_access(&self) -> Result<(), ZplError> {
+    pub async fn write_atime(&self) -> Result<(), ZplError> {
         if self.node.unwritten_access().is_none() {
             return Ok(());
         }
@@ -279,6 +279,6 @@ impl File {
     /// # Errors
     /// The time could not be written.
     pub async fn close(self) -> Result<(), ZplError> {
-        self.settle_access().await
+        self.write_atime().await
     }
 }

@@ -13,14 +13,14 @@ use cenote_dmu::{Object, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::{Mutex, RwLock};
 use cenote_taskq::{AsyncMutex, BoxFuture, Notify};
-use cenote_zil::{Change, Log};
+use cenote_zil::{Log, LoggedTx};
 
 pub use change::AttributeChange;
 pub(crate) use master::{Master, NewMaster};
 pub use options::{AccessTimes, FileSystemOptions, XattrMode};
 
 use crate::delete_queue::{Garbage, Share};
-use crate::dir::KeptZaps;
+use crate::dir::OpenZaps;
 use crate::file::LoggedFiles;
 use crate::names::CaseSensitivity;
 use crate::node::{Node, NodeTable};
@@ -45,7 +45,7 @@ pub(crate) struct InUse {
     data: OnceLock<Arc<LoggedFiles>>,
     pub(crate) queue: ObjectId,
     pub(crate) nodes: NodeTable,
-    pub(crate) zaps: KeptZaps,
+    pub(crate) zaps: OpenZaps,
     /// Held while a directory moves to another.
     pub(crate) renames: AsyncMutex<()>,
     /// Held to change the delete queue.
@@ -125,7 +125,7 @@ impl FileSystem {
             data: OnceLock::new(),
             queue: master.changeable()?,
             nodes: NodeTable::new(options.access_times),
-            zaps: KeptZaps::default(),
+            zaps: OpenZaps::default(),
             renames: AsyncMutex::new(()),
             queue_lock: AsyncMutex::new(()),
             options: RwLock::new(options),
@@ -256,7 +256,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is open to be read only, or as [`TxgSource::begin`].
-    pub(crate) async fn begin(&self, cost: Cost) -> Result<Change, ZplError> {
+    pub(crate) async fn begin(&self, cost: Cost) -> Result<LoggedTx, ZplError> {
         Ok(self.log()?.begin_change(cost).await?)
     }
 

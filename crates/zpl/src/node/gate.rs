@@ -3,7 +3,7 @@
 use cenote_format::ids::Txg;
 use cenote_taskq::Notify;
 use cenote_taskq::sync::Mutex;
-use cenote_zil::Change;
+use cenote_zil::LoggedTx;
 
 /// Lets writers of the same txg through; a writer of a later txg waits until they are done.
 pub(super) struct Gate {
@@ -49,7 +49,7 @@ impl Drop for Through<'_> {
 
 /// A writer's txg.
 pub(crate) struct SharedTxg<'a> {
-    pub(super) tx: Change,
+    pub(super) tx: LoggedTx,
     pub(super) _through: Through<'a>,
 }
 
@@ -58,7 +58,7 @@ impl SharedTxg<'_> {
         self.tx.txg()
     }
 
-    pub(crate) const fn change(&mut self) -> &mut Change {
+    pub(crate) const fn change(&mut self) -> &mut LoggedTx {
         &mut self.tx
     }
 }

@@ -121,7 +121,7 @@ impl Replay {
             return Ok(());
         }
         self.filesystem.reap().await?;
-        self.source.settle().await?;
+        self.source.sync_replayed().await?;
         self.source.replay(record.sequence, marking, self.effect(record)).await
     }
 

@@ -37,7 +37,7 @@
 //!
 //! **Rejected.** *One search for everything*: unseen orders of writes would multiply over all files. *Inode numbers as identities across the
 //! kill*: they are stable here, but POSIX does not promise it. *A prefix of a file's writes as its content*: the intent log reads data when it is
-//! committed, so a write may be there beside half of a later one (as `crates/cuts` has it).
+//! committed, so a write may be there beside half of a later one (as `crates/crash` has it).
 //!
 //! **The file.** A history that nothing explains is kept beside the images as `history.json`; `cargo xtask kills history --json FILE` judges
 //! it again. It is a [`History`]: `seed`; `before` and `after`, the trees by paths, with `kind` (`file` with `inode`, `links`, `bytes` in

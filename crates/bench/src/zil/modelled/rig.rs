@@ -168,8 +168,8 @@ impl Rig {
                 }
                 live.write(rng.below(VOLUME_BYTES / WRITE_BYTES as u64) * WRITE_BYTES as u64, &data).await?;
                 match &batch {
-                    Some(batch) => batch.commit(async { Ok(live.settle(false).await?) }).await?,
-                    None => live.settle(false).await?,
+                    Some(batch) => batch.commit(async { Ok(live.commit_if_sync(false).await?) }).await?,
+                    None => live.commit_if_sync(false).await?,
                 }
                 let ended = handle.now();
                 if ended >= begin && ended < end {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::bail;
 use cenote_host::layout::parse_layout;
 use cenote_host::{CacheFile, Entry};
-use cenote_server::{NewPool, Wish};
+use cenote_server::{NewPool, NewPoolRequest};
 
 use crate::args::parse_size;
 use crate::prelude::*;
@@ -89,7 +89,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         dataset_properties.push(format!("mountpoint={mountpoint}"));
     }
-    let wish = Wish {
+    let request = NewPoolRequest {
         name: &args.pool,
         layout: &layout,
         pool: &properties,
@@ -99,7 +99,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         force: args.force,
         command: format!("zpool create {} {}", args.pool, args.vdevs.join(" ")),
     };
-    let (new, made) = NewPool::make(context, &wish).await?;
+    let (new, made) = NewPool::make(context, &request).await?;
     new.made.pool.sync().await?;
     let guid = new.made.pool.guid().0;
     new.made.pool.export().await?;

@@ -166,9 +166,9 @@ mod tests {
     use std::time::Duration;
 
     use cenote_format::ids::{Guid, VdevId};
+    use cenote_vdev::dtl::Dtl;
     use cenote_vdev::fault::ErrorTotals;
     use cenote_vdev::tree::{HangStatus, VdevState};
-    use cenote_vdev::txgs::TxgSet;
 
     use super::*;
 
@@ -181,7 +181,7 @@ mod tests {
             name,
             state,
             errors,
-            missed: TxgSet::new(),
+            missed: Dtl::new(),
             coarse: None,
             hang,
             children,

@@ -55,7 +55,7 @@ fn wait<T: Send + 'static>(
 }
 
 /// Shakes hands. `None` if the client left politely.
-pub(crate) fn haggle(
+pub(crate) fn shake_hands(
     reader: &mut impl Read,
     writer: &mut impl Write,
     directory: &Directory<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn haggle(
     if flags & !known != 0 || flags & u32::from(handshake::FIXED_NEWSTYLE) == 0 {
         return Err(ConnectionError::Protocol("the client does not speak the fixed newstyle handshake"));
     }
-    let mut haggle = Haggle {
+    let mut shaking = Handshake {
         no_zeroes: flags & u32::from(handshake::NO_ZEROES) != 0,
         structured: false,
         status_for: None,
@@ -95,12 +95,12 @@ pub(crate) fn haggle(
                 return Err(ConnectionError::Protocol("an option too long to skip"));
             }
             io::copy(&mut reader.by_ref().take(length.into()), &mut io::sink()).map_err(ConnectionError::Io)?;
-            haggle.refuse(number, option_reply::ERR_TOO_BIG, "the option's data is too long")?;
+            shaking.refuse(number, option_reply::ERR_TOO_BIG, "the option's data is too long")?;
             continue;
         }
         let mut data = vec![0; length as usize];
         reader.read_exact(&mut data).map_err(ConnectionError::Io)?;
-        match haggle.option(number, &data)? {
+        match shaking.option(number, &data)? {
             Step::Next => {}
             Step::Open(agreed) => return Ok(Some(agreed)),
             Step::Leave => return Ok(None),
@@ -115,7 +115,7 @@ enum Step {
     Leave,
 }
 
-struct Haggle<'a, W> {
+struct Handshake<'a, W> {
     no_zeroes: bool,
     structured: bool,
     /// The export for which block status was agreed upon; it holds for no other.
@@ -124,7 +124,7 @@ struct Haggle<'a, W> {
     directory: &'a Directory<'a>,
 }
 
-impl<W: Write> Haggle<'_, W> {
+impl<W: Write> Handshake<'_, W> {
     fn option(&mut self, number: u32, data: &[u8]) -> Result<Step, ConnectionError> {
         match number {
             option::EXPORT_NAME => return self.export_name(data),

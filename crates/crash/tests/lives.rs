@@ -1,7 +1,7 @@
 //! The test of power cuts, itself put to the test.
 
-use cenote_cuts::CUTS;
-use cenote_cuts::life::Life;
+use cenote_crash::CUTS;
+use cenote_crash::life::Life;
 
 /// Goal: a cut's number decides everything. Method: the same life twice.
 #[test]

@@ -1,6 +1,6 @@
 //! Suspends and resumes a volume while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
 //!
-//! Connections refer to a [`Seat`], which has the open volume, or nothing while it is suspended. A rollback needs the dataset closed. So requests
+//! Connections refer to a [`ZvolState`], which has the open volume, or nothing while it is suspended. A rollback needs the dataset closed. So requests
 //! that have begun end, others wait, the volume is closed, the dataset is rolled back, and the volume is opened again; clients stay connected.
 //! As in OpenZFS, data that a client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
 
@@ -19,68 +19,68 @@ const REQUESTS_POLL: Duration = Duration::from_millis(2);
 
 enum State {
     Open(Arc<LiveVolume>),
-    Still,
+    Suspended,
     /// It could not be opened again.
     Lost,
 }
 
 /// The place of an open volume, to which its connections refer.
-pub(super) struct Seat {
+pub(super) struct ZvolState {
     state: RwLock<State>,
-    went_on: Notify,
+    resumed: Notify,
 }
 
-impl Seat {
+impl ZvolState {
     pub(super) fn new(live: LiveVolume) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(State::Open(Arc::new(live))), went_on: Notify::new() })
+        Arc::new(Self { state: RwLock::new(State::Open(Arc::new(live))), resumed: Notify::new() })
     }
 
     /// The volume, unless it is suspended or lost.
     pub(super) fn now(&self) -> Option<Arc<LiveVolume>> {
         match &*self.state.read() {
             State::Open(live) => Some(live.clone()),
-            State::Still | State::Lost => None,
+            State::Suspended | State::Lost => None,
         }
     }
 
     /// A reference to the volume; waits while it is suspended.
     pub(super) async fn share(&self) -> Result<Arc<LiveVolume>, ExportError> {
         loop {
-            let went_on = self.went_on.wait();
+            let resumed = self.resumed.wait();
             match &*self.state.read() {
                 State::Open(live) => return Ok(live.clone()),
                 State::Lost => {
                     let why = "the volume could not be opened again after its dataset was rolled back";
                     return Err(ExportError::new(ExportErrorKind::Io, why));
                 }
-                State::Still => {}
+                State::Suspended => {}
             }
-            went_on.await;
+            resumed.await;
         }
     }
 
     fn set(&self, state: State) {
         *self.state.write() = state;
-        self.went_on.all();
+        self.resumed.all();
     }
 }
 
-/// A suspended volume. [`Self::go_on`], or dropping this, resumes it.
-pub struct StillVolume(Option<Inner>);
+/// A suspended volume. [`Self::resume`], or dropping this, resumes it.
+pub struct SuspendedVolume(Option<Inner>);
 
 struct Inner {
     all: Arc<OpenVolumes>,
-    seat: Arc<Seat>,
+    zvol: Arc<ZvolState>,
     name: String,
     is_read_only: bool,
 }
 
-impl StillVolume {
-    /// Suspends the volume in a seat, and waits for requests that have begun. `None` if it is not open.
-    pub(super) async fn begin(all: &Arc<OpenVolumes>, seat: Arc<Seat>, name: &str) -> Option<Self> {
+impl SuspendedVolume {
+    /// Suspends the volume with its state here, and waits for requests that have begun. `None` if it is not open.
+    pub(super) async fn begin(all: &Arc<OpenVolumes>, zvol: Arc<ZvolState>, name: &str) -> Option<Self> {
         let live = {
-            let mut state = seat.state.write();
-            match std::mem::replace(&mut *state, State::Still) {
+            let mut state = zvol.state.write();
+            match std::mem::replace(&mut *state, State::Suspended) {
                 State::Open(live) => live,
                 // Another command has suspended it, or it is lost.
                 before => {
@@ -89,7 +89,7 @@ impl StillVolume {
                 }
             }
         };
-        let inner = Inner { all: all.clone(), seat, name: name.to_owned(), is_read_only: live.is_read_only() };
+        let inner = Inner { all: all.clone(), zvol, name: name.to_owned(), is_read_only: live.is_read_only() };
         let (sender, answer) = oneshot::channel();
         let handle = inner.handle();
         // In a task of its own: the caller may be dropped meanwhile. Then dropping the value resumes the volume.
@@ -107,20 +107,20 @@ impl StillVolume {
     ///
     /// # Errors
     /// It cannot be opened: requests fail from now on.
-    pub async fn go_on(mut self) -> Result<(), crate::ServerError> {
+    pub async fn resume(mut self) -> Result<(), crate::ServerError> {
         let Some(inner) = self.0.take() else { return Ok(()) };
         let (sender, answer) = oneshot::channel();
         // In a task of its own: resuming must finish even if the caller is dropped meanwhile.
-        inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.go_on().await)) });
+        inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.resume().await)) });
         Ok(answer.await.unwrap_or(Ok(()))?)
     }
 }
 
-impl Drop for StillVolume {
+impl Drop for SuspendedVolume {
     fn drop(&mut self) {
         if let Some(inner) = self.0.take() {
             // If it fails, the clients' requests get the error.
-            inner.handle().detach(Class::Issue, async move { drop(inner.go_on().await) });
+            inner.handle().detach(Class::Issue, async move { drop(inner.resume().await) });
         }
     }
 }
@@ -130,7 +130,7 @@ impl Inner {
         self.all.pool().handle().clone()
     }
 
-    async fn go_on(self) -> Result<(), ExportError> {
+    async fn resume(self) -> Result<(), ExportError> {
         let opened = self.all.reopened(&self.name).await;
         let (state, result) = match opened {
             Ok(live) => {
@@ -139,7 +139,7 @@ impl Inner {
             }
             Err(error) => (State::Lost, Err(error)),
         };
-        self.seat.set(state);
+        self.zvol.set(state);
         result
     }
 }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cenote_cuts::points::{Base, LOG_MUTANTS, Run, SHAPES, Script, Tally, Wanted, count, hunt};
+use cenote_crash::points::{Base, LOG_MUTANTS, Run, SHAPES, Script, Tally, Wanted, count, hunt};
 use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 

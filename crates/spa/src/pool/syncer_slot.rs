@@ -1,11 +1,11 @@
-//! The seat of the syncer: one task has it at a time, in the order of asking; a pool that has failed or ended has none.
+//! The slot of the syncer: one task has it at a time, in the order of asking; a pool that has failed or ended has none.
 
 use cenote_dmu::tx::TxError;
 
 use crate::sync::Syncer;
 
 /// Where the syncer is between two uses.
-pub(super) enum Seat {
+pub(super) enum SyncerSlot {
     /// Here.
     Syncer(Box<Syncer>),
     /// A change or a txg failed half-way: the syncer is gone, and with it all that is not on disk.
@@ -14,7 +14,7 @@ pub(super) enum Seat {
     Closed,
 }
 
-impl Seat {
+impl SyncerSlot {
     pub(super) fn syncer(&mut self) -> Result<&mut Syncer, TxError> {
         match self {
             Self::Syncer(syncer) => Ok(syncer),

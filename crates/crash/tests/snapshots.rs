@@ -1,8 +1,8 @@
 //! The verdict on snapshots, put to the test.
 
-use cenote_cuts::CUTS;
-use cenote_cuts::life::{Life, has_snapshots};
-use cenote_cuts::mutants::hunt_in;
+use cenote_crash::CUTS;
+use cenote_crash::life::{Life, has_snapshots};
+use cenote_crash::mutants::hunt_in;
 use cenote_taskq::mutant::Mutant;
 
 /// Goal: bugs about snapshots are found where snapshots are taken, and only there; and a life's number decides everything there too. Method:

@@ -1,23 +1,23 @@
 //! A dataset that is suspended for a rollback or the end of a receive: its users in this process wait until it goes on.
 
-use cenote_fuse::Still;
+use cenote_fuse::SuspendedFs;
 use cenote_spa::Pool;
 
 use crate::error::Result;
-use crate::{ServedPool, StillVolume};
+use crate::{ServedPool, SuspendedVolume};
 
 /// A suspended dataset: its mounts and its volume, as far as somebody uses them. Dropping this resumes them.
 #[derive(Default)]
-pub struct Standstill {
-    mounts: Vec<Still>,
-    volume: Option<StillVolume>,
+pub struct SuspendedDataset {
+    mounts: Vec<SuspendedFs>,
+    volume: Option<SuspendedVolume>,
 }
 
-impl Standstill {
+impl SuspendedDataset {
     /// Suspends a dataset of a pool that this process serves.
     pub async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
-        let volume = of.volumes.lock().await.stand_still(&of.volumes, dataset).await?;
-        Ok(Self { mounts: of.mounts.stand_still(dataset).await, volume })
+        let volume = of.volumes.lock().await.suspend(&of.volumes, dataset).await?;
+        Ok(Self { mounts: of.mounts.suspend(dataset).await, volume })
     }
 
     /// Compares the dataset with the snapshot or dataset `other`, to find out what the kernel must forget when it becomes the same.
@@ -36,14 +36,14 @@ impl Standstill {
     }
 
     /// Resumes the mounts and the volume, with the state that the dataset has now.
-    pub async fn go_on(self) -> Result<()> {
+    pub async fn resume(self) -> Result<()> {
         let mut result = Ok(());
         if let Some(volume) = self.volume {
-            result = volume.go_on().await;
+            result = volume.resume().await;
         }
         for mount in self.mounts {
-            let went_on = mount.go_on().await;
-            result = result.and(went_on.map_err(Into::into));
+            let resumed = mount.resume().await;
+            result = result.and(resumed.map_err(Into::into));
         }
         result
     }

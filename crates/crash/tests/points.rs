@@ -1,6 +1,6 @@
 //! Crash points, themselves put to the test.
 
-use cenote_cuts::points::{Base, Run, SHAPES, Script, Tally, Wanted, hunt};
+use cenote_crash::points::{Base, Run, SHAPES, Script, Tally, Wanted, hunt};
 use cenote_taskq::mutant::Mutant;
 
 /// Goal: points say no where there is reason to, and only there; and a script's number decides everything. Method: scripts with and

@@ -5,7 +5,7 @@
 //! The log is written anew each time: it has a range for each time that the leaf was away.
 //!
 //! A leaf also misses a txg if it took all blocks and did not take the labels or the uberblock. That is known only after the commit,
-//! so it waits in memory (`Members::unnoted`) for the next txg's log. After a crash in between, or where it was the export's txg
+//! so it waits in memory (`RootVdev::unnoted`) for the next txg's log. After a crash in between, or where it was the export's txg
 //! (another host may have the pool by then, so nothing more is written), the leaf is one commit behind. The next import sees that
 //! (`crate::behind`), and the next commit writes its labels again, or fails and is noted. An entry for a txg whose blocks the leaf has
 //! costs a resilver little. A missing entry may cost the pool: if only that leaf is there, the import opens an older txg, whose blocks were
@@ -17,7 +17,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
 use cenote_metaslab::{Batch, SpaceMap};
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_vdev::txgs::TxgSet;
+use cenote_vdev::dtl::Dtl;
 
 use crate::SpaError;
 use crate::sync::Syncer;
@@ -36,17 +36,12 @@ impl Syncer {
         pass: u32,
         leaves: impl IntoIterator<Item = Guid>,
     ) -> Result<(), SpaError> {
-        let set = TxgSet::of(txg.0..txg.0.saturating_add(1));
-        self.note_missed_txgs(txg, pass, leaves.into_iter().map(|guid| (guid, set.clone())).collect()).await
+        let set = Dtl::of(txg.0..txg.0.saturating_add(1));
+        self.note_dtls(txg, pass, leaves.into_iter().map(|guid| (guid, set.clone())).collect()).await
     }
 
     /// Notes in the txg that syncs which txgs leaves have missed. The configuration changes where a leaf has no log yet.
-    pub(crate) async fn note_missed_txgs(
-        &mut self,
-        txg: Txg,
-        pass: u32,
-        leaves: BTreeMap<Guid, TxgSet>,
-    ) -> Result<(), SpaError> {
+    pub(crate) async fn note_dtls(&mut self, txg: Txg, pass: u32, leaves: BTreeMap<Guid, Dtl>) -> Result<(), SpaError> {
         if mutant::is(Mutant::DtlUnwritten) {
             return Ok(());
         }
@@ -55,11 +50,11 @@ impl Syncer {
                 txgs.ranges().last().is_none_or(|last| last.end <= txg.0 + 1),
                 "a leaf has missed no txg that is to come"
             );
-            let leaf = self.members.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
+            let leaf = self.root_vdev.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
             // A leaf that was removed meanwhile misses nothing.
             let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };
-            self.tree.add_missed_txgs(guid, &txgs);
-            let missed = self.members.missed.entry(guid).or_default();
+            self.tree.add_dtl(guid, &txgs);
+            let missed = self.root_vdev.missed.entry(guid).or_default();
             if !missed.absorb(&txgs) {
                 continue;
             }
@@ -92,7 +87,7 @@ impl Syncer {
             self.make_changes(changes).await?;
             if dtl != map.object {
                 assert_eq!(dtl, ObjectId(0), "a log stays in its object");
-                self.members.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
+                self.root_vdev.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
                 self.config_changed = true;
                 self.write_config(txg).await?;
             }

@@ -178,7 +178,7 @@ impl FileWriter {
             }
             state.apply(&change);
             let is_asked = self.rng.chance(1, 40);
-            self.zil.settle(is_asked, None).await.map_err(|error| format!("O_SYNC: {error}"))?;
+            self.zil.commit_if_sync(is_asked, None).await.map_err(|error| format!("O_SYNC: {error}"))?;
             if self.zil.mode() == SyncMode::Always || is_asked && self.zil.mode() == SyncMode::Standard {
                 // With it all that came before.
                 self.log.lock().promise_all();
@@ -335,7 +335,7 @@ impl RangeWriter {
                 continue;
             }
             let fua = self.rng.chance(1, 40);
-            self.volume.settle(fua).await.map_err(|error| format!("FUA: {error}"))?;
+            self.volume.commit_if_sync(fua).await.map_err(|error| format!("FUA: {error}"))?;
             match self.sync {
                 SyncMode::Always => self.log.lock().promise_all(),
                 SyncMode::Standard if fua => self.log.lock().promise_last(),

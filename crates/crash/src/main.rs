@@ -1,7 +1,7 @@
-//! `cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--without-snapshots] [--verbose]`: N cuts from the first on; of some, zdb
+//! `crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--without-snapshots] [--verbose]`: N cuts from the first on; of some, zdb
 //! judges what they have left. With `--seconds` no life is begun later.
 //!
-//! `cuts --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
+//! `crash --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
 //! them; COUNT of them are chosen by the seed.
 //!
 //! A cut's number is all that is needed to do it again; what its life was before comes with it, and is not counted.
@@ -10,15 +10,15 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use cenote_cuts::life::Life;
-use cenote_cuts::mutants::{chosen, cuts_max, hunt};
-use cenote_cuts::{CUTS, zdb};
+use cenote_crash::life::Life;
+use cenote_crash::mutants::{chosen, cuts_max, hunt};
+use cenote_crash::{CUTS, zdb};
 use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 
-const USAGE: &str = "usage: cuts [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N]
+const USAGE: &str = "usage: crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N]
             [--without-snapshots] [--verbose]
-       cuts --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]";
+       crash --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]";
 /// Real seconds that a life may take before the watchdog ends the program: it takes half a second of processor time, but one may have
 /// to wait long for a processor.
 const SECONDS_MAX: u64 = 1200;

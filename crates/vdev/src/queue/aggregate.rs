@@ -24,32 +24,32 @@ pub(crate) enum Kind {
 
 /// What became of waiting.
 #[derive(Debug)]
-pub(crate) enum Turn {
+pub(crate) enum Dequeued {
     /// The device is to be asked, for this request and those that come with it.
-    Lead(Bundle),
+    Lead(Aggregate),
     /// Another one's request to the device covers this one.
-    Ride(Ride),
+    Joined(Joined),
 }
 
 /// The answer to another one's request; for a read, with the bytes. An error where that failed or never was: this one is to
 /// go alone.
 #[derive(Debug)]
-pub(crate) struct Ride {
+pub(crate) struct Joined {
     leaf: Arc<LeafQueue>,
     answer: oneshot::Receiver<Option<Buf>>,
 }
 
-impl Turn {
+impl Dequeued {
     /// Whose turn it is at.
     pub(crate) const fn leaf(&self) -> &Arc<LeafQueue> {
         match self {
-            Self::Lead(bundle) => bundle.room.leaf(),
-            Self::Ride(ride) => &ride.leaf,
+            Self::Lead(aggregate) => aggregate.room.leaf(),
+            Self::Joined(joined) => &joined.leaf,
         }
     }
 }
 
-impl Future for Ride {
+impl Future for Joined {
     type Output = Result<Option<Buf>, oneshot::Closed>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -57,28 +57,28 @@ impl Future for Ride {
     }
 }
 
-/// One who waits: what he wants, and where he is told.
+/// A request that waits: what it asks for, and where its task is told.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) kind: Kind,
     pub(super) range: Range<u64>,
     /// For a write, what to write: as long as the range.
     pub(super) block: Option<Block>,
-    pub(super) sender: oneshot::Sender<Turn>,
+    pub(super) sender: oneshot::Sender<Dequeued>,
 }
 
 impl Member {
-    /// Tells one that he rides along; `None` if he has gone.
-    pub(super) fn board(self, leaf: &Arc<LeafQueue>) -> Option<Passenger> {
+    /// Tells a request that another one leads it; `None` if its task has gone.
+    pub(super) fn join(self, leaf: &Arc<LeafQueue>) -> Option<JoinedRequest> {
         let (sender, answer) = oneshot::channel();
-        let told = self.sender.send(Turn::Ride(Ride { leaf: Arc::clone(leaf), answer }));
-        told.is_ok().then_some(Passenger { range: self.range, block: self.block, sender })
+        let told = self.sender.send(Dequeued::Joined(Joined { leaf: Arc::clone(leaf), answer }));
+        told.is_ok().then_some(JoinedRequest { range: self.range, block: self.block, sender })
     }
 }
 
-/// One who rides along.
+/// A request that another one leads.
 #[derive(Debug)]
-pub(super) struct Passenger {
+pub(super) struct JoinedRequest {
     range: Range<u64>,
     block: Option<Block>,
     sender: oneshot::Sender<Option<Buf>>,
@@ -87,22 +87,22 @@ pub(super) struct Passenger {
 /// A read on its way: the device's answer, and the bytes.
 pub(crate) type Reading = BoxFuture<'static, (io::Result<()>, Buf)>;
 
-/// The requests that go to the device as one. Dropping it frees its room, and requests of the bundle that have no result yet wait again.
+/// The requests that go to the device as one. Dropping it frees its room, and requests of the aggregate that have no result yet wait again.
 #[derive(Debug)]
-pub(crate) struct Bundle {
+pub(crate) struct Aggregate {
     /// From the first byte that anyone wants to the last.
     range: Range<u64>,
     /// What the leader wants.
     own: Range<u64>,
-    others: Vec<Passenger>,
+    others: Vec<JoinedRequest>,
     room: Room<Arc<LeafQueue>>,
 }
 
-impl Bundle {
+impl Aggregate {
     pub(super) const fn new(
         range: Range<u64>,
         own: Range<u64>,
-        others: Vec<Passenger>,
+        others: Vec<JoinedRequest>,
         room: Room<Arc<LeafQueue>>,
     ) -> Self {
         Self { range, own, others, room }
@@ -169,7 +169,7 @@ impl Bundle {
 
 impl LeafQueue {
     /// Waits for a request's turn. `range`: where on the disk. `block`: for a write, what. `now_ns`: the time. `alone`: it neither
-    /// leads others nor rides with one: after a bundle that it was in failed, or since it is to be stable by itself.
+    /// leads others nor joins one: after an aggregate that it was in failed, or since it is to be stable by itself.
     ///
     /// Cancel safe: dropped, it does not wait any more.
     pub(crate) async fn turn(
@@ -180,9 +180,9 @@ impl LeafQueue {
         block: Option<&Block>,
         now_ns: u64,
         alone: bool,
-    ) -> Turn {
+    ) -> Dequeued {
         if let Some(room) = Room::pass(Arc::clone(self), class, &range) {
-            return Turn::Lead(Bundle::new(range.clone(), range, Vec::new(), room));
+            return Dequeued::Lead(Aggregate::new(range.clone(), range, Vec::new(), room));
         }
         loop {
             let (sender, receiver) = oneshot::channel();

@@ -9,12 +9,12 @@ use crate::error::Result;
 use crate::{Session, signals};
 
 /// Files that were made for vdevs, and go away again unless they are kept.
-pub struct Made {
+pub struct ImageFiles {
     images: Images,
     watch: Option<signal_hook::iterator::Handle>,
 }
 
-impl Made {
+impl ImageFiles {
     /// Makes the files that do not exist, under their own names.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for ImageFiles {
     fn drop(&mut self) {
         if let Some(watch) = &self.watch {
             watch.close();

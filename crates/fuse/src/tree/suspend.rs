@@ -9,14 +9,14 @@
 //! gets the blocks of the dataset that was received beside it.
 //!
 //! **In memory.** Each slot has its file system, or none while it is suspended. A request takes a reference to it when it begins; a request that
-//! finds none waits. [`Still`] keeps what resuming needs: the files that programs have open, and [`Changes`].
+//! finds none waits. [`SuspendedFs`] keeps what resuming needs: the files that programs have open, and [`Changes`].
 //!
 //! **Life.**
 //! ```text
-//! stand_still   takes the file system out of its slot, waits for the requests that have a reference, and closes it
+//! suspend       takes the file system out of its slot, waits for the requests that have a reference, and closes it
 //! note_changes  compares the head on disk with the snapshot, or with what was received: what the client has cached and must forget
 //! (the head is rolled back or gets what was received, or that is refused)
-//! go_on         opens the file system again, with the files that programs have open, before the delete queue is freed; resumes
+//! resume        opens the file system again, with the files that programs have open, before the delete queue is freed; resumes
 //!               requests; tells the client what to forget; then the command ends
 //! ```
 //! The client is told after requests have resumed: to forget a page or a name it waits for its own requests there.
@@ -28,7 +28,7 @@
 //! in the snapshot's state of the file, as in OpenZFS.
 //!
 //! **Invariants.** 1. No request has a reference to a file system that is being closed. 2. Open files that are still the same are open again
-//! before the delete queue is freed. 3. Files that are gone are stale before any request resumes. 4. Dropping a [`Still`] resumes its file system.
+//! before the delete queue is freed. 3. Files that are gone are stale before any request resumes. 4. Dropping a [`SuspendedFs`] resumes its file system.
 //!
 //! **Power cut.** The rollback, or the end of the receive, is one sync task in one txg. A pool that is opened afterwards has the old head with its
 //! intent log, which is replayed, or the new state without a log. Closing the file system syncs everything that its log has, and nothing is logged before it
@@ -56,8 +56,8 @@ use crate::zfsvfs::OpenError;
 /// The interval at which suspending checks whether requests have ended.
 const REQUESTS_POLL: Duration = Duration::from_millis(2);
 
-/// A suspended file system of a mount. [`Self::go_on`], or dropping this, resumes it.
-pub struct Still {
+/// A suspended file system of a mount. [`Self::resume`], or dropping this, resumes it.
+pub struct SuspendedFs {
     inner: Option<Inner>,
 }
 
@@ -74,7 +74,7 @@ struct Inner {
 impl Tree {
     /// Suspends the file system of a dataset, if this tree shows it: waits for requests that are being served, and has others wait. The head
     /// is not open afterwards.
-    pub async fn stand_still(&self, dataset: &str) -> Option<Still> {
+    pub async fn suspend(&self, dataset: &str) -> Option<SuspendedFs> {
         if self.shared.source.is_frozen() {
             return None;
         }
@@ -88,13 +88,13 @@ impl Tree {
         // In a task of its own: closing must finish even if the caller is dropped meanwhile.
         self.shared.source.handle().detach(Class::Issue, async move {
             // If the caller is gone, dropping the value resumes the file system.
-            drop(sender.send(tree.begin_still(slot).await));
+            drop(sender.send(tree.begin_suspend(slot).await));
         });
         answer.await.ok()
     }
 
-    async fn begin_still(self, slot: Arc<Slot>) -> Still {
-        let opened = slot.stand_still().await;
+    async fn begin_suspend(self, slot: Arc<Slot>) -> SuspendedFs {
+        let opened = slot.suspend().await;
         let handle = self.shared.source.handle().clone();
         let mut inner = Inner { tree: self, slot, was_open: opened.is_some(), files: Vec::new(), changes: None };
         if let Some(zfsvfs) = opened {
@@ -106,11 +106,11 @@ impl Tree {
                 live.close(false).await;
             }
         }
-        Still { inner: Some(inner) }
+        SuspendedFs { inner: Some(inner) }
     }
 }
 
-impl Still {
+impl SuspendedFs {
     /// Finds out what the client must forget when the head becomes as another dataset is: a snapshot of it, or one that was received. All changes
     /// of the head must be on disk.
     ///
@@ -126,21 +126,21 @@ impl Still {
     ///
     /// # Errors
     /// The file system cannot be opened: requests fail from now on.
-    pub async fn go_on(mut self) -> Result<(), OpenError> {
+    pub async fn resume(mut self) -> Result<(), OpenError> {
         let Some(inner) = self.inner.take() else { return Ok(()) };
         let (sender, answer) = oneshot::channel();
         // In a task of its own: resuming must finish even if the caller is dropped meanwhile.
-        inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.go_on().await)) });
+        inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.resume().await)) });
         answer.await.unwrap_or(Ok(()))
     }
 }
 
-impl Drop for Still {
+impl Drop for SuspendedFs {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
             inner.handle().detach(Class::Issue, async move {
                 let tree = inner.tree.clone();
-                if let Err(error) = inner.go_on().await {
+                if let Err(error) = inner.resume().await {
                     tree.note(error.to_string());
                 }
             });
@@ -153,7 +153,7 @@ impl Inner {
         self.tree.shared.source.handle().clone()
     }
 
-    async fn go_on(self) -> Result<(), OpenError> {
+    async fn resume(self) -> Result<(), OpenError> {
         let Self { tree, slot, was_open, files, changes } = self;
         let shared = &*tree.shared;
         let changes = changes.unwrap_or_default();
@@ -193,11 +193,11 @@ impl Inner {
         let names = changes.names.into_iter().filter_map(|(directory, name)| Some((place(directory)?, name))).collect();
         let result = match opened {
             Ok(opened) => {
-                slot.go_on(opened);
+                slot.resume(opened);
                 Ok(())
             }
             Err(error) => {
-                slot.go_on(None);
+                slot.resume(None);
                 Err(error)
             }
         };

@@ -17,11 +17,11 @@ const KEPT_MAX: usize = 32;
 
 /// The kept ZAPs, that which was changed last at the end.
 #[derive(Default)]
-pub(crate) struct KeptZaps {
+pub(crate) struct OpenZaps {
     kept: Mutex<VecDeque<Zap>>,
 }
 
-impl KeptZaps {
+impl OpenZaps {
     fn take(&self, object: &Object) -> Option<Zap> {
         let mut kept = self.kept.lock();
         let at = kept.iter().rposition(|zap| zap.object().is_same(object))?;

@@ -3,7 +3,7 @@
 //! A device that was away while others were written has stale bytes for every block born in those txgs. The pool's
 //! MOS holds one space map a leaf, in units of txgs, that says which. Reads then turn to other children first.
 //!
-//! The sets of a vdev's children make its *outage* ([`TxgSet::outage`]): the txgs that more children lack than the vdev's
+//! The sets of a vdev's children make its *outage* ([`Dtl::outage`]): the txgs that more children lack than the vdev's
 //! redundancy makes up for. A block of such a txg may be on no device that can be asked.
 
 use std::fmt;
@@ -11,13 +11,13 @@ use std::ops::Range;
 
 use cenote_format::ids::Txg;
 
-/// A set of txgs: disjoint, sorted, not touching ranges.
+/// A dirty time log in memory: a set of txgs, as disjoint and sorted ranges that do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TxgSet {
+pub struct Dtl {
     ranges: Vec<Range<u64>>,
 }
 
-impl TxgSet {
+impl Dtl {
     /// The set with no txg in it.
     #[must_use]
     pub const fn new() -> Self {
@@ -119,7 +119,7 @@ impl TxgSet {
     }
 }
 
-impl FromIterator<Range<u64>> for TxgSet {
+impl FromIterator<Range<u64>> for Dtl {
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Self {
         let mut set = Self::new();
         ranges.into_iter().for_each(|range| set.insert(range));
@@ -131,7 +131,7 @@ impl FromIterator<Range<u64>> for TxgSet {
 const SHOWN_MAX: usize = 4;
 
 /// For messages: `12..15, 20`, the ends included.
-impl fmt::Display for TxgSet {
+impl fmt::Display for Dtl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |range: &Range<u64>| match range.end - 1 {
             last if last == range.start => last.to_string(),
@@ -160,13 +160,12 @@ mod tests {
 
     #[test]
     fn a_txg_set_is_shown_with_the_ends_included_and_in_bounded_length() {
-        let set =
-            |ranges: &[(u64, u64)]| ranges.iter().map(|(start, end)| *start..*end).collect::<TxgSet>().to_string();
+        let set = |ranges: &[(u64, u64)]| ranges.iter().map(|(start, end)| *start..*end).collect::<Dtl>().to_string();
         assert_eq!(set(&[]), "");
         assert_eq!(set(&[(12, 16), (20, 21)]), "12..15, 20");
         assert_eq!(set(&[(1, 2), (3, 4), (5, 6), (7, 9)]), "1, 3, 5, 7..8");
         assert_eq!(set(&[(1, 2), (3, 4), (5, 6), (7, 9), (10, 11), (12, 14)]), "1, 3, 5, ... (2 more), 12..13");
-        assert_eq!(TxgSet::all().to_string(), "0..");
+        assert_eq!(Dtl::all().to_string(), "0..");
     }
 
     proptest! {
@@ -176,9 +175,9 @@ mod tests {
             children in prop::collection::vec(prop::collection::vec((0_u64..40, 0_u64..12), 0..6), 0..6),
             spare_count in 0_usize..6,
         ) {
-            let sets: Vec<TxgSet> =
+            let sets: Vec<Dtl> =
                 children.iter().map(|ranges| ranges.iter().map(|(start, len)| *start..start + len).collect()).collect();
-            let outage = TxgSet::outage(&sets, spare_count);
+            let outage = Dtl::outage(&sets, spare_count);
             for txg in 0..60 {
                 let lack = children.iter().filter(|ranges| ranges.iter().any(|(start, len)| (*start..start + len).contains(&txg)));
                 prop_assert_eq!(outage.contains(Txg(txg)), lack.count() > spare_count, "txg {}", txg);
@@ -191,7 +190,7 @@ mod tests {
         fn a_txg_set_agrees_with_a_plain_set(
             steps in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..15), 0..30)
         ) {
-            let mut set = TxgSet::new();
+            let mut set = Dtl::new();
             let mut model = BTreeSet::new();
             for (insert, start, len) in steps {
                 if insert {
