@@ -3,14 +3,13 @@
 use anyhow::anyhow;
 use cenote_admin::values::Types;
 use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, stored_of_datasets};
-use cenote_admin::{Setting, VolumePlan, VolumeShape, create_filesystem, create_volume, outermost_new, plan_volume};
+use cenote_admin::{
+    NewVolume, Setting, VolumeShape, create_filesystem, create_volume, new_properties, outermost_new, plan_volume,
+};
 use cenote_server::writing::{Writing, line};
 
 use crate::args::parse_size;
 use crate::prelude::*;
-
-/// The size of a volume's blocks that OpenZFS does not name where nothing speaks for another.
-const USUAL_BLOCK_BYTES: u64 = 16 << 10;
 
 /// Make a file system, or with -V a volume.
 ///
@@ -121,69 +120,16 @@ async fn report(
         told.push_str(&words("create_ancestors", "create ancestors of"));
     }
     told.push_str(&words("create", "create"));
-    for (property, value) in listed(args, plan.as_ref()) {
+    let asked = NewVolume {
+        asked_bytes: args.volume.as_deref().and_then(|size| parse_size(size).ok()),
+        names_blocks: args.block_size.is_some(),
+        is_sparse: args.sparse,
+    };
+    for (property, value) in new_properties(&args.properties, &asked, plan.as_ref()) {
         told.push_str(&match args.parsable {
             true => format!("property\t{property}\t{value}\n"),
             false => format!("\t{property}={value}\n"),
         });
     }
     context.out(told)
-}
-
-/// The properties of a new dataset that the command gives or that follow from it, in the order in which OpenZFS lists them: numbers that it
-/// works out stand last.
-fn listed(args: &Args, plan: Option<&VolumePlan>) -> Vec<(String, String)> {
-    let given = args.properties.iter().filter_map(|text| text.split_once('='));
-    let given: Vec<(String, String)> = given.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let Some(plan) = plan else { return given };
-    let is_given = |name: &str| given.iter().any(|(other, _)| other == name);
-    let (size, block) = (plan.size_bytes.to_string(), plan.block_bytes.to_string());
-    let is_whole = parse_size(args.volume.as_deref().unwrap_or_default()).is_ok_and(|bytes| bytes == plan.size_bytes);
-    let is_usual = plan.block_bytes == USUAL_BLOCK_BYTES;
-    let (mut first, mut last) = (Vec::new(), Vec::new());
-    match args.block_size.is_some() {
-        true if is_usual => first.push(("volblocksize".to_owned(), block)),
-        false if is_usual || is_given("volblocksize") => {}
-        _ => last.push(("volblocksize".to_owned(), block)),
-    }
-    let place = if is_whole { &mut first } else { &mut last };
-    place.insert(if is_whole { 0 } else { place.len() }, ("volsize".to_owned(), size));
-    if !args.sparse && !is_given("refreservation") {
-        last.push(("refreservation".to_owned(), plan.reserved_bytes.to_string()));
-    }
-    first.into_iter().chain(given).chain(last).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn properties_are_listed_in_openzfs_order() {
-        let list = |line: &str, size_bytes, block_bytes| {
-            let args = Line::parse_from(line.split(' ')).args;
-            let plan = VolumePlan { size_bytes, block_bytes, reserved_bytes: 7 };
-            let listed = listed(&args, Some(&plan)).into_iter();
-            listed.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
-        };
-        let usual = 16 << 10;
-        assert_eq!(list("create -V 1M p/v", 1 << 20, usual), "volsize=1048576 refreservation=7");
-        assert_eq!(list("create -s -V 1M -b 16k p/v", 1 << 20, usual), "volsize=1048576 volblocksize=16384");
-        assert_eq!(
-            list("create -V 1M -b 8k -o exec=off p/v", 1 << 20, 8192),
-            "volsize=1048576 exec=off volblocksize=8192 refreservation=7"
-        );
-        assert_eq!(
-            list("create -V 1000 -o volblocksize=8k -o refreservation=none p/v", 8192, 8192),
-            "volblocksize=8k refreservation=none volsize=8192"
-        );
-    }
 }
