@@ -76,8 +76,9 @@ pub(crate) struct ReplyQueue {
     unanswered: AtomicUsize,
 }
 
-/// Batches that a thread sends which has better things to do than others' replies.
+/// Batches, and bytes, that a thread sends which has better things to do than others' replies.
 const BATCHES_MAX: usize = 4;
+const SENT_NOW_MAX_BYTES: usize = 256 << 10;
 
 impl ReplyQueue {
     pub(crate) fn new(sender: Option<Sender>) -> Self {
@@ -105,7 +106,7 @@ impl ReplyQueue {
                 let mut batch = std::mem::take(&mut queue.replies);
                 queue.is_sending = true;
                 drop(queue);
-                let sent_bytes = send_now(sender, &mut batch);
+                let sent_bytes = send_now(sender, &mut batch, SENT_NOW_MAX_BYTES / BATCHES_MAX);
                 queue = self.queue.lock();
                 queue.is_sending = false;
                 if !batch.is_empty() {
@@ -156,15 +157,19 @@ impl ReplyQueue {
     }
 }
 
-/// Sends replies as far as the client can be sent them at once, and drops those that are sent: bytes of the next that were.
-fn send_now(sender: &Sender, batch: &mut VecDeque<Outgoing>) -> usize {
-    let mut sent_bytes = 0;
-    while !batch.is_empty() {
-        let slices = slices_of(batch.iter().flat_map(|reply| &reply.segments), sent_bytes);
+/// Sends replies as far as the client can be sent them at once, and no further once this many bytes are sent; drops those that are sent. Returns
+/// the bytes of the next that were.
+fn send_now(sender: &Sender, batch: &mut VecDeque<Outgoing>, most_bytes: usize) -> usize {
+    let (mut sent_bytes, mut left_bytes) = (0, most_bytes);
+    while !batch.is_empty() && left_bytes > 0 {
+        let slices = slices_of(batch.iter().flat_map(|reply| &reply.segments), sent_bytes, left_bytes);
         let mut now = match sender(&slices[..slices.len().min(SLICES_MAX)]) {
             // The writer finds out the error.
             Ok(0) | Err(_) => break,
-            Ok(now) => sent_bytes + now,
+            Ok(now) => {
+                left_bytes = left_bytes.saturating_sub(now);
+                sent_bytes + now
+            }
         };
         while let Some(first) = batch.front().map(Outgoing::len).filter(|first| *first <= now) {
             batch.pop_front();
@@ -175,14 +180,20 @@ fn send_now(sender: &Sender, batch: &mut VecDeque<Outgoing>) -> usize {
     sent_bytes
 }
 
-/// The slices of segments behind so many bytes.
-fn slices_of<'a>(segments: impl Iterator<Item = &'a Segment>, mut skipped_bytes: usize) -> Vec<IoSlice<'a>> {
+/// The slices of segments behind so many bytes, and no more of them than this.
+fn slices_of<'a>(
+    segments: impl Iterator<Item = &'a Segment>,
+    mut skipped_bytes: usize,
+    mut left_bytes: usize,
+) -> Vec<IoSlice<'a>> {
     let mut slices = Vec::new();
     let mut add = |bytes: &'a [u8]| {
         let skipped = skipped_bytes.min(bytes.len());
         skipped_bytes -= skipped;
-        if skipped < bytes.len() {
-            slices.push(IoSlice::new(&bytes[skipped..]));
+        let taken = &bytes[skipped..][..left_bytes.min(bytes.len() - skipped)];
+        left_bytes -= taken.len();
+        if !taken.is_empty() {
+            slices.push(IoSlice::new(taken));
         }
     };
     for segment in segments {
@@ -207,7 +218,7 @@ fn write_segments<'a>(
     segments: impl Iterator<Item = &'a Segment>,
     skipped_bytes: usize,
 ) -> io::Result<()> {
-    let mut slices = slices_of(segments, skipped_bytes);
+    let mut slices = slices_of(segments, skipped_bytes, usize::MAX);
     let mut rest = &mut slices[..];
     while !rest.is_empty() {
         let now = rest.len().min(SLICES_MAX);

@@ -13,6 +13,9 @@ use crate::limits;
 use crate::proto::{Request, command, command_flag};
 use crate::reply::{ReplyQueue, Slot};
 
+/// Requests that move as much or more are tasks.
+const HERE_MAX_BYTES: u64 = 32 << 10;
+
 /// Reads requests until the client leaves or breaks the protocol, or the server closes. Does not wait for replies.
 pub(crate) fn read_requests(
     reader: &mut BufReader<impl Read>,
@@ -63,10 +66,12 @@ impl Requests<'_> {
         let export = Arc::clone(&self.agreed.export);
         let Request { offset_bytes, length_bytes, flags, .. } = request;
         let fua = flags & command_flag::FUA != 0;
+        // Data of more bypasses the reader's buffer, which then says nothing of requests behind it.
+        let is_small = data_bytes < HERE_MAX_BYTES;
         match request.command {
             command::READ => {
                 let whole = flags & command_flag::DF != 0;
-                self.spawn(reader, async move {
+                self.spawn(reader, is_small, async move {
                     let result = export.read(offset_bytes, length_bytes).await;
                     slot.read(offset_bytes, length_bytes, whole, result);
                 });
@@ -74,25 +79,30 @@ impl Requests<'_> {
             command::WRITE => {
                 let mut data = Buf::unfilled(length_bytes as usize);
                 self.receive(length, || reader.read_exact(&mut data).map_err(ConnectionError::Io))?;
-                self.spawn(reader, async move { slot.finish(export.write(offset_bytes, data.freeze(), fua).await) });
+                self.spawn(reader, is_small, async move {
+                    slot.finish(export.write(offset_bytes, data.freeze(), fua).await)
+                });
             }
-            command::FLUSH => self.spawn(reader, async move { slot.finish(export.flush().await) }),
+            command::FLUSH => self.spawn(reader, is_small, async move { slot.finish(export.flush().await) }),
             command::TRIM => {
-                self.spawn(reader, async move { slot.finish(export.trim(offset_bytes, length_bytes, fua).await) });
+                self.spawn(
+                    reader,
+                    is_small,
+                    async move { slot.finish(export.trim(offset_bytes, length_bytes, fua).await) },
+                );
             }
-            command::CACHE => {
-                self.spawn(reader, async move { slot.finish(cache(&*export, offset_bytes, length_bytes).await) })
-            }
+            command::CACHE => self
+                .spawn(reader, is_small, async move { slot.finish(cache(&*export, offset_bytes, length_bytes).await) }),
             command::WRITE_ZEROES => {
                 let may_free = flags & command_flag::NO_HOLE == 0;
-                self.spawn(reader, async move {
+                self.spawn(reader, is_small, async move {
                     slot.finish(export.write_zeros(offset_bytes, length_bytes, may_free, fua).await);
                 });
             }
             _ => {
                 let one = flags & command_flag::REQ_ONE != 0;
                 let extents_max = if one { 1 } else { limits::EXTENTS };
-                self.spawn(reader, async move {
+                self.spawn(reader, is_small, async move {
                     let result = export.block_status(offset_bytes, length_bytes, extents_max).await;
                     slot.status(length_bytes, one, result);
                 });
@@ -109,10 +119,10 @@ impl Requests<'_> {
         result
     }
 
-    /// Serves a request: here, as far as that waits for nothing, if the client has nothing else on its way, and else as a task, beside which
-    /// the next request is read.
-    fn spawn<R: Read>(&self, reader: &BufReader<R>, work: impl Future<Output = ()> + Send + 'static) {
-        let is_alone = reader.buffer().is_empty() && self.queue.unanswered() == 1;
+    /// Serves a request: here, as far as that waits for nothing, if it moves little and the client has nothing else on its way, and else as a
+    /// task, beside which the next request is read.
+    fn spawn<R: Read>(&self, reader: &BufReader<R>, is_small: bool, work: impl Future<Output = ()> + Send + 'static) {
+        let is_alone = is_small && reader.buffer().is_empty() && self.queue.unanswered() == 1;
         // A request of a group that is closed is dropped, which answers it.
         let _ = match is_alone {
             true => self.group.begin(Class::Issue, work),

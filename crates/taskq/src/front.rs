@@ -7,13 +7,14 @@
 //!
 //! **Life of a write.** [`Group::begin`](crate::Group::begin) polls work on a front end's thread. A write of which the asker knows that
 //! nothing else in the same poll should go on beside it (there is one device, and the client waits for it) is wrapped in [`wait_here`].
-//! A device of the machine then makes it by a system call within the poll, so the whole of a sync is one poll.
+//! A device of the machine then has it done within the poll, so the whole of a sync is one poll.
 //!
-//! **Bound.** One thread of a runtime waits so at a time; others ask the ring. So a device that never answers takes one thread of
-//! a front end, as a program in a system call of its own, and those that are left serve what needs no device.
+//! **Bound.** One thread of a runtime waits so at a time, with a ring of its own, and for two milliseconds at most; after that a thread of the
+//! pool takes the ring over, and the request goes on as a task. So a device that hangs holds up nobody, and clients are answered as
+//! `failmode` says. The asker looks first whether the thread may wait ([`Handle::may_wait_here`](crate::Handle::may_wait_here)).
 //!
-//! **Rejected.** *A ring for each such thread*: a write with a flush is handed to a thread of the kernel's all the same. *Waiting on
-//! workers*: they serve all others.
+//! **Rejected.** *A system call that blocks*: a device that never answers would keep the thread, and with it the end of its mount. *A ring for
+//! each such thread*: more than one that waits for the same log gains nothing. *Waiting on workers*: they serve all others.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -38,12 +39,11 @@ pub(crate) fn enter() -> impl Drop {
 }
 
 /// Whether the calling thread is a front end's, which polls work that it took itself ([`Group::begin`](crate::Group::begin)).
-#[must_use]
-pub fn is_front() -> bool {
+pub(crate) fn is_front() -> bool {
     IS_FRONT.get()
 }
 
-/// Whether a device may be waited for by a system call within this poll.
+/// Whether a device may be waited for within this poll.
 pub(crate) fn may_wait() -> bool {
     MAY_WAIT.get()
 }

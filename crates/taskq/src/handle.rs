@@ -339,6 +339,15 @@ impl Handle {
         .await
     }
 
+    /// Whether the calling thread is a front end's, and may wait for a device itself now ([`wait_here`](crate::wait_here)).
+    #[must_use]
+    pub fn may_wait_here(&self) -> bool {
+        match &self.core {
+            Core::Real(real) => crate::front::is_front() && real.has_free_waiter(),
+            Core::Sim(_) => false,
+        }
+    }
+
     /// The time now on the monotonic clock.
     pub fn now(&self) -> Instant {
         match &self.core {

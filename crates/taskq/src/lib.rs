@@ -120,7 +120,7 @@ pub use device::{BoxFuture, Device, Direct, Driver, OpenOptions, RamDevice};
 pub use entry::Entry;
 pub use event::{Event, EventWait, Notify, NotifyWait};
 pub use fair::give_way;
-pub use front::{is_front, wait_here};
+pub use front::wait_here;
 pub use group::{Group, GroupClosed, Member};
 pub use handle::{
     Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions, Stopped, thread_shard,

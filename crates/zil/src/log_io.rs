@@ -254,6 +254,15 @@ impl LogIo {
         }
     }
 
+    /// Whether a block is one request to one device.
+    pub(crate) fn is_on_one_leaf(&self, at: &Blkptr) -> bool {
+        let mut places = at.dvas();
+        match (places.next(), places.next()) {
+            (Some(dva), None) => self.dmu.zio().tree().is_leaf(dva.vdev),
+            _ => false,
+        }
+    }
+
     /// Writes a block to its place: the leaves that have not got it. Where it lies on one leaf alone, the thread of a front end waits for it.
     async fn write_block(
         &self,
@@ -263,13 +272,8 @@ impl LogIo {
         is_stable: bool,
         waits: bool,
     ) -> Result<Vec<Guid>, ZioError> {
-        let (zio, mut places) = (self.dmu.zio(), at.dvas());
-        let is_on_one_leaf = match (places.next(), places.next()) {
-            (Some(dva), None) => zio.tree().is_leaf(dva.vdev),
-            _ => false,
-        };
-        let write = zio.write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, waits);
-        if is_on_one_leaf { wait_here(write).await } else { write.await }
+        let write = self.dmu.zio().write_log(self.allocator.as_ref(), bookmark, at, bytes, is_stable, waits);
+        if self.is_on_one_leaf(at) { wait_here(write).await } else { write.await }
     }
 
     /// The same on a device that has nothing but logs, and for which nobody waits. Whether what the records point to is stored.

@@ -71,8 +71,9 @@ enum Stands {
     After,
 }
 
-fn slots_of(object: &Object) -> u64 {
-    u64::from(object.dnode_slots.max(1))
+/// The end of an object's slots.
+fn end_of(object: &Object) -> u64 {
+    object.object.0.saturating_add(u64::from(object.dnode_slots.max(1)))
 }
 
 impl Deferred {
@@ -88,10 +89,12 @@ impl Deferred {
         };
         match body {
             _ if self.objects.is_empty() => Stands::Apart,
+            // With other slots it may have to wait for a txg of its own.
+            Body::Object(object) if self.objects.get(&object.object.0).is_some_and(|end| *end != end_of(object)) => {
+                Stands::After
+            }
             Body::Object(object) => match behind(object.object) {
-                Stands::Apart if self.meets(object.object.0, object.object.0.saturating_add(slots_of(object))) => {
-                    Stands::After
-                }
+                Stands::Apart if self.meets(object.object.0, end_of(object)) => Stands::After,
                 stands => stands,
             },
             Body::Write(write) => behind(write.object),
@@ -119,6 +122,10 @@ impl Applier {
             Stands::Behind => false,
             Stands::After => {
                 self.settle().await?;
+                // Objects are looked for as of the last txg on disk.
+                if matches!(came.body, Body::FreeObjects(_)) {
+                    self.sync().await?;
+                }
                 self.make(&came).await?
             }
         };
@@ -138,7 +145,7 @@ impl Applier {
         let deferred = &mut self.deferred;
         deferred.point.get_or_insert(point);
         if let Body::Object(object) = came.body {
-            let end = object.object.0.saturating_add(slots_of(object));
+            let end = end_of(object);
             deferred.objects.insert(object.object.0, end);
         }
         deferred.bytes += came.payload.len() + size_of::<PutBy>() + Record::SIZE;

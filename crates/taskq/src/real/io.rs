@@ -4,16 +4,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-
-use rustix::io::{Errno, ReadWriteFlags};
+use std::time::Duration;
 
 use super::pool::Pool;
-use super::ring::{Finished, Work};
+use super::ring::{Finished, Ring, Work};
 use super::worker;
 use crate::buf::{Block, Buf};
 use crate::front;
 use crate::handle::{IoChoice, IoMode};
 use crate::oneshot;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads that do device I/O where there is no ring. Chosen by eye: deeper queues than this want a ring.
@@ -24,22 +24,55 @@ pub(crate) struct Io {
     /// The runtime whose threads' rings serve.
     pub(super) runtime_id: u64,
     pub(super) pool: Arc<Pool>,
-    /// A front end's thread waits for a device by a system call.
-    pub(super) has_waiter: AtomicBool,
+    /// For a front end's thread that waits for a device itself.
+    pub(super) waiter: Arc<Waiter>,
 }
 
-/// The turn of the one thread that waits for a device itself.
-struct WaiterTurn<'a>(&'a AtomicBool);
+/// How long a front end's thread waits for a device. After that the request is left to a thread of the pool.
+const WAIT_MAX: Duration = Duration::from_millis(2);
 
-impl<'a> WaiterTurn<'a> {
-    fn take(has_waiter: &'a AtomicBool) -> Option<Self> {
-        (!has_waiter.swap(true, Ordering::Acquire)).then_some(Self(has_waiter))
+/// A ring for the one front end's thread that waits for a device itself.
+pub(crate) struct Waiter {
+    /// The ring is in use, or there is none to be had.
+    is_taken: AtomicBool,
+    ring: Mutex<Option<Ring>>,
+}
+
+impl Waiter {
+    pub(super) fn new(has_rings: bool) -> Arc<Self> {
+        Arc::new(Self { is_taken: AtomicBool::new(!has_rings), ring: Mutex::new(None) })
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        !self.is_taken.load(Ordering::Relaxed)
+    }
+
+    fn take(&self) -> Option<Ring> {
+        if self.is_taken.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let ring = self.ring.lock().take();
+        // Where the kernel gives none, nobody asks again.
+        ring.or_else(|| Ring::new(false).ok())
+    }
+
+    fn put_back(&self, ring: Ring) {
+        *self.ring.lock() = Some(ring);
+        self.is_taken.store(false, Ordering::Release);
     }
 }
 
-impl Drop for WaiterTurn<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+/// Waits for a ring's requests, no longer than this. Whether all are done.
+fn wait_for(ring: &mut Ring, limit: Duration) -> bool {
+    let (begun, mut finished) = (std::time::Instant::now(), Vec::new());
+    loop {
+        let Some(left) = limit.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) else { return false };
+        ring.submit_and_sleep(Some(left));
+        ring.reap(&mut finished);
+        finished.drain(..).for_each(Finished::deliver);
+        if ring.in_flight() == 0 {
+            return true;
+        }
     }
 }
 
@@ -89,15 +122,27 @@ impl Io {
         block: Block,
         is_stable: bool,
     ) -> io::Result<()> {
-        if is_stable
-            && front::may_wait()
-            && let Some(_turn) = WaiterTurn::take(&self.has_waiter)
-        {
-            return write_stable_here(file, offset_bytes, &block);
-        }
         let (sender, receiver) = oneshot::channel();
-        self.start(file, offset_bytes, Work::Write { block, is_stable, sender });
+        let work = Work::Write { block, is_stable, sender };
+        let ring = if is_stable && front::may_wait() { self.waiter.take() } else { None };
+        match ring {
+            Some(ring) => self.write_here(ring, file, offset_bytes, work, WAIT_MAX),
+            None => self.start(file, offset_bytes, work),
+        }
         receiver.await.unwrap_or_else(|oneshot::Closed| Err(stopped()))
+    }
+
+    /// Has a request done while this thread waits for it. A device that takes longer is waited for by another thread.
+    fn write_here(&self, mut ring: Ring, file: &Arc<File>, offset_bytes: u64, work: Work, limit: Duration) {
+        ring.start(Arc::clone(file), offset_bytes, work);
+        if wait_for(&mut ring, limit) {
+            return self.waiter.put_back(ring);
+        }
+        let waiter = Arc::clone(&self.waiter);
+        self.pool.submit(Box::new(move || {
+            while !wait_for(&mut ring, Duration::from_secs(1)) {}
+            waiter.put_back(ring);
+        }));
     }
 
     pub(super) async fn flush(&self, file: &Arc<File>) -> io::Result<()> {
@@ -121,21 +166,6 @@ fn serve(file: &File, offset_bytes: u64, work: Work) -> Finished {
         }
         Work::Flush { sender } => Finished::Write(file.sync_data(), sender),
     }
-}
-
-/// Writes, and waits until that is stable (`RWF_DSYNC`).
-fn write_stable_here(file: &File, offset_bytes: u64, block: &[u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < block.len() {
-        let left = [io::IoSlice::new(&block[done..])];
-        match rustix::io::pwritev2(file, &left, offset_bytes + done as u64, ReadWriteFlags::DSYNC) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => done += count,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 fn read_at_least(file: &File, offset_bytes: u64, buf: &mut [u8], needed: usize) -> io::Result<()> {
@@ -212,5 +242,37 @@ mod tests {
         assert!(mode(IoChoice::Auto, 2, None).expect("a ring").ring);
         let asked_for = mode(IoChoice::Threads, 2, None).expect("threads");
         assert!(!asked_for.ring && !asked_for.is_fallback);
+    }
+
+    /// A device that takes longer than a front end's thread waits is left to the pool; the writer hears of the end all the same, and the
+    /// ring serves the next one.
+    #[test]
+    fn a_device_that_takes_long_is_left_to_another_thread() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("disk");
+        std::fs::write(&path, vec![0; 1 << 16]).expect("a file");
+        let file = Arc::new(File::options().write(true).open(&path).expect("a file"));
+        let io = Io { runtime_id: 0, pool: Pool::new("waits", 2), waiter: Waiter::new(true) };
+        for (number, limit) in [(1_u8, Duration::ZERO), (2, Duration::from_secs(60)), (3, Duration::ZERO)] {
+            while !io.waiter.is_free() {
+                std::thread::yield_now();
+            }
+            let Some(ring) = io.waiter.take() else { return eprintln!("skipped: no io_uring here") };
+            assert!(io.waiter.take().is_none(), "one at a time");
+            let (sender, receiver) = oneshot::channel();
+            let block = Block::copied_from(&[number; 4096]);
+            io.write_here(ring, &file, 4096, Work::Write { block, is_stable: true, sender }, limit);
+            let mut receiver = std::pin::pin!(receiver);
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let result = loop {
+                match receiver.as_mut().poll(&mut context) {
+                    std::task::Poll::Ready(result) => break result,
+                    std::task::Poll::Pending => std::thread::yield_now(),
+                }
+            };
+            assert!(matches!(result, Ok(Ok(()))), "write {number}");
+            let written = std::fs::read(&path).expect("the file");
+            assert_eq!(written[4096..8192], [number; 4096]);
+        }
     }
 }

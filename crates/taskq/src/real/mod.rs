@@ -100,6 +100,11 @@ impl Entrance {
 }
 
 impl Real {
+    /// No front end's thread waits for a device itself now, and one may.
+    pub(crate) fn has_free_waiter(&self) -> bool {
+        self.io.waiter.is_free()
+    }
+
     pub(crate) fn start(options: RuntimeOptions) -> std::io::Result<Arc<Entrance>> {
         Real::start_where(options, LINGER, || ring::Ring::new(false).map(drop))
     }
@@ -140,7 +145,7 @@ impl Real {
             io: Arc::new(Io {
                 runtime_id: id,
                 pool: Pool::new("cenote-io", io::IO_THREADS_MAX),
-                has_waiter: AtomicBool::new(false),
+                waiter: io::Waiter::new(mode.ring),
             }),
             cpu: Pool::new("cenote-cpu", cores),
         });

@@ -7,10 +7,10 @@ use cenote_dmu::tx::Tx;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::zil::{Chain, LogBlockId};
+use cenote_taskq::Class;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::Ordering;
-use cenote_taskq::{Class, is_front};
 use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
@@ -27,6 +27,8 @@ const LOGGED_MAX_BYTES: usize = 4 << 20;
 const BURSTS: usize = 8;
 /// The largest latency that counts: after a device hung or a pool was suspended, bursts are not held for that long.
 const HELD_MAX_NS: u64 = 50_000_000;
+/// A block takes less on a device that a front end's thread waits for.
+const SOON_NS: u64 = 1_000_000;
 /// The latest latency counts for one part of so many.
 const LATENCY_PARTS: u64 = 8;
 
@@ -131,11 +133,21 @@ impl LogWriter {
     /// Has all itxs up to a number on their way soon.
     pub(super) fn want_issued(self: &Arc<Self>, number: u64) {
         if self.blocks.lock().want(number) {
-            // A front end's thread goes as far as it can: no other need wake for a client that is alone.
-            self.begin_burst(is_front());
+            self.begin_burst(self.is_worth_waiting_here());
         } else {
             self.joined();
         }
+    }
+
+    /// Whether a front end's thread fills and writes the next block itself: no other need wake for a client that is alone. The block lies on
+    /// a single leaf, which has answered soon lately; more than one leaf, or a slow one, is left to workers.
+    fn is_worth_waiting_here(&self) -> bool {
+        let latency_ns = self.latency_ns.load(Ordering::Relaxed);
+        if !(1..SOON_NS).contains(&latency_ns) || !self.handle.may_wait_here() {
+            return false;
+        }
+        let tail = self.blocks.lock().tail();
+        tail.is_some_and(|tail| self.io.is_on_one_leaf(&tail))
     }
 
     /// One client more waits. A burst that is held for others may have them all by that.
