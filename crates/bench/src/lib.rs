@@ -22,6 +22,7 @@ pub mod mounted;
 mod page;
 pub mod report;
 pub mod roots;
+pub mod send;
 pub mod suites;
 pub mod taskq;
 pub mod whole;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Report, Suite};
 use crate::whole::{self, Part};
-use crate::{codec, machine, mirror, mounted, roots, taskq, writing, zil};
+use crate::{codec, machine, mirror, mounted, roots, send, taskq, writing, zil};
 
 /// Declares the suites: the documentation of each is its line in the program's help, too.
 macro_rules! suites {
@@ -58,6 +58,8 @@ suites! {
     Write = "write",
     /// Synchronous writes through the intent log.
     Zil = "zil",
+    /// Streams and snapshots, on pools made for it.
+    Send = "send",
     /// A mount beside bindfs and ext4. Takes root.
     Mount = "mount",
 }
@@ -77,7 +79,7 @@ pub struct Request {
     pub peer_pool: Option<PathBuf>,
     /// The folder that files are made in, if not that of temporary files.
     pub folder: Option<PathBuf>,
-    /// The program that mounts, if not this one.
+    /// The program that mounts, or lists snapshots, if not this one.
     pub program: Option<PathBuf>,
     /// Only these parts of suites that have some.
     pub only: Vec<String>,
@@ -97,6 +99,7 @@ pub fn parts() -> Vec<&'static str> {
     let mut known: Vec<_> = Part::ALL.map(|(name, _)| name).into();
     known.extend(writing::PARTS);
     known.extend(mounted::PARTS);
+    known.extend(send::PARTS);
     // Some have a name that a part of another suite has too.
     let more: Vec<_> = zil::PARTS.into_iter().filter(|name| !known.contains(name)).collect();
     known.extend(more);
@@ -150,7 +153,7 @@ impl Request {
         let seconds = |brief: f64, full: f64| self.seconds.unwrap_or(if quick { brief } else { full });
         // Goes when the suite has ended.
         let made = match which {
-            Which::Mount | Which::Write | Which::Zil => Some(scratch(self.folder.as_deref())?),
+            Which::Mount | Which::Write | Which::Zil | Which::Send => Some(scratch(self.folder.as_deref())?),
             Which::Pool => Some(scratch(None)?),
             _ => None,
         };
@@ -168,6 +171,10 @@ impl Request {
             Which::Write => {
                 let seconds = seconds(3.0, 8.0);
                 writing::run(&writing::Options { folder, peer, rounds, seconds, quick, only: self.only })
+            }
+            Which::Send => {
+                let program = self.program;
+                send::run(&send::Options { folder, peer, program, rounds, quick, only: self.only })
             }
             Which::Zil => {
                 let seconds = seconds(1.0, 4.0);

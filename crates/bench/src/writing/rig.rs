@@ -31,9 +31,9 @@ use crate::clock::{Took, Watch};
 /// Memory of the cache.
 const CACHE_BYTES: usize = 256 << 20;
 /// Bytes that may be dirty, with the peer too: what is overwritten is more, or it would be overwritten in memory alone.
-pub(super) const DIRTY_MAX_BYTES: u64 = 256 << 20;
+pub(crate) const DIRTY_MAX_BYTES: u64 = 256 << 20;
 /// `compression=off`, as properties have it.
-const COMPRESSION_OFF: u64 = 2;
+pub(crate) const COMPRESSION_OFF: u64 = 2;
 /// Written at a time when a file is made.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -346,7 +346,7 @@ impl Drop for Rig {
     }
 }
 
-fn single(device: Device, path: &Path) -> TopSpec {
+pub(crate) fn single(device: Device, path: &Path) -> TopSpec {
     let disk = DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file: true };
     TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }
 }
@@ -379,6 +379,11 @@ pub(crate) async fn new_pool(handle: &Handle, tops: Vec<TopSpec>, spec: PoolSpec
 /// A pool that is closed and opened again, from these devices, with these values of tunables.
 pub(crate) async fn opened_with(handle: &Handle, pool: Pool, paths: &[PathBuf], settings: Settings) -> Result<Pool> {
     pool.export().await?;
+    opened(handle, paths, settings).await
+}
+
+/// A pool that is opened from these devices, with these values of tunables.
+pub(crate) async fn opened(handle: &Handle, paths: &[PathBuf], settings: Settings) -> Result<Pool> {
     let found = find(handle, paths).await.0.pop().context("the pool is there")?;
     let how = ImportOptions { cache_bytes: CACHE_BYTES, tunables: settings, ..ImportOptions::default() };
     let host = Host { id: 0, name: "bench".into() };

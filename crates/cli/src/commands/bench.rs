@@ -14,7 +14,7 @@ use crate::prelude::*;
 /// Whether a target was reached is printed beside it and does not change the exit status.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// What to measure; if nothing is named all but `write` and `mount`, and `pool` only where --image or --peer-pool says of what.
+    /// What to measure; if nothing is named all but `write`, `zil`, `send` and `mount`, and `pool` only where --image or --peer-pool says of what.
     #[arg(value_name = "SUITE", value_parser = suite())]
     suites: Vec<Which>,
     /// Within a minute, and less exact.
@@ -32,20 +32,20 @@ pub(crate) struct Args {
     /// A program that measures other queues in the same run: of tools/queue-peers, or one that drives OpenZFS's code.
     #[arg(long = "peer", value_name = "PROGRAM")]
     peers: Vec<PathBuf>,
-    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write` and `zil`
-    /// have it write the same.
+    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write`, `zil`
+    /// and `send` have it do the same.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "image")]
     peer_pool: Option<PathBuf>,
-    /// For `write`, `zil` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
+    /// For `write`, `zil`, `send` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// For `mount`: the program that mounts, if another build of this one is to be measured.
+    /// For `mount` and `send`: the program that mounts or lists snapshots, if another build of this one is to be measured.
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
-    /// Of `pool`, `write`, `zil` and `mount`, only these parts.
+    /// Of `pool`, `write`, `zil`, `send` and `mount`, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = PossibleValuesParser::new(suites::parts()))]
     only: Vec<String>,
-    /// Rounds of each part of `pool`, `write`, `zil` and `mount`.
+    /// Rounds of each part of `pool`, `write`, `zil`, `send` and `mount`.
     #[arg(long, value_name = "COUNT")]
     rounds: Option<u32>,
     /// Seconds of a round of `pool`, `write`, `zil` and `mount`.
