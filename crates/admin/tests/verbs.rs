@@ -149,8 +149,10 @@ async fn step(pool: &Pool, model: &mut Model, rng: &mut Rng) -> Result<(), Admin
             let property = ["copies", "compression", "atime"][rng.below(3) as usize];
             inherit_property(pool, &[name.to_owned()], property, flag, false).await?;
             let below = format!("{name}/");
-            for (other, (_, own)) in model.iter_mut() {
-                if other == name || (flag && other.starts_with(&below)) {
+            for (other, (is_volume, own)) in model.iter_mut() {
+                // Volumes below have no such property, and what they have all the same is left alone.
+                let applies = !*is_volume || property != "atime";
+                if applies && (other == name || (flag && other.starts_with(&below))) {
                     own.remove(property);
                 }
             }

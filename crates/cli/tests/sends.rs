@@ -176,7 +176,6 @@ fn what_cannot_be_sent_is_told_in_openzfs_words() {
             format!("warning: cannot send '{}': not a redaction bookmark\n", name("src@three")),
         ),
         (&["-w", "--redact", "book", &name("src@three")], 1, "Error: raw sends may not be redacted.\n".into()),
-        (&["-V", &name("src@one")], 1, "not supported yet: progress in the title of the process\n".into()),
         (
             &["-p", &name("enc@one")],
             1,

@@ -154,7 +154,7 @@ mod tests {
     fn a_micro_zap_says_the_same_in_the_other_order() {
         let mut bytes = vec![0; 4096];
         let mut edit = MicroZapEdit::create(&mut bytes, Endian::Big, 0x1234_5678_9abc, NormFlags::default()).unwrap();
-        edit.put(0, b"name", 0x8000_0000_0000_0007, 0x1_0002).unwrap();
+        edit.put(0, b"name", 0x8000_0000_0000_0007, 0x102).unwrap();
         let before: Vec<_> = MicroZap::parse(&bytes, Endian::Big).unwrap().entries().collect();
         let before = format!("{before:?}");
         swap(Byteswap::Zap, &mut bytes, Endian::Big).unwrap();

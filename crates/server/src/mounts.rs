@@ -255,7 +255,7 @@ impl LiveMounts {
         Ok(None)
     }
 
-    /// Suspends the file system of a dataset in the mounts that show it: see [`Still`].
+    /// Suspends the file system of a dataset in the mounts that show it, until what comes back is dropped.
     pub async fn suspend(&self, dataset: &str) -> Vec<SuspendedFs> {
         let mut suspended = Vec::new();
         for mount in self.all() {
