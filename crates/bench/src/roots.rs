@@ -122,7 +122,7 @@ pub fn run(quick: bool) -> Result<Suite> {
     founding.row(
         ["one a worker (ours)", "-", "-"].map(str::to_owned).into_iter().chain([16.0, 64.0].map(|c| short(c / 2.9e-6))),
     );
-    // What a verified read of 4 KiB from memory costs: docs/bench/history/reading.md.
+    // Cost of a verified read of 4 KiB from memory: docs/bench/history/reading.md.
     let read_ns = 2900.0;
     let mut suite = Suite {
         name: "roots".into(),

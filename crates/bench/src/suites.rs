@@ -31,7 +31,7 @@ macro_rules! suites {
                 }
             }
 
-            /// What it measures: a line of help.
+            /// Its subject: a line of help.
             #[must_use]
             pub fn about(self) -> &'static str {
                 let about = match self {

@@ -156,7 +156,7 @@ fn received_values_come_back() {
     images.assert_whole();
 }
 
-/// What is left out with -x is as if it had never been set, also where it has accounts.
+/// A property that is left out with -x is as if it had never been set, also where it has accounts.
 #[test]
 fn a_reservation_that_is_left_out_is_none() {
     let images = Images::made(&["mirror"], 2, &[]);

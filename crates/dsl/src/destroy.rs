@@ -1,6 +1,6 @@
 //! Properties of datasets that change, and taking datasets away.
 
-use cenote_dmu::{SpaceDelta, Zap};
+use cenote_dmu::{Object, SpaceDelta, Zap};
 use cenote_format::dsl::PropertyEntry;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
@@ -40,17 +40,28 @@ impl Dsl {
         name: &str,
         value: Option<&ZapValue>,
     ) -> Result<(), DslError> {
-        if name == "quota" {
-            let bytes = value.and_then(ZapValue::as_u64).unwrap_or(0);
-            self.change_dir(txg, dir, |phys| phys.quota_bytes = bytes).await?;
-        }
-        let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
+        let properties = self.properties_with_quota(txg, dir, name, value).await?;
         let inherit = PropertyEntry::Inherited.name(name);
         let zap = Zap::open(properties.clone()).await?;
         let was_received = zap.lookup(HAS_RECEIVED.as_bytes()).await?.is_some();
         let marked = value.is_none() && was_received;
         Zap::put_entry(&properties, txg, name, value).await?;
         Ok(Zap::put_entry(&properties, txg, &inherit, marked.then_some(&ZapValue::from_u64(0))).await?)
+    }
+
+    /// The object of a directory's properties. A `quota` that is in force from now on is also noted in the directory.
+    async fn properties_with_quota(
+        &self,
+        txg: Txg,
+        dir: ObjectId,
+        name: &str,
+        value: Option<&ZapValue>,
+    ) -> Result<Object, DslError> {
+        if name == "quota" {
+            let bytes = value.and_then(ZapValue::as_u64).unwrap_or(0);
+            self.change_dir(txg, dir, |phys| phys.quota_bytes = bytes).await?;
+        }
+        Ok(self.mos().object(self.dir_phys(dir).await?.properties).await?)
     }
 
     /// Has a property of a directory be as it was received; where it was not, it is inherited. `value` is what was received, if
@@ -65,11 +76,7 @@ impl Dsl {
         name: &str,
         value: Option<&ZapValue>,
     ) -> Result<(), DslError> {
-        if name == "quota" {
-            let bytes = value.and_then(ZapValue::as_u64).unwrap_or(0);
-            self.change_dir(txg, dir, |phys| phys.quota_bytes = bytes).await?;
-        }
-        let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
+        let properties = self.properties_with_quota(txg, dir, name, value).await?;
         for entry in [PropertyEntry::Local, PropertyEntry::Inherited] {
             Zap::put_entry(&properties, txg, &entry.name(name), None).await?;
         }

@@ -9,7 +9,8 @@ use crate::connection::{Transport, serve_stream};
 use crate::export::{Exports, StaticExports};
 use crate::memory::MemoryExport;
 
-struct Quiet;
+/// A transport without deadlines or a way to send at once.
+pub(crate) struct Quiet;
 
 impl Transport for Quiet {}
 

@@ -15,22 +15,22 @@
 //! # Structures and the life of a request
 //!
 //! ```text
-//!                        +------------------------- one connection ------------------------------+
-//!   socket --bytes-->    | reader thread: handshake, then parse requests   budget: requests, bytes  |
+//!                        +------------------------- one connection -------------------------------+
+//!   socket --bytes-->    | reader thread: handshake, then requests      budget: requests, bytes   |
 //!                        |        | spawn                                  ^  taken      | given  |
 //!                        |        v                                        |             | back   |
 //!                        |   engine tasks: Export::read, block_status, ... |             |        |
 //!                        |        | reply                                                |        |
 //!                        |        v                                                      |        |
-//!   socket <--bytes--    | queue, sent at once; the rest --> writer thread -------------+        |
-//!                        +-----------------------------------------------------------------------+
+//!   socket <--bytes--    | queue --> sent at once; the rest by the writer thread --------+        |
+//!                        +------------------------------------------------------------------------+
 //! ```
 //!
 //! 1. The reader takes a request's cost from the connection's budget, waiting if there is none, and spawns a task. If the client has
 //!    nothing else on its way, as one that waits for each reply, the reader serves the request itself up to its first wait.
 //! 2. The task asks the export and puts a reply in the queue; data stays in the engine's reference-counted blocks.
-//! 3. The thread that has made a reply sends it, with others that are queued, as far as the socket takes bytes without a wait. What is left the
-//!    writer sends, several replies a system call. With that the cost comes back.
+//! 3. The thread that has made a reply sends it, with others that are queued, as far as the socket takes bytes without a wait. The
+//!    writer sends the rest, several replies a system call. With that the cost comes back.
 //!
 //! So a client that waits for each reply wakes one thread of ours for a request, where a task and a writer were two more.
 //!

@@ -76,7 +76,7 @@ pub(crate) struct ReplyQueue {
     unanswered: AtomicUsize,
 }
 
-/// Batches, and bytes, that a thread sends which has better things to do than others' replies.
+/// Limits of batches and of bytes that a worker or reader sends before the writer does: they have other work.
 const BATCHES_MAX: usize = 4;
 const SENT_NOW_MAX_BYTES: usize = 256 << 10;
 
@@ -99,7 +99,7 @@ impl ReplyQueue {
         }
         if let Some(sender) = &self.sender {
             for _ in 0..BATCHES_MAX {
-                // What the writer has left by a failure, or is waiting to send, is its own.
+                // A reply that was sent in part is for the writer to end.
                 if queue.sent_bytes > 0 || queue.replies.is_empty() {
                     break;
                 }
@@ -427,10 +427,7 @@ mod tests {
 
     use super::*;
     use crate::budget::Budget;
-
-    struct Quiet;
-
-    impl Transport for Quiet {}
+    use crate::fuzz::Quiet;
 
     /// A socket that takes a few bytes at a time, and often none; the writer's way takes all.
     struct Socket(Arc<Mutex<(Rng, Vec<u8>)>>);
@@ -448,7 +445,7 @@ mod tests {
         }
     }
 
-    /// Whole replies, each once, whoever sends which part of them.
+    /// Each reply arrives whole and once, also where two threads send parts of it.
     #[test]
     fn replies_stay_whole_where_several_threads_send_them() {
         const THREADS: u64 = 4;

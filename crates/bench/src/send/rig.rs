@@ -220,7 +220,7 @@ impl Drop for Rig {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.take() {
             let handle = self.runtime.handle();
-            // What it ends with does not matter: the device goes.
+            // An error of the export does not matter: the device goes.
             drop(self.runtime.block_on(handle.spawn(Class::Issue, pool.export())));
         }
     }

@@ -265,7 +265,7 @@ fn list(program: &Path, rig: &Rig, count: usize) -> Result<[f64; 2]> {
     Ok(seconds)
 }
 
-/// What txgs took before and while many snapshots were destroyed.
+/// Lengths of txgs before and while many snapshots were destroyed.
 #[derive(Clone, Debug, Serialize)]
 struct Background {
     snapshots: usize,
@@ -381,7 +381,7 @@ pub(super) fn clones(options: &Options, suite: &mut Suite, raw: &mut Map<String,
         // A chain of clones, each of a snapshot of the one before.
         let mut last = "bench/small".to_owned();
         for link in 0..DATASETS {
-            let origin = format!("{last}@link");
+            let origin = format!("{last}@link{link}");
             take(&pool, std::slice::from_ref(&origin)).await?;
             last = format!("bench/chain{link}");
             clone_dataset(&pool, &origin, &last, Vec::new()).await?;

@@ -13,7 +13,7 @@ use crate::whole::peer;
 
 /// Bytes of a pool's device, for each byte of data: what is freed in a txg is used again two later.
 const ROOM: u64 = 2;
-/// What a pool takes besides.
+/// Space of a pool beside its data.
 const POOL_MIN_BYTES: u64 = 512 << 20;
 /// Bytes that fit into the cache.
 const RESIDENT_BYTES: u64 = 128 << 20;
@@ -71,7 +71,7 @@ fn row(table: &mut Table, what: String, rounds: &[Round]) {
     ]);
 }
 
-/// What OpenZFS's code in userspace took, on a file: sending, and receiving.
+/// Times of OpenZFS's code in userspace on a file: sending, and receiving.
 fn peers(options: &Options, records: Records, is_resident: bool) -> Result<Option<[Vec<Round>; 2]>> {
     let Some(program) = &options.peer else { return Ok(None) };
     let folder = tempfile::tempdir_in(&options.folder)?;

@@ -1,4 +1,4 @@
-//! What a client that syncs waits for other work: another dataset that commits all the time, and files made in its own.
+//! Latency of a client that syncs beside other work: another dataset that commits all the time, and files made in its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -14,7 +14,7 @@ use crate::prelude::*;
 /// Whether a target was reached is printed beside it and does not change the exit status.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// What to measure; if nothing is named all but `write`, `zil`, `send` and `mount`, and `pool` only where --image or --peer-pool says of what.
+    /// Suites to run; if none is named all but `write`, `zil`, `send` and `mount`, and `pool` only where --image or --peer-pool says of what.
     #[arg(value_name = "SUITE", value_parser = suite())]
     suites: Vec<Which>,
     /// Within a minute, and less exact.

@@ -129,7 +129,7 @@ impl Object {
         .await
     }
 
-    /// What a reader of this object gives to each of its reads ([`Object::read_prefetching`]).
+    /// State that a reader of this object gives to each of its reads ([`Object::read_prefetching`]).
     #[must_use]
     pub fn zfetch(&self) -> Arc<Zfetch> {
         Zfetch::new(self.dmu(), self.block_bytes(), self.last_block())

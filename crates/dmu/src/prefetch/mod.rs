@@ -74,7 +74,7 @@ impl Drop for Taken {
     }
 }
 
-/// What one reader of one object has been seen to do. To be given to each of its reads ([`crate::Object::read_prefetching`]).
+/// Access pattern of one reader of one object. The reader gives it to each of its reads ([`crate::Object::read_prefetching`]).
 pub struct Zfetch {
     state: Mutex<State>,
 }

@@ -18,7 +18,7 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_zio::{ReadyBlock, ReadyForm, Seal};
 
-use super::deferred::{Came, Deferred};
+use super::deferred::{Deferred, Incoming};
 use super::{Header, ReceiverError};
 use crate::StreamItem;
 
@@ -112,12 +112,12 @@ impl Applier {
     /// Makes one record's changes, now or later. `read_bytes`: of the stream, up to its end.
     pub(super) async fn apply(&mut self, item: &StreamItem<'_>, read_bytes: u64) -> Result<(), ReceiverError> {
         let (body, at) = (&item.decoded.record.body, item.decoded.offset_bytes);
-        self.come(Came { body, payload: item.payload, at, read_bytes }).await
+        self.take_record(Incoming { body, payload: item.payload, at, read_bytes }).await
     }
 
     /// Makes one record's changes. False if it is an object that has no room yet: what stood there is gone when a txg is on disk.
-    pub(super) async fn make(&mut self, came: &Came<'_>) -> Result<bool, ReceiverError> {
-        let Came { body, payload, at, read_bytes } = *came;
+    pub(super) async fn make(&mut self, incoming: &Incoming<'_>) -> Result<bool, ReceiverError> {
+        let Incoming { body, payload, at, read_bytes } = *incoming;
         self.at = at;
         match body {
             Body::Object(object) => {

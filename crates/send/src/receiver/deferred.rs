@@ -7,7 +7,7 @@
 //!
 //! # Method
 //!
-//! What stands in the slots is freed at once. The record, and all later ones of the same object, are put by; the stream goes on with other
+//! The old objects in the slots are freed at once. The record, and all later ones of the same object, are put by; the stream goes on with other
 //! objects. When enough was put by, or the stream ends, one txg is awaited and all of it is made.
 //!
 //! # Invariants
@@ -31,7 +31,7 @@ use super::apply::Applier;
 const PUT_BY_MAX_BYTES: usize = 32 << 20;
 
 /// A record of a stream.
-pub(super) struct Came<'a> {
+pub(super) struct Incoming<'a> {
     pub(super) body: &'a Body,
     pub(super) payload: &'a [u8],
     /// Where it begins in the stream.
@@ -116,44 +116,44 @@ impl Deferred {
 
 impl Applier {
     /// Makes a record's changes, or puts it by.
-    pub(super) async fn come(&mut self, came: Came<'_>) -> Result<(), ReceiverError> {
-        let is_made = match self.deferred.stands(came.body) {
-            Stands::Apart => self.make(&came).await?,
+    pub(super) async fn take_record(&mut self, incoming: Incoming<'_>) -> Result<(), ReceiverError> {
+        let is_made = match self.deferred.stands(incoming.body) {
+            Stands::Apart => self.make(&incoming).await?,
             Stands::Behind => false,
             Stands::After => {
                 self.settle().await?;
                 // Objects are looked for as of the last txg on disk.
-                if matches!(came.body, Body::FreeObjects(_)) {
+                if matches!(incoming.body, Body::FreeObjects(_)) {
                     self.sync().await?;
                 }
-                self.make(&came).await?
+                self.make(&incoming).await?
             }
         };
         if is_made {
             return Ok(());
         }
-        self.put_by(&came);
+        self.put_by(&incoming);
         match self.deferred.bytes > PUT_BY_MAX_BYTES {
             true => self.settle().await,
             false => Ok(()),
         }
     }
 
-    fn put_by(&mut self, came: &Came<'_>) {
+    fn put_by(&mut self, incoming: &Incoming<'_>) {
         let point = self.reached();
         let range = self.range;
         let deferred = &mut self.deferred;
         deferred.point.get_or_insert(point);
-        if let Body::Object(object) = came.body {
+        if let Body::Object(object) = incoming.body {
             let end = end_of(object);
             deferred.objects.insert(object.object.0, end);
         }
-        deferred.bytes += came.payload.len() + size_of::<PutBy>() + Record::SIZE;
+        deferred.bytes += incoming.payload.len() + size_of::<PutBy>() + Record::SIZE;
         deferred.records.push(PutBy {
-            body: came.body.clone(),
-            payload: came.payload.to_vec(),
-            at: came.at,
-            read_bytes: came.read_bytes,
+            body: incoming.body.clone(),
+            payload: incoming.payload.to_vec(),
+            at: incoming.at,
+            read_bytes: incoming.read_bytes,
             range,
         });
     }
@@ -170,7 +170,7 @@ impl Applier {
         for put_by in &records {
             self.range = put_by.range;
             let PutBy { body, payload, at, read_bytes, .. } = put_by;
-            is_made = self.make(&Came { body, payload, at: *at, read_bytes: *read_bytes }).await?;
+            is_made = self.make(&Incoming { body, payload, at: *at, read_bytes: *read_bytes }).await?;
             if !is_made {
                 break;
             }
@@ -187,7 +187,7 @@ impl Applier {
 #[cfg(test)]
 mod tests {
     use cenote_format::ids::Guid;
-    use cenote_format::stream::{Free, FreeObjects};
+    use cenote_format::stream::{Free, FreeObjects, RecordFlags};
 
     use super::*;
 
@@ -214,6 +214,30 @@ mod tests {
         ] {
             assert_eq!(deferred.stands(&body), stands, "{body:?}");
         }
+        // Another record of an object that waits is put by too, unless it takes other slots.
+        let object = |dnode_slots| {
+            Body::Object(Object {
+                object: ObjectId(4),
+                object_type: 19,
+                bonus_type: 44,
+                block_bytes: 512,
+                bonus_bytes: 0,
+                checksum_type: 0,
+                compress: 0,
+                dnode_slots,
+                flags: RecordFlags::empty(),
+                raw_bonus_bytes: 0,
+                to_guid: Guid(1),
+                indirect_block_shift: 0,
+                levels: 0,
+                block_pointers: 0,
+                block_id_max: 0,
+            })
+        };
+        assert_eq!(
+            [1, 2, 3].map(|slots| deferred.stands(&object(slots))),
+            [Stands::After, Stands::Behind, Stands::After]
+        );
         assert!(deferred.meets(5, 6) && deferred.meets(0, 5) && !deferred.meets(6, 9) && !deferred.meets(10, 12));
     }
 }

@@ -19,7 +19,7 @@ pub enum ReceiveRefusal {
     /// The snapshot is there.
     #[error("destination already exists")]
     Exists(String),
-    /// What was received is more than the dataset's `refquota` allows.
+    /// The dataset is larger after the receive than its `refquota` allows.
     #[error("destination {0} space quota exceeded.")]
     OverQuota(String),
     /// A stream of a whole file system, for a dataset that is there.
