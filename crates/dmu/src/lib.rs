@@ -202,10 +202,16 @@ impl Dmu {
 
     /// Like [`Dmu::read`], past the cache: for data that will not be read again.
     pub async fn read_uncached(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
-        if let Some(block) = Self::cache_key_with(bp, context).and_then(|key| self.cache.get(key)) {
-            return Ok(block);
+        match self.cached(bp, context) {
+            Some(block) => Ok(block),
+            None => self.zio.read(bp, context).await,
         }
-        self.zio.read(bp, context).await
+    }
+
+    /// The logical bytes of the block at `bp`, if they are in the cache.
+    #[must_use]
+    pub fn cached(&self, bp: &Blkptr, context: ReadContext<'_>) -> Option<Block> {
+        Self::cache_key_with(bp, context).and_then(|key| self.cache.get(key))
     }
 
     /// Keeps a block that is being written in the cache, so that its readers need not wait for a device.

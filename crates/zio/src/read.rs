@@ -72,6 +72,54 @@ impl Zio {
         Ok(transform::opened(bp, context, physical).map_err(fail)?.freeze())
     }
 
+    /// True if the first copy of `next` begins where that of `bp` ends, as they were written together: [`Zio::read_neighbours`] may read both.
+    #[must_use]
+    pub fn are_neighbours(bp: &Blkptr, next: &Blkptr) -> bool {
+        let Some((one, other)) = bp.dva(0).zip(next.dva(0)) else { return false };
+        // On a vdev with parity a block takes more than its bytes, and its columns depend on where it begins.
+        let is_plain = |bp: &Blkptr, dva: &Dva| !dva.gang && !bp.is_embedded() && dva.asize_bytes == bp.psize_bytes();
+        is_plain(bp, &one)
+            && is_plain(next, &other)
+            && one.vdev == other.vdev
+            && one.offset_bytes.checked_add(one.asize_bytes) == Some(other.offset_bytes)
+            && bp.physical_birth() == next.physical_birth()
+    }
+
+    /// The physical bytes of blocks each of which is a neighbour of the one before ([`Zio::are_neighbours`]), verified, by one read. `None`
+    /// where that is not to be had: each must then be read by itself, which finds out what is wrong, counts it, and repairs it.
+    ///
+    /// The blocks share one piece of memory.
+    pub async fn read_neighbours(&self, bps: &[Blkptr], class: QueueClass) -> Option<Vec<Block>> {
+        let first = bps.first()?;
+        if !bps.iter().zip(bps.iter().skip(1)).all(|(bp, next)| Self::are_neighbours(bp, next)) {
+            return None;
+        }
+        let dva = first.dva(0).filter(|dva| !dva.gang && !first.is_embedded())?;
+        if bps.iter().any(|bp| bp.checksum().is_none() || self.check_readable(bp).is_err()) {
+            return None;
+        }
+        let size_bytes = bps.iter().try_fold(0_u64, |sum, bp| sum.checked_add(bp.psize_bytes()))?;
+        let pieces = || {
+            bps.iter().scan(0, |at, bp| {
+                let start = *at;
+                *at += bp.psize_bytes() as usize;
+                Some((bp, start..*at))
+            })
+        };
+        let verify = |bytes: &[u8]| {
+            pieces().all(|(bp, piece)| {
+                let checksum = bp.checksum().zip(bytes.get(piece));
+                checksum.is_some_and(|(kind, bytes)| self.checksum_matches(bp, kind, bytes))
+            })
+        };
+        // A failure is expected, and shows once more where each is read by itself.
+        let place = cenote_vdev::tree::ReadContext::new(first.physical_birth()).of_class(class).speculative();
+        let read = self.shared.tree.read(dva.vdev, dva.offset_bytes, size_bytes, &verify, &place).await;
+        let bytes = read.ok()?.freeze();
+        assert_eq!(bytes.len() as u64, size_bytes, "what verifies is as long as its pointers say");
+        Some(pieces().map(|(_, piece)| bytes.slice(piece)).collect())
+    }
+
     /// Turns the physical bytes of [`Zio::read_physical`] into the logical ones, as [`Zio::read`] does.
     pub fn logical_of(&self, bp: &Blkptr, context: ReadContext<'_>, physical: &Block) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);

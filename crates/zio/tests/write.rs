@@ -16,6 +16,7 @@ use cenote_taskq::buf::Block;
 use cenote_taskq::{BoxFuture, Device, RamDevice, Runtime};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
+use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{
     AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, ORDER, PreparedBatch, ReadContext, ReadyBlock,
@@ -452,11 +453,45 @@ fn blocks_that_are_stored_together_are_each_there() {
         });
         // What no child took is an error, made up for by the copy on the other vdev.
         assert!(without.len() > 1 || told == missed, "{told:?}");
-        for ((block, policy), bp) in blocks.iter().zip(pointers) {
+        for ((block, policy), bp) in blocks.iter().zip(&pointers) {
             let context = ReadContext::new(policy.bookmark, None);
-            assert!(runtime.block_on(zio.read(&bp, context)).unwrap() == *block, "{without:?} {bp:?}");
+            assert!(runtime.block_on(zio.read(bp, context)).unwrap() == *block, "{without:?} {bp:?}");
         }
+        let neighbours = neighbours_read_together(&zio, &runtime, &blocks, &pointers);
+        assert!(neighbours > 0 || largest_bytes < 1 << 30, "{without:?}: some blocks lie one behind the other");
     }
+}
+
+/// Reads what lies one behind the other together, and says how many blocks had a neighbour.
+fn neighbours_read_together(
+    zio: &Zio,
+    runtime: &Runtime,
+    blocks: &[(Block, WritePolicy)],
+    pointers: &[Blkptr],
+) -> usize {
+    let (mut at, mut neighbours) = (0, 0);
+    while at < pointers.len() {
+        let is_last = |end: &usize| !Zio::are_neighbours(&pointers[*end - 1], &pointers[*end]);
+        let end = (at + 1..pointers.len()).find(is_last).unwrap_or(pointers.len());
+        let run = &pointers[at..end];
+        if run.len() > 1 {
+            neighbours += run.len();
+            let read = |run: &[Blkptr]| runtime.block_on(zio.read_neighbours(run, QueueClass::AsyncRead));
+            let together = read(run).expect("each is good");
+            let expected: Vec<Block> = blocks[at..end].iter().map(|(block, _)| block.clone()).collect();
+            assert!(together == expected, "{run:?}");
+            // One that is not what its pointer says, or is missing between two, is for a read of its own.
+            let mut wrong = run.to_vec();
+            let [first, rest @ ..] = run[0].checksum_words();
+            wrong[0].set_checksum_words([first ^ 1, rest[0], rest[1], rest[2]]);
+            assert!(read(&wrong).is_none(), "a block that does not verify");
+            wrong = run.to_vec();
+            wrong.swap(0, 1);
+            assert!(read(&wrong).is_none(), "blocks that are not in the order of their places");
+        }
+        at = end;
+    }
+    neighbours
 }
 
 proptest! {

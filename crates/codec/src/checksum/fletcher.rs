@@ -75,6 +75,12 @@ impl Fletcher4 {
         Self::default()
     }
 
+    /// The sums of a piece that are known already.
+    #[must_use]
+    pub fn of(sums: Words) -> Self {
+        Self { sums }
+    }
+
     /// Sums another piece. A tail of fewer than 4 bytes is ignored, so only the last piece may have one.
     pub fn update(&mut self, data: &[u8], order: Endian) {
         self.update_with(Kernel::best(), data, None, order);

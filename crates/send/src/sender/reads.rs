@@ -1,8 +1,10 @@
 //! Blocks that are read before their turn comes.
 //!
 //! A task walks and starts the read of each block that it finds; whoever writes the stream takes what the task before it found. So
-//! while one batch is written the next is read, and no more than two are in memory.
+//! while one batch is written the next is read, and no more than two are in memory. Small blocks are read by one task
+//! for some of them, and those that lie one behind the other by one request: a task and a request for each would cost more than the rest.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cenote_dmu::Objset;
@@ -12,9 +14,9 @@ use cenote_format::enums::Compress;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_format::stream::Features;
 use cenote_taskq::buf::Block;
-use cenote_taskq::{Class, Join};
+use cenote_taskq::{Class, Join, join_all};
 use cenote_vdev::queue::QueueClass;
-use cenote_zio::ZioError;
+use cenote_zio::{Zio, ZioError};
 
 use super::error::SenderError;
 use super::redaction::Merge;
@@ -22,6 +24,11 @@ use super::walk::{Change, SPILL};
 
 /// Changes of a batch at most, those without a block included.
 const CHANGES_MAX: usize = 4096;
+/// Blocks that one task reads at most, and their bytes: as many as keep devices busy beside other tasks.
+const SHARED_BLOCKS: usize = 64;
+const SHARED_BYTES: u64 = 256 << 10;
+/// Blocks from this size on are read by a task each.
+const SHARED_BLOCK_MAX_BYTES: u64 = 32 << 10;
 /// The largest block of a stream without large blocks.
 pub(super) const OLD_BLOCK_BYTES: u32 = 128 << 10;
 
@@ -85,21 +92,73 @@ impl Forms {
     }
 }
 
+/// The result of a read; `None` if it did not come to an end, since the pool is being closed.
+type Done = Option<Result<Block, ZioError>>;
+
+/// Where the bytes of a read come from.
+enum Bytes {
+    /// They are in the pointer, or nothing is read.
+    Pointer,
+    /// A task of its own.
+    Task(Option<Join<Result<Block, ZioError>>>),
+    /// A task that reads several blocks. Their items come in the order in which it was given them.
+    Shared,
+    /// It was read.
+    Done(Done),
+}
+
 /// A read under way.
 pub(super) struct Read {
     pub(super) form: Form,
-    /// `None` where the bytes are in the pointer, or the pool is being closed.
-    join: Option<Join<Result<Block, ZioError>>>,
+    from: Bytes,
 }
 
 impl Read {
     /// The bytes; none of them if they are in the pointer. `None` if the read did not come to an end.
     pub(super) async fn bytes(self) -> Option<Result<Option<Block>, ZioError>> {
-        match self.join {
-            None if self.form == Form::Embedded => Some(Ok(None)),
-            None => None,
-            Some(join) => join.await.ok().map(|result| result.map(Some)),
+        let done = match self.from {
+            Bytes::Pointer if self.form == Form::Embedded => return Some(Ok(None)),
+            Bytes::Pointer | Bytes::Task(None) => None,
+            Bytes::Task(Some(join)) => join.await.ok(),
+            Bytes::Shared => unreachable!("an item is handed out with the result of a shared read"),
+            Bytes::Done(done) => done,
+        };
+        done.map(|result| result.map(Some))
+    }
+}
+
+/// One block of a shared read.
+type One = (ObjectId, BlockId, Blkptr, Form);
+/// The results of a shared read, and of how many blocks.
+type Shared = (Option<Join<Vec<Result<Block, ZioError>>>>, usize);
+
+/// Blocks that wait to be read by one task.
+#[derive(Default)]
+struct Waiting {
+    blocks: Vec<One>,
+    bytes: u64,
+    started: VecDeque<Shared>,
+}
+
+impl Waiting {
+    fn push(&mut self, objset: &Objset, one: One) {
+        self.bytes += one.2.psize_bytes();
+        self.blocks.push(one);
+        if self.blocks.len() >= SHARED_BLOCKS || self.bytes >= SHARED_BYTES {
+            self.start(objset);
         }
+    }
+
+    fn start(&mut self, objset: &Objset) {
+        let blocks = std::mem::take(&mut self.blocks);
+        self.bytes = 0;
+        if blocks.is_empty() {
+            return;
+        }
+        let (reader, count) = (objset.clone(), blocks.len());
+        let reads = async move { read_all(&reader, &blocks).await };
+        // A closed group shows as reads that did not come to an end.
+        self.started.push_back((objset.dmu().detached().spawn(Class::Issue, reads).ok(), count));
     }
 }
 
@@ -110,7 +169,14 @@ pub(super) struct Item {
 }
 
 /// The result of a task.
-type Batch = (Box<Merge>, Result<(Vec<Item>, bool), SenderError>);
+type Batch = (Box<Merge>, Result<Found, SenderError>);
+
+/// The changes that a task found.
+struct Found {
+    items: Vec<Item>,
+    shared: VecDeque<Shared>,
+    is_last: bool,
+}
 
 enum Producer {
     Working(Join<Batch>),
@@ -124,6 +190,9 @@ pub(super) struct Items {
     batch_bytes: u64,
     producer: Producer,
     items: std::vec::IntoIter<Item>,
+    /// Reads of those items, some at a time, and what was read and is not handed out.
+    shared: VecDeque<Shared>,
+    read: std::vec::IntoIter<Done>,
     objset: Objset,
     dataset: Arc<str>,
     spill_since: Txg,
@@ -146,6 +215,8 @@ impl Items {
             batch_bytes: ahead_bytes / 2,
             producer: Producer::Done,
             items: Vec::new().into_iter(),
+            shared: VecDeque::new(),
+            read: Vec::new().into_iter(),
             objset,
             dataset,
             spill_since,
@@ -174,19 +245,41 @@ impl Items {
     /// The next; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Item>, SenderError> {
         loop {
-            if let Some(item) = self.items.next() {
+            if let Some(mut item) = self.items.next() {
+                if let Some(Read { from: from @ Bytes::Shared, .. }) = &mut item.read {
+                    *from = Bytes::Done(self.next_shared().await);
+                }
                 return Ok(Some(item));
             }
+            assert!(self.read.len() == 0 && self.shared.is_empty(), "each block that was read is handed out");
             let Producer::Working(join) = std::mem::replace(&mut self.producer, Producer::Done) else {
                 return Ok(None);
             };
             let (merge, batch) = join.await.map_err(|_| self.interrupted())?;
-            let (items, is_last) = batch?;
-            self.items = items.into_iter();
+            let Found { items, shared, is_last } = batch?;
+            (self.items, self.shared) = (items.into_iter(), shared);
             if !is_last {
                 self.produce(merge)?;
             }
         }
+    }
+
+    /// The result of the next shared read.
+    async fn next_shared(&mut self) -> Done {
+        if let Some(done) = self.read.next() {
+            return done;
+        }
+        let (join, count) = self.shared.pop_front()?;
+        let read = match join {
+            Some(join) => join.await.ok(),
+            None => None,
+        };
+        let done: Vec<Done> = match read {
+            Some(read) => read.into_iter().map(Some).collect(),
+            None => (0..count).map(|_| None).collect(),
+        };
+        self.read = done.into_iter();
+        self.read.next().flatten()
     }
 }
 
@@ -197,11 +290,15 @@ async fn batch(
     forms: Forms,
     batch_bytes: u64,
     spill_since: Txg,
-) -> Result<(Vec<Item>, bool), SenderError> {
-    let (mut items, mut bytes) = (Vec::new(), 0);
+) -> Result<Found, SenderError> {
+    let (mut items, mut bytes, mut is_last) = (Vec::new(), 0, false);
+    let mut waiting = Waiting::default();
     while items.len() < CHANGES_MAX && (bytes < batch_bytes || items.is_empty()) {
-        let Some(change) = merge.next().await? else { return Ok((items, true)) };
-        let start = |object, block, bp: Blkptr, form| start(objset, object, block, bp, form);
+        let Some(change) = merge.next().await? else {
+            is_last = true;
+            break;
+        };
+        let mut start = |object, block, bp: Blkptr, form| start(objset, &mut waiting, (object, block, bp, form));
         let read = match &change {
             Change::Data { shape, block, bp } => {
                 bytes += bp.lsize_bytes();
@@ -223,21 +320,85 @@ async fn batch(
         };
         items.push(Item { change, read });
     }
-    Ok((items, false))
+    if let Some(objset) = objset {
+        waiting.start(objset);
+    }
+    Ok(Found { items, shared: waiting.started, is_last })
 }
 
-fn start(objset: Option<&Objset>, object: ObjectId, block: BlockId, bp: Blkptr, form: Form) -> Read {
-    let Some(objset) = objset.filter(|_| form != Form::Embedded) else { return Read { form, join: None } };
+fn start(objset: Option<&Objset>, waiting: &mut Waiting, one: One) -> Read {
+    let (object, block, bp, form) = one;
+    let Some(objset) = objset.filter(|_| form != Form::Embedded) else { return Read { form, from: Bytes::Pointer } };
+    if !bp.is_embedded() && bp.psize_bytes().max(bp.lsize_bytes()) < SHARED_BLOCK_MAX_BYTES {
+        waiting.push(objset, one);
+        return Read { form, from: Bytes::Shared };
+    }
     let reader = objset.clone();
-    let read = async move {
-        let context = reader.context(object, 0, block).of_class(QueueClass::AsyncRead);
-        let zio = reader.dmu().zio();
-        match form {
-            Form::Raw => zio.read_physical(&bp, context).await,
-            Form::Compressed => zio.read_compressed(&bp, context).await,
-            Form::Logical | Form::Embedded => reader.dmu().read_uncached(&bp, context).await,
-        }
-    };
+    let work = async move { read(&reader, object, block, &bp, form).await };
     // A closed group shows as a read that did not come to an end.
-    Read { form, join: objset.dmu().detached().spawn(Class::Issue, read).ok() }
+    Read { form, from: Bytes::Task(objset.dmu().detached().spawn(Class::Issue, work).ok()) }
+}
+
+/// Several blocks: those that lie one behind the other with one request.
+async fn read_all(objset: &Objset, blocks: &[One]) -> Vec<Result<Block, ZioError>> {
+    let mut found: Vec<Option<Result<Block, ZioError>>> = Vec::with_capacity(blocks.len());
+    for (object, block, bp, form) in blocks {
+        let context = objset.context(*object, 0, *block);
+        let cached = if *form == Form::Logical { objset.dmu().cached(bp, context) } else { None };
+        found.push(cached.map(Ok));
+    }
+    let (mut runs, mut at) = (Vec::new(), 0);
+    while at < blocks.len() {
+        let start = at;
+        at += 1;
+        if found[start].is_some() {
+            continue;
+        }
+        while at < blocks.len() && found[at].is_none() {
+            let (one, next) = (&blocks[at - 1], &blocks[at]);
+            if !(is_as_stored(one) && is_as_stored(next) && Zio::are_neighbours(&one.2, &next.2)) {
+                break;
+            }
+            at += 1;
+        }
+        runs.push(start..at);
+    }
+    let reads = runs.iter().map(|run| read_run(objset, &blocks[run.clone()]));
+    for (run, read) in runs.iter().zip(join_all(reads).await) {
+        assert_eq!(read.len(), run.len(), "each block is read once");
+        found[run.clone()].iter_mut().zip(read).for_each(|(found, read)| *found = Some(read));
+    }
+    found.into_iter().map(|found| found.expect("what was not cached is in a run")).collect()
+}
+
+/// Blocks that lie one behind the other, or one block.
+async fn read_run(objset: &Objset, blocks: &[One]) -> Vec<Result<Block, ZioError>> {
+    if blocks.len() > 1 {
+        let bps: Vec<Blkptr> = blocks.iter().map(|block| block.2).collect();
+        if let Some(read) = objset.dmu().zio().read_neighbours(&bps, QueueClass::AsyncRead).await {
+            return read.into_iter().map(Ok).collect();
+        }
+    }
+    let reads = blocks.iter().map(|(object, block, bp, form)| read(objset, *object, *block, bp, *form));
+    join_all(reads).await
+}
+
+/// True if a block is sent as it lies on disk.
+fn is_as_stored((_, _, bp, form): &One) -> bool {
+    match form {
+        Form::Raw => true,
+        Form::Compressed => !bp.uses_crypt(),
+        Form::Logical => bp.compress() == Some(Compress::Off) && !bp.uses_crypt(),
+        Form::Embedded => false,
+    }
+}
+
+async fn read(objset: &Objset, object: ObjectId, block: BlockId, bp: &Blkptr, form: Form) -> Result<Block, ZioError> {
+    let context = objset.context(object, 0, block).of_class(QueueClass::AsyncRead);
+    let zio = objset.dmu().zio();
+    match form {
+        Form::Raw => zio.read_physical(bp, context).await,
+        Form::Compressed => zio.read_compressed(bp, context).await,
+        Form::Logical | Form::Embedded => objset.dmu().read_uncached(bp, context).await,
+    }
 }

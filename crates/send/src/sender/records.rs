@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cenote_codec::checksum::fletcher::Fletcher4;
 use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ddt::DdtKey;
@@ -236,7 +237,20 @@ impl Records {
             let DdtKey { checksum, properties } = DdtKey::of(bp);
             record.key = DedupKey { checksum, properties };
         }
-        out.record(Body::Write(record), &payload)
+        out.record_of(Body::Write(record), &payload, self.known_sums(bp, form, &payload))
+    }
+
+    /// The sums of a payload that are its block's checksum, which was verified when it was read: the bytes are not gone through once more.
+    /// And what went wrong in memory after that is seen by the receiver.
+    fn known_sums(&self, bp: &Blkptr, form: Form, payload: &Payload) -> Option<Fletcher4> {
+        let is_as_stored = matches!(payload, Payload::Read(bytes) if bytes.len() as u64 == bp.psize_bytes())
+            && (form != Form::Logical || bp.compress() == Some(Compress::Off))
+            && !bp.is_embedded()
+            && !bp.is_gang()
+            && !bp.uses_crypt()
+            && bp.byte_order() == self.forms.endian;
+        let is_known = is_as_stored && bp.checksum() == Some(Checksum::Fletcher4);
+        is_known.then(|| Fletcher4::of(bp.checksum_words()))
     }
 
     fn embedded(

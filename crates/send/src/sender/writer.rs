@@ -41,14 +41,19 @@ impl<'a> StreamWriter<'a> {
 
     pub(super) fn begin(&mut self, begin: Begin, payload: &[u8]) -> Result<(), SenderError> {
         assert_eq!(self.bytes, 0, "a stream begins once");
-        self.write(Body::Begin(begin), payload)
+        self.write(Body::Begin(begin), payload, None)
     }
 
     /// Writes a record, after what is pending.
     pub(super) fn record(&mut self, body: Body, payload: &[u8]) -> Result<(), SenderError> {
+        self.record_of(body, payload, None)
+    }
+
+    /// As [`Self::record`]. `sums`: those of the payload, where they are known.
+    pub(super) fn record_of(&mut self, body: Body, payload: &[u8], sums: Option<Fletcher4>) -> Result<(), SenderError> {
         assert!(self.bytes > 0, "a stream begins with BEGIN");
         self.flush()?;
-        self.write(body, payload)
+        self.write(body, payload, sums)
     }
 
     /// Counts a record whose payload was not read.
@@ -111,7 +116,7 @@ impl<'a> StreamWriter<'a> {
         self.flush()?;
         if is_whole {
             let stream_checksum = self.sum.finish();
-            self.write(Body::End(End { stream_checksum, to_guid: self.to_guid }), &[])?;
+            self.write(Body::End(End { stream_checksum, to_guid: self.to_guid }), &[], None)?;
         }
         Ok(self.bytes)
     }
@@ -124,19 +129,19 @@ impl<'a> StreamWriter<'a> {
 
     fn flush(&mut self) -> Result<(), SenderError> {
         match self.pending.take() {
-            Some(body) => self.write(body, &[]),
+            Some(body) => self.write(body, &[], None),
             None => Ok(()),
         }
     }
 
-    fn write(&mut self, body: Body, payload: &[u8]) -> Result<(), SenderError> {
+    fn write(&mut self, body: Body, payload: &[u8], sums: Option<Fletcher4>) -> Result<(), SenderError> {
         let Some(out) = &mut self.out else {
             self.bytes += (Record::SIZE + payload.len()) as u64;
             return Ok(());
         };
         let is_begin = body.kind() == RecordKind::Begin;
         let payload_length = if is_begin { u32::try_from(payload.len()).expect("a list of BEGIN is short") } else { 0 };
-        let mut record = Record { payload_length, body, checksum: [0; 4] };
+        let record = Record { payload_length, body, checksum: [0; 4] };
         debug_assert_eq!(
             record.payload_bytes().ok(),
             Some(payload.len() as u64),
@@ -145,16 +150,31 @@ impl<'a> StreamWriter<'a> {
         let mut bytes = record.emit(self.endian);
         self.sum.update(&bytes[..Record::CHECKSUM_OFFSET], self.endian);
         if !is_begin {
-            record.checksum = self.sum.finish();
-            bytes = record.emit(self.endian);
+            let (places, _) = bytes[Record::CHECKSUM_OFFSET..].as_chunks_mut::<8>();
+            for (place, word) in places.iter_mut().zip(self.sum.finish()) {
+                *place = self.endian.bytes64(word);
+            }
         }
         self.sum.update(&bytes[Record::CHECKSUM_OFFSET..], self.endian);
-        self.sum.update(payload, self.endian);
+        match sums {
+            Some(sums) => {
+                debug_assert_eq!(sums, sums_of(payload, self.endian), "sums are those of the payload");
+                debug_assert!(payload.len().is_multiple_of(4), "a piece between others has whole words");
+                self.sum.append(&sums, payload.len() as u64 / 4);
+            }
+            None => self.sum.update(payload, self.endian),
+        }
         out.write_all(&bytes)?;
         out.write_all(payload)?;
         self.bytes += (bytes.len() + payload.len()) as u64;
         Ok(())
     }
+}
+
+fn sums_of(payload: &[u8], order: Endian) -> Fletcher4 {
+    let mut sums = Fletcher4::new();
+    sums.update(payload, order);
+    sums
 }
 
 #[cfg(test)]
