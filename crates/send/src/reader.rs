@@ -2,11 +2,15 @@
 
 use std::io::{self, Read};
 
-use cenote_format::stream::Record;
+use cenote_format::stream::{Body, Record};
+use cenote_taskq::buf::{Block, Buf};
 
 use crate::account::Account;
 use crate::decoder::{Checks, DecodedRecord, StreamDecoder};
 use crate::error::SendError;
+
+/// The longest payload that memory is set aside for before it has come.
+const BLOCK_MAX_BYTES: u64 = 1 << 20;
 
 /// A record with its payload.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub struct StreamItem<'a> {
     pub bytes: &'a [u8; Record::SIZE],
     /// Its payload.
     pub payload: &'a [u8],
+    /// The same as a block, where it is data of a file: it can be kept without a copy.
+    pub block: Option<&'a Block>,
 }
 
 /// Reads a stream record by record. The payload buffer is reused, so an item lives until the next is asked for.
@@ -26,6 +32,8 @@ pub struct StreamReader<R> {
     decoder: StreamDecoder,
     bytes: [u8; Record::SIZE],
     payload: Vec<u8>,
+    /// The payload of a WRITE that is not too long.
+    block: Option<Block>,
     /// Whether the input may end between two records that are not the last.
     may_end_early: bool,
 }
@@ -34,7 +42,14 @@ impl<R: Read> StreamReader<R> {
     /// A reader at a stream's beginning. Input that is not buffered is better wrapped in a `BufReader`.
     pub fn new(input: R, checks: Checks) -> Self {
         let decoder = StreamDecoder::new(checks);
-        Self { input, decoder, bytes: [0; Record::SIZE], payload: Vec::new(), may_end_early: !checks.structure }
+        Self {
+            input,
+            decoder,
+            bytes: [0; Record::SIZE],
+            payload: Vec::new(),
+            block: None,
+            may_end_early: !checks.structure,
+        }
     }
 
     /// Takes the end of the input after any record for the end of the stream, as that of streams is that `zfs send -S` saved.
@@ -64,13 +79,26 @@ impl<R: Read> StreamReader<R> {
         }
         let decoded = self.decoder.record(&self.bytes)?;
         let at = self.decoder.offset_bytes();
-        let read = read_payload(&mut self.input, decoded.payload_bytes, &mut self.payload)
-            .map_err(|source| SendError::Io { offset_bytes: at, source })?;
-        if read < decoded.payload_bytes {
+        self.block = None;
+        let wanted = decoded.payload_bytes;
+        let is_block = matches!(decoded.record.body, Body::Write(_)) && (1..=BLOCK_MAX_BYTES).contains(&wanted);
+        let read = match is_block {
+            true => {
+                let mut buf = Buf::unfilled(wanted as usize);
+                let read = read_full(&mut self.input, &mut buf);
+                self.block = Some(buf.freeze());
+                read.map(|read| read as u64)
+            }
+            false => read_payload(&mut self.input, wanted, &mut self.payload),
+        };
+        let read = read.map_err(|source| SendError::Io { offset_bytes: at, source })?;
+        if read < wanted {
             return Err(SendError::Truncated { offset_bytes: at + read, expected: "within a record's payload" });
         }
-        self.decoder.payload(&self.payload);
-        Ok(Some(StreamItem { decoded, bytes: &self.bytes, payload: &self.payload }))
+        let block = self.block.as_ref();
+        let payload = block.map_or(self.payload.as_slice(), |block| &block[..]);
+        self.decoder.payload(payload);
+        Ok(Some(StreamItem { decoded, bytes: &self.bytes, payload, block }))
     }
 
     /// Reads everything, for the checks and the account.

@@ -112,12 +112,12 @@ impl Applier {
     /// Makes one record's changes, now or later. `read_bytes`: of the stream, up to its end.
     pub(super) async fn apply(&mut self, item: &StreamItem<'_>, read_bytes: u64) -> Result<(), ReceiverError> {
         let (body, at) = (&item.decoded.record.body, item.decoded.offset_bytes);
-        self.take_record(Incoming { body, payload: item.payload, at, read_bytes }).await
+        self.take_record(Incoming { body, payload: item.payload, block: item.block, at, read_bytes }).await
     }
 
     /// Makes one record's changes. False if it is an object that has no room yet: what stood there is gone when a txg is on disk.
     pub(super) async fn make(&mut self, incoming: &Incoming<'_>) -> Result<bool, ReceiverError> {
-        let Incoming { body, payload, at, read_bytes } = *incoming;
+        let Incoming { body, payload, block, at, read_bytes } = *incoming;
         self.at = at;
         match body {
             Body::Object(object) => {
@@ -134,7 +134,7 @@ impl Applier {
             Body::Write(write) => {
                 match self.is_raw {
                     true => self.write_raw(write, payload).await?,
-                    false => self.write(write, payload).await?,
+                    false => self.write(write, payload, block).await?,
                 }
                 self.reach(write.object, write.offset_bytes, read_bytes);
             }
@@ -219,14 +219,14 @@ impl Applier {
         })
     }
 
-    async fn write(&mut self, write: &Write, payload: &[u8]) -> Result<(), ReceiverError> {
+    async fn write(&mut self, write: &Write, payload: &[u8], block: Option<&Block>) -> Result<(), ReceiverError> {
         // Unpacked also where it is written as it came: what does not unpack is none of a block.
-        let data = self.data(write.compress, write.logical_bytes, payload, Features::COMPRESSED)?;
+        let data = self.data(write.compress, write.logical_bytes, payload, block, Features::COMPRESSED)?;
         let (data, is_as_it_came) = self.native(write.object, data).await?;
         let ready = match compression(write.compress) {
             Some(compress) if is_as_it_came && payload.len() < data.len() => {
                 let form = ReadyForm { compress, logical_bytes: data.len() as u32, seal: None };
-                Some(ReadyBlock { bytes: Block::copied_from(payload), form })
+                Some(ReadyBlock { bytes: block.map_or_else(|| Block::copied_from(payload), Block::clone), form })
             }
             _ => None,
         };
@@ -242,7 +242,7 @@ impl Applier {
         if u64::from(write.logical_bytes) != write.length_bytes {
             return Err(self.invalid("a block in its pointer that has two lengths"));
         }
-        let data = self.data(write.compress, write.length_bytes, bytes, Features::EMBED_DATA)?;
+        let data = self.data(write.compress, write.length_bytes, bytes, None, Features::EMBED_DATA)?;
         // OpenZFS up to 2.4 sends a spill block that stands in its pointer as data at the end of all offsets (openzfs/zfs#19091), and its
         // receivers lose the attributes.
         if write.offset_bytes > i64::MAX as u64 {
@@ -272,8 +272,15 @@ impl Applier {
         }
     }
 
-    /// The bytes of a block of this length.
-    fn data(&self, compress: u8, len: u64, payload: &[u8], needs: Features) -> Result<Block, ReceiverError> {
+    /// The bytes of a block of this length. `block`: the payload as a block, where it is one.
+    fn data(
+        &self,
+        compress: u8,
+        len: u64,
+        payload: &[u8],
+        block: Option<&Block>,
+        needs: Features,
+    ) -> Result<Block, ReceiverError> {
         self.check_block_size(len)?;
         let is_plain = matches!(Compress::from_number(compress), Some(Compress::Inherit | Compress::Off));
         let compress = compression(compress).filter(|found| self.features.contains(needs) && self.may_have(*found));
@@ -281,7 +288,7 @@ impl Applier {
             return Err(self.invalid("a compression that the stream's features do not allow"));
         }
         match compress {
-            None if payload.len() as u64 == len => Ok(Block::copied_from(payload)),
+            None if payload.len() as u64 == len => Ok(block.map_or_else(|| Block::copied_from(payload), Block::clone)),
             None => Err(self.invalid("its payload is not as long as it says")),
             Some(compress) => {
                 let mut buf = Buf::zeroed(len as usize);

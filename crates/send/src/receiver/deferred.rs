@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 use cenote_format::ids::ObjectId;
 use cenote_format::stream::{Body, Object, Record};
 use cenote_spa::ReceivePoint;
+use cenote_taskq::buf::Block;
 use cenote_zio::Seal;
 
 use super::ReceiverError;
@@ -34,6 +35,8 @@ const PUT_BY_MAX_BYTES: usize = 32 << 20;
 pub(super) struct Incoming<'a> {
     pub(super) body: &'a Body,
     pub(super) payload: &'a [u8],
+    /// The same as a block, where it came as one.
+    pub(super) block: Option<&'a Block>,
     /// Where it begins in the stream.
     pub(super) at: u64,
     /// Bytes of the stream up to its end.
@@ -170,7 +173,7 @@ impl Applier {
         for put_by in &records {
             self.range = put_by.range;
             let PutBy { body, payload, at, read_bytes, .. } = put_by;
-            is_made = self.make(&Incoming { body, payload, at: *at, read_bytes: *read_bytes }).await?;
+            is_made = self.make(&Incoming { body, payload, block: None, at: *at, read_bytes: *read_bytes }).await?;
             if !is_made {
                 break;
             }
