@@ -7,6 +7,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId};
+use cenote_taskq::map_concurrent;
 
 use crate::dir::Names;
 use crate::name::Tail;
@@ -14,6 +15,8 @@ use crate::{Dir, Dsl, DslError};
 
 /// Snapshots of one dataset at most, as a bound on memory.
 const SNAPSHOTS_MAX: usize = 1 << 24;
+/// Snapshots of one dataset that are read at once.
+const SNAPSHOTS_AHEAD: usize = 32;
 /// Clones of one snapshot at most: each is a directory.
 const CLONES_MAX: usize = 1 << 22;
 /// Holds of one snapshot at most.
@@ -138,10 +141,17 @@ impl Dsl {
             return Ok(found);
         }
         let zap = Zap::open(self.mos_object(head.phys.snapshot_names).await?).await?;
+        let mut named = Vec::new();
         for entry in zap.entries(SNAPSHOTS_MAX).await? {
             let Some(object) = entry.value.as_u64() else { continue };
-            let name = String::from_utf8_lossy(entry.name()).into_owned();
-            found.push(self.dataset_object(ObjectId(object), head.dir.clone(), Some(name)).await?);
+            named.push((ObjectId(object), String::from_utf8_lossy(entry.name()).into_owned()));
+        }
+        // Each may lie in a block of its own: snapshots of one moment are neighbours, and those of one dataset are not.
+        let read = map_concurrent(SNAPSHOTS_AHEAD, named, |(object, name)| {
+            self.dataset_object(object, head.dir.clone(), Some(name))
+        });
+        for snapshot in read.await {
+            found.push(snapshot?);
         }
         found.sort_by(|a, b| {
             (a.phys.creation_txg, a.object, &a.snapshot).cmp(&(b.phys.creation_txg, b.object, &b.snapshot))
