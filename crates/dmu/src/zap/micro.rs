@@ -1,12 +1,13 @@
 //! Changing a micro ZAP: one block of slots, 64 bytes each.
 
 use cenote_format::zap::{
-    DEFAULT_BLOCK_SHIFT, FatHeader, MICRO_ENTRY_SIZE_BYTES, MicroZapEdit, ZapEditError, ZapFlags, ZapKey, ZapValue,
+    DEFAULT_BLOCK_SHIFT, FatHeader, MICRO_ENTRY_SIZE_BYTES, MicroZapEdit, ZapEditError, ZapFlags, ZapHasher, ZapKey,
+    ZapValue,
 };
 use cenote_taskq::buf::Buf;
 use cenote_zio::ORDER;
 
-use super::micro_index::MicroIndex;
+use super::micro_index::{MicroIndex, hash_of};
 use super::{Form, Zap};
 use crate::{DmuError, DmuErrorKind};
 
@@ -28,6 +29,12 @@ impl Zap {
         }
     }
 
+    /// True if nothing was changed since this was opened, and there is no index. Many open a ZAP for one entry: making the index of a block
+    /// takes many times as long as going through it once.
+    fn is_first_change(&self) -> bool {
+        matches!(self.form, Form::Micro(None)) && !self.has_changed
+    }
+
     /// Changes the block.
     fn edit_first<T>(&mut self, len_bytes: usize, edit: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut buf = match len_bytes == self.first.len() {
@@ -41,13 +48,27 @@ impl Zap {
         };
         let result = edit(&mut buf);
         self.first = buf.freeze();
-        self.is_first_changed = true;
+        (self.is_first_changed, self.has_changed) = (true, true);
         result
     }
 
     /// Adds an entry. The inner error is one that a fat ZAP may not have.
     pub(super) fn insert_micro(&mut self, name: &[u8], value: u64) -> Result<Result<(), ZapEditError>, DmuError> {
         let len_bytes = self.first.len();
+        if self.is_first_change() {
+            let view = self.micro()?;
+            if view.lookup(name).is_some() {
+                return Ok(Err(ZapEditError::Exists));
+            }
+            let (hasher, flags) = (ZapHasher::new(view.salt(), ZapFlags::empty()), view.norm_flags());
+            let hash = |name: &[u8]| hash_of(&hasher, flags, name);
+            let insert = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.insert(name, value, hash);
+            match self.edit_first(len_bytes, insert) {
+                // It grows below.
+                Err(ZapEditError::Full) => {}
+                done => return Ok(done.map(drop)),
+            }
+        }
         let index = self.index()?;
         if index.slots.contains_key(name) {
             return Ok(Err(ZapEditError::Exists));
@@ -86,6 +107,11 @@ impl Zap {
     }
 
     pub(super) fn remove_micro(&mut self, name: &[u8]) -> Result<ZapValue, DmuError> {
+        if self.is_first_change() {
+            let remove = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.remove(name);
+            let value = self.edit_first(self.first.len(), remove).map_err(|error| self.fail(error))?;
+            return Ok(ZapValue::from_u64(value));
+        }
         let Some(slot) = self.index()?.slot_of(name) else { return Err(self.fail(ZapEditError::NotFound)) };
         let cd = self.micro()?.entry(slot).map(|entry| entry.cd);
         let remove = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.remove(name);

@@ -45,6 +45,7 @@ impl MicroIndex {
     }
 }
 
-fn hash_of(hasher: &ZapHasher, flags: NormFlags, name: &[u8]) -> u64 {
+/// The hash of a name as it is normalised.
+pub(super) fn hash_of(hasher: &ZapHasher, flags: NormFlags, name: &[u8]) -> u64 {
     hasher.name(&normalised(name, flags).unwrap_or(name.into()))
 }

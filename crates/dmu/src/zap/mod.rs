@@ -58,6 +58,8 @@ pub struct Zap {
     changed: BTreeMap<u64, Block>,
     /// The first block was changed and is not flushed.
     is_first_changed: bool,
+    /// A micro block was changed since this was opened.
+    has_changed: bool,
 }
 
 #[derive(Clone)]
@@ -122,7 +124,7 @@ impl Zap {
 
     fn with(object: Object, first: Block, order: Endian, form: Form) -> Self {
         assert!(!first.is_empty(), "a ZAP has a first block");
-        Self { object, first, order, form, changed: BTreeMap::new(), is_first_changed: false }
+        Self { object, first, order, form, changed: BTreeMap::new(), is_first_changed: false, has_changed: false }
     }
 
     /// Makes an object that has no data yet an empty ZAP. It is one with the next flush.
