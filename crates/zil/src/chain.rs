@@ -11,6 +11,8 @@ use cenote_taskq::buf::Block;
 use cenote_zio::{Zio, ZioError, ZioErrorKind};
 use thiserror::Error;
 
+use crate::ahead::Ahead;
+
 /// Why a walk ended.
 #[derive(Clone, Debug, Error)]
 pub enum End {
@@ -91,14 +93,16 @@ pub struct Chain<'a> {
     last_record: u64,
     /// First copies of the blocks that [`Self::new_blocks`] has given.
     given: BTreeSet<(VdevId, u64)>,
+    ahead: Ahead,
     end: Option<End>,
 }
 
 impl<'a> Chain<'a> {
     /// Begins at a header's first block.
     #[must_use]
-    pub const fn new(zio: &'a Zio, header: ZilHeader) -> Self {
-        Self { zio, at: header.log, header, last_block: 0, last_record: 0, given: BTreeSet::new(), end: None }
+    pub fn new(zio: &'a Zio, header: ZilHeader) -> Self {
+        let (given, ahead) = (BTreeSet::new(), Ahead::default());
+        Self { zio, at: header.log, header, last_block: 0, last_record: 0, given, ahead, end: None }
     }
 
     /// Why it ended, once [`Self::next`] has given nothing.
@@ -175,7 +179,7 @@ impl<'a> Chain<'a> {
     /// Reads a block whose link goes on, and counts its records.
     async fn read(&mut self, pointer: &Blkptr, record_max: u64) -> Result<(Content, Blkptr), End> {
         let layout = pointer.checksum().and_then(ChainLayout::of).ok_or(End::Absent)?;
-        let bytes = match self.zio.read_speculative(pointer).await {
+        let bytes = match self.ahead.read(self.zio, pointer).await {
             Ok(bytes) => bytes,
             Err(error) if is_missing(&error) => return Err(End::Device(error)),
             Err(_) => return Err(End::Absent),

@@ -63,8 +63,11 @@
 //! **Errors.** A block that cannot be written or flushed, or that finds no space, breaks the log off: later changes are acknowledged only
 //! when their txg is on disk, whose flush has to succeed. A new chain is begun when nothing of the old one is needed.
 //!
-//! **In memory.** [`Chain`] has one block at a time; a log of any length is walked in the memory of one block. Only the walk for its
-//! space ([`Chain::new_blocks`]) remembers each block's place.
+//! *Reading ahead*: each block names the next, so that a walk would wait for a device at each. Blocks that follow one another on a vdev are
+//! read together (`ahead`), and so is what the writes of the next records will read of the dataset (`batch`).
+//!
+//! **In memory.** [`Chain`] has a window of 1 MiB at most, and replay the blocks of 64 records; a log of any length is walked in that. Only the
+//! walk for its space ([`Chain::new_blocks`]) remembers each block's place.
 //!
 //! **Invariants.**
 //! 1. A walk ends: each block has a sequence number one higher than the one before, and its bytes are verified against that.
@@ -90,6 +93,8 @@
 //! **Not here yet.** Replay of NFSv4 access control lists; encrypted logs. No records are written of changed flags and projects, and of extended
 //! attributes in hidden directories (their replay works).
 
+mod ahead;
+mod batch;
 mod chain;
 mod check;
 mod clients;
@@ -106,6 +111,7 @@ mod replaying;
 mod tunables;
 mod writer;
 
+pub use batch::next_batch;
 pub use chain::{Chain, Content, End, Link};
 pub use check::{ReplayError, check, reaches_claim};
 pub use indirect::{LogTxg, WriteShape};

@@ -336,6 +336,33 @@ impl Zio {
         Err(fail(last))
     }
 
+    /// The physical bytes of a block that may well not be there, and the bytes behind it on its vdev, up to `size_bytes` in all. `None` where
+    /// they are not to be had together: the block does not verify, its vdev does not keep neighbours together, or has not so many bytes.
+    ///
+    /// Only the block is verified. What lies behind it is of any age, and may be anything; [`Zio::verified`] finds out.
+    pub async fn read_with_following(&self, bp: &Blkptr, size_bytes: u64) -> Option<Block> {
+        let dva = bp.dva(0).filter(|dva| !dva.gang && !bp.is_embedded())?;
+        let (tree, psize) = (&self.shared.tree, usize::try_from(bp.psize_bytes()).ok()?);
+        if !tree.keeps_neighbours(dva.vdev) || self.check_readable(bp).is_err() {
+            return None;
+        }
+        let kind = bp.checksum()?;
+        let verify = |bytes: &[u8]| bytes.get(..psize).is_some_and(|bytes| self.checksum_matches(bp, kind, bytes));
+        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
+        let read = tree.read(dva.vdev, dva.offset_bytes, size_bytes.max(bp.psize_bytes()), &verify, &place).await;
+        Some(read.ok()?.freeze())
+    }
+
+    /// The physical bytes of a block, if these are they: a copy.
+    #[must_use]
+    pub fn verified(&self, bp: &Blkptr, bytes: &[u8]) -> Option<Block> {
+        let is_whole = bytes.len() as u64 == bp.psize_bytes() && self.check_readable(bp).is_ok();
+        let is_it = is_whole && self.checksum_matches(bp, bp.checksum()?, bytes);
+        let at = BlockId(bp.dva(0).map_or(0, |dva| dva.offset_bytes));
+        let bookmark = Bookmark { level: Bookmark::LEVEL_ZIL, block: at, ..Bookmark::objset(ObjsetId(0)) };
+        is_it.then(|| handed_out(bp, bookmark, Block::copied_from(bytes)))
+    }
+
     /// Whether `bytes` have the checksum that `bp` names.
     pub(crate) fn checksum_matches(&self, bp: &Blkptr, kind: Checksum, bytes: &[u8]) -> bool {
         // The last two words of an encrypted block's checksum hold its MAC; an objset's MACs lie inside it.

@@ -41,9 +41,12 @@ impl LiveVolume {
     async fn replay_all(&self, header: ZilHeader, source: &Replaying) -> Result<(), LiveVolumeError> {
         let position = Position::of(&header);
         let mut chain = Chain::new(self.objset.dmu().zio(), header);
-        while let Some(link) = chain.next().await {
-            let Some(content) = &link.content else { continue };
-            for record in content.records().filter(|record| position.is_left(record)) {
+        loop {
+            let batch = cenote_zil::next_batch(&mut chain, &self.objset, &position).await;
+            if batch.is_empty() {
+                break;
+            }
+            for record in batch.iter().flat_map(|content| content.records()).filter(|it| position.is_left(it)) {
                 let replayed = source.replay(record.sequence, Marking::of(&record.tx), self.effect(&record)).await;
                 replayed.map_err(|error| ReplayError::new(record.sequence, error))?;
             }

@@ -1,5 +1,6 @@
 //! Claim and replay of a log that a crash has left.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ const WRITERS: usize = 64;
 const POOL_BYTES: u64 = 4 << 30;
 const CACHE_BYTES: usize = 256 << 20;
 const CRASHED: &str = "crashed";
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Measures.
 pub(super) fn after_crash(options: &Options, suite: &mut Suite, raw: &mut Map<String, Value>) -> Result<()> {
@@ -39,7 +41,7 @@ pub(super) fn after_crash(options: &Options, suite: &mut Suite, raw: &mut Map<St
     let mut rates = Vec::new();
     for round in 0..options.rounds.max(1) {
         // Everything that a client was told is on the device: this is what a crash leaves.
-        std::fs::copy(folder.join("pool"), folder.join(CRASHED))?;
+        copied(&folder.join("pool"), &folder.join(CRASHED))?;
         let found = replayed(&folder.join(CRASHED))?;
         std::fs::remove_file(folder.join(CRASHED))?;
         let rate = records as f64 / (found.open_s + found.replay_s);
@@ -78,6 +80,22 @@ fn wrote(rig: &Rig, records: usize) -> Result<()> {
         rig.runtime().block_on(join).map_err(|error| anyhow!("{error}"))??;
     }
     Ok(())
+}
+
+/// A copy that takes no more of the disk than the file, and is stable: its pages are not written back while it is measured.
+fn copied(from: &Path, to: &Path) -> Result<()> {
+    let (from, to) = (std::fs::File::open(from)?, std::fs::File::create(to)?);
+    let len_bytes = from.metadata()?.len();
+    to.set_len(len_bytes)?;
+    let mut buf = vec![0; CHUNK_BYTES];
+    for at in (0..len_bytes).step_by(CHUNK_BYTES) {
+        let size = CHUNK_BYTES.min((len_bytes - at) as usize);
+        from.read_exact_at(&mut buf[..size], at)?;
+        if buf[..size].iter().any(|byte| *byte != 0) {
+            to.write_all_at(&buf[..size], at)?;
+        }
+    }
+    Ok(to.sync_all()?)
 }
 
 struct Replayed {

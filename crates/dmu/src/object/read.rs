@@ -129,6 +129,13 @@ impl Object {
         .await
     }
 
+    /// Reads a block that no open txg has changed into the cache, if the dataset has such blocks read ahead. An error is left to its reader.
+    pub async fn prefetch(&self, block: BlockId) {
+        if let Known::OnDisk(Some(tree)) = self.known(block) {
+            tree.prefetch(block).await;
+        }
+    }
+
     /// State that a reader of this object gives to each of its reads ([`Object::read_prefetching`]).
     #[must_use]
     pub fn zfetch(&self) -> Arc<Zfetch> {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dmu::tx::{SyncMode, TxTunables};
+use cenote_format::label::START_BYTES;
 use cenote_format::zil::ZilHeader;
 use cenote_sim::Machine;
-use cenote_spa::{ImportOptions, Pool, SpaError, find, open};
+use cenote_spa::{ImportOptions, Pool, SpaError, TopKind, find, open};
 use cenote_taskq::sim::disk::{Crash, Latency, SimDiskOptions};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_testkit::Golden;
-use cenote_zpl::{FileSystem, FileSystemOptions};
+use cenote_zil::Chain;
+use cenote_zpl::{FileSystem, FileSystemOptions, NewNode};
 use cenote_zvol::live::LiveVolume;
 
 use crate::common::*;
@@ -150,4 +152,53 @@ fn a_pool_without_records_is_opened_without_a_txg() {
         assert_eq!(again.txg().0, txg.0 + 1, "logs that are claimed are not claimed again");
         again.export().await.unwrap();
     });
+}
+
+/// A log of one client, a block for each write, is walked with fewer reads than it has blocks; and a block that one disk of a mirror has lost, in
+/// the midst of a window, hides neither itself nor those behind it.
+#[test]
+fn a_log_is_read_ahead_and_a_block_that_is_lost_in_a_window_hides_none() {
+    const WRITES: u64 = 300;
+    for is_damaged in [false, true] {
+        let runtime = Runtime::simulated(1);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 2, Latency::default());
+        runtime.block_on(async {
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Mirror, 2)], false).await;
+            let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+            let (file, node) = fs.create_file(fs.root(), b"f", &new).await.unwrap();
+            let object = node.object;
+            log.sync(None).await.unwrap();
+            pool.sync().await.unwrap();
+            for write in 0..WRITES {
+                file.write(write * 4096, &[(write % 250) as u8 + 1; 4096]).await.unwrap();
+                log.sync(Some(object)).await.unwrap();
+            }
+            let mut chain = Chain::new(fs.objset().dmu().zio(), fs.objset().zil_header());
+            let mut places = Vec::new();
+            while let Some(link) = chain.next().await {
+                places.extend(link.content.and(link.pointer.dva(0)));
+            }
+            assert!(places.len() as u64 >= WRITES, "each write was waited for alone: {}", places.len());
+            cut(&handle, &machine, Crash::LoseAll).await;
+            drop((file, fs, log, pool));
+            for (at, dva) in places.iter().enumerate().filter(|_| is_damaged) {
+                // Each fifth block on one disk, and some of the others on the other.
+                if at % 5 < 2 {
+                    machine.disks[at % 5].poke(START_BYTES + dva.offset_bytes + 100, &[0xaa; 64]);
+                }
+            }
+            let before: u64 = machine.disks.iter().map(|disk| disk.counts().reads).sum();
+            let (pool, fs, log) = opened(&handle, &machine).await.unwrap();
+            let reads = machine.disks.iter().map(|disk| disk.counts().reads).sum::<u64>() - before;
+            let file = fs.open_file(object).await.unwrap();
+            for write in 0..WRITES {
+                let read = file.read(write * 4096, 4096).await.unwrap();
+                assert!(read[..] == [(write % 250) as u8 + 1; 4096], "write {write}, {is_damaged}");
+            }
+            assert!(is_damaged || reads < WRITES, "{reads} reads of a log of {} blocks", places.len());
+            drop((file, fs, log));
+            pool.export().await.unwrap();
+        });
+    }
 }

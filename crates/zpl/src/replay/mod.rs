@@ -98,9 +98,12 @@ impl Replay {
         let position = Position::of(&header);
         let objset = self.filesystem.objset();
         let mut chain = Chain::new(objset.dmu().zio(), header);
-        while let Some(link) = chain.next().await {
-            let Some(content) = &link.content else { continue };
-            for record in content.records().filter(|record| position.is_left(record)) {
+        loop {
+            let batch = cenote_zil::next_batch(&mut chain, objset, &position).await;
+            if batch.is_empty() {
+                break;
+            }
+            for record in batch.iter().flat_map(|content| content.records()).filter(|it| position.is_left(it)) {
                 let sequence = record.sequence;
                 let replayed = self.record(&record).await;
                 replayed.map_err(|error| ReplayError::new(sequence, error))?;
