@@ -2,12 +2,12 @@
 //!
 //! # Theory
 //!
-//! **Need.** A command, a server's socket, a test and a program that embeds the engine all make file systems and volumes, set
-//! properties and destroy datasets. Each verb stands here once. `cenote_spa` knows datasets, but not what stands in one: a new file
-//! system needs its root directory (`cenote_zpl`), a new volume its size (`cenote_zvol`).
+//! **Need.** The command line, a server's socket, tests and programs that embed the engine all create file systems and volumes, set
+//! properties and destroy datasets. Each operation (*verb*: `create`, `destroy`, ...) is implemented once, here. `cenote_spa` manages
+//! datasets but not their contents: a new file system needs its root directory (`cenote_zpl`), a new volume its size (`cenote_zvol`).
 //!
-//! **Shape.** A verb is a sync task ([`SyncTask`](cenote_spa::SyncTask)): a check, which may read all it likes, and a change. The
-//! functions below have one task made, or a set of tasks as one atomic change:
+//! **Shape.** A verb is a sync task, as in OpenZFS ([`SyncTask`](cenote_spa::SyncTask)): a check, which only reads, and a change. The
+//! functions below execute one sync task, or several as one atomic change:
 //! ```text
 //! create_pool         (by spa)           with root directory and all properties
 //! create_filesystem   Create             with missing parents, root directory and all properties
@@ -15,33 +15,34 @@
 //! destroy             Destroy            a dataset, or a tree of them, from below
 //! set_properties      SetProperties      one for each dataset, all or none
 //! inherit_property    InheritProperty    one for each dataset, all or none
-//! take_snapshots      (late, by spa)     all in one txg, with what was written before
+//! take_snapshots      (by spa::sync)     all in one txg, with everything written before
 //! destroy_snapshots   DestroySnapshots   all are checked first; in as many txgs as keep each short
 //! clone_dataset       Clone              with all properties
-//! promote             Promote            a clone and its origin change places
+//! promote             Promote            the origin's snapshots become the clone's
 //! rollback            Rollback           with the newer snapshots and bookmarks destroyed
 //! create_bookmarks    CreateBookmarks    all or none
-//! destroy_bookmarks   DestroyBookmarks   all that are there
+//! destroy_bookmarks   DestroyBookmarks   all that exist
 //! redact              Begin, Add         a redaction bookmark, then its list in as many txgs as that takes
 //! hold, release       Holds              all or none
 //! ```
-//! Streams have modules of their own: [`send`], [`receive`], and [`stream`] for those that are made of others. [`values`] has the words
-//! of settings.
+//! Streams have modules of their own: [`send`], [`receive`], and [`stream`] for streams that are made from other streams. [`values`]
+//! parses property values.
 //!
 //! **Life of `zfs create -p -o quota=1G tank/a/b`.** The task takes the pool's syncer. Its check finds that `tank/a` is missing and
 //! `tank` can have it, and that each property can have its value. The change makes `tank/a`, `tank/a/b` and its root directory, and sets
 //! the property. The sync writes all of it in one txg.
 //!
 //! **Invariants.**
-//! 1. What a check lets pass does not fail half-way, except by a device or memory that fails. So a check sees the task as a whole: a name that
-//!    is given twice, and what goes by itself with what is destroyed.
-//! 2. A verb is in one txg: after a crash all of it is there, or nothing. Not `redact`, whose bookmark says that it is not complete, and not
-//!    `destroy_snapshots` of so many that it takes longer than a fifth of a second, of which any number may be there.
+//! 1. A change whose check has passed does not fail half-way, except by a failure of a device or of memory. So the check considers the
+//!    task as a whole: names that are given twice, and snapshots with deferred destroy that disappear together with a destroyed clone.
+//! 2. A verb is in one txg, so a crash leaves all of it or nothing. There are two exceptions: `redact`, whose bookmark is marked as
+//!    incomplete until it ends, and a `destroy_snapshots` that takes longer than a fifth of a second, after which any number of the
+//!    snapshots may be left.
 //! 3. A dataset that is open to be changed, or a snapshot that somebody reads, is not destroyed.
 //!
-//! **Crash.** That of [`cenote_spa::Pool::change`].
+//! **Crash.** As [`cenote_spa::Pool::change`].
 //!
-//! **Rejected.** *Verbs as methods of the pool*: the pool would know file systems and volumes, which stand above it. *Steps made one
+//! **Rejected.** *Verbs as methods of the pool*: `spa` would depend on `zpl` and `zvol`, which are above it. *Steps made one
 //! after another, each on disk*: `create -p` and `destroy -r` stopped half-way where a later step was refused.
 
 #![forbid(unsafe_code)]
@@ -84,18 +85,18 @@ pub use redact::{RedactError, RedactRequest, redact, redact_in};
 pub use snapshot::{DestroySnapshots, Rollback, take_snapshots, tree_names};
 pub use volume::{Resize, set_reserved};
 
-/// A property and its value, as it is kept.
+/// The name of a property and its value, as stored.
 pub type Setting = (String, PropertyValue);
 
 /// The value of `refreservation` that stands for as much as a volume needs (`auto`). No dataset can reserve so much.
 pub const AUTO: u64 = u64::MAX;
 
-/// Makes a file system with all these properties; with `parents` also what is missing above it. False where it was there already, which
-/// only `parents` allows.
+/// Creates a file system with these properties; with `parents` also its missing ancestors. Returns false if it already existed, which is
+/// an error without `parents`.
 ///
 /// # Errors
-/// The name is taken or cannot be one, there is nothing above it, a property cannot have its value, there is no room for what is
-/// reserved; or as [`Pool::change`].
+/// The name is taken or invalid, the parent does not exist, a property value is invalid, there is no space for the reservation; or as
+/// [`Pool::change`].
 pub fn create_filesystem<'a>(
     pool: &'a Pool,
     name: &'a str,
@@ -105,11 +106,11 @@ pub fn create_filesystem<'a>(
     Box::pin(async move { pool.sync_task(Create::filesystem(name, settings, parents)).await })
 }
 
-/// Makes a volume with all these properties; with `parents` also what is missing above it. False where it was there already, which only
-/// `parents` allows.
+/// Creates a volume with these properties; with `parents` also its missing ancestors. Returns false if it already existed, which is an
+/// error without `parents`.
 ///
 /// # Errors
-/// As [`create_filesystem`]; or no volume has such a size.
+/// As [`create_filesystem`]; or the size is invalid.
 pub fn create_volume<'a>(
     pool: &'a Pool,
     name: &'a str,
@@ -159,7 +160,8 @@ pub fn clone_dataset<'a>(
     Box::pin(async move { pool.sync_task(Clone::new(origin, name, settings)).await })
 }
 
-/// Has a dataset that nobody has open be as a snapshot of it is; `destroys_newer`: snapshots and bookmarks that are newer are destroyed.
+/// Rolls a dataset that is not open back to one of its snapshots. With `destroys_newer`, newer snapshots and bookmarks are destroyed;
+/// otherwise they are an error.
 ///
 /// # Errors
 /// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
@@ -195,10 +197,10 @@ pub fn clones_of_newer<'a>(pool: &'a Pool, snapshot: &'a str) -> BoxFuture<'a, R
     })
 }
 
-/// Has a clone and its origin change places: the snapshots up to the origin are the clone's from then on.
+/// Promotes a clone: the snapshots of the origin's dataset up to the origin become the clone's.
 ///
 /// # Errors
-/// The dataset is no clone, a snapshot's name is there twice, there is no room; or as [`Pool::change`].
+/// The dataset is no clone, both have a snapshot of the same name, there is no space; or as [`Pool::change`].
 pub fn promote<'a>(pool: &'a Pool, name: &'a str) -> BoxFuture<'a, Result<(), AdminError>> {
     Box::pin(async move { pool.sync_task(Promote(name.to_owned())).await })
 }
@@ -206,13 +208,13 @@ pub fn promote<'a>(pool: &'a Pool, name: &'a str) -> BoxFuture<'a, Result<(), Ad
 /// Makes bookmarks, all of them or none.
 ///
 /// # Errors
-/// The pool has no bookmarks, one has a name that is taken or cannot be one, or a source that is not there or came not before; or as
-/// [`Pool::change`].
+/// The pool lacks the feature `bookmarks`, a name is taken or invalid, a source does not exist or is not an ancestor of the dataset; or
+/// as [`Pool::change`].
 pub fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> BoxFuture<'_, Result<(), AdminError>> {
     Box::pin(async move { pool.sync_task(CreateBookmarks(bookmarks)).await })
 }
 
-/// Destroys bookmarks. Those that are not there are passed over.
+/// Destroys bookmarks. Names that do not exist are ignored.
 ///
 /// # Errors
 /// As [`Pool::change`].
@@ -228,7 +230,7 @@ pub fn hold<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> BoxFut
     Box::pin(async move { pool.sync_task(Holds::new(tag, snapshots, false)).await })
 }
 
-/// Takes holds with this tag off snapshots: off all, or none. One that was to be destroyed goes with its last hold.
+/// Releases the holds with this tag on snapshots: on all, or none. A snapshot with deferred destroy is destroyed with its last hold.
 ///
 /// # Errors
 /// One is not there, or has no such hold; or as [`Pool::change`].
@@ -236,8 +238,8 @@ pub fn release<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> Box
     Box::pin(async move { pool.sync_task(Holds::new(tag, snapshots, true)).await })
 }
 
-/// Refuses settings that cannot be made together: the room for a volume's size and for a reservation is seen in the dataset as it is
-/// before the change, so neither is set beside another property, nor of several datasets.
+/// Refuses settings that cannot be made in one change. The checks of `volsize` and `refreservation` use the dataset's space before the
+/// change, so neither may be set together with another property, nor for several datasets.
 ///
 /// # Errors
 /// They cannot.
@@ -266,8 +268,8 @@ pub fn set_properties<'a>(
     })
 }
 
-/// Has datasets inherit a property, with `recursive` also all below them: all of them, or none. With `received` a received value comes into
-/// force instead, where there is one.
+/// Clears a local property of datasets so that they inherit it, with `recursive` also on all datasets below: on all, or none. With
+/// `received` (`-S`) a received value takes effect, if there is one.
 ///
 /// # Errors
 /// There is no such dataset, the property does not apply to it, or what was received cannot be in force; a reservation of several

@@ -2,10 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** Metadata (indirect blocks, dnode blocks, ZAP leaves) is read over and over; file data often is not. A cache
-//! must keep what is used often through a scan of what is used once, must hold its memory limit whatever the sizes of
-//! blocks are (512 bytes to 16 MiB), must start at most one read of a block at a time, and must cost well under a
-//! microsecond on a hit from any number of cores.
+//! **Need.** Metadata (indirect blocks, dnode blocks, ZAP leaves) is read over and over; file data often is not. A cache must not evict
+//! frequently used blocks during a scan of blocks that are used once, must stay within its memory limit for all block sizes (512 bytes to
+//! 16 MiB), must start at most one read of a block at a time, and must serve a hit in well under a microsecond, from any number of cores.
 //!
 //! **In memory.** The cache is split into shards by a hash of the block's identity; a shard is one short mutex around a
 //! hash table, a slab of entries and four lists: `T1` (seen once), `T2` (seen again), and the ghosts `B1`, `B2` of what
@@ -14,15 +13,15 @@
 //! when room is needed the hand of a clock takes what is not marked, and moves what is marked to `T2`. A hit in `B1`
 //! grows the target of `T1`, a hit in `B2` shrinks it.
 //!
-//! **What counts.** The limit is on memory, not on content: a block counts with all of its buffer; a load in flight counts
-//! from before it allocates, with what it will need; the cache's own tables count. What buffers' pool keeps between two
-//! uses is left out of it ([`buffer_pool_bytes`]), so that the opener of the cache can bound it. A block that a client
-//! still holds is evicted only when little else is left, since dropping it would free nothing.
+//! **Accounting.** The limit covers memory, not contents: a block counts with its whole buffer; a load in flight counts, with the memory
+//! that it will need, from before it allocates; and the cache's own tables count. Buffers that the buffer pool keeps for reuse do not
+//! count ([`buffer_pool_bytes`]); whoever creates the cache bounds them separately. A block that a client still holds is evicted only
+//! when little else is left, since evicting it frees no memory.
 //!
-//! **Identity.** A block on disk never changes while it is referenced, and its place is reused only with a later birth
-//! txg, so (vdev, offset, birth txg) names its content for ever. Nothing needs to be invalidated in a pool that is only
-//! read. A writer may put a block here that it writes, so that the next reader need not load it; until its txg is on disk that
-//! writer alone changes it, and puts or removes it again each time. What it replaces it may remove, for room.
+//! **Identity.** A block on disk does not change while it is referenced, and its DVA is reused only with a later birth txg, so (vdev,
+//! offset, birth txg) identifies its content. In a pool that is only read, no entry ever has to be invalidated. A sync may insert a block
+//! that it writes, so that the next reader need not load it. Sync passes can rewrite such a block in place until its txg is on disk; each
+//! rewrite replaces or removes the entry. The sync may also remove replaced blocks, to free memory.
 //!
 //! **Life of a block.** [`Cache::get_or_load`] looks in the table. Present: the entry is marked and a
 //! counted reference is returned. Absent: the caller becomes the *loader*: a `Loading` entry is left in the table, the
@@ -35,10 +34,10 @@
 //! 2. The memory held by a shard never exceeds its limit after an operation, unless loads in flight alone do; a block
 //!    larger than half a shard's limit is passed through and not kept.
 //! 3. No lock is held across an await, and no caller's code (load, waker) runs under a shard's lock, nor is memory freed.
-//! 4. Ghosts are bounded by the limit in the bytes that they stand for, and to a small part of it in their own.
+//! 4. The evicted blocks that ghosts stand for are bounded by the limit in bytes, and the ghosts themselves by a small part of it.
 //!
-//! Blocks handed out stay valid after eviction, since they are counted references; what clients hold is their memory,
-//! not the cache's.
+//! A block stays valid for its holders after eviction, since they have a counted reference; memory that only clients hold is not counted
+//! to the cache.
 //!
 //! **Crash.** Nothing to leave behind.
 //!
@@ -106,7 +105,7 @@ const POOL_MIN_BYTES: usize = 4 << 20;
 /// More than this gains nothing.
 const POOL_MAX_BYTES: usize = 64 << 20;
 
-/// What may be used of a limit by the shards, in all.
+/// The part of a limit that all shards together may use.
 fn usable(limit_bytes: usize) -> usize {
     let limit_bytes = limit_bytes.max(LIMIT_MIN_BYTES);
     limit_bytes - buffer_pool_bytes(limit_bytes)
@@ -180,8 +179,8 @@ impl<E: Clone> Cache<E> {
         }
     }
 
-    /// As [`Cache::get_or_load`] for a block that nobody has asked for yet: nothing happens if it is here or on its way.
-    /// Whether a load was begun, and has ended well.
+    /// Like [`Cache::get_or_load`], for a prefetch: nothing happens if the block is cached or being loaded. Returns whether a load was
+    /// begun and has succeeded.
     pub async fn prefetch<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<bool, E>
     where
         F: FnOnce() -> Fut,
@@ -191,7 +190,7 @@ impl<E: Clone> Cache<E> {
         if self.shard(hash).lock().is_here(key, hash) {
             return Ok(false);
         }
-        // Someone may have come in between; then this is a use too many, which does no harm.
+        // Another task may have used the block meanwhile; then this counts as one use too many, which is harmless.
         let Begin::Load(ticket) = self.begin(key, hash, memory_bytes, true) else { return Ok(false) };
         let mut guard = LoadGuard { cache: self, key, hash, ticket: Some(ticket) };
         let result = load().await;
@@ -235,7 +234,7 @@ impl<E: Clone> Cache<E> {
         }
     }
 
-    /// Keeps a block that is being written, in the place of what has its key, as if it had been loaded now.
+    /// Inserts a block that is being written, as if it had just been loaded; it replaces an entry with the same key.
     pub fn put(&self, key: BlockKey, block: &Block) {
         let hash = key.hash();
         let mut evicted = Evicted::default();

@@ -32,8 +32,8 @@
 //! |---|---|
 //! | [`Runtime`] | threads and devices, or a simulation of both; [`Runtime::block_on`] waits for any function here |
 //! | [`OpenOptions`], [`CreateOptions`] | how a pool is found and opened, and how one is made |
-//! | [`Pool`] | its datasets, its health, its txgs; [`Pool::export`] lets it go |
-//! | [`Dataset`], [`Snapshot`] | names in a pool: properties, snapshots, clones |
+//! | [`Pool`] | an open pool: its datasets, health and txgs; [`Pool::export`] exports it |
+//! | [`Dataset`], [`Snapshot`] | a dataset or snapshot by its name: properties, snapshots, clones |
 //! | [`FileSystem`], [`File`] | files and directories, by path and by handle |
 //! | [`Volume`] | a block device's bytes |
 //! | [`Error`] | a [kind](ErrorKind) to match, a [place](Place), and the cause in words |
@@ -41,12 +41,12 @@
 //! # Examples
 //!
 //! `cargo run -p cenote --example NAME`: `list` pools and datasets, `cat` a file, `write_tree`, `volume`, `watch` a pool whose device goes
-//! away, copy out of a `damaged` pool, `power_cut` in a simulation, `server` with a pool in it.
+//! away, copy files out of a `damaged` pool, `power_cut` (a simulated one), `server` (a small file server over a pool).
 //!
 //! # Theory
 //!
-//! **Need.** A program that opens a pool should know neither how a txg is made nor in which of fifteen crates; and it should get all the
-//! care that the command line takes: devices that somebody has, pools of other systems, intent logs, the properties of each dataset.
+//! **Need.** A program that opens a pool should not have to know the engine's crates or the life of a txg. It should get the same safety
+//! checks as the command line: devices in use, pools that another system has, intent logs to replay, the properties of each dataset.
 //!
 //! **In memory.**
 //! ```text
@@ -58,20 +58,20 @@
 //! ```
 //!
 //! **Life of a call.** A name is looked up in the pool's open state. A head dataset is opened between two changes of the pool, with its
-//! properties and its intent log, which is replayed first; a snapshot, and a dataset that cannot be written yet, is read as it is on disk,
-//! and held so that nobody destroys it. A change is made by the crates below in a txg, and waited for where the property `sync` asks for it.
-//! Verbs are those of `cenote_admin`.
+//! properties and its intent log, which is replayed first; a snapshot, and a dataset that Cenote cannot write yet, is read as it is on
+//! disk, and held so that it cannot be destroyed meanwhile. The crates below make each change in a txg; the call waits until it is
+//! durable if the property `sync` requires that. Administration uses `cenote_admin`.
 //!
 //! **Invariants.**
-//! 1. A dataset is open at most once in a process, so its locks are all there are. What nobody uses is closed before its dataset is
-//!    renamed, rolled back or destroyed, and what somebody uses refuses that.
-//! 2. An error's kind follows from the types of the errors below, never from their words.
-//! 3. Nothing public names a type of a crate below.
+//! 1. A dataset is open at most once in a process, so all users share its locks. Before a rename, rollback or destroy, an open dataset
+//!    that is no longer in use is closed; one that is in use makes the operation fail.
+//! 2. An error's kind is derived from the types of the underlying errors, never from their text.
+//! 3. The public interface names no type of the crates below.
 //!
-//! **Crash.** As [`cenote_spa::Pool`]: the pool is whole as of its last txg, and what was synced is in the intent logs.
+//! **Crash.** As [`cenote_spa::Pool`]: the pool is consistent as of its last txg, and later synced changes are in the intent logs.
 //!
-//! **Rejected.** *A blocking twin of each function*: one function that blocks on any of them says the same. *Handles that keep a dataset
-//! from being renamed*: a name costs nothing. *Errors as `From` of each crate's*: they would be part of the interface.
+//! **Rejected.** *A blocking version of each function*: [`Runtime::block_on`] does the same. *Handles that prevent the rename of a
+//! dataset*: [`Dataset`] is only a name. *`From` for the error of each crate*: these types would become part of the interface.
 //!
 //! **Not here yet**: sending and receiving, bookmarks and holds, adding devices, upgrades. The command line has them.
 

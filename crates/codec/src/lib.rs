@@ -22,7 +22,7 @@
 //!    once, by what the processor reports.
 //! 4. Nothing reads memory in host order without saying so: each function takes the order of its data.
 //!
-//! **What a crash leaves.** Nothing here has state that outlives a call.
+//! **Crash.** No state here outlives a call.
 //!
 //! **Rejected.** General Reed-Solomon crates (RAID-Z's generators 1, 2, 4 and its unequal columns are not their
 //! interface); calling C for Skein and Edon-R (two hundred lines of safe Rust do).

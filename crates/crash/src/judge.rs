@@ -1,4 +1,4 @@
-//! The verdict: imports what a cut has left, verifies it, and compares it with the models as of its txg.
+//! The verdict: imports the pool that a cut has left, verifies it, and compares it with the models as of its txg.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;

@@ -2,16 +2,15 @@
 //!
 //! # Need
 //!
-//! Changes of which a client was told that they are on disk are there after any crash, and the whole pool is as of one txg.
-//! No reading of the code
-//! shows that: a block that is used again a txg too early, or an uberblock written before a flush, does harm only if the power goes
-//! in that very moment, and only if the device kept the wrong half of what it was given.
+//! Changes that were acknowledged as durable must survive any crash, and the pool must be as of one txg. Code review alone cannot show
+//! that: a block that is reused a txg too early, or an uberblock written before a flush, does harm only if power fails in exactly that
+//! moment, and only if the device has kept the wrong part of its unflushed writes.
 //!
 //! # Life of a cut
 //!
-//! A *life* is one pool through [`CUTS`] cuts, of which each next one finds what the last has left. A number, the *cut*, decides
-//! everything: divided by [`CUTS`] it names the life, and so layout, tunables, load and schedule; the rest says how often the power
-//! has gone. To do a cut again is to live the life up to it.
+//! A *life* is one pool with [`CUTS`] cuts, each of which starts from the state that the previous one left. A number, the *cut*,
+//! determines everything: divided by [`CUTS`] it is the seed of the life, and so of layout, tunables, load and schedule; the remainder is
+//! the number of the cut in the life. To reproduce a cut, the whole life up to it is run again.
 //!
 //! ```text
 //! make a pool ─► open ─► load: files, volumes, changes of the pool ─► power goes ─► what devices kept ─► import, verify
@@ -20,19 +19,20 @@
 //! ```
 //!
 //! Devices may fail before the cut too: one of those that the pool can do without is away all the while, or one or all fail for a while
-//! and come back or not. Whichever has missed something stays the one that may miss more, since there is no resilvering yet.
+//! and come back or not. Only a device that has already missed txgs may miss more, since there is no resilver yet.
 //!
-//! In some lives snapshots are taken, and all is done with them that can be done, while others write: see `snapshots`.
+//! In some lives two tasks run all snapshot commands while the others write: see `snapshots`.
 //!
-//! In most lives the pool gets another vdev under load, on devices with an earlier life in another pool that got further. As of each
-//! txg it has it or not, and has it from the txg on that the client was told of.
+//! In most lives `zpool add` adds a vdev under load, on devices with labels of another pool with higher txgs. After a cut the pool has
+//! the vdev if the txg on disk is not older than the acknowledged txg of the command.
 //!
-//! * [`machine`]: layouts, devices, and how a cut treats what they had not made stable: whole writes and sectors survive or not, in
-//!   any order; some devices lie about nothing and lose everything.
+//! * [`machine`]: layouts, devices, and the effect of a cut on unflushed writes: whole writes and single sectors survive or not, in any
+//!   order; a device may also lose all of them.
 //! * `aim`: cuts that come at a step of a commit, and not at a time that is drawn.
-//! * [`load`]: who changes things. Each has what it changes for itself, so that a model of it is a list: which change in which txg.
-//! * [`model`]: that list, and what a file, a range of a volume, the datasets are as of a txg.
-//! * `snapshots`: who takes snapshots, and what is made of them; with a model and a verdict of their own.
+//! * [`load`]: the tasks that change the pool. Each task has files, ranges or datasets of its own, so its model is a list of changes with
+//!   their txgs.
+//! * [`model`]: these lists, and the state of a file, a range of a volume or the datasets as of a txg.
+//! * `snapshots`: the tasks that take snapshots and use them, with a model and checks of their own.
 //! * [`life`]: the course above.
 //! * `judge`: the verdict below.
 //! * [`zdb`]: OpenZFS's own verdict on some of the images.
@@ -40,25 +40,23 @@
 //!
 //! # Verdict
 //!
-//! After each cut the pool can be imported; `verify` finds every copy of every block sound and the space accounts exact; its txg is
-//! not before the last that was reported synced; it has every change that a client was told is on disk, by the answer to `fsync`,
+//! After each cut the pool can be imported; `verify` finds every copy of every block valid and the space accounting exact; its txg is not
+//! older than the last that was reported as synced; it has every change that was acknowledged as durable, by the answer to `fsync`,
 //! a write with `O_SYNC`, `FLUSH`, `FUA` or a command (the answers are those of `cenote_zil::Log` and
 //! `cenote_zvol::live::LiveVolume`, which the front ends pass on), once intent logs are replayed (`replayed`); before that every file,
-//! volume and property is as of exactly that txg; where snapshots were taken so are they, and all accounts of space are those of the
-//! block trees; and it can be opened
-//! and written on, with a second book that every allocation and device write is checked against. A panic anywhere, a simulation
-//! that stands still or takes more than [`life::STEPS_MAX`] steps, is a failure too.
+//! volume and property is as of exactly that txg; snapshots have the contents of their txg, and all space accounting matches the block
+//! trees; and the pool can be opened and written again, while a second record of allocated extents checks every allocation and device
+//! write. A panic anywhere, a simulation that stands still or takes more than [`life::STEPS_MAX`] steps, is a failure too.
 //!
-//! At random it is judged in other ways too: wound back to one of the two txgs before, if they are of the same stretch, since what they
-//! refer to may not have been used again yet; with a device lost or as it was at the cut before, as far as the layout can do without
-//! it, when everything but that device's copies must be as promised; and, where writes were under way when the power went, while they
-//! reach the devices late.
+//! At random the pool is also checked after a rewind by one or two txgs (of the time since the last opening), whose blocks may not have
+//! been reused yet; with one device lost, or with its contents as of the previous cut, if the redundancy allows it; and while in-flight
+//! writes reach the devices late.
 //!
 //! # Rejected
 //!
-//! *Enumerating every write as a place to cut* a life: the interesting states are subsets of what is in flight, of which there are too
-//! many to enumerate and which chance finds. Of short runs every moment is cut: see [`points`]. *Real processes that are killed*: they are another test, since a kill keeps what the
-//! kernel was given.
+//! *A cut at every write* of a life: the interesting states are subsets of the writes in flight, which are too many to enumerate but are
+//! found by chance. For short runs every moment is cut: see [`points`]. *Killing real processes*: that is another test (`cargo xtask
+//! kills`), since a kill loses no write that the kernel already has.
 
 mod aim;
 mod judge;

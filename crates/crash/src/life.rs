@@ -1,4 +1,4 @@
-//! A pool's life from its making through a number of cuts, and the verdict after each.
+//! A life: creates a pool, cuts the power several times under load, and checks the pool after each cut.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;

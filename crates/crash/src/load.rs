@@ -1,5 +1,5 @@
-//! Who changes things while the power is on. Each works until it is no more, on what is its own, and notes what it changes in which
-//! txg.
+//! The load: tasks that change the pool until the power is cut. Each works on files or ranges of its own, and records its changes with
+//! their txgs.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! What was changed in which txg, and so what there is as of a txg.
+//! The model: the changes by txg, and the resulting state as of any txg.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
 //! Which blocks of an objset stay in the cache, and which are read ahead: its properties `primarycache` and `prefetch`.
 //!
-//! Data that is read or written stays in the cache by default, and leaves it as the cache's own rules have it. A dataset whose clients
-//! keep what they read (a data base) says `primarycache=metadata`: then a block of data leaves the cache with its first reader, and what
-//! is written does not come into it. Blocks that were loaded ahead wait for that reader all the same. The properties change while
+//! By default, data that is read or written stays in the ARC until the ARC evicts it. For a dataset whose clients cache data themselves
+//! (a database), an administrator sets `primarycache=metadata`: then the first read of a data block evicts it, and written data is not
+//! inserted. Blocks that were loaded ahead wait for that reader all the same. The properties change while
 //! objects are read, so they are two atomics beside the way to the blocks, and a read asks for them where it finds its block.
 //!
 //! Invariant: nothing but speed and memory depends on them.
 //!
 //! Metadata always stays in the cache, `primarycache=none` included: there is no table of open blocks here, so each block of data would
-//! take a device's read for each level of its tree. OpenZFS has the upper levels in memory too while a block below is in use.
+//! take a device's read for each level of its tree. In OpenZFS too, a dbuf in use keeps the dbufs of its indirect blocks in memory.
 
 use cenote_taskq::sync::atomic::{AtomicU8, Ordering};
 

@@ -15,12 +15,12 @@
 //! A tree of `n` levels has its pointers in the dnode at level `n-1`; each indirect block holds `2^(indblkshift-7)`.
 //! A hole anywhere stands for zeros below it.
 //!
-//! **In memory.** [`Dmu`] joins the I/O pipeline and the block cache: [`Dmu::read`] is the one way to a block. An [`Objset`] is as
-//! of one root, or open to be changed; an [`Object`] likewise: a tree on disk ([`BlockTree`]), under zero or more layers, one for
-//! each txg that is not on disk yet. Readers ask both in the same way. A frozen objset (of a snapshot, a view, a pool opened
-//! read-only) is immutable and its reads take no lock; a look at an open object takes one short lock, its own. There is no
-//! per-object table of open blocks: a block is found by walking the tree, whose indirect blocks are hits in the cache. That removes
-//! the per-dnode mutex that limits the original.
+//! **In memory.** [`Dmu`] joins the I/O pipeline and the block cache: [`Dmu::read`] is the one way to a block. An [`Objset`] is either
+//! *frozen* (read-only, as of one root block) or *open* for changes, and so is an [`Object`]: it is a tree on disk ([`BlockTree`]) under
+//! zero or more *layers*, one for each txg with changes that are not on disk yet (OpenZFS's dirty records). The same functions read both
+//! kinds. A frozen objset (of a snapshot, a view, a pool opened read-only) is immutable, and its reads take no lock; a read of an open
+//! object briefly takes the object's own lock. There is no hash table of dbufs: a block is found by walking the tree, whose indirect
+//! blocks are hits in the ARC. So reads do not contend for OpenZFS's per-dnode mutex.
 //! ```text
 //!   sync ─► zap ─► object ◄─► objset     upper use lower
 //!                    │   ╲
@@ -31,16 +31,16 @@
 //! **Life of a read.** offset -> block id -> pointer (one cached indirect block per level, usually one look-up in all) ->
 //! cached data block or device read -> slice. A range over several blocks reads them concurrently.
 //!
-//! **Reading ahead.** The patterns of a reader that reads an object piece by piece through a [`Zfetch`] are recognised
-//! (`prefetch/streams`), and what comes next is loaded into the cache before it is asked for.
+//! **Reading ahead.** A reader that reads an object through a [`Zfetch`] has its access pattern detected (`prefetch/streams`), and the
+//! next blocks are prefetched into the ARC.
 //!
-//! **Reading past the cache.** [`Object::read_direct`] goes from the pointer to the pipeline: no look-up, no entry, no lock
-//! but those of the indirect blocks above; as many are in flight as the caller asks for at once.
+//! **Reading past the cache.** [`Object::read_direct`] goes from the block pointer straight to the zio pipeline: it looks up, inserts and
+//! locks nothing in the ARC except for the indirect blocks above. The caller decides how many reads are in flight.
 //!
 //! **Invariants.**
 //! 1. Levels strictly decrease on the way down a tree, and each indirect block must have the level and size that its
 //!    place implies; so a cyclic or crossed pointer ends in an error, never in a loop.
-//! 2. The data of an object never exceeds `maxblkid` blocks for a reader, whatever the tree holds beyond.
+//! 2. A reader sees no block of an object beyond `maxblkid`, even if a (corrupt) tree has one.
 //! 3. Objects of an encrypted dataset whose key is not loaded give an error that says so; only their trees (not their
 //!    contents) can be walked, through [`Objset::without_key`].
 //!
@@ -51,8 +51,8 @@
 //!
 //! **Crash.** Readers change nothing on disk. For writers see [`sync`].
 //!
-//! **Rejected.** A dbuf per block (state that only writers need); a generic "object" trait (there is one kind of
-//! object, and static types read better); one type for reading and another for changing (then every format of a table has two readers).
+//! **Rejected.** A dbuf for each block (only writers need such state); a trait for objects (there is only one kind of object); separate
+//! types for read-only and open objects (then ZAP, SA and every other format would need two implementations).
 
 mod caching;
 mod changes;
@@ -94,14 +94,14 @@ pub use self::sync::{Killed, SpaceDelta, Storing, Synced, Writer};
 pub use self::tree::BlockTree;
 pub use self::zap::{Zap, ZapEntry, ZapListing};
 
-/// The way to blocks: pipeline and cache. Cheap to clone.
+/// Access to blocks: the zio pipeline and the ARC. Cheap to clone.
 #[derive(Clone)]
 pub struct Dmu {
     zio: Zio,
     cache: Arc<Cache<ZioError>>,
     handle: Handle,
     ahead: Arc<prefetch::Budget>,
-    /// Detached work on the pool, which may go on without a waiter.
+    /// The group of detached tasks of the pool: they run on when nobody waits for them.
     detached: Group,
 }
 
@@ -114,13 +114,13 @@ impl Dmu {
         Self { zio, cache, handle, ahead, detached }
     }
 
-    /// The group of detached work: prefetch, and reads whose reader was dropped. Exporting the pool closes it.
+    /// The group of detached tasks: prefetches, and reads whose caller was dropped. Exporting the pool closes the group and waits for it.
     #[must_use]
     pub fn detached(&self) -> &Group {
         &self.detached
     }
 
-    /// A part of a read as a task of its own, which goes on if the reader does not wait for it.
+    /// Spawns a part of a read as a task of its own, which runs on if the caller is dropped.
     pub(crate) fn spawn<F>(&self, future: F) -> Result<Join<F::Output>, GroupClosed>
     where
         F: Future + Send + 'static,
@@ -135,7 +135,7 @@ impl Dmu {
         &self.zio
     }
 
-    /// The block cache, for another way to the same blocks.
+    /// The block cache, for another `Dmu` over the same blocks.
     #[must_use]
     pub fn shared_cache(&self) -> Arc<Cache<ZioError>> {
         Arc::clone(&self.cache)
@@ -158,7 +158,7 @@ impl Dmu {
         Ok(self.find(bp, context, || ()).await?.0)
     }
 
-    /// As [`Dmu::read`], and where the block came from. `on_miss` is called when it is about to be read.
+    /// Like [`Dmu::read`], and also returns where the block came from. `on_miss` is called before the block is read from the devices.
     pub(crate) async fn find(
         &self,
         bp: &Blkptr,

@@ -1,18 +1,19 @@
-//! Bookmarks: what remains of a snapshot when only its time is wanted.
+//! Bookmarks: the guid and txg of a snapshot, kept as a source of incremental streams after the snapshot is destroyed.
 //!
 //! ```text
 //! head (a table of extra fields) ── bookmarks ─► ZAP: name ─► 3 words    guid, txg and time of the snapshot
 //!                                                          or 12 words   and its sizes, what was freed of it, its set of IVs
 //! ```
-//! **Need.** An incremental stream begins at a point of time; the snapshot of that time may go. A bookmark keeps the point, and (feature
-//! `bookmark_written`) what it takes to say how much was written since.
+//! **Need.** An incremental stream starts at the txg of a snapshot, and needs nothing else of it. A bookmark keeps this txg, and (feature
+//! `bookmark_written`) the sizes from which `written#` is computed.
 //!
-//! **Life of one.** It is made from a snapshot of the dataset or of those that it is a clone of, or copied from a bookmark of theirs. It goes
-//! by its name, or with its dataset; a promotion moves it with the snapshots of its time. What it knows of freed blocks is kept up in `freed`.
+//! **Life of a bookmark.** It is created from a snapshot of the dataset or of its origins, or copied from a bookmark of these. It is
+//! destroyed by name or with its dataset; a promotion moves it together with the snapshots of its time. Module `freed` maintains its
+//! counts of freed blocks.
 //!
-//! **Invariants.** 1. A bookmark has the short form unless it knows what the long form is for: older software reads it then. 2. The features
-//! count datasets with bookmarks (`bookmarks`), long bookmarks (`bookmark_v2`), those with sizes (`bookmark_written`) and those with a list of
-//! redacted blocks ([`BookmarkCounts`]). 3. A table of bookmarks has one at least.
+//! **Invariants.** 1. A bookmark is written in the short form unless it needs the fields of the long one, so that older software can read
+//! it. 2. The features count datasets with bookmarks (`bookmarks`), long bookmarks (`bookmark_v2`), those with sizes (`bookmark_written`)
+//! and those with a list of redacted blocks ([`BookmarkCounts`]). 3. A ZAP of bookmarks is never empty.
 
 use cenote_dmu::{ObjectSpec, Zap};
 use cenote_format::dmu_type::DmuType;

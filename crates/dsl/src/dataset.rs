@@ -261,7 +261,7 @@ impl Dsl {
         Ok(Some(Objset::open(self.dmu().clone(), dataset.objset_id(), dataset.phys.bp, key).await?))
     }
 
-    /// As [`Dsl::open`], for clients that read what is in it: the objset is cached and read ahead as the dataset's properties say.
+    /// Like [`Dsl::open`], for clients that read file or volume data: `primarycache` and `prefetch` of the dataset apply.
     pub async fn open_for_clients(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         let Some(objset) = self.open(dataset).await? else { return Ok(None) };
         let kinds = async |name| {

@@ -1,15 +1,17 @@
-//! Deadlists that are written: blocks that a head gave up and its snapshot still has.
+//! Changing deadlists: the blocks that a head no longer references and its previous snapshot does.
 //!
 //! ```text
 //! deadlist (ZAP: txg of a snapshot in hexadecimal ─► bpobj)      a block goes to the entry of the newest snapshot
 //!   0000 ─► bpobj    blocks born after txg 0, up to the next       before its birth: when that snapshot goes, exactly
 //!   0a31 ─► bpobj    blocks born after txg 0xa31, …                 these lists are looked at
 //! ```
-//! An entry without blocks may name the one empty bpobj of the pool; it gets its own with the first block.
+//! An entry without blocks may refer to the pool's shared empty bpobj (feature `empty_bpobj`); it gets a bpobj of its own with the first
+//! block.
 //!
-//! **Life of an entry.** A snapshot that is taken keeps its head's deadlist, and the head begins one with the same entries, empty, and one
-//! more: for the snapshot before. When a snapshot goes, the entries of its follower that only it had are the pool's to free; its own
-//! entries go into its follower's, and in all heads that have it the entry that began with it is merged into the one before.
+//! **Life of an entry.** A new snapshot takes over the deadlist of its head. The head begins a new deadlist with the same keys and empty
+//! entries, and one more entry, for the snapshot before. When a snapshot is destroyed, those entries of the next snapshot's deadlist
+//! whose blocks only the destroyed one referenced are freed. The entries of its own deadlist are merged into the next snapshot's
+//! deadlist, and in every deadlist with its txg as a key, that entry is merged into the one before (`dsl_deadlist_remove_key`).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -13,11 +13,11 @@ use crate::{DEPTH_MAX, Dsl, DslError};
 /// Children of one directory at most, as a bound on memory.
 const CHILDREN_MAX: usize = 1 << 22;
 
-/// Children looked through to find names, in one go. More than any pool has directories; a hostile one must not have us
-/// read the same long list for ever.
+/// Children looked through to find names, in one go. More than the directories of any real pool; a hostile pool must not make Cenote read
+/// the same long list for ever.
 const LOOKED_THROUGH_MAX: usize = CHILDREN_MAX;
 
-/// A directory: a place in the tree of names, with what is inherited along it.
+/// A DSL directory: a node in the tree of names, along which properties are inherited.
 #[derive(Clone, Debug)]
 pub struct Dir {
     /// Its object in the MOS.
@@ -128,8 +128,8 @@ impl Dsl {
     /// `dir` and all directories below it, parents first and siblings by name.
     pub async fn tree(&self, dir: Dir, hidden: bool) -> Result<Vec<Dir>, DslError> {
         let mut found = Vec::new();
-        // Each directory names one parent, but a parent can list a child many times, and so can the child its own: the
-        // walk would not end in a lifetime.
+        // Each directory names one parent, but a hostile parent can list a child many times, and so can this child; the walk would take
+        // exponential time.
         let mut seen = BTreeSet::from([dir.object]);
         let mut pending = vec![(dir, 0)];
         while let Some((dir, depth)) = pending.pop() {

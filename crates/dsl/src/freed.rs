@@ -1,19 +1,21 @@
 //! The counts that bookmarks have of blocks freed since their snapshots.
 //!
-//! **Need.** Written since a bookmark is what a dataset refers to, less what the bookmark's snapshot referred to, and what of that was freed in
-//! between. Deadlists tell what was freed between two snapshots and how old it was. They do not tell it of the time up to the next snapshot, once
-//! the bookmark's own is gone: then that deadlist begins earlier. So a bookmark counts it itself.
+//! **Need.** `written#` of a bookmark is the size that the dataset references, minus the size that the bookmark's snapshot referenced,
+//! plus the blocks of that snapshot that were freed since. The deadlists tell which blocks were freed between two snapshots, and their
+//! birth. Once the bookmark's own snapshot is destroyed, they no longer tell which blocks were freed between it and the next snapshot,
+//! because the next snapshot's deadlist then begins earlier. So the bookmark itself counts these.
 //! ```text
 //! ... ◄─ s1 ◄──── #b ───────── s2 ◄──────────── head         written since #b =
 //!                  └─ counted ─┘ └─ deadlists ──┘             head refers to − #b referred to + counted by #b + dead and as old as #b
 //! ```
 //!
-//! **Life of a count.** It begins as the deadlist of the snapshot's follower. While the head follows, each block that the head gives up and
-//! that is as old as the bookmark is added ([`Dsl::count_killed`]). A new snapshot ends that. When the follower is destroyed, its own follower's
-//! deadlist is added. When a promotion or a rollback gives the snapshot another follower, the count begins anew.
+//! **Life of a count.** It starts with the size of the deadlist of the next dataset. While that is the head, each block that the head
+//! kills and that was born not after the bookmark is added ([`Dsl::count_killed`]). The next snapshot ends the counting. When the
+//! follower is destroyed, its own follower's deadlist is added. When a promotion or a rollback gives the snapshot another follower, the
+//! count begins anew.
 //!
-//! **Deadlists** tell how old a block is as exactly as they have entries. So the entry of a snapshot stays when the snapshot goes, as long as a
-//! bookmark with a count is of its txg; and for bookmarks newer than the last snapshot, entries are made when the next snapshot is taken.
+//! **Deadlists** give the birth of a block only to within their entries. So the entry of a destroyed snapshot stays as long as a bookmark
+//! with a count has its txg; and for bookmarks newer than the last snapshot, entries are made when the next snapshot is taken.
 //!
 //! **Rejected.** OpenZFS takes a destroyed snapshot's entry out of all clones' deadlists, also where a clone has a bookmark of that time itself, a
 //! copy: later it does not find the entry that it wants to take out with that bookmark. Here such a clone keeps it.

@@ -68,8 +68,8 @@ impl Dsl {
     }
 
     /// Loads the key of the dataset `name`: unwraps its encryption root's key and those of all datasets below that share
-    /// the root. Returns the names of the datasets whose keys were loaded. One below whose keys are wrapped otherwise stays locked: a raw
-    /// stream brings the sender's wrapping of one dataset, and the others may still have the one before.
+    /// the root. Returns the names of the datasets whose keys were loaded. A dataset below whose key is wrapped by another key stays
+    /// locked: a raw stream brings the sender's wrapping for one dataset, while the others may still have the previous wrapping.
     ///
     /// # Errors
     /// [`DslError::WrongKey`] if the material is not the root's key; nothing is loaded then.

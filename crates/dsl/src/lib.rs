@@ -2,9 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** People name data `pool/home/alice@monday`; the MOS knows numbered objects. This crate turns names into
-//! datasets, and datasets into opened objsets, with everything that is recorded *about* them: the parent and the origin of each, its
-//! properties and their sources, the space that it takes, the key that it needs.
+//! **Need.** Users name data `pool/home/alice@monday`; the MOS has numbered objects. This crate resolves names to datasets and opens
+//! their objsets, and it manages their metadata: parent, origin, properties and their sources, space accounting, and keys.
 //!
 //! **On disk (all in the MOS).**
 //! ```text
@@ -14,32 +13,31 @@
 //!                  └─ head_dataset ─► DSL dataset ── block pointer ─► objset
 //!                                      ├─ snapshot_names ZAP ─► DSL dataset (a snapshot) ...
 //!                                      ├─ prev_snapshot ─► the chain of snapshots, newest first
-//!                                      ├─ deadlist: blocks of the previous snapshot that are gone here
+//!                                      ├─ deadlist: blocks that the previous snapshot has and this one not
 //!                                      └─ (zapified) bookmarks ZAP
 //! ```
 //!
-//! **In memory.** [`Dsl`] is the MOS with the root directory's number and the keys loaded so far. Where the MOS is open to be
-//! changed, names are looked up in its open state, so a dataset that was just made is found at once; the head datasets that are
-//! open stand there too. [`Dir`] and [`Dataset`]
-//! are values read from the MOS at one txg; they hold no locks and may be kept.
+//! **In memory.** [`Dsl`] is the MOS with the root directory's number and the keys loaded so far. If the MOS is open for changes, names
+//! are looked up in its open state, so a dataset that was just created is found at once; `Dsl` then also has the table of open head
+//! datasets. [`Dir`] and [`Dataset`] are values read from the MOS at one txg; they hold no locks and may be kept.
 //!
 //! **Life of a look-up.** Each part of a name is one ZAP look-up from directory to directory; then the head dataset, or
 //! a ZAP look-up in its snapshot names. Opening a dataset reads its objset block with the dataset's key, if it has one.
 //!
 //! **Invariants.**
-//! 1. Names are checked before they are looked up; what the MOS says is checked again (types, depth, cycles): a walk up
-//!    or down the tree is bounded by [`DEPTH_MAX`].
-//! 2. Keys never leave this crate but as opaque handles that decrypt blocks; secrets are wiped when dropped.
+//! 1. Names are validated before they are looked up. The MOS is not trusted either (types, depth, cycles): a walk up or down the
+//!    directories is bounded by [`DEPTH_MAX`].
+//! 2. Keys leave this crate only as opaque handles that decrypt blocks; key material is zeroized when dropped.
 //! 3. A dataset whose key is not loaded can be listed, sized and walked, but not read: every error says so.
-//! 4. What a directory uses is the sum of its parts, links of snapshots lead both ways, and a deadlist has what its lists have
-//!    (asserted by `audit`, in tests and simulations).
+//! 4. `used` of a directory is the sum of its breakdown, the previous and next pointers of snapshots match, and the totals of a deadlist
+//!    are the sums of its bpobjs (asserted by `audit`, in tests and simulations).
 //!
-//! **Changing** is done in a txg's sync alone, by one task, so there are no locks but short ones.
+//! **Changes** are made by one task at a time, the holder of the syncer's slot (OpenZFS: in syncing context), so no lock is held for
+//! long.
 //!
-//! **Crash.** All changes of a txg are the pool's at once, with its MOS.
+//! **Crash.** All changes of a txg become durable together, with the MOS of the txg.
 //!
-//! **Rejected.** A cache of opened datasets (the block cache has the same bytes, and values that cannot go stale need no
-//! invalidation when writing comes).
+//! **Rejected.** A cache of opened datasets: the ARC has the same bytes, and it would have to be invalidated by each change.
 
 mod accounts;
 mod audit;

@@ -1,4 +1,4 @@
-//! Limits of how many datasets and snapshots there are below a dataset.
+//! `filesystem_limit` and `snapshot_limit`: limits on the number of datasets and snapshots below a dataset.
 //!
 //! ```text
 //! directory (a table of extra fields)   filesystem_count   directories below it, at any depth
@@ -8,10 +8,11 @@
 //! set there (`filesystem_limit`, `snapshot_limit`). Counting them at each creation would take too long.
 //!
 //! **Life of a count.** A directory gets its counts with the first limit that is set on it or above it, all below it too
-//! ([`Dsl::start_counts`]). From then on what comes and goes below is added up to the root, as far as directories have counts. They stay when the
-//! limit goes.
+//! ([`Dsl::start_counts`]). From then on each creation and destroy below changes the counts of all directories above that have counts.
+//! The counts stay when the limit is removed.
 //!
-//! **Invariants.** 1. All below a directory with counts have counts. 2. A count is what there is (`audit`).
+//! **Invariants.** 1. All directories below a directory with counts have counts. 2. Each count is the number of existing datasets or
+//! snapshots (asserted by `audit`).
 //!
 //! As in OpenZFS the feature is counted once, with the first limit of a pool, and stays.
 

@@ -1,4 +1,4 @@
-//! A clone and its origin change places.
+//! Promotion of a clone: the origin's snapshots up to the origin become the clone's.
 //!
 //! ```text
 //! before   origin's directory:  s1 ◄── s2 ◄── s3 ◄── head              after   origin's directory:              s3 ◄── head
@@ -31,7 +31,7 @@ const CLONES_MAX: usize = 1 << 22;
 /// A dataset of a chain: its object and its fields.
 type Link = (ObjectId, DslDatasetPhys);
 
-/// A promotion as planned: the snapshots and bytes that move, found out before anything is changed.
+/// The plan of a promotion: the snapshots and bytes that move, computed before anything is changed.
 pub struct Promotion {
     clone: ObjectId,
     /// The directories, of the clone and of its origin.
@@ -76,7 +76,7 @@ impl Promotion {
 }
 
 impl Dsl {
-    /// From a dataset back to the one after `until`, the newest first.
+    /// The snapshots from a dataset back to the one after `until`, newest first.
     async fn chain(&self, from: ObjectId, until: ObjectId) -> Result<Vec<Link>, DslError> {
         let (mut links, mut at) = (Vec::new(), from);
         while at != until && at.0 != 0 {

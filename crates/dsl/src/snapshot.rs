@@ -1,20 +1,20 @@
 //! Taking snapshots, and destroying them.
 //!
 //! ```text
-//! before:  ... ◄─ prev ◄────────────────── head        taken after the txg's data is written, so that the head's root has it
+//! before:  ... ◄─ prev ◄────────────────── head        taken after the data of the txg is written, so the head's root has it
 //! after:   ... ◄─ prev ◄─── snapshot ◄──── head        the snapshot: root, sizes and deadlist of the head
 //!                                                      the head: an empty deadlist, and nothing of its own
 //! ```
-//! **Space.** `unique` of a dataset is what nobody else refers to. When a snapshot goes, blocks that only it had are the pool's to free:
-//! those of its follower's deadlist that were born after the snapshot before. Blocks that it shared with one neighbour become that
-//! neighbour's own:
+//! **Space.** `unique` of a dataset counts the blocks that no other dataset references. When a snapshot is destroyed, the blocks that
+//! only it referenced are freed: those of the next snapshot's deadlist that were born after the previous snapshot. Blocks that it shared
+//! with exactly one neighbour are added to that neighbour's `unique`:
 //! ```text
 //! born in (prev's prev, prev], in the follower's deadlist          ─► prev's own
 //! born in (prev, snapshot], in the deadlist after the follower     ─► the follower's own
 //! ```
 //!
 //! **Invariants.** 1. A head is not dirty when its snapshot is taken: no block of the txg is missing in it, and none comes after.
-//! 2. What a destroyed snapshot leaves to be freed is in the pool's list of such blocks in the same txg.
+//! 2. The blocks that a destroyed snapshot leaves to be freed are in the pool's `free_bpobj` in the same txg.
 
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, dir_field};
@@ -33,8 +33,8 @@ use crate::{Dsl, DslError};
 const CLONES_MAX: usize = 1 << 22;
 
 impl Dsl {
-    /// Takes a snapshot of a head dataset that is as it is to be, and has none of this name. `guid`: that of a snapshot which was
-    /// received.
+    /// Takes a snapshot of a head dataset whose txg is written. The caller has checked that the name is free. `guid`: the guid of a
+    /// received snapshot; otherwise a new one is drawn.
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
@@ -64,7 +64,7 @@ impl Dsl {
             bp: phys.bp,
             ..self.new_dataset(phys.dir, phys.deadlist, birth, rng)
         };
-        // Its own is what the head's was, and of that all that the head still has is shared now.
+        // The snapshot takes over the head's `unique`; the head has none now, since it shares all its blocks with the snapshot.
         snapshot.unique_bytes = 0;
         if let Some(guid) = guid {
             snapshot.guid = guid;
@@ -102,7 +102,7 @@ impl Dsl {
         Ok(object)
     }
 
-    /// In a list of a snapshot's clones, has one stand for another.
+    /// Replaces one clone by another in the list of a snapshot's clones.
     async fn swap_clone(
         &self,
         txg: Txg,
@@ -158,7 +158,7 @@ impl Dsl {
             let mut before = self.dataset_phys(phys.prev_snapshot).await?;
             if before.next_snapshot == snapshot {
                 before.next_snapshot = next;
-                // Blocks that the one before shared with this one alone.
+                // Blocks that only this snapshot and the previous one referenced.
                 let own = self
                     .deadlist_space(
                         self.dataset_phys(next).await?.deadlist,
@@ -253,7 +253,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Counts anew what a head alone has, when the snapshot before it is another.
+    /// Recomputes `unique` of a head whose previous snapshot has changed.
     async fn recount_head(&self, txg: Txg, head: ObjectId) -> Result<(), DslError> {
         let mut phys = self.dataset_phys(head).await?;
         let before_bytes = phys.unique_bytes;
@@ -267,7 +267,7 @@ impl Dsl {
         let unique_bytes = phys.unique_bytes;
         let dir = phys.dir;
         self.put_dataset(txg, head, &phys).await?;
-        // Reserved space that is used now counts no more as unused.
+        // The part of the refreservation that is used now no longer counts as unused.
         let reserved = self.refreservation_bytes(dir).await?;
         let used = signed(reserved.saturating_sub(unique_bytes)) - signed(reserved.saturating_sub(before_bytes));
         let delta = SpaceDelta { used_bytes: used, ..SpaceDelta::default() };

@@ -1,4 +1,4 @@
-//! What datasets use, may still use, and have written since.
+//! Space figures of datasets: used, available, and written since a snapshot or bookmark.
 
 use cenote_dmu::Zap;
 use cenote_format::bpobj::BpobjPhys;

@@ -2,11 +2,11 @@
 //!
 //! # Theory
 //!
-//! **Need.** Everything above this crate reasons about values (a block pointer, a directory entry); everything below it
-//! moves bytes. A pool's bytes are hostile until checked: they may be truncated, bit-flipped, cyclic or made by an
-//! attacker, and they may be of either byte order, since ZFS writes in the order of the machine and readers adapt.
+//! **Need.** The crates above this one work with values (a block pointer, a directory entry); the devices deliver bytes. A pool's bytes
+//! are hostile until checked: they may be truncated, bit-flipped, cyclic or made by an attacker, and they may be of either byte order,
+//! since ZFS writes in the order of the machine and readers adapt.
 //!
-//! **Shape.** One module a structure. Each opens with a picture of the bytes, then has named offsets, a *value* (a plain
+//! **Shape.** One module for each structure. Each begins with a diagram of the bytes, then has named offsets, a *value* (a plain
 //! struct of checked fields), `parse(&[u8], Endian) -> Result<Value, FormatError>` and `emit`. Structures that are read
 //! far more often than copied (block pointers, dnodes, ZAP blocks) also have a *view* that borrows the bytes.
 //!
@@ -15,7 +15,7 @@
 //! The crate does no I/O and knows no clock, thread or random source.
 //!
 //! **Sources.** Facts (offsets, magic numbers, names, limits) come from OpenZFS's public headers and manual pages and
-//! from pools made by OpenZFS; FORMAT.md tells the format as prose.
+//! from pools made by OpenZFS; FORMAT.md describes the format in prose.
 
 pub mod acl;
 pub mod blkptr;

@@ -1,7 +1,7 @@
-//! A dataset that is changed by its mount alone.
+//! A file system that is mounted for writing, whose files change only through the mount.
 //!
-//! The kernel has asked for every change itself, so it may keep names, attributes and data as it does for a disk of its own. A file
-//! that is open is held, so that it outlives its name.
+//! Every change comes from the kernel, so it may cache names, attributes and data as for a local disk. An open file is held, so it stays
+//! usable after its last name is removed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

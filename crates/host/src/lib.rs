@@ -1,4 +1,4 @@
-//! The system that a process with pools runs on: its disks, its host id, and its notes of pools and of who has them.
+//! The host system: its disks, its host id, the cache file of imported pools, and the records of processes that have pools open.
 //!
 //! # Theory
 //!
@@ -22,12 +22,12 @@
 //! mounts      which datasets are mounted where
 //! ```
 //!
-//! **Invariants.** 1. What is believed of a file was put there by this user or by root (`cachefile::own_folder`). 2. A note of an owner is made before
-//! the pool's labels name it ([`owners`]).
+//! **Invariants.** 1. A file is trusted only if this user or root has written it (`cachefile::own_folder`). 2. A note of an owner is made
+//! before the pool's labels name it ([`owners`]).
 //!
 //! **Crash.** Each file is replaced as a whole.
 //!
-//! **Rejected.** *Modules of the command line*, which they were: a program with the engine in it opened pools without these rules.
+//! **Rejected.** *Modules of the command line*, as they were before: programs that embed the engine opened pools without these rules.
 
 #![forbid(unsafe_code)]
 

@@ -26,7 +26,7 @@
 //!
 //! **Crash.** A pool that is built is whole with its last txg; files added to a pool that exists are there with one txg, or not at all.
 //!
-//! **Rejected.** *Modules of the command line*, which they were: nothing else could use them, and their errors were text.
+//! **Rejected.** *Modules of the command line*, as they were before: nothing else could use them, and their errors were text.
 
 #![forbid(unsafe_code)]
 

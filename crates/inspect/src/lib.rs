@@ -2,9 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** Someone with a pool that misbehaves, or who wants to see how one works, looks at it piece by piece. A program that gives up at
-//! the first bad block is of no use to them. A command prints what is found here as text or JSON; a server or another program reads the
-//! same documents.
+//! **Need.** The user has a damaged pool, or studies the format, and looks at single structures. A tool that stops at the first bad block
+//! does not help. A command prints these reports as text or JSON; a server or another program reads the same documents.
 //!
 //! **Shape.** A function for each kind of piece takes what its caller has opened (a pool as of a txg, labels, an objset) and adds to a
 //! [`Report`]:

@@ -13,19 +13,20 @@
 //! Settings                      values that somebody gave, by name; checked when they are given
 //! struct.with(&settings)        when a pool is opened: the values that were given, over all others
 //! ```
-//! A number that is computed, as a part of the memory, is computed before [`tunables!`]'s `with`: so a value that was given wins.
+//! A default that is computed (a part of memory, for example) is computed before [`tunables!`]'s `with`, so an explicit setting overrides
+//! it.
 //!
 //! **Statistics.** [`Counters`] are split by thread and added up when they are read; a [`Histogram`] has a bucket for each power of two.
-//! A [`Registry`] belongs to a pool. It holds functions that read what the layers count anyway, and the owner of each number only
-//! weakly: what goes away leaves the list.
+//! A [`Registry`] belongs to a pool. It holds functions that read the counters of the layers, with weak references to their owners: a
+//! counter whose owner is dropped disappears from the list.
 //!
 //! **Invariants.**
-//! 1. There is no state of the process: several pools, and several simulated machines, have their own values and counts.
+//! 1. Nothing is global to the process: each pool, and each simulated machine, has its own tunables and counters.
 //! 2. No counter is read to decide anything, so neither its order nor its lag shows in what is written.
 //! 3. A value that is out of its range is refused, and changes nothing.
 //!
-//! **Rejected.** *Values by name on the way*: each use would look a name up, and a wrong name would show when it is used. *Counters that
-//! register themselves*: a registry of the process, which tests and pools would share.
+//! **Rejected.** *Looking tunables up by name at each use*: this costs a look-up, and a wrong name would be detected only at its use.
+//! *Counters that register themselves*: they need a global registry, which tests and pools would share.
 
 mod counter;
 mod declare;

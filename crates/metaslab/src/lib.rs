@@ -4,9 +4,9 @@
 //!
 //! **Need.** A pool must know which bytes of each top-level vdev are taken: to report space, to find leaks and double
 //! references, and to find room for the next block. The knowledge is kept as logs of changes, since rewriting a map of a
-//! large vdev for each change would cost more than the change. On an old, fragmented pool even appending costs: each txg
-//! frees a little everywhere, so each metaslab's log grows by a block, each block drags its indirect blocks along. Hence one
-//! log for all of them, from which the metaslabs' own maps catch up a few at a time.
+//! large vdev for each change would cost more than the change. On an old, fragmented pool even appending is expensive: each txg frees a
+//! little in every metaslab, so each space map grows by a block, and its indirect blocks are rewritten too. Hence log space maps: one log
+//! for all metaslabs, from which a few metaslabs at a time are flushed to their own space maps.
 //!
 //! **On disk.**
 //! ```text
@@ -17,10 +17,11 @@
 //!                            pool_checkpoint_sm     ─► what was freed since the checkpoint, and is still kept for it
 //! MOS directory  ── log_spacemap_zap ─► txg ─► log space map: that txg's changes of all metaslabs of all vdevs
 //! ```
-//! What is allocated in a metaslab is its own map, then the entries about it of every log from its unflushed txg on.
+//! The allocated ranges of a metaslab are those of its own space map, changed by the entries for it in every log space map from its
+//! unflushed txg on.
 //!
-//! **In memory, for reading.** [`RangeSet`]: disjoint ranges in order, merged where they touch; adding what is there and
-//! removing what is not are errors, which is how a double allocation or free shows. [`VdevSpace`] is a vdev's set with its
+//! **In memory, for reading.** [`RangeSet`]: disjoint ranges in order, merged where they touch; adding a range that is present, or
+//! removing one that is absent, is an error; so double allocations and double frees are detected. [`VdevSpace`] is a vdev's set with its
 //! classes and figures; [`PoolSpace`] all of them. Space maps are read and replayed a metaslab a task, all vdevs at once;
 //! then the logs in the order of their txgs. A map that contradicts itself is reported with its vdev, metaslab and place, and the other
 //! maps are used.
@@ -35,27 +36,26 @@
 //!   ├─ LogSpace: logs by txg, metaslabs by when they were flushed, the summary
 //!   └─ ExtentCheck: a second record of extents in use, in tests and debug builds
 //! ```
-//! All of it is plain data: no clock, no thread, no I/O; the same calls give the same places. Sets of a metaslab are
+//! All of it is plain data, without clock, threads or I/O; the same calls give the same DVAs. Sets of a metaslab are
 //! [`RangeTree`]s, whose memory is bounded by a bitmap's at any fragmentation.
 //!
 //! **Life of an allocation.**
 //! 1. [`Allocator::reserve`] admits the block, or tells the caller to wait for earlier ones.
 //! 2. [`Allocator::allocate`] takes the group whose turn it is, in it the allocator's active metaslab or the best one, and
 //!    in that the next free range after the last allocation of the same alignment (or, when little is left, one by size). The
-//!    range moves from *free* to *allocating* of its txg. A metaslab that is not loaded is an answer,
-//!    [`AllocError::NeedsLoad`]: the caller reads its map ([`Loading`]) and asks again. When nothing fits the answer names
-//!    the longest free run, and the caller makes a gang block.
-//!    [`Allocator::allocate_run`] does the same for blocks alike that follow each other, in one search.
+//!    range moves from *free* to *allocating* of its txg. If the metaslab is not loaded, the result is [`AllocError::NeedsLoad`]: the
+//!    caller reads its space map ([`Loading`]) and asks again. If no free range is large enough, the error has the size of the largest
+//!    one, and the caller makes a gang block. [`Allocator::allocate_run`] allocates several blocks of equal size, in one search.
 //! 3. [`Allocator::sync`] in the txg's passes writes *allocating* and *freeing*: to the txg's log and into the unflushed
 //!    sets, or with `log_spacemap` off to the metaslab's own map. The header's counts are brought up to date.
 //! 4. [`Allocator::free`], in a later txg's sync: the range stands in *freeing*, then (written) in *freed*.
 //! 5. [`Allocator::sync_done`]: the txg is on disk. *Freed* becomes *deferred*, what was deferred two txgs ago becomes *free*.
-//!    So an import of any of the last three txgs finds its blocks untouched. What a pinned txg still has ([`Keep`]) is *kept*
-//!    until no pin needs it.
+//!    So an import can rewind to any of the last three txgs and find its blocks intact. Freed ranges that a pinned txg still references
+//!    ([`Keep`]) are *kept* until no pin needs them.
 //! 6. Meanwhile, at the start of each txg, the metaslabs flushed longest ago append their unflushed sets to their own map,
-//!    or, if the map is twice as long as it had to be, *condense* it: all allocated, then what is free. As many as
-//!    [`LogSpace::flushes_wanted`] plans so that the logs' blocks stay within their limit, more while memory is short. Logs that no
-//!    metaslab needs any more are freed.
+//!    or, if the space map is more than twice as long as necessary, *condense* it: write it anew as one allocation of the whole metaslab
+//!    and the frees in it. [`LogSpace::flushes_wanted`] plans the number of flushes so that the blocks of the logs stay within their
+//!    limit; more metaslabs are flushed while memory is short. Logs that no metaslab needs any more are freed.
 //! 7. [`Allocator::work`] gives the counts of these steps for the last txg, for the pool's history.
 //!
 //! **At import** ([`open()`]) headers are read, and the logs are replayed: their entries are dealt out to shards of metaslabs, one for
@@ -66,13 +66,13 @@
 //! 2. No entry reaches outside its metaslab (space map) or its vdev (log): one that does is an error, not a panic.
 //! 3. Memory is proportional to the number of segments, never to the length of the logs; and for what is loaded at most
 //!    32 MiB for each TB of the pool ([`Tunables::cenote_metaslab_mem_per_tb`]) whatever the fragmentation.
-//! 4. Free, allocating, freed, deferred and (synced) allocated are disjoint and make up the metaslab.
+//! 4. The sets free, allocating, freed, deferred and (synced) allocated are disjoint, and together cover the metaslab.
 //! 5. Own map, plus unflushed allocations, less unflushed frees, is what is allocated as of the last sync. Unflushed
 //!    allocations and frees are disjoint.
 //! 6. A log is kept while any metaslab's unflushed txg is not past it. Blocks and metaslabs of logs and summary agree.
-//! 7. Only a loaded metaslab is condensed, so a map that someone is loading is only appended to.
-//! 8. What was freed in a txg is not handed out before the second txg after it is on disk, unless the caller says that space
-//!    is short; and not while a txg before it is pinned.
+//! 7. Only a loaded metaslab is condensed. So a space map that is being loaded can only grow at its end.
+//! 8. Space that a txg has freed is not allocated again before the second txg after it is on disk, unless the caller says that space is
+//!    short, and never while an earlier txg is pinned.
 //!
 //! [`Allocator::verify`] checks 4 to 6, [`ExtentCheck`] checks 8 and that every write is within an allocated extent.
 //!
@@ -80,8 +80,8 @@
 //! them through [`SpaceStore`], which the pool implements. How a block becomes larger on raidz or draid is a
 //! [`SizeRule`] of the vdev.
 //!
-//! **Crash.** Nothing here is on disk before the uberblock of its txg. An import begins with the last synced state: own maps
-//! and logs as of it. Allocations of lost txgs were never written down, so they are free again; deferred frees were written
+//! **Crash.** Changes of space maps become part of the pool with the uberblock of their txg. An import starts with the space maps and
+//! logs of the last synced txg. Allocations of lost txgs were never recorded, so the space is free again; deferred frees were written
 //! down as freed, and can be used at once, since the states that needed them are older than the one imported. No crash can come between a
 //! flush and the retirement of a log: both are in one txg.
 //!

@@ -1,16 +1,16 @@
-//! Which properties datasets, pools and vdevs have: names, kinds, defaults, words for numbers, who inherits.
+//! The properties of datasets, pools and vdevs: names, types, defaults, the words of index properties, and inheritance.
 //!
 //! # Theory
 //!
-//! **Need.** Whoever shows a property must know its words and its default; whoever sets one must know what it takes and
-//! whether it may be set at all. Both from one table, which holds what is true of every pool and reads nothing.
+//! **Need.** Code that shows a property needs its words and its default; code that sets one needs its valid values and whether it can be
+//! set at all. Both use one table of facts that are the same for every pool.
 //!
 //! **On disk** a property is a ZAP entry: its name, and a number or text. An index is stored as a number that stands for
 //! a word; the numbers are the format's.
 //!
 //! **Invariants.**
 //! 1. The order of a table is the order in which `zfs get all` shows it.
-//! 2. The first word of a number in an index's table is the one that is shown; the others are accepted.
+//! 2. An index table may have several words for a number: the first is shown, the others are accepted as input.
 //! 3. The tables are those of OpenZFS 2.3.
 //!
 //! **Rejected.** An enum of properties: it is extended at each release, and what is needed is looked up by name anyway.

@@ -1,11 +1,11 @@
-//! The replica test: datasets with random histories, sent and received in all ways; what arrives is what was there.
+//! The replica test: datasets with random histories, sent and received in all ways; the received snapshots must equal the source.
 //!
 //! # Need
 //!
 //! A stream is a difference of two trees, written by a walk that skips what is old, and made by a receiver that changes objects in their
-//! places. Bugs of OpenZFS in this were of few lines and lost data without a word: a hole that was not sent, a file that came in the place of
-//! another with blocks of another size, a last block. Each needs two or three things together: how the dataset came to be as it is, what the
-//! stream builds on, which forms its records have, what the receiver had before.
+//! places. OpenZFS's bugs in this code were only a few lines long and lost data silently: a hole that was not sent, a file that reused an
+//! object number with another block size, a short last block. Each needs two or three things together: how the dataset came to be as it
+//! is, what the stream builds on, which forms its records have, what the receiver had before.
 //!
 //! # Life of a case
 //!

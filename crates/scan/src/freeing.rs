@@ -1,4 +1,4 @@
-//! What is freed but not yet returned to the space maps: it is allocated still, and only these lists refer to it.
+//! Blocks that are freed but still allocated in the space maps: only the lists below refer to them.
 //!
 //! ```text
 //! sync_bplist      bpobj: frees put off to the next txg
@@ -7,7 +7,7 @@
 //! deleted_clones   ZAP of livelists of destroyed clones: a livelist is a ZAP of bpobjs
 //! ```
 //!
-//! Lists are read a piece at a time: a hostile one can be as long as it likes without taking memory.
+//! Lists are read in pieces, so the memory does not depend on the length of a (hostile) list.
 
 use std::collections::{BTreeMap, BTreeSet};
 

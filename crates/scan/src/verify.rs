@@ -1,4 +1,4 @@
-//! The walk itself: stack, visits in flight, account.
+//! The traversal: stack, visits in flight, space accounting.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

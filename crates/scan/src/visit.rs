@@ -1,4 +1,4 @@
-//! One visit: read a block in all its copies, check it, and say what it takes and what it refers to.
+//! One visit: reads a block in all its copies, verifies it, and returns the ranges that it occupies and the pointers that it holds.
 
 use std::sync::Arc;
 

@@ -2,12 +2,11 @@
 //!
 //! # Need
 //!
-//! `zfs send` writes a snapshot, or the difference of two, as a stream of bytes; a file in a backup is such a stream
-//! years later. Before anything is received from it, and to tell what is in it at all, it must be read and checked from
-//! its first byte to its last, without trusting it.
+//! `zfs send` writes a snapshot, or the difference between two, as a stream of bytes, which may be stored in a backup for years. A
+//! receiver, and a tool that lists its contents, must read and check an untrusted stream from its first byte to its last.
 //!
-//! [`sender`] makes a stream of a snapshot, [`package`] several behind one list, [`receiver`] makes a snapshot of a stream, [`rewrite`] a stream
-//! of a stream; each has a theory of its own. The rest reads.
+//! [`sender`] makes a stream of a snapshot, [`package`] makes a compound stream of several, [`receiver`] makes a snapshot of a stream,
+//! and [`rewrite`] makes a stream of another stream; each module describes its own theory. The rest of the crate reads streams.
 //!
 //! # The stream
 //!
@@ -19,15 +18,14 @@
 //!                 (compound)       one stream each                      (no checksum)
 //! ```
 //!
-//! One running fletcher-4 covers everything from a BEGIN to its END. Each record but BEGIN carries the sum of what
-//! precedes it at its own end, and END states it once more in its body. Old senders left the former zero.
+//! One running fletcher-4 covers everything from a BEGIN to its END. Each record except BEGIN has, in its last 32 bytes, the checksum of
+//! the stream up to there, and END also has it in its body. Old senders left the checksum at the end of records zero.
 //!
 //! # Life of a record
 //!
-//! [`StreamDecoder`] does no I/O: it is given the bytes of a record and says how many of payload follow, then is given
-//! those in pieces. That is what an asynchronous receiver drives; [`StreamReader`] drives it over any
-//! [`std::io::Read`]. Every byte passes the checksum; a record whose stated sum is not the running one is refused
-//! before it is looked at. [`mod@dump`] prints what `zstream dump` prints.
+//! [`StreamDecoder`] does no I/O: it takes the bytes of a record and returns the length of the payload, then takes the payload in pieces.
+//! An asynchronous receiver calls it directly; [`StreamReader`] drives it over any [`std::io::Read`]. Every byte passes the checksum; a
+//! record whose stated sum is not the running one is refused before it is looked at. [`mod@dump`] prints what `zstream dump` prints.
 //!
 //! # Invariants
 //!

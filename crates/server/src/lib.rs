@@ -1,10 +1,10 @@
-//! Pools that a process has, and what it serves of them: mounts, volumes, and the requests of other processes.
+//! The pools that a process has open, and its services for them: mounts, volumes, and commands of other processes.
 //!
 //! # Theory
 //!
-//! **Need.** A pool has one process. What others want of it (a dataset made, a mount, a volume, what only that process knows) the process
-//! does for them; and it goes on while one of its pools is exported or its devices fail. A program says how pools are found and opened,
-//! and what a request is; everything else of a server is here, and prints nothing.
+//! **Need.** Only one process can have a pool open for writing. It carries out the commands of other processes (create a dataset, mount,
+//! serve a volume, report statistics), and it keeps running while one of its pools is exported or has failing devices. The embedding
+//! program decides how pools are found and opened, and the form of a request; this crate does the rest, and prints nothing.
 //!
 //! **Shape.**
 //! ```text
@@ -21,12 +21,12 @@
 //! [`Pools`] says, and is exported.
 //!
 //! **Invariants.** 1. A volume and a dataset are open once, however many clients have them. 2. No request reaches a pool after its end has
-//! begun. 3. A process that waits for a client keeps no other client waiting, and no sync.
+//! begun. 3. While the server waits for one client, no other client and no sync waits.
 //!
-//! **Crash.** The pool is as of its last txg; what clients were told to be durable is in its intent logs.
+//! **Crash.** The pool is as of its last txg; later changes that were acknowledged as durable are in its intent logs.
 //!
 //! **Rejected.** *Requests as verbs of their own*: every command would be written twice, so their form is the program's. *Modules of the
-//! command line*, which they were: a program with the engine in it could serve nothing.
+//! command line*, as they were before: programs that embed the engine could serve nothing.
 
 #![forbid(unsafe_code)]
 

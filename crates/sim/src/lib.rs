@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** Tests of many crates run the whole engine on simulated disks: power cuts, written pools, verbs, volumes. Each needs disks, a
-//! pool on them, and a judge of the pool. They are made here once: a fault that a disk learns to show is there for all tests, and a check
-//! that a judge learns is made by all.
+//! **Need.** Tests of many crates run the whole engine on simulated disks: power cuts, written pools, administration, volumes. Each needs
+//! disks, a pool on them, and checks of the pool. This crate has them once, so all tests benefit from a new kind of disk fault or a new
+//! check.
 //!
 //! **Shape.**
 //! ```text
@@ -12,11 +12,11 @@
 //! Layout     which vdevs a pool has on them                                    layout
 //! new_pool   a pool with a root directory, the same for the same calls         pool
 //! check      Cenote's own verify of what is on the disks                       judge
-//! zdb        OpenZFS's, of the same disks copied to files                      judge
-//! audit_space  what datasets take, counted anew from their trees               space
+//! zdb        OpenZFS's `zdb`, on the same disks copied to files                judge
+//! audit_space  the space accounting of datasets, recomputed from block trees   space
 //! ```
-//! A test stands with the crate that it tests, and has this crate as a dev-dependency. The models that tests compare with stay with
-//! them: a model of files and a model of space have nothing in common but their form.
+//! A test is part of the crate that it tests, which has this crate as a dev-dependency. The models of expected contents stay with the
+//! tests: a model of files and a model of space have no code in common.
 //!
 //! **Invariants.** The same seed and the same calls give the same bytes on the disks.
 

@@ -2,39 +2,40 @@
 //!
 //! # Theory
 //!
-//! **Need.** To open one pool from many files and devices, an import finds out which of them belong together, what the vdev tree is, which
-//! uberblock is the newest usable one, whether this program may read or write the pool, and whether another host or process has it open
-//! now.
+//! **Need.** To open one pool from many files and devices, an import determines which of them belong to the pool, its vdev tree, the
+//! newest usable uberblock, whether Cenote supports all features of the pool for reading or writing, and whether another host or process
+//! has the pool open.
 //!
 //! **On disk.** Every leaf has four labels, each with the configuration of its own top-level vdev and a ring of
-//! uberblocks. An uberblock names the MOS; the MOS names everything else: the whole configuration, features, datasets,
-//! history, error log.
+//! uberblocks. An uberblock points to the MOS, and the MOS holds or leads to everything else: the whole configuration, features,
+//! datasets, history, error log.
 //!
 //! **Life of an import.**
 //! ```text
 //! paths ─ probe all in parallel ─► leaves with labels ─ group by pool guid ─► candidates
-//! candidate ─ best label of each top-level vdev ─► provisional tree (holes and missing filled in)
+//! candidate ─ best label of each top-level vdev ─► provisional tree (with hole and missing vdevs)
 //!           ─ newest uberblock that is allowed ─► MOS ─► trusted configuration ─► final tree
 //!           ─ features, hostid, activity ─► may it be opened?
 //!           ─ dirty time logs, leaves left behind, mappings of removed vdevs, salt ─► [`View`]
 //! ```
-//! The provisional tree is only trusted to read the MOS; what the MOS says replaces it.
+//! The provisional tree is used only to read the MOS; the configuration in the MOS then replaces it.
 //!
-//! **In memory.** [`View`] is a pool as of one txg: the tree, the pipeline, the cache, the MOS and the datasets. It never changes. An import
-//! gives one whose devices are opened read-only; a pool in use gives one that keeps its txg ([`Pool::view`]).
+//! **In memory.** [`View`] is a pool as of one txg: the tree, the pipeline, the cache, the MOS and the datasets. It never changes. An
+//! import returns a view whose devices are opened read-only. [`Pool::view`] returns a view of a pool that this process writes; it pins
+//! the txg, so the txg's blocks are not reused.
 //!
 //! **Invariants.**
 //! 1. An import writes nothing: a device opened here cannot be written through its descriptor. Writing is [`Pool`].
-//! 2. A pool with an unknown feature that its rules say must not be read is refused with the feature's name.
+//! 2. A pool with an active unknown feature that is not read-only compatible is refused with the feature's name.
 //! 3. A pool that another system may have open is refused unless forced, and watched for activity where it says that it
 //!    is protected (`multihost`).
-//! 4. A pool that was not exported is written only where its last user is known to be gone, or forced; one that the kernel's module of
-//!    this machine has is not written at all (`owner`).
+//! 4. A pool that was not exported is written only if the process that had it is known to be dead, or with `-f`; a pool that this
+//!    machine's ZFS module has imported is never written (`owner`).
 //! 5. Rewinding changes nothing on disk: it only chooses an older uberblock.
 //!
 //! **Crash.** An import writes nothing, so a crash leaves nothing.
 //!
-//! **Rejected.** Two passes (try, then import) as the original's command line has them: one open serves both.
+//! **Rejected.** Two passes, as OpenZFS's `zpool import` has them (`ZFS_IOC_POOL_TRYIMPORT`, then the import): one open serves both.
 
 mod admin;
 mod audit;

@@ -3,9 +3,9 @@
 //! # Theory
 //!
 //! **Need.** Two hosts that write one pool destroy it, and nothing in the format stops the second: `-f` overrides what labels say.
-//! OpenZFS's answer is the property `multihost` (MMP in its source): the host that has the pool shows on disk, about once a second,
-//! that it lives, and an importer watches for that, `-f` or not. Cenote writes and obeys it the same way, so either side refuses
-//! what the other has.
+//! OpenZFS's answer is the property `multihost` (MMP in its source): the host that has the pool writes an uberblock about once a second
+//! as a sign of life, and an importer watches for these writes, `-f` or not. Cenote writes and checks them in the same way, so each
+//! refuses a pool that the other has.
 //!
 //! **On disk.** Three words of each uberblock ([`cenote_format::uberblock::Mmp`]): the delay (0: nobody shows signs of life; else
 //! nanoseconds between successful multihost writes, a decaying average), the interval, after how many intervals without a
@@ -35,9 +35,9 @@
 //! * *The state is not active.* It is; the first txg, before anybody is told that the pool is served, says so.
 //! * *The same uberblock was seen by an earlier `tryimport`* (up to 2.4.0). Multihost writes change it every second.
 //!
-//! So `zpool import -f` watches, sees the uberblock change and answers that the pool is imported on `cenote@host`. The interval's
-//! fail count is stated as 0 (importers then wait for 20 intervals and more), because a pool without `multihost` must not be
-//! suspended when its device is slow. Instead, a holder whose multihost writes were late is suspended at its next write of
+//! So `zpool import -f` watches, sees the uberblock change and answers that the pool is imported on `cenote@host`. The uberblocks have a
+//! fail-interval count of 0 (importers then wait for 20 intervals and more), because a pool without `multihost` must not be suspended
+//! when its device is slow. Instead, a holder whose multihost writes were late is suspended at its next write of
 //! any block, until it has looked at the labels: it goes on by itself, or stays suspended if another host's uberblock is there. So a
 //! process that was stopped in the middle of a sync writes no block over the next owner's. Only a write that the kernel had already been
 //! given can still land.

@@ -1,8 +1,8 @@
-//! Pinned txgs: their blocks are kept though they were freed, since a view reads the pool as of them.
+//! Pinned txgs: blocks that later txgs free are not reused while a view reads the pool as of the pinned txg.
 //!
-//! A pin costs nothing by itself. What is freed while it lives cannot be used again until it is gone, so there is a bound: once what is
-//! kept for pins is more than [`KEPT_SHARE_MAX`] of what is not allocated, the oldest pin is *given up*. Its reader is told
-//! when it asks ([`Pin::is_given_up`]): what it has read until then was whole, and what it reads after may not be.
+//! A pin itself costs nothing. Space that is freed while it exists cannot be reused until it is dropped, so there is a bound: once more
+//! than [`KEPT_SHARE_MAX`] of the unallocated space is kept for pins, the oldest pin is *given up*. Its reader finds out by
+//! [`Pin::is_given_up`]: everything that it read before was consistent, later reads may not be.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};

@@ -2,12 +2,11 @@
 //!
 //! # The need
 //!
-//! A storage engine is mostly waiting: for devices, for locks, for a transaction group to close. It must use every core
-//! and keep deep queues at every device without a thread for each thing it waits for; it must know, at export, that
-//! nothing it began in passing is still running; and it must be possible to run it on one thread, from a seed, so that a
-//! failure that was seen once can be seen again. So everything above this crate is async functions, and everything that
-//! could make two runs differ (time, threads, order, random numbers, devices) is reached through a [`Handle`], which is
-//! of a real or of a simulated [`Runtime`]. The engine cannot tell which.
+//! A storage engine is mostly waiting: for devices, for locks, for a transaction group to close. It must use every core and keep many
+//! requests in flight at every device without a thread for each of them; at export, it must know that no detached task (a prefetch, for
+//! example) is still running; and it must be able to run on one thread, from a seed, so that every failure can be reproduced. So
+//! everything above this crate is async functions, and everything that could make two runs differ (time, threads, order, random numbers,
+//! devices) is reached through a [`Handle`], which is of a real or of a simulated [`Runtime`]. The engine cannot tell which.
 //!
 //! # In memory
 //!
@@ -17,7 +16,7 @@
 //!       5 queues (front, interrupt, issue,               runnable tasks, one picked by the seed
 //!                 sync, background), stealable           timers; the clock jumps to the next
 //!       an io_uring, or none                             simulated disks, whose service is a timer
-//!       timers; a parking place                          a trace hash that sums the run up
+//!       timers; a parking place                          a hash over all steps of the run
 //!     shared: a queue for each level, the idle set,
 //!       thread pools (blocking calls, long computations)
 //! ```
@@ -27,30 +26,29 @@
 //! # The life of a task
 //!
 //! [`Handle::spawn`] makes a task of a future and queues it with the spawning worker, or in a shared queue of its class
-//! if the thread is no worker. That worker most often runs it itself, as soon as its present task waits: handing a short
-//! task to another core costs more than doing it. Another worker is woken where many wait or where tasks have been taking
-//! long, and steals half of them. When a task waits, what it waits for holds its waker; the wake queues it again, in the
-//! interrupt queue, since work in progress should end before new work begins. When it is done its output goes to the
-//! [`Join`], if anyone kept it. See `task` for the states.
+//! if the thread is no worker. Usually that worker also runs it, as soon as its current task waits: handing a short task to another core
+//! costs more than running it. If many tasks are queued, or recent tasks took long, another worker is woken and steals half of them.
+//! While a task waits, the event that it waits for holds its waker; a wake puts the task into the interrupt queue, so that work in
+//! progress ends before new work begins. When it is done its output goes to the [`Join`], if anyone kept it. See `task` for the states.
 //!
 //! Work that needs no future is cheaper: [`Handle::dispatch`] queues a closure, and an [`Entry`], made beforehand, is queued again and
 //! again without an allocation. A [`Group`] tells when a set of such work is done.
 //!
 //! # The life of a device request
 //!
-//! [`Device::read`] takes a [`Buf`]. On a worker the request becomes an entry in the worker's ring and waits there until
-//! the worker has run dry and has no completion to deliver, or 16 tasks have run, or 32 entries have gathered: then one
-//! system call passes all of them, the same one that sleeps if there is nothing else to do.
-//! The ring owns the buffer until the completion is reaped, on the same worker, which hands it back through a oneshot
-//! and thereby wakes the task. The future may be dropped at any moment; the kernel's buffer stays the ring's. Without a
-//! ring the same request goes to a thread of the pool. Alignment for direct I/O is dealt with in `real/file`.
+//! [`Device::read`] takes a [`Buf`]. On a worker the request becomes an entry in the submission queue of the worker's io_uring. It is
+//! submitted when the worker has neither tasks nor completions left, or 16 tasks have run, or 32 entries are queued: one system call then
+//! submits all of them, and also sleeps if there is nothing else to do. The ring owns the buffer until the completion is reaped, on the
+//! same worker, which hands it back through a oneshot and thereby wakes the task. The future may be dropped at any moment; the ring keeps
+//! the buffer until the kernel has completed the request. Without a ring the same request goes to a thread of the pool. Alignment for
+//! direct I/O is dealt with in `real/file`.
 //!
 //! # Invariants
 //!
 //! 1. A task is in at most one queue, once, and is polled by one thread at a time.
 //! 2. A wake is never lost: after it, the task is polled, and that poll sees what was written before the wake.
-//! 3. When there is work and a worker sleeps, some worker is searching or has been unparked (`real/idle`), or the work
-//!    stands with a worker that is about to do it, and is less than waking another would cost, by its latest tasks.
+//! 3. If there is work while a worker sleeps, some worker is searching or has been unparked (`real/idle`), or the work is in the queue of
+//!    a running worker that will run it sooner than a woken worker could, judging by its latest tasks.
 //! 4. One dispatch unparks at most one worker, holding no lock, and none while one is searching. If no worker sleeps, it starts one that
 //!    has no thread. A thread that ends for lack of work first announces that, and then looks for work once more.
 //! 5. After [`Group::close`] has returned the group has no member and admits none. [`Group::wait`] waits for every member that was in the
@@ -66,19 +64,21 @@
 //! # Locks
 //!
 //! Every lock in here is held for a few instructions and never across an await, a system call or a wake-up; the order
-//! does not matter because no two are held together, save a task's own around its poll. On the way of a task from its
-//! dispatch to its end no lock or counter is common to all workers: its hold on the runtime and on its group are counted in
-//! places of the worker that made it, the register (of tasks that wait) is one for each worker, and the idle set is read
-//! and only written where a worker falls asleep or is woken.
+//! does not matter because no two are held together, save a task's own around its poll. From the dispatch of a task to its end, no lock
+//! or counter is shared by all workers: references to the runtime and to the group are counted in slots of the worker that created the
+//! task, the register (of tasks that wait) is one for each worker, and the idle set is read and only written where a worker falls asleep
+//! or is woken.
 //!
 //! # What was rejected
 //!
 //! - An executor from a crate: none has classes, a ring for each worker and a seeded twin, and the twin must share
 //!   everything above the schedule with the real one.
 //! - One ring for all workers: its submission side is one more shared hot lock.
-//! - A counter for all detached work, or one root: the line that every prefetch of every core would fight for.
+//! - One counter for all detached tasks, or one root (OpenZFS's godfather zio): every prefetch on every core would contend for its cache
+//!   line.
 //! - Cancelling a task by dropping its [`Join`]: half-done engine work is worse than unwanted engine work.
-//! - A last-in slot for the task just woken: it keeps a woken task behind a poll that may decompress for a millisecond.
+//! - A last-in slot for the task just woken: that task would wait for the worker's current poll, which may decompress for a millisecond,
+//!   and no other worker could steal it.
 
 #![allow(
     clippy::disallowed_methods,

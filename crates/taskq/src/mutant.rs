@@ -1,9 +1,8 @@
 //! Deliberate bugs, for tests of the tests.
 //!
-//! A test that never failed says little. So the engine knows a number of bugs that it could have had, each at the line where it would
-//! stand, and the power-cut test (`crates/crash`, `cargo xtask mutants`) and the replica test (`crates/replicas`) show that they find every one
-//! of them. One bug at most is
-//! alive, in the whole process, and only where somebody set it.
+//! A test that has never failed proves little. So the engine contains plausible bugs, each at the line where it would occur and switched
+//! off by default. The power-cut test (`crates/crash`, `cargo xtask mutants`) and the replica test (`crates/replicas`) must find every
+//! one of them. At most one bug is active in a process, and only after [`set`].
 //!
 //! **Price.** In a build without debug assertions [`is`] is the constant `false`, so what depends on it is not compiled, and [`set`]
 //! refuses. In a test build it is one relaxed load.
@@ -54,7 +53,7 @@ mutants! {
     LabelsAtOnce = "labels-at-once",
     /// A leaf's dirty time log is not written.
     DtlUnwritten = "dtl-unwritten",
-    /// A leaf that misses a block is not said to.
+    /// A leaf that misses a block is not recorded as having missed it.
     MissUnnoted = "miss-unnoted",
     /// Of what a device may have lost, a part is not written again.
     KeptDropped = "kept-dropped",
@@ -102,7 +101,7 @@ mutants! {
     LogItxsDropped = "log-itxs-dropped",
     /// Changes that are in no record are not waited for.
     LogUnloggedIgnored = "log-unlogged-ignored",
-    /// Data comes before the names of the txg, so before the file is made.
+    /// A file's write is logged before the record that creates the file.
     LogDataFirst = "log-data-first",
     /// Blocks of a log are not claimed.
     LogUnclaimed = "log-unclaimed",

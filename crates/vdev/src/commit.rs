@@ -1,4 +1,4 @@
-//! Writing labels: how a txg comes to be the pool's newest.
+//! Committing a txg: writing labels and uberblocks.
 //!
 //! A txg's blocks are written to free space, so nothing sees them until an uberblock says that they are the pool. That
 //! uberblock, and a configuration that fits it, go to the labels in an order that leaves a good pool behind whenever the
@@ -12,15 +12,15 @@
 //! ```
 //!
 //! Only top-level vdevs whose configuration changed have their labels written, and only some leaves need to take the
-//! uberblock: the caller chooses, and takes all where the configuration changed. A step is good when, of each top-level
-//! vdev it writes to, one leaf took it; the uberblock, when one leaf of the pool did.
+//! uberblock: the caller chooses, and takes all where the configuration changed. A step succeeds if, for each top-level vdev that it
+//! writes to, at least one leaf accepted the write; the uberblock step succeeds if one leaf of the pool accepted it.
 //!
 //! Before the first commit after an opening, labels by which a leaf would not be found are written ([`mend_labels`]), and leaves that
 //! lack the last uberblock alone get it ([`repeat`]): else power that goes twice could cost a leaf all its labels, or make it look older
 //! than it is.
 //!
-//! A leaf that did not take a step is reported ([`Refusal`]): alone it would pass for an older pool, so the next txg enters the
-//! one it missed in its dirty time log.
+//! A leaf that did not accept a step is reported ([`Refusal`]), and the next txg enters the missed one into the leaf's DTL: if only this
+//! leaf were present, an import would find an older txg.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -3,8 +3,8 @@
 //! A device that was away while others were written has stale bytes for every block born in those txgs. The pool's
 //! MOS holds one space map a leaf, in units of txgs, that says which. Reads then turn to other children first.
 //!
-//! The sets of a vdev's children make its *outage* ([`Dtl::outage`]): the txgs that more children lack than the vdev's
-//! redundancy makes up for. A block of such a txg may be on no device that can be asked.
+//! The DTLs of a vdev's children give its *outage* ([`Dtl::outage`], OpenZFS's `DTL_OUTAGE`): the txgs that more children have missed
+//! than the redundancy of the vdev can make up for. A block of such a txg may be unreadable.
 
 use std::fmt;
 use std::ops::Range;

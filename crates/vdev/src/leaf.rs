@@ -1,11 +1,11 @@
-//! Finding out what a device is: its labels and uberblocks, damaged or not.
+//! Probing a device: reading its labels and uberblocks, damaged or not.
 //!
 //! A device identifies itself by four labels, two at each end, each with a configuration and a ring of uberblocks.
 //! [`probe`] reads all four and tells what each says, or what is wrong with it; one good label is enough to use the
 //! device, and one good slot to have an uberblock. [`probe_device`] also looks into the partitions of an image of a
 //! whole disk.
 //!
-//! Nothing is believed whose checksum is wrong. What fails stays in the report, for the inspector.
+//! Data with a wrong checksum is not used. The failures stay in the report, for `inspect`.
 
 use std::fmt;
 use std::sync::Arc;

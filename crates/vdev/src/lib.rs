@@ -2,10 +2,10 @@
 //!
 //! # Theory
 //!
-//! **Need.** A block pointer names a place as (top-level vdev, offset). The place may be on one disk, on several copies, on a parity stripe
-//! over a changing number of disks, or on a vdev that was removed years ago. Disks fail, disappear for a while and come back stale, and
-//! return wrong data. The layers above want the bytes that pass verification, if any combination of the devices' answers yields them, and a
-//! record of the devices that were wrong.
+//! **Need.** A block pointer names a place as (top-level vdev, offset). The block may be on one disk, on several mirror children, on a
+//! parity stripe over an expandable number of disks, or on a vdev that was removed years ago. Disks fail, disappear for a while and come
+//! back stale, and return wrong data. The layers above want the bytes that pass verification, if any combination of the children's data
+//! yields them, and an error count for each device that returned wrong data.
 //!
 //! **On disk.** Each leaf has four labels ([`cenote_format::label`]) with the configuration of its top-level vdev and a
 //! ring of uberblocks; between the labels lies the data area, which DVA offsets count from. The MOS holds the whole
@@ -18,38 +18,37 @@
 //! counts. A change of the vdevs of a pool in use is another topology over the same states, swapped in between two txgs' writes
 //! ([`tree::VdevTree::change`]).
 //!
-//! **The life of a read.** `VdevTree::read` finds the top-level vdev and goes by its kind. A leaf is read once. A
-//! mirror asks one child, leaf or stripe, after another, by a policy ([`mirror`]) and by resort (current children, then stale
-//! ones), and a second one when an answer is late. A stripe reads its data columns; then parity, rebuilding what is known to be lost; then stale columns;
-//! then it takes sets of columns for lost that no device admits to ([`tree`] has the stages). Whatever comes out is
-//! given to the caller's `verify`, and only accepted bytes are returned. Every leaf that failed or answered wrongly
-//! is reported when it is noticed: into its counts and the bounded [`fault::FaultLog`]. An error lists what each
-//! device's part in it was.
+//! **The life of a read.** `VdevTree::read` finds the top-level vdev and goes by its kind. A leaf is read once. A mirror asks one child
+//! (leaf or stripe) after another, chosen by a policy ([`mirror`]), and children whose DTL has the block's birth txg last; when an answer
+//! is late it asks a second child as well. A stripe reads its data columns; then parity, to reconstruct missing columns; then stale
+//! columns; then it tries combinations of silently corrupt columns ([`tree`] has the stages). The caller's `verify` checks each result,
+//! and only accepted bytes are returned. Every leaf that failed or returned wrong data is reported at once, to its error counts and to
+//! the bounded [`fault::FaultLog`]. The final error lists how each device contributed to it.
 //!
-//! **The life of a write.** `VdevTree::write` goes the same ways with a block that is as long as it will be on disk. A mirror
+//! **The life of a write.** `VdevTree::write` takes the same paths with the physical block. A mirror
 //! gives it to every child, a stripe computes parity and gives each child its column, all at once. A leaf that cannot take its part has
-//! missed the txg: its dirty time log (DTL) gets the txg, and readers ask that leaf last. The result names such leaves. The write is good
-//! while the block could be read back.
+//! missed the txg: the txg is added to its dirty time log (DTL), and reads of blocks born in that txg ask the leaf last. The result names
+//! such leaves. The write succeeds if the block can be reconstructed from the leaves that took their part.
 //!
 //! **Invariants.**
 //! 1. Nothing is returned that the caller's `verify` did not accept.
 //! 2. No read or write leaves a leaf's data area, except for the scratch area of a raidz expansion; labels are never data.
 //! 3. Every loop that a configuration or mapping can drive is bounded: nesting, spares that stand for each other, chained
 //!    mappings, sets of suspects, combinations of copies, faults kept.
-//! 4. A device is blamed for wrong bytes only after the right ones are known, or when it alone was asked for all of them.
+//! 4. A checksum error is counted for a device only when the correct bytes are known, or when the device alone supplied the whole block.
 //! 5. A read of a leaf allocates its buffer and nothing else, and spawns nothing, unless the pool is in use: then a [`watch`] follows
 //!    the read.
 //! 6. A device that hangs holds up a pool in use only where the pool cannot do without it ([`tree`]).
 //!
 //! 7. An I/O uses the topology that was current when it began, until it ends.
 //!
-//! **Locking.** A topology is immutable and counted; taking the current one is a shared lock of its top-level vdev's own. What changes
-//! (leaf states, counts) is atomic; missed txgs and the reflow offset are behind read-write locks that are never held across an
-//! await, and the txgs are looked at only when a flag says that there are any.
+//! **Locking.** A topology is immutable and reference-counted; an I/O takes the current one under a read lock that only I/O to the same
+//! top-level vdev shares. The mutable state (leaf states, counts) is atomic; DTLs and the reflow offset are behind read-write locks that
+//! are never held across an await, and a DTL is looked at only if a flag says that it is not empty.
 //!
-//! **Crash.** Reads change nothing on disk. A write that a crash cuts short belongs to a txg that was never committed: nothing points to
-//! it. What was flushed is stable. [`commit`] makes a txg the pool's newest, in an order that leaves the old
-//! pool or the new one on the disks whenever the power goes.
+//! **Crash.** Reads change nothing on disk. A write that a crash interrupts belongs to an uncommitted txg, so no block pointer refers to
+//! it. Flushed writes are stable. [`commit`] writes the labels and the uberblock in an order that leaves either the old or the new txg as
+//! the pool's newest if power fails.
 //!
 //! **Rejected.** A trait object for each kind of vdev, as OpenZFS has: reads differ in shape, not only in detail, and one
 //! `match` keeps the leaf's path free of boxes. Rebuilding parity columns instead of reading the other columns: every stage keeps the

@@ -1,9 +1,9 @@
-//! Watches a device of a pool in use: its unanswered requests, and the time since which each is out.
+//! The deadman of a device: watches its outstanding requests and their ages while the pool is in use.
 //!
 //! # Theory
 //!
-//! **Need.** A device that refuses says so. One that hangs reports nothing, and its I/O never completes. Worse, a request may still be
-//! carried out any time later: a write that was taken for lost could then overwrite newer data.
+//! **Need.** A failing device returns errors. A hanging device returns nothing, and its I/O never completes. Worse, a request may still
+//! be carried out any time later: a write that was taken for lost could then overwrite newer data.
 //!
 //! **Life of a request.** It is noted with the time, and owns what it needs, its buffer too. The answer removes it. If the caller goes away
 //! before, the request becomes a task of its own, which ends with the answer. Once a request has been out for
@@ -12,7 +12,7 @@
 //!
 //! **Invariants.**
 //! 1. Every unanswered request is noted, even if its caller has gone.
-//! 2. A device that was given up is asked nothing, also when all late answers have come: it stays so until the pool is opened anew.
+//! 2. A device that was given up gets no more requests until the pool is opened again, even after all late answers have arrived.
 //! 3. One timer task at most is out for a device, and none when there is nothing to wait for. It wakes once in `after`, however
 //!    many requests there are.
 

@@ -1,4 +1,4 @@
-//! A log, block by block.
+//! Walking the chain of log blocks of an intent log.
 
 use std::collections::BTreeSet;
 
@@ -16,13 +16,13 @@ use crate::ahead::Ahead;
 /// Why a walk ended.
 #[derive(Clone, Debug, Error)]
 pub enum End {
-    /// A pointer to nothing: the usual end of a log that was closed.
+    /// The link is a hole: the usual end of a log that was closed.
     #[error("an empty pointer")]
     Hole,
-    /// The next block is not there, or is of another log: the usual end of a log in use.
+    /// The next block does not verify as part of this chain (never written, or of another log): the usual end of a log in use.
     #[error("a block that is not there")]
     Absent,
-    /// A claimed log goes no further.
+    /// The last block that the header of a claimed log records.
     #[error("the end that was claimed")]
     Claimed,
     /// A device did not answer: more may follow.
@@ -31,7 +31,7 @@ pub enum End {
     /// A block that verifies and makes no sense.
     #[error("a damaged block: {0}")]
     Damaged(FormatError),
-    /// Its numbers do not rise.
+    /// Its record sequence numbers do not increase.
     #[error("a record whose number is not higher than the one before")]
     Unordered,
 }
@@ -41,7 +41,7 @@ pub enum End {
 pub struct Link {
     /// Its pointer, whose space is the log's.
     pub pointer: Blkptr,
-    /// Its content; `None` where the chain ends with it, allocated and never written.
+    /// Its content; `None` for the last block of the chain, which was allocated and never written.
     pub content: Option<Content>,
 }
 
@@ -117,8 +117,8 @@ impl<'a> Chain<'a> {
         (self.last_block, self.last_record)
     }
 
-    /// The blocks whose space is the log's by this link: its own, and in a claimed log those of indirect writes that were claimed with it.
-    /// Several records may point to one block, which is given once.
+    /// The blocks whose space belongs to the log by this link: the log block itself, and in a claimed log the data blocks of its
+    /// `WR_INDIRECT` records. If several records point to one block, it is returned once.
     pub fn new_blocks(&mut self, link: &Link) -> Vec<Blkptr> {
         let claim_txg = self.header.claim_txg;
         let mut blocks = vec![link.pointer];

@@ -1,4 +1,4 @@
-//! Whether all that is left of a claimed log can be replayed: asked before the first record is.
+//! Checks before replay that every remaining record of a claimed log is supported.
 
 use cenote_format::zil::{LogRecord, ZilHeader};
 use cenote_zio::Zio;
@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::{Chain, Position};
 
-/// A log that is there and cannot be replayed; it stays as it is.
+/// The reason why a log cannot be replayed; the log stays unchanged.
 #[derive(Clone, Debug, Error)]
 #[error(
     "the intent log cannot be replayed at record {sequence}: {what}; the log is kept, and the dataset can be read where the pool is \
@@ -52,7 +52,7 @@ pub async fn check(
     reaches_claim(&chain, &header)
 }
 
-/// Whether a claimed log that was read up to its end was read up to where it was claimed: a device may fail at any time.
+/// Checks that a walk of a claimed log has reached the end that the claim recorded: a device may fail during the walk.
 ///
 /// # Errors
 /// It was not.

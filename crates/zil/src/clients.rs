@@ -1,7 +1,7 @@
 //! The number of clients that a log has had lately, and of those that wait in it now.
 //!
-//! A burst is held for more records only if more clients may come. Clients that wait already cannot: they change nothing before they are
-//! answered. So a client that is alone is never held, and the last of a group ends the wait of all.
+//! A burst is delayed for more records only if more clients may join it. A client that already waits in the log cannot add a record
+//! before it is answered. So a single client is never delayed, and when the last client of a group arrives, the burst starts.
 
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 

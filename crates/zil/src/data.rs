@@ -8,10 +8,10 @@ use cenote_vdev::tree::VdevSet;
 /// Bytes of blocks that are made ready and stored for logs at once.
 pub(crate) const STORING_MAX_BYTES: u64 = 64 << 20;
 
-/// A block that has its place: what its record points to, and whether it is stored some day.
+/// A data block with allocated DVAs: the pointer for its record, and the write in flight.
 pub(crate) struct Stored {
     pub(crate) pointer: Blkptr,
-    /// Nothing where it is already.
+    /// `None` if the block is already written.
     pub(crate) storing: Option<Join<bool>>,
 }
 

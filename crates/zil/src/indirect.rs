@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** What is logged with its data is written twice. For a small write that is cheaper than another request to the devices; a large
-//! one takes the bandwidth of two.
+//! **Need.** Data that is copied into the log is written twice: in the log block and by the sync of its txg. For a small write that is
+//! cheaper than a separate request to the devices; a large write would cost twice its bandwidth.
 //!
 //! **Which writes** (`zil_write_state` of OpenZFS), decided when the write is made:
 //! ```text
@@ -17,13 +17,14 @@
 //! A record is of bytes within one block; a longer write is cut at block boundaries, and adjacent writes without a sync in between become
 //! one.
 //!
-//! **Life of one**, in a burst (`writer::issue`). Some blocks ahead of the records that are filled, tasks capture each block as its txg has it
-//! and give it its place ([`cenote_dmu::LogBlock`]). Storing it goes on while the record goes into a log block, and that on its way; the
-//! devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then clients are answered. That flush is
-//! for the devices of both ([`crate::data::Data`]).
+//! **Life of one**, in a burst (`writer::issue`). Tasks that run a few blocks ahead of the filling of records capture each block as its
+//! txg has it and allocate its DVAs ([`cenote_dmu::LogBlock`]). The write of the data block continues while its record is put into a log
+//! block and that log block is written; the devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then
+//! clients are answered. That flush is for the devices of both ([`crate::data::Data`]).
 //!
-//! **Copied all the same** is a write whose txg is not open any more, whose block its txg does not have (freed since), for which there is no
-//! space at once, or whose dataset has no checksums. More than 4 MiB of that is not logged, and its txg is waited for.
+//! **Exceptions.** A write is copied into the log if its txg is no longer open, if its txg no longer has the block (it was freed), if no
+//! space can be allocated at once, or if the dataset has `checksum=off`. If a burst would copy more than 4 MiB, the writes are not
+//! logged, and the client waits for their txg.
 //!
 //! **Errors.** A block that is not stored breaks the log off at the log block that points to it, as if that had not been written. The
 //! txg's sync writes the data itself, elsewhere.

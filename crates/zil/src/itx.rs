@@ -1,11 +1,12 @@
-//! Changes that are not stable yet, in memory: each an *itx*, which becomes a record if somebody asks for it to be stable before its txg is.
+//! Intent transactions (itx): changes in memory whose txg is not on disk yet. An itx becomes a log record if a client asks for its change
+//! to be stable earlier.
 //!
 //! ```text
 //! by txg:   in order     [create 7 | rename | link ...]        names: each depends on those before
 //!           by object    7: [write | truncate | write]         data and attributes: of use only to those who ask for object 7
 //! ```
-//! Asking for an object moves its own to the end of the order, so what made the object comes first. When a txg is on disk all of its itxs
-//! go, at once.
+//! A commit of an object appends the object's itxs to the order, so the record that created the object comes first. When a txg is on
+//! disk, all of its itxs are dropped at once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,9 +26,10 @@ pub(crate) struct ItxWrite {
     /// The object's generation: the number may be another object's by then.
     pub(crate) generation: u64,
     pub(crate) bytes: Range<u64>,
-    /// The bytes, where the client waits for them; else they are read from the object.
+    /// The data, if the client waits for this write (`WR_COPIED`); otherwise it is read from the object when the record is made
+    /// (`WR_NEED_COPY`).
     pub(crate) data: Option<Block>,
-    /// Its record is to point to its block: the bytes of the object's blocks.
+    /// Set for a write that is logged by reference (`WR_INDIRECT`): the block size of the object.
     pub(crate) indirect: Option<u64>,
 }
 
@@ -73,9 +75,9 @@ pub(crate) struct Taken {
 #[derive(Debug)]
 pub(crate) struct Queue {
     txgs: [OfTxg; SLOTS],
-    /// Itxs that ever came into the order, and the newest txg of one.
+    /// The number of itxs that were ever appended to the order, and the newest txg among them.
     last: Goal,
-    /// The last of them that anybody may depend on: a change of names, or one that was asked for with all others.
+    /// The last itx that every commit waits for: a change of names, or the end of a commit of all objects.
     last_of_all: Goal,
     /// The last of an object's own, while its txg is not on disk.
     last_of_object: BTreeMap<ObjectId, Goal>,
@@ -165,7 +167,7 @@ impl Queue {
         }
     }
 
-    /// The goal that all in the order is stable.
+    /// The goal at which all itxs in the order are stable.
     pub(crate) const fn last(&self) -> Goal {
         self.last
     }
@@ -194,7 +196,7 @@ impl Queue {
         self.synced
     }
 
-    /// Takes all in the order; nothing where a change without a record comes before.
+    /// Takes all itxs that are in the order; none while the txg of a change without a record is not on disk.
     pub(crate) fn take(&mut self) -> Option<Taken> {
         if self.unlogged().is_some() {
             return None;

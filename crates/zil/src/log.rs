@@ -1,8 +1,8 @@
-//! The changes of a dataset in use: the txgs that they go to, and the log that makes them stable before.
+//! The changes of an open dataset: the txgs that they are assigned to, and the intent log that makes them stable earlier.
 //!
-//! `fsync`, `O_SYNC`, NBD's `FLUSH` and `FUA` and the property `sync` all end here, and `crates/crash` holds the engine to the answers that
-//! are given here. A change says in its txg what is to be done again ([`LoggedTx::log`]); one that says nothing makes later commits wait for
-//! its txg, so what is forgotten costs time and loses nothing.
+//! `fsync`, `O_SYNC`, NBD's `FLUSH` and `FUA` and the property `sync` all end here; `crates/crash` checks that what is acknowledged here
+//! survives power cuts. A change adds an itx for its replay while its txg is open ([`LoggedTx::log`]). A change that adds none makes
+//! later commits wait for its txg, so forgetting to log costs time and loses no data.
 
 use std::fmt;
 use std::ops::Range;
@@ -33,14 +33,14 @@ pub struct Log {
 }
 
 impl Log {
-    /// Of a dataset whose changes go to txgs of `source`, and which has a log among those of its pool.
+    /// For a dataset whose changes are assigned to txgs of `source`, with its log from the pool's logs.
     #[must_use]
     pub fn new(source: Arc<dyn TxgSource>, mode: SyncMode, logs: &Logs, dataset: ObjectId) -> Self {
         let writer = Some(logs.writer(dataset));
         Self { source, mode: AtomicU64::new(mode.number()), writer, changed: AtomicU64::new(0) }
     }
 
-    /// Of a dataset without a log.
+    /// For a dataset without a log.
     #[must_use]
     pub const fn without(source: Arc<dyn TxgSource>, mode: SyncMode) -> Self {
         Self { source, mode: AtomicU64::new(mode.number()), writer: None, changed: AtomicU64::new(0) }
@@ -52,20 +52,20 @@ impl Log {
         SyncMode::of_number(self.mode.load(Ordering::Acquire))
     }
 
-    /// Obeys another value of the property `sync`, from the next change and the next client that waits on. Changes made while it was
+    /// Applies a new value of the property `sync`, from the next change and the next commit on. Changes made while it was
     /// `disabled` have no records, so the next client that syncs waits for their txgs.
     pub fn set_mode(&self, mode: SyncMode) {
         self.mode.store(mode.number(), Ordering::Release);
     }
 
-    /// Has writes logged for the throughput of the pool, as the property `logbias` says, or for their latency: from now on.
+    /// Applies the property `logbias` (`throughput` or `latency`) to writes from now on.
     pub fn set_for_throughput(&self, is_for_throughput: bool) {
         if let Some(writer) = &self.writer {
             writer.set_for_throughput(is_for_throughput);
         }
     }
 
-    /// Says where data is read that is logged as a reference.
+    /// Sets the source from which the data of writes is read when their records are made (OpenZFS's `zl_get_data`).
     pub fn set_data(&self, data: Weak<dyn LogData>) {
         if let Some(writer) = &self.writer {
             writer.set_data(data);
@@ -94,7 +94,7 @@ impl Log {
             && self.mode() != SyncMode::Disabled
             && writer.want()
         {
-            // A block is ready soon for who waits first.
+            // So that the first client that waits finds a block allocated.
             self.source.hurry();
         }
         Ok(tx)
@@ -117,8 +117,8 @@ impl Log {
         committed(self.source.as_ref(), writer, writer.ask(object)).await
     }
 
-    /// Asks for the same, and leaves the waiting for later (an asynchronous `fsync`): records are on their way at once, and the ticket says when
-    /// all that was changed before it was taken is stable. Several tickets share log blocks as several clients do.
+    /// Begins the same commit without waiting for it (an asynchronous `fsync`): the records are issued at once, and the ticket tells when
+    /// all changes made before the call are stable. Several tickets share log blocks as several clients do.
     pub fn ticket(&self, object: Option<ObjectId>) -> Ticket {
         let changed = Txg(self.changed.load(Ordering::Acquire));
         let is_stable = mutant::is(Mutant::FsyncEarly) || self.mode() == SyncMode::Disabled || changed == Txg(0);
@@ -144,7 +144,7 @@ impl Log {
             return Ok(());
         }
         match is_asked || self.mode() == SyncMode::Always {
-            // Others may have changed more since: then that is waited for too, which is the same block most of the time.
+            // Changes that others have made since are waited for too; their records are in the same block most of the time.
             true => self.sync(object).await,
             false => Ok(()),
         }
@@ -195,7 +195,7 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// A txg that is begun here is one of a change without a record.
+/// A txg that is assigned here counts as one with a change without a record.
 impl TxgSource for Log {
     fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
         Box::pin(async move {
@@ -234,7 +234,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// A change under way: its txg, and what the log is told of it.
+/// A change in progress: its txg, and the itxs that it adds to the log.
 #[must_use]
 pub struct LoggedTx {
     log: Option<Arc<LogWriter>>,
@@ -262,13 +262,13 @@ impl LoggedTx {
         LogRecord { txg: self.txg(), sequence: 0, ignore_case: false, tx }.emit(ORDER)
     }
 
-    /// Whether records are of use: otherwise they need not be made.
+    /// Whether the change has to be logged; if not, the caller need not make records.
     #[must_use]
     pub const fn is_logging(&self) -> bool {
         self.makes_records
     }
 
-    /// Whether an extended attribute's value can be logged. An empty one would be one that is taken away.
+    /// Whether an extended attribute's value can be logged. Replay would take an empty value for a removal of the attribute.
     #[must_use]
     pub fn may_log_xattr(&self, value: Option<&[u8]>) -> bool {
         self.log.as_ref().is_none_or(|log| !self.makes_records || log.has_xattrs())
@@ -329,14 +329,14 @@ impl LoggedTx {
         });
     }
 
-    /// An object has lost its last name: what was done to it is of no use any more.
+    /// An object has lost its last name: its itxs are no longer needed.
     pub fn forget(&self, object: ObjectId) {
         if let Some(log) = &self.log {
             log.forget(object);
         }
     }
 
-    /// The change matters to no client that syncs.
+    /// Marks the change as one that no sync has to cover.
     pub const fn needs_no_record(&mut self) {
         self.is_logged = true;
     }

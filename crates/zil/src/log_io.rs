@@ -1,4 +1,4 @@
-//! The way from the logs of a pool to its devices: space, and flushes that they share.
+//! Allocation, writes and shared flushes for the intent logs of a pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct LogIo {
     /// Blocks that are being written, and those that are written and whose flush has not begun.
     writing: AtomicU64,
     unflushed: AtomicU64,
-    /// One of these has become less.
+    /// Signalled when one of these counts decreases.
     moved: Notify,
     /// Room for what is stored for logs.
     pub(crate) storing: Arc<Semaphore>,
@@ -143,20 +143,21 @@ impl LogIo {
         self.moved.all();
     }
 
-    /// Whether a block with this data is made stable by its own write: one request where a write and a flush are two. Blocks that are on their
-    /// way at the same time do so too. The kernel sends a device one flush at a time, and all writes that end meanwhile share the next: it merges
-    /// flushes as we would, without a way to us and back between a write and its flush, and only on the leaves that have the block.
+    /// Whether a block with this data is made stable by its own write (`RWF_DSYNC`): one request instead of a write and a flush. Blocks
+    /// in flight at the same time do so too. The kernel sends a device one flush at a time, and all writes that end meanwhile share the
+    /// next flush. So the kernel merges flushes as we would, but without a wake-up of this process between a write and its flush, and
+    /// only on the leaves that have the block.
     fn writes_stably(&self, data: &Data) -> bool {
         data.is_empty() && !self.tunables.zil_nocacheflush
     }
 
-    /// All clients of a log wait: its burst need not be held any longer.
+    /// All clients of a log wait, so its burst need not be delayed any longer.
     pub(crate) fn nobody_comes(&self) {
         self.moved.all();
     }
 
-    /// Waits while blocks are being written or wait for their flush to begin, and no longer than this: the device is busy with them, and a block
-    /// that has more records is less work for it than several.
+    /// Waits while blocks are being written or wait for their flush to begin, but not longer than the given time. The device is busy
+    /// meanwhile, and one block with more records is less work for it than several.
     pub(crate) async fn while_others_are_ahead(&self, most: Duration, clients: &Clients) {
         let end = self.dmu.handle().now() + most;
         let flushes = self.flushes.lock().begun;
@@ -173,8 +174,8 @@ impl LogIo {
         }
     }
 
-    /// Makes stable all that was written to these vdevs before, for all that ask meanwhile at once: on which leaves it is not, or nothing
-    /// where it is on too few. The leaves of other vdevs are left alone: a log device does not wait for the disks of its pool.
+    /// Flushes these vdevs, once for all callers that wait meanwhile. Returns the leaves whose flush failed, or `None` if too few leaves
+    /// succeeded. The leaves of other vdevs are not flushed, so a log device does not wait for the pool's disks.
     pub(crate) async fn flush(&self, vdevs: VdevSet, txgs: &Transactions) -> Option<Arc<BTreeSet<Guid>>> {
         if self.tunables.zil_nocacheflush {
             self.flush_begins();
@@ -263,7 +264,8 @@ impl LogIo {
         }
     }
 
-    /// Writes a block to its place: the leaves that have not got it. Where it lies on one leaf alone, the thread of a front end waits for it.
+    /// Writes a block to its DVA and returns the leaves that missed it. If the block is on a single leaf, the thread of the front end
+    /// itself waits for the write.
     async fn write_block(
         &self,
         bookmark: Bookmark,

@@ -1,4 +1,4 @@
-//! The logs of a pool that are written.
+//! The open intent logs of a pool.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,13 +56,13 @@ impl Logs {
         Some((writer, retired))
     }
 
-    /// Whether there are none.
+    /// Whether there are no logs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.shared.writers.lock().is_empty()
     }
 
-    /// Waits until what is on its way to logs now has arrived. A block has its log in use also when its client has gone.
+    /// Waits until all log writes in flight have ended. A log block in flight keeps its log in use even if its client was dropped.
     ///
     /// A task of the pool's [detached](Dmu::detached) work must not await this: it would wait for itself.
     pub async fn arrived(&self) {
@@ -88,8 +88,8 @@ impl Logs {
         writers.get(&dataset).is_some_and(|writer| Arc::strong_count(writer) > 1 || !writer.is_over())
     }
 
-    /// Waits until all blocks have landed that lead to one which was allocated in this txg or before: once the txg is on disk such a block is
-    /// allocated, and without the block before it nothing would lead to it after a crash.
+    /// Waits until every log block is written that precedes a block allocated in this txg or earlier. Once the txg is on disk the later
+    /// block counts as allocated; without the block before it, no claim would find it after a crash, and it would leak.
     pub async fn landed(&self, txg: Txg) {
         let writers: Vec<_> = self.shared.writers.lock().values().cloned().collect();
         for writer in writers {
@@ -97,8 +97,8 @@ impl Logs {
         }
     }
 
-    /// Has all logs leave a vdev, on which nothing is placed any more: one with a block there is broken off, and begins anew when a txg has
-    /// what it has. Whether there was one.
+    /// Makes all logs leave a vdev that gets no more allocations: a log with a block there is marked as broken, and begins a new chain
+    /// when the txgs of its records are on disk. Returns whether there was such a log.
     pub fn leave(&self, vdev: VdevId) -> bool {
         let writers: Vec<_> = self.shared.writers.lock().values().cloned().collect();
         writers.into_iter().filter(|writer| writer.leave(vdev)).count() > 0
@@ -136,7 +136,7 @@ impl Logs {
         }
     }
 
-    /// Enters what all logs have done into a group.
+    /// Adds the counters of all logs to a kstat group.
     pub fn kstat(&self, snapshot: &mut Snapshot) {
         self.shared.io.counts.kstat(snapshot.group("zil"));
     }

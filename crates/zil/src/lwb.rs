@@ -8,19 +8,19 @@ use cenote_format::zil::{Chain, LogBlock, LogRecord, Tx, Write};
 use cenote_taskq::buf::Buf;
 use cenote_zio::ORDER;
 
-/// The largest block (`zil_maxblocksize`).
+/// The largest log block, which is also the maximum of the tunable `zil_maxblocksize`.
 pub(crate) const BLOCK_MAX_BYTES: usize = 128 << 10;
 /// Bytes of a write's record without its data.
 const WRITE_BYTES: usize = 192;
 /// A write of so many bytes is in one record (`zil_max_copied_data` of OpenZFS).
 pub(crate) const WHOLE_MAX_BYTES: usize = 7680;
-/// Clients expect a write not to be torn amid these: amid a page where that can be had, and never amid a sector.
+/// Units in which clients expect a write to be atomic: a page where possible, a sector always. A write is split at their borders only.
 const PAGE_BYTES: u64 = 4096;
 const SECTOR_BYTES: u64 = 512;
 /// Where a record has its sequence number.
 const SEQUENCE_AT: usize = 24;
 
-/// The size of a block for so many bytes of records: as small as the format has them, and no larger than it may be.
+/// The size of a log block for this many bytes of records, rounded up to the format's unit; [`BLOCK_MAX_BYTES`] at most.
 pub(crate) const fn block_bytes_for(records_bytes: usize) -> usize {
     let size = records_bytes.saturating_add(Chain::SIZE).next_multiple_of(LogBlock::SIZE_MIN);
     if size > BLOCK_MAX_BYTES { BLOCK_MAX_BYTES } else { size }
@@ -31,7 +31,8 @@ pub(crate) const fn write_bytes(len: u64) -> usize {
     WRITE_BYTES + len as usize
 }
 
-/// The part of a write that goes into less room than it takes: to the end of a page, or else of a sector; none of a short one.
+/// The part of a write that is put into a block whose free room is too small for all of it: it ends at a page border, or else at a sector
+/// border. A short write is not split.
 fn cut(offset_bytes: u64, len: usize, room: usize) -> usize {
     if len <= WHOLE_MAX_BYTES {
         return 0;
@@ -88,8 +89,8 @@ impl Lwb {
         true
     }
 
-    /// Appends a write of as many of these bytes as there is room for; how many that were. What is cut is cut where sectors end, so that a
-    /// crash between two blocks tears none; what is short is not cut at all.
+    /// Appends a write record with as many of these bytes as there is room for, and returns their number. A write is split at sector
+    /// borders, so that a crash between two log blocks tears no sector; a short write is not split.
     pub(crate) fn put_write(
         &mut self,
         txg: Txg,
@@ -119,7 +120,7 @@ impl Lwb {
         len
     }
 
-    /// The record of a write of bytes of the block that a pointer leads to, but for its sequence number.
+    /// A `WR_INDIRECT` record: a write whose data is in the block of this pointer. The sequence number is filled in later.
     pub(crate) fn indirect_record(txg: Txg, object: ObjectId, bytes: Range<u64>, pointer: Blkptr) -> Vec<u8> {
         let write = Write {
             object,
@@ -155,7 +156,7 @@ mod tests {
         lwb.put_write(Txg(9), ObjectId(1), offset, &vec![7; len], 1)
     }
 
-    /// Found by killing a server under writes of 64 KiB: half a sector was there afterwards.
+    /// Regression test: after a kill of a server under writes of 64 KiB, replay left half a sector.
     #[test]
     fn a_write_is_cut_where_sectors_end_and_a_short_one_not_at_all() {
         let mut lwb = Lwb::new(32 << 10);

@@ -1,4 +1,4 @@
-//! The records of a claimed log that are left to be replayed, and how a record's effect and the position go together.
+//! The replay position of a claimed log, and how it is updated with the effect of each record.
 
 use cenote_format::ids::Txg;
 use cenote_format::zil::{LogRecord, Tx, XvattrFlags, ZilHeader};
@@ -17,7 +17,7 @@ impl Position {
         Self { replayed: header.replay_seq, claim_txg: header.claim_txg }
     }
 
-    /// Whether a record is to be replayed: it was not before, and no txg has made it permanent.
+    /// Whether a record is to be replayed: it has not been replayed yet, and its txg was not on disk at the crash.
     #[must_use]
     pub fn is_left(&self, record: &LogRecord<'_>) -> bool {
         record.sequence > self.replayed && record.txg >= self.claim_txg
@@ -27,9 +27,9 @@ impl Position {
 /// The moment at which a record's position is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marking {
-    /// In the one txg of its effect: to do it twice would do something else.
+    /// In the one txg of its effect, because replaying it twice would give another result.
     Within,
-    /// Afterwards: to do it twice does no harm.
+    /// In a later txg; replaying it twice is harmless.
     After,
 }
 

@@ -1,4 +1,4 @@
-//! A dataset's txgs while its log is replayed: the position goes along with the effects.
+//! The source of txgs during replay: it stores the replay position together with the effects of the records.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::Marking;
 /// Says that no record's position goes into the txgs that are begun.
 const NONE: u64 = 0;
 
-/// The txgs of a dataset that nobody but its replay changes.
+/// The txgs of a dataset during its replay; nothing else changes the dataset meanwhile.
 pub struct Replaying {
     source: Arc<dyn TxgSource>,
     objset: Objset,
@@ -85,7 +85,7 @@ impl Replaying {
         }
     }
 
-    /// The end: all is replayed, and the log goes.
+    /// Ends the replay: all records are replayed, and the log is destroyed.
     ///
     /// # Errors
     /// A txg could not be written.

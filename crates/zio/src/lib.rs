@@ -3,13 +3,13 @@
 //! # Theory
 //!
 //! **Need.** A block pointer says where up to three copies of a block lie, how it was checksummed, compressed and
-//! encrypted, and when it was born. Everything above wants its *logical* bytes, verified, or an error that says what
-//! was tried. Nothing above should know of copies, gangs, compression or ciphers.
+//! encrypted, and when it was born. The layers above want the block's *logical* bytes, verified, or an error that lists the attempts.
+//! They should not have to handle copies, gang blocks, compression or encryption.
 //!
 //! **On disk.** A block pointer (`cenote_format::blkptr`) is embedded (the data is in the pointer), a hole (no data),
 //! plain (each DVA is a copy), or gang (each DVA is a copy of a *gang header*, which points to the pieces).
 //!
-//! **Life of a read.** [`Zio::read`] is one async function with a natural control flow:
+//! **Life of a read.** [`Zio::read`] is one async function:
 //! ```text
 //! embedded? ── yes ─► decompress payload ─────────────────────────────► logical bytes
 //!     │ no
@@ -17,29 +17,29 @@
 //!     │ (gang: read header, verify, read pieces the same way, concatenate)
 //! physical bytes, verified ─► MAC / decrypt ─► decompress ─► logical bytes
 //! ```
-//! The checksum is checked *inside* the vdev layer, by a function handed down, since only the vdev knows which other
-//! children or parity reconstructions remain to be tried. Every fault on the way goes to the tree's fault log with its place, even if the
+//! The checksum is verified *inside* the vdev layer, by a function that the caller passes down, since only the vdev knows which other
+//! children or parity reconstructions remain to be tried. Every fault is recorded in the tree's fault log with its location, even if the
 //! read succeeds in the end.
 //!
-//! **Life of a write.** [`Zio::write`] goes the other way: a block of zeros becomes a hole, a block that compresses well enough is
-//! compressed, a tiny one is embedded in the pointer; the rest is checksummed, gets places from the layer above through [`Allocator`], and
-//! is written to all of them at once. Where no place is large enough it is written in pieces, as a gang.
+//! **Life of a write.** [`Zio::write`] reverses this: a block of zeros becomes a hole, a block that compresses well enough is compressed,
+//! and one that compresses to 112 bytes or less is embedded in the pointer. Any other block is checksummed, gets its DVAs from the
+//! caller's [`Allocator`], and is written to all of them at once. If no free range is large enough, it becomes a gang block.
 //!
 //! **Invariants.**
 //! 1. No byte leaves this crate that did not pass its checksum (and, where the dataset's key is loaded, its MAC). Tested by
 //!    mutation (`mutation`): what is verified is asserted to be as long as its pointer says.
-//! 2. The memory of one read is bounded by the sizes in the pointer, which the format bounds by 16 MiB (32 MiB where a
-//!    pool's feature allows it): physical, logical, and at most one decrypted copy.
+//! 2. The memory of one read is bounded by the sizes in the block pointer, 16 MiB each at most: the physical block, the logical block,
+//!    and at most one decrypted copy.
 //! 3. A gang tree is at most [`gang::DEPTH_MAX`] headers deep and its pieces never exceed the pointer's physical size (asserted in
 //!    `gang`, where it is read, and in `write`, where it is made; a pool that breaks it gives an error).
-//! 4. A write that fails frees all that it allocated: every allocated place is either written or freed (asserted in [`Zio::place`]). Of
-//!    blocks that are placed together each has as many places as copies, and no place is left over (asserted in `batch`).
+//! 4. A write that fails frees all that it allocated: every allocated DVA is either written or freed (asserted in [`Zio::place`]). If
+//!    several blocks are allocated together, each gets one DVA for each copy, and no DVA is left over (asserted in `batch`).
 //!
-//! **Crash.** Reads leave nothing. Writes go to space that is free in the txg on disk, so a crash leaves bytes that nothing
-//! points to; what points to them is written later, by the same means, up to the uberblock.
+//! **Crash.** Reads leave nothing. Writes go to space that is free in the last txg on disk, so a crash leaves bytes that no block pointer
+//! refers to. The blocks with these pointers are written later, and the uberblock last.
 //!
-//! **Rejected.** A stage machine with a bit mask, as the original has it: its stages exist to hand an I/O from thread
-//! to thread; an async function keeps the same stages in order with the compiler checking the hand-overs.
+//! **Rejected.** A pipeline of stages in a bit mask, as OpenZFS's zio has it: the stages exist to hand an I/O from thread to thread. An
+//! async function has the same stages in order, and the compiler checks the transitions.
 
 mod batch;
 mod error;
@@ -74,7 +74,8 @@ pub use write::{
     AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, Placed, Prepared, WritePolicy, Written,
 };
 
-/// Where a block belongs logically: dataset, object, level, block. For errors, and for what ciphers bind to a place.
+/// The logical position of a block (OpenZFS's zbookmark): objset, object, level, block. Used in errors and as authenticated data of
+/// encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bookmark {
     /// The dataset's objset (0: the MOS).
@@ -110,7 +111,7 @@ impl std::fmt::Display for Bookmark {
     }
 }
 
-/// What a read needs beside the pointer.
+/// The context of a read, beside the block pointer.
 #[derive(Clone, Copy)]
 pub struct ReadContext<'a> {
     /// Where the block belongs.

@@ -8,14 +8,14 @@
 //! **On disk.** Object 1 is the data, with blocks of `volblocksize`; object 2 is a ZAP whose entry `size` is `volsize`
 //! in bytes. A snapshot of a volume is the same, frozen.
 //!
-//! **Life of a read.** Offset and length to the data object, which reads the blocks concurrently and returns one buffer;
-//! within one block nothing is copied.
+//! **Life of a read.** The data object reads the blocks of the range concurrently and returns one buffer; a range within one block is not
+//! copied.
 //!
-//! **Invariants.** Nothing is read past `volsize`. The size comes from the pool and is not trusted for any allocation.
+//! **Invariants.** No read goes past `volsize`. The size comes from the pool, so no allocation relies on it.
 //!
 //! **Rejected.** A layer of its own for caching: the block cache is below.
 //!
-//! **Writing** has a theory of its own: [`Volume`]'s module; so has what clients of a volume in use are told: [`mod@live`].
+//! **Writing** is described in [`Volume`]'s module, and the durability that clients of an open volume get in [`mod@live`].
 
 mod claim;
 pub mod live;

@@ -3,13 +3,13 @@
 //! # Theory
 //!
 //! **Need.** A block device's client sends writes, zeros and discards of any size, and is told when they are on disk: by the answer
-//! to a flush, or by the answer to a request with *forced unit access*. The answer is a promise, so one function gives it for every
-//! front end.
+//! to a flush, or by the answer to a request with *forced unit access*. Since the answer promises durability, one function decides about
+//! it for all front ends.
 //!
-//! **Life of a request.** It is cut into steps, each of one txg: the claim of its blocks, the txg, the change. The range is changed
-//! when the last step is; a crash may leave any number of steps, as a disk may leave any number of sectors. Then
-//! [`LiveVolume::commit_if_sync`] waits where the request or the property `sync` asks for it; [`LiveVolume::flush`] waits for everything that
-//! was changed so far. Both are [`Log`]'s, which each step tells what it has changed.
+//! **Life of a request.** It is split into steps, each in one txg: lock the range of blocks, hold the txg, change the blocks. The request
+//! is complete after its last step; a crash may leave any number of its steps done, as a disk may have written any number of sectors.
+//! Then [`LiveVolume::commit_if_sync`] waits where the request or the property `sync` asks for it; [`LiveVolume::flush`] waits for
+//! everything that was changed so far. Both use the volume's [`Log`], to which each step adds an itx.
 //!
 //! **Invariants.**
 //! 1. The txg of a step is noted before the step changes anything, so a flush that comes after the answer waits for it.

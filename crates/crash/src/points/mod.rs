@@ -1,10 +1,10 @@
-//! Crash points: short runs of a small pool, judged at every moment of them.
+//! Crash points: short runs on a small pool, with a power cut simulated at every moment of the run.
 //!
 //! # Theory
 //!
 //! **Need.** The lives of [`crate::life`] are long and are cut a few times each, by chance. A fault of the intent log may need a cut between
-//! two given requests of a device, after two given operations. Most such faults show in short runs (that is the finding of work on bounded
-//! black-box crash testing of file systems): so all short runs are made, and each is cut everywhere.
+//! two given requests of a device, after two given operations. Most such faults appear in short runs (a result of bounded black-box crash
+//! testing of file systems). So all short runs are enumerated, and each is cut at every moment.
 //!
 //! **Shape.**
 //! ```text
@@ -16,10 +16,10 @@
 //! ```
 //! A script has a number, and so has each cut of it: `points --first SCRIPT --count 1` makes a run again.
 //!
-//! **Life of a point.** The run ends; its history goes through its moments. In each the disks keep all, none, or some of what was not
-//! stable, by the change that began the moment: a flush can be told only from a cut that loses all, a write only from one that keeps it.
-//! Some of it is drawn by the seed besides, writes being torn then. What is left is opened as a crashed pool is, its logs are claimed and
-//! replayed, and files and the volume are compared with what clients had been told by then.
+//! **Life of a point.** The run ends; its history goes through its moments. In each moment the disks keep all, none or some of the
+//! unflushed writes, depending on the event that began the moment: a missing flush shows only if the cut loses all of them, a wrong write
+//! only if the cut keeps it. Further subsets are drawn from the seed, with torn writes. What is left is opened as a crashed pool is, its
+//! logs are claimed and replayed, and files and the volume are compared with what clients had been told by then.
 //!
 //! **Verdict.** As in `replayed`: names are those of one moment, not before the last that a client was told of; bytes and attributes of a
 //! file those of times that are not before its own promises. `fsync` of one file promises all names, and that file's data. Of some points the

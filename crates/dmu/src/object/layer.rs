@@ -1,9 +1,9 @@
-//! What txgs that are not on disk yet have made of an object.
+//! Layers: the changes of an object by txg, for the txgs that are not on disk yet (OpenZFS's dirty records).
 //!
 //! ```text
 //!   newest dnode ─► (txg 12) dnode, blocks, freed ─► (txg 11, syncing) dnode, blocks, freed ─► tree on disk
 //! ```
-//! A reader asks from left to right; the first layer that knows of the block answers. A txg's layer is not changed once the
+//! A reader goes from left to right, and takes the block from the first layer that has it. A txg's layer is not changed once the
 //! txg is quiesced, so its sync needs no lock but the short one that takes the layer out.
 
 use std::collections::BTreeMap;

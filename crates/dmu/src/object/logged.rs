@@ -3,7 +3,7 @@
 //! # Theory
 //!
 //! **Need.** A large write that is asked to be stable would be written twice: into the log, and by the sync of its txg. Instead its block is
-//! stored at once in the place where it stays, and the record in the log has the block's pointer (`WR_INDIRECT`; the original's `dmu_sync`).
+//! stored at once in the place where it stays, and the record in the log has the block's pointer (`WR_INDIRECT`; OpenZFS's `dmu_sync`).
 //!
 //! **States of a block in the layer of its txg.**
 //! ```text
@@ -38,9 +38,10 @@
 //! blocks that its records point to. None of their places was allocated again meanwhile, whatever became of the blocks in their txg. After
 //! it, the record is not replayed, the block is the tree's, or its place is free.
 //!
-//! **Rejected.** *A throwaway block for a txg that is being synced*, as the original writes: the log may as well have the bytes, which are
-//! written once more either way. *A state "storing" in the layer that the sync waits for*: holding the txg says the same, without a state.
-//! *The range locked while it is stored*, as in the original: a writer would wait for the device.
+//! **Rejected.** *A separate, temporary block for a txg that is already syncing*, as OpenZFS writes it (`dmu_sync_late_arrival`): the
+//! bytes are written twice either way, so they may as well be copied into the log. *A state "storing" in the layer that the sync waits
+//! for*: the hold on the txg has the same effect without a state. *Locking the range while the block is stored*, as OpenZFS does: a
+//! writer would wait for the device.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Loading blocks of an object before they are asked for.
 //!
-//! [`Streams`] says what; this carries it out. A reader keeps a [`Zfetch`] for each object that it has open. Its lock is
-//! taken only when a block was not simply there: reads of what is in the cache pass by, so reading ahead costs nothing
-//! where it would bring nothing, and a stream that comes upon cached blocks sleeps until one is missing.
+//! [`Streams`] decides which blocks to prefetch; this module reads them. A reader keeps a [`Zfetch`] for each object that it has open.
+//! Its lock is taken only on a miss in the ARC or a hit on a prefetched block. Other hits do not touch it, so prefetch costs nothing for
+//! cached data, and a stream that reaches cached blocks pauses until one is missing.
 //!
 //! Bounds: what is on its way for all readers together is at most [`Budget`]'s part of the cache's limit, what one stream
 //! has ahead another part of it. What is loaded and not wanted after all leaves the cache by its own rules, and makes its

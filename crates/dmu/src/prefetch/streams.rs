@@ -1,7 +1,7 @@
-//! Which blocks of an object a reader will want next: patterns in what it has asked for.
+//! Stream detection for prefetch (OpenZFS's zfetch): predicts the next blocks of an object from a reader's accesses.
 //!
-//! A pure state machine: accesses go in, plans come out. It knows no clock, no cache and no device. What it needs to know
-//! of them it is told: when blocks that it had loaded were not there in time ([`Met`]).
+//! A pure state machine: accesses go in, plans come out. It knows no clock, no cache and no device. Its caller reports the one fact that
+//! it needs: how a prefetched block was met by its reader, in time or late ([`Met`]).
 //!
 //! ```text
 //!   access ─► a stream's next? ── yes ─► move on, grow, and plan when half of what is ahead is used up
@@ -12,7 +12,8 @@
 //! A *stream* repeats a *step*: one block on (forward), one block back, or a stride between accesses of one length. It
 //! keeps a *distance* of steps planned ahead of the reader. The distance doubles with each access at first, up to what
 //! costs little; beyond that only when a block came late, so it settles at what the reader's pace times the device's
-//! latency demands; it halves when blocks were evicted unused, and a stream to which that happens again and again rests.
+//! latency demands; it halves when prefetched blocks were evicted unused, and a stream whose blocks are repeatedly evicted stops
+//! prefetching.
 //!
 //! Bounds: [`STREAMS_MAX`] streams of [`Limits::distance_max`] blocks each; time a few hundred comparisons.
 

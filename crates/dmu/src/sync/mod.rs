@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** Files, directories and the pool's own tables change all the time, many of them at once; on disk there must
-//! never be half of it. So changes gather in memory, grouped by txg, and each txg is written as a whole, to free space, from the data up to
-//! one root. A change must not wait for a sync, and a sync must use all cores and all devices.
+//! **Need.** Files, directories and the pool's own tables change all the time, many of them at once; a change must never be on disk in
+//! part. So changes are collected in memory by txg, and each txg is written as a whole, into free space, from the data blocks up to one
+//! root. A change must not wait for a sync, and a sync must use all cores and all devices.
 //!
 //! **In memory.**
 //! ```text
@@ -13,53 +13,53 @@
 //! Object     newest dnode ─► layer of txg 12 ─► layer of txg 11 ─► dnode on disk ─► tree on disk
 //!              a layer: dnode, data blocks written, ranges freed, spill block
 //! ```
-//! A block is an immutable counted buffer, so a layer costs what has changed, and the txg that is written shares nothing
-//! with the one that is filled. A block that was only read has no state here: it is in the ARC. A layer is what OpenZFS spreads over dirty
-//! records of dbufs and dnodes.
+//! A layer corresponds to OpenZFS's dirty records of one dnode and its dbufs in one txg. It holds reference-counted buffers of the
+//! changed blocks only. A buffer that has another holder (a reader, the ARC, an earlier txg's layer) is copied before it is changed, so
+//! the syncing txg and the open txg do not affect each other. A block that was only read has no state here: it is in the ARC.
 //!
 //! **Life of a write.**
-//! 1. The caller has a txg that is open, and keeps it open while it changes things.
+//! 1. The caller holds the open txg (a [`Tx`](crate::tx::Tx), OpenZFS's assigned `dmu_tx`), so the txg is not quiesced while the caller
+//!    changes objects.
 //! 2. [`Object::write`](crate::Object::write) locks the range of blocks (`object/range_lock`), reads what it does not overwrite, makes new blocks and
 //!    puts them into the layer of the txg. Others change other blocks meanwhile.
 //! 3. The txg is quiesced: no [`Tx`](crate::tx::Tx) holds it, its layers are final. Later changes go to the next txg.
-//! 4. [`Writer::sync`] cuts what has changed into stretches of objects whose dnodes stand side by side (`stretch`): what is done for
-//!    each object is done for a stretch at a time, on all cores. Its trees are made, and the indirect blocks above what has
-//!    changed are loaded.
-//! 5. It goes up level by level (`sync`): blocks are
-//!    taken some at a time (`level`), prepared on all cores, get their places in order, have their pointers made and what they
-//!    give up counted on all cores (`place`, `killed`), and are stored in the background, neighbours as one (`stores`). A
-//!    block's pointer is known when it is placed, so the level above need not wait for devices. What was stored for the intent log
-//!    (`object/logged`) has its pointer, and is only counted. Stretches whose objects have changed
-//!    in their dnodes alone have no part in this.
-//! 6. Each stretch counts what its trees have lost, and what its owners use where the objset's flags say that it has accounts of
-//!    them (`userquota`), and puts its dnodes into the blocks of the meta-dnode. What stretches come to is put together in their
-//!    order; accounts are entered, and written like other objects. The meta-dnode is written likewise, then the root block.
-//!    [`Writer::sync`] is two halves:
-//!    [`Writer::begin`] ends when everything has its place and is on its way, [`Storing::finish`] when devices have it. Then the
-//!    layers give way to the new trees, stretch by stretch, unused objects are let go, shard by shard of the objset's table, and
-//!    memory is given back where nobody waits for it.
-//! 7. The caller gets the new root and the blocks that the old tree has and the new one has not. It puts the root into the object above
-//!    (the dataset, in the end the uberblock) and frees these blocks.
+//! 4. [`Writer::sync`] cuts what has changed into stretches of objects whose dnodes stand side by side (`stretch`): the work for each
+//!    object is done one stretch at a time, on all cores. The tree of each object is set up, and the indirect blocks above changed blocks
+//!    are read.
+//! 5. The trees are written level by level: batches of blocks (`level`) are compressed and checksummed on all cores, get their DVAs in
+//!    order, get their block pointers on all cores, where the replaced blocks are counted too (`place`, `killed`), and are written in the
+//!    background, adjacent blocks in one request (`stores`). A block pointer is complete once its DVAs are allocated, so the level above
+//!    need not wait for devices. A block that was already written for the intent log (`object/logged`, `WR_INDIRECT`) keeps its pointer
+//!    and is only counted. Stretches whose objects have changed only in their dnodes skip this step.
+//! 6. Each stretch counts the blocks that its trees have lost, updates the usage of owners if the objset has user accounting
+//!    (`userquota`), and puts its dnodes into the blocks of the meta-dnode. The results of the stretches are merged in the order of
+//!    objects; the accounting objects are updated and written like other objects. The meta-dnode is written likewise, then the root
+//!    block. [`Writer::sync`] is two halves: [`Writer::begin`] returns when every block is allocated and its write is issued,
+//!    [`Storing::finish`] when the devices have completed the writes. Then the new trees replace the layers, stretch by stretch, unused
+//!    objects are dropped from the objset's table, shard by shard, and memory is freed in a background task.
+//! 7. The caller gets the new root block pointer and the list of *killed* blocks, which the new tree no longer references. It stores the
+//!    root in the parent (the DSL dataset, or for the MOS the uberblock) and frees the killed blocks or puts them into a deadlist.
 //!
-//! **Passes.** The MOS holds the accounts of the space that its own writing takes, so it is written again, until nothing
-//! changes. From the second pass on a block that this txg wrote is written in its own place again if its size is the same,
-//! and from the eighth on nothing is compressed: then sizes stay, and so does the space.
+//! **Passes.** The MOS contains the accounting of the space that writing the MOS itself takes, so it is written in passes until nothing
+//! changes. From the second pass on, a block that this txg has written is rewritten in place if its size is unchanged
+//! (`zfs_sync_pass_rewrite`); from the eighth on, nothing is compressed (`zfs_sync_pass_dont_compress`), so sizes and allocations no
+//! longer change.
 //!
-//! **What is kept.** Metadata goes into the cache when it gets its place, since the next txg changes it again: indirect blocks,
-//! blocks of dnodes, tables. What it replaces goes out when the new tree is stored. Data does so where
-//! `primarycache` says it (`caching`).
+//! **Caching.** Written metadata (indirect blocks, blocks of dnodes, ZAPs) is inserted into the ARC when its DVAs are allocated, since
+//! the next txg usually changes it again. The replaced blocks are evicted when the new tree is on disk. Data is treated in the same way
+//! if `primarycache` allows it (`caching`).
 //!
 //! **Invariants.**
 //! 1. A layer of a txg that is quiesced is not changed, but by the sync itself (accounts, the MOS).
-//! 2. Which place a block gets follows from the changes alone: not from cores, devices or the clock.
+//! 2. The DVAs of a block depend on the changes only, not on the number of cores, the devices' speed or the clock.
 //! 3. Each block that a tree loses is reported once, and each block that it gains is counted once: used bytes of a dnode are those of its
 //!    blocks.
 //! 4. The block of an object is written by one store at a time: a pass ends when its stores have. What the cache has of a block
 //!    that is written in place again is what was written last.
 //! 5. Work on all cores touches one stretch or one batch only, or adds to sums; results are combined in the order of objects. So equal
 //!    changes give equal bytes, whichever core was first.
-//! 6. A range lock that is taken before the txg never waits for one whose holder waits for a txg: the locks of an object are taken
-//!    before the txg by all its users, or after it by all.
+//! 6. The range locks of an object are taken by all its users before they hold a txg, or by all of them after. So a task never waits for
+//!    a range lock while it holds a txg that the lock's owner waits for.
 //!
 //! **Crash.** Nothing of a txg belongs to the pool before its uberblock is written. What was written before goes to space that is free in
 //! the txg on disk.
@@ -138,14 +138,15 @@ pub struct Synced {
     pub born: SpaceDelta,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
-    /// Blocks that were stored for the intent log (`WR_INDIRECT`) and were changed since: they are in no account. Their places are to be
-    /// freed in this txg like those of killed blocks, since a log that is claimed after a crash may point to them.
+    /// Blocks that were written for the intent log (`WR_INDIRECT`) and have been changed since, so they are in no dataset's space
+    /// accounting. They are freed in this txg like killed blocks, and not earlier, since a log that is claimed after a crash may point to
+    /// them.
     pub unused: Vec<Blkptr>,
     /// Features that the written blocks need: the dataset has to activate each of them in this txg.
     pub needs: Needs,
 }
 
-/// Blocks of objsets that are on their way to devices. Dropped, they are not waited for, and the txg cannot be used.
+/// The writes in flight of a sync. If it is dropped, nobody waits for them, and the txg must not be committed.
 #[must_use = "blocks are on devices once this has been waited for"]
 pub struct Storing {
     stores: Stores,
@@ -362,12 +363,12 @@ impl Writer {
         let fail = |error: ZioError| DmuError::new(objset.id(), ObjectId(0), error);
         let previous = objset.root();
         let fill = phys.meta_dnode.blkptrs().iter().map(|bp| if bp.is_hole() { 0 } else { bp.fill() }).sum();
-        // OpenZFS has the root of an encrypted objset as it is, and authenticates those bytes.
+        // OpenZFS never compresses the root block of an encrypted objset, and authenticates its plain bytes.
         let protects = objset.is_raw() || previous.uses_crypt();
         let block = BlockKind { kind: DmuType::OBJSET, level: 0, fill, uncompressed: protects, protects };
         let policy = part.policy.of_block(block, Bookmark::objset(objset.id()), previous, now);
         if previous.uses_crypt() && !objset.is_raw() {
-            // Of what the MACs cover nothing has changed, so they stay right: what has is the intent log's header.
+            // Only the intent log's header has changed, which the MACs do not cover, so they stay valid.
             let before = ObjsetPhys { zil_header: phys.zil_header, ..(*objset.phys()).clone() };
             assert_eq!(phys, before, "nothing but the intent log's header changes without the key");
         }

@@ -1,15 +1,15 @@
-//! Space that changes may still take, for each directory of datasets.
+//! The space that changes may still use, for each DSL directory.
 //!
 //! ```text
 //!   root: usable - used  ◄── parent: quota - used  ◄── dataset's directory: quota - used; reserved - used
 //! ```
-//! As long as more is left than three txgs can hold, nothing is counted. What is counted is the worst case, by txg, and is
-//! forgotten when the txg is on disk, since then what was used is known.
+//! While more space is left than three txgs can dirty, nothing is counted. Otherwise the account sums the worst-case sizes of admitted
+//! changes by txg, and drops the sum of a txg that is on disk, since then the space really used is known.
 //!
 //! Most changes take far less than their worst case: a write of 4 KiB may dirty a block of dnodes and indirect blocks on three
 //! levels, but the writes before it have dirtied them already. So when the worst cases of the open txg do not leave room for one
-//! more, the account looks at what the txg has really made dirty, and goes on from there ([`Account::recount`]). A nearly full pool so takes
-//! as many changes into a txg as have room in it, and waits for a sync only then. Txgs that are not open keep their count: what
+//! more, the account looks at what the txg has really made dirty, and goes on from there ([`Account::recount`]). So a nearly full pool
+//! admits as many changes into a txg as fit, and only then makes changes wait for a sync. Txgs that are not open keep their count: what
 //! is dirty of them grows less as it is written, before the figures of the last sync know of it.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Bytes that are dirty: changed in memory, and not on disk.
+//! Dirty data: bytes that are changed in memory and not yet on disk.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -20,7 +20,7 @@ const NEVER: u64 = 0;
 struct Shard {
     /// By txg: may be negative, where another worker's bytes were written by this one.
     by_txg: [AtomicI64; TXGS],
-    /// What the total does not know yet.
+    /// Bytes that are not added to the total yet.
     unsaid: AtomicI64,
 }
 
@@ -34,7 +34,7 @@ pub struct Dirty {
     shards: Box<[Shard]>,
     total: AtomicI64,
     step: AtomicI64,
-    /// When the last delayed change was let go, in nanoseconds since `start`; the next waits from then on.
+    /// The time at which the last delayed change was admitted, in nanoseconds since `start`; the delay of the next one counts from it.
     let_go_ns: AtomicU64,
     start: Instant,
     /// Less is dirty than was, or a txg should be written.

@@ -1,34 +1,35 @@
-//! Transactions: changes that become the pool's together, and how much of them may be in memory.
+//! Transactions: assigning changes to txgs, and limiting the amount of dirty data.
 //!
 //! # Theory
 //!
-//! **Need.** Many tasks change a pool at once. All changes of one operation must be in one txg; a txg that is being written must not change
-//! any more, and no task may be blocked meanwhile. Dirty data must be bounded, a change must fail with `ENOSPC` before it has changed
-//! anything, and writers that are faster than the devices must be delayed as little as possible, and never stopped for long.
+//! **Need.** Many tasks change a pool at once. All changes of one operation must be in one txg. A syncing txg must not change any more,
+//! and its sync must not block tasks that change later txgs. Dirty data must be bounded, a change must fail with `ENOSPC` before it has
+//! changed anything, and writers that are faster than the devices must be delayed as little as possible, and never stopped for long.
 //!
 //! **In memory.**
 //! ```text
 //!            open                 quiescing              syncing
-//!   txg      12                   11                     10               three at most; often 11 is not there
+//!   txg      12                   11                     10               three at most; often no txg is quiescing
 //!   holds    group of txg 12      group, closing         none left
 //!   shards   [txg 12, its group] x workers, each under a lock of its own
 //!   Dirty    bytes by txg and shard, the total in steps; delay and stop follow from the total. Data, and what metadata
 //!            holds in memory: changed objects, blocks of dnodes, indirect blocks, frees (`write::held`)
 //!   Account  for each directory of datasets that is short of space: bytes admitted by txg
-//!   coming   by txg and shard: bytes that changes which are being made may dirty, for accounts that become tight
+//!   coming   by txg and shard: bytes that changes in progress may still dirty, for accounts that become short of space
 //! ```
 //!
 //! **Life of a change.**
-//! 1. [`Transactions::assign`] asks [`Dirty`] whether there is room: below `zfs_delay_min_dirty_percent` of the limit
-//!    nothing happens, above it each change waits a little longer than the last, at the limit until some is written.
+//! 1. [`Transactions::assign`] asks [`Dirty`] whether there is room: below `zfs_delay_min_dirty_percent` of `zfs_dirty_data_max` a change
+//!    is not delayed; above it the delay grows with the amount of dirty data; at the limit the change waits until some data is written.
 //! 2. It asks the [`Account`]s of the dataset, from the inside out, whether there is space for the worst case.
 //! 3. It enters the group of the open txg, through the lock of its own worker's shard. The result, a [`Tx`], keeps the txg from being
 //!    written until it is dropped; layers of objects are changed under it.
-//! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, or somebody waits for it, the
-//!    next one is opened: all shards are locked, so that no task gets the old one after another has got the new one. Then
-//!    the old one's group is closed, which waits for its holders only.
-//! 5. The sync task takes the quiesced txg ([`Transactions::next`]). Data leaves [`Dirty`] as it is written, metadata
-//!    with the txg. [`Transactions::done`] wakes the waiters for the txg ([`Transactions::wait_synced`]).
+//! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, or somebody waits for it, the next txg is
+//!    opened. All shards are locked for that, so that no change is assigned to the old txg after another was assigned to the new one.
+//!    Then the group of the old txg is closed (quiesced), which waits for its holders only.
+//! 5. The task that syncs (the counterpart of OpenZFS's `txg_sync_thread`; a *sync task* is something else) takes the quiesced txg
+//!    ([`Transactions::next`]). Data is subtracted from [`Dirty`] as it is written, metadata at the end of the txg.
+//!    [`Transactions::done`] wakes the waiters for the txg ([`Transactions::wait_synced`]).
 //!
 //! **Invariants.**
 //! 1. Assigned txgs never decrease: a change that is assigned after another is in the same or a later txg (asserted
@@ -36,8 +37,8 @@
 //!    disk).
 //! 2. A txg is handed to the sync once, in order, when no task holds it, and when the one before is done (asserted in `txgs`).
 //! 3. At most three txgs have changes that are not on disk (asserted in `txgs`, `changes` and `object::layer`).
-//! 4. What an [`Account`] lets in is less than what is left as of the last sync and what is certain not to be needed by
-//!    changes before it; so the sync of a txg never runs out of space.
+//! 4. The sizes that an [`Account`] has counted for admitted changes (the worst cases, or what the open txg has really dirtied) never
+//!    exceed the space left as of the last sync, so the sync of a txg never runs out of space.
 //! 5. A task that holds a [`Tx`] never waits for a txg to be synced, nor for another [`Tx`].
 //!
 //! **Crash.** Nothing here is on disk.
@@ -45,9 +46,9 @@
 //! **No hot cache line.** Entering touches only the worker's own shard. The total of dirty bytes is touched when a shard's own
 //! share has moved by a step; accounts are touched only when space is short.
 //!
-//! **Rejected.** *One lock around the open txg's counter*: every change of every core would meet there. *Counting space
-//! always*: the root's account would be such a place too, and as long as more is left than can be dirty it cannot be used up.
-//! *Reserving dirty bytes by estimate*: writing the same block again costs nothing, and the layers know.
+//! **Rejected.** *One lock around the open txg's hold count*: every change on every core would contend for it. *Counting space always*:
+//! the root directory's account would be as contended, and while more space is left than can be dirty it cannot run out. *Reserving dirty
+//! bytes by estimate*, as `dmu_tx_hold_*` does: rewriting a dirty block costs nothing, and only the layers know that.
 
 mod account;
 mod dirty;
@@ -88,14 +89,15 @@ const ENTRY_BYTES: u64 = 4 * (16 << 10);
 /// A spill block at most.
 const SPILL_BYTES: u64 = 128 << 10;
 
-/// What a change may take at worst, said before it is made.
+/// The worst-case cost of a change, declared before the change (as by OpenZFS's `dmu_tx_hold_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of data blocks that are written, in whole blocks.
     pub write_bytes: u64,
     /// Objects whose dnode or tables change.
     pub objects: u64,
-    /// In the end it frees space: it is let in though quotas are used up, and at the expense of part of what is kept back.
+    /// The change frees space in the end (OpenZFS's netfree): it is admitted even if a quota is used up, and may use part of the slop
+    /// space.
     pub frees: bool,
 }
 

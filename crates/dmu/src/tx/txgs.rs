@@ -18,7 +18,7 @@ const RETRIES_MAX: u32 = 100;
 /// always some, and a full pool would never be called full.
 const DEFERRED_MAX: u32 = 3;
 
-/// What a worker knows of the open txg, alone on its cache lines.
+/// A worker's shard of the open txg, padded to its own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard(Mutex<Open>, Arc<UnderWay>);
@@ -61,7 +61,7 @@ struct Open {
     is_shut: bool,
 }
 
-/// Where txgs that are not open stand. Touched a few times a txg.
+/// The state of the txgs that are no longer open. Locked a few times for each txg.
 #[derive(Debug)]
 struct State {
     /// Quiesced, and not being synced yet.
@@ -78,7 +78,7 @@ struct State {
 }
 
 impl State {
-    /// A txg has no holders left: it can be synced.
+    /// A txg has no holders left (it is quiesced): it can be synced.
     fn quiesce(&mut self, txg: Txg) {
         assert!(self.quiesced.is_none(), "a txg quiesces when the one before is being synced");
         assert!(txg > self.synced, "a txg quiesces before it is on disk");
@@ -146,7 +146,7 @@ impl Transactions {
         self.shared.dirty.tunables()
     }
 
-    /// Has txgs paced like this from now on.
+    /// Replaces the tunables of txgs from now on.
     pub fn set_tunables(&self, tunables: TxTunables) {
         self.shared.dirty.set_tunables(tunables);
         self.shared.passed.all();
@@ -169,8 +169,8 @@ impl Transactions {
         state.is_closed || state.failure.is_some()
     }
 
-    /// Lets a change in: waits while too much is dirty, and where it is not known yet whether there is space. `account` is that
-    /// of the dataset that changes.
+    /// Assigns a change to the open txg (OpenZFS's `dmu_tx_assign`). Waits while too much is dirty, and while a sync has to show whether
+    /// there is space. `account` is that of the changed dataset.
     ///
     /// # Errors
     /// There is no space for it, or the pool is closed or suspended.

@@ -9,13 +9,13 @@
 //! must not be replaced between two looks: a change is flushed under a lock that keeps readers away for that moment.
 //!
 //! **Changing.** A [`Zap`] is changed in memory: what is changed and not flushed lies over the object's blocks, and the same `Zap`
-//! reads it there. [`Zap::flush`] hands the changed blocks to the object, in a txg. A change of a ZAP is alone with it until then:
-//! directories and the pool's tables have a lock above. A `Zap` that is kept between changes remembers where names stand in a
-//! micro block, so that a change does not look through all of them; one that was changed and cannot be flushed is dropped.
+//! reads it there. [`Zap::flush`] hands the changed blocks to the object, in a txg. Until then nobody else may change the ZAP: the
+//! callers, directories and the pool's tables, hold a lock of their own. A `Zap` that is kept between changes remembers where names stand
+//! in a micro block, so that a change does not look through all of them; one that was changed and cannot be flushed is dropped.
 //!
 //! **Listing** visits each leaf once, in the order of hash prefixes, whatever number of table slots point to it: a leaf says
-//! by its prefix which slots are its own, and the listing goes on after them. A leaf that stands elsewhere contradicts itself.
-//! A hostile table can have as many slots as there are hashes, so leaves without entries are counted too.
+//! by its prefix which slots are its own, and the listing goes on after them. A leaf that is found at a slot outside its prefix is
+//! corrupt. A hostile table can have as many slots as there are hashes, so empty leaves count toward the bound too.
 
 mod fat;
 mod listing;

@@ -37,8 +37,8 @@ struct Reached {
 }
 
 impl Syncer {
-    /// Claims all logs that hold something, and writes the txgs that takes; none where none does. `missing_log`: those that cannot be
-    /// read are given up.
+    /// Claims all logs with records, and writes the txgs needed for that; none if no log has records. `missing_log`: logs that cannot be
+    /// read are discarded (`zpool import -m`).
     pub(crate) async fn claim_logs(&mut self, missing_log: bool) -> Result<(), SpaError> {
         let (txg, synced) = (self.txg, Txg(self.txg.0 - 1));
         assert!(self.synced.is_none(), "logs are claimed in the first txg");
@@ -184,7 +184,7 @@ impl Syncer {
         }
     }
 
-    /// Takes a block's places, if no txg on disk has them; false where they cannot be its.
+    /// Allocates the DVAs of a block, if no txg on disk has them allocated; returns false if they cannot belong to it.
     async fn claim_block(&self, txg: Txg, pointer: &Blkptr, claimed: &mut Claimed) -> Result<bool, SpaError> {
         if pointer.birth() < txg {
             return Ok(true);
@@ -229,7 +229,8 @@ impl Syncer {
     }
 }
 
-/// Whether the block of an indirect write is there, readable without the key. Its client was told nothing before it was.
+/// Whether the block of an indirect write can be read (without the key). If it cannot, the write was not acknowledged, since a client is
+/// answered only when the block is stable.
 async fn is_readable(objset: &Objset, pointer: &Blkptr) -> bool {
     if pointer.is_embedded() {
         return true;

@@ -1,14 +1,14 @@
-//! Intent logs when a pool is opened to be written, and their end: see [`cenote_zil`] for a log's life.
+//! Claiming and destroying intent logs when a pool is opened for writing; [`cenote_zil`] describes the life of a log.
 //!
-//! A log that was not claimed may have blocks that no txg on disk knows of: they lie in space that counts as free. So all logs are claimed
-//! in the first txg, before anything else takes space, and txgs are written until they have passed the births of all claimed blocks. A
-//! pool whose logs hold nothing is opened without a txg, as ever.
+//! An unclaimed log may have blocks that were allocated after the last txg on disk, so their space counts as free. Therefore all logs are
+//! claimed in the first txg, before anything else is allocated, and empty txgs are written until the txg is past the births of all
+//! claimed blocks. If no log has records, the pool is opened without writing a txg.
 //!
 //! **Invariants.**
 //! 1. Nothing is allocated in the first txg before all logs are claimed (asserted where claiming begins).
 //! 2. A block is claimed once, whatever logs point to it; one that cannot be claimed ends its log.
-//! 3. What is claimed is freed with the log, and nothing else is: the limit is what the header says. The references that the claim takes to
-//!    cloned blocks are given up with it too.
+//! 3. Destroying a log frees exactly the blocks that were claimed, up to the end that the header records, and drops the BRT references
+//!    that the claim added for cloned blocks.
 
 mod check;
 mod claim;

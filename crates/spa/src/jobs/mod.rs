@@ -2,11 +2,11 @@
 //!
 //! # Theory
 //!
-//! **Need.** Some work on a pool is as long as the pool is large: freeing a destroyed dataset, later scrubbing, resilvering,
-//! trimming. No client waits for it, it must not delay changes of files, and it must go on after a crash.
+//! **Need.** Some work takes time in proportion to the size of the pool: freeing a destroyed dataset now, and scrub, resilver and trim in
+//! the future. No client waits for it, it must not delay changes of files, and it must continue after a crash.
 //!
 //! **A slice.** At the beginning of each txg's sync a job does a bounded piece of its work as changes of that txg, and writes into
-//! the MOS how far it has come. So work and cursor are the pool's at once, or neither is: after a crash the job goes on where the
+//! the MOS how far it has come. So the work and its cursor become durable in the same txg, and after a crash the job continues where the
 //! last txg on disk left it. A slice ends when it has taken [`SLICE`] or has freed [`SLICE_BLOCKS_MAX`] blocks, whichever comes
 //! first. While there is work and the pool is in use, the end of one txg asks for the next.
 //!

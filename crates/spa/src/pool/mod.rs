@@ -8,40 +8,41 @@
 //! **In memory.**
 //! ```text
 //! Pool ─ Transactions (dmu::tx)      txgs: open, quiescing, syncing
-//!      ─ slot ─ Syncer               what the sync of a txg owns (`crate::sync`); one task has it at a time, in the order of asking
-//!      ─ accounts of directories     what each has left, as of the last sync
+//!      ─ slot ─ Syncer               the state that a sync owns (`crate::sync`); one task holds it at a time, first come first served
+//!      ─ accounts                    the space that each DSL directory has left, as of the last sync
 //!      ─ history                     what the last txgs held, and how long each phase took
 //! task quiesce    opens the next txg when it is time
-//! task sync       takes the slot for each txg that is quiesced, and writes the txg
+//! task sync       takes the slot for each quiesced txg and syncs it (OpenZFS's `txg_sync_thread`)
 //! ```
 //! A pool begins **by hand**: a txg is written when the owner says so ([`Pool::sync`]), so the same calls give the same bytes; a device
-//! that fails is an error. [`Pool::start`] has it written **in the background**: by time and by how much is dirty; devices that fail
-//! suspend it.
+//! that fails is an error. [`Pool::start`] switches to syncing **in the background**: a txg is synced when its time is over or enough
+//! data is dirty, and failing devices suspend the pool.
 //!
 //! **Life of a change of data.** [`LiveHead::begin`] assigns a txg; objects of the dataset are changed in it; the [`Tx`](cenote_dmu::tx::Tx) is
 //! dropped. A caller that needs it on disk waits for the txg ([`Pool::wait_synced`]).
 //!
-//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A task takes the slot and makes its change in the MOS's open txg,
-//! which is synced next, on top of earlier changes. Tasks get the slot in the order of their requests. In the background the caller's
-//! answer waits until that txg is on disk; all changes that wait for the slot meanwhile are in one txg. By hand the answer comes at once. A
-//! change that does several things does all of them or none: one that fails before it has changed anything is refused; one that fails
-//! half-way would leave the MOS in between, so the txg is not written, and the pool has failed ([`FailedPool`]): on disk it is whole. So a
-//! change that may be refused is checked first: [`SyncTask`], of which a set is made as one ([`Pool::sync_tasks`]).
+//! **Life of a change of the pool** (a *sync task*, [`Pool::change`]). A sync task takes the slot and makes its change in the MOS's open
+//! txg, which is synced next, on top of earlier changes. Sync tasks get the slot in the order of their requests. In the background mode
+//! the caller waits until that txg is on disk; all sync tasks that queue for the slot meanwhile share the next txg. By hand the call
+//! returns at once. A change is atomic. If it fails before it has changed anything, it is refused. If it fails half-way, the MOS in
+//! memory is inconsistent, so the txg is not written and the pool has failed ([`FailedPool`]); the pool on disk is consistent. So a
+//! change that may be refused has a separate check, as OpenZFS's sync tasks have: [`SyncTask`]. [`Pool::sync_tasks`] makes several of
+//! them as one atomic change.
 //!
 //! **Life of a snapshot** ([`Pool::take_snapshots`]): it is asked for with the open txg held, and made in the sync of that txg when the data of
 //! the txg is written, before the MOS is ([`crate::sync::late`]). So the snapshot has all that was written before the request.
 //!
-//! **Life of a look at the pool.** [`Pool::look`] takes the slot for a moment, and needs no txg.
+//! **Reading the open state.** [`Pool::look`] takes the slot for a short time, and needs no txg.
 //!
 //! **Devices that are added** ([`Pool::add_vdevs`]) are labelled by the task of the caller; the rest is a change of the pool:
 //! [`crate::admin::add`].
 //!
-//! **Reading the pool as of a txg** holds nothing up: [`View`](crate::View).
+//! **Reading the pool as of a txg** delays nobody: [`View`](crate::View).
 //!
 //! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
-//! the vdev layer, and the sync with it. [`Pool::resume`] has the devices written again what they may have lost, and all goes
-//! on, with the same bytes in the same places. A device that hangs is left out, or suspends the pool until it answers.
-//! The property `failmode` decides what requests that come meanwhile get ([`FailMode`]).
+//! the vdev layer, and the sync with it. [`Pool::resume`] (`zpool clear`) repeats all writes that a device may have lost, and the sync
+//! continues with the same bytes at the same DVAs. A device that hangs is left out, or suspends the pool until it answers.
+//! The property `failmode` decides whether requests wait or fail meanwhile ([`FailMode`]).
 //!
 //! **The end.** [`Pool::export`] and [`Pool::destroy`] admit no more changes, and write the last txg, which also says that the pool is
 //! exported or destroyed: the last changes and the export are one step. Where the last handle is dropped without either, what is not on
@@ -50,15 +51,17 @@
 //! **Invariants.**
 //! 1. The MOS is changed by the task that has the slot alone (the type says so: a change gets `&mut Syncer`).
 //! 2. In the background an answer to a change of the pool is given when it is on disk.
-//! 3. After a failure that is not one of devices nothing more is written, and everybody is told: the slot has no syncer any more.
-//! 4. What was changed is written, or the process ends; devices that fail only make it later.
+//! 3. After a failure other than of devices nothing more is written, and every later call gets the error: the slot no longer has a
+//!    syncer.
+//! 4. A change is written unless the process ends; failing devices only delay it.
 //! 5. The syncer is at the txg that is synced (asserted).
 //!
-//! **Crash.** As [`crate::sync`]: the last synced txg. A suspended pool is one whose sync takes long.
+//! **Crash.** As [`crate::sync`]: the pool is as of the last synced txg. For the code above, a suspended pool is only a pool whose sync
+//! takes long.
 //!
-//! **Rejected.** *A queue of changes that the sync works off*: a change waited for a txg to begin though nothing was being written, and
-//! a pool without a sync task needed another type. *A change a txg*: a thousand datasets took a thousand txgs. *A change made by the
-//! caller's own task*: a caller that goes away half-way would leave half a change.
+//! **Rejected.** *A queue of changes that the background sync works off*: a change had to wait for the next txg even if nothing was being
+//! written, and a pool without a background sync needed another type. *One txg for each change*: creating a thousand datasets took a
+//! thousand txgs. *A change made by the caller's own task*: a caller that goes away half-way would leave half a change.
 
 mod accounts;
 mod audit;

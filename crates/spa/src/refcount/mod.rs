@@ -1,12 +1,12 @@
-//! References to blocks that are shared, by cloning or deduplication: giving them up, and adding those of intent logs.
+//! Reference counts of cloned and deduplicated blocks (BRT and DDT): dropping references, and adding those of intent logs.
 //!
 //! # Theory
 //!
-//! **Need.** A killed block of a dataset is free when it has no other reference. Births and deadlists account for the references of
-//! snapshots. Two tables in the MOS count the rest: the block reference table (`brt`) has blocks that were cloned, with the
+//! **Need.** A killed block can be freed when nothing else references it. Births and deadlists account for references by snapshots. Two
+//! kinds of tables in the MOS count all other references: the block reference table (`brt`) has blocks that were cloned, with the
 //! references beyond the first; the dedup tables (`ddt`) have each block that was written with dedup, with all references.
 //!
-//! **Life of a block that is given up.**
+//! **Life of a killed block.**
 //! ```text
 //! dedup bit? ── in its table, of the same birth? ── one reference fewer ── none left? ── the entry goes, its copies are free
 //!    │no               │no: it was pruned                     │left: it stays
@@ -18,12 +18,12 @@
 //! ```
 //! Claiming an intent log adds references to the blocks that its records cloned (`clone`); freeing the log gives them up.
 //!
-//! Only data is shared, so the MOS's own blocks never come here, and what the tables' own writing frees is freed at once: all
-//! tables are written before the first pass, and passes converge as without them.
+//! Only data blocks are shared, so blocks of the MOS never pass through here, and blocks that the writing of the tables frees are freed
+//! directly. All tables are written before the first sync pass, so they do not delay the convergence of the passes.
 //!
-//! **In memory.** For the block reference table of a vdev one count of 16 bits for each 16 MiB, which tells without reading
-//! whether a block can be in it; a few blocks of each table, and what of them has changed in the txg. The dedup tables' logs
-//! (`log`) are read as a whole, once, when the first deduplicated block is given up, and put into the tables.
+//! **In memory.** For the BRT of a vdev, one 16-bit count for each 16 MiB, which shows without a read whether a block can be in the
+//! table; and some blocks of each table, with their changes in this txg. The dedup tables' logs (`log`) are read as a whole, once, when
+//! the first deduplicated block is given up, and put into the tables.
 //!
 //! **Rejected.** *Writing to the dedup log*, as OpenZFS does: it spreads the tables' random writes over txgs, at the price of a log that
 //! has to be flushed. Frees of deduplicated blocks are rare here, and the tables that are written are those that OpenZFS has after its own

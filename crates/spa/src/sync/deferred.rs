@@ -1,4 +1,5 @@
-//! Frees that OpenZFS has put off: what its last txgs gave up in their later passes waits in a list of the MOS for the next txg.
+//! Deferred frees of OpenZFS: blocks that its last txgs freed in later passes (`zfs_sync_pass_deferred_free`) are in a bpobj of the MOS
+//! (`sync_bplist`), to be freed in the next txg.
 //!
 //! Cenote puts nothing off, since its passes converge by rewriting in place; but what stands in the list when a pool is opened
 //! is freed in the first txgs, a bounded number in each, from the end of the list.

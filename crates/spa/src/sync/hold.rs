@@ -1,4 +1,4 @@
-//! Showing other hosts that the pool is in use: the changes of a pool that begin it.
+//! The first changes of a pool that is taken into use: they show other hosts (multihost) that it is.
 
 use crate::config::PoolState;
 use crate::sync::Syncer;

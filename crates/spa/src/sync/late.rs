@@ -1,10 +1,11 @@
-//! Changes of the pool that are made in a txg's sync after its data is written: snapshots.
+//! Snapshots: changes of the pool that the sync makes after the data of its txg is written.
 //!
-//! **Need.** A snapshot has what was written before it was asked for. What was written then may be in the open txg, which is one or two
-//! after that which syncs, and a head's root has it when the data of that txg is written, and not before.
+//! **Need.** A snapshot contains everything that was written before the request. The newest of these changes may be in the open txg, one
+//! or two txgs after the syncing one; the head's root block contains them only when the data of that txg has been written.
 //!
-//! **Life of one.** It is asked for with the open txg held, and waits for the sync of that txg. There it is checked and made, after the
-//! datasets and before the first pass writes the MOS. One that can be made only in another txg waits for the next.
+//! **Life of a snapshot.** The request holds the open txg and waits for the sync of that txg. The sync checks and takes the snapshot
+//! after the datasets are written and before the first pass writes the MOS. A snapshot that cannot be taken in that txg waits for the
+//! next one.
 //!
 //! **Invariants.** 1. No dataset is dirty in the txg when one is made. 2. One that is refused has changed nothing.
 

@@ -2,43 +2,43 @@
 //!
 //! # Theory
 //!
-//! **Need.** Everything that changes in a txg becomes the pool at once, or not at all, and what is on disk is always a whole
-//! pool, whatever happens to the power.
+//! **Need.** All changes of a txg become part of the pool atomically, and the pool on disk is consistent after a power failure at any
+//! moment.
 //!
 //! **In memory.**
 //! ```text
 //! Syncer
 //!   RootVdev, identity             what labels and the configuration in the MOS are made of
 //!   Space (space)                 the allocator of metaslab behind the trait of zio; blocks to free
-//!   MOS (Objset), Dsl             changed only by the sync, by one at a time
+//!   MOS (Objset), Dsl             changed only by the holder of the syncer's slot
 //!   open heads (Objset)           changed by anyone who holds an open txg
 //!   Features                      counts, written when they change
 //! ```
 //!
 //! **Life of a txg's sync** (`sync`).
-//! 1. The datasets' objsets are written, all at once. While devices take their blocks their new roots and accounts go into the MOS,
-//!    the allocator is told what they gave up (`free`), and all that they took and gave up goes to log space maps and space
-//!    maps: where a block goes does not depend on what this txg frees.
-//!    Then snapshots are taken (`late`), which have these roots.
-//! 2. Pass by pass, until nothing changes: features and configuration, the MOS itself; then what space that took and gave
-//!    up goes to log space maps and space maps too, which are objects of the MOS, so it is dirty again. From the second
-//!    pass on a block of this txg is rewritten in its place, so each pass changes less. Two passes are enough if the changes fit after the
-//!    entries of the first pass, otherwise three or four.
+//! 1. The datasets' objsets are written, all at once. While the devices write these blocks, the new roots and the space accounting are
+//!    entered into the MOS, the killed blocks are freed (`free`), and all allocations and frees are appended to the log space maps or
+//!    space maps. That is safe early, because allocations never use space that the same txg has freed. Then snapshots are taken (`late`),
+//!    which get these roots.
+//! 2. Sync passes, until nothing changes: each writes feature counts, the configuration and the MOS, and then appends the allocations and
+//!    frees of this pass to the space maps. These are objects of the MOS, so the MOS is dirty again. From the second pass on a block of
+//!    this txg is rewritten in place, so each pass changes less. Two passes are enough if the entries of the second fit into space map
+//!    blocks that the first has already written, otherwise three or four.
 //! 3. Every device is flushed.
-//! 4. The uberblock is written, and labels where the configuration changed, in an order that leaves a good pool behind
-//!    whenever it stops (`cenote_vdev::commit`).
-//! 5. Frees of two txgs ago can be used again.
+//! 4. The uberblock is written, and the labels too if the configuration changed, in an order that leaves a valid pool if power fails at
+//!    any step (`cenote_vdev::commit`).
+//! 5. Space that was freed two txgs ago can be allocated again (OpenZFS's `TXG_DEFER_SIZE`).
 //!
-//! **Creation** is a txg like any other: the MOS is filled in memory, the devices get labels that no uberblock goes with,
-//! and the first sync makes it a pool.
+//! **Creation** is a txg like any other: the MOS is filled in memory, the devices get labels without an uberblock, and the first sync
+//! writes the pool's first uberblock.
 //!
 //! **Invariants.**
 //! 1. Before the uberblock of a txg is written, every block that it leads to is stable. It leads to the MOS of its txg, and comes after
 //!    that of the txg before (asserted in `txg`).
 //! 2. No block is written outside an extent that was allocated to it (checked by `ExtentCheck` where it is kept).
-//! 3. The sum of live blocks is what space maps say is allocated; so says `zdb`, and `verify`. When a txg ends the allocator knows of
-//!    all that it has freed, and the accounts of the MOS's own bytes (asserted in `txg`).
-//! 4. Given the same devices' sizes, the same changes, seed and time, the same bytes are written.
+//! 3. The space maps have exactly the live blocks as allocated (checked by `zdb` and `verify`). At the end of a txg the allocator has all
+//!    frees of the txg, and the space accounting includes the MOS itself (asserted in `txg`).
+//! 4. The same changes, device sizes, seed and time give the same bytes on disk.
 //! 5. Between two txgs the uberblock, the MOS, the configuration, the vdevs, the allocator and the counts of features say the same
 //!    (asserted by `audit`, in tests and simulations).
 //!
@@ -52,23 +52,23 @@
 //! a second one over devices that are this process's alone; the space accounts are read, and the next txg begins. Its first sync writes
 //! labels that name the host and process that have the pool.
 //!
-//! **Missing devices.** A pool is written while each top-level vdev can make up for what it has lost. Leaves that miss a
-//! block of a txg have it noted in their dirty time logs in the same txg (`missed`); a device that cannot be flushed has
-//! missed all of it, and one that did not take the labels or the uberblock, too. Where more is lost a sync fails; that of a pool
-//! that is written in the background waits ([`crate::pool`]). A leaf that has missed something is still written, and is not counted
-//! on: a pool is not opened for writing while a device is missing that alone has what others missed, since going on without it
-//! is for a person to decide. One that goes away later is made up for as ever: what is on it alone cannot be read meanwhile,
-//! and is lost neither by that nor by what is written.
+//! **Missing devices.** A pool is written while each top-level vdev can make up for what it has lost. If a leaf misses a block of a txg,
+//! the txg is entered into its DTL in the same txg (`dtl`). A device that cannot be flushed, or did not accept the labels or the
+//! uberblock, has missed the whole txg. If more is lost than the redundancy can make up for, the sync fails; in a pool with a background
+//! sync it waits instead (the pool is suspended, [`crate::pool`]). A leaf that has missed something is still written, and is not counted
+//! on: a pool is not opened for writing while a device is missing that alone has what others missed, since going on without it is for a
+//! person to decide. A device that goes away later is treated like any missing device: blocks that only it has cannot be read until it
+//! returns, and writing meanwhile does not destroy them.
 //!
-//! **Shared blocks** (`refcount`): what a dataset gives up may be cloned or deduplicated; the tables that count references
-//! change with the datasets' part of the txg, before the first pass.
+//! **Shared blocks** (`refcount`): a killed block may be cloned or deduplicated. The BRT and DDT are updated with the datasets' part of
+//! the txg, before the first pass.
 //!
 //! **Several txgs at once** ([`crate::pool`]): others change datasets in later txgs while one is synced.
 //!
 //! **Background jobs** ([`crate::JobStatus`]): long work goes on for a slice in each txg (`jobs`).
 //!
-//! **Deferred frees**: passes converge without, by rewriting in place; those that OpenZFS left are freed in the first txgs
-//! (`deferred`).
+//! **Deferred frees** (`sync_bplist`): Cenote defers no frees, because its passes converge by rewriting in place; the deferred frees that
+//! OpenZFS left are freed in the first txgs (`deferred`).
 
 mod audit;
 mod changes;

@@ -1,4 +1,4 @@
-//! The parts of a sync, as its time is told.
+//! The phases of a sync, for statistics of their durations.
 
 /// A part of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

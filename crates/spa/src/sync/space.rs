@@ -1,4 +1,5 @@
-//! The pool's space: the allocator of `metaslab` behind the trait of `zio`, and its maps among the objects of the MOS.
+//! The pool's allocator: implements `zio`'s trait [`Allocator`](cenote_zio::Allocator) with `metaslab`, and stores the space maps as
+//! objects of the MOS.
 
 use crate::pins::{KEPT_SHARE_MAX, Pins};
 use crate::sync::clock::Clock;
@@ -22,9 +23,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
-/// This part of the space that is free is taken at once in a txg, at most.
+/// One part in this many of the free space may be allocated without waiting (`allocate_at_once`) in one txg.
 const AT_ONCE_PART: u64 = 4;
-/// After so long a metaslab whose map could not be read is tried again.
+/// The time after which a metaslab whose space map could not be read is tried again.
 const TRY_AGAIN_MS: u64 = 60_000;
 
 /// What the allocator has to know of a top-level vdev: blocks are laid out as those of the txg `now` are.
@@ -66,11 +67,11 @@ pub(crate) struct Space {
     small_left_bytes: AtomicU64,
     /// Bytes that allocations without waiting (`allocate_at_once`) may still take before the next txg.
     at_once_left_bytes: AtomicU64,
-    /// Some vdev has nothing but intent logs.
+    /// The pool has a log device (SLOG).
     has_log_devices: AtomicBool,
     /// Log devices on which nothing is placed.
     log_devices: Mutex<LogDevices>,
-    /// Some vdev is for metadata and small blocks.
+    /// The pool has a special vdev.
     has_special_devices: AtomicBool,
     /// What space maps are read from.
     mos: OnceLock<Objset>,

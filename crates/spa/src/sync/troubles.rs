@@ -1,4 +1,4 @@
-//! Troubles with a pool's space that do not stop the pool: each is reported once.
+//! Problems with a pool's space: unreadable space maps, and no space in a sync. Each is reported once.
 //!
 //! An unreadable space map costs its metaslab: it is passed over for some time, as OpenZFS passes one over that it cannot load, and
 //! what is freed in it is recorded in logs, which are kept for it. No space in a sync, and a map that has to be written and cannot

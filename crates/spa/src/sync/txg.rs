@@ -18,7 +18,7 @@ use crate::sync::Syncer;
 use crate::sync::config::VERSION;
 use cenote_dsl::Head;
 
-/// Passes at most. Four are usual; that many mean that they do not converge.
+/// The maximum number of passes. Two are usual, and four are rare; reaching this many means that the passes do not converge.
 pub(super) const PASSES_MAX: u32 = 64;
 
 impl Syncer {
@@ -116,7 +116,7 @@ impl Syncer {
         Ok(txg)
     }
 
-    /// The list that stands for empty ones goes with the last that refers to it.
+    /// Frees the pool's one empty bpobj (`empty_bpobj`) when nothing refers to it any more.
     pub(crate) async fn release_empty_bpobj(&mut self, txg: Txg, count: u64) -> Result<(), SpaError> {
         if count == 0 {
             return Ok(());
@@ -134,8 +134,8 @@ impl Syncer {
         Ok(())
     }
 
-    /// A dataset that has grown, and all above it, have no more than they may have. By hand there is no check before the change is made. As
-    /// in OpenZFS an empty dataset may be larger than its quota.
+    /// Checks that a dataset that has grown, and all directories above it, are within their quotas. Without a background sync no check is
+    /// made before the change. As in OpenZFS, an empty dataset may exceed its quota.
     async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
         let phys = self.dsl.dataset_phys(dataset).await.map_err(|error| self.dsl_error(error))?;
         let mut at = phys.dir;

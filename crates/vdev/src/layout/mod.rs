@@ -17,8 +17,8 @@
 //! once; no two columns of a map overlap on a child; within a row no child appears twice; no data column is taller than
 //! the parity columns of its row.
 //!
-//! Addresses count from the start of the child device, label area included, so that the scratch area of a raidz
-//! expansion, which lies in front of the data area, has an address like any other.
+//! Addresses count from the start of the child device, labels included, so that the scratch area of a raidz expansion, which lies in
+//! front of the data area, has an address too.
 
 pub mod draid;
 mod draid_table;

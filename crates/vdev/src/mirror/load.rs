@@ -1,4 +1,4 @@
-//! How one child is doing: what it was sent and has not answered, and how long its answers take.
+//! The load of one child: its outstanding requests and its response times.
 //!
 //! What an answer *should* take, on a device of its kind that has nothing else to do, is its *nominal* time: for a rotating
 //! device seek, half a turn and transfer, of which the first two are spared a read that goes on where a recent one ended; for

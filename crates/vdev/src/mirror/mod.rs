@@ -3,11 +3,11 @@
 //! # Theory
 //!
 //! **Need.** Where several devices have the same bytes, the choice among them decides how fast reads are, and how slow the
-//! slowest are. Drives differ: one rotates, one does not, one is busy, one is failing slowly, one hangs for a tenth of a second
-//! now and then. None of them says so; their answers do.
+//! slowest are. Drives differ: one rotates, one does not, one is busy, one is failing slowly, one hangs for a tenth of a second now and
+//! then. A drive reports none of this; only its response times show it.
 //!
-//! **In memory.** Each vdev below a mirror or a parity stripe has a [`Load`]: what was sent and not answered, where the last
-//! runs of reads ended, and decaying averages of how long answers took by size of request. All of it is atomic, a cache line or
+//! **In memory.** Each vdev below a mirror or a parity stripe has a [`Load`]: its outstanding requests, the end offsets of its recent
+//! sequential reads, and decaying averages of response times by request size. All of it is atomic, a cache line or
 //! two for each device and none shared by all: there is no lock on a read's way.
 //!
 //! **The life of a choice.** The tree gathers the children that could serve a read ([`Candidates`]: readable, not stale, not
@@ -18,20 +18,20 @@
 //! | `offset` | by regions of 2 MiB of the address space; what OpenZFS did until 2013 |
 //! | `pending` | fewest outstanding; the same of several equals for a while, so that neighbours merge; 2013 to 2016 |
 //! | `locality` | fewest outstanding, plus a price for moving the head; OpenZFS since 2016 |
-//! | `adaptive` | soonest expected completion, by what this device's answers took lately; ours, and the default |
+//! | `adaptive` | earliest expected completion, from the recent response times of the device; Cenote's own policy, and the default |
 //!
 //! **Choosing late.** Where a device has a head, `adaptive` chooses only the child that is best now; if that child has no room, the read
 //! waits for all of the mirror's children together, and the first for which it is the best thing to do takes it
 //! ([`queue`](crate::queue)).
 //!
-//! **A second read.** Under `adaptive`, when an answer is later than answers of such reads nearly ever are, another child is
-//! asked as well and the first good answer wins; each child earns a few hundredths of such a read by every read that it is
-//! sent, so that extra reads are bounded. Under every policy a read that is out for `zfs_vdev_mirror_reroute_ms` is reported
+//! **A second read.** Under `adaptive`, when a response is later than nearly all responses to such reads, another child is asked as well
+//! and the first good answer wins. Each read that is sent to a child adds a few hundredths of such an extra read to the child's budget,
+//! so the number of extra reads is bounded. Under every policy a read that is out for `zfs_vdev_mirror_reroute_ms` is reported
 //! and asked of another child without such a limit, and one that is out for `zfs_deadman_ziotime_ms` has failed.
 //!
-//! **Invariants.** A read whose reader has gone continues until its device answers, and counts as outstanding until then:
-//! a device that hangs looks as busy as it is, and one that was only late is known to be free, and how late it was. A policy chooses among candidates and nothing else: order of resort, verification and
-//! reports are the tree's.
+//! **Invariants.** A read whose caller was dropped continues until its device answers, and counts as outstanding until then. So a hanging
+//! device looks busy, and the response time of a slow one is measured even if nobody waits for it. A policy only chooses among
+//! candidates; retries, verification and error reports are the tree's.
 //!
 //! **Rejected.** A model for each kind of device, fitted to its answers: what matters is which child is sooner, and the ratio of
 //! an answer's time to what a device of its kind should take says that with one number for each size. Histograms for the

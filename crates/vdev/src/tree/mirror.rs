@@ -1,8 +1,8 @@
 //! Reading where every child has everything: mirror, replacing, spare.
 //!
-//! One child is asked. Which one is a policy ([`crate::mirror`]); what is not a matter of policy is the order of resort: first
-//! children that can be read and have not missed the block's txg, then those that have missed it, since stale bytes that pass
-//! verification are not stale. A child that fails or answers wrongly is reported, and the next is asked.
+//! One child is read, chosen by a policy ([`crate::mirror`]). Independent of the policy, children that are readable and have not missed
+//! the block's txg come first, then those that have missed it (DTL): if their bytes verify, they are not stale after all. A child that
+//! fails or answers wrongly is reported, and the next is asked.
 //!
 //! ```text
 //!   sent ----- late ----------- rerouted ---------- dead

@@ -12,13 +12,13 @@
 //!     indirect  [`indirect`]  where the mapping says, split by split
 //! ```
 //!
-//! A mirror's child may itself be a raidz or draid. It sees the same offset and size as the mirror: the label area that
-//! addresses count stands in front of each leaf's data once, however many vdevs are above the leaf.
+//! A mirror's child may itself be a raidz or draid. It sees the same offset and size as the mirror: the 4 MiB of labels and boot area are
+//! added once, at the leaf, however many interior vdevs are above it.
 //!
 //! Writing goes the same ways ([`mod@write`]): every child of a mirror, every column with its parity.
 //!
-//! Every answer that turns out wrong is reported where it is noticed: with the leaf's identity, place and kind to the fault
-//! log and the leaf's counts, whether or not the read as a whole succeeded.
+//! Every wrong answer is reported where it is detected, to the fault log (with leaf, offset and kind of error) and to the leaf's error
+//! counts, whether or not the read as a whole succeeds.
 
 mod build;
 mod copies;

@@ -1,6 +1,6 @@
 //! Reading through parity: raidz and draid.
 //!
-//! A read goes through stages, each only when the one before did not bring bytes that verify:
+//! A read goes through stages; each stage runs only if the previous one gave no bytes that verify:
 //!
 //! 1. The data columns, where all their children can be read; otherwise all columns at once.
 //! 2. The parity columns, and what is known to be lost rebuilt from them.
@@ -8,13 +8,13 @@
 //! 4. Some column is silently corrupt, and no device reports an error: every set of up to `parity` *suspects* is taken for lost in turn and
 //!    rebuilt from the others, until the block verifies.
 //!
-//! Then the columns that were read are compared with the truth, and those that differ are reported, parity included.
+//! Then the columns that were read are compared with the verified data, and the children of wrong columns, parity included, are reported.
 //!
-//! A child that is far slower than its siblings *sits out*: its columns count as lost in stages 1 and 2, and are read before
-//! stage 3 if it must be. A column that does not come for `zfs_vdev_mirror_reroute_ms` is treated likewise. Scrubs read all.
+//! A child that is far slower than its siblings *sits out*: its columns count as missing in stages 1 and 2, and are read before stage 3
+//! if still necessary. A column that does not come for `zfs_vdev_mirror_reroute_ms` is treated likewise. Scrubs read all.
 //!
-//! A suspect is a child. On a raidz vdev that was expanded it is also a child of an earlier, narrower shape: the expansion copied silently
-//! corrupt data of a disk, so it is now spread diagonally across all children.
+//! A suspect is a child. On an expanded raidz vdev it can also be a child of an earlier, narrower layout: the expansion has copied
+//! silently corrupt data of a disk, so that data is now spread diagonally across all children.
 //!
 //! A stripe that is a mirror's child goes through the same stages for itself before the mirror asks another child.
 //!

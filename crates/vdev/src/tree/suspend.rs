@@ -1,9 +1,9 @@
-//! Devices that fail a pool that is in use: its writes wait until someone says that the devices are back.
+//! Suspending a pool in use whose devices fail: its writes wait until `zpool clear`.
 //!
 //! # Theory
 //!
-//! **Need.** A cable that was pulled and plugged in again must not cost dirty data. The sync of a txg cannot be undone: it has changed its
-//! accounts in memory long before a device reports an error. So the failed write itself waits, and is issued again.
+//! **Need.** A cable that is pulled and plugged in again must not lose dirty data. The sync of a txg cannot be undone: it has already
+//! changed space accounting in memory when a device reports an error. So the failed write itself waits, and is issued again.
 //!
 //! **In memory.**
 //! ```text
@@ -18,8 +18,8 @@
 //!
 //! **Life of a failure.**
 //! 1. A write that too few devices took suspends the pool. It waits, and so does every write that is begun from then on.
-//! 2. [`VdevTree::resume`] waits until devices have answered what is under way. A device that was away has lost what was in its
-//!    cache, whatever it said of it: what is kept is written again, in order, and flushed.
+//! 2. [`VdevTree::resume`] waits until devices have answered what is under way. A device that was away may have lost its volatile write
+//!    cache, even if it acknowledged the writes, so all kept writes are issued again, in order, and flushed.
 //! 3. If that succeeds the pool goes on: the waiting writes are issued again. If not, it stays suspended.
 //!
 //! A device that hangs is no failure yet: [`super::deadman`].
@@ -37,8 +37,8 @@
 //! 4. A write stops being under way and becomes written in one step, so writing again misses none. A write takes the lock twice, when it
 //!    begins and when it ends.
 //!
-//! **Rejected.** *Restarting the txg*: everything that its sync changes in memory would need a way back. *Only writing again what
-//! failed*: what a device had taken and not made stable would be gone without a word.
+//! **Rejected.** *Restarting the txg*: everything that its sync changes in memory would need a way back. *Repeating only the failed
+//! writes*: writes that a device had acknowledged but not made stable would be lost silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};

@@ -1,10 +1,10 @@
-//! A pool's vdevs between two changes: an immutable value.
+//! The topology: an immutable value with a pool's vdevs, replaced by each change of the vdevs.
 //!
 //! # Theory
 //!
 //! **Need.** `zpool add` gives a pool in use another top-level vdev; later commands will change those that it has. Reads are under way
-//! at any time, and no lock that they all take may stand in their way. What is known of a device must outlive the change: its queue,
-//! the requests that it has not answered, the txgs that it has missed, its errors, and that it was given up.
+//! at any time, and no lock that they all take may stand in their way. The state of a device must survive the change: its queue, its
+//! outstanding requests, its DTL, its error counts, and whether it was given up.
 //!
 //! **In memory.**
 //! ```text
@@ -34,7 +34,8 @@
 //! concern what is kept, nor does one that takes a log device away: blocks of logs are not kept. One that takes another leaf away would
 //! have to wait until the pool goes on.
 //!
-//! **Crash.** Nothing of this is on disk: `cenote_spa`'s `write::add` has the order of labels and uberblock.
+//! **Crash.** A topology exists in memory only. `cenote_spa`'s `admin::add` describes the order in which labels and uberblock are
+//! written.
 //!
 //! **Rejected.** *An arena that grows in place*: enough for `add`, but a device that is detached has to be closed, and a mirror that
 //! becomes a leaf is another kind of node. *One lock around the tree*: a read holds it for as long as a device takes. *Copying the

@@ -5,9 +5,9 @@
 //! header ─► stable ─► stable ─► issued ─► issued ─► tail
 //!           └ freed in the sync of a txg that has all of its records
 //! ```
-//! A block is stable when it and all before it are written and flushed: a chain is read up to the first block that is not there. Where a
-//! block cannot be written the log is broken there: what comes later waits for txgs, and a new chain is begun when none of the old one's
-//! records is needed.
+//! A block counts as stable when it and all blocks before it are on stable storage, because a claim reads the chain only up to the first
+//! missing block. If a block cannot be written, the log is broken there: later commits wait for their txgs, and a new chain begins when
+//! no record of the old one is needed.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use cenote_taskq::mutant::{self, Mutant};
 
 use crate::itx::Goal;
 
-/// Where a log stands.
+/// The state of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Nobody has changed the dataset yet.

@@ -3,7 +3,7 @@
 //! ```text
 //! commit ─► ask for the object ─► a burst (one at a time, a task): take the order, fill lwbs, place the next
 //!    │                                 │ when the last block is full the next burst may begin
-//!    └◄── all up to the goal stable ◄──┴── each block written, then flushed
+//!    └◄── all up to the goal stable ◄──┴── each block written so that it is stable
 //!         or its txg on disk
 //! ```
 
@@ -64,7 +64,7 @@ pub trait LogData: Send + Sync {
     ) -> BoxFuture<'_, Result<Option<Block>, String>>;
 }
 
-/// A commit cannot be had from the log: this txg has to be on disk.
+/// The log cannot make a change stable; the caller has to wait for this txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WaitFor(pub(crate) Txg);
 
@@ -112,12 +112,12 @@ impl LogWriter {
         }
     }
 
-    /// Says where data is read that is logged as a reference.
+    /// Sets the source from which the data of writes is read when their records are made.
     pub(crate) fn set_data(&self, data: Weak<dyn LogData>) {
         *self.data.lock() = Some(data);
     }
 
-    /// The dataset is changed: it will want a log. Whether that is news.
+    /// Notes that the dataset is being changed, so that a chain is begun. Returns whether this is its first change.
     pub(crate) fn want(&self) -> bool {
         // Every change asks.
         let is_news = !self.is_wanted.load(Ordering::Relaxed) && !self.is_wanted.swap(true, Ordering::Relaxed);
@@ -165,7 +165,8 @@ impl LogWriter {
         drop(gone);
     }
 
-    /// In the sync of a txg: the blocks that no crash needs any more once it is on disk, and the first that is left.
+    /// Called in the sync of a txg: returns the log blocks that no replay can need once this txg is on disk, and the first block that
+    /// stays.
     pub fn retire(&self, txg: Txg, is_used: bool) -> Retired {
         self.blocks.lock().retire(txg, is_used)
     }
@@ -183,7 +184,7 @@ impl LogWriter {
         }
     }
 
-    /// Breaks the log off if it has a block on a vdev. Whether it has.
+    /// Marks the log as broken if it has a block on this vdev, and returns whether it had one.
     pub(crate) fn leave(&self, vdev: VdevId) -> bool {
         let is_there = {
             let mut blocks = self.blocks.lock();
@@ -210,7 +211,7 @@ impl LogWriter {
         self.blocks.lock().are_on(vdev)
     }
 
-    /// Nothing of it is left.
+    /// Whether no block of the log is left.
     pub(crate) fn is_over(&self) -> bool {
         self.blocks.lock().is_over()
     }
@@ -221,7 +222,7 @@ impl LogWriter {
         self.has_xattrs.store(has_xattrs, Ordering::Relaxed);
     }
 
-    /// Counts for this log, and for all.
+    /// Counts an event for this log and for the pool.
     fn count(&self, event: Event) {
         self.counts.count(event);
         self.io.counts.count(event);

@@ -11,7 +11,7 @@
 //!    is about to be freed ([`TxgSource::frees_begin`](cenote_dmu::tx::TxgSource::frees_begin)).
 //! 3. The reaper, one task, frees it piece by piece from its end, in each txg its share (`steps`). While it waits for a txg it holds
 //!    no lock but the file's own; it takes the queue's lock only to remove the entry together with the last piece.
-//! 4. Changes for which there is no space wait as long as pieces are freed.
+//! 4. A change that finds no space waits while pieces are being freed, instead of failing with `ENOSPC`.
 //!
 //! **Invariants.**
 //! 1. An object in the queue has no name (asserted where it is freed, in `reap`).
