@@ -147,11 +147,13 @@ impl Dsl {
             named.push((ObjectId(object), String::from_utf8_lossy(entry.name()).into_owned()));
         }
         // Each may lie in a block of its own: snapshots of one moment are neighbours, and those of one dataset are not.
-        let read = map_concurrent(SNAPSHOTS_AHEAD, named, |(object, name)| {
-            self.dataset_object(object, head.dir.clone(), Some(name))
-        });
-        for snapshot in read.await {
-            found.push(snapshot?);
+        for some in named.chunks(SNAPSHOTS_AHEAD) {
+            let read = map_concurrent(SNAPSHOTS_AHEAD, some, |(object, name)| {
+                self.dataset_object(*object, head.dir.clone(), Some(name.clone()))
+            });
+            for snapshot in read.await {
+                found.push(snapshot?);
+            }
         }
         found.sort_by(|a, b| {
             (a.phys.creation_txg, a.object, &a.snapshot).cmp(&(b.phys.creation_txg, b.object, &b.snapshot))

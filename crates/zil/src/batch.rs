@@ -3,6 +3,8 @@
 //! A write of a part of a block reads the block, and an indirect write the block that its record points to. Replay has one record after the
 //! other, and would wait for a device at each.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use cenote_dmu::Objset;
 use cenote_format::ids::BlockId;
 use cenote_format::zil::{LogRecord, Tx, Write};
@@ -13,8 +15,10 @@ use crate::position::Position;
 
 /// Records of a batch, if one block of the log has no more.
 const RECORDS_MIN: usize = 64;
-/// Blocks of the log in a batch: of 128 KiB at most.
-const BLOCKS_MAX: usize = 64;
+/// Bytes of the log in a batch, if one block of it has no more. OpenZFS's have 128 KiB at most; a hostile one may have 16 MiB.
+const LOG_MAX_BYTES: usize = 8 << 20;
+/// Bytes of the dataset that a batch has read ahead, after which the rest is left to the replay.
+const AHEAD_MAX_BYTES: u64 = 16 << 20;
 /// Blocks of the dataset that are read at once.
 const READS: usize = 32;
 
@@ -22,19 +26,24 @@ const READS: usize = 32;
 ///
 /// Blocks of the dataset that their writes need are read into the cache. An error is left to the replay.
 pub async fn next_batch(chain: &mut Chain<'_>, objset: &Objset, position: &Position) -> Vec<Content> {
-    let (mut batch, mut records) = (Vec::new(), 0);
-    while records < RECORDS_MIN && batch.len() < BLOCKS_MAX {
+    let (mut batch, mut records, mut log_bytes) = (Vec::new(), 0, 0);
+    while records < RECORDS_MIN && log_bytes < LOG_MAX_BYTES {
         let Some(link) = chain.next().await else { break };
         let Some(content) = link.content else { continue };
         records += content.records().filter(|record| position.is_left(record)).count();
+        log_bytes += content.len_bytes();
         batch.push(content);
     }
     let left = batch.iter().flat_map(Content::records).filter(|record| position.is_left(record));
     let writes: Vec<LogRecord<'_>> = left.filter(|record| matches!(record.tx, Tx::Write(_))).collect();
     if writes.len() > 1 {
-        for_each_concurrent(READS, &writes, |record| async move {
-            if let Tx::Write(write) = &record.tx {
-                prefetch(objset, write).await;
+        let left_bytes = AtomicU64::new(AHEAD_MAX_BYTES);
+        for_each_concurrent(READS, &writes, |record| {
+            let left_bytes = &left_bytes;
+            async move {
+                if let Tx::Write(write) = &record.tx {
+                    prefetch(objset, write, left_bytes).await;
+                }
             }
         })
         .await;
@@ -42,12 +51,18 @@ pub async fn next_batch(chain: &mut Chain<'_>, objset: &Objset, position: &Posit
     batch
 }
 
-async fn prefetch(objset: &Objset, write: &Write<'_>) {
+/// Takes the bytes of a block from those that may be read, if they are left.
+fn takes(left_bytes: &AtomicU64, bytes: u64) -> bool {
+    left_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+}
+
+async fn prefetch(objset: &Objset, write: &Write<'_>, left_bytes: &AtomicU64) {
     if write.size_only || write.length_bytes == 0 {
         return;
     }
     if write.data.is_none() {
-        if !write.pointer.is_hole() && !write.pointer.is_embedded() {
+        let is_stored = !write.pointer.is_hole() && !write.pointer.is_embedded();
+        if is_stored && takes(left_bytes, write.pointer.lsize_bytes()) {
             objset.dmu().prefetch(&write.pointer, objset.context(write.object, 0, BlockId(0))).await;
         }
         return;
@@ -56,10 +71,11 @@ async fn prefetch(objset: &Objset, write: &Write<'_>) {
     let block_bytes = object.block_bytes();
     let (start, end) = (write.offset_bytes, write.offset_bytes.saturating_add(write.length_bytes));
     let (first, last) = (start / block_bytes, (end - 1) / block_bytes);
-    if start % block_bytes != 0 || end < (first + 1).saturating_mul(block_bytes) {
+    let is_part = start % block_bytes != 0 || end < (first + 1).saturating_mul(block_bytes);
+    if is_part && takes(left_bytes, block_bytes) {
         object.prefetch(BlockId(first)).await;
     }
-    if last != first && end % block_bytes != 0 {
+    if last != first && end % block_bytes != 0 && takes(left_bytes, block_bytes) {
         object.prefetch(BlockId(last)).await;
     }
 }

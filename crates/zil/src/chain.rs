@@ -67,6 +67,11 @@ pub struct Content {
 }
 
 impl Content {
+    /// Bytes of the block.
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The records, in order; none of an encrypted block.
     pub fn records(&self) -> impl Iterator<Item = LogRecord<'_>> {
         let count = if self.is_encrypted { 0 } else { self.count };

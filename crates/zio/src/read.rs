@@ -86,7 +86,8 @@ impl Zio {
     }
 
     /// The physical bytes of blocks each of which is a neighbour of the one before ([`Zio::are_neighbours`]), verified, by one read. `None`
-    /// where that is not to be had: each must then be read by itself, which finds out what is wrong, counts it, and repairs it.
+    /// where that is not to be had, or a device gave something else first: each must then be read by itself, which finds out what is wrong,
+    /// and counts it.
     ///
     /// The blocks share one piece of memory.
     pub async fn read_neighbours(&self, bps: &[Blkptr], class: QueueClass) -> Option<Vec<Block>> {
@@ -112,10 +113,17 @@ impl Zio {
                 checksum.is_some_and(|(kind, bytes)| self.checksum_matches(bp, kind, bytes))
             })
         };
-        // A failure is expected, and shows once more where each is read by itself.
-        let place = cenote_vdev::tree::ReadContext::new(first.physical_birth()).of_class(class).speculative();
+        // A failure is not counted here, and shows once more where each is read by itself.
+        let mut place = cenote_vdev::tree::ReadContext::new(first.physical_birth()).of_class(class).speculative();
+        if bps.iter().any(|bp| bp.dva(1).is_some()) {
+            place = place.elsewhere();
+        }
+        let faults = self.shared.tree.speculative_faults();
         let read = self.shared.tree.read(dva.vdev, dva.offset_bytes, size_bytes, &verify, &place).await;
         let bytes = read.ok()?.freeze();
+        if self.shared.tree.speculative_faults() != faults {
+            return None;
+        }
         assert_eq!(bytes.len() as u64, size_bytes, "what verifies is as long as its pointers say");
         Some(pieces().map(|(_, piece)| bytes.slice(piece)).collect())
     }

@@ -109,6 +109,11 @@ impl Bump {
 
 /// A pool of a mirror and a raidz vdev; `without` some of its disks.
 fn pipeline(without: &[u64]) -> Zio {
+    pipeline_on(without, |_, bytes| Device::from_driver(RamDevice::new("disk", bytes)))
+}
+
+/// The same on these devices.
+fn pipeline_on(without: &[u64], mut device: impl FnMut(Guid, Vec<u8>) -> Device) -> Zio {
     let list = |kind: &str, guid: u64, id: u64| {
         let mut list = NvList::new();
         list.push("type", kind);
@@ -129,10 +134,11 @@ fn pipeline(without: &[u64]) -> Zio {
     let mut root = list("root", 1, 0);
     root.push("children", NvValue::NvlistArray(vec![top("mirror", 0, 10, 2), top("raidz", 1, 20, 3)]));
     let config = VdevConfig::parse(&root).unwrap();
-    let disks = config.leaves().into_iter().filter(|leaf| !without.contains(&leaf.guid.0)).map(|leaf| {
-        let device = Device::from_driver(RamDevice::new(format!("disk{}", leaf.guid), vec![0; DISK_BYTES]));
-        (leaf.guid, Disk::whole(device))
-    });
+    let disks = config
+        .leaves()
+        .into_iter()
+        .filter(|leaf| !without.contains(&leaf.guid.0))
+        .map(|leaf| (leaf.guid, Disk::whole(device(leaf.guid, vec![0; DISK_BYTES]))));
     let zio = Zio::new(Arc::new(VdevTree::open(&config, disks.collect::<Vec<_>>()).unwrap()));
     zio.set_salt(&[7; 32]);
     zio
@@ -460,6 +466,41 @@ fn blocks_that_are_stored_together_are_each_there() {
         let neighbours = neighbours_read_together(&zio, &runtime, &blocks, &pointers, without.len() > 1);
         assert!(neighbours > 0 || largest_bytes < 1 << 30, "{without:?}: some blocks lie one behind the other");
     }
+}
+
+/// What one child of a mirror has wrong is not hidden by a read of neighbours: it gives nothing, so that each block is read by itself, and the
+/// fault is counted against the child.
+#[test]
+fn neighbours_of_which_a_child_has_one_wrong_are_left_to_reads_of_their_own() {
+    let mut drivers = Vec::new();
+    let zio = pipeline_on(&[], |guid, bytes| {
+        let driver = RamDevice::new("disk", bytes);
+        drivers.push((guid, driver.clone()));
+        Device::from_driver(driver)
+    });
+    let runtime = Runtime::simulated(1);
+    let allocator = Bump::new(zio.tree(), 1 << 30, u64::MAX);
+    let policy = policy(Compress::Off, Checksum::Fletcher4);
+    let pointers: Vec<Blkptr> = (0..64)
+        .map(|number| runtime.block_on(zio.write(&allocator, &data(8, 1, number), &policy)).unwrap().bp)
+        .filter(|bp| bp.dva(0).is_some_and(|dva| dva.vdev == VdevId(0)))
+        .collect();
+    let run = pointers.iter().zip(&pointers[1..]).position(|(one, next)| Zio::are_neighbours(one, next)).unwrap();
+    let run = &pointers[run..run + 2];
+    let read = || runtime.block_on(zio.read_neighbours(run, QueueClass::AsyncRead));
+    assert!((0..8).all(|_| read().is_some()), "all is well");
+    let place = run[1].dva(0).unwrap().offset_bytes + cenote_format::label::START_BYTES;
+    let (guid, driver) = &drivers[0];
+    let wrong = Block::copied_from(&[0xee; 512]);
+    runtime.block_on(Device::from_driver(driver.clone()).write(place, wrong)).unwrap();
+    let given = (0..64).filter(|_| read().is_some()).count();
+    assert!(given < 64, "some reads ask the wrong child first");
+    assert_eq!(zio.tree().error_counts(*guid).unwrap().totals().checksum, 0, "nothing is counted yet");
+    let context = ReadContext::new(policy.bookmark, None);
+    for _ in 0..64 {
+        runtime.block_on(zio.read(&run[1], context)).unwrap();
+    }
+    assert!(zio.tree().error_counts(*guid).unwrap().totals().checksum > 0, "a read of its own counts it");
 }
 
 /// Reads what lies one behind the other together, and says how many blocks had a neighbour. `is_lost`: a vdev gives nothing.

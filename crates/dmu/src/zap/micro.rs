@@ -108,6 +108,9 @@ impl Zap {
 
     pub(super) fn remove_micro(&mut self, name: &[u8]) -> Result<ZapValue, DmuError> {
         if self.is_first_change() {
+            if self.micro()?.lookup(name).is_none() {
+                return Err(self.fail(ZapEditError::NotFound));
+            }
             let remove = |bytes: &mut [u8]| MicroZapEdit::open(bytes, ORDER)?.remove(name);
             let value = self.edit_first(self.first.len(), remove).map_err(|error| self.fail(error))?;
             return Ok(ZapValue::from_u64(value));

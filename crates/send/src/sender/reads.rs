@@ -388,7 +388,9 @@ fn is_as_stored((_, _, bp, form): &One) -> bool {
     match form {
         Form::Raw => true,
         Form::Compressed => !bp.uses_crypt(),
-        Form::Logical => bp.compress() == Some(Compress::Off) && !bp.uses_crypt(),
+        Form::Logical => {
+            bp.compress() == Some(Compress::Off) && bp.psize_bytes() == bp.lsize_bytes() && !bp.uses_crypt()
+        }
         Form::Embedded => false,
     }
 }

@@ -246,7 +246,7 @@ impl Records {
         let is_as_stored = matches!(payload, Payload::Read(bytes) if bytes.len() as u64 == bp.psize_bytes())
             && (form != Form::Logical || bp.compress() == Some(Compress::Off))
             && !bp.is_embedded()
-            && !bp.is_gang()
+            && bp.dvas().all(|dva| !dva.gang)
             && !bp.uses_crypt()
             && bp.byte_order() == self.forms.endian;
         let is_known = is_as_stored && bp.checksum() == Some(Checksum::Fletcher4);

@@ -40,6 +40,7 @@ mod topology;
 mod write;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::Buf;
@@ -287,6 +288,13 @@ impl VdevTree {
     #[must_use]
     pub fn fault_log(&self) -> &FaultLog {
         &self.common.faults
+    }
+
+    /// Faults that speculative reads met so far. They are counted against no vdev; a reader that saw this rise reads again what it needs,
+    /// so that they are.
+    #[must_use]
+    pub fn speculative_faults(&self) -> u64 {
+        self.common.speculative_faults.load(Ordering::Relaxed)
     }
 
     /// The error counts of a vdev.

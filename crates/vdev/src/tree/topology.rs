@@ -43,6 +43,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ pub(super) struct Root {
 pub(super) struct Common {
     pub(super) root: Root,
     pub(super) faults: FaultLog,
+    /// Faults of reads whose failure was expected.
+    pub(super) speculative_faults: AtomicU64,
     pub(super) reflow: RwLock<Reflow>,
     pub(super) policy: Box<dyn ReadPolicy>,
     pub(super) tunables: Tunables,
@@ -107,6 +110,7 @@ impl Common {
         Self {
             root: Root { guid: root, errors: ErrorCounts::default() },
             faults: FaultLog::default(),
+            speculative_faults: AtomicU64::new(0),
             reflow: RwLock::new(Reflow::COMPLETE),
             policy: policy(tunables),
             left: clock.as_ref().map(Handle::group),
@@ -462,7 +466,9 @@ impl Topology {
     pub(super) fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext) -> Fault {
         let fault = self.fault(node, extent, kind);
         let is_noted = !matches!(kind, FaultKind::Unavailable | FaultKind::Stale);
-        if is_noted && !context.speculative {
+        if is_noted && context.speculative {
+            self.common.speculative_faults.fetch_add(1, Ordering::Relaxed);
+        } else if is_noted {
             node.errors.count(kind);
             self.common.faults.push(fault.clone());
         }
