@@ -89,10 +89,8 @@ impl Ahead {
 
     async fn read_window(&self, zio: &Zio, pointer: &Blkptr) -> Option<(Block, Window)> {
         let dva = pointer.dva(0)?;
-        let bytes = zio.read_with_following(pointer, self.window_bytes).await?;
-        let window = Window { vdev: dva.vdev, start_bytes: dva.offset_bytes, bytes };
-        let block = zio.verified(pointer, window.of(pointer)?)?;
-        Some((block, window))
+        let (block, bytes) = zio.read_with_following(pointer, self.window_bytes).await?;
+        Some((block, Window { vdev: dva.vdev, start_bytes: dva.offset_bytes, bytes }))
     }
 }
 

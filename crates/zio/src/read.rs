@@ -33,6 +33,12 @@ fn handed_out(_: &Blkptr, _: Bookmark, block: Block) -> Block {
 #[cfg(feature = "mutation")]
 use crate::mutation::handed_out;
 
+/// The place of a log block in messages: its first copy's offset stands for the block's number.
+fn log_bookmark(bp: &Blkptr) -> Bookmark {
+    let at = BlockId(bp.dva(0).map_or(0, |dva| dva.offset_bytes));
+    Bookmark { level: Bookmark::LEVEL_ZIL, block: at, ..Bookmark::objset(ObjsetId(0)) }
+}
+
 impl Zio {
     /// The logical bytes of the block that `bp` points to (`bp.lsize_bytes()` of them), verified.
     ///
@@ -326,8 +332,7 @@ impl Zio {
     /// No copy verifies, or no device gives one.
     pub async fn read_speculative(&self, bp: &Blkptr) -> Result<Block, ZioError> {
         let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
-        let at = BlockId(bp.dva(0).map_or(0, |dva| dva.offset_bytes));
-        let bookmark = Bookmark { level: Bookmark::LEVEL_ZIL, block: at, ..Bookmark::objset(ObjsetId(0)) };
+        let bookmark = log_bookmark(bp);
         let fail = |kind: ZioErrorKind| ZioError::new(bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
         let unknown = || ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() };
@@ -344,11 +349,11 @@ impl Zio {
         Err(fail(last))
     }
 
-    /// The physical bytes of a block that may well not be there, and the bytes behind it on its vdev, up to `size_bytes` in all. `None` where
+    /// The physical bytes of a block that may well not be there, and these with the bytes behind it on its vdev, `size_bytes` in all. `None` where
     /// they are not to be had together: the block does not verify, its vdev does not keep neighbours together, or has not so many bytes.
     ///
     /// Only the block is verified. What lies behind it is of any age, and may be anything; [`Zio::verified`] finds out.
-    pub async fn read_with_following(&self, bp: &Blkptr, size_bytes: u64) -> Option<Block> {
+    pub async fn read_with_following(&self, bp: &Blkptr, size_bytes: u64) -> Option<(Block, Block)> {
         let dva = bp.dva(0).filter(|dva| !dva.gang && !bp.is_embedded())?;
         let (tree, psize) = (&self.shared.tree, usize::try_from(bp.psize_bytes()).ok()?);
         if !tree.keeps_neighbours(dva.vdev) || self.check_readable(bp).is_err() {
@@ -358,7 +363,8 @@ impl Zio {
         let verify = |bytes: &[u8]| bytes.get(..psize).is_some_and(|bytes| self.checksum_matches(bp, kind, bytes));
         let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
         let read = tree.read(dva.vdev, dva.offset_bytes, size_bytes.max(bp.psize_bytes()), &verify, &place).await;
-        Some(read.ok()?.freeze())
+        let bytes = read.ok()?.freeze();
+        Some((handed_out(bp, log_bookmark(bp), Block::copied_from(&bytes[..psize])), bytes))
     }
 
     /// The physical bytes of a block, if these are they: a copy.
@@ -366,9 +372,7 @@ impl Zio {
     pub fn verified(&self, bp: &Blkptr, bytes: &[u8]) -> Option<Block> {
         let is_whole = bytes.len() as u64 == bp.psize_bytes() && self.check_readable(bp).is_ok();
         let is_it = is_whole && self.checksum_matches(bp, bp.checksum()?, bytes);
-        let at = BlockId(bp.dva(0).map_or(0, |dva| dva.offset_bytes));
-        let bookmark = Bookmark { level: Bookmark::LEVEL_ZIL, block: at, ..Bookmark::objset(ObjsetId(0)) };
-        is_it.then(|| handed_out(bp, bookmark, Block::copied_from(bytes)))
+        is_it.then(|| handed_out(bp, log_bookmark(bp), Block::copied_from(bytes)))
     }
 
     /// Whether `bytes` have the checksum that `bp` names.

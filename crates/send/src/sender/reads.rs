@@ -1,6 +1,6 @@
 //! Blocks that are read before their turn comes.
 //!
-//! A task walks and starts the read of each block that it finds; whoever writes the stream takes what the task before it found. So
+//! A task walks and starts the read of each block that it finds; the writer of the stream takes the changes of the task before it. So
 //! while one batch is written the next is read, and no more than two are in memory. Small blocks are read by one task
 //! for some of them, and those that lie one behind the other by one request: a task and a request for each would cost more than the rest.
 
