@@ -21,6 +21,7 @@ mod indirect;
 mod kstats;
 mod limits;
 mod live;
+mod livelists;
 mod logged;
 mod logs;
 mod made;
