@@ -6,7 +6,8 @@ use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::mutant::{self, Mutant};
 
-use crate::{DEPTH_MAX, Dsl, DslError};
+use crate::bpobj::EmptyRefs;
+use crate::{DEPTH_MAX, Dsl, DslError, Livelist, LivelistLimits};
 
 /// Which part of a directory's use something counts to (`dd_used_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct Settled {
     pub replaced_empty: u64,
     /// It has more blocks than before, and was not made in this txg.
     pub is_larger: bool,
+    /// It does without its livelist from now on.
+    pub has_lost_livelist: bool,
 }
 
 impl Dsl {
@@ -84,14 +87,28 @@ impl Dsl {
     }
 
     /// Takes a head dataset's sync into its accounts. Blocks that it gave up and the snapshot before it has go to its deadlist,
-    /// the others come back.
+    /// the others come back. The sync of a clone with a livelist comes with its new blocks.
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
-    pub async fn synced(&self, txg: Txg, dataset: ObjectId, synced: Synced) -> Result<Settled, DslError> {
+    pub async fn synced(
+        &self,
+        txg: Txg,
+        dataset: ObjectId,
+        synced: Synced,
+        livelist: Option<(&Livelist, &LivelistLimits)>,
+    ) -> Result<Settled, DslError> {
         let mut phys = self.dataset_phys(dataset).await?;
         assert_eq!(synced.root.logical_birth(), txg, "the root of a head that has changed is of the txg");
         self.count_killed(txg, dataset, &phys, &synced.killed).await?;
+        let mut refs = EmptyRefs::default();
+        let is_listed = match livelist {
+            Some((livelist, limits)) => {
+                let changes = (&synced.new[..], &synced.killed);
+                self.enter_in_livelist(txg, livelist, limits, changes, &mut refs).await?
+            }
+            None => true,
+        };
         let killed = (synced.killed.count(), synced.killed.space());
         let (freed, dead) =
             synced.killed.split_after(phys.prev_snapshot_txg, |bp| self.open_part().writer.space_of(bp));
@@ -120,7 +137,14 @@ impl Dsl {
             replaced_empty = self.insert_dead(txg, phys.deadlist, &dead).await?;
         }
         let is_larger = own.used_bytes > 0 && phys.creation_txg != txg;
-        Ok(Settled { freed, replaced_empty, is_larger })
+        let has_lost_livelist = match livelist {
+            Some((_, limits)) if !is_listed || !self.is_livelist_of_use(dataset, limits).await? => {
+                self.drop_livelist(txg, phys.dir, &mut refs).await?
+            }
+            _ => false,
+        };
+        replaced_empty += refs.released;
+        Ok(Settled { freed, replaced_empty, is_larger, has_lost_livelist })
     }
 
     /// Counts blocks that a head gave up to its snapshots, and to the last of them alone what only that one has.

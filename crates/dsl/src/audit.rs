@@ -15,6 +15,7 @@ use cenote_format::dsl::{DatasetFlags, DeadlistPhys, DirFlags, DslDatasetPhys};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::int_key;
 
+use crate::accounts::signed;
 use crate::open::ORDER;
 use crate::{DEPTH_MAX, Dir, Dsl, DslError};
 
@@ -38,6 +39,7 @@ impl Dsl {
             audit_parts(&dir, &below);
             if dir.phys.head_dataset.0 != 0 {
                 self.audit_head(&dir).await?;
+                self.audit_livelist(&dir).await?;
             }
         }
         self.audit_counts().await
@@ -96,6 +98,19 @@ impl Dsl {
         let zap = Zap::open(self.mos_object(snapshot.next_clones).await?).await?;
         let entries = zap.entries(ENTRIES_MAX).await?;
         Ok(entries.iter().filter_map(|entry| entry.value.as_u64()).map(ObjectId).collect())
+    }
+
+    /// A livelist has the bytes that its clone uses beside its snapshots.
+    async fn audit_livelist(&self, dir: &Dir) -> Result<(), DslError> {
+        let name = &dir.name;
+        let Some(livelist) = self.livelist(dir.phys.head_dataset).await? else { return Ok(()) };
+        self.check_livelist(livelist.object).await?;
+        let firsts = self.open_deadlist(livelist.object).await?.1;
+        assert!(firsts.keys().all(|first| *first >= livelist.origin_txg), "{name}: a livelist begins after the origin");
+        let [own_bytes, ..] = dir.phys.used_breakdown_bytes;
+        let listed_bytes = self.livelist_space(livelist.object).await?.used_bytes;
+        assert_eq!(listed_bytes, signed(own_bytes), "{name}: a livelist has what its clone uses");
+        Ok(())
     }
 
     async fn audit_deadlist(&self, name: &str, dataset: &DslDatasetPhys) -> Result<(), DslError> {

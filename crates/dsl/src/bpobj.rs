@@ -70,9 +70,17 @@ impl Dsl {
     /// # Errors
     /// The MOS cannot be changed.
     pub fn create_bpobj(&self, txg: Txg) -> Result<ObjectId, DslError> {
-        let phys = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
+        self.create_bpobj_with(txg, Self::empty_phys())
+    }
+
+    pub(crate) fn create_bpobj_with(&self, txg: Txg, phys: BpobjPhys) -> Result<ObjectId, DslError> {
         let spec = ObjectSpec::new(DmuType::BPOBJ, BLOCK_BYTES).with_bonus(DmuType::BPOBJ_HDR, phys.emit(ORDER));
         Ok(self.mos().create_object(txg, &spec)?.id())
+    }
+
+    /// The header of a list without blocks.
+    pub(crate) fn empty_phys() -> BpobjPhys {
+        BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() }
     }
 
     /// An empty list for an entry of a deadlist: the pool's, where it has one.
@@ -109,6 +117,20 @@ impl Dsl {
     /// # Errors
     /// It is no bpobj, or the MOS cannot be changed.
     pub async fn append_blocks(&self, txg: Txg, bpobj: &Object, blocks: &[Blkptr]) -> Result<(), DslError> {
+        self.append_entries(txg, bpobj, blocks, false).await
+    }
+
+    /// Appends blocks to a bpobj. `are_gone`: entries of a livelist that the blocks went, which count against those that they came.
+    pub(crate) async fn append_entries(
+        &self,
+        txg: Txg,
+        bpobj: &Object,
+        blocks: &[Blkptr],
+        are_gone: bool,
+    ) -> Result<(), DslError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
         let fail = |error| DslError::Format { object: bpobj.id().0, error };
         let mut phys = BpobjPhys::parse(&bpobj.phys().bonus, ORDER).map_err(fail)?;
         debug_assert!(blocks.iter().all(|bp| !bp.is_hole()), "a hole is in no list of blocks");
@@ -119,10 +141,21 @@ impl Dsl {
             }),
             "a block in a list counts, and lies, as it did in its dataset"
         );
-        let bytes: Vec<u8> = blocks.iter().flat_map(stored).collect();
+        let entry = |bp| {
+            let mut entry = stored(bp);
+            let fill = ORDER.bytes64(u64::from(are_gone));
+            entry[FILL_OFFSET..CHECKSUM_OFFSET].copy_from_slice(&fill);
+            entry
+        };
+        let bytes: Vec<u8> = blocks.iter().flat_map(entry).collect();
         bpobj.write(txg, phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64), &bytes).await?;
         phys.blkptr_count += blocks.len() as u64;
-        let space = self.space_of_all(blocks);
+        let mut space = self.space_of_all(blocks);
+        if are_gone {
+            space = space.negated();
+            let gone = phys.freed_count.as_mut();
+            *gone.expect("a list of a livelist counts what went") += blocks.len() as u64;
+        }
         add(&mut phys.bytes, space.used_bytes);
         if let Some([compressed, uncompressed]) = &mut phys.compressed {
             add(compressed, space.compressed_bytes);

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{DatasetFlags, dir_field};
+use cenote_format::dsl::DatasetFlags;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_taskq::Rng;
 use cenote_taskq::mutant::{self, Mutant};
@@ -72,22 +72,6 @@ impl Dsl {
         })
         .await?;
         Ok(object)
-    }
-
-    /// Frees the list of its blocks that a clone may keep. Whether there was one.
-    ///
-    /// # Errors
-    /// The MOS cannot be changed.
-    pub async fn drop_livelist(&self, txg: Txg, dir: ObjectId, refs: &mut EmptyRefs) -> Result<bool, DslError> {
-        let object = self.mos().object(dir).await?;
-        if !object.phys().object_type.is_zap() {
-            return Ok(false);
-        }
-        let list = Zap::open(object.clone()).await?.find_u64(dir_field::LIVELIST).await?;
-        let Some(list) = list else { return Ok(false) };
-        Zap::put_entry(&object, txg, dir_field::LIVELIST, None).await?;
-        self.free_deadlist(txg, ObjectId(list), refs).await?;
-        Ok(true)
     }
 
     /// Rolls a head that is not open back to its last snapshot. Returns the blocks to be freed; their bytes do not count to it any more.

@@ -34,12 +34,12 @@ const ENTRIES_MAX: usize = 1 << 22;
 const LOADED_MAX: usize = 1 << 18;
 
 /// Its lists, by the txg that each begins after.
-type Lists = BTreeMap<Txg, ObjectId>;
+pub(crate) type Lists = BTreeMap<Txg, ObjectId>;
 
 /// The lists of deadlists that blocks were put into, so that a txg that gives up a block need not read an entry for each snapshot.
 ///
 /// Invariant: what is here is what the deadlist's ZAP says (asserted in debug builds whenever it is used). All that changes a ZAP of a
-/// deadlist is in this module, and takes its lists out of here first.
+/// deadlist is in this module or in `livelist`, and takes its lists out of here first.
 #[derive(Default)]
 pub(crate) struct LoadedDeadlists(BTreeMap<ObjectId, Lists>);
 
@@ -60,7 +60,7 @@ impl LoadedDeadlists {
 }
 
 impl Dsl {
-    async fn open_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
+    pub(crate) async fn open_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
         let object = self.mos().object(deadlist).await?;
         if object.phys().bonus_type != DmuType::DEADLIST_HDR {
             return Err(DslError::Unsupported("deadlists of pools before version 26".to_owned()));
@@ -80,7 +80,7 @@ impl Dsl {
 
     /// As [`Dsl::open_deadlist`]; from memory where it was used before. The lists are to be given back ([`LoadedDeadlists::put`]) with what was
     /// changed in the ZAP.
-    async fn load_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
+    pub(crate) async fn load_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
         let Some(lists) = self.take_loaded(deadlist) else { return self.open_deadlist(deadlist).await };
         if cfg!(debug_assertions) {
             assert_eq!(lists, self.open_deadlist(deadlist).await?.1, "lists in memory are those of the ZAP");
@@ -88,17 +88,22 @@ impl Dsl {
         Ok((self.mos().object(deadlist).await?, lists))
     }
 
+    /// Gives back what [`Dsl::load_deadlist`] gave.
+    pub(crate) fn keep_loaded(&self, deadlist: ObjectId, lists: Lists) {
+        self.open_part().deadlists.lock().put(deadlist, lists);
+    }
+
     fn take_loaded(&self, deadlist: ObjectId) -> Option<Lists> {
         self.open_part().deadlists.lock().0.remove(&deadlist)
     }
 
     /// As [`Dsl::open_deadlist`], for entries to be changed.
-    async fn open_deadlist_to_change(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
+    pub(crate) async fn open_deadlist_to_change(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
         drop(self.take_loaded(deadlist));
         self.open_deadlist(deadlist).await
     }
 
-    async fn change_deadlist(&self, txg: Txg, deadlist: &Object, space: SpaceDelta) -> Result<(), DslError> {
+    pub(crate) async fn change_deadlist(&self, txg: Txg, deadlist: &Object, space: SpaceDelta) -> Result<(), DslError> {
         let phys = DeadlistPhys::parse(&deadlist.phys().bonus, ORDER);
         let mut phys = phys.map_err(|error| DslError::Format { object: deadlist.id().0, error })?;
         let add = |to: &mut u64, bytes: i64| *to = to.saturating_add_signed(bytes);
@@ -284,7 +289,7 @@ impl Dsl {
             self.append_blocks(txg, &self.mos().object(bpobj).await?, &blocks).await?;
         }
         self.change_deadlist(txg, &object, self.space_of_all(blocks)).await?;
-        self.open_part().deadlists.lock().put(deadlist, lists);
+        self.keep_loaded(deadlist, lists);
         Ok(replaced)
     }
 }

@@ -6,24 +6,32 @@
 //! referenced   all blocks of the tree                  unique      those that neither neighbour has
 //! deadlist     blocks of the one before that it has not            head, snapshots (of a directory)   see `audit_dir`
 //! written since a bookmark   those that were born after it
+//! livelist     those of a clone that were born after its origin
 //! ```
 //! Memory is that of all pointers: for small pools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
+use cenote_dmu::Zap;
 use cenote_dsl::{Dataset, Dir, Sizes};
 use cenote_format::blkptr::Blkptr;
+use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dnode::{DnodePhys, dnodes_in_block};
-use cenote_format::dsl::{BookmarkFlags, DeadlistPhys};
+use cenote_format::dsl::{BookmarkFlags, DeadlistPhys, dir_field};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
+use cenote_format::zap::int_key;
 use cenote_spa::View;
 use cenote_taskq::BoxFuture;
 use cenote_zio::{Bookmark, ReadContext};
 
 /// A block by its first place and its birth, and its bytes as they count.
-type Blocks = BTreeMap<(u32, u64, u64), (Txg, u64)>;
+type Blocks = BTreeMap<Place, (Txg, u64)>;
+type Place = (u32, u64, u64);
+
+/// Lists of a livelist at most.
+const ENTRIES_MAX: usize = 1 << 16;
 
 /// Compares the accounts of all datasets with their trees.
 ///
@@ -107,7 +115,42 @@ async fn audit_dir(view: &View, dir: &Dir, known: &BTreeMap<ObjectId, Blocks>) -
     let [head_bytes, snapshot_bytes, ..] = dir.phys.used_breakdown_bytes;
     ensure!(head_bytes == own_head, "the head uses {own_head}, its directory says {head_bytes}");
     ensure!(snapshot_bytes == in_past, "the snapshots use {in_past}, their directory says {snapshot_bytes}");
+    let Some(livelist) = dsl.dir_field(dir, dir_field::LIVELIST).await? else { return Ok(()) };
+    let listed = listed_in(view, ObjectId(livelist)).await?;
+    let own: BTreeSet<_> = at_head.iter().filter(|(_, (birth, _))| *birth > since).map(|(place, _)| *place).collect();
+    let (more, less) = (listed.difference(&own).count(), own.difference(&listed).count());
+    ensure!(listed == own, "its livelist has {more} blocks that are not its own, and lacks {less}");
     Ok(())
+}
+
+/// What is left of a livelist, list by list: entries of blocks that went cancel those before them.
+async fn listed_in(view: &View, livelist: ObjectId) -> Result<BTreeSet<Place>> {
+    let mut left = BTreeSet::new();
+    for entry in Zap::open(view.mos().object(livelist).await?).await?.entries(ENTRIES_MAX).await? {
+        let list = view.mos().object(ObjectId(entry.value.as_u64().context("an entry without a list")?)).await?;
+        let (first, order) = (int_key(entry.name()).context("an entry without a txg")?, list.byte_order());
+        let phys = BpobjPhys::parse(&list.phys().bonus, order)?;
+        let bytes = list.read(0, phys.blkptr_count as usize * Blkptr::SIZE).await?;
+        let (mut gone, mut gone_count): (BTreeMap<_, u64>, u64) = (BTreeMap::new(), 0);
+        for bp in Blkptr::array(&bytes, order).rev() {
+            let place = place(&bp).context("an entry without a place")?;
+            ensure!(bp.logical_birth().0 > first, "a livelist's entry is older than its list");
+            let before = gone.entry(place).or_default();
+            match bp.is_livelist_free() {
+                true => (*before, gone_count) = (*before + 1, gone_count + 1),
+                false if *before > 0 => *before -= 1,
+                false => ensure!(left.insert(place), "a livelist has a block twice"),
+            }
+        }
+        ensure!(gone.values().all(|count| *count == 0), "of a livelist something went that had not come");
+        ensure!(phys.freed_count.unwrap_or(0) == gone_count, "a list of a livelist counts what went");
+    }
+    Ok(left)
+}
+
+fn place(bp: &Blkptr) -> Option<Place> {
+    let first = bp.dvas().next().filter(|_| !bp.is_embedded())?;
+    Some((first.vdev.0, first.offset_bytes, bp.birth().0))
 }
 
 async fn blocks_of(view: &View, dataset: &Dataset) -> Result<Blocks> {
@@ -148,7 +191,7 @@ async fn read(view: &View, bp: &Blkptr) -> Result<cenote_taskq::buf::Block> {
 }
 
 fn add(view: &View, blocks: &mut Blocks, bp: &Blkptr) {
-    let Some(first) = bp.dvas().next().filter(|_| !bp.is_embedded()) else { return };
+    let Some(place) = place(bp) else { return };
     let bytes = bp.dvas().map(|dva| view.deflated_bytes(dva.vdev, dva.asize_bytes)).sum();
-    blocks.insert((first.vdev.0, first.offset_bytes, bp.birth().0), (bp.logical_birth(), bytes));
+    blocks.insert(place, (bp.logical_birth(), bytes));
 }

@@ -1,6 +1,7 @@
 //! The tunables of a pool: those of all layers up to this one.
 
 use cenote_dmu::tx::TxTunables;
+use cenote_dsl::LivelistLimits;
 use cenote_kstat::{Settings, Tunable};
 use cenote_zil::ZilTunables;
 
@@ -15,6 +16,7 @@ pub const TABLES: &[&[Tunable]] = &[
     multihost::Tunables::TABLE,
     SendTunables::TABLE,
     MountTunables::TABLE,
+    LivelistTunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -37,6 +39,26 @@ cenote_kstat::tunables! {
     }
 }
 
+cenote_kstat::tunables! {
+    /// Those of the livelists of clones.
+    #[derive(Copy)]
+    pub struct LivelistTunables {
+        /// New blocks in a list of a livelist, after which the next list begins.
+        zfs_livelist_max_entries: u64 = 500_000, "blocks", Number(1, 1 << 23), AtOpen;
+        /// A clone that shares this percentage of its blocks with its origin, or less, does without a livelist.
+        zfs_livelist_min_percent_shared: u64 = 75, "%", Number(0, 100), AtOpen;
+    }
+}
+
+impl LivelistTunables {
+    pub(crate) const fn limits(&self) -> LivelistLimits {
+        LivelistLimits {
+            entries_max: self.zfs_livelist_max_entries,
+            shared_pct_min: self.zfs_livelist_min_percent_shared,
+        }
+    }
+}
+
 /// Values of these tunables, none of which was given yet.
 #[must_use]
 pub const fn settings() -> Settings {
@@ -53,6 +75,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(multihost::Tunables::default().with(settings).numbers());
     all.extend(SendTunables::default().with(settings).numbers());
     all.extend(MountTunables::default().with(settings).numbers());
+    all.extend(LivelistTunables::default().with(settings).numbers());
     all
 }
 

@@ -127,6 +127,8 @@ mutants! {
     HoldUnlinked = "hold-unlinked",
     /// A snapshot does not count its clones.
     CloneUncounted = "clone-uncounted",
+    /// A clone's list of its blocks lacks one that the clone gave up.
+    LivelistFreeForgotten = "livelist-free-forgotten",
     /// A promotion moves snapshots, and not their bytes.
     PromoteBytesKept = "promote-bytes-kept",
     /// A receive notes its place before the data is received.
@@ -156,6 +158,7 @@ impl Mutant {
         Self::UniqueKept,
         Self::HoldUnlinked,
         Self::CloneUncounted,
+        Self::LivelistFreeForgotten,
         Self::PromoteBytesKept,
         Self::ReceiveNotedEarly,
     ];

@@ -19,7 +19,7 @@ static SETUP: Mutex<Option<Child>> = Mutex::new(None);
 
 const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 
-/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|redact|replicate|raw [ARG…]`
+/// `openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|livelists|redact|replicate|raw [ARG…]`
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
@@ -36,6 +36,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         ("multihost", []) => return multihost(),
         ("send", []) => return send(),
         ("snapshots", []) => return snapshots(),
+        ("livelists", []) => return livelists(),
         ("redact", []) => return redact(),
         ("replicate", []) => return replicate(),
         ("raw", []) => return raw(),
@@ -57,6 +58,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         "multihost",
         "send",
         "snapshots",
+        "livelists",
         "redact",
         "replicate",
         "raw",
@@ -64,7 +66,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     .contains(&word.as_str())
     {
         bail!(
-            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots, redact, replicate or raw, not {word}"
+            "openzfs-vm: setup, run, smoke, judge, image, owner, devices, logs, frozen, written, multihost, send, snapshots, livelists, redact, replicate or raw, not {word}"
         );
     }
     let mut command = process::script(&format!("tools/openzfs-vm/{word}"));
@@ -209,6 +211,14 @@ fn snapshots() -> Result<()> {
         bail!("openzfs-vm snapshots: /dev/fuse cannot be opened, and files are changed in a mount");
     }
     process::run(process::script("tools/openzfs-vm/snapshots").arg(golden::built_program()?))
+}
+
+/// Clones whose livelists both write, and by which both destroy.
+fn livelists() -> Result<()> {
+    if !rounds::can_mount() {
+        bail!("openzfs-vm livelists: /dev/fuse cannot be opened, and files are changed in a mount");
+    }
+    process::run(process::script("tools/openzfs-vm/livelists").arg(golden::built_program()?))
 }
 
 /// Redaction bookmarks that both make of the same snapshots, and send by.

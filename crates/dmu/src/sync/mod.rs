@@ -136,6 +136,8 @@ pub struct Synced {
     pub root: Blkptr,
     /// Blocks that are new.
     pub born: SpaceDelta,
+    /// Those that take space, of an objset for which they were to be listed.
+    pub new: Vec<Blkptr>,
     /// Blocks that nothing of this objset points to any more. They are to be freed, or to go to a deadlist.
     pub killed: Killed,
     /// Blocks that were written for the intent log (`WR_INDIRECT`) and have been changed since, so they are in no dataset's space
@@ -189,16 +191,25 @@ impl Writer {
     /// # Errors
     /// As those two.
     pub async fn sync(&self, objsets: &[Objset], txg: Txg, pass: u32) -> Result<(Vec<Synced>, Vec<Guid>), DmuError> {
-        let (synced, storing) = self.begin(objsets, txg, pass).await?;
+        let (synced, storing) = self.begin(objsets, &BTreeSet::new(), txg, pass).await?;
         Ok((synced, storing.finish().await?))
     }
 
     /// Gives places to the changes of a txg in these objsets, and begins to write them. Until all is stored the objsets must not be changed
-    /// in this txg. `pass` counts from 1; from the second on blocks of this txg are written in place.
+    /// in this txg. `pass` counts from 1; from the second on blocks of this txg are written in place. New blocks of the objsets in `listed` come
+    /// back one by one.
     ///
     /// # Errors
     /// No space, or a device failure that the vdevs cannot make up for: the txg cannot be written.
-    pub async fn begin(&self, objsets: &[Objset], txg: Txg, pass: u32) -> Result<(Vec<Synced>, Storing), DmuError> {
+    pub async fn begin(
+        &self,
+        objsets: &[Objset],
+        listed: &BTreeSet<ObjsetId>,
+        txg: Txg,
+        pass: u32,
+    ) -> Result<(Vec<Synced>, Storing), DmuError> {
+        // What a later pass writes in place is no new block.
+        assert!(listed.is_empty() || pass == 1, "new blocks are listed of what is written once in a txg");
         let now = Now { txg, pass };
         let mut stores = Stores::new(&self.shared.dmu, &self.shared.allocator, &self.shared.in_flight);
         let mut parts: Vec<Part> = objsets
@@ -207,6 +218,8 @@ impl Writer {
                 objset: objset.clone(),
                 policy: objset.policy(),
                 born: SpaceDelta::default(),
+                lists_new: listed.contains(&objset.id()),
+                new: Vec::new(),
                 killed: Killed::default(),
                 unused: Vec::new(),
                 needs: Needs::of_objset(objset.phys().flags),
@@ -241,8 +254,8 @@ impl Writer {
         let mut synced = Vec::with_capacity(parts.len());
         let mut roots = Vec::with_capacity(parts.len());
         for (part, (root, phys)) in parts.into_iter().zip(pointers) {
-            let Part { objset, born, killed, unused, needs, .. } = part;
-            synced.push(Synced { root, born, killed, unused, needs });
+            let Part { objset, born, new, killed, unused, needs, .. } = part;
+            synced.push(Synced { root, born, new, killed, unused, needs });
             roots.push((objset, root, phys));
         }
         Ok((synced, Storing { stores, txg, objects: settled, metas: settled_metas, roots }))
@@ -322,7 +335,8 @@ impl Writer {
             let made = joined(parts[stretches[first.stretch].part].objset.id(), join).await?;
             let places = zio.find_places(allocator, &made.batch).await;
             let (shared, forgets) = (self.shared.clone(), now.pass >= PASS_REWRITE);
-            let counts: Vec<usize> = spans.iter().map(|span| span.count).collect();
+            let lists_new = |span: &Span| parts[stretches[span.stretch].part].lists_new;
+            let counts: Vec<(usize, bool)> = spans.iter().map(|span| (span.count, lists_new(span))).collect();
             let point = async move { made.point(&shared, &counts, places, forgets) };
             pointing.push_back((spans, self.shared.dmu.handle().spawn(Class::Sync, point)));
             if pointing.len() >= POINTED_MAX
@@ -383,7 +397,7 @@ impl Writer {
         );
         let root = placed.bp;
         let mut change = SpanDelta::default();
-        change.count(&self.shared, &policy, &root);
+        change.count(&self.shared, &policy, &root, part.lists_new);
         part.take(change);
         if now.pass >= PASS_REWRITE {
             self.shared.dmu.forget(&root);

@@ -23,6 +23,8 @@ pub(super) struct SpanDelta {
     /// Bytes that their object uses more.
     pub(super) used_bytes: i64,
     pub(super) born: SpaceDelta,
+    /// The new blocks, where a list of them is kept.
+    pub(super) new: Vec<Blkptr>,
     pub(super) killed: Killed,
     /// Features that new blocks need.
     pub(super) needs: Needs,
@@ -41,15 +43,15 @@ pub(super) struct Pointed {
 }
 
 impl Made {
-    /// The blocks with their places; `spans` says how many of them each span has. What is written in place again (`forgets`) must
+    /// The blocks with their places; `spans` says how many of them each span has, and whether new ones are to be listed. What is written in place again (`forgets`) must
     /// not be found in the cache as it was before.
-    pub(super) fn point(self, shared: &Shared, spans: &[usize], places: Places, forgets: bool) -> Pointed {
+    pub(super) fn point(self, shared: &Shared, spans: &[(usize, bool)], places: Places, forgets: bool) -> Pointed {
         let count = self.blocks.len();
         let (changes, pointers) = (Vec::with_capacity(spans.len()), Vec::with_capacity(count));
         let (placed, replaced) = (Vec::with_capacity(count), Vec::new());
         let mut pointed = Pointed { changes, pointers, placed, replaced, error: None };
         let mut blocks = self.blocks.into_iter().zip(self.batch.placed(places));
-        for (span, count) in spans.iter().enumerate() {
+        for (span, (count, lists_new)) in spans.iter().enumerate() {
             let mut change = SpanDelta::default();
             for ((block, kept), (policy, placed)) in blocks.by_ref().take(*count) {
                 let placed = match placed {
@@ -59,7 +61,7 @@ impl Made {
                         return pointed;
                     }
                 };
-                change.count(shared, &policy, &placed.bp);
+                change.count(shared, &policy, &placed.bp, *lists_new);
                 match kept {
                     Some(content) => {
                         shared.dmu.keep(&placed.bp, &content);
@@ -82,8 +84,8 @@ impl Made {
 }
 
 impl SpanDelta {
-    /// Counts a block in the place of the one before it.
-    pub(super) fn count(&mut self, shared: &Shared, policy: &WritePolicy, bp: &Blkptr) {
+    /// Counts a block in the place of the one before it, and lists it where that is wanted.
+    pub(super) fn count(&mut self, shared: &Shared, policy: &WritePolicy, bp: &Blkptr, lists_new: bool) {
         let previous = &policy.previous;
         let same_place = previous.dva(0).is_some() && previous.dva(0) == bp.dva(0) && !bp.is_embedded();
         if same_place && previous.physical_birth() == bp.physical_birth() {
@@ -91,6 +93,9 @@ impl SpanDelta {
         }
         let (born, gone) = (shared.space_of(bp), shared.space_of(previous));
         self.born.add(born);
+        if lists_new && !bp.is_hole() && !bp.is_embedded() {
+            self.new.push(*bp);
+        }
         self.needs |= Needs::of_pointer(bp);
         if !previous.is_hole() {
             self.killed.push(*previous, gone);

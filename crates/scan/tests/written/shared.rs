@@ -30,7 +30,7 @@ async fn live(handle: &Handle, images: &[PathBuf]) -> Pool {
     open(handle, pools.remove(0), &how, write_options()).await.unwrap().start(TxTunables::default()).await
 }
 
-async fn file_system(pool: &Pool, name: &str) -> FileSystem {
+pub(crate) async fn file_system(pool: &Pool, name: &str) -> FileSystem {
     let head = pool.open_head(name).await.unwrap();
     let objset = head.objset().clone();
     FileSystem::open_head(&objset, std::sync::Arc::new(head), FileSystemOptions::default()).await.unwrap()
@@ -71,7 +71,7 @@ pub(crate) async fn contents(fs: &FileSystem) -> Files {
 }
 
 /// Changes some files, and the model with them.
-async fn change_files(fs: &FileSystem, files: &mut Files, rng: &mut Rng) {
+pub(crate) async fn change_files(fs: &FileSystem, files: &mut Files, rng: &mut Rng) {
     for (path, (directory, name, object)) in listed(fs).await {
         let Some(content) = files.get_mut(&path).filter(|_| rng.chance(1, 3)) else { continue };
         let open = fs.open_file(object).await.unwrap();
@@ -100,7 +100,7 @@ async fn change_files(fs: &FileSystem, files: &mut Files, rng: &mut Rng) {
 }
 
 /// The pool is whole, and counts each reference to a shared block.
-async fn judge(handle: &Handle, images: &[PathBuf], name: &str, what: &str) {
+pub(crate) async fn judge(handle: &Handle, images: &[PathBuf], name: &str, what: &str) {
     let (_, report) = check(handle, images).await;
     assert_clean(&report, what);
     if program("zdb").is_some() {

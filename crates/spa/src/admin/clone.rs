@@ -52,6 +52,7 @@ impl Syncer {
         let made = self.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await;
         let head = made.map_err(|error| self.dsl_failed(error))?;
         self.count_empty_refs(refs).await?;
+        self.add_livelist(dir).await?;
         self.hand_down_features(snapshot.object, head).await?;
         self.record_event("clone", &format!("origin={origin} ({})", snapshot.object), Some((name, head))).await?;
         self.clear_log_header(name).await
@@ -194,8 +195,26 @@ impl Syncer {
         self.record_event("promote", "", Some((name, clone.object))).await
     }
 
-    /// Has a clone keep no list of its blocks any more, if it keeps one. OpenZFS destroys a clone faster with such a list, and does without
-    /// where there is none.
+    /// Has a clone that was made in this txg keep a livelist, if the pool has the feature.
+    pub(crate) async fn add_livelist(&mut self, dir: ObjectId) -> Result<(), SpaError> {
+        if !self.features.has("livelist") {
+            return Ok(());
+        }
+        let zapified = self.dsl.add_livelist(self.txg, dir).await.map_err(|error| self.dsl_failed(error))?;
+        self.features.change("extensible_dataset", i64::from(zapified));
+        self.features.change("livelist", 1);
+        Ok(())
+    }
+
+    /// Refuses a clone whose livelist cannot be kept up.
+    pub(crate) async fn check_livelist(&self, dataset: &Dataset) -> Result<(), SpaError> {
+        let livelist = self.dsl.livelist(dataset.object).await.map_err(|error| self.dsl_failed(error))?;
+        let Some(livelist) = livelist else { return Ok(()) };
+        let checked = self.dsl.check_livelist(livelist.object).await;
+        checked.map_err(|error| self.fail(format!("the livelist of clone '{}' is damaged: {error}", dataset.name())))
+    }
+
+    /// Has a clone keep no livelist any more, if it keeps one. It is destroyed by its tree then.
     pub(crate) async fn drop_livelist(&mut self, dir: ObjectId) -> Result<(), SpaError> {
         let mut refs = EmptyRefs::default();
         let dropped = self.dsl.drop_livelist(self.txg, dir, &mut refs).await;

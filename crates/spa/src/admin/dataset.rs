@@ -135,14 +135,10 @@ impl Syncer {
         if dataset.is_inconsistent() != is_received {
             return refuse("changing a dataset that is half received or half destroyed");
         }
-        for (field, what) in [
-            (dir_field::CRYPTO_KEY_OBJECT, "changing an encrypted dataset"),
-            (dir_field::LIVELIST, "changing a clone that keeps a list of its blocks"),
-        ] {
-            if view.dir_field(&dataset.dir, field).await.map_err(fail)?.is_some() {
-                return refuse(what);
-            }
+        if view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await.map_err(fail)?.is_some() {
+            return refuse("changing an encrypted dataset");
         }
+        self.check_livelist(&dataset).await?;
         let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
         let refquota = view.property(&dataset.dir, "refquota", false).await.map_err(fail)?;
@@ -185,9 +181,7 @@ impl Syncer {
             self.dsl.open_head(dataset.object).is_none(),
             "headers are changed before anybody else opens the dataset"
         );
-        if view.dir_field(&dataset.dir, dir_field::LIVELIST).await.map_err(fail)?.is_some() {
-            return self.unwritable(format!("changing a clone that keeps a list of its blocks ('{name}')"));
-        }
+        self.check_livelist(&dataset).await?;
         let policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         let objset = Objset::own(self.writer.dmu().clone(), dataset.objset_id(), dataset.phys.bp, policy).await;
         let head = Head { dataset: dataset.object, objset: objset.map_err(|error| self.dmu_error(error))? };

@@ -1,5 +1,5 @@
 //! Destroying a file system or a volume: the txg that takes its name away leaves its blocks to the background
-//! (`jobs/async_destroy`). A pool without the feature `async_destroy` has no place for that: there the blocks are freed at once.
+//! (`jobs/async_destroy`, or of a clone with a livelist `jobs/deleted_clones`). A pool without the feature `async_destroy` has no place for that: there the blocks are freed at once.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +42,7 @@ impl Syncer {
         if let Some((objset, header)) = self.log_of(&dataset).await? {
             self.free_log(txg, &objset, &header).await?;
         }
-        self.drop_livelist(dataset.dir.object).await?;
-        if !self.leave_blocks(txg, &dataset).await? {
+        if !self.leave_livelist(txg, &dataset).await? && !self.leave_blocks(txg, &dataset).await? {
             self.free_objset(txg, &dataset).await?;
         }
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {

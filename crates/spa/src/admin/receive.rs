@@ -513,6 +513,10 @@ impl Syncer {
                 let made = self.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await;
                 let made = made.map_err(|error| self.dsl_failed(error))?;
                 self.count_empty_refs(refs).await?;
+                // What takes its dataset's place in the end would lose its livelist then.
+                if last != RECEIVED {
+                    self.add_livelist(dir).await?;
+                }
                 self.hand_down_features(origin, made).await?;
                 self.share_key(txg, dir, origin).await?;
                 if spec.raw.is_none() {
@@ -686,7 +690,11 @@ impl Syncer {
         let txg = self.txg;
         self.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
         self.headers_only.remove(&head.object);
-        self.drop_livelist(head.dir.object).await?;
+        // Lists of what each has of its own are not the other's.
+        let other = self.dsl.dataset_phys(written).await.map_err(|error| self.dsl_failed(error))?;
+        for dir in [head.dir.object, other.dir] {
+            self.drop_livelist(dir).await?;
+        }
         self.dsl.swap_heads(txg, head.object, written).await.map_err(|error| self.dsl_failed(error))?;
         self.swap_redactions(head.object, written).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {

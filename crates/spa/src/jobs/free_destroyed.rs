@@ -36,7 +36,12 @@ impl Syncer {
             took: job.begun.map(|begun| now - begun).unwrap_or_default(),
             stalled: job.stalled.clone(),
         };
-        job.list.map(|_| status).into_iter().chain(self.free_list.status(now)).collect()
+        job.list
+            .map(|_| status)
+            .into_iter()
+            .chain(self.free_list.status(now))
+            .chain(self.deleted_clones.status(now))
+            .collect()
     }
 
     /// Blocks of destroyed datasets that one txg frees at most (`zfs_async_block_max_blocks`; default 100 000).
@@ -47,7 +52,7 @@ impl Syncer {
     /// True if a background job goes on with the next txg.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.has_destroyed() || self.free_list.goes_on()
+        self.has_destroyed() || self.free_list.goes_on() || self.deleted_clones.goes_on()
     }
 
     fn has_destroyed(&self) -> bool {

@@ -21,9 +21,11 @@
 //! crash would do it twice or not at all.
 
 pub(crate) mod async_destroy;
+pub(crate) mod deleted_clones;
 mod doomed;
 mod free_destroyed;
 pub(crate) mod free_list;
+mod free_live;
 pub(crate) mod freeing;
 
 use std::time::Duration;
@@ -38,7 +40,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -79,6 +81,11 @@ impl Slice {
 
     pub(crate) fn take(&mut self, blocks: usize) {
         self.blocks_left = self.blocks_left.saturating_sub(blocks as u64);
+    }
+
+    /// Blocks that it may still take.
+    pub(crate) const fn blocks_left(&self) -> u64 {
+        self.blocks_left
     }
 
     pub(crate) fn is_over(&self, now: Instant) -> bool {

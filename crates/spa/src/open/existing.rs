@@ -30,6 +30,7 @@ use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::import::import_for;
 use crate::jobs::async_destroy::AsyncDestroy;
+use crate::jobs::deleted_clones::DeletedClones;
 use crate::jobs::freeing::FreeList;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
@@ -42,6 +43,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Syncer};
+use crate::tunables::LivelistTunables;
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, SpaError, View};
 
 /// How to open a pool for writing.
@@ -133,6 +135,7 @@ async fn open_found(
     let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
     writer.owner_mark = how.owner_mark;
     writer.zil = ZilTunables::default().with(&how.tunables);
+    writer.livelist_limits = LivelistTunables::default().with(&how.tunables).limits();
     if writer.zil.zil_nocacheflush {
         writer
             .notes
@@ -300,6 +303,7 @@ impl Opening<'_> {
             shared,
             deferred: crate::sync::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
             free_list,
+            deleted_clones: DeletedClones::open(pool.directory()).await.map_err(dmu_failed)?,
             late: Arc::default(),
             long_holds: Arc::default(),
             headers_only: BTreeSet::default(),
@@ -322,6 +326,7 @@ impl Opening<'_> {
             obeys_limits: false,
             logs: None,
             zil: ZilTunables::default(),
+            livelist_limits: LivelistTunables::default().limits(),
             preloading: Arc::default(),
             is_changed: false,
         })

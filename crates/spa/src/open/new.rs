@@ -242,6 +242,8 @@ pub(crate) async fn create_syncer(
         deferred: None,
         async_destroy: crate::jobs::async_destroy::AsyncDestroy::default(),
         free_list: crate::jobs::freeing::FreeList::default(),
+        deleted_clones: crate::jobs::deleted_clones::DeletedClones::default(),
+        livelist_limits: crate::tunables::LivelistTunables::default().limits(),
         late: Arc::default(),
         long_holds: Arc::default(),
         headers_only: std::collections::BTreeSet::default(),

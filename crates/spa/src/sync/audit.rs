@@ -143,6 +143,8 @@ impl Syncer {
         let entry = async |name| directory.find_u64(name).await.map_err(|error| self.dmu_error(error));
         let listed = entry(pool_directory::BPTREE).await?.map(ObjectId);
         assert_eq!(listed, self.async_destroy.list, "the directory names the list of what is freed");
+        let deleted = entry(pool_directory::DELETED_CLONES).await?.map(ObjectId);
+        assert_eq!(deleted, self.deleted_clones.table(), "the directory names the table of destroyed clones");
         let empty = entry(pool_directory::EMPTY_BPOBJ).await?.map(ObjectId);
         assert_eq!(empty, self.dsl.empty_bpobj(), "the directory names the list that stands for empty ones");
         Ok(())

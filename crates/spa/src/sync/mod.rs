@@ -97,6 +97,7 @@ use std::sync::atomic::AtomicBool;
 
 use cenote_dmu::{Object, Objset, Writer};
 use cenote_dsl::Dsl;
+use cenote_dsl::LivelistLimits;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::nvlist::NvList;
@@ -111,6 +112,7 @@ use cenote_dsl::Head;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::async_destroy::AsyncDestroy;
+use crate::jobs::deleted_clones::DeletedClones;
 use crate::jobs::freeing::FreeList;
 use crate::longholds::LongHolds;
 use crate::refcount::known::SharedBlocks;
@@ -163,6 +165,8 @@ pub struct Syncer {
     pub(crate) headers_only: BTreeSet<ObjectId>,
     /// The blocks that only destroyed snapshots had, freed in the background.
     pub(crate) free_list: FreeList,
+    /// Livelists of destroyed clones, whose blocks are freed in the background.
+    pub(crate) deleted_clones: DeletedClones,
     /// Changes that are made when the data of their txg is written.
     pub(crate) late: Arc<LateTasks>,
     /// Datasets that somebody reads.
@@ -174,6 +178,8 @@ pub struct Syncer {
     /// Logs of datasets in use; none before the pool has its handle.
     pub(crate) logs: Option<Logs>,
     pub(crate) zil: ZilTunables,
+    /// How long clones' livelists get.
+    pub(crate) livelist_limits: LivelistLimits,
     /// Features of which it is known that they are noted with a dataset.
     pub(crate) used_features: BTreeMap<ObjectId, Needs>,
     /// The txg that changes go to.

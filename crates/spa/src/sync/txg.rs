@@ -1,11 +1,11 @@
 //! A txg's sync: the theory is in the module above.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_dmu::{SpaceDelta, Synced, Zap};
-use cenote_dsl::UsedBy;
+use cenote_dsl::{Livelist, UsedBy};
 use cenote_format::dsl::pool_directory;
-use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::BoxFuture;
 use cenote_taskq::mutant::{self, Mutant};
@@ -60,6 +60,7 @@ impl Syncer {
         self.free_deferred(txg).await?;
         self.free_destroyed(txg).await?;
         self.free_listed(txg).await?;
+        self.free_live(txg).await?;
         self.sync_logs(txg).await?;
         self.sync_datasets(txg).await?;
         debug_assert!(
@@ -179,8 +180,16 @@ impl Syncer {
     async fn sync_datasets(&mut self, txg: Txg) -> Result<(), SpaError> {
         let dirty: Vec<_> = self.dsl.heads().iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
-        let (synced, storing) = self.writer.begin(&objsets, txg, 1).await.map_err(|error| self.dmu_error(error))?;
-        let settled = self.finish_datasets(txg, &dirty, synced).await;
+        let mut livelists = BTreeMap::new();
+        for head in &dirty {
+            if let Some(livelist) = self.dsl.livelist(head.dataset).await.map_err(|error| self.dsl_error(error))? {
+                livelists.insert(head.objset.id(), livelist);
+            }
+        }
+        let listed = livelists.keys().copied().collect();
+        let begun = self.writer.begin(&objsets, &listed, txg, 1).await;
+        let (synced, storing) = begun.map_err(|error| self.dmu_error(error))?;
+        let settled = self.finish_datasets(txg, &dirty, synced, &livelists).await;
         // Wait even after an error, so that no write is on its way to devices when the pool is given up.
         let missed = storing.finish().await.map_err(|error| self.dmu_error(error))?;
         settled?;
@@ -190,13 +199,22 @@ impl Syncer {
     /// Enters datasets' new roots and accounts into the MOS, frees what they gave up, and enters what they took and gave up into space
     /// maps and logs, beside what is on its way to devices: so the first pass writes that with the MOS, and what is left for the
     /// second is what the MOS itself took.
-    async fn finish_datasets(&mut self, txg: Txg, dirty: &[Head], synced: Vec<Synced>) -> Result<(), SpaError> {
+    async fn finish_datasets(
+        &mut self,
+        txg: Txg,
+        dirty: &[Head],
+        synced: Vec<Synced>,
+        livelists: &BTreeMap<ObjsetId, Livelist>,
+    ) -> Result<(), SpaError> {
         assert_eq!(synced.len(), dirty.len(), "each dataset that has changed is written");
         for (head, mut synced) in dirty.iter().zip(synced) {
             let unused = std::mem::take(&mut synced.unused);
             self.use_features(txg, head.dataset, synced.needs).await?;
-            let settled = self.dsl.synced(txg, head.dataset, synced).await.map_err(|error| self.dsl_error(error))?;
+            let livelist = livelists.get(&head.objset.id()).map(|livelist| (livelist, &self.livelist_limits));
+            let settled = self.dsl.synced(txg, head.dataset, synced, livelist).await;
+            let settled = settled.map_err(|error| self.dsl_error(error))?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
+            self.features.change("livelist", -i64::from(settled.has_lost_livelist));
             if !self.is_live && settled.is_larger {
                 self.check_quota(head.dataset).await?;
             }

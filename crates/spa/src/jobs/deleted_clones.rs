@@ -1,0 +1,61 @@
+//! Freeing the blocks of destroyed clones by their livelists, in the background (feature `livelist`).
+//!
+//! **On disk.** The directory's entry `com.delphix:deleted_clones` is a table of livelists. The bytes of what is left of them count to the
+//! directory `$FREE`. The table goes with its last livelist; each of them is a use of the feature.
+//!
+//! **Life of a destroyed clone.** The txg that takes its name away moves its livelist from its directory to the table: that is short however
+//! large the clone is. Each txg's slice takes entries that cancel each other out of the first list (it is written anew then, once), takes blocks off its
+//! end and frees them, and takes their bytes off `$FREE`. An empty list goes, and so does a livelist without lists. OpenZFS, which frees a whole list
+//! in one txg, goes on where Cenote stopped, and the other way round.
+//!
+//! **A livelist that does not have the bytes of its clone** is not used: the clone is destroyed by its tree.
+//!
+//! **What cannot be read** is not freed: the job stands still until the pool is opened again, and tells the owner.
+
+use cenote_dmu::{DmuError, Zap};
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::ObjectId;
+use cenote_taskq::Instant;
+
+use super::JobStatus;
+
+/// The job's state while the pool is open.
+#[derive(Debug, Default)]
+pub(crate) struct DeletedClones {
+    /// The table, if there is one.
+    pub(super) table: Option<ObjectId>,
+    /// Known since the first slice.
+    pub(super) left_bytes: u64,
+    pub(super) done_bytes: u64,
+    pub(super) begun: Option<Instant>,
+    pub(super) stalled: Option<String>,
+}
+
+impl DeletedClones {
+    /// As the pool's directory has it.
+    pub(crate) async fn open(directory: &Zap) -> Result<Self, DmuError> {
+        let table = directory.find_u64(pool_directory::DELETED_CLONES).await?.map(ObjectId);
+        Ok(Self { table: table.filter(|table| table.0 != 0), ..Self::default() })
+    }
+
+    /// The table.
+    pub(crate) const fn table(&self) -> Option<ObjectId> {
+        self.table
+    }
+
+    /// True if it goes on with the next txg.
+    pub(super) const fn goes_on(&self) -> bool {
+        self.table.is_some() && self.stalled.is_none()
+    }
+
+    /// Its status, if there is work left.
+    pub(super) fn status(&self, now: Instant) -> Option<JobStatus> {
+        self.table.map(|_| JobStatus {
+            name: "livelist",
+            left_bytes: self.left_bytes,
+            done_bytes: self.done_bytes,
+            took: self.begun.map(|begun| now - begun).unwrap_or_default(),
+            stalled: self.stalled.clone(),
+        })
+    }
+}

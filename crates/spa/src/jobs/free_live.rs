@@ -1,0 +1,137 @@
+//! The slices of [`super::deleted_clones`]: a destroyed clone's blocks, freed from txg to txg by its livelist.
+
+use cenote_dmu::{SpaceDelta, Zap};
+use cenote_dsl::{Dataset, DslError, EmptyRefs, UsedBy};
+use cenote_format::blkptr::Blkptr;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::pool_directory;
+use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::zap::{ZapValue, int_key_name};
+
+use crate::SpaError;
+use crate::config::PoolState;
+use crate::jobs::Slice;
+use crate::sync::Syncer;
+
+/// Blocks that are taken off a list at once: 2 MiB of it.
+const BATCH: u64 = 1 << 14;
+
+impl Syncer {
+    /// Leaves the blocks of a clone that is destroyed in this txg to the background, by its livelist. False where it has none that can be used;
+    /// then it has none any more.
+    pub(crate) async fn leave_livelist(&mut self, txg: Txg, dataset: &Dataset) -> Result<bool, SpaError> {
+        let dir = dataset.dir.object;
+        let livelist = self.dsl.livelist(dataset.object).await.map_err(|error| self.dsl_failed(error))?;
+        let space = match &livelist {
+            Some(livelist) => self.dsl.check_livelist(livelist.object).await.ok(),
+            None => None,
+        };
+        let space = match (space, &livelist) {
+            (Some(()), Some(livelist)) => self.dsl.livelist_space(livelist.object).await.ok(),
+            _ => None,
+        };
+        let own = (dataset.phys.unique_bytes.cast_signed(), dataset.dir.phys.compressed_bytes.cast_signed());
+        let Some(space) = space.filter(|space| (space.used_bytes, space.compressed_bytes) == own) else {
+            self.drop_livelist(dir).await?;
+            return Ok(false);
+        };
+        let taken = self.dsl.take_livelist(txg, dir).await.map_err(|error| self.dsl_failed(error))?;
+        let Some(livelist) = taken else { return Ok(false) };
+        let table = match self.deleted_clones.table {
+            Some(table) => table,
+            None => self.make_deleted_clones(txg).await?,
+        };
+        let table = self.mos.object(table).await.map_err(|error| self.dmu_error(error))?;
+        let entry = ZapValue::from_u64(livelist.0);
+        let put = Zap::put_entry(&table, txg, &int_key_name(livelist.0), Some(&entry)).await;
+        put.map_err(|error| self.dmu_error(error))?;
+        self.deleted_clones.left_bytes = self.deleted_clones.left_bytes.saturating_add_signed(space.used_bytes);
+        let free_dir = self.free_dir().await?;
+        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, space).await;
+        charged.map_err(|error| self.fail(error))?;
+        Ok(true)
+    }
+
+    async fn make_deleted_clones(&mut self, txg: Txg) -> Result<ObjectId, SpaError> {
+        let table = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await;
+        let table = table.map_err(|error| self.dmu_error(error))?.id();
+        let entry = ZapValue::from_u64(table.0);
+        let put = Zap::put_entry(&self.directory, txg, pool_directory::DELETED_CLONES, Some(&entry)).await;
+        put.map_err(|error| self.dmu_error(error))?;
+        self.deleted_clones.table = Some(table);
+        Ok(table)
+    }
+
+    /// Frees blocks of destroyed clones for a slice. Before the datasets are written, since references to shared blocks may end with
+    /// them.
+    pub(crate) async fn free_live(&mut self, txg: Txg) -> Result<(), SpaError> {
+        if !self.deleted_clones.goes_on() || self.state != PoolState::Active {
+            return Ok(());
+        }
+        let now = self.handle.now();
+        if self.deleted_clones.begun.replace(self.deleted_clones.begun.unwrap_or(now)).is_none() {
+            self.deleted_clones.left_bytes = self.live_left_bytes().await.unwrap_or(0);
+        }
+        let mut slice = Slice::new(now, self.async_destroy.blocks_max);
+        let (mut freed, mut refs) = (SpaceDelta::default(), EmptyRefs::default());
+        while self.deleted_clones.goes_on() && !slice.is_over(self.handle.now()) {
+            match self.take_live(txg, slice.blocks_left().min(BATCH), &mut refs).await {
+                Ok(blocks) => {
+                    slice.take(blocks.len());
+                    blocks.iter().for_each(|bp| freed.add(self.writer.space_of(bp)));
+                    self.free_blocks(txg, &blocks).await?;
+                }
+                Err(error) => {
+                    let reason = format!("blocks of a destroyed clone are not freed: {error}");
+                    self.space.troubles.tell(reason.clone());
+                    self.deleted_clones.stalled = Some(reason);
+                }
+            }
+        }
+        self.count_empty_refs(refs).await?;
+        let free_dir = self.free_dir().await?;
+        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await;
+        charged.map_err(|error| self.fail(error))?;
+        let freed_bytes = freed.used_bytes.max(0).cast_unsigned();
+        self.deleted_clones.done_bytes += freed_bytes;
+        self.deleted_clones.left_bytes = self.deleted_clones.left_bytes.saturating_sub(freed_bytes);
+        Ok(())
+    }
+
+    /// Bytes of all livelists in the table.
+    async fn live_left_bytes(&self) -> Result<u64, DslError> {
+        let Some(table) = self.deleted_clones.table else { return Ok(0) };
+        let table = Zap::open(self.mos.object(table).await?).await?;
+        let (mut listing, mut bytes) = (table.listing(), 0_u64);
+        while let Some(batch) = listing.next().await? {
+            for livelist in batch.iter().filter_map(|entry| entry.value.as_u64()) {
+                let space = self.dsl.livelist_space(ObjectId(livelist)).await?;
+                bytes = bytes.saturating_add_signed(space.used_bytes.max(0));
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Takes blocks out of the first livelist. One that has none any more goes; and with the last the table.
+    async fn take_live(&mut self, txg: Txg, count_max: u64, refs: &mut EmptyRefs) -> Result<Vec<Blkptr>, DslError> {
+        let Some(id) = self.deleted_clones.table else { return Ok(Vec::new()) };
+        let table = self.mos.object(id).await?;
+        let first = Zap::open(table.clone()).await?.listing().next().await?;
+        let Some(entry) = first.and_then(|batch| batch.into_iter().next()) else {
+            Zap::put_entry(&self.directory, txg, pool_directory::DELETED_CLONES, None).await?;
+            table.free(txg);
+            self.deleted_clones.table = None;
+            return Ok(Vec::new());
+        };
+        let Some(livelist) = entry.value.as_u64().map(ObjectId) else {
+            return Err(DslError::Corrupt { object: id.0, what: "a deleted clone that is no object".to_owned() });
+        };
+        let blocks = self.dsl.take_live(txg, livelist, count_max, refs).await?;
+        if blocks.is_empty() {
+            self.dsl.free_livelist(txg, livelist, refs).await?;
+            Zap::put_entry(&table, txg, &int_key_name(livelist.0), None).await?;
+            self.features.change("livelist", -1);
+        }
+        Ok(blocks)
+    }
+}
