@@ -11,19 +11,21 @@ use cenote_admin::receive::{ReceiveRequest, Told, receive};
 use cenote_admin::{Reach, destroy, rollback, take_snapshots};
 use cenote_codec::checksum::fletcher::Fletcher4;
 use cenote_dmu::tx::TxTunables;
-use cenote_dmu::{ObjectSpec, Objset};
+use cenote_dmu::{ObjectSpec, Objset, Zap};
 use cenote_dsl::Dataset;
 use cenote_format::Endian;
 use cenote_format::dmu_type::DmuType;
+use cenote_format::dsl::dataset_field;
 use cenote_format::enums::{Compress, ObjsetType};
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::stream::{Record, RecordKind};
+use cenote_format::zap::ZapValue;
 use cenote_replicas::objects::{Contents, change, compare, source_head};
 use cenote_send::receiver::receive_resume_token;
 use cenote_send::sender::{Base, ResumeToken, SendFlags, SendProgress, SendRequest, send};
 use cenote_send::{Checks, StreamReader};
 use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options, slow};
-use cenote_spa::{Clock, Host, ImportOptions, Pool, PropertyValue, View, WriteOptions, find, import, open};
+use cenote_spa::{Clock, Host, ImportOptions, Pool, PropertyValue, SpaError, View, WriteOptions, find, import, open};
 use cenote_taskq::sim::disk::{Crash, SimDiskOptions};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 
@@ -445,7 +447,50 @@ fn raw_trees_that_are_higher_than_any_object_are_refused() {
     });
 }
 
-/// The same of raw streams, which OpenZFS made.
+/// Errata 4: encrypted snapshots that were made before OpenZFS 0.8 do not say which set of IVs they have. An increment onto one of them is refused.
+#[test]
+fn raw_increments_need_the_set_of_ivs_that_their_base_has_errata_4() {
+    let theme = cenote_testkit::Golden::selection().unwrap().theme("streams").unwrap();
+    let whole = theme.stream_bytes("enc-raw.zfs").unwrap();
+    let increment = theme.stream_bytes("enc-raw-incr.zfs").unwrap();
+    let runtime = Runtime::simulated(4);
+    let handle = runtime.handle();
+    let disks = SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() };
+    let machine = Machine::new(&runtime, 1, &disks);
+    runtime.block_on(async {
+        let tops = machine.tops(&handle, SINGLE).await.unwrap();
+        let replica = new_pool(&handle, options("replica", tops, 12)).await.unwrap().start(TxTunables::default()).await;
+        received(&replica, &whole, &request("one", false, false)).await.unwrap();
+        let dsl = replica.dsl().unwrap();
+        let base = dsl.dataset("replica/of@one").await.unwrap();
+        let own = dsl.dataset_field(&base, dataset_field::IVSET_GUID).await.unwrap().unwrap();
+        let name_set = async |guid: Option<u64>| {
+            let named = replica.change(move |syncer| {
+                Box::pin(async move {
+                    let object = syncer.dsl().mos().object(base.object).await.unwrap();
+                    let value = guid.map(ZapValue::from_u64);
+                    let field = dataset_field::IVSET_GUID;
+                    Zap::put_entry(&object, syncer.txg(), field, value.as_ref()).await.unwrap();
+                    Ok::<_, SpaError>(())
+                })
+            });
+            named.await.unwrap();
+        };
+        for (guid, reason) in [(None, "IV set guid missing"), (Some(own ^ 1), "IV set guid mismatch")] {
+            name_set(guid).await;
+            let refused = received(&replica, &increment, &request("two", false, false)).await.unwrap_err();
+            assert!(refused.contains(reason), "{guid:?}: {refused}");
+            assert!(replica.dsl().unwrap().dataset("replica/of@two").await.is_err());
+        }
+        name_set(Some(own)).await;
+        received(&replica, &increment, &request("two", false, false)).await.unwrap();
+        replica.export().await.unwrap();
+        let (_, report) = check(&handle, &machine.paths).await.unwrap();
+        assert!(report.is_clean(), "{report}");
+    });
+}
+
+/// Raw streams that OpenZFS made and that were changed are refused or received, as in `hostile_streams_leave_a_whole_pool`.
 #[test]
 fn hostile_raw_streams_leave_a_whole_pool() {
     let theme = cenote_testkit::Golden::selection().unwrap().theme("streams").unwrap();

@@ -1,6 +1,7 @@
 //! Goal: snapshots, and what is received, are right where several things happen at once, are refused or are interrupted. (Histories of verbs:
 //! `histories`.)
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -18,12 +19,14 @@ use cenote_format::ids::Guid;
 use cenote_format::needs::Needs;
 use cenote_sim::audit_space;
 use cenote_spa::{
-    ImportOptions, NewSnapshot, Pool, PropertyValue, ReceivePoint, ReceiveSpec, Resumable, TopKind, View, find, import,
+    Clock, ImportOptions, NewSnapshot, Pool, PropertyValue, ReceivePoint, ReceiveSpec, Resumable, TopKind, View,
+    WriteOptions, find, import, open,
 };
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 
 use crate::common::*;
+use crate::reopened::write_options;
 
 pub(crate) async fn read(handle: &Handle, paths: &[PathBuf]) -> View {
     let (mut pools, _) = find(handle, paths).await;
@@ -103,6 +106,42 @@ fn a_snapshot_has_what_was_written_before_it_was_asked_for() {
         });
     }
     assert!(later_txgs > 0, "some had to wait for the next txg");
+}
+
+/// OpenZFS's #18754: the snapshots of one command had several creation times, where it took longer than a second.
+#[test]
+fn snapshots_of_one_command_have_one_creation_time_18754() {
+    let runtime = Runtime::simulated(9);
+    let handle = runtime.handle();
+    let latency = Latency { read: Duration::from_secs(3), ..Latency::default() };
+    let machine = machine_of(&runtime, 1, latency);
+    runtime.block_on(async {
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
+        let names: Vec<String> = (0..40).map(|number| format!("written/d{number}")).collect();
+        for name in &names {
+            pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
+        }
+        pool.export().await.unwrap();
+        let (mut pools, _) = find(&handle, &machine.paths).await;
+        let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
+        let told = WriteOptions { clock: Clock::Now, ..write_options() };
+        let pool = open(&handle, pools.remove(0), &how, told).await.unwrap().start(TxTunables::default()).await;
+        let begun = handle.unix_time().as_secs();
+        take_snapshots(&pool, &names.iter().map(|name| format!("{name}@1")).collect::<Vec<_>>(), &[]).await.unwrap();
+        assert!(
+            handle.unix_time().as_secs() > begun + 2,
+            "it takes seconds, not {}",
+            handle.unix_time().as_secs() - begun
+        );
+        let dsl = pool.dsl().unwrap();
+        let mut births = BTreeSet::new();
+        for name in &names {
+            let snapshot = dsl.dataset(&format!("{name}@1")).await.unwrap();
+            births.insert((snapshot.phys.creation_time, snapshot.phys.creation_txg));
+        }
+        assert_eq!(births.len(), 1, "{births:?}");
+        pool.export().await.unwrap();
+    });
 }
 
 /// A pool on one disk with a file system `written/a`, for verbs that must not fail half-way.
