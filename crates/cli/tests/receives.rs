@@ -127,6 +127,44 @@ fn a_partial_stream_is_gone_on_with_where_openzfs_says() {
     images.assert_whole();
 }
 
+/// `zfs send -S`: what one pool has of a stream goes to another, also in two pieces, and then the sender's stream goes on in both.
+#[test]
+fn what_has_come_in_part_is_sent_on_and_both_are_gone_on_with() {
+    let source = Pool::of("streams");
+    let pools = [Images::made(&[], 1, &[]), Images::made(&[], 1, &[])];
+    let token = |images: &Images| {
+        let token = images.run("zfs", &["get", "-H", "-o", "value", "receive_resume_token", "mine/in"]);
+        token.trim().to_owned()
+    };
+    let send = |words: &[&str]| {
+        let output = source.command(&["zfs"], &[&["send"][..], words].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", common::said(&output));
+        output.stdout
+    };
+    let is_saved = |said: String| assert!(said.contains("Partially received snapshot is saved."), "{said}");
+    let there = source.text(&["manifest"], &[&source.name]);
+    let [src, one, two] = ["src", "src@one", "src@two"].map(|name| format!("{}/{name}", source.name));
+    for (snapshot, words) in [(&one, &[one.as_str()][..]), (&two, &["-i", "@one", two.as_str()])] {
+        let stream = send(words);
+        is_saved(refused(&pools[0], &["-s", "mine/in"], &stream[..stream.len() / 3 * 2]));
+        let saved = sent(&pools[0], &["-S", "mine/in"]);
+        assert!(saved.len() > stream.len() / 5, "{} of {}", saved.len(), stream.len());
+        is_saved(refused(&pools[1], &["-s", "mine/in"], &saved[..saved.len() / 2]));
+        let rest = sent(&pools[0], &["-S", "-t", &token(&pools[1]), "mine/in"]);
+        assert!(rest.len() < saved.len(), "{} of {}", rest.len(), saved.len());
+        is_saved(refused(&pools[1], &["-s", "mine/in"], &rest));
+        for images in &pools {
+            receive(images, &["-s", "mine/in"], &send(&["-t", &token(images)]));
+            let name = snapshot.replacen(&src, "mine/in", 1);
+            assert_eq!(entries(&manifest(images), &name), entries(&there, snapshot), "{name}");
+            assert_eq!(token(images), "-");
+        }
+    }
+    let said = said(&pools[0].command("zfs", &["send", "-S", "mine/in"]).output().unwrap());
+    assert!(said.contains("'mine/in' has no partially-received state"), "{said}");
+    pools.iter().for_each(Images::assert_whole);
+}
+
 /// Regression: nothing said that a part is kept, and how to go on, where the room ended and not the stream.
 #[test]
 fn a_stream_that_there_is_no_room_for_is_gone_on_with_too() {
