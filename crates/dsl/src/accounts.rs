@@ -105,7 +105,7 @@ impl Dsl {
         let is_listed = match livelist {
             Some((livelist, limits)) => {
                 let changes = (&synced.new[..], &synced.killed);
-                self.enter_in_livelist(txg, livelist, limits, changes, &mut refs).await?
+                self.enter_in_livelist(txg, livelist, limits, changes, &mut refs).await
             }
             None => true,
         };

@@ -104,7 +104,6 @@ impl Dsl {
     async fn audit_livelist(&self, dir: &Dir) -> Result<(), DslError> {
         let name = &dir.name;
         let Some(livelist) = self.livelist(dir.phys.head_dataset).await? else { return Ok(()) };
-        self.check_livelist(livelist.object).await?;
         let firsts = self.open_deadlist(livelist.object).await?.1;
         assert!(firsts.keys().all(|first| *first >= livelist.origin_txg), "{name}: a livelist begins after the origin");
         let [own_bytes, ..] = dir.phys.used_breakdown_bytes;

@@ -153,8 +153,11 @@ impl Dsl {
         let mut space = self.space_of_all(blocks);
         if are_gone {
             space = space.negated();
-            let gone = phys.freed_count.as_mut();
-            *gone.expect("a list of a livelist counts what went") += blocks.len() as u64;
+            let Some(gone) = &mut phys.freed_count else {
+                let what = "a list of a livelist does not count what went".to_owned();
+                return Err(DslError::Corrupt { object: bpobj.id().0, what });
+            };
+            *gone += blocks.len() as u64;
         }
         add(&mut phys.bytes, space.used_bytes);
         if let Some([compressed, uncompressed]) = &mut phys.compressed {

@@ -20,10 +20,15 @@
 //! the pointer (`cenote_sim::audit_space` checks it). That does not depend on snapshots of the clone: a block that went from the head
 //! is a snapshot's, by the deadlist, until that is destroyed; and a clone with snapshots is not destroyed.
 //!
-//! **What cannot be kept up** (a block that went, and for which there is no list) ends the livelist in the same txg: the clone is
-//! then destroyed by its tree.
+//! **What cannot be kept up** (a block that went, and for which there is no list; a list that is damaged) ends the livelist in the same txg: the
+//! clone is then destroyed by its tree. A damaged livelist keeps nobody from promoting or destroying its clone: of its objects those that can be
+//! read are freed.
+//!
+//! **Bounds.** A list has at most [`ENTRIES_MAX`] entries. It is written anew as a whole when it is settled: at most so many entries of 128 bytes
+//! are read and written in one txg then (OpenZFS, which begins a new list after 500 000, has far fewer). How many entries went is counted, and
+//! compared with what the list says of itself, before anything is changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_dmu::{Killed, Object, SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
@@ -39,8 +44,8 @@ use crate::open::ORDER;
 use crate::{Dsl, DslError};
 
 /// Entries of one list at most. OpenZFS begins another one after 500 000.
-const ENTRIES_MAX: u64 = 1 << 24;
-/// Blocks that went and whose coming was not met yet, of one list.
+const ENTRIES_MAX: u64 = 1 << 22;
+/// Blocks that went and whose coming was not met yet, of one list. Each that went takes away one that came, so whole lists have no more.
 const FREES_MAX: usize = 1 << 21;
 /// Entries that are read at once: 2 MiB.
 const BATCH: u64 = 1 << 14;
@@ -128,13 +133,21 @@ impl Dsl {
         Ok(Some(ObjectId(list)))
     }
 
-    /// Frees the livelist of a clone, but not the blocks in it. Whether there was one.
+    /// Frees the livelist of a clone, but not the blocks in it. Whether there was one. Of a damaged one, objects that cannot be read are left.
     ///
     /// # Errors
     /// The MOS cannot be changed.
     pub async fn drop_livelist(&self, txg: Txg, dir: ObjectId, refs: &mut EmptyRefs) -> Result<bool, DslError> {
-        let Some(list) = self.take_livelist(txg, dir).await? else { return Ok(false) };
-        self.free_deadlist(txg, list, refs).await?;
+        let Some(livelist) = self.take_livelist(txg, dir).await? else { return Ok(false) };
+        if let Ok((object, lists)) = self.open_deadlist_to_change(livelist).await {
+            for list in lists.into_values() {
+                // A list that stands there twice is gone the second time.
+                if Some(list) == self.empty_bpobj() || self.open_live(list).await.is_ok() {
+                    self.free_list(txg, list, refs).await?;
+                }
+            }
+            object.free(txg);
+        }
         Ok(true)
     }
 
@@ -143,20 +156,28 @@ impl Dsl {
     /// # Errors
     /// It is none, or cannot be read.
     pub async fn check_livelist(&self, livelist: ObjectId) -> Result<(), DslError> {
+        let mut seen = BTreeSet::new();
         for list in self.open_deadlist(livelist).await?.1.into_values() {
+            if Some(list) == self.empty_bpobj() {
+                continue;
+            }
             self.open_live(list).await?;
+            if !seen.insert(list) {
+                let what = "a list of a livelist stands in it twice".to_owned();
+                return Err(DslError::Corrupt { object: list.0, what });
+            }
         }
         Ok(())
     }
 
-    /// Opens a list of a livelist.
+    /// Opens a list of a livelist, which is not the one that stands for all empty ones.
     async fn open_live(&self, list: ObjectId) -> Result<(Object, BpobjPhys), DslError> {
         let object = self.mos().object(list).await?;
         let phys = Self::bpobj_phys(&object)?;
         let stored_bytes = object.last_block().0.saturating_add(1).saturating_mul(object.block_bytes());
-        let what = if phys.children.is_some_and(|(_, count)| count > 0) {
+        let what = if phys.children.is_some_and(|(array, count)| array.0 != 0 || count > 0) {
             "a list of a livelist has others below it"
-        } else if phys.freed_count.is_none() && phys.blkptr_count > 0 {
+        } else if phys.freed_count.is_none() {
             "a list of a livelist does not count what went"
         } else if phys.freed_count.unwrap_or(0) > phys.blkptr_count {
             "of a list of a livelist more went than stands in it"
@@ -183,12 +204,9 @@ impl Dsl {
         limits: &LivelistLimits,
         changes: (&[Blkptr], &Killed),
         refs: &mut EmptyRefs,
-    ) -> Result<bool, DslError> {
-        match self.enter_changes(txg, livelist, limits, changes, refs).await {
-            Ok(()) => Ok(true),
-            Err(DslError::Corrupt { .. } | DslError::Format { .. }) => Ok(false),
-            Err(error) => Err(error),
-        }
+    ) -> bool {
+        // A list that is damaged or cannot be read is of no use, and must not end the sync.
+        self.enter_changes(txg, livelist, limits, changes, refs).await.is_ok()
     }
 
     async fn enter_changes(
@@ -209,6 +227,7 @@ impl Dsl {
         let has_room = match lists.last_key_value() {
             None => false,
             Some((last, _)) if *last >= first => true,
+            Some((_, list)) if Some(*list) == self.empty_bpobj() => true,
             Some((_, list)) => {
                 let phys = self.open_live(*list).await?.1;
                 phys.blkptr_count - phys.freed_count.unwrap_or(0) <= limits.entries_max
@@ -259,7 +278,7 @@ impl Dsl {
         let all: Vec<(Txg, ObjectId)> = lists.iter().map(|(first, list)| (*first, *list)).collect();
         for pair in all[..all.len().saturating_sub(1)].windows(2) {
             let mut left = 0_u64;
-            for (_, list) in pair {
+            for (_, list) in pair.iter().filter(|(_, list)| Some(*list) != self.empty_bpobj()) {
                 let phys = self.open_live(*list).await?.1;
                 // Each that went takes away one that came, too.
                 left += phys.blkptr_count.saturating_sub(2 * phys.freed_count.unwrap_or(0));
@@ -297,23 +316,27 @@ impl Dsl {
     }
 
     /// Which entries of a list are left once each that went has taken away one that came.
-    async fn left_of(&self, list: &Object, count: u64) -> Result<Vec<bool>, DslError> {
+    async fn left_of(&self, list: &Object, phys: &BpobjPhys) -> Result<Vec<bool>, DslError> {
         let corrupt = |what: &str| DslError::Corrupt { object: list.id().0, what: what.to_owned() };
-        let mut is_left = vec![false; count as usize];
-        let mut gone: BTreeMap<_, u64> = BTreeMap::new();
-        let mut end = count;
+        let mut is_left = vec![false; phys.blkptr_count as usize];
+        let (mut gone, mut gone_count): (BTreeMap<_, u64>, u64) = (BTreeMap::new(), 0);
+        let mut end = phys.blkptr_count;
         while end > 0 {
             let from = (end - 1) / BATCH * BATCH;
             let blocks = read_entries(list, from, end).await?;
             for (is_left, bp) in is_left[from as usize..].iter_mut().zip(&blocks).rev() {
-                let of_place = gone.entry(place(bp)).or_default();
+                let Some(place) = place(bp).filter(|_| !bp.is_hole() && !bp.is_embedded()) else {
+                    return Err(corrupt("a list of a livelist has what lies nowhere"));
+                };
+                let of_place = gone.entry(place).or_default();
+                gone_count += u64::from(bp.is_livelist_free());
                 match bp.is_livelist_free() {
                     true => *of_place += 1,
                     false if *of_place > 0 => *of_place -= 1,
                     false => *is_left = true,
                 }
                 if *of_place == 0 {
-                    gone.remove(&place(bp));
+                    gone.remove(&place);
                 }
             }
             if gone.len() > FREES_MAX {
@@ -321,15 +344,17 @@ impl Dsl {
             }
             end = from;
         }
-        match gone.is_empty() {
+        if !gone.is_empty() {
+            return Err(corrupt("a list of a livelist has what went and never came"));
+        }
+        match Some(gone_count) == phys.freed_count {
             true => Ok(is_left),
-            false => Err(corrupt("a list of a livelist has what went and never came")),
+            false => Err(corrupt("a list of a livelist miscounts what went")),
         }
     }
 
     /// Appends what is left of a list to another one.
-    async fn append_left(&self, txg: Txg, from: &Object, count: u64, into: &Object) -> Result<(), DslError> {
-        let is_left = self.left_of(from, count).await?;
+    async fn append_left(&self, txg: Txg, from: &Object, is_left: &[bool], into: &Object) -> Result<(), DslError> {
         for (batch, is_left) in (0..).zip(is_left.chunks(BATCH as usize)) {
             let first = batch * BATCH;
             let blocks = read_entries(from, first, first + is_left.len() as u64).await?;
@@ -349,11 +374,16 @@ impl Dsl {
         lists: &[(Txg, ObjectId)],
         refs: &mut EmptyRefs,
     ) -> Result<Object, DslError> {
+        let mut left = Vec::new();
+        for (_, list) in lists.iter().filter(|(_, list)| Some(*list) != self.empty_bpobj()) {
+            let (list, phys) = self.open_live(*list).await?;
+            let is_left = self.left_of(&list, &phys).await?;
+            left.push((list, is_left));
+        }
         let list = self.create_bpobj_with(txg, BpobjPhys { freed_count: Some(0), ..Self::empty_phys() })?;
         let settled = self.mos().object(list).await?;
-        for (_, list) in lists {
-            let (list, phys) = self.open_live(*list).await?;
-            if let Err(error) = self.append_left(txg, &list, phys.blkptr_count, &settled).await {
+        for (list, is_left) in &left {
+            if let Err(error) = self.append_left(txg, list, is_left, &settled).await {
                 settled.free(txg);
                 return Err(error);
             }
@@ -366,8 +396,8 @@ impl Dsl {
         Ok(settled)
     }
 
-    /// Takes blocks that are left out of a livelist, at most so many, for them to be freed. Nothing when there are none: the livelist has no lists
-    /// then.
+    /// A step of freeing a livelist: its first list is settled, or blocks are taken out of it to be freed, at most so many, or it goes because it
+    /// has none. `None` when the livelist has no lists any more.
     ///
     /// # Errors
     /// It is none, or the MOS cannot be changed.
@@ -377,25 +407,28 @@ impl Dsl {
         livelist: ObjectId,
         count_max: u64,
         refs: &mut EmptyRefs,
-    ) -> Result<Vec<Blkptr>, DslError> {
+    ) -> Result<Option<Vec<Blkptr>>, DslError> {
         let (object, lists) = self.open_deadlist_to_change(livelist).await?;
-        for (first, mut list) in lists {
-            if Some(list) != self.empty_bpobj() {
-                let (mut object_of_list, phys) = self.open_live(list).await?;
-                if phys.freed_count.unwrap_or(0) > 0 {
-                    object_of_list = self.settle(txg, &object, &[(first, list)], refs).await?;
-                    list = object_of_list.id();
-                }
-                let blocks = self.take_blocks(txg, &object_of_list, count_max).await?;
-                if !blocks.is_empty() {
-                    self.change_deadlist(txg, &object, self.space_of_all(&blocks).negated()).await?;
-                    return Ok(blocks);
-                }
+        let Some((first, list)) = lists.into_iter().next() else { return Ok(None) };
+        if Some(list) != self.empty_bpobj() {
+            let (list_object, phys) = self.open_live(list).await?;
+            if phys.freed_count.unwrap_or(0) > 0 {
+                self.settle(txg, &object, &[(first, list)], refs).await?;
+                return Ok(Some(Vec::new()));
             }
-            Zap::put_entry(&object, txg, &int_key_name(first.0), None).await?;
-            self.free_list(txg, list, refs).await?;
+            let blocks = self.take_blocks(txg, &list_object, count_max).await?;
+            if blocks.iter().any(|bp| bp.is_livelist_free() || bp.is_hole() || bp.is_embedded()) {
+                let what = "a list of a livelist has what its own counts exclude".to_owned();
+                return Err(DslError::Corrupt { object: list.0, what });
+            }
+            if !blocks.is_empty() {
+                self.change_deadlist(txg, &object, self.space_of_all(&blocks).negated()).await?;
+                return Ok(Some(blocks));
+            }
         }
-        Ok(Vec::new())
+        Zap::put_entry(&object, txg, &int_key_name(first.0), None).await?;
+        self.free_list(txg, list, refs).await?;
+        Ok(Some(Vec::new()))
     }
 
     /// Frees a livelist without lists.

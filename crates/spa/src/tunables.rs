@@ -44,7 +44,7 @@ cenote_kstat::tunables! {
     #[derive(Copy)]
     pub struct LivelistTunables {
         /// New blocks in a list of a livelist, after which the next list begins.
-        zfs_livelist_max_entries: u64 = 500_000, "blocks", Number(1, 1 << 23), AtOpen;
+        zfs_livelist_max_entries: u64 = 500_000, "blocks", Number(1, 1 << 20), AtOpen;
         /// A clone that shares this percentage of its blocks with its origin, or less, does without a livelist.
         zfs_livelist_min_percent_shared: u64 = 75, "%", Number(0, 100), AtOpen;
     }

@@ -26,7 +26,9 @@ use crate::reopened::reopen;
 use crate::snapshots::read;
 
 /// Datasets at most, so that a long history fits on its disks.
-const HEADS_MAX: usize = 12;
+const HEADS_MAX: usize = 8;
+/// Objects of a dataset at most.
+const OBJECTS_MAX: usize = 12;
 
 /// Objects of a dataset, and their bytes.
 type Contents = BTreeMap<u64, Arc<Vec<u8>>>;
@@ -110,7 +112,7 @@ async fn write(pool: &Pool, name: &str, contents: &mut Contents, rng: &mut Rng) 
     for _ in 0..1 + rng.below(6) {
         let object = any(contents.keys(), rng).copied();
         match (rng.below(6), object) {
-            (0, _) | (_, None) => {
+            (0, _) | (_, None) if contents.len() < OBJECTS_MAX => {
                 let spec = ObjectSpec::new(DmuType::UINT8_DATA, 512 << rng.below(6));
                 contents.insert(head.objset.create_object(txg, &spec).unwrap().id().0, Arc::default());
             }
@@ -118,6 +120,7 @@ async fn write(pool: &Pool, name: &str, contents: &mut Contents, rng: &mut Rng) 
                 head.objset.object(ObjectId(object)).await.unwrap().free(txg);
                 contents.remove(&object);
             }
+            (_, None) => {}
             (_, Some(object)) => {
                 let bytes = Arc::make_mut(contents.get_mut(&object).unwrap());
                 let reach = 8 + rng.below(10);
@@ -366,9 +369,9 @@ async fn difference(view: &View, model: &Model) -> Option<String> {
                 Ok(found) => found.to_vec(),
                 Err(error) => return Some(format!("{name}: object {id}: {error}")),
             };
-            let more = found.len() - bytes.len();
-            let wanted = bytes.iter().copied().chain(std::iter::repeat_n(0, more));
-            if let Some(at) = found.iter().zip(wanted).position(|(found, wanted)| *found != wanted) {
+            let (own, more) = found.split_at(bytes.len());
+            if own != &bytes[..] || more.iter().any(|byte| *byte != 0) {
+                let at = own.iter().zip(&**bytes).position(|(found, wanted)| found != wanted).unwrap_or(bytes.len());
                 return Some(format!("{name}: object {id} is other than it was written, from byte {at} on"));
             }
         }

@@ -7,15 +7,17 @@ use std::path::PathBuf;
 
 use cenote_admin::{Reach, clone_dataset, destroy, destroy_snapshots, promote, rollback, take_snapshots};
 use cenote_dmu::tx::TxTunables;
-use cenote_dmu::{ObjectSpec, Zap};
+use cenote_dmu::{Object, ObjectSpec, Zap};
 use cenote_dsl::Dsl;
+use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
+use cenote_format::zap::ZapValue;
 use cenote_sim::audit_space;
 use cenote_spa::features::FeatureState;
-use cenote_spa::{FeatureName, Pool, View, find, import, open};
+use cenote_spa::{FeatureName, Pool, SpaError, View, find, import, open};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::Golden;
@@ -375,4 +377,157 @@ fn a_destroy_that_openzfs_has_begun_is_ended() {
         assert!(!is_feature_used(&view).await);
         view.close().await;
     });
+}
+
+/// Found by a reader: the table of destroyed clones went a step after its last entry, and a slice could end between the two. OpenZFS ends with an
+/// assertion where it opens such a pool.
+#[test]
+fn the_table_of_destroyed_clones_goes_with_its_last_entry() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    let paths = machine.paths.clone();
+    runtime.block_on(async {
+        let pool = make(&handle, options(machine.tops(&handle, LAYOUTS[0]).await.unwrap(), 9)).await;
+        pool.create_dataset("written/o", ObjsetType::Zfs).await.unwrap();
+        pool.sync().await.unwrap();
+        take_snapshots(&pool, &["written/o@1".into()], &[]).await.unwrap();
+        let names: Vec<String> = (0..3).map(|number| format!("written/c{number}")).collect();
+        for name in &names {
+            clone_dataset(&pool, "written/o@1", name, vec![]).await.unwrap();
+        }
+        pool.peek(|syncer| syncer.set_async_block_max_blocks(1)).await.unwrap();
+        for name in &names {
+            destroy(&pool, name, Reach { recursive: false, clones: false }).await.unwrap();
+        }
+        let mut slices = 0;
+        while pool.peek(|syncer| syncer.has_work()).await.unwrap() {
+            pool.sync().await.unwrap();
+            pool.audit().await.unwrap();
+            slices += 1;
+        }
+        assert!(slices > 1, "each step is a slice: {slices}");
+        pool.export().await.unwrap();
+        is_whole(&handle, &paths, "at the end").await;
+    });
+}
+
+/// The ways in which a livelist is damaged below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    /// A list that cannot count what went.
+    Uncounted,
+    /// A list that is another kind of object.
+    NoList,
+    /// A list that is not there.
+    NoObject,
+    /// One list under two txgs.
+    Twice,
+    /// A list that says that more went than did.
+    Miscounted,
+    /// A livelist that is another kind of object.
+    NoLivelist,
+}
+
+/// Damages the livelist of a clone as if it had been found so.
+async fn damage(pool: &Pool, name: &'static str, how: Damage) {
+    let damaged = pool.change(move |syncer| {
+        Box::pin(async move {
+            let (dsl, txg) = (syncer.dsl().clone(), syncer.txg());
+            let mos = dsl.mos();
+            let dir = dsl.dir(name).await.unwrap();
+            let livelist = dsl.dir_field(&dir, dir_field::LIVELIST).await.unwrap().unwrap();
+            let livelist = mos.object(ObjectId(livelist)).await.unwrap();
+            let entries = Zap::open(livelist.clone()).await.unwrap().entries(10).await.unwrap();
+            let (key, list) = (entries[0].name().to_vec(), entries[0].value.clone());
+            let key = String::from_utf8(key).unwrap();
+            let bonus =
+                |bytes: usize| ObjectSpec::new(DmuType::BPOBJ, 4096).with_bonus(DmuType::BPOBJ_HDR, vec![0; bytes]);
+            let put = async |object: &Object, key: &str, value: ZapValue| {
+                Zap::put_entry(object, txg, key, Some(&value)).await.unwrap();
+            };
+            match how {
+                Damage::Uncounted => {
+                    let list = mos.create_object(txg, &bonus(48)).unwrap().id();
+                    put(&livelist, &key, ZapValue::from_u64(list.0)).await;
+                }
+                Damage::NoList => put(&livelist, &key, ZapValue::from_u64(1)).await,
+                Damage::NoObject => put(&livelist, &key, ZapValue::from_u64(1 << 20)).await,
+                Damage::Twice => put(&livelist, "ffffffff", list).await,
+                Damage::Miscounted => {
+                    let list = mos.object(ObjectId(list.as_u64().unwrap())).await.unwrap();
+                    let mut phys = BpobjPhys::parse(&list.phys().bonus, list.byte_order()).unwrap();
+                    phys.freed_count = phys.freed_count.map(|count| count + 1);
+                    list.set_bonus(txg, &phys.emit(list.byte_order())).unwrap();
+                }
+                Damage::NoLivelist => {
+                    put(&mos.object(dir.object).await.unwrap(), dir_field::LIVELIST, ZapValue::from_u64(1)).await;
+                }
+            }
+            Ok::<_, SpaError>(())
+        })
+    });
+    damaged.await.unwrap();
+    pool.sync().await.unwrap();
+}
+
+/// Found by a reader: lists that cannot be what they say ended the process, or made the pool fail when their clone was changed, promoted or destroyed.
+#[test]
+fn damaged_livelists_keep_nobody_from_promoting_or_destroying_a_clone() {
+    use Damage::{Miscounted, NoList, NoLivelist, NoObject, Twice, Uncounted};
+    for how in [Uncounted, NoList, NoObject, Twice, Miscounted, NoLivelist] {
+        for turn in 0..3 {
+            let what = format!("{how:?}, turn {turn}");
+            let runtime = Runtime::simulated(turn);
+            let handle = runtime.handle();
+            let machine = machine_of(&runtime, 1, Latency::default());
+            let paths = machine.paths.clone();
+            runtime.block_on(async {
+                let mut rng = Rng::new(turn);
+                let pool = make(&handle, options(machine.tops(&handle, LAYOUTS[0]).await.unwrap(), 9)).await;
+                pool.create_dataset("written/o", ObjsetType::Zfs).await.unwrap();
+                let mut objects = fill(&pool, "written/o", &mut rng).await;
+                pool.sync().await.unwrap();
+                take_snapshots(&pool, &["written/o@1".into()], &[]).await.unwrap();
+                pool.export().await.unwrap();
+                let tunables = ["zfs_livelist_min_percent_shared=0", "zfs_livelist_max_entries=30"];
+                let pool = opened_to_list(&handle, &paths, &tunables).await;
+                clone_dataset(&pool, "written/o@1", "written/c", vec![]).await.unwrap();
+                for _ in 0..4 {
+                    change(&pool, "written/c", &mut objects, &mut rng).await;
+                    pool.sync().await.unwrap();
+                }
+                damage(&pool, "written/c", how).await;
+                drop(pool);
+                let pool = opened_to_list(&handle, &paths, &tunables).await;
+                match turn {
+                    // That is seen when lists are condensed, and then the livelist goes.
+                    0 if how == Miscounted => {
+                        for _ in 0..40 {
+                            change(&pool, "written/c", &mut objects, &mut rng).await;
+                            pool.sync().await.unwrap();
+                        }
+                        assert_eq!(lists(&pool.dsl().unwrap()).await.len(), 0, "{what}");
+                    }
+                    0 => {
+                        let refused = pool.open_head("written/c").await.map(drop);
+                        assert!(matches!(refused, Err(SpaError::Unwritable { .. })), "{what}: {refused:?}");
+                    }
+                    1 => promote(&pool, "written/c").await.unwrap(),
+                    _ => {}
+                }
+                let name = if turn == 1 { "written/o" } else { "written/c" };
+                destroy(&pool, name, Reach { recursive: true, clones: false }).await.unwrap();
+                work_off(&pool).await;
+                pool.sync().await.unwrap();
+                if turn < 2 || how != Miscounted {
+                    assert_eq!(pool.jobs(), [], "{what}");
+                }
+                pool.export().await.unwrap();
+                let (_, report) = check(&handle, &paths).await;
+                // A list that nothing frees any more still has its blocks.
+                assert!(report.is_clean() || how == Miscounted, "{what}: {report}");
+            });
+        }
+    }
 }

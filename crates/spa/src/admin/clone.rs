@@ -211,7 +211,9 @@ impl Syncer {
         let livelist = self.dsl.livelist(dataset.object).await.map_err(|error| self.dsl_failed(error))?;
         let Some(livelist) = livelist else { return Ok(()) };
         let checked = self.dsl.check_livelist(livelist.object).await;
-        checked.map_err(|error| self.fail(format!("the livelist of clone '{}' is damaged: {error}", dataset.name())))
+        checked.or_else(|error| {
+            self.unwritable(format!("changing a clone whose livelist is damaged ('{}': {error})", dataset.name()))
+        })
     }
 
     /// Has a clone keep no livelist any more, if it keeps one. It is destroyed by its tree then.

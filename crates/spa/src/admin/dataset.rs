@@ -181,7 +181,6 @@ impl Syncer {
             self.dsl.open_head(dataset.object).is_none(),
             "headers are changed before anybody else opens the dataset"
         );
-        self.check_livelist(&dataset).await?;
         let policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         let objset = Objset::own(self.writer.dmu().clone(), dataset.objset_id(), dataset.phys.bp, policy).await;
         let head = Head { dataset: dataset.object, objset: objset.map_err(|error| self.dmu_error(error))? };

@@ -5,12 +5,16 @@
 //!
 //! **Life of a destroyed clone.** The txg that takes its name away moves its livelist from its directory to the table: that is short however
 //! large the clone is. Each txg's slice takes entries that cancel each other out of the first list (it is written anew then, once), takes blocks off its
-//! end and frees them, and takes their bytes off `$FREE`. An empty list goes, and so does a livelist without lists. OpenZFS, which frees a whole list
-//! in one txg, goes on where Cenote stopped, and the other way round.
+//! end and frees them, and takes their bytes off `$FREE`. An empty list goes, so does a livelist without lists, and with the last livelist the table,
+//! in the same txg: OpenZFS ends with an assertion where it finds a table without entries. OpenZFS, which frees a whole list in one txg, goes on where
+//! Cenote stopped, and the other way round.
 //!
 //! **A livelist that does not have the bytes of its clone** is not used: the clone is destroyed by its tree.
 //!
-//! **What cannot be read** is not freed: the job stands still until the pool is opened again, and tells the owner.
+//! **What cannot be read** is not freed: the livelist is passed over until the pool is opened again, and the job tells the owner; where no other is left
+//! it stands still.
+
+use std::collections::BTreeSet;
 
 use cenote_dmu::{DmuError, Zap};
 use cenote_format::dsl::pool_directory;
@@ -28,7 +32,11 @@ pub(crate) struct DeletedClones {
     pub(super) left_bytes: u64,
     pub(super) done_bytes: u64,
     pub(super) begun: Option<Instant>,
+    /// Livelists that could not be read, and why the latest could not.
+    pub(super) passed_over: BTreeSet<ObjectId>,
     pub(super) stalled: Option<String>,
+    /// Nothing else is left.
+    pub(super) stands_still: bool,
 }
 
 impl DeletedClones {
@@ -45,7 +53,7 @@ impl DeletedClones {
 
     /// True if it goes on with the next txg.
     pub(super) const fn goes_on(&self) -> bool {
-        self.table.is_some() && self.stalled.is_none()
+        self.table.is_some() && !self.stands_still
     }
 
     /// Its status, if there is work left.

@@ -75,17 +75,25 @@ impl Syncer {
         let mut slice = Slice::new(now, self.async_destroy.blocks_max);
         let (mut freed, mut refs) = (SpaceDelta::default(), EmptyRefs::default());
         while self.deleted_clones.goes_on() && !slice.is_over(self.handle.now()) {
-            match self.take_live(txg, slice.blocks_left().min(BATCH), &mut refs).await {
+            let next = match self.next_deleted().await {
+                Ok(Some(next)) => next,
+                Ok(None) => {
+                    self.end_deleted_clones(txg).await?;
+                    continue;
+                }
+                Err(error) => {
+                    self.pass_over(None, &error);
+                    continue;
+                }
+            };
+            match self.take_live(txg, next, slice.blocks_left().min(BATCH), &mut refs).await {
                 Ok(blocks) => {
-                    slice.take(blocks.len());
+                    // A list that is settled or goes is a step too: there may be very many that are empty.
+                    slice.take(blocks.len().max(1));
                     blocks.iter().for_each(|bp| freed.add(self.writer.space_of(bp)));
                     self.free_blocks(txg, &blocks).await?;
                 }
-                Err(error) => {
-                    let reason = format!("blocks of a destroyed clone are not freed: {error}");
-                    self.space.troubles.tell(reason.clone());
-                    self.deleted_clones.stalled = Some(reason);
-                }
+                Err(error) => self.pass_over(Some(next), &error),
             }
         }
         self.count_empty_refs(refs).await?;
@@ -112,26 +120,78 @@ impl Syncer {
         Ok(bytes)
     }
 
-    /// Takes blocks out of the first livelist. One that has none any more goes; and with the last the table.
-    async fn take_live(&mut self, txg: Txg, count_max: u64, refs: &mut EmptyRefs) -> Result<Vec<Blkptr>, DslError> {
+    /// The next livelist to be freed; `None` if none is left. Where all that are left were passed over the job stands still.
+    async fn next_deleted(&mut self) -> Result<Option<ObjectId>, DslError> {
+        let Some(id) = self.deleted_clones.table else { return Ok(None) };
+        let table = Zap::open(self.mos.object(id).await?).await?;
+        let mut listing = table.listing();
+        while let Some(batch) = listing.next().await? {
+            for entry in batch {
+                let Some(livelist) = entry.value.as_u64().map(ObjectId) else {
+                    return Err(DslError::Corrupt {
+                        object: id.0,
+                        what: "a deleted clone that is no object".to_owned(),
+                    });
+                };
+                if !self.deleted_clones.passed_over.contains(&livelist) {
+                    return Ok(Some(livelist));
+                }
+            }
+        }
+        match self.deleted_clones.passed_over.is_empty() {
+            true => Ok(None),
+            false => {
+                let what = "the livelists that are left cannot be read".to_owned();
+                Err(DslError::Corrupt { object: id.0, what })
+            }
+        }
+    }
+
+    /// Notes that a livelist, or with none the table, cannot be read.
+    fn pass_over(&mut self, livelist: Option<ObjectId>, error: &DslError) {
+        match livelist {
+            Some(livelist) => drop(self.deleted_clones.passed_over.insert(livelist)),
+            None => self.deleted_clones.stands_still = true,
+        }
+        if livelist.is_some() || self.deleted_clones.stalled.is_none() {
+            let reason = format!("blocks of a destroyed clone are not freed: {error}");
+            self.space.troubles.tell(reason.clone());
+            self.deleted_clones.stalled = Some(reason);
+        }
+    }
+
+    /// Takes blocks out of a livelist. One that has none any more goes, and with the last the table.
+    async fn take_live(
+        &mut self,
+        txg: Txg,
+        livelist: ObjectId,
+        count_max: u64,
+        refs: &mut EmptyRefs,
+    ) -> Result<Vec<Blkptr>, DslError> {
+        if let Some(blocks) = self.dsl.take_live(txg, livelist, count_max, refs).await? {
+            return Ok(blocks);
+        }
         let Some(id) = self.deleted_clones.table else { return Ok(Vec::new()) };
         let table = self.mos.object(id).await?;
-        let first = Zap::open(table.clone()).await?.listing().next().await?;
-        let Some(entry) = first.and_then(|batch| batch.into_iter().next()) else {
-            Zap::put_entry(&self.directory, txg, pool_directory::DELETED_CLONES, None).await?;
-            table.free(txg);
-            self.deleted_clones.table = None;
-            return Ok(Vec::new());
-        };
-        let Some(livelist) = entry.value.as_u64().map(ObjectId) else {
-            return Err(DslError::Corrupt { object: id.0, what: "a deleted clone that is no object".to_owned() });
-        };
-        let blocks = self.dsl.take_live(txg, livelist, count_max, refs).await?;
-        if blocks.is_empty() {
-            self.dsl.free_livelist(txg, livelist, refs).await?;
-            Zap::put_entry(&table, txg, &int_key_name(livelist.0), None).await?;
-            self.features.change("livelist", -1);
+        self.dsl.free_livelist(txg, livelist, refs).await?;
+        Zap::put_entry(&table, txg, &int_key_name(livelist.0), None).await?;
+        self.features.change("livelist", -1);
+        if Zap::open(table).await?.entry_count()? == 0 {
+            self.drop_deleted_clones(txg, id).await?;
         }
-        Ok(blocks)
+        Ok(Vec::new())
+    }
+
+    /// Ends the table, which had no entries when the pool was opened.
+    async fn end_deleted_clones(&mut self, txg: Txg) -> Result<(), SpaError> {
+        let Some(id) = self.deleted_clones.table else { return Ok(()) };
+        self.drop_deleted_clones(txg, id).await.map_err(|error| self.dsl_failed(error))
+    }
+
+    async fn drop_deleted_clones(&mut self, txg: Txg, table: ObjectId) -> Result<(), DslError> {
+        Zap::put_entry(&self.directory, txg, pool_directory::DELETED_CLONES, None).await?;
+        self.mos.object(table).await?.free(txg);
+        self.deleted_clones.table = None;
+        Ok(())
     }
 }

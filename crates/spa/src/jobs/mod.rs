@@ -13,9 +13,11 @@
 //! **Watching.** [`JobStatus`] tells what is left, what was done since the pool was opened, and why a job stands still.
 //!
 //! **Invariants.**
-//! 1. A slice's memory is bounded by [`SLICE_BLOCKS_MAX`], whatever the job.
+//! 1. A slice's memory is bounded by [`SLICE_BLOCKS_MAX`], whatever the job; and where a list of a livelist is settled, by that list (its
+//!    pointers, of 128 bytes each, are written anew in one txg).
 //! 2. The cursor that a txg writes is that of the work that the same txg does.
-//! 3. A job that cannot go on stands still, tells the pool's owner, and fails no txg.
+//! 3. A job that cannot read what it has to do stands still, tells the pool's owner, and fails no txg. (A block that is free already, or lies on no
+//!    device, does fail the txg: the space maps can be trusted no more.)
 //!
 //! **Rejected.** *A task of its own beside the sync*: it would change the MOS, which the sync alone does. *Work between txgs*: a
 //! crash would do it twice or not at all.

@@ -145,6 +145,12 @@ impl Syncer {
         assert_eq!(listed, self.async_destroy.list, "the directory names the list of what is freed");
         let deleted = entry(pool_directory::DELETED_CLONES).await?.map(ObjectId);
         assert_eq!(deleted, self.deleted_clones.table(), "the directory names the table of destroyed clones");
+        if let Some(table) = deleted {
+            let table = self.mos.object(table).await.map_err(|error| self.dmu_error(error))?;
+            let table = Zap::open(table).await.map_err(|error| self.dmu_error(error))?;
+            let count = table.entry_count().map_err(|error| self.dmu_error(error))?;
+            assert!(count > 0, "the table of destroyed clones goes with its last entry");
+        }
         let empty = entry(pool_directory::EMPTY_BPOBJ).await?.map(ObjectId);
         assert_eq!(empty, self.dsl.empty_bpobj(), "the directory names the list that stands for empty ones");
         Ok(())
