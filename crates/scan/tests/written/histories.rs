@@ -17,6 +17,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_sim::{Machine, audit_space};
 use cenote_spa::{NewBookmark, Pool, PropertyValue, View};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sim::disk::{Crash, Image, Latency};
 use cenote_taskq::sim::history::History as Events;
 use cenote_taskq::{Handle, Rng, Runtime};
@@ -556,10 +557,15 @@ fn a_power_cut_in_any_verb_leaves_the_pool_of_before_or_of_after_it() {
     }
 }
 
-/// The campaign of docs/robustness.md: `SEED=N cargo test --profile checked -p cenote-scan --test written -- --ignored --nocapture ten_thousand`.
+/// The campaign of docs/robustness.md: `SEED=N cargo test -p cenote-scan --test written -- --ignored --nocapture ten_thousand`. With `MUTANT=NAME` the
+/// engine has a deliberate bug, and the test fails as soon as it sees it.
 #[test]
 #[ignore = "takes half an hour"]
 fn a_history_of_ten_thousand_verbs_is_cut_in_each() {
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
+    if let Ok(name) = std::env::var("MUTANT") {
+        let mutant = Mutant::ALL.iter().find(|mutant| mutant.name() == name).expect("the name of a deliberate bug");
+        assert!(mutant::set(Some(*mutant)), "deliberate bugs are only in builds with debug assertions");
+    }
     cut_in_each_verb(seed, LAYOUTS[seed as usize % LAYOUTS.len()], 10_000);
 }
