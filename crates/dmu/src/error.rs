@@ -2,7 +2,7 @@
 
 use cenote_format::FormatError;
 use cenote_format::ids::{ObjectId, ObjsetId};
-use cenote_zio::ZioError;
+use cenote_zio::{ZioError, ZioErrorKind};
 use thiserror::Error;
 
 /// An object that could not be read: which, and why.
@@ -66,6 +66,12 @@ impl DmuError {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self.kind, DmuErrorKind::NoSuchObject | DmuErrorKind::NoSuchEntry(_))
+    }
+
+    /// Whether the block was left out of the stream that brought the dataset.
+    #[must_use]
+    pub fn is_redacted(&self) -> bool {
+        matches!(&self.kind, DmuErrorKind::Zio(error) if matches!(error.kind(), ZioErrorKind::Redacted))
     }
 
     /// Whether the only thing missing is the dataset's key.

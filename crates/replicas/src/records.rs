@@ -1,6 +1,7 @@
 //! A receiver of a few lines, which knows nothing but objects, ranges and blocks: what the records of streams come to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
 use cenote_codec::compress::decompress;
@@ -21,13 +22,22 @@ pub struct Object {
     /// Pieces by their offsets; none overlaps another.
     data: BTreeMap<u64, Vec<u8>>,
     spill: Option<Vec<u8>>,
-    /// A block of it was left out.
-    pub is_redacted: bool,
+    /// Bytes that were left out and did not come later.
+    redacted: Vec<Range<u64>>,
 }
 
 impl Object {
+    /// Whether something of it was left out.
+    #[must_use]
+    pub fn is_redacted(&self) -> bool {
+        !self.redacted.is_empty()
+    }
+
     fn free(&mut self, offset: u64, length: u64) {
         let end = offset.saturating_add(length);
+        let left = |range: Range<u64>| [range.start..range.end.min(offset), range.start.max(end)..range.end];
+        self.redacted =
+            std::mem::take(&mut self.redacted).into_iter().flat_map(left).filter(|it| !it.is_empty()).collect();
         let touched: Vec<u64> = self
             .data
             .range(..end)
@@ -81,7 +91,7 @@ impl Object {
             return Some("another dnode");
         }
         let (own, all) = (self.blocks(512), whole.blocks(512));
-        if !self.is_redacted && own != all {
+        if self.redacted.is_empty() && own != all {
             return Some("other data, and nothing was left out");
         }
         own.iter().any(|(at, block)| all.get(at) != Some(block)).then_some("data that the snapshot has not")
@@ -173,7 +183,7 @@ pub fn apply(model: &mut Model, stream: &[u8]) -> Result<()> {
                 in_order(record.object, record.offset_bytes)?;
                 let object = model.get_mut(&record.object.0).with_context(|| known(record.object))?;
                 object.free(record.offset_bytes, record.length_bytes);
-                object.is_redacted = true;
+                object.redacted.push(record.offset_bytes..record.offset_bytes.saturating_add(record.length_bytes));
             }
             other => bail!("{other:?}"),
         }
@@ -197,9 +207,17 @@ pub async fn difference(dsl: &Dsl, snapshot: &Dataset, model: &Model) -> Result<
             seen += 1;
             let block_bytes = object.block_bytes();
             let mut want: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+            let mut left_out = BTreeSet::new();
             let mut at = BlockId(0);
             while let Some(block) = object.next_data_block(at).await? {
-                if let Some((bytes, _)) = object.block(block).await? {
+                let found = match object.block(block).await {
+                    Err(error) if error.is_redacted() => {
+                        left_out.insert(block.0);
+                        None
+                    }
+                    found => found?,
+                };
+                if let Some((bytes, _)) = found {
                     let mut bytes = bytes.to_vec();
                     bytes.resize(block_bytes as usize, 0);
                     if bytes.iter().any(|byte| *byte != 0) {
@@ -218,6 +236,14 @@ pub async fn difference(dsl: &Dsl, snapshot: &Dataset, model: &Model) -> Result<
             }
             if ours.spill != spill {
                 return Ok(Some(format!("object {id}: another spill block")));
+            }
+            let ranges = ours.redacted.iter().map(|range| range.start / block_bytes..range.end.div_ceil(block_bytes));
+            let told: BTreeSet<u64> = ranges.flatten().collect();
+            if left_out != told {
+                return Ok(Some(format!(
+                    "object {id}: {} blocks cannot be read, which are not those left out",
+                    left_out.len()
+                )));
             }
             let found = ours.blocks(block_bytes);
             if found != want {

@@ -101,7 +101,7 @@ fn what_was_redacted_comes_later() -> Result<()> {
             let (mut model, mut out) = (Model::new(), Vec::new());
             send(pool, &request, &mut out, &SendProgress::default()).await?;
             apply(&mut model, &out)?;
-            ensure!(model.values().filter(|object| object.is_redacted).count() >= 3, "little was left out");
+            ensure!(model.values().filter(|object| object.is_redacted()).count() >= 3, "little was left out");
             ensure!(difference(dsl, &to, &model).await?.is_some(), "nothing was left out");
 
             let mut request = SendRequest::full(to.clone(), flags);

@@ -88,7 +88,8 @@ impl ZioErrorKind {
 }
 
 impl ZioError {
-    pub(crate) fn new(bookmark: Bookmark, kind: impl Into<ZioErrorKind>) -> Self {
+    /// An error about the block at `bookmark`.
+    pub fn new(bookmark: Bookmark, kind: impl Into<ZioErrorKind>) -> Self {
         Self(Arc::new(Inner { bookmark, kind: kind.into() }))
     }
 

@@ -1,6 +1,7 @@
 //! Blocks whose stored bytes are ready: they came compressed, or encrypted, from elsewhere, and are written as they came.
 //!
 //! ```text
+//! redacted     left out of a stream: no bytes at all ─► a pointer that says so
 //! compressed   zeros up to the allocation unit ─► checksum ─► same as before? ─► allocate, store      never in the pointer, never a hole
 //! sealed       as it is: a byte more would break its MAC ─► checksum, cut for the MAC ─► allocate, store
 //! ```
@@ -8,6 +9,7 @@
 //! only such blocks can be written into the lowest level of an encrypted dataset. Blocks above get their MACs without a key.
 
 use cenote_codec::compress::{self, CompressError, decompress};
+use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::endian::Endian;
 use cenote_format::enums::Compress;
@@ -38,6 +40,8 @@ pub struct ReadyForm {
     pub logical_bytes: u32,
     /// The seal of a block of an encrypted dataset.
     pub seal: Option<Seal>,
+    /// The block was left out of a redacted stream: there are no bytes, and reading it fails.
+    pub is_redacted: bool,
 }
 
 /// A block whose stored bytes are ready.
@@ -50,12 +54,19 @@ pub struct ReadyBlock {
 }
 
 impl ReadyBlock {
-    /// The block that the bytes stand for. `None` for one that is sealed.
+    /// A block of this size that was left out of a redacted stream.
+    #[must_use]
+    pub fn redacted(logical_bytes: u32) -> Self {
+        let form = ReadyForm { compress: Compress::Off, logical_bytes, seal: None, is_redacted: true };
+        Self { bytes: Buf::zeroed(0).freeze(), form }
+    }
+
+    /// The block that the bytes stand for. `None` for one that is sealed or redacted.
     ///
     /// # Errors
     /// They do not unpack to its size.
     pub fn unpacked(&self) -> Option<Result<Block, CompressError>> {
-        if self.form.seal.is_some() {
+        if self.form.seal.is_some() || self.form.is_redacted {
             return None;
         }
         if self.form.compress == Compress::Off {
@@ -79,8 +90,15 @@ impl Zio {
         policy: &WritePolicy,
     ) -> Result<Prepared, ZioError> {
         let fail = |kind| ZioError::new(policy.bookmark, kind);
-        let ReadyForm { compress, logical_bytes, seal } = block.form;
+        let ReadyForm { compress, logical_bytes, seal, is_redacted } = block.form;
         let (len, lsize) = (block.bytes.len(), u64::from(logical_bytes));
+        if is_redacted {
+            let is_data = policy.level == 0 && (512..=1 << 24).contains(&lsize) && !policy.protects;
+            return match is_data {
+                true => Ok(Prepared(Content::Unstored(Blkptr::redacted(policy.object_type, lsize, policy.txg)))),
+                false => Err(fail(ZioErrorKind::Unwritable("a redacted block that is no plain data"))),
+            };
+        }
         let is_sized = len > 0
             && lsize.is_multiple_of(512)
             && lsize <= 1 << 24

@@ -326,7 +326,7 @@ proptest! {
             };
             Seal { order, salt, iv, mac }
         });
-        let form = ReadyForm { compress, logical_bytes: block.len() as u32, seal };
+        let form = ReadyForm { compress, logical_bytes: block.len() as u32, seal, is_redacted: false };
         let ready = ReadyBlock { bytes: Block::from(bytes.clone()), form };
         if bytes.len() > block.len() {
             // A sealed block fills whole sectors, and is no longer than the block that it stands for.

@@ -48,7 +48,7 @@ pub async fn receive<R: Read>(
     caller: &mut dyn Caller,
 ) -> Result<ReceiveOutcome, ReceiveError> {
     let reader = StreamReader::new(input, Checks::ALL);
-    let mut run = Run { pool, request, reader, caller, outcome: ReceiveOutcome::default(), aside: 0 };
+    let mut run = Run { pool, request, reader, caller, outcome: ReceiveOutcome::default(), has_begun: false, aside: 0 };
     let failed = |error: cenote_send::receiver::ReceiverError| ReceiveError::new(ACTION, error);
     let header = Header::read(&mut run.reader).map_err(failed)?;
     let header = header.ok_or_else(|| ReceiveError::new(ACTION, "invalid stream (bad magic number)"))?;

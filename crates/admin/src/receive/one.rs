@@ -100,6 +100,11 @@ impl<R: Read> Run<'_, R> {
         let sent = list.and_then(|list| list.find(header.begin.to_guid.0));
         let is_recursive = list.is_some_and(|list| list.is_recursive);
         let mut target = name::of_snapshot(self.request, &sent_name, top, is_recursive)?;
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
+        let given = &self.request.target;
+        if is_first && self.request.naming != Naming::Exact && !self.exists(given).await? {
+            return Err(ReceiveError::new(ACTION, format!("specified fs ({given}) does not exist")));
+        }
         let origin = self.origin(header, &target).await?;
         let wants_new = (header.is_of_new_dataset() || origin.is_some()) && !header.is_resuming();
         let action = match (wants_new, header.is_resuming()) {
@@ -119,6 +124,10 @@ impl<R: Read> Run<'_, R> {
         }
         let how = if header.begin.from_guid.0 == 0 { "full" } else { "incremental" };
         let doing = if self.request.is_dry { "would receive" } else { "receiving" };
+        if self.request.is_dry && is_first && !header.is_resuming() {
+            let refused = self.refused(dataset, wants_new).await?;
+            refused.map_or(Ok(()), |why| Err(ReceiveError::new(action, why)))?;
+        }
         self.tell(format!("{doing} {how} stream of {sent_name} into {target}"));
         if self.request.is_dry {
             skip_stream(&mut self.reader).map_err(failed)?;
@@ -182,6 +191,20 @@ impl<R: Read> Run<'_, R> {
         let rate = (bytes as f64 / took) as u64;
         self.tell(format!("received {} stream in {took:.2} seconds ({}/sec)", nice(bytes), nice(rate)));
         Ok(Received::Now)
+    }
+
+    /// Why a dataset could not be received into, as far as that is known before anything has come.
+    async fn refused(&self, dataset: &str, wants_new: bool) -> Result<Option<ReceiveRefusal>, ReceiveError> {
+        let is_there = self.exists(dataset).await?;
+        Ok(match (wants_new, is_there) {
+            (true, true) if !self.request.is_forced => Some(ReceiveRefusal::Overwrites(dataset.to_owned())),
+            (true, false) if self.request.naming != Naming::WithoutPool => match dataset.rsplit_once('/') {
+                Some((above, _)) if !self.exists(above).await? => Some(ReceiveRefusal::Missing(above.to_owned())),
+                _ => None,
+            },
+            (false, false) => Some(ReceiveRefusal::Missing(dataset.to_owned())),
+            _ => None,
+        })
     }
 
     /// The snapshot that a clone begins as.

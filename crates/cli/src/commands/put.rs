@@ -34,6 +34,9 @@ pub(crate) struct Args {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let context = &context.with(&args.search);
     let name = &args.filesystem;
+    if !args.source.try_exists().unwrap_or(true) {
+        bail!("'{}' does not exist", args.source.display());
+    }
     if !args.source.is_dir() {
         bail!("not supported yet: adding anything but what a directory holds ('{}')", args.source.display());
     }

@@ -333,7 +333,7 @@ impl Object {
                         let Some(bytes) = spill else { return Ok(None) };
                         return match form {
                             None => Ok(Some((bytes, cenote_zio::ORDER))),
-                            Some(form) => self.unpacked(&ReadyBlock { bytes, form }).map(Some),
+                            Some(form) => self.unpacked(BlockId(0), &ReadyBlock { bytes, form }).map(Some),
                         };
                     }
                     state.synced.clone()

@@ -80,7 +80,7 @@ impl Object {
         loop {
             let tree = match self.known(block) {
                 Known::Data(data) => return Ok(Some((data, cenote_zio::ORDER))),
-                Known::Ready(data) => return self.unpacked(&data).map(Some),
+                Known::Ready(data) => return self.unpacked(block, &data).map(Some),
                 Known::Hole | Known::OnDisk(None) => return Ok(None),
                 Known::OnDisk(Some(tree)) => tree,
             };

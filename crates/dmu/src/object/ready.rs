@@ -2,12 +2,12 @@
 //!
 //! The layer of the txg has the bytes as they are stored, and their form beside them. The sync stores them so. A reader before the sync
 //! gets the unpacked block; a change makes a block of plain bytes, and the form is dropped. A sealed (encrypted) block cannot be read
-//! before it is on disk: the objset that writes it does not have the key.
+//! before it is on disk: the objset that writes it does not have the key. A redacted block has no bytes, and cannot be read at all.
 
 use cenote_format::Endian;
-use cenote_format::ids::Txg;
+use cenote_format::ids::{BlockId, Txg};
 use cenote_taskq::buf::Block;
-use cenote_zio::ReadyBlock;
+use cenote_zio::{Bookmark, ReadyBlock, ZioError, ZioErrorKind};
 
 use super::Object;
 use crate::{DmuError, DmuErrorKind};
@@ -28,10 +28,14 @@ impl Object {
 
     /// The block that ready bytes stand for, and the byte order of its fields. Blocks of dnodes are as they are stored: only parts of them
     /// are encrypted.
-    pub(super) fn unpacked(&self, data: &ReadyBlock) -> Result<(Block, Endian), DmuError> {
+    pub(super) fn unpacked(&self, block: BlockId, data: &ReadyBlock) -> Result<(Block, Endian), DmuError> {
         match data.unpacked() {
             Some(Ok(block)) => Ok((block, cenote_zio::ORDER)),
             Some(Err(error)) => Err(self.error(DmuErrorKind::Corrupt(error.to_string()))),
+            None if data.form.is_redacted => {
+                let bookmark = Bookmark { objset: self.objset_id(), object: self.id(), level: 0, block };
+                Err(self.error(DmuErrorKind::Zio(ZioError::new(bookmark, ZioErrorKind::Redacted))))
+            }
             None if self.id().0 == 0 => Ok((data.bytes.clone(), cenote_zio::ORDER)),
             None => Err(self.error(DmuErrorKind::Unsupported("reading an encrypted block that is not on disk".into()))),
         }

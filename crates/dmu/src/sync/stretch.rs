@@ -244,7 +244,12 @@ impl Ways {
                 }
             }
         };
-        let form = ReadyForm { compress: Compress::Off, logical_bytes: bytes.len() as u32, seal: Some(seal) };
+        let form = ReadyForm {
+            compress: Compress::Off,
+            logical_bytes: bytes.len() as u32,
+            seal: Some(seal),
+            is_redacted: false,
+        };
         meta.write_ready(self.txg, at, ReadyBlock { bytes, form });
         Ok(())
     }

@@ -58,16 +58,15 @@ impl Blkptr {
         bp
     }
 
-    /// A redacted block pointer.
+    /// The pointer of a data block of `lsize_bytes` that was left out of a redacted stream. Compression and byte order stay zero, as OpenZFS
+    /// has them: there are no bytes that they could be about.
     #[must_use]
-    pub fn redacted(object_type: DmuType, level: u8, birth: Txg, order: Endian) -> Self {
+    pub fn redacted(object_type: DmuType, lsize_bytes: u64, birth: Txg) -> Self {
+        assert!((1..=1 << 25).contains(&lsize_bytes), "lsize in 25 bits");
         let mut bp = Self::HOLE;
-        bp.words[PROP] = with_field(with_field(0, 39, 1, 1), 40, 8, 2);
+        bp.words[PROP] = with_field(with_field(with_field(0, 0, 25, lsize_bytes - 1), 39, 1, 1), 40, 8, 2);
         bp.words[BIRTH_LOGICAL] = birth.0;
         bp.set_dmu_type(object_type);
-        bp.set_level(level);
-        bp.set_compress(Compress::Off);
-        bp.set_byte_order(order);
         bp
     }
 

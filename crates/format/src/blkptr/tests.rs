@@ -116,7 +116,7 @@ fn embedded_payloads_are_little_endian_streams_in_either_order() {
 
 #[test]
 fn redacted_block_pointers_have_no_payload() {
-    let bp = Blkptr::redacted(DmuType::PLAIN_FILE_CONTENTS, 0, Txg(9), Endian::Little);
+    let bp = Blkptr::redacted(DmuType::PLAIN_FILE_CONTENTS, 131_072, Txg(9));
     assert!(bp.is_redacted() && bp.is_embedded());
     assert_eq!(bp.embedded_payload(), None);
     assert_eq!(bp.lsize_bytes(), 0);

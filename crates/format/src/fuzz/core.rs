@@ -86,7 +86,7 @@ fn blkptr_seeds() -> Vec<Vec<u8>> {
     let payload = [7; 100];
     let embedded =
         Blkptr::embedded(DmuType::PLAIN_FILE_CONTENTS, 0, Compress::Lz4, 300, &payload, Txg(9), Endian::Little);
-    let redacted = Blkptr::redacted(DmuType::PLAIN_FILE_CONTENTS, 0, Txg(9), Endian::Little);
+    let redacted = Blkptr::redacted(DmuType::PLAIN_FILE_CONTENTS, 131_072, Txg(9));
     let hole = Blkptr::hole_with_birth(DmuType::PLAIN_FILE_CONTENTS, 1, 0x2_0000, Txg(5));
     [normal, encrypted, embedded, redacted, hole].map(|bp| bp.emit(Endian::Little).to_vec()).into()
 }

@@ -15,6 +15,7 @@ mod tarball;
 mod tree;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use cenote_admin::NewPool;
 use cenote_dmu::Object;
@@ -101,6 +102,11 @@ pub struct Builder {
     counts: Counts,
 }
 
+/// A time as nodes have it: seconds since 1970, and nanoseconds.
+fn stamp(time: Duration) -> [u64; 2] {
+    [time.as_secs(), time.subsec_nanos().into()]
+}
+
 impl Builder {
     /// A builder for a pool whose root file system was made in its open txg. No time that is written is later than `latest_s`, in
     /// seconds since 1970.
@@ -108,7 +114,7 @@ impl Builder {
         let NewPool { pool, files, root: (object, node) } = new;
         Self {
             txg: pool.txg(),
-            now: [pool.time_s(), 0],
+            now: stamp(pool.time()),
             pool,
             syncing: None,
             files,
@@ -127,7 +133,7 @@ impl Builder {
         let before = Some(files.entries(&directory).await?);
         Ok(Self {
             txg: pool.txg(),
-            now: [pool.time_s(), 0],
+            now: stamp(pool.time()),
             pool,
             syncing: None,
             files,

@@ -24,6 +24,8 @@ use crate::StreamItem;
 
 /// Numbers of objects end here (`DN_MAX_OBJECT`).
 pub(super) const OBJECTS_END: u64 = 1 << 48;
+/// Blocks that were left out are noted in transactions of so many bytes.
+const REDACT_STEP_BYTES: u64 = 16 << 20;
 /// Blocks of an object that are freed at once, where nothing else limits it.
 const FREE_BLOCKS_MAX: u64 = 1 << 16;
 /// Blocks of this size need no feature.
@@ -149,10 +151,9 @@ impl Applier {
             Body::Spill(spill) => self.spill(spill, payload).await?,
             Body::ObjectRange(range) if self.is_raw => self.object_range(range)?,
             Body::WriteByRef(_) => return Err(ReceiverError::Dedup),
-            // A block that was left out is a hole.
             Body::Redact(redact) if self.features.contains(Features::REDACTED) => {
-                let Redact { object, offset_bytes, length_bytes, to_guid } = *redact;
-                self.free(&Free { object, offset_bytes, length_bytes, to_guid }).await?;
+                self.redact(redact).await?;
+                self.reach(redact.object, redact.offset_bytes, read_bytes);
             }
             Body::Redact(_) | Body::ObjectRange(_) => {
                 return Err(self.invalid("a record that the stream's features do not allow"));
@@ -225,7 +226,7 @@ impl Applier {
         let (data, is_as_it_came) = self.native(write.object, data).await?;
         let ready = match compression(write.compress) {
             Some(compress) if is_as_it_came && payload.len() < data.len() => {
-                let form = ReadyForm { compress, logical_bytes: data.len() as u32, seal: None };
+                let form = ReadyForm { compress, logical_bytes: data.len() as u32, seal: None, is_redacted: false };
                 Some(ReadyBlock { bytes: block.map_or_else(|| Block::copied_from(payload), Block::clone), form })
             }
             _ => None,
@@ -335,6 +336,30 @@ impl Applier {
             true => self.free_raw(&object, free.offset_bytes..end).await,
             false => self.free_bytes(&object, free.offset_bytes..end).await,
         }
+    }
+
+    /// Has blocks say that they were left out: reading them fails.
+    async fn redact(&mut self, redact: &Redact) -> Result<(), ReceiverError> {
+        let Redact { object, offset_bytes, length_bytes, to_guid } = *redact;
+        if self.is_raw {
+            // Of an encrypted dataset the blocks above authenticate the pointers as the sender has them.
+            return self.free(&Free { object, offset_bytes, length_bytes, to_guid }).await;
+        }
+        let object = self.existing(object).await?;
+        let size = object.block_bytes();
+        let end = offset_bytes.checked_add(length_bytes).filter(|end| *end <= i64::MAX as u64 && length_bytes > 0);
+        let end = end.ok_or_else(|| self.invalid("it reaches where no object does"))?;
+        let (mut block, end) = (offset_bytes / size, end.div_ceil(size));
+        let step = (REDACT_STEP_BYTES / size).max(1);
+        while block < end {
+            let until = end.min(block.saturating_add(step));
+            let tx = self.begin(Cost::write(block * size, (until - block) * size, size)).await?;
+            for block in block..until {
+                object.write_ready(tx.txg(), block, ReadyBlock::redacted(size as u32));
+            }
+            block = until;
+        }
+        Ok(())
     }
 
     /// Makes a range of an object a hole; up to the end, it ends there.

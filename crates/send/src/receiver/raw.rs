@@ -277,7 +277,7 @@ impl Applier {
         if !is_sized || (compress == Compress::Off && len != logical) {
             return Err(self.invalid(format!("{len} stored bytes for a block of {logical}")));
         }
-        let form = ReadyForm { compress, logical_bytes: logical as u32, seal: Some(seal) };
+        let form = ReadyForm { compress, logical_bytes: logical as u32, seal: Some(seal), is_redacted: false };
         Ok(ReadyBlock { bytes: Block::copied_from(payload), form })
     }
 

@@ -200,7 +200,9 @@ pub async fn send_if(
     if request.resume.is_some() {
         features |= Features::RESUMING;
     }
-    if request.redact.is_some() {
+    let own_redaction = dsl.redaction_snapshots(&source.dataset).await?;
+    // OpenZFS leaves the flag out where the dataset was received redacted; its receivers then forget that the copy is.
+    if request.redact.is_some() || own_redaction.is_some() {
         features |= Features::REDACTED;
     }
     let place = match request.resume {
@@ -217,7 +219,7 @@ pub async fn send_if(
     };
     let redacted = match &redact {
         Some(list) => Some(list.snapshots.clone()),
-        None => dsl.redaction_snapshots(&source.dataset).await?,
+        None => own_redaction,
     };
     let from_redacted = match &from {
         Some(list) => Some(list.snapshots.clone()),

@@ -189,6 +189,11 @@ pub(super) struct Merge {
     wanted: Option<(Object, Range)>,
 }
 
+/// Blocks of a list in a row that a full stream tells of though they are holes, as OpenZFS does: the walk of a full stream has all other
+/// blocks, one by one. Its receivers hold a buffer for each block that was left out, and ours has a pointer for each, so of a larger gap nothing is
+/// told; it is a hole at the receiver as it is here.
+const GAP_BLOCKS_MAX: u64 = 1 << 16;
+
 impl Merge {
     pub(super) fn new(walk: Walk, redact: Option<List>, from: Option<List>) -> Self {
         Self { walk, redact, from, fronts: [None, None, None], is_started: false, wanted: None }
@@ -217,6 +222,9 @@ impl Merge {
                 Some((Front::To(change), false)) => return Ok(Some(change)),
                 Some((Front::Redact(range), false)) => {
                     let Range { object, start, end, block_bytes } = range;
+                    if self.walk.is_whole() && end - start > GAP_BLOCKS_MAX {
+                        continue;
+                    }
                     return Ok(Some(Change::Redacted { object, block_bytes, start, end }));
                 }
                 Some((Front::From(range), false)) => match self.walk.objset().object(range.object).await {

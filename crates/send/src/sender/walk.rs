@@ -145,6 +145,11 @@ impl Walk {
     }
 
     /// The objset.
+    /// Whether it has all blocks, and not only those since another snapshot.
+    pub(super) fn is_whole(&self) -> bool {
+        self.options.since.0 == 0
+    }
+
     pub(super) fn objset(&self) -> &Objset {
         &self.objset
     }

@@ -85,6 +85,7 @@ mod view;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use cenote_dmu::tx::{Transactions, TxError, TxTunables};
 use cenote_dsl::{Dsl, DslError, Head};
@@ -226,6 +227,12 @@ impl Pool {
     #[must_use]
     pub fn time_s(&self) -> u64 {
         self.shared.clock.now_s(&self.shared.handle)
+    }
+
+    /// The pool's time, since 1970.
+    #[must_use]
+    pub fn time(&self) -> Duration {
+        self.shared.clock.now(&self.shared.handle)
     }
 
     /// The vdevs; none once the pool is closed.

@@ -1,5 +1,7 @@
 //! The host and the time that a pool records with its writes.
 
+use std::time::Duration;
+
 use cenote_taskq::Handle;
 
 /// Where time comes from that is written down.
@@ -12,12 +14,17 @@ pub enum Clock {
 }
 
 impl Clock {
+    /// Now, since 1970; a fixed one has whole seconds.
+    pub(crate) fn now(self, handle: &Handle) -> Duration {
+        match self {
+            Self::Now => handle.unix_time(),
+            Self::Fixed(time) => Duration::from_secs(time),
+        }
+    }
+
     /// Now, in seconds since 1970.
     pub(crate) fn now_s(self, handle: &Handle) -> u64 {
-        match self {
-            Self::Now => handle.unix_time().as_secs(),
-            Self::Fixed(time) => time,
-        }
+        self.now(handle).as_secs()
     }
 }
 

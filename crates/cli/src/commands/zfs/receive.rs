@@ -162,6 +162,10 @@ async fn abort(context: &Context, args: &Args) -> Result<Outcome> {
         return Err(usage("-A cannot be used with any other options"));
     }
     let pool = Writing::open(context, pool_of(name)).await?;
+    // OpenZFS shows the usage where there is no such dataset.
+    if let Err(error) = pool.pool().dsl()?.dataset(name).await {
+        return Err(usage(error.to_string()));
+    }
     let aborted = pool.pool().abort_receive(name).await;
     aborted.map_err(|error| anyhow!("{error}"))?;
     pool.work_off(context, "freeing").await?;

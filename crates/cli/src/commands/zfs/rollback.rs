@@ -1,5 +1,6 @@
 //! `zfs rollback`.
 
+use anyhow::bail;
 use cenote_server::verbs;
 use cenote_server::writing::Writing;
 
@@ -27,7 +28,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = &args.snapshot;
     if !name.contains('@') {
-        return Err(usage(format!("'{name}' is no snapshot")));
+        bail!("cannot open '{name}': missing '@' delimiter in snapshot name");
     }
     let pool = Writing::open(context, pool_of(name)).await?;
     verbs::rollback(context, pool, name, args.destroys_newer, args.destroys_clones).await?;

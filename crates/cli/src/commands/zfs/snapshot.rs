@@ -34,6 +34,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     })?;
     let first = pool_of(&args.snapshots[0]);
     for name in &args.snapshots {
+        if !name.contains('@') {
+            return Err(usage(format!("'{name}': missing '@' delimiter in snapshot name")));
+        }
         check_new_snapshot(name).map_err(|reason| cannot(&reason))?;
         if pool_of(name) != first {
             return Err(cannot(&"snapshots must all be in the same pool"));
