@@ -278,6 +278,12 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
         ),
         (&["mine/none"], &increment, "cannot receive incremental stream: destination 'mine/none' does not exist\n"),
         (&["mine/none/below"], &full, "cannot receive new filesystem stream: destination 'mine/none' does not exist\n"),
+        // A dry run says the same of a destination.
+        (&["-n", "mine/b"], &full, "destination 'mine/b' exists\nmust specify -F to overwrite it\n"),
+        (&["-n", "mine/none"], &increment, "destination 'mine/none' does not exist\n"),
+        (&["-n", "mine/none/below"], &full, "destination 'mine/none' does not exist\n"),
+        (&["-d", "mine/none"], &full, "cannot receive: specified fs (mine/none) does not exist\n"),
+        (&["-e", "mine/none"], &full, "cannot receive: specified fs (mine/none) does not exist\n"),
         (&["mine/vol/below"], &full, "cannot receive new filesystem stream: parent 'mine/vol' is not a filesystem\n"),
         (&["mine/new"], &full[..full.len() / 2], "cannot receive new filesystem stream: incomplete stream\n"),
         (&["mine/new"], &damaged, "checksum mismatch"),
@@ -301,6 +307,8 @@ fn what_cannot_be_received_is_refused_and_changes_nothing() {
         assert!(said.contains(expected), "{words:?}: {said:?}, not {expected:?}");
         assert_eq!(names(&images, "all"), before, "{words:?}");
     }
+    let none = images.command("zfs", &["receive", "-A", "mine/none"]).output().unwrap();
+    assert_eq!(none.status.code(), Some(2), "{}", said(&none));
     // Later snapshots go with -F alone.
     images.run("zfs", &["snapshot", "mine/b@own"]);
     images.run("zfs", &["set", "my:x=y", "mine/b"]);

@@ -124,9 +124,12 @@ impl<R: Read> Run<'_, R> {
         }
         let how = if header.begin.from_guid.0 == 0 { "full" } else { "incremental" };
         let doing = if self.request.is_dry { "would receive" } else { "receiving" };
-        if self.request.is_dry && is_first && !header.is_resuming() {
-            let refused = self.refused(dataset, wants_new).await?;
-            refused.map_or(Ok(()), |why| Err(ReceiveError::new(action, why)))?;
+        if self.request.is_dry
+            && is_first
+            && !header.is_resuming()
+            && let Some(why) = self.refused(dataset, wants_new).await?
+        {
+            return Err(ReceiveError::new(action, why));
         }
         self.tell(format!("{doing} {how} stream of {sent_name} into {target}"));
         if self.request.is_dry {

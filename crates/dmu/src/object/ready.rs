@@ -26,7 +26,7 @@ impl Object {
         state.layer(txg).spill_form = Some(data.form);
     }
 
-    /// The block that ready bytes stand for, and the byte order of its fields. Blocks of dnodes are as they are stored: only parts of them
+    /// The block that ready bytes stand for, and the byte order of its fields; `block`: its number, for an error. Blocks of dnodes are as they are stored: only parts of them
     /// are encrypted.
     pub(super) fn unpacked(&self, block: BlockId, data: &ReadyBlock) -> Result<(Block, Endian), DmuError> {
         match data.unpacked() {

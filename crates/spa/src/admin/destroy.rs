@@ -1,5 +1,6 @@
 //! Destroying a file system or a volume: the txg that takes its name away leaves its blocks to the background
-//! (`jobs/async_destroy`, or of a clone with a livelist `jobs/deleted_clones`). A pool without the feature `async_destroy` has no place for that: there the blocks are freed at once.
+//! (`jobs/async_destroy`, or of a clone with a livelist `jobs/deleted_clones`). A pool without the feature `async_destroy` has no place
+//! for that: there the blocks are freed at once.
 
 use std::collections::BTreeMap;
 

@@ -23,11 +23,9 @@ impl Syncer {
         let dir = dataset.dir.object;
         let livelist = self.dsl.livelist(dataset.object).await.map_err(|error| self.dsl_failed(error))?;
         let space = match &livelist {
-            Some(livelist) => self.dsl.check_livelist(livelist.object).await.ok(),
-            None => None,
-        };
-        let space = match (space, &livelist) {
-            (Some(()), Some(livelist)) => self.dsl.livelist_space(livelist.object).await.ok(),
+            Some(livelist) if self.dsl.check_livelist(livelist.object).await.is_ok() => {
+                self.dsl.livelist_space(livelist.object).await.ok()
+            }
             _ => None,
         };
         let own = (dataset.phys.unique_bytes.cast_signed(), dataset.dir.phys.compressed_bytes.cast_signed());
@@ -45,6 +43,8 @@ impl Syncer {
         let entry = ZapValue::from_u64(livelist.0);
         let put = Zap::put_entry(&table, txg, &int_key_name(livelist.0), Some(&entry)).await;
         put.map_err(|error| self.dmu_error(error))?;
+        // It can be freed though none of those before it can.
+        self.deleted_clones.stands_still = false;
         self.deleted_clones.left_bytes = self.deleted_clones.left_bytes.saturating_add_signed(space.used_bytes);
         let free_dir = self.free_dir().await?;
         let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, space).await;
