@@ -435,16 +435,25 @@ fn raw_trees_that_are_higher_than_any_object_are_refused() {
     let bytes = sealed(parts);
     let runtime = Runtime::simulated(1);
     let handle = runtime.handle();
-    let disks = SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() };
-    let machine = Machine::new(&runtime, 1, &disks);
+    let machine = one_disk(&runtime);
     runtime.block_on(async {
-        let tops = machine.tops(&handle, SINGLE).await.unwrap();
-        let replica = new_pool(&handle, options("replica", tops, 12)).await.unwrap().start(TxTunables::default()).await;
+        let replica = new_replica(&handle, &machine).await;
         let outcome = received(&replica, &bytes, &request("one", false, false)).await;
         let why = outcome.expect_err("no object is so high").to_string();
         assert!(why.contains("8 levels"), "{why}");
         replica.export().await.unwrap();
     });
+}
+
+/// A disk of a simulated runtime, for a pool that receives.
+fn one_disk(runtime: &Runtime) -> Machine {
+    Machine::new(runtime, 1, &SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() })
+}
+
+/// A pool on it.
+async fn new_replica(handle: &Handle, machine: &Machine) -> Pool {
+    let tops = machine.tops(handle, SINGLE).await.unwrap();
+    new_pool(handle, options("replica", tops, 12)).await.unwrap().start(TxTunables::default()).await
 }
 
 /// Errata 4: encrypted snapshots that were made before OpenZFS 0.8 do not say which set of IVs they have. An increment onto one of them is refused.
@@ -455,11 +464,9 @@ fn raw_increments_need_the_set_of_ivs_that_their_base_has_errata_4() {
     let increment = theme.stream_bytes("enc-raw-incr.zfs").unwrap();
     let runtime = Runtime::simulated(4);
     let handle = runtime.handle();
-    let disks = SimDiskOptions { size_bytes: DISK_BYTES, ..SimDiskOptions::default() };
-    let machine = Machine::new(&runtime, 1, &disks);
+    let machine = one_disk(&runtime);
     runtime.block_on(async {
-        let tops = machine.tops(&handle, SINGLE).await.unwrap();
-        let replica = new_pool(&handle, options("replica", tops, 12)).await.unwrap().start(TxTunables::default()).await;
+        let replica = new_replica(&handle, &machine).await;
         received(&replica, &whole, &request("one", false, false)).await.unwrap();
         let dsl = replica.dsl().unwrap();
         let base = dsl.dataset("replica/of@one").await.unwrap();

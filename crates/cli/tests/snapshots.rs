@@ -68,6 +68,7 @@ fn a_refused_verb_leaves_the_pool_exported() {
         (&["create", "-o", &too_long, "mine/b"], "property value too long"),
         (&["clone", "-o", &too_long, "mine/a@1", "mine/c"], "property value too long"),
         (&["rollback", "mine/a@nosuch"], "dataset does not exist"),
+        (&["rollback", "mine/a"], "cannot open 'mine/a': missing '@' delimiter in snapshot name"),
         (&["promote", "mine/a"], "not a cloned filesystem"),
         (&["promote", "mine/a@1"], "cannot promote 'mine/a@1': snapshots can not be promoted"),
         (&["clone", "mine/a", "mine/c"], "cannot open 'mine/a': missing '@' delimiter in snapshot name"),
@@ -95,6 +96,8 @@ fn a_refused_verb_leaves_the_pool_exported() {
     let usage = images.command("zfs", &["snapshot", "mine/x@1"]).output().unwrap();
     assert_eq!(usage.status.code(), Some(2), "{}", said(&usage));
     assert!(said(&usage).contains("cannot open 'mine/x': dataset does not exist"), "{}", said(&usage));
+    let usage = images.command("zfs", &["snapshot", "mine/a"]).output().unwrap();
+    assert_eq!(usage.status.code(), Some(2), "{}", said(&usage));
     let token = images.command("zfs", &["send", "-t", "nothing"]).output().unwrap();
     assert_eq!(token.status.code(), Some(255), "{}", said(&token));
     let empty = images.command("zfs", &["send", "-R", "-X", "mine/a", "mine/a@1"]).output().unwrap();
