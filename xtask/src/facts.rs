@@ -51,6 +51,9 @@ pub(crate) fn print(root: &Path) -> Result<()> {
             it.circles.len()
         );
     }
+    let (lines, public): (usize, usize) =
+        all.iter().fold((0, 0), |sum, it| (sum.0 + it.lines, sum.1 + it.public_items));
+    println!("{:10} {lines:>7} {:>7} {:>10} {public:>8}", "all", "", "");
     let write_folders: usize = all.iter().map(|it| it.write_folders).sum();
     println!("folders named 'write': {write_folders}");
     for it in &all {

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 use cenote_testkit::repository_root;
 
+use crate::documents;
 use crate::facts;
 use crate::process;
 use crate::steps::{Context, Outcome, Tally};
@@ -90,7 +91,8 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     }
     let before = faults.len();
     let program = root.join("crates/cli");
-    check_program(&fs::read_to_string(program.join("Cargo.toml"))?, facts::lines(&program)?, &mut faults);
+    let program_manifest = fs::read_to_string(program.join("Cargo.toml"))?;
+    check_program(&program_manifest, facts::lines(&program)?, &mut faults);
     tally.count(faults.len() == before);
     let manifest = fs::read_to_string(root.join("Cargo.toml"))?;
     let architecture = fs::read_to_string(root.join("ARCHITECTURE.md")).context("no ARCHITECTURE.md")?;
@@ -102,6 +104,11 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
         tally.count(told);
     }
     facts::print(root)?;
+    println!("crates that the program depends on: {}", crates_of(&program_manifest).join(" "));
+    for fault in documents::check(root)? {
+        tally.count(fault.is_none());
+        faults.extend(fault);
+    }
     for fault in &faults {
         println!("{fault}");
     }

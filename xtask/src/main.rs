@@ -6,6 +6,7 @@
 mod bench_table;
 mod campaign;
 mod dist;
+mod documents;
 mod facts;
 mod frontends;
 mod fuzz;
