@@ -26,11 +26,14 @@ pub(crate) fn check(root: &Path) -> Result<Vec<Option<String>>> {
         println!("{:26} {:>5}  {} ({})", document.name, document.lines, document.longest.0, document.longest.1);
     }
     for folder in ["", "docs", "crates", "xtask/src", "tools"] {
-        println!("folders in {}: {}", if folder.is_empty() { "." } else { folder }, folders(&root.join(folder))?.join(" "));
+        println!(
+            "folders in {}: {}",
+            if folder.is_empty() { "." } else { folder },
+            folders(&root.join(folder))?.join(" ")
+        );
     }
-    let find = |name: &str| {
-        documents.iter().find(|document| document.name == name).with_context(|| format!("no {name}"))
-    };
+    let find =
+        |name: &str| documents.iter().find(|document| document.name == name).with_context(|| format!("no {name}"));
     let mut checked = Vec::new();
     for (name, max) in LINES_MAX {
         checked.push(fault(name, find(name)?.lines, *max));

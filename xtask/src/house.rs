@@ -17,7 +17,7 @@ const LINES_MAX: usize = 1500;
 
 /// The layers, lowest first; crates on one line do not know each other.
 const LAYERS: &[&[&str]] = &[
-    &["format"],
+    &["boxed", "format"],
     &["codec", "props"],
     &["taskq"],
     &["kstat"],

@@ -2,7 +2,7 @@
 
 use cenote_props::WrongUse;
 use cenote_spa::{NewBookmark, Pool, SpaError, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::error::AdminError;
 
@@ -97,6 +97,7 @@ impl BookmarkRequest {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn all(&self, pool: &Pool) -> Result<Option<Vec<NewBookmark>>, AdminError> {
         let Self { source, bookmark, is_recursive } = self;
         let dsl = pool.dsl()?;

@@ -6,6 +6,7 @@ use std::io;
 use cenote_dsl::property::Value;
 use cenote_spa::features::{FEATURES, Feature, FeatureState, by_name};
 use cenote_spa::{FeatureName, View};
+use cenote_taskq::boxed;
 use thiserror::Error;
 
 use crate::AdminError;
@@ -75,6 +76,7 @@ fn parse(text: &str) -> Result<BTreeSet<String>, ListError> {
 ///
 /// # Errors
 /// The pool cannot be read, or its list of features not be used.
+#[boxed]
 pub async fn lacking_features(pool: &View, read: ReadList<'_>) -> Result<Vec<&'static Feature>, AdminError> {
     let states = pool.features().await?;
     let is_enabled = |feature: &Feature| {

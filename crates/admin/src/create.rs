@@ -5,7 +5,7 @@ use cenote_dsl::{Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 
@@ -144,6 +144,7 @@ impl VolumeShape {
 ///
 /// # Errors
 /// The pool is closed.
+#[boxed]
 pub async fn outermost_new(pool: &Pool, name: &str) -> Result<String, AdminError> {
     let dsl = pool.dsl()?;
     let mut outermost = name;
@@ -171,6 +172,7 @@ pub struct VolumePlan {
 ///
 /// # Errors
 /// No volume has such a size.
+#[boxed]
 pub async fn plan_volume(
     pool: &Pool,
     name: &str,

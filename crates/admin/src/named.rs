@@ -2,6 +2,7 @@
 
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_spa::Pool;
+use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Reason, Verb};
 
@@ -21,6 +22,7 @@ impl NamedSnapshots {
     ///
     /// # Errors
     /// A range has several ends, or the pool cannot be read.
+    #[boxed]
     pub async fn found(pool: &Pool, datasets: Vec<String>, spec: String, counts: bool) -> Result<Self> {
         let look =
             pool.look(move |syncer| Box::pin(async move { Self::of(syncer.dsl(), &datasets, &spec, counts).await }));
@@ -57,6 +59,7 @@ impl NamedSnapshots {
 ///
 /// # Errors
 /// The pool cannot be read.
+#[boxed]
 pub async fn still_there(pool: &Pool, names: Vec<String>) -> Result<Vec<String>> {
     let look = pool.look(move |syncer| {
         Box::pin(async move {
@@ -80,6 +83,7 @@ pub async fn still_there(pool: &Pool, names: Vec<String>) -> Result<Vec<String>>
 ///
 /// # Errors
 /// The pool cannot be read.
+#[boxed]
 pub async fn clones_of(pool: &Pool, snapshots: Vec<String>) -> Result<Vec<String>> {
     let look = pool.look(move |syncer| {
         Box::pin(async move {

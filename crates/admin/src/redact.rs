@@ -12,7 +12,7 @@ use cenote_format::ids::{Guid, ObjectId};
 use cenote_send::sender::SenderError;
 use cenote_send::sender::redact::{COMPLETE, Point, Redaction};
 use cenote_spa::{LongHold, NewBookmark, Pool, Refusal, SpaError, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 use thiserror::Error;
 
 /// Runs of blocks that go to the list at a time: 2 MiB.
@@ -291,12 +291,14 @@ impl SyncTask for Add {
 /// # Errors
 /// A snapshot is not there, came before the one that is redacted, or is redacted itself; the name is taken; a dataset cannot be read; or as
 /// [`Pool::change`]. What was written stays, to be gone on with.
+#[boxed]
 pub async fn redact(pool: &Pool, request: &RedactRequest) -> Result<(), RedactError> {
     redact_in(pool, request, BATCH, usize::MAX).await
 }
 
 /// As [`redact`], in batches of so many runs, and of the batches so many: tests see what an interruption leaves.
 #[doc(hidden)]
+#[boxed]
 pub async fn redact_in(pool: &Pool, request: &RedactRequest, runs: usize, batches: usize) -> Result<(), RedactError> {
     let begin = Begin { request: request.clone(), found: None };
     let bookmark = begin.name();

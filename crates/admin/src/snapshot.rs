@@ -6,7 +6,7 @@ use std::time::Duration;
 use cenote_dsl::DslError;
 use cenote_format::ids::Guid;
 use cenote_spa::{NewSnapshot, Pool, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::error::{AdminError, Reason, Verb};
 
@@ -35,6 +35,7 @@ pub fn take_snapshots<'a>(
 ///
 /// # Errors
 /// There is none of this name, or the MOS cannot be read.
+#[boxed]
 pub async fn tree_names(pool: &Pool, dataset: &str) -> Result<Vec<String>, AdminError> {
     let dataset = dataset.to_owned();
     // Between two changes of the pool: of one that is half made a name may lead nowhere.

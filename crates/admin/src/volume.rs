@@ -3,6 +3,7 @@
 use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{PropertyValue, Syncer};
+use cenote_taskq::boxed;
 use cenote_zvol::Volume;
 
 use crate::AUTO;
@@ -70,6 +71,7 @@ fn check_room(name: &str, before: u64, after: u64, unique: u64, available: u64) 
 ///
 /// # Errors
 /// There is no such dataset, or the MOS cannot be changed.
+#[boxed]
 pub async fn set_reserved(pool: &mut Syncer, name: &str, bytes: u64) -> Result<(), AdminError> {
     Ok(pool.change_property(name, "refreservation", Some(&PropertyValue::Number(bytes))).await?)
 }
@@ -86,6 +88,7 @@ impl Resize {
     ///
     /// # Errors
     /// There is no such volume, it is read-only, the size is not in whole blocks, or there is no room for what would be reserved.
+    #[boxed]
     pub async fn plan(pool: &mut Syncer, name: &str, size_bytes: u64) -> Result<Self, AdminError> {
         let dsl = pool.dsl().clone();
         let existing = Existing::open(pool, &dsl, name).await?;

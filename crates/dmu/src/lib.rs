@@ -75,7 +75,7 @@ use cenote_arc::{BlockKey, Cache, Source};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::enums::Compress;
 use cenote_taskq::buf::{Block, memory_bytes_of};
-use cenote_taskq::{Class, Group, GroupClosed, Handle, Join};
+use cenote_taskq::{Class, Group, GroupClosed, Handle, Join, boxed};
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{ReadContext, Zio, ZioError};
 
@@ -154,7 +154,18 @@ impl Dmu {
     }
 
     /// The logical bytes of the block at `bp`, from the cache or from the devices. See [`Zio::read`].
+    ///
+    /// # Errors
+    /// The block cannot be read.
     pub async fn read(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
+        match self.cached(bp, context) {
+            Some(block) => Ok(block),
+            None => self.load(bp, context).await,
+        }
+    }
+
+    #[boxed]
+    async fn load(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
         Ok(self.find(bp, context, || ()).await?.0)
     }
 
@@ -182,6 +193,7 @@ impl Dmu {
     }
 
     /// Prefetches the block at `bp` into the cache. An error is ignored: the later reader gets it.
+    #[boxed]
     pub async fn prefetch(&self, bp: &Blkptr, context: ReadContext<'_>) {
         if let Some(key) = Self::cache_key_with(bp, context) {
             // The reader that asks for the block reads it again, and gets the error.
@@ -201,6 +213,7 @@ impl Dmu {
     }
 
     /// Like [`Dmu::read`], past the cache: for data that will not be read again.
+    #[boxed]
     pub async fn read_uncached(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
         match self.cached(bp, context) {
             Some(block) => Ok(block),

@@ -4,6 +4,7 @@ use cenote_dmu::{Killed, SpaceDelta, Synced};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::ids::{ObjectId, Txg};
+use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::bpobj::EmptyRefs;
@@ -40,6 +41,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or directories form a cycle.
+    #[boxed]
     pub async fn charge(&self, txg: Txg, dir: ObjectId, by: UsedBy, delta: SpaceDelta) -> Result<(), DslError> {
         debug_assert!(
             by != UsedBy::Refreservation || (delta.compressed_bytes == 0 && delta.uncompressed_bytes == 0),
@@ -91,6 +93,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
+    #[boxed]
     pub async fn synced(
         &self,
         txg: Txg,

@@ -14,6 +14,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DeadlistPhys, DirFlags, DslDatasetPhys};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::int_key;
+use cenote_taskq::boxed;
 
 use crate::accounts::signed;
 use crate::open::ORDER;
@@ -30,6 +31,7 @@ impl Dsl {
     ///
     /// # Panics
     /// An account does not add up, or a link leads nowhere.
+    #[boxed]
     pub async fn audit(&self) -> Result<(), DslError> {
         for dir in self.tree(self.root_dir().await?, true).await? {
             let mut below = Vec::new();

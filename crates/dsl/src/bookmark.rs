@@ -21,7 +21,7 @@ use cenote_format::dsl::dataset_field;
 use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DatasetFlags};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{NormFlags, ZapValue};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::bpobj::EmptyRefs;
 use crate::{Dataset, Dsl, DslError};
@@ -135,6 +135,7 @@ impl Dsl {
     }
 
     /// The bookmarks of a head, sorted by name.
+    #[boxed]
     pub async fn bookmarks(&self, head: &Dataset) -> Result<Vec<Bookmark>, DslError> {
         let full = |(name, phys, _): Entry| Bookmark { name: format!("{}#{name}", head.dir.name), phys };
         let mut found: Vec<Bookmark> = self.bookmark_entries(head.object).await?.into_iter().map(full).collect();
@@ -146,6 +147,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn bookmark(&self, head: &Dataset, name: &str) -> Result<Option<Bookmark>, DslError> {
         let full = |name: &str, phys| Bookmark { name: format!("{}#{name}", head.dir.name), phys };
         if head.phys.flags.contains(DatasetFlags::CASE_INSENSITIVE) {
@@ -166,6 +168,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read, or contradicts itself.
+    #[boxed]
     pub async fn is_earlier(&self, later: &Dataset, dir: ObjectId, txg: Txg) -> Result<bool, DslError> {
         let mut later = later.clone();
         for _ in 0..ORIGINS_MAX {
@@ -193,6 +196,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn bookmark_fields(&self, snapshot: ObjectId, form: BookmarkForm) -> Result<BookmarkPhys, DslError> {
         let phys = self.dataset_phys(snapshot).await?;
         let mut ivset_guid = 0;

@@ -17,6 +17,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::{BpobjPhys, children};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
+use cenote_taskq::boxed;
 
 use crate::Dsl;
 use crate::DslError;
@@ -116,6 +117,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It is no bpobj, or the MOS cannot be changed.
+    #[boxed]
     pub async fn append_blocks(&self, txg: Txg, bpobj: &Object, blocks: &[Blkptr]) -> Result<(), DslError> {
         self.append_entries(txg, bpobj, blocks, false).await
     }
@@ -281,6 +283,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It is no list, or the MOS cannot be changed.
+    #[boxed]
     pub async fn take_blocks(&self, txg: Txg, list: &Object, count_max: u64) -> Result<Vec<Blkptr>, DslError> {
         let mut phys = Self::bpobj_phys(list)?;
         while phys.blkptr_count == 0 {

@@ -12,8 +12,8 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DatasetFlags;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_taskq::Rng;
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::{Rng, boxed};
 
 use crate::accounts::signed;
 use crate::bpobj::EmptyRefs;
@@ -37,6 +37,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
+    #[boxed]
     pub async fn create_clone(
         &self,
         dir: ObjectId,
@@ -79,6 +80,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
+    #[boxed]
     pub async fn rollback_head(&self, txg: Txg, head: ObjectId, refs: &mut EmptyRefs) -> Result<LeftTree, DslError> {
         let mut phys = self.dataset_phys(head).await?;
         let mut snapshot = self.dataset_phys(phys.prev_snapshot).await?;

@@ -13,7 +13,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DirFlags, DslDatasetPhys, DslDirPhys, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_taskq::Rng;
+use cenote_taskq::{Rng, boxed};
 
 use crate::limits::{Counted, is_hidden};
 use crate::open::{ORDER, Open};
@@ -36,6 +36,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn create(
         pool: String,
         mos: &Objset,
@@ -61,6 +62,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The name is taken, or the MOS cannot be changed.
+    #[boxed]
     pub async fn create_dir(
         &self,
         parent: Option<ObjectId>,
@@ -105,6 +107,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn create_dataset(&self, dir: ObjectId, birth: Birth, rng: &mut Rng) -> Result<ObjectId, DslError> {
         let txg = birth.txg;
         let object = self.create_dataset_object(txg)?;

@@ -7,7 +7,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId};
-use cenote_taskq::map_concurrent;
+use cenote_taskq::{boxed, map_concurrent};
 
 use crate::dir::Names;
 use crate::name::Tail;
@@ -75,6 +75,7 @@ impl Dataset {
 
 impl Dsl {
     /// The head dataset of a directory; `None` for directories that have none (`$MOS`, `$FREE`).
+    #[boxed]
     pub async fn head(&self, dir: &Dir) -> Result<Option<Dataset>, DslError> {
         if dir.phys.head_dataset.0 == 0 {
             return Ok(None);
@@ -83,6 +84,7 @@ impl Dsl {
     }
 
     /// Reads the dataset in `object`.
+    #[boxed]
     pub async fn dataset_object(
         &self,
         object: ObjectId,
@@ -100,6 +102,7 @@ impl Dsl {
 
     /// The dataset with this full name: a head or a snapshot. If there is no such snapshot, a head whose own name has a delimiter in
     /// it (other software's rules for names allow that) is found.
+    #[boxed]
     pub async fn dataset(&self, name: &str) -> Result<Dataset, DslError> {
         match self.dataset_by_rules(name).await {
             Err(problem @ (DslError::NoSuchDataset(_) | DslError::BadName { .. })) => {
@@ -126,6 +129,7 @@ impl Dsl {
     }
 
     /// The object of a head's snapshot of this name, if there is one.
+    #[boxed]
     pub async fn snapshot_object(&self, head: &Dataset, name: &str) -> Result<Option<ObjectId>, DslError> {
         if head.phys.snapshot_names.0 == 0 {
             return Ok(None);
@@ -135,6 +139,7 @@ impl Dsl {
     }
 
     /// The snapshots of a head, oldest first.
+    #[boxed]
     pub async fn snapshots(&self, head: &Dataset) -> Result<Vec<Dataset>, DslError> {
         let mut found = Vec::new();
         if head.phys.snapshot_names.0 == 0 {
@@ -163,6 +168,7 @@ impl Dsl {
 
     /// The names of the heads in these objects, by object: the directories beside them are read once for all. Those that cannot be read are
     /// left out.
+    #[boxed]
     pub async fn head_names(&self, heads: &[ObjectId]) -> BTreeMap<ObjectId, String> {
         let (mut names, mut found) = (Names::default(), BTreeMap::new());
         let Ok(root) = self.root_dir().await else { return found };
@@ -177,6 +183,7 @@ impl Dsl {
     }
 
     /// The full name of the dataset in `object`: a head, or a snapshot found in its head's list.
+    #[boxed]
     pub async fn dataset_name(&self, object: ObjectId) -> Result<String, DslError> {
         let nameless = Dir { object: ObjectId(0), name: String::new(), phys: self.root_dir().await?.phys };
         let dataset = self.dataset_object(object, nameless, None).await?;
@@ -199,6 +206,7 @@ impl Dsl {
     }
 
     /// Holds on a snapshot, by tag.
+    #[boxed]
     pub async fn holds(&self, dataset: &Dataset) -> Result<Vec<Hold>, DslError> {
         if dataset.phys.user_refs.0 == 0 {
             return Ok(Vec::new());
@@ -218,6 +226,7 @@ impl Dsl {
     }
 
     /// Names of the clones of a snapshot, sorted.
+    #[boxed]
     pub async fn clones(&self, dataset: &Dataset) -> Result<Vec<String>, DslError> {
         let mut clones = Vec::new();
         let mut names = Names::default();
@@ -243,12 +252,14 @@ impl Dsl {
     }
 
     /// A numeric field of a zapified dataset.
+    #[boxed]
     pub async fn dataset_field(&self, dataset: &Dataset, field: &str) -> Result<Option<u64>, DslError> {
         self.object_field(dataset.object, field).await
     }
 
     /// Opens the dataset's objset, with its key if that is loaded. `None` if it has no objset yet. A dataset that is being changed is
     /// opened as of the last sync, or as it is now if there was none yet.
+    #[boxed]
     pub async fn open(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         if dataset.phys.bp.is_hole() {
             return Ok(self.open_head(dataset.object).map(|head| head.objset));
@@ -264,6 +275,7 @@ impl Dsl {
     }
 
     /// Like [`Dsl::open`], for clients that read file or volume data: `primarycache` and `prefetch` of the dataset apply.
+    #[boxed]
     pub async fn open_for_clients(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         let Some(objset) = self.open(dataset).await? else { return Ok(None) };
         let kinds = async |name| {
@@ -276,6 +288,7 @@ impl Dsl {
     }
 
     /// The kind of the dataset, from its objset block (which is never encrypted).
+    #[boxed]
     pub async fn kind(&self, dataset: &Dataset) -> Result<ObjsetType, DslError> {
         let objset = self.open(dataset).await?;
         Ok(objset.and_then(|objset| objset.phys().objset_type()).unwrap_or(ObjsetType::None))

@@ -4,6 +4,7 @@ use cenote_dmu::{Object, SpaceDelta, Zap};
 use cenote_format::dsl::PropertyEntry;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::boxed;
 
 use crate::Dsl;
 use crate::DslError;
@@ -33,6 +34,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or the property needs accounts that are not kept yet.
+    #[boxed]
     pub async fn change_property(
         &self,
         txg: Txg,
@@ -69,6 +71,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn revert_property(
         &self,
         txg: Txg,
@@ -88,6 +91,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
+    #[boxed]
     pub async fn destroy_dataset(&self, txg: Txg, dir: &Dir) -> Result<Gone, DslError> {
         let mut gone = Gone::default();
         self.forget_name(txg, dir).await?;

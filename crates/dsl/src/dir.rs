@@ -6,6 +6,7 @@ use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DslDirPhys, dir_field};
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 
 use crate::name::{Name, Tail};
 use crate::{DEPTH_MAX, Dsl, DslError};
@@ -38,11 +39,13 @@ impl Dir {
 
 impl Dsl {
     /// The pool's root directory.
+    #[boxed]
     pub async fn root_dir(&self) -> Result<Dir, DslError> {
         self.dir_object(self.shared.root, self.pool().to_owned()).await
     }
 
     /// Reads the directory in `object`, whose full name is `name`.
+    #[boxed]
     pub async fn dir_object(&self, object: ObjectId, name: String) -> Result<Dir, DslError> {
         let dnode = self.mos_object(object).await?;
         if dnode.phys().bonus_type != DmuType::DSL_DIR {
@@ -54,6 +57,7 @@ impl Dsl {
     }
 
     /// The directory with this full name, also if the name has a delimiter in it, which rules for new names forbid.
+    #[boxed]
     pub async fn dir(&self, name: &str) -> Result<Dir, DslError> {
         // A directory's name may have the form of a snapshot's or a bookmark's, or an illegal one.
         let problem = match Name::parse(name) {
@@ -67,6 +71,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn find_dir(&self, name: &str) -> Result<Option<Dir>, DslError> {
         let mut parts = name.split('/');
         if parts.next() != Some(self.pool()) {
@@ -84,6 +89,7 @@ impl Dsl {
     }
 
     /// The child `part` of a directory, if there is one.
+    #[boxed]
     pub async fn child(&self, dir: &Dir, part: &str) -> Result<Option<Dir>, DslError> {
         if dir.phys.child_dirs.0 == 0 {
             return Ok(None);
@@ -108,6 +114,7 @@ impl Dsl {
 
     /// The children of a directory with their objects, sorted by name; those that the pool keeps for itself (`$MOS`,
     /// `$ORIGIN`, ...) and half-received ones (`%recv`) are left out unless `hidden`.
+    #[boxed]
     pub async fn children(&self, dir: &Dir, hidden: bool) -> Result<Vec<(String, ObjectId)>, DslError> {
         if dir.phys.child_dirs.0 == 0 {
             return Ok(Vec::new());
@@ -126,6 +133,7 @@ impl Dsl {
     }
 
     /// `dir` and all directories below it, parents first and siblings by name.
+    #[boxed]
     pub async fn tree(&self, dir: Dir, hidden: bool) -> Result<Vec<Dir>, DslError> {
         let mut found = Vec::new();
         // Each directory names one parent, but a hostile parent can list a child many times, and so can this child; the walk would take
@@ -152,6 +160,7 @@ impl Dsl {
     }
 
     /// The directory above, `None` for the root.
+    #[boxed]
     pub async fn parent(&self, dir: &Dir) -> Result<Option<Dir>, DslError> {
         match dir.name.rsplit_once('/') {
             Some((name, _)) if dir.phys.parent.0 != 0 => {
@@ -162,6 +171,7 @@ impl Dsl {
     }
 
     /// A numeric field of a zapified directory.
+    #[boxed]
     pub async fn dir_field(&self, dir: &Dir, field: &str) -> Result<Option<u64>, DslError> {
         self.object_field(dir.object, field).await
     }
@@ -180,6 +190,7 @@ impl Dsl {
     }
 
     /// The full name of the directory in `object`, found by walking up. For many names at once see `Names`.
+    #[boxed]
     pub async fn dir_name(&self, object: ObjectId) -> Result<String, DslError> {
         Names::default().dir_name(self, object).await
     }
@@ -201,6 +212,7 @@ impl Dsl {
     }
 
     /// What a full name refers to: its directory and the rest, parsed.
+    #[boxed]
     pub async fn resolve<'a>(&self, name: &'a str) -> Result<(Dir, Tail<'a>), DslError> {
         let parsed = Name::parse(name)?;
         Ok((self.dir(parsed.dir).await?, parsed.tail))

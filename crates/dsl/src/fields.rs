@@ -5,6 +5,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::open::ORDER;
 use crate::{Dsl, DslError};
@@ -20,6 +21,7 @@ pub struct Noted {
 
 impl Dsl {
     /// A directory's fields.
+    #[boxed]
     pub async fn dir_phys(&self, dir: ObjectId) -> Result<DslDirPhys, DslError> {
         let object = self.mos().object(dir).await?.phys();
         DslDirPhys::parse(&object.bonus, ORDER).map_err(|error| DslError::Format { object: dir.0, error })
@@ -41,6 +43,7 @@ impl Dsl {
     }
 
     /// A dataset's fields.
+    #[boxed]
     pub async fn dataset_phys(&self, dataset: ObjectId) -> Result<DslDatasetPhys, DslError> {
         let object = self.mos().object(dataset).await?.phys();
         DslDatasetPhys::parse(&object.bonus, ORDER).map_err(|error| DslError::Format { object: dataset.0, error })
@@ -54,6 +57,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn set_property(&self, txg: Txg, dir: ObjectId, name: &str, value: &ZapValue) -> Result<(), DslError> {
         let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
         Ok(Zap::put_entry(&properties, txg, name, Some(value)).await?)
@@ -63,6 +67,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn note_feature(&self, txg: Txg, dataset: ObjectId, guid: &str) -> Result<Noted, DslError> {
         if self.has_noted(dataset, guid).await? {
             return Ok(Noted { is_new: false, zapified: false });
@@ -75,6 +80,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn copy_feature(&self, txg: Txg, from: ObjectId, to: ObjectId, guid: &str) -> Result<Noted, DslError> {
         let source = self.mos().object(from).await?;
         let value = match source.phys().object_type.is_zap() {
@@ -91,6 +97,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn put_dataset_field(
         &self,
         txg: Txg,
@@ -112,6 +119,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn set_snapshot_property(
         &self,
         txg: Txg,
@@ -131,6 +139,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn forget_feature(&self, txg: Txg, dataset: ObjectId, guid: &str) -> Result<bool, DslError> {
         if !self.has_noted(dataset, guid).await? {
             return Ok(false);
@@ -143,6 +152,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn has_noted(&self, dataset: ObjectId, guid: &str) -> Result<bool, DslError> {
         let object = self.mos().object(dataset).await?;
         if !object.phys().object_type.is_zap() {

@@ -4,6 +4,7 @@ use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::{Dsl, DslError};
@@ -13,6 +14,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn add_hold(&self, txg: Txg, snapshot: ObjectId, tag: &str, time_s: u64) -> Result<(), DslError> {
         let mut phys = self.dataset_phys(snapshot).await?;
         if phys.user_refs.0 == 0 {
@@ -29,6 +31,7 @@ impl Dsl {
     ///
     /// # Errors
     /// There is no such hold, or the MOS cannot be changed.
+    #[boxed]
     pub async fn release_hold(&self, txg: Txg, snapshot: ObjectId, tag: &str) -> Result<bool, DslError> {
         let phys = self.dataset_phys(snapshot).await?;
         let mut holds = Zap::open(self.mos().object(phys.user_refs).await?).await?;
@@ -41,6 +44,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn hold_count(&self, snapshot: ObjectId) -> Result<u64, DslError> {
         let phys = self.dataset_phys(snapshot).await?;
         if phys.user_refs.0 == 0 {

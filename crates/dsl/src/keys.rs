@@ -12,6 +12,7 @@ use cenote_dmu::Zap;
 use cenote_format::dsl::CryptoKeyPhys;
 pub use cenote_format::dsl::KeyFormat;
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 use zeroize::Zeroizing;
 
 use crate::{Dir, Dsl, DslError};
@@ -45,6 +46,7 @@ pub struct Encryption {
 
 impl Dsl {
     /// How a directory is encrypted; `None` if it is not.
+    #[boxed]
     pub async fn encryption(&self, dir: &Dir) -> Result<Option<Encryption>, DslError> {
         let Some(key_object) = self.key_object(dir).await? else { return Ok(None) };
         let phys = self.key_phys(key_object).await?;
@@ -53,6 +55,7 @@ impl Dsl {
     }
 
     /// The loaded key of the directory in `object`; `None` if it is not encrypted or its key is not loaded.
+    #[boxed]
     pub async fn loaded_key_of_dir(&self, object: ObjectId) -> Result<Option<Arc<DatasetKey>>, DslError> {
         let dir = self.dir_object(object, String::new()).await?;
         Ok(self.key_object(&dir).await?.and_then(|key_object| self.loaded_key(key_object)))
@@ -73,6 +76,7 @@ impl Dsl {
     ///
     /// # Errors
     /// [`DslError::WrongKey`] if the material is not the root's key; nothing is loaded then.
+    #[boxed]
     pub async fn load_key(&self, name: &str, material: Secret) -> Result<Vec<String>, DslError> {
         let dir = self.dir(name).await?;
         let encryption = self.encryption(&dir).await?.ok_or_else(|| DslError::NotEncrypted(name.into()))?;
@@ -100,6 +104,7 @@ impl Dsl {
     }
 
     /// The form in which the key of an encryption root is to be given.
+    #[boxed]
     pub async fn key_format(&self, root: &Dir) -> Result<KeyFormat, DslError> {
         let number = self.key_field(root, "keyformat").await?;
         KeyFormat::from_number(number).ok_or_else(|| DslError::Corrupt {
@@ -109,6 +114,7 @@ impl Dsl {
     }
 
     /// A property of encryption, which is kept in the root's key object; 0 where it is not set.
+    #[boxed]
     pub async fn key_field(&self, root: &Dir, name: &str) -> Result<u64, DslError> {
         let object = self.key_object(root).await?.ok_or_else(|| DslError::NotEncrypted(root.name.clone()))?;
         Ok(Zap::open(self.mos_object(object).await?).await?.find_u64(name).await?.unwrap_or(0))

@@ -22,7 +22,7 @@ use cenote_dmu::Zap;
 use cenote_format::dsl::dir_field;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::{DEPTH_MAX, Dir, Dsl, DslError};
 
@@ -70,6 +70,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn count(&self, dir: ObjectId, counted: Counted) -> Result<Option<u64>, DslError> {
         self.object_field(dir, counted.field()).await
     }
@@ -104,6 +105,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn count_from_none(&self, txg: Txg, dir: ObjectId) -> Result<bool, DslError> {
         self.put_counts(txg, dir, 0, 0).await
     }

@@ -36,6 +36,7 @@ use cenote_format::bpobj::{BpobjPhys, blkptrs};
 use cenote_format::dsl::{DeadlistPhys, dir_field};
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::bpobj::EmptyRefs;
@@ -102,6 +103,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn livelist(&self, head: ObjectId) -> Result<Option<Livelist>, DslError> {
         let dir = self.dataset_phys(head).await?.dir;
         let origin = self.dir_phys(dir).await?.origin;
@@ -118,6 +120,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn add_livelist(&self, txg: Txg, dir: ObjectId) -> Result<bool, DslError> {
         let livelist = self.create_deadlist(txg, &[]).await?;
         self.put_dataset_field(txg, dir, dir_field::LIVELIST, &ZapValue::from_u64(livelist.0)).await
@@ -127,6 +130,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn take_livelist(&self, txg: Txg, dir: ObjectId) -> Result<Option<ObjectId>, DslError> {
         let Some(list) = self.object_field(dir, dir_field::LIVELIST).await? else { return Ok(None) };
         Zap::put_entry(&self.mos().object(dir).await?, txg, dir_field::LIVELIST, None).await?;
@@ -137,6 +141,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn drop_livelist(&self, txg: Txg, dir: ObjectId, refs: &mut EmptyRefs) -> Result<bool, DslError> {
         let Some(livelist) = self.take_livelist(txg, dir).await? else { return Ok(false) };
         if let Ok((object, lists)) = self.open_deadlist_to_change(livelist).await {
@@ -155,6 +160,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It is none, or cannot be read.
+    #[boxed]
     pub async fn check_livelist(&self, livelist: ObjectId) -> Result<(), DslError> {
         let mut seen = BTreeSet::new();
         for list in self.open_deadlist(livelist).await?.1.into_values() {
@@ -304,6 +310,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It is none, or the MOS cannot be read.
+    #[boxed]
     pub async fn livelist_space(&self, livelist: ObjectId) -> Result<SpaceDelta, DslError> {
         let object = self.mos().object(livelist).await?;
         let phys = DeadlistPhys::parse(&object.phys().bonus, ORDER);
@@ -401,6 +408,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It is none, or the MOS cannot be changed.
+    #[boxed]
     pub async fn take_live(
         &self,
         txg: Txg,
@@ -435,6 +443,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn free_livelist(&self, txg: Txg, livelist: ObjectId, refs: &mut EmptyRefs) -> Result<(), DslError> {
         self.free_deadlist(txg, livelist, refs).await
     }

@@ -6,6 +6,7 @@ use cenote_dmu::{Objset, Writer};
 use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,6 +68,7 @@ impl Dsl {
     ///
     /// # Errors
     /// A directory that every pool has is missing, or cannot be read.
+    #[boxed]
     pub async fn own(
         mos: &Objset,
         writer: &Writer,

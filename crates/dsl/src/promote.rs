@@ -18,6 +18,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::boxed;
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::accounts::{UsedBy, signed};
@@ -103,6 +104,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It is no such clone, or the MOS cannot be read.
+    #[boxed]
     pub async fn plan_promotion(&self, clone: &Dataset) -> Result<Promotion, DslError> {
         let dir = self.dir_phys(clone.dir.object).await?;
         let origin = self.dataset_phys(dir.origin).await?;
@@ -172,6 +174,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
+    #[boxed]
     pub async fn promote(&self, txg: Txg, plan: Promotion) -> Result<BookmarkCounts, DslError> {
         let conflicts = plan.conflicts.len() + plan.bookmark_conflicts.len();
         assert_eq!(conflicts, 0, "no two snapshots or bookmarks of a dataset have one name");

@@ -9,6 +9,7 @@ use cenote_dmu::Zap;
 use cenote_format::dsl::{PropertyEntry, split_property};
 use cenote_format::ids::ObjectId;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::{Dataset, Dir, Dsl, DslError};
 
@@ -104,6 +105,7 @@ impl Entries {
 
 impl Dsl {
     /// The entries of a property ZAP; empty for object 0.
+    #[boxed]
     pub async fn property_entries(&self, object: ObjectId) -> Result<Entries, DslError> {
         let mut entries = Entries::default();
         if object.0 == 0 {
@@ -128,6 +130,7 @@ impl Dsl {
     }
 
     /// The properties that a property ZAP itself sets, in the ZAP's order; of object 0, nothing. `only_received`: received values, in force or not.
+    #[boxed]
     pub async fn own_properties(
         &self,
         object: ObjectId,
@@ -184,6 +187,7 @@ impl Dsl {
     }
 
     /// One property of a directory, as [`Dsl::properties`].
+    #[boxed]
     pub async fn property(&self, dir: &Dir, name: &str, inheritable: bool) -> Result<Option<Property>, DslError> {
         let mut at = Some(dir.clone());
         let mut is_own = true;
@@ -204,6 +208,7 @@ impl Dsl {
 
     /// The properties of a snapshot that are its own (user properties, and a few that are kept per snapshot); all others
     /// it takes from its head's directory.
+    #[boxed]
     pub async fn snapshot_properties(&self, dataset: &Dataset) -> Result<BTreeMap<String, Property>, DslError> {
         let entries = self.property_entries(dataset.phys.properties).await?;
         let own = |name: &String| {

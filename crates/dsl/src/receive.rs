@@ -15,6 +15,7 @@ use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, PropertyEntry, dataset_field as field, split_property};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::accounts::signed;
 use crate::destroy::HAS_RECEIVED;
@@ -43,6 +44,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn set_inconsistent(&self, txg: Txg, dataset: ObjectId, is_inconsistent: bool) -> Result<(), DslError> {
         let mut phys = self.dataset_phys(dataset).await?;
         phys.flags.set(DatasetFlags::INCONSISTENT, is_inconsistent);
@@ -53,6 +55,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn set_case_insensitive(&self, txg: Txg, dataset: ObjectId) -> Result<(), DslError> {
         let mut phys = self.dataset_phys(dataset).await?;
         phys.flags |= DatasetFlags::CASE_INSENSITIVE;
@@ -63,6 +66,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn forget_resume(&self, txg: Txg, dataset: ObjectId) -> Result<(), DslError> {
         let object = self.mos().object(dataset).await?;
         if !object.phys().object_type.is_zap() {
@@ -80,6 +84,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn set_received(
         &self,
         txg: Txg,
@@ -105,6 +110,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn received_names(&self, dir: ObjectId) -> Result<Vec<String>, DslError> {
         let properties = self.mos().object(self.dir_phys(dir).await?.properties).await?;
         let mut names = Vec::new();
@@ -122,6 +128,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
+    #[boxed]
     pub async fn swap_heads(&self, txg: Txg, head: ObjectId, other: ObjectId) -> Result<(), DslError> {
         let mut to = self.dataset_phys(head).await?;
         let mut from = self.dataset_phys(other).await?;

@@ -13,8 +13,8 @@ use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{BookmarkPhys, RedactBlock, RedactionListPhys};
 use cenote_format::ids::{Guid, ObjectId, Txg};
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::open::ORDER;
 use crate::{Bookmark, BookmarkCounts, Dsl, DslError};
@@ -53,6 +53,7 @@ fn put(list: &Object, txg: Txg, phys: &RedactionListPhys, is_spilled: bool) -> R
 
 impl Dsl {
     /// The guids of the snapshots that a redaction bookmark was made for; `None` if it is no such bookmark.
+    #[boxed]
     pub async fn bookmark_redaction(&self, bookmark: &Bookmark) -> Result<Option<Vec<u64>>, DslError> {
         let object = bookmark.phys.redaction_list;
         if object.0 == 0 {
@@ -81,6 +82,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn redaction_end(&self, id: ObjectId) -> Result<(u64, u64), DslError> {
         let phys = self.redaction_list(id).await?;
         let Some(last) = phys.entry_count.checked_sub(1) else { return Ok((0, 0)) };
@@ -96,6 +98,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn create_redaction_list(
         &self,
         txg: Txg,

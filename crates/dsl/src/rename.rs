@@ -3,6 +3,7 @@
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::Dsl;
 use crate::DslError;
@@ -16,6 +17,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
+    #[boxed]
     pub async fn rename_dir(&self, txg: Txg, dir: &Dir, parent: ObjectId, name: &str) -> Result<(), DslError> {
         self.forget_name(txg, dir).await?;
         let dir = dir.object;
@@ -69,6 +71,7 @@ impl Dsl {
     ///
     /// # Errors
     /// There is no such snapshot, or the MOS cannot be changed.
+    #[boxed]
     pub async fn rename_snapshot(&self, txg: Txg, head: ObjectId, from: &str, to: &str) -> Result<(), DslError> {
         let names = self.mos().object(self.dataset_phys(head).await?.snapshot_names).await?;
         let zap = Zap::open(names.clone()).await?;

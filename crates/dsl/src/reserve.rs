@@ -11,6 +11,7 @@ use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::dsl::{DatasetFlags, PropertyEntry};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::Dsl;
 use crate::DslError;
@@ -35,6 +36,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn refreservation_bytes(&self, dir: ObjectId) -> Result<u64, DslError> {
         let properties = self.dir_phys(dir).await?.properties;
         if properties.0 == 0 {
@@ -56,6 +58,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or the dataset does not know what is its own.
+    #[boxed]
     pub async fn set_refreservation(&self, txg: Txg, dataset: ObjectId, bytes: Option<u64>) -> Result<(), DslError> {
         let phys = self.dataset_phys(dataset).await?;
         if !phys.flags.contains(DatasetFlags::UNIQUE_ACCURATE) {
@@ -71,6 +74,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn revert_refreservation(&self, txg: Txg, dataset: ObjectId, received: u64) -> Result<(), DslError> {
         let dir = self.dataset_phys(dataset).await?.dir;
         let before = self.refreservation_bytes(dir).await?;

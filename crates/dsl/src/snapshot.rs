@@ -20,8 +20,8 @@ use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, dir_field};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_taskq::Rng;
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::{Rng, boxed};
 
 use crate::accounts::{UsedBy, signed};
 use crate::bpobj::EmptyRefs;
@@ -38,6 +38,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
+    #[boxed]
     pub async fn take_snapshot(
         &self,
         head: ObjectId,
@@ -130,6 +131,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn defer_destroy(&self, txg: Txg, snapshot: ObjectId) -> Result<(), DslError> {
         let mut phys = self.dataset_phys(snapshot).await?;
         phys.flags |= DatasetFlags::DEFER_DESTROY;
@@ -141,6 +143,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
+    #[boxed]
     pub async fn destroy_snapshot(
         &self,
         birth: Birth,

@@ -5,6 +5,7 @@ use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{BookmarkPhys, DeadlistPhys, dataset_field};
 use cenote_format::ids::{ObjectId, Txg};
+use cenote_taskq::boxed;
 
 use crate::{Bookmark, DEPTH_MAX, Dataset, Dir, Dsl, DslError};
 
@@ -76,6 +77,7 @@ impl Sizes {
 impl Dsl {
     /// Bytes that a directory and those below may use beyond what they use: the pool's, as its quota and those above allow,
     /// with what is reserved for it. `usable_bytes` is what the root may use in all.
+    #[boxed]
     pub async fn dir_available_bytes(&self, dir: &Dir, usable_bytes: u64) -> Result<u64, DslError> {
         let mut chain = vec![dir.clone()];
         while let Some(parent) = self.parent(&chain[chain.len() - 1]).await? {
@@ -103,6 +105,7 @@ impl Dsl {
     }
 
     /// Bytes that a dataset may use beyond what it references.
+    #[boxed]
     pub async fn available_bytes(&self, head: &Dataset, usable_bytes: u64) -> Result<u64, DslError> {
         let mut available = self.dir_available_bytes(&head.dir, usable_bytes).await?;
         let number = async |name| -> Result<u64, DslError> {
@@ -119,6 +122,7 @@ impl Dsl {
     }
 
     /// Bytes written since the previous snapshot; `None` where there is none before (not even the pool's origin).
+    #[boxed]
     pub async fn written_bytes(&self, dataset: &Dataset) -> Result<Option<u64>, DslError> {
         if dataset.phys.prev_snapshot.0 == 0 {
             return Ok(None);
@@ -129,6 +133,7 @@ impl Dsl {
 
     /// Bytes written since a snapshot before this dataset (or its origin) that was taken in `txg` and referenced
     /// `referenced_bytes`.
+    #[boxed]
     pub async fn written_since_bytes(
         &self,
         dataset: &Dataset,
@@ -141,6 +146,7 @@ impl Dsl {
 
     /// Bytes written since a bookmark of this dataset or its origin. The bookmark must have the sizes that newer ones keep
     /// (its flag says so).
+    #[boxed]
     pub async fn written_since_bookmark_bytes(&self, dataset: &Dataset, bookmark: &Bookmark) -> Result<u64, DslError> {
         let since = &bookmark.phys;
         let written = self.written_since(
@@ -155,6 +161,7 @@ impl Dsl {
     /// Sizes of what was written since a snapshot before this dataset (or its origin) that was taken in `txg` and referenced
     /// `referenced`. `freed`: what of it was freed before the next snapshot, which only a bookmark knows once its own snapshot is gone;
     /// `None` where that is there still.
+    #[boxed]
     pub async fn written_since(
         &self,
         dataset: &Dataset,
@@ -186,6 +193,7 @@ impl Dsl {
     }
 
     /// Bytes that would be free if the snapshots from one to another of the same dataset went: what only they have.
+    #[boxed]
     pub async fn would_free_bytes(&self, first: &Dataset, last: &Dataset) -> Result<u64, DslError> {
         let (mut bytes, mut at) = (0_u64, first.clone());
         for _ in 0..CHAIN_MAX {
@@ -207,6 +215,7 @@ impl Dsl {
     }
 
     /// Whether `earlier` is a snapshot in the line that leads to `later`: of the same dataset, or of its origin's.
+    #[boxed]
     pub async fn is_before(&self, earlier: &Dataset, later: &Dataset) -> Result<bool, DslError> {
         let mut at = later.phys.prev_snapshot;
         for _ in 0..CHAIN_MAX {
@@ -264,6 +273,7 @@ impl Dsl {
     }
 
     /// The guids of the snapshots with respect to which a dataset was redacted; `None` if it was not.
+    #[boxed]
     pub async fn redaction_snapshots(&self, dataset: &Dataset) -> Result<Option<Vec<u64>>, DslError> {
         self.redaction_of(dataset.object).await
     }
@@ -272,12 +282,14 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn redaction_of(&self, dataset: ObjectId) -> Result<Option<Vec<u64>>, DslError> {
         let value = self.object_value(dataset, dataset_field::REDACTED_DATASETS).await?;
         Ok(value.map(|value| value.integers().collect()))
     }
 
     /// A field of a zapified dataset, of whatever form.
+    #[boxed]
     pub async fn dataset_value(
         &self,
         dataset: &Dataset,
@@ -287,6 +299,7 @@ impl Dsl {
     }
 
     /// A field of a zapified directory, of whatever form.
+    #[boxed]
     pub async fn dir_value(&self, dir: &Dir, field: &str) -> Result<Option<cenote_format::zap::ZapValue>, DslError> {
         self.object_value(dir.object, field).await
     }

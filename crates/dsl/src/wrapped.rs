@@ -12,6 +12,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{CryptoKeyPhys, crypto_key, dir_field};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::{Dir, Dsl, DslError};
 
@@ -20,6 +21,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn wrapped_key(&self, dir: ObjectId) -> Result<Option<(ObjectId, CryptoKeyPhys)>, DslError> {
         match self.object_field(dir, dir_field::CRYPTO_KEY_OBJECT).await? {
             Some(object) => Ok(Some((ObjectId(object), self.key_phys(ObjectId(object)).await?))),
@@ -31,6 +33,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn create_wrapped_key(&self, txg: Txg, dir: ObjectId, key: &CryptoKeyPhys) -> Result<bool, DslError> {
         assert!(self.object_field(dir, dir_field::CRYPTO_KEY_OBJECT).await?.is_none(), "a directory gets one key");
         let object = Zap::create_object(self.mos(), txg, DmuType::ZAP_METADATA, &[]).await?.id();
@@ -42,6 +45,7 @@ impl Dsl {
     ///
     /// # Errors
     /// It has none, or the MOS cannot be changed.
+    #[boxed]
     pub async fn replace_wrapped_key(&self, txg: Txg, dir: ObjectId, key: &CryptoKeyPhys) -> Result<(), DslError> {
         let what = || DslError::Corrupt { object: dir.0, what: "it has no key".to_owned() };
         let (object, before) = self.wrapped_key(dir).await?.ok_or_else(what)?;
@@ -61,6 +65,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn share_wrapped_key(&self, txg: Txg, dir: ObjectId, origin: ObjectId) -> Result<bool, DslError> {
         let Some((object, key)) = self.wrapped_key(origin).await? else { return Ok(false) };
         self.count_wrapped(txg, object, key.refcount.saturating_add(1)).await?;
@@ -87,6 +92,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn move_encryption_root(&self, txg: Txg, dir: &Dir, to: ObjectId) -> Result<(), DslError> {
         let Some((_, key)) = self.wrapped_key(dir.object).await? else { return Ok(()) };
         let from = key.root_dir;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use cenote_spa::View;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Event, Group, Handle};
+use cenote_taskq::{BoxFuture, Event, Group, Handle, boxed};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use thiserror::Error;
@@ -118,6 +118,7 @@ struct State {
 ///
 /// # Errors
 /// As [`mount_tree`], or the dataset cannot be opened.
+#[boxed]
 pub async fn mount(
     handle: &Handle,
     pool: &View,
@@ -281,6 +282,7 @@ impl MountHandle {
     }
 
     /// Resolves when the mount has ended, by [`MountHandle::unmount`] or by anybody else.
+    #[boxed]
     pub async fn ended(&self) -> Result<(), MountError> {
         self.state.ended.wait().await;
         self.close().await;

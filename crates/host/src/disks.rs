@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cenote_spa::{FoundPool, SpaError};
-use cenote_taskq::Handle;
+use cenote_taskq::{Handle, boxed};
 
 use crate::HostError;
 use crate::error::At as _;
@@ -33,6 +33,7 @@ pub fn is_disk(path: &Path) -> bool {
 ///
 /// # Errors
 /// A named path is not there, or cannot be listed.
+#[boxed]
 pub async fn search(handle: &Handle, named: &[PathBuf]) -> Result<Vec<PathBuf>, HostError> {
     let mut named = named.to_vec();
     if named.is_empty() {

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use cenote_spa::{KERNEL_POOLS, LOCK_PATIENCE, PoolState, foreign, kernel_pool};
-use cenote_taskq::{Handle, OpenOptions};
+use cenote_taskq::{Handle, OpenOptions, boxed};
 use cenote_vdev::leaf::{LabelReport, probe_device};
 
 use crate::HostError;
@@ -19,6 +19,7 @@ type Result<T> = std::result::Result<T, HostError>;
 ///
 /// # Errors
 /// There is one.
+#[boxed]
 pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Result<()> {
     let paths: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
     let mut held = Vec::new();
@@ -46,6 +47,7 @@ pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Resul
 ///
 /// # Errors
 /// It is.
+#[boxed]
 pub async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelReport) -> Result<()> {
     let Some(guid) = label.pool_guid() else { return Ok(()) };
     let path = path.display();

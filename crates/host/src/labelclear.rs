@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use cenote_spa::{LOCK_PATIENCE, PoolState};
-use cenote_taskq::{Handle, OpenOptions};
+use cenote_taskq::{Handle, OpenOptions, boxed};
 use cenote_vdev::commit::clear;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::leaf::probe;
@@ -16,6 +16,7 @@ use crate::inuse::refuse_kernels;
 ///
 /// # Errors
 /// It cannot be opened, somebody has it, or it has no label; or it is part of such a pool.
+#[boxed]
 pub async fn clear_labels(handle: &Handle, path: &Path, force: bool) -> Result<(), HostError> {
     let name = path.display();
     let failed = |what: &str, error: &dyn std::fmt::Display| HostError::InUse(format!("{what} {name}: {error}"));

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use cenote_dmu::{DataStream, DmuError, Run};
+use cenote_taskq::boxed;
 use cenote_zpl::File;
 
 /// A file's content as runs; a block that cannot be read is a run too, and the content goes on behind it.
@@ -43,6 +44,7 @@ impl Content {
     }
 
     /// The next piece; `None` at the end.
+    #[boxed]
     pub async fn next(&mut self) -> Option<Piece> {
         if self.at >= self.end {
             return None;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cenote_dmu::tx::TxTunables;
 use cenote_format::ids::Txg;
 use cenote_spa::{Pool, View};
-use cenote_taskq::{Handle, Rng};
+use cenote_taskq::{Handle, Rng, boxed};
 use cenote_zpl::{FileSystem, FileSystemOptions, NewNode};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -106,6 +106,7 @@ pub struct Overwritten {
 ///
 /// # Errors
 /// The pool cannot be written.
+#[boxed]
 pub async fn overwrite(handle: &Handle, pool: Pool) -> Result<Overwritten> {
     let paced = TxTunables { zfs_txg_timeout: 1, zfs_dirty_data_max: 32 << 20, ..TxTunables::default() };
     let pool = pool.start(paced).await;
@@ -141,6 +142,7 @@ pub async fn overwrite(handle: &Handle, pool: Pool) -> Result<Overwritten> {
 ///
 /// # Errors
 /// It cannot be read.
+#[boxed]
 pub async fn written(filesystem: &FileSystem) -> Result<Vec<u8>> {
     let file = filesystem.lookup(filesystem.root(), WRITTEN.as_bytes()).await?;
     Ok(filesystem.open_file(file).await?.read(0, WRITTEN_BYTES as usize).await?.to_vec())

@@ -16,6 +16,7 @@ use cenote_dsl::DslError;
 use cenote_format::enums::ObjsetType;
 use cenote_props::WrongUse;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use cenote_zpl::{ZplError, path_parts};
 use cenote_zvol::Volume;
 
@@ -52,6 +53,7 @@ pub fn shown(name: &[u8], is_terminal: bool) -> String {
 ///
 /// # Errors
 /// It is not there, leads in a circle or out of the dataset, or cannot be read.
+#[boxed]
 pub async fn follow(filesystem: &FileSystem, path: &[u8], last_too: bool) -> Result<Attributes> {
     filesystem.follow(path, last_too).await.map_err(|error| match error {
         ZplError::LinkOutside(target) => {
@@ -67,6 +69,7 @@ pub async fn follow(filesystem: &FileSystem, path: &[u8], last_too: bool) -> Res
 ///
 /// # Errors
 /// It is a volume, or its key is not loaded; or it cannot be read.
+#[boxed]
 pub async fn filesystem(pool: &View, dataset: &Dataset) -> Result<FileSystem> {
     let name = dataset.name();
     check_key(pool, dataset).await?;
@@ -99,6 +102,7 @@ impl Bytes {
     ///
     /// # Errors
     /// It is a file system, whose caller has named no file; its key is not loaded; or it cannot be read.
+    #[boxed]
     pub async fn of_volume(pool: &View, dataset: &Dataset) -> Result<Self> {
         let name = dataset.name();
         if pool.dsl().kind(dataset).await? != ObjsetType::Zvol {
@@ -114,6 +118,7 @@ impl Bytes {
     ///
     /// # Errors
     /// As [`follow`].
+    #[boxed]
     pub async fn of_file(filesystem: &FileSystem, path: &[u8]) -> Result<Self> {
         let attributes = follow(filesystem, path, true).await?;
         let file = filesystem.open_file(attributes.object).await.with_context(|| shown(path, true))?;
@@ -150,6 +155,7 @@ impl Bytes {
 ///
 /// # Errors
 /// As [`follow`].
+#[boxed]
 pub async fn copy_source(filesystem: &FileSystem, path: &OsStr) -> Result<Source> {
     let bytes = bytes_of(path);
     let attributes = follow(filesystem, &bytes, false).await?;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use cenote_dsl::Dataset;
 use cenote_format::ids::Guid;
 use cenote_spa::{PropertyValue, View};
+use cenote_taskq::boxed;
 use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs, syncfs};
 use tempfile::NamedTempFile;
 
@@ -57,6 +58,7 @@ pub fn sync_filesystem(folder: &File) -> io::Result<()> {
 ///
 /// # Errors
 /// There is none, or the pool cannot be read.
+#[boxed]
 pub async fn last_snapshot(view: &View, dataset: &str) -> Result<(Dataset, Vec<String>)> {
     let head = view.dsl().dataset(dataset).await?;
     let below = view.dsl().tree(head.dir.clone(), false).await?;
@@ -80,6 +82,7 @@ impl ReceiveNote {
     ///
     /// # Errors
     /// The pool cannot be read.
+    #[boxed]
     pub async fn read(view: &View, dataset: &str) -> Result<Self> {
         let dsl = view.dsl();
         let newest = match dsl.dataset(dataset).await {

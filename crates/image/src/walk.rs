@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_format::ids::ObjectId;
 use cenote_taskq::buf::Block;
-use cenote_taskq::{Class, Handle, Join};
+use cenote_taskq::{Class, Handle, Join, boxed};
 use cenote_zpl::{Attributes, CaseSensitivity, Cursor, DirEntry, FileKind, FileSystem, ZplError};
 
 use crate::ObjectSet;
@@ -210,6 +210,7 @@ impl Walk {
     }
 
     /// What comes next; `None` at the end.
+    #[boxed]
     pub async fn next(&mut self) -> Option<Visit> {
         if let Some(start) = self.start.take() {
             let details = details(self.filesystem.clone(), start, self.wants).await;

@@ -11,6 +11,7 @@ use cenote_format::enums::{Checksum, Compress};
 use cenote_format::gang::GangHeader;
 use cenote_format::ids::{BlockId, ObjectId, Txg, VdevId};
 use cenote_format::objset::ObjsetPhys;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_vdev::tree::ReadContext as PlaceContext;
 use cenote_zio::{Bookmark, ReadContext};
@@ -26,6 +27,7 @@ pub const BLOCK_MAX_BYTES: u64 = 32 << 20;
 ///
 /// # Errors
 /// Nothing leads to the block.
+#[boxed]
 pub async fn block_of(report: &mut Report, dmu: &Dmu, target: &Target, of: BlockOf) -> Result<(), InspectError> {
     if let Some((bytes, bp, bookmark)) = read_block(report, dmu, target, of, false).await? {
         let mut shown = Map::new();
@@ -40,6 +42,7 @@ pub async fn block_of(report: &mut Report, dmu: &Dmu, target: &Target, of: Block
 ///
 /// # Errors
 /// Nothing leads to the block.
+#[boxed]
 pub async fn bytes_of_block(
     report: &mut Report,
     dmu: &Dmu,
@@ -227,6 +230,7 @@ impl BlockOf {
 
 impl Place {
     /// Its bytes, unverified. None where they cannot be read, for which the report has the reason.
+    #[boxed]
     pub async fn read(&self, report: &mut Report, dmu: &Dmu) -> Option<Buf> {
         let context = PlaceContext::new(self.birth);
         let tree = dmu.zio().tree();

@@ -7,6 +7,7 @@ use cenote_format::bpobj::{self as format_bpobj, BpobjPhys};
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Map, Value, json};
 
 use crate::object::bpobj_fields;
@@ -16,6 +17,7 @@ use crate::report::{Report, cut, map};
 const LISTS_MAX: usize = 1 << 16;
 
 /// The pool's lists of block pointers, or given objects of the MOS, each with the lists below it.
+#[boxed]
 pub async fn bpobj(report: &mut Report, pool: &View, objects: &[u64]) {
     let mut shown = Vec::new();
     if objects.is_empty() {

@@ -8,6 +8,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Value, json};
 
 use crate::objects::Objects;
@@ -87,6 +88,7 @@ async fn names(report: &mut Report, pool: &View) -> BTreeMap<u64, String> {
 }
 
 /// A row for each dataset and snapshot, in the order of names; those without a name last.
+#[boxed]
 pub async fn datasets(report: &mut Report, pool: &View) {
     let mut found = all(report, pool).await;
     found.sort_by_key(|found| (found.name.is_none(), found.name.clone(), found.object));

@@ -7,6 +7,7 @@ use cenote_format::dsl::{DeadlistPhys, dir_field};
 use cenote_format::ids::ObjectId;
 use cenote_format::zap::int_key;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Map, Value};
 
 use crate::datasets::all;
@@ -14,6 +15,7 @@ use crate::object::each_entry;
 use crate::report::{Report, cut, map};
 
 /// Deadlists and livelists of all datasets, or of the one that `only` names; with `verbose` the ranges of births of each.
+#[boxed]
 pub async fn deadlists(report: &mut Report, pool: &View, only: Option<&str>, verbose: bool) {
     let (mut shown, mut count) = (Vec::new(), 0_u64);
     for found in all(report, pool).await {

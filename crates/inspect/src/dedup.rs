@@ -5,6 +5,7 @@ use cenote_format::brt::{BrtVdevPhys, reference_count};
 use cenote_format::ddt::DdtStat;
 use cenote_format::dsl::pool_directory;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Value, json};
 
 use crate::object::each_entry;
@@ -12,6 +13,7 @@ use crate::report::{Report, cut, map};
 use crate::values;
 
 /// Statistics of the dedup tables and the block reference tables; with `entries` those of the latter.
+#[boxed]
 pub async fn dedup(report: &mut Report, pool: &View, entries: bool) {
     if let Some(figures) = report.take("dedup tables", pool.dedup().await) {
         report.put("dedup_entry_count", figures.entry_count);

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use cenote_format::dsl::pool_directory;
 use cenote_spa::{FeatureName, View};
+use cenote_taskq::boxed;
 use serde_json::json;
 
 use crate::Report;
 
 /// Feature flags with their reference counts; with `all` those that are disabled too.
+#[boxed]
 pub async fn features(report: &mut Report, pool: &View, all: bool) {
     report.put("version", pool.config().u64("version"));
     let mut counts: [BTreeMap<String, u64>; 3] = Default::default();

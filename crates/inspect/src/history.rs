@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 
 use cenote_format::nvlist::NvList;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Value, json};
 
 use crate::report::map;
 use crate::{Report, TimeText, values};
 
 /// The newest records of the history, as many as the report's limit; with `verbose` every field of each.
+#[boxed]
 pub async fn history(report: &mut Report, pool: &View, verbose: bool) {
     let (time, limit) = (report.time, report.limit);
     let mut kept: VecDeque<Value> = VecDeque::new();

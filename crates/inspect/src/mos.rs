@@ -1,12 +1,14 @@
 //! The meta objset.
 
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Value, json};
 
 use crate::object::{each_entry, list};
 use crate::{Report, Target, values};
 
 /// The directory of the MOS, and the type and size of every object in it.
+#[boxed]
 pub async fn mos(report: &mut Report, pool: &View) {
     report.put("pool", pool.name());
     report.put("guid", pool.guid().0);

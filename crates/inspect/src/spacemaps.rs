@@ -6,6 +6,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::spacemap::SpaceMapPhys;
 use cenote_metaslab::{MetaslabSpace, VdevSpace, class_fragmentation};
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Map, Value, json};
 
 use crate::object::{each_entry, space_map_entries};
@@ -29,6 +30,7 @@ pub struct SpaceMaps {
 ///
 /// # Errors
 /// The pool has no such metaslab as its entries are wanted of; or space maps could not be found.
+#[boxed]
 pub async fn spacemaps(report: &mut Report, pool: &View, wanted: &SpaceMaps) -> Result<(), InspectError> {
     let space = pool.space().await?;
     for problem in &space.problems {

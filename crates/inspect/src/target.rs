@@ -8,7 +8,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_spa::{FoundPool, View};
-use cenote_taskq::Handle;
+use cenote_taskq::{Handle, boxed};
 use cenote_zio::Zio;
 
 use crate::InspectError;
@@ -34,6 +34,7 @@ impl Target {
     ///
     /// # Errors
     /// There is none, or it cannot be read.
+    #[boxed]
     pub async fn find(pool: &View, name: &str) -> Result<Self, InspectError> {
         let below = name.split_once('/').map(|(_, below)| below);
         if below == Some("$MOS") {

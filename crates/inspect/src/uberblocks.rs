@@ -3,6 +3,7 @@
 use cenote_dmu::{Dmu, KeyAccess, Objset};
 use cenote_format::ids::ObjsetId;
 use cenote_format::uberblock::Uberblock;
+use cenote_taskq::boxed;
 use cenote_vdev::leaf::{LabelReport, UberblockCopy};
 use serde_json::{Value, json};
 
@@ -35,6 +36,7 @@ pub(crate) fn distinct(devices: &[LabelReport]) -> Vec<(Uberblock, Vec<Place>)> 
 
 /// The uberblocks of devices, newest first; with `verbose` all fields. With `check` the root of each is read, as far as the report's
 /// limit goes.
+#[boxed]
 pub async fn uberblocks(report: &mut Report, devices: &[LabelReport], check: Option<&Dmu>, verbose: bool) {
     for device in devices {
         for label in device.labels.iter().filter(|label| !label.bad_slots.is_empty()) {

@@ -4,6 +4,7 @@ use cenote_dmu::{KeyAccess, Objset};
 use cenote_format::ids::ObjsetId;
 use cenote_format::zil::{CreateKind, LogRecord, RenameKind, Tx, ZilHeader};
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use cenote_zil::{Chain, End};
 use serde_json::{Map, Value, json};
 
@@ -25,6 +26,7 @@ pub struct IntentLogs<'a> {
 }
 
 /// Intent logs of heads.
+#[boxed]
 pub async fn zil(report: &mut Report, pool: &View, wanted: &IntentLogs<'_>) {
     let mut logs = Vec::new();
     for found in all(report, pool).await {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use cenote_format::zpl::Fuid;
 use cenote_host::Accounts;
 use cenote_props::number::{nicebytes, nicenum};
+use cenote_taskq::boxed;
 use cenote_zpl::{FileSystem, SpaceKind, SpaceUse};
 
 use crate::error::Result;
@@ -143,6 +144,7 @@ pub struct AccountOptions {
 ///
 /// # Errors
 /// They cannot be read.
+#[boxed]
 pub async fn accounts(filesystem: &FileSystem, options: &AccountOptions) -> Result<String> {
     let AccountOptions { owners: wanted, is_exact, is_scripted, .. } = options;
     let domains = filesystem.domains().await?;

@@ -6,7 +6,7 @@ use cenote_format::Endian;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 use cenote_taskq::buf::Block;
-use cenote_taskq::{Class, Handle};
+use cenote_taskq::{Class, Handle, boxed};
 
 use crate::{MetaslabSpace, PoolSpace, RangeSet, SpaceObjects, SpaceProblem, VdevMaps, VdevSpace};
 
@@ -19,6 +19,7 @@ pub(crate) const METASLABS_MAX: u64 = 1 << 18;
 pub(crate) const LOG_SHIFT: u32 = 9;
 
 /// Loads the space of all vdevs. `logs` are the log space maps by txg.
+#[boxed]
 pub async fn load(
     handle: &Handle,
     objects: Arc<dyn SpaceObjects>,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use cenote_format::Endian;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::spacemap::SpaceMapPhys;
-use cenote_taskq::{Class, Handle, Join};
+use cenote_taskq::{Class, Handle, Join, boxed};
 
 use crate::load::{CHUNK_BYTES, METASLABS_MAX, problem, words};
 use crate::replay::{LogEntry, Places, Shard};
@@ -26,6 +26,7 @@ const SHARDS_MAX: usize = 16;
 ///
 /// # Errors
 /// What cannot be read or contradicts itself: the pool must not be written to.
+#[boxed]
 pub async fn open(
     handle: &Handle,
     allocator: &mut Allocator,

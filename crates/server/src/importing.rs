@@ -7,6 +7,7 @@ use cenote_dsl::name::check_new_pool;
 use cenote_format::ids::Txg;
 use cenote_host::{CacheFile, Entry, device_paths};
 use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View};
+use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
 use crate::{Found, Session, choose, protocol};
@@ -50,6 +51,7 @@ impl Session {
     ///
     /// # Errors
     /// As said; or there is no such pool, for which the hints are given.
+    #[boxed]
     pub async fn choose_import(&self, found: Found, name: &str, new_name: Option<&str>) -> Result<FoundPool> {
         if let Some(new_name) = new_name {
             check_new_pool(new_name).map_err(|reason| refused(format!("cannot import '{new_name}': {reason}")))?;
@@ -95,6 +97,7 @@ impl Session {
     ///
     /// # Errors
     /// It cannot be opened, a key is wrong, or the cache file cannot be written.
+    #[boxed]
     pub async fn import_noted(&self, found: FoundPool, request: &ImportRequest) -> Result<View> {
         let mut options = self.import_options();
         options.destroyed = request.destroyed;

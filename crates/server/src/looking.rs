@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use cenote_dsl::name::pool_of;
 use cenote_host::CacheFile;
 use cenote_spa::{FoundPool, ImportOptions, Rewind, SpaError, View, find};
-use cenote_taskq::OpenOptions;
+use cenote_taskq::{OpenOptions, boxed};
 use cenote_vdev::leaf::{LabelReport, probe, probe_device};
 
 use crate::error::{Context as _, Result, refused};
@@ -30,6 +30,7 @@ impl Session {
     ///
     /// # Errors
     /// It cannot be opened, or there is no such pool.
+    #[boxed]
     pub async fn label_reports(&self, source: &str) -> Result<Vec<LabelReport>> {
         if is_file(source) {
             let device = self.handle().open(Path::new(source), OpenOptions::default()).await;
@@ -55,6 +56,7 @@ impl Session {
     ///
     /// # Errors
     /// There is no such pool, or no root of it can be read.
+    #[boxed]
     pub async fn open_damaged(&self, name: &str, told: &mut (dyn FnMut(String) + Send)) -> Result<View> {
         let found = self.devices_of(name).await?;
         let options = ImportOptions {
@@ -85,6 +87,7 @@ impl Session {
     ///
     /// # Errors
     /// There are none, or several pools have the name.
+    #[boxed]
     pub async fn devices_of(&self, name: &str) -> Result<FoundPool> {
         if is_file(name) {
             let (pools, _) = find(self.handle(), &[PathBuf::from(name)]).await;

@@ -29,7 +29,7 @@ use cenote_host::Mounts;
 use cenote_spa::Pool;
 use cenote_spa::tunables::MountTunables;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Notify};
+use cenote_taskq::{Class, Notify, boxed};
 use cenote_zpl::Forbidden;
 
 use crate::error::{Result, ServerError};
@@ -109,6 +109,7 @@ impl LiveMounts {
     ///
     /// # Errors
     /// It cannot be mounted there, is mounted already, or the process is about to end.
+    #[boxed]
     pub async fn mount(
         self: &Arc<Self>,
         pool: &Pool,
@@ -198,16 +199,19 @@ impl LiveMounts {
     }
 
     /// Waits until something is mounted.
+    #[boxed]
     pub async fn some_mounted(&self) {
         self.until(|state| (!state.mounts.is_empty()).then_some(())).await;
     }
 
     /// Waits until nothing is mounted.
+    #[boxed]
     pub async fn none_mounted(&self) {
         self.until(|state| state.is_idle().then_some(())).await;
     }
 
     /// Waits until nothing is mounted, and ends mounting in that moment.
+    #[boxed]
     pub async fn last_ended(&self) {
         self.until(|state| {
             state.is_closed |= state.is_idle();
@@ -217,6 +221,7 @@ impl LiveMounts {
     }
 
     /// Ends mounting, and the mounts that are left: requests that were made are finished, and then no users are answered any more.
+    #[boxed]
     pub async fn close(&self) {
         let left = self.until(|state| {
             state.is_closed = true;
@@ -238,6 +243,7 @@ impl LiveMounts {
     }
 
     /// Ends the mount at a place, also where it is in use. False if there is none.
+    #[boxed]
     pub async fn detach_at(&self, at: &Path) -> bool {
         let Some(mount) = self.all().into_iter().rev().find(|mount| mount.at() == at) else { return false };
         self.detach(&mount).await;
@@ -246,6 +252,7 @@ impl LiveMounts {
 
     /// Has datasets and those below them leave the mounts that show them nested in others. One that somebody uses there, or that is
     /// mounted by itself, comes back. [`Self::refresh`] brings back those that are there still.
+    #[boxed]
     pub async fn release(&self, datasets: &[String]) -> Result<Option<String>> {
         for mount in self.all() {
             if let Some(busy) = mount.tree.release_datasets(datasets).await? {
@@ -256,6 +263,7 @@ impl LiveMounts {
     }
 
     /// Suspends the file system of a dataset in the mounts that show it, until what comes back is dropped.
+    #[boxed]
     pub async fn suspend(&self, dataset: &str) -> Vec<SuspendedFs> {
         let mut suspended = Vec::new();
         for mount in self.all() {
@@ -265,6 +273,7 @@ impl LiveMounts {
     }
 
     /// Has mounts let go of snapshots of which nobody uses anything. The kernel may take a moment to forget them.
+    #[boxed]
     pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
         for mount in self.all() {
             mount.tree.let_go(snapshots).await;
@@ -273,6 +282,7 @@ impl LiveMounts {
 
     /// Has mounts show datasets as they are now, which were just made, destroyed, renamed or set, and obey their properties, of which those
     /// called `changed` were just changed. Returns a sentence for each property that a mount obeys only later.
+    #[boxed]
     pub async fn refresh(&self, datasets: &[String], changed: &[String]) -> Vec<String> {
         let mut later = Vec::new();
         for mount in self.all() {

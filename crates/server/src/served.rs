@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use cenote_format::ids::Guid;
 use cenote_spa::Pool;
-use cenote_taskq::{Event, EventWait};
+use cenote_taskq::{Event, EventWait, boxed};
 
 use crate::{LiveMounts, OpenVolumes, ServerError};
 
@@ -66,6 +66,7 @@ impl End {
 }
 
 /// Resolves when the pool's devices fail.
+#[boxed]
 pub async fn suspended(pool: &Pool) -> ServerError {
     let (reason, _) = pool.failed().await;
     ServerError::Suspended { pool: pool.name().to_owned(), reason: reason.to_string() }

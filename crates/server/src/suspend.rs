@@ -2,6 +2,7 @@
 
 use cenote_fuse::SuspendedFs;
 use cenote_spa::Pool;
+use cenote_taskq::boxed;
 
 use crate::error::Result;
 use crate::{ServedPool, SuspendedVolume};
@@ -15,12 +16,14 @@ pub struct SuspendedDataset {
 
 impl SuspendedDataset {
     /// Suspends a dataset of a pool that this process serves.
+    #[boxed]
     pub async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
         let volume = of.volumes.lock().await.suspend(&of.volumes, dataset).await?;
         Ok(Self { mounts: of.mounts.suspend(dataset).await, volume })
     }
 
     /// Compares the dataset with the snapshot or dataset `other`, to find out what the kernel must forget when it becomes the same.
+    #[boxed]
     pub async fn note_changes(&mut self, pool: &Pool, dataset: &str, other: &str) -> Result<()> {
         if self.mounts.is_empty() {
             return Ok(());

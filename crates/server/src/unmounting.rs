@@ -10,6 +10,7 @@ use std::time::Duration;
 use cenote_fuse::{MountError, Unmount};
 use cenote_host::{Mounted, Mounts};
 use cenote_spa::{PoolState, find};
+use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
 use crate::{Session, Who, protocol};
@@ -22,6 +23,7 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 const BEGIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
+#[boxed]
 pub async fn unmount(session: &Session, target: &str, is_forced: bool) -> Result<()> {
     let mounts = Mounts::read();
     let Some(mount) = mounts.find(target) else {
@@ -32,6 +34,7 @@ pub async fn unmount(session: &Session, target: &str, is_forced: bool) -> Result
 }
 
 /// Unmounts all that Cenote has mounted; what is mounted below others goes first. False where that failed for some, which was told.
+#[boxed]
 pub async fn unmount_all(session: &Session, is_forced: bool) -> bool {
     let mounts = Mounts::read();
     let mut ours: Vec<&Mounted> = mounts.ours().collect();
@@ -50,6 +53,7 @@ pub async fn unmount_all(session: &Session, is_forced: bool) -> bool {
 ///
 /// # Errors
 /// [`ServerError::Busy`]; all others say what a person can do.
+#[boxed]
 pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) -> Result<()> {
     if !mount.is_ours() {
         return Err(refused("it is the kernel's, whose own tools unmount it"));
@@ -95,6 +99,7 @@ fn is_it((dataset, at): &(String, PathBuf), mount: &Mounted) -> bool {
 }
 
 /// Waits until a server has on disk what was written in a mount that has ended: it writes that, or ends with its last mount.
+#[boxed]
 pub async fn await_written(session: &Session, socket: &Path, who: &Who, mount: &Mounted) -> Result<()> {
     let same = || protocol::who(socket).ok().filter(|now| now.pid == who.pid);
     let goes_on =

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use cenote_dmu::tx::TxTunables;
 use cenote_host::{Holder, clock, device_paths, host, owners};
 use cenote_spa::{Pool, SpaError, Syncer, WriteOptions, open};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::error::{Result, refused};
 use crate::session::server_of;
@@ -25,6 +25,7 @@ pub struct Writing {
 
 impl Writing {
     /// Opens a pool to be changed, where this process does not have it.
+    #[boxed]
     pub async fn open(session: &Session, name: &str) -> Result<Self> {
         session.check_served(name)?;
         match session.served() {
@@ -67,6 +68,7 @@ impl Writing {
 
     /// Does the background work that the steps have left, where no server will: shown with its rate and time left. It may be
     /// interrupted; the pool's next user goes on with it.
+    #[boxed]
     pub async fn work_off(&self, session: &Session, label: &str) -> Result<()> {
         if self.is_served {
             return Ok(());
@@ -122,11 +124,13 @@ impl Writing {
 }
 
 /// Opens a pool to be changed by this process alone.
+#[boxed]
 pub async fn open_for_writing(session: &Session, name: &str) -> Result<Pool> {
     open_with_devices(session, name).await.map(|(pool, _)| pool)
 }
 
 /// As [`open_for_writing`], with the devices that the pool was put together from.
+#[boxed]
 pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, Vec<PathBuf>)> {
     if let Some(pool) = session.served() {
         return Err(refused(format!("not supported yet: this, while a server has the pool '{}'", pool.name())));
@@ -170,6 +174,7 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
 }
 
 /// Notes the command and writes what it changed.
+#[boxed]
 pub async fn finish(pool: Pool, line: &str) -> Result<()> {
     pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
     let guid = pool.guid();

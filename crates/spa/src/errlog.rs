@@ -9,6 +9,7 @@ use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::errlog::{ErrorBookmark, parse_bookmark};
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
+use cenote_taskq::boxed;
 
 use crate::{SpaError, View};
 
@@ -34,6 +35,7 @@ pub struct LoggedError {
 
 impl View {
     /// The errors that the pool's logs record, each once.
+    #[boxed]
     pub async fn logged_errors(&self) -> Result<Vec<LoggedError>, SpaError> {
         let mut found = BTreeSet::new();
         let counts = self.feature_counts(pool_directory::FEATURES_FOR_WRITE).await?;
@@ -70,6 +72,7 @@ impl View {
     }
 
     /// How many errors the logs record.
+    #[boxed]
     pub async fn error_count(&self) -> Result<u64, SpaError> {
         Ok(self.logged_errors().await?.len() as u64)
     }

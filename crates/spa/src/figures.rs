@@ -9,6 +9,7 @@ use cenote_format::dsl::{ScanPhys, pool_directory};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_metaslab::PoolSpace;
+use cenote_taskq::boxed;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 
 use crate::view::packed_list;
@@ -112,6 +113,7 @@ impl View {
     }
 
     /// The nvlist in the object that an entry of the MOS's directory names.
+    #[boxed]
     pub async fn packed(&self, name: &str) -> Result<Option<NvList>, SpaError> {
         match self.entry(name).await? {
             Some(dnode) => Ok(Some(self.checked(packed_list(&dnode).await)?)),
@@ -120,11 +122,13 @@ impl View {
     }
 
     /// The hot spares.
+    #[boxed]
     pub async fn spares(&self) -> Result<Vec<VdevConfig>, SpaError> {
         self.auxiliary(pool_directory::SPARES).await
     }
 
     /// The cache devices.
+    #[boxed]
     pub async fn cache_devices(&self) -> Result<Vec<VdevConfig>, SpaError> {
         self.auxiliary(pool_directory::L2CACHE).await
     }
@@ -140,6 +144,7 @@ impl View {
     }
 
     /// The last scrub or resilver, if there was one.
+    #[boxed]
     pub async fn scan(&self) -> Result<Option<ScanPhys>, SpaError> {
         let value = self.checked(self.directory().lookup(pool_directory::SCAN.as_bytes()).await)?;
         let Some(value) = value else { return Ok(None) };
@@ -149,11 +154,13 @@ impl View {
     }
 
     /// A number in the MOS's directory.
+    #[boxed]
     pub async fn directory_number(&self, name: &str) -> Result<Option<u64>, SpaError> {
         self.checked(self.directory().find_u64(name).await)
     }
 
     /// The checkpoint, if there is one.
+    #[boxed]
     pub async fn checkpoint(&self) -> Result<Option<Checkpoint>, SpaError> {
         let value = self.checked(self.directory().lookup(pool_directory::CHECKPOINT.as_bytes()).await)?;
         let Some(value) = value else { return Ok(None) };
@@ -166,6 +173,7 @@ impl View {
     }
 
     /// What dedup has come to, by the statistics kept with the tables.
+    #[boxed]
     pub async fn dedup(&self) -> Result<DedupFigures, SpaError> {
         let mut figures = DedupFigures::default();
         let Some(statistics) = self.entry(pool_directory::DDT_STATISTICS).await? else { return Ok(figures) };
@@ -213,6 +221,7 @@ impl View {
     }
 
     /// What block cloning has come to.
+    #[boxed]
     pub async fn cloning(&self) -> Result<CloneFigures, SpaError> {
         let mut figures = CloneFigures::default();
         for top in &self.vdevs().children {
@@ -237,6 +246,7 @@ impl View {
 
     /// Bytes that the root dataset and all below may use together, what they use now included: the pool's size as
     /// datasets count it, less what is kept back so that the pool can always be written.
+    #[boxed]
     pub async fn usable_bytes(&self, space: &PoolSpace) -> Result<u64, SpaError> {
         let (mut normal, mut embedded_log, mut checkpoint, mut shared) = (0_u64, 0_u64, 0_u64, 0_u64);
         for vdev in &space.vdevs {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cenote_format::ids::{Guid, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::{Class, Handle, Identity, OpenOptions};
+use cenote_taskq::{Class, Handle, Identity, OpenOptions, boxed};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::error::VdevError;
@@ -285,6 +285,7 @@ impl FoundPool {
 
 /// Probes `paths` (files and devices; directories are not descended into) and groups what is found by pool. Paths that
 /// hold nothing are in the second list with the reason.
+#[boxed]
 pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Skipped>) {
     let mut pools: BTreeMap<Guid, FoundPool> = BTreeMap::new();
     let (mut skipped, mut auxiliaries) = (Vec::new(), BTreeMap::new());

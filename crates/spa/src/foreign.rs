@@ -3,12 +3,13 @@
 use std::io;
 
 use cenote_format::foreign::{Foreign, HEAD_BYTES, TAIL_BYTES, probe};
-use cenote_taskq::{Buf, Device};
+use cenote_taskq::{Buf, Device, boxed};
 
 /// Signatures other than ZFS labels in a device's first and last bytes.
 ///
 /// # Errors
 /// The device's.
+#[boxed]
 pub async fn foreign(device: &Device) -> io::Result<Vec<Foreign>> {
     let size_bytes = device.size_bytes();
     let len_of = |most: usize| usize::try_from(size_bytes).map_or(most, |size| size.min(most));

@@ -10,8 +10,8 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, VdevId};
 use cenote_format::indirect::{IndirectMapping, IndirectMappingEntry, IndirectMappingPhys, Removing};
 use cenote_format::nvlist::NvList;
-use cenote_taskq::BoxFuture;
 use cenote_taskq::sync::Mutex;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::tree::{IndirectMap, Segment};
@@ -165,6 +165,7 @@ impl IndirectMap for Mappings {
 impl View {
     /// Where a range of a top-level vdev lies in the end: itself, or, for a removed vdev, where its mapping leads, through
     /// as many removals as there were.
+    #[boxed]
     pub async fn placed(
         &self,
         vdev: VdevId,
@@ -191,6 +192,7 @@ impl View {
     }
 
     /// Where the mapping of a removed vdev, or of one being removed, leads for a range: one step.
+    #[boxed]
     pub async fn mapped(
         &self,
         vdev: VdevId,
@@ -204,6 +206,7 @@ impl View {
     }
 
     /// The vdev that is being removed, and how far its mapping reaches; `None` if no removal is in progress.
+    #[boxed]
     pub async fn removing(&self) -> Result<Option<(VdevId, u64)>, SpaError> {
         let value = self.directory().lookup(pool_directory::REMOVING.as_bytes()).await;
         let value = value.map_err(|error| self.dmu_error(error))?;

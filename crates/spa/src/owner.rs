@@ -33,7 +33,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use cenote_format::nvlist::NvList;
-use cenote_taskq::Handle;
+use cenote_taskq::{Handle, boxed};
 
 use crate::config::PoolState;
 use crate::multihost::holder_id;
@@ -95,6 +95,7 @@ impl FoundPool {
 /// the module shows none. Also for pools that were found by a label.
 ///
 /// The module's text is taken as it is; where it cannot be read nothing is known.
+#[boxed]
 pub async fn kernel_pool(handle: &Handle, root: &Path, guid: u64, name: &str) -> Option<(String, String)> {
     for folder in handle.list_directory(root).await.unwrap_or_default() {
         let own = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();

@@ -8,8 +8,8 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapPhys;
 use cenote_metaslab::{PoolSpace, SpaceObjects, VdevMaps};
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
 use crate::{SpaError, View};
@@ -81,6 +81,7 @@ impl View {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn log_figures(&self) -> Result<LogFigures, SpaError> {
         let objects = MosObjects(self.mos().clone());
         let mut figures = LogFigures::default();
@@ -95,6 +96,7 @@ impl View {
     }
 
     /// Loads all space maps and logs. Expensive on large pools: seconds.
+    #[boxed]
     pub async fn space(&self) -> Result<PoolSpace, SpaError> {
         let vdevs = self.vdev_maps().await?;
         let logs = self.log_space_maps().await?;

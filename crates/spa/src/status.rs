@@ -1,6 +1,7 @@
 //! What is to be said about a pool's health, as `zpool status` judges it.
 
 use cenote_format::dsl::{ScanFunction, ScanState};
+use cenote_taskq::boxed;
 use cenote_vdev::tree::{VdevState, VdevStatus};
 
 use crate::features::FeatureState;
@@ -61,11 +62,13 @@ impl Condition {
 }
 
 /// What is to be said about an open pool; `None` when all is well.
+#[boxed]
 pub async fn condition(pool: &View) -> Result<Option<Condition>, SpaError> {
     condition_with(pool, &pool.tree().status()).await
 }
 
 /// [`condition`] with a status of the devices that is newer than the pool's: the one of a pool that is being written.
+#[boxed]
 pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<Condition>, SpaError> {
     if let Some(scan) = pool.scan().await?
         && scan.function == ScanFunction::RESILVER

@@ -10,7 +10,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::VdevTree;
@@ -200,6 +200,7 @@ impl View {
     }
 
     /// The object that an entry of the MOS's directory names.
+    #[boxed]
     pub async fn directory_object(&self, name: &str) -> Result<Option<Object>, SpaError> {
         let id = self.directory().find_u64(name).await.map_err(|error| self.dmu_error(error))?;
         match id {
@@ -209,6 +210,7 @@ impl View {
     }
 
     /// Every known feature with its state, and unknown ones by guid.
+    #[boxed]
     pub async fn features(&self) -> Result<Vec<(FeatureName, FeatureState)>, SpaError> {
         let mut counts = self.feature_counts(pool_directory::FEATURES_FOR_READ).await?;
         counts.append(&mut self.feature_counts(pool_directory::FEATURES_FOR_WRITE).await?);
@@ -224,6 +226,7 @@ impl View {
     }
 
     /// Reference counts of the features in one of the two ZAPs.
+    #[boxed]
     pub async fn feature_counts(&self, entry: &str) -> Result<BTreeMap<String, u64>, SpaError> {
         let Some(dnode) = self.directory_object(entry).await? else { return Ok(BTreeMap::new()) };
         let counts = feature_counts(dnode).await;
@@ -231,6 +234,7 @@ impl View {
     }
 
     /// The pool's own properties that are set, by name: numbers as decimal text.
+    #[boxed]
     pub async fn properties(&self) -> Result<BTreeMap<String, cenote_dsl::property::Value>, SpaError> {
         use cenote_dsl::property::Value;
         let mut found = BTreeMap::new();

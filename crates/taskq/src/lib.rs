@@ -112,6 +112,7 @@ mod task;
 mod time;
 
 pub use buf::{Block, Buf};
+pub use cenote_boxed::boxed;
 pub use combine::{
     Either, JoinSet, Unordered, both, for_each_concurrent, join_all, map_concurrent, race, try_for_each_concurrent,
     yield_now,

@@ -31,8 +31,8 @@ use cenote_format::label::{BOOT_ENV_OFFSET, BootEnv, LABEL_BYTES, LABEL_COUNT, V
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::buf::Buf;
-use cenote_taskq::join_all;
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::{boxed, join_all};
 
 use crate::disk::Disk;
 use crate::leaf::{LabelCopy, probe};
@@ -104,6 +104,7 @@ impl CommitError {
 ///
 /// # Errors
 /// [`CommitError`] says how far it got.
+#[boxed]
 pub async fn commit(
     leaves: &[LeafCommit],
     uberblock: &Uberblock,
@@ -151,6 +152,7 @@ pub async fn repeat(leaves: impl Iterator<Item = &LeafCommit>, uberblock: &Uberb
 /// first commit after an opening. Power that went while labels 1 and 3 were written may have torn these, or left them as they were when
 /// the vdev was added (txg 0); if it went again while 0 and 2 were written, no label would be left, and nothing could tell whose device
 /// it is. Failures are left to the commit.
+#[boxed]
 pub async fn mend_labels(leaves: &[LeafCommit]) {
     let mends = leaves.iter().filter_map(|leaf| {
         let config = emit_vdev_phys(leaf.config.as_ref()?).ok()?;
@@ -227,6 +229,7 @@ async fn write_uberblock(leaf: &LeafCommit, uberblock: &Uberblock, ring: &Ring) 
 ///
 /// # Errors
 /// The disk's, or that it is too small for labels.
+#[boxed]
 pub async fn initialize(disk: &Disk, config: &NvList) -> Result<(), InitializeError> {
     let config = emit_vdev_phys(config)?;
     let boot_env = BootEnv::Raw(Vec::new()).emit()?;
@@ -246,6 +249,7 @@ pub async fn initialize(disk: &Disk, config: &NvList) -> Result<(), InitializeEr
 ///
 /// # Errors
 /// The disk's, or that it is too small for labels.
+#[boxed]
 pub async fn clear(disk: &Disk) -> io::Result<()> {
     let layout = layout(disk)?;
     let zeros = Buf::zeroed(LABEL_BYTES).freeze();

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Device, Handle, Instant};
+use cenote_taskq::{Device, Handle, Instant, boxed};
 
 use crate::iostat::{Io, IoStats};
 use crate::partition::Partition;
@@ -144,6 +144,7 @@ impl Disk {
     ///
     /// # Errors
     /// The device's; also where the disk was opened read-only, or the range lies outside it.
+    #[boxed]
     pub async fn write(&self, address_bytes: u64, block: Block) -> io::Result<()> {
         self.write_as(address_bytes, block, false).await
     }

@@ -19,7 +19,7 @@ use cenote_format::label::{
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::{MAGIC, Uberblock};
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Device, join_all};
+use cenote_taskq::{Device, boxed, join_all};
 
 use crate::disk::Disk;
 use crate::fault::IoCause;
@@ -168,6 +168,7 @@ impl DeviceReport {
 }
 
 /// Reads a disk's labels.
+#[boxed]
 pub async fn probe(disk: &Disk) -> LabelReport {
     let layout = DeviceLayout::new(disk.size_bytes());
     let addresses: [Option<u64>; LABEL_COUNT] =
@@ -201,6 +202,7 @@ pub async fn probe(disk: &Disk) -> LabelReport {
 }
 
 /// Reads the labels of a device, and of its partitions if it has a partition table.
+#[boxed]
 pub async fn probe_device(device: &Device) -> DeviceReport {
     let whole = probe(&Disk::whole(device.clone())).await;
     let mut partitions = Vec::new();
@@ -212,6 +214,7 @@ pub async fn probe_device(device: &Device) -> DeviceReport {
 }
 
 /// The partitions of a device; none where there is no table that can be read.
+#[boxed]
 pub async fn read_partitions(device: &Device) -> Vec<Partition> {
     let size = device.size_bytes();
     let len = size.min(TABLE_BYTES as u64);

@@ -24,6 +24,7 @@ use cenote_format::label::{
     DeviceLayout, MMP_SLOTS_PER_LABEL, RING_OFFSET, slot_bytes, slot_count, slot_of_txg, slot_shift,
 };
 use cenote_format::uberblock::Uberblock;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 use crate::commit::ORDER;
@@ -100,6 +101,7 @@ pub(crate) async fn write_slot(
 ///
 /// # Errors
 /// The disk's, or that it is too small for labels.
+#[boxed]
 pub async fn write_multihost(disk: &Disk, ashift: u32, label: usize, uberblock: &Uberblock) -> io::Result<()> {
     write_slot(disk, ashift, multihost_slot(ashift), [label], uberblock).await
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_dmu::Objset;
 use cenote_format::ids::BlockId;
 use cenote_format::zil::{LogRecord, Tx, Write};
-use cenote_taskq::for_each_concurrent;
+use cenote_taskq::{boxed, for_each_concurrent};
 
 use crate::chain::{Chain, Content};
 use crate::position::Position;
@@ -25,6 +25,7 @@ const READS: usize = 32;
 /// The next blocks of a log, with the records that are left to be replayed. None at its end.
 ///
 /// Blocks of the dataset that their writes need are read into the cache. An error is left to the replay.
+#[boxed]
 pub async fn next_batch(chain: &mut Chain<'_>, objset: &Objset, position: &Position) -> Vec<Content> {
     let (mut batch, mut records, mut log_bytes) = (Vec::new(), 0, 0);
     while records < RECORDS_MIN && log_bytes < LOG_MAX_BYTES {

@@ -7,6 +7,7 @@ use cenote_format::endian::Endian;
 use cenote_format::error::FormatError;
 use cenote_format::ids::VdevId;
 use cenote_format::zil::{ChainLayout, LogBlock, LogBlockId, LogRecord, RawRecord, ZilHeader};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_zio::{Zio, ZioError, ZioErrorKind};
 use thiserror::Error;
@@ -147,6 +148,7 @@ impl<'a> Chain<'a> {
     }
 
     /// The next block; `None` at the end.
+    #[boxed]
     pub async fn next(&mut self) -> Option<Link> {
         if self.end.is_some() {
             return None;

@@ -8,6 +8,7 @@ use cenote_dmu::tx::Transactions;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_kstat::{Sheet, Snapshot};
+use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
 use cenote_zio::Allocator;
 
@@ -119,6 +120,7 @@ impl Logs {
 
     /// Called in the sync of a txg: begins a chain, and returns its first block; `None` if there is no space. `has_xattrs`: the log may
     /// have records of extended attributes.
+    #[boxed]
     pub async fn begin_chain(&self, writer: &LogWriter, txg: Txg, has_xattrs: bool) -> Option<Blkptr> {
         let io = &self.shared.io;
         let size_bytes = cenote_format::zil::LogBlock::SIZE_MIN as u64;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cenote_dmu::Objset;
 use cenote_dmu::tx::{Cost, Tx, TxError, TxgSource};
 use cenote_format::ids::Txg;
-use cenote_taskq::BoxFuture;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::Marking;
 
@@ -78,6 +78,7 @@ impl Replaying {
     ///
     /// # Errors
     /// A txg could not be written.
+    #[boxed]
     pub async fn sync_replayed(&self) -> Result<(), TxError> {
         match self.last.load(Ordering::Relaxed) {
             0 => Ok(()),
@@ -89,6 +90,7 @@ impl Replaying {
     ///
     /// # Errors
     /// A txg could not be written.
+    #[boxed]
     pub async fn end(&self) -> Result<(), TxError> {
         self.source.log_replayed(Txg(self.last.load(Ordering::Relaxed))).await
     }

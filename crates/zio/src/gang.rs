@@ -20,6 +20,7 @@ use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
 use cenote_format::gang::GangHeader;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Buf;
 use cenote_vdev::queue::QueueClass;
 
@@ -59,6 +60,7 @@ pub(crate) async fn read(zio: &Zio, bp: &Blkptr, dva: Dva, class: QueueClass) ->
 }
 
 /// Reads one header of a gang, verified.
+#[boxed]
 pub async fn read_header(zio: &Zio, bp: &Blkptr, dva: Dva) -> Result<GangHeader, ZioErrorKind> {
     let Some(first) = bp.dvas().next() else {
         return Err(FormatError::malformed("gang header", 0, "the pointer has no place").into());

@@ -5,6 +5,7 @@
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::ObjsetId;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_vdev::tree::WriteContext;
 
@@ -24,6 +25,7 @@ impl Zio {
     ///
     /// # Errors
     /// The devices cannot be read, so a write would not help either; or the pointer has no place.
+    #[boxed]
     pub async fn health(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Health, ZioError> {
         match self.read_physical(bp, context).await {
             Ok(_) => Ok(Health::Good),
@@ -45,6 +47,7 @@ impl Zio {
     ///
     /// # Errors
     /// The bytes are not those of the block; it is a gang block; devices fail to write it, or to return it.
+    #[boxed]
     pub async fn heal(&self, bp: &Blkptr, physical: &Block, context: ReadContext<'_>) -> Result<(), ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         if !self.is_physical(bp, physical) {
@@ -72,6 +75,7 @@ impl Zio {
     ///
     /// # Errors
     /// Devices fail.
+    #[boxed]
     pub async fn flush_healed(&self) -> Result<(), ZioError> {
         let flushed = self.tree().flush().await;
         let failed =

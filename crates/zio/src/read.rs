@@ -5,8 +5,8 @@ use cenote_format::blkptr::{Blkptr, DVAS_PER_BLKPTR, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
 use cenote_format::ids::{BlockId, ObjsetId, VdevId};
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::{Block, Buf};
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::queue::QueueClass;
 
 use crate::gang;
@@ -44,6 +44,7 @@ impl Zio {
     ///
     /// Multi-byte fields within are in the order `bp.byte_order()`. Fails for holes and redacted blocks, which have no
     /// bytes. Cancel safe.
+    #[boxed]
     pub async fn read(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         if bp.is_embedded() {
@@ -60,6 +61,7 @@ impl Zio {
 
     /// The physical bytes of the block (`bp.psize_bytes()` of them: compressed and encrypted as they lie on disk),
     /// verified. For raw sends, scrubs and tools.
+    #[boxed]
     pub async fn read_physical(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
@@ -68,6 +70,7 @@ impl Zio {
 
     /// The bytes of a data block as they were before encryption (`bp.psize_bytes()` of them), authenticated, and compressed
     /// as the pointer says. For streams that carry compressed blocks.
+    #[boxed]
     pub async fn read_compressed(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
@@ -96,6 +99,7 @@ impl Zio {
     /// and counts it.
     ///
     /// The blocks share one piece of memory.
+    #[boxed]
     pub async fn read_neighbours(&self, bps: &[Blkptr], class: QueueClass) -> Option<Vec<Block>> {
         let first = bps.first()?;
         if !bps.iter().zip(bps.iter().skip(1)).all(|(bp, next)| Self::are_neighbours(bp, next)) {
@@ -267,6 +271,7 @@ impl Zio {
     }
 
     /// Reads one given copy and says whether it verifies; for tools and for checks of every copy. Gangs are followed.
+    #[boxed]
     pub async fn read_copy(&self, bp: &Blkptr, dva: Dva, context: ReadContext<'_>) -> Result<Block, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         let kind = bp
@@ -284,6 +289,7 @@ impl Zio {
 
     /// Reads every copy of the block, with every mirror child and parity column of each, and says which are bad. The
     /// physical bytes are from the first good copy.
+    #[boxed]
     pub async fn read_copies(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Copies, ZioError> {
         let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
@@ -330,6 +336,7 @@ impl Zio {
     ///
     /// # Errors
     /// No copy verifies, or no device gives one.
+    #[boxed]
     pub async fn read_speculative(&self, bp: &Blkptr) -> Result<Block, ZioError> {
         let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
         let bookmark = log_bookmark(bp);
@@ -353,6 +360,7 @@ impl Zio {
     /// they are not to be had together: the block does not verify, its vdev does not keep neighbours together, or has not so many bytes.
     ///
     /// Only the block is verified. What lies behind it is of any age, and may be anything; [`Zio::verified`] finds out.
+    #[boxed]
     pub async fn read_with_following(&self, bp: &Blkptr, size_bytes: u64) -> Option<(Block, Block)> {
         let dva = bp.dva(0).filter(|dva| !dva.gang && !bp.is_embedded())?;
         let (tree, psize) = (&self.shared.tree, usize::try_from(bp.psize_bytes()).ok()?);

@@ -13,7 +13,7 @@
 use cenote_format::blkptr::Dva;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::join_all;
+use cenote_taskq::{boxed, join_all};
 use cenote_vdev::tree::WriteContext;
 
 use crate::write::padded;
@@ -85,6 +85,7 @@ impl Zio {
     ///
     /// # Errors
     /// As [`Zio::store`], of the first block that too few devices took.
+    #[boxed]
     pub async fn store_all(&self, allocator: &dyn Allocator, placed: Vec<Placed>) -> Result<Vec<Guid>, ZioError> {
         let (runs, mut alone) = self.runs(allocator, &placed)?;
         let txg = placed.first().map_or(Txg(0), |placed| placed.txg);

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use cenote_taskq::boxed;
+
 use crate::filesystem::FileSystem;
 use crate::{Attributes, FileKind, ZplError};
 
@@ -35,6 +37,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It leads nowhere.
+    #[boxed]
     pub async fn resolve(&self, path: &[u8]) -> Result<Attributes, ZplError> {
         let mut at = self.root();
         for part in path_parts(path) {
@@ -52,6 +55,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It leads nowhere, out of the file system ([`ZplError::LinkOutside`]) or round in circles ([`ZplError::Loop`]).
+    #[boxed]
     pub async fn follow(&self, path: &[u8], last_too: bool) -> Result<Attributes, ZplError> {
         let mut left: VecDeque<Vec<u8>> = path_parts(path).map(<[u8]>::to_vec).collect();
         let mut at = self.attributes(self.root()).await?;

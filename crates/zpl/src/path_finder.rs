@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Cursor, FileSystem, ZplError};
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 
 /// Directories above one another at most, as for walks.
 const DEPTH_MAX: usize = 4096;
@@ -30,6 +31,7 @@ impl PathFinder {
     /// Where an object is: `/a/b`. A file with several names is found under one that its last parent has; a directory of
     /// extended attributes, which has no name, shows as `<xattrdir>`. [`ZplError::NoEntry`] where its parent has no name
     /// for it: another of its links was removed, or it was unlinked while open.
+    #[boxed]
     pub async fn path(&mut self, object: ObjectId) -> Result<Vec<u8>, ZplError> {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = object;

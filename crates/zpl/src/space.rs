@@ -9,6 +9,7 @@ use cenote_dmu::Zap;
 use cenote_format::nvlist::NvList;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::zpl::{GROUP_USED_OBJECT, OBJECT_COUNT_PREFIX, PROJECT_USED_OBJECT, USER_USED_OBJECT, fuid_table};
+use cenote_taskq::boxed;
 
 use crate::ZplError;
 use crate::filesystem::FileSystem;
@@ -45,6 +46,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// The table cannot be read, or is none.
+    #[boxed]
     pub async fn domains(&self) -> Result<BTreeMap<u64, String>, ZplError> {
         let Some(object) = self.fuid_table() else { return Ok(BTreeMap::new()) };
         let dnode = self.dnode(object).await?;
@@ -64,6 +66,7 @@ impl FileSystem {
     }
 
     /// Space by user, group or project: id to use. Empty where the dataset has no accounting.
+    #[boxed]
     pub async fn space(&self, kind: SpaceKind) -> Result<BTreeMap<u64, SpaceUse>, ZplError> {
         let phys = self.objset().phys();
         let (id, dnode, quota, object_quota) = match kind {

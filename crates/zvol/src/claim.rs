@@ -5,6 +5,7 @@ use std::ops::Range;
 use cenote_dmu::{Object, RangeGuard, Zap};
 use cenote_format::ids::Txg;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sync::atomic::Ordering;
 
@@ -59,6 +60,7 @@ impl Claim {
     ///
     /// # Errors
     /// What stands around it cannot be read.
+    #[boxed]
     pub async fn clear(&self, txg: Txg) -> Result<(), VolumeError> {
         Ok(self.range.object().clear_in(&self.range, txg, self.bytes.clone()).await?)
     }
@@ -76,6 +78,7 @@ impl Claim {
     ///
     /// # Errors
     /// What stands around it cannot be read.
+    #[boxed]
     pub async fn write_zeros(&self, txg: Txg) -> Result<(), VolumeError> {
         let size = self.volume.block_size_bytes();
         let zeros = Buf::zeroed(size as usize).freeze();
@@ -98,6 +101,7 @@ impl Claim {
     ///
     /// # Errors
     /// It can have no such size.
+    #[boxed]
     pub async fn resize(&mut self, txg: Txg, size_bytes: u64) -> Result<(), VolumeError> {
         debug_assert_eq!(self.range.blocks(), &(0..u64::MAX));
         let shared = &self.volume.shared;

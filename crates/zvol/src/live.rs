@@ -26,8 +26,8 @@ use cenote_dmu::{LogBlock, Objset};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::Tx as Record;
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_zil::{Log, LogData, LogTxg, ReplayError, WriteShape};
 use thiserror::Error;
 
@@ -128,6 +128,7 @@ impl LiveVolume {
     ///
     /// # Errors
     /// It is no volume, or it cannot be read.
+    #[boxed]
     pub async fn open(objset: &Objset, log: Log) -> Result<Self, VolumeError> {
         let volume = Volume::open(objset).await?;
         let (objset, log) = (objset.clone(), Arc::new(log));
@@ -175,6 +176,7 @@ impl LiveVolume {
     ///
     /// # Errors
     /// It can have no such size, there is no space, or the txg could not be written.
+    #[boxed]
     pub async fn resize(&self, size_bytes: u64) -> Result<Txg, LiveVolumeError> {
         let mut claim = self.volume.claim_all().await;
         let tx = self.log.begin(Cost::objects(2).that_frees()).await?;
@@ -232,6 +234,7 @@ impl LiveVolume {
     ///
     /// # Errors
     /// As [`LiveVolume::write`].
+    #[boxed]
     pub async fn clear(&self, offset_bytes: u64, len_bytes: u64, how: Clear) -> Result<Option<Txg>, LiveVolumeError> {
         if self.is_read_only() {
             return Err(LiveVolumeError::ReadOnly);
@@ -303,6 +306,7 @@ impl LiveVolume {
     ///
     /// # Errors
     /// A txg could not be written.
+    #[boxed]
     pub async fn commit_if_sync(&self, fua: bool) -> Result<(), LiveVolumeError> {
         Ok(self.log.commit_if_sync(fua, Some(DATA_OBJECT)).await?)
     }
@@ -311,6 +315,7 @@ impl LiveVolume {
     ///
     /// # Errors
     /// A txg could not be written.
+    #[boxed]
     pub async fn flush(&self) -> Result<(), LiveVolumeError> {
         Ok(self.log.sync(Some(DATA_OBJECT)).await?)
     }

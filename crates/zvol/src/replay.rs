@@ -3,6 +3,7 @@
 use cenote_dmu::DmuError;
 use cenote_format::ids::BlockId;
 use cenote_format::zil::{CloneRange, ClonedPart, LogRecord, Tx, Write, ZilHeader};
+use cenote_taskq::boxed;
 use cenote_zil::{Chain, Marking, Position, ReplayError, Replaying, reaches_claim};
 
 use crate::VolumeError;
@@ -25,6 +26,7 @@ impl LiveVolume {
     ///
     /// # Errors
     /// It cannot be replayed: what is done is done, and the log stays.
+    #[boxed]
     pub async fn replay(&self) -> Result<(), LiveVolumeError> {
         let header = self.objset.zil_header();
         if header.claim_txg.0 == 0 {

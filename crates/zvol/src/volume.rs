@@ -39,6 +39,7 @@ use std::sync::Arc;
 use cenote_dmu::{DataStream, DmuError, Object, ObjectSpec, Objset, Zap, Zfetch};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
@@ -136,6 +137,7 @@ impl Volume {
     ///
     /// # Errors
     /// There can be no such volume, or the objset has objects.
+    #[boxed]
     pub async fn create(objset: &Objset, txg: Txg, spec: &VolumeSpec) -> Result<Self, VolumeError> {
         spec.check()?;
         let data = objset.create_at(txg, DATA_OBJECT, &ObjectSpec::new(DmuType::ZVOL, spec.block_bytes))?;
@@ -150,6 +152,7 @@ impl Volume {
     ///
     /// # Errors
     /// The objset has none, or it cannot be read.
+    #[boxed]
     pub async fn open(objset: &Objset) -> Result<Self, DmuError> {
         let properties = objset.object(PROPERTIES_OBJECT).await?;
         let size_bytes = Zap::open(properties.clone()).await?.lookup_u64(SIZE).await?;
@@ -219,6 +222,7 @@ impl Volume {
     ///
     /// # Errors
     /// The tree on disk cannot be read.
+    #[boxed]
     pub async fn extent(&self, offset_bytes: u64, limit_bytes: u64) -> Result<(Range<u64>, bool), DmuError> {
         let limit = limit_bytes.min(self.size_bytes());
         let size = self.shared.block_bytes.max(1);
@@ -233,6 +237,7 @@ impl Volume {
     ///
     /// # Errors
     /// The tree on disk cannot be read.
+    #[boxed]
     pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>, DmuError> {
         let size = self.shared.block_bytes.max(1);
         let block = self.shared.data.next_data_block(BlockId(offset_bytes / size)).await?;
@@ -244,6 +249,7 @@ impl Volume {
     ///
     /// # Errors
     /// The range does not lie within the volume.
+    #[boxed]
     pub async fn claim(&self, offset_bytes: u64, len_bytes: u64) -> Result<Claim, VolumeError> {
         let bytes = offset_bytes..offset_bytes.saturating_add(len_bytes);
         let range = self.shared.data.lock_bytes(offset_bytes, len_bytes).await;
@@ -256,6 +262,7 @@ impl Volume {
     }
 
     /// As [`Volume::claim`], of everything.
+    #[boxed]
     pub async fn claim_all(&self) -> Claim {
         let range = self.shared.data.lock_range(0..u64::MAX).await;
         Claim { volume: self.clone(), range, bytes: 0..self.size_bytes() }

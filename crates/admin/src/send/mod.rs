@@ -28,7 +28,7 @@ use cenote_kstat::Settings;
 use cenote_send::sender::{AHEAD_BYTES, SendRequest, SenderError, estimate, send_if};
 use cenote_spa::tunables::SendTunables;
 use cenote_spa::{NewSnapshot, Pool, SpaError, View};
-use cenote_taskq::Rng;
+use cenote_taskq::{Rng, boxed};
 
 pub use self::error::SendError;
 pub use self::options::SendOptions;
@@ -43,6 +43,7 @@ const GUID_SALT: u64 = 0x005e_4d57_4e41_5053;
 ///
 /// # Errors
 /// The name is taken or cannot be one; or as [`Pool::change`].
+#[boxed]
 pub async fn take_seeded_snapshot(pool: &Pool, name: &str, seed: Option<u64>) -> Result<(), SpaError> {
     let guid = seed.map(|seed| Guid(Rng::new(seed ^ GUID_SALT).next_u64() | 1));
     pool.take_snapshots(vec![NewSnapshot { name: name.to_owned(), guid, ..NewSnapshot::default() }]).await.map(drop)

@@ -7,6 +7,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::{DnodeFlags, DnodePhys, bonus_capacity_bytes};
 use cenote_format::ids::{BlockId, Txg};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_zio::ReadyForm;
@@ -278,6 +279,7 @@ impl Object {
 
     /// Makes a range of bytes zeros, in blocks whose range the caller has locked: whole blocks are freed, and of others a part is
     /// cleared where there is data.
+    #[boxed]
     pub async fn clear_in(&self, range: &RangeGuard, txg: Txg, bytes: Range<u64>) -> Result<(), DmuError> {
         assert!(range.object().is_same(self), "the range that is locked is this object's");
         let size = self.block_bytes();
@@ -350,6 +352,7 @@ impl Object {
     ///
     /// # Errors
     /// There are more blocks, or the size is none that blocks have.
+    #[boxed]
     pub async fn set_block_bytes(&self, txg: Txg, bytes: u32) -> Result<(), DmuError> {
         let head = self.phys();
         if head.data_block_bytes() == bytes {

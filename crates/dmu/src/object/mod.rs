@@ -25,6 +25,7 @@ use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 use cenote_zio::{ReadContext, ReadyBlock};
@@ -321,6 +322,7 @@ impl Object {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn spill(&self) -> Result<Option<(Block, Endian)>, DmuError> {
         loop {
             let tree = match &self.form {

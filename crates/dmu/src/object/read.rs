@@ -11,7 +11,7 @@ use cenote_format::Endian;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::BlockId;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{Join, JoinError, give_way};
+use cenote_taskq::{Join, JoinError, boxed, give_way};
 
 use super::layer::Known;
 use super::{Form, Object};
@@ -65,7 +65,14 @@ impl Object {
     /// The block cannot be read. In an open objset also: its fields are in another byte order than ours.
     pub async fn block(&self, block: BlockId) -> Result<Option<(Block, Endian)>, DmuError> {
         give_way().await;
-        self.find(block, &Way::Plain).await
+        match self.known(block) {
+            Known::Data(data) => Ok(Some((data, cenote_zio::ORDER))),
+            Known::Hole | Known::OnDisk(None) => Ok(None),
+            Known::OnDisk(Some(tree)) if let Some((found, order, _)) = self.resident_in(&tree, block) => {
+                Ok(Some((found, order)))
+            }
+            Known::Ready(_) | Known::OnDisk(Some(_)) => self.find(block, &Way::Plain).await,
+        }
     }
 
     pub(super) fn known(&self, block: BlockId) -> Known {
@@ -75,6 +82,7 @@ impl Object {
         }
     }
 
+    #[boxed]
     async fn find(&self, block: BlockId, way: &Way) -> Result<Found, DmuError> {
         let mut tries = 0;
         loop {
@@ -121,15 +129,17 @@ impl Object {
         {
             return read;
         }
-        // Boxed, since most reads end before it.
-        Box::pin(async move {
-            let look = self.look(offset_bytes, len)?;
-            self.read_by(look, offset_bytes, len, Way::Plain).await
-        })
-        .await
+        self.read_range(offset_bytes, len).await
+    }
+
+    #[boxed]
+    async fn read_range(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        let look = self.look(offset_bytes, len)?;
+        self.read_by(look, offset_bytes, len, Way::Plain).await
     }
 
     /// Reads a block that no open txg has changed into the cache, if the dataset has such blocks read ahead. An error is left to its reader.
+    #[boxed]
     pub async fn prefetch(&self, block: BlockId) {
         if let Known::OnDisk(Some(tree)) = self.known(block) {
             tree.prefetch(block).await;
@@ -155,9 +165,10 @@ impl Object {
         {
             return read;
         }
-        Box::pin(self.read_watched(offset_bytes, len, zfetch)).await
+        self.read_watched(offset_bytes, len, zfetch).await
     }
 
+    #[boxed]
     async fn read_watched(&self, offset_bytes: u64, len: usize, zfetch: &Arc<Zfetch>) -> Result<Block, DmuError> {
         let look = self.look(offset_bytes, len)?;
         let Some((blocks, _)) = &look.blocks else { return Ok(Buf::zeroed(len).freeze()) };
@@ -177,15 +188,17 @@ impl Object {
         {
             return read;
         }
-        Box::pin(async move {
-            let look = self.look(offset_bytes, len)?;
-            let size = look.size_bytes.max(1);
-            let ends = offset_bytes.saturating_add(len as u64);
-            let end = self.last_block().0.saturating_add(1).saturating_mul(size);
-            let is_whole = offset_bytes.is_multiple_of(size) && (ends.is_multiple_of(size) || ends >= end);
-            self.read_by(look, offset_bytes, len, if is_whole { Way::Direct } else { Way::Plain }).await
-        })
-        .await
+        self.read_range_direct(offset_bytes, len).await
+    }
+
+    #[boxed]
+    async fn read_range_direct(&self, offset_bytes: u64, len: usize) -> Result<Block, DmuError> {
+        let look = self.look(offset_bytes, len)?;
+        let size = look.size_bytes.max(1);
+        let ends = offset_bytes.saturating_add(len as u64);
+        let end = self.last_block().0.saturating_add(1).saturating_mul(size);
+        let is_whole = offset_bytes.is_multiple_of(size) && (ends.is_multiple_of(size) || ends >= end);
+        self.read_by(look, offset_bytes, len, if is_whole { Way::Direct } else { Way::Plain }).await
     }
 
     /// Looks at a range, with one lock at most.
@@ -295,6 +308,7 @@ impl Object {
     ///
     /// # Errors
     /// The tree on disk cannot be read.
+    #[boxed]
     pub async fn extent(&self, from: u64, limit: u64) -> Result<Extent, DmuError> {
         let mut found: Option<Extent> = None;
         for _ in 0..PIECES_MAX {

@@ -1,6 +1,7 @@
 //! Finding data and holes: what layers in memory know, over the tree on disk.
 
 use cenote_format::ids::BlockId;
+use cenote_taskq::boxed;
 
 use super::{Form, Object};
 use crate::DmuError;
@@ -10,6 +11,7 @@ impl Object {
     ///
     /// # Errors
     /// The tree on disk cannot be read.
+    #[boxed]
     pub async fn next_data_block(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
         if let Form::Frozen(tree) = &self.form {
             return tree.next_data_block(from).await;
@@ -21,6 +23,7 @@ impl Object {
     ///
     /// # Errors
     /// The tree on disk cannot be read.
+    #[boxed]
     pub async fn next_hole_block(&self, from: BlockId) -> Result<Option<BlockId>, DmuError> {
         if let Form::Frozen(tree) = &self.form {
             return tree.next_hole_block(from).await;
@@ -49,6 +52,7 @@ impl Object {
     ///
     /// # Errors
     /// The tree on disk cannot be read.
+    #[boxed]
     pub async fn last_data_block(&self, from: u64, to: u64) -> Result<Option<u64>, DmuError> {
         let to = to.min(self.last_block().0.saturating_add(1));
         let next = async |from: u64, to: u64| -> Result<Option<u64>, DmuError> {

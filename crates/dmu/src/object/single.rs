@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::BlockId;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 use super::layer::Known;
@@ -64,11 +65,15 @@ impl Object {
 
     /// Reads a range that was located.
     pub(super) async fn read_at(&self, at: &Located<'_>) -> Option<Result<Block, DmuError>> {
-        let found = match at.tree.resident(&at.pointer) {
-            Some(found) => Ok(found),
-            None => at.tree.load(at.block, &at.pointer, || ()).await,
-        };
-        self.part(at, found)
+        match at.tree.resident(&at.pointer) {
+            Some(found) => self.part(at, Ok(found)),
+            None => self.load_at(at).await,
+        }
+    }
+
+    #[boxed]
+    async fn load_at(&self, at: &Located<'_>) -> Option<Result<Block, DmuError>> {
+        self.part(at, at.tree.load(at.block, &at.pointer, || ()).await)
     }
 
     /// As [`Object::read_at`], and takes note of what it lets expect.
@@ -78,21 +83,29 @@ impl Object {
         zfetch: &Arc<Zfetch>,
     ) -> Option<Result<Block, DmuError>> {
         let watch = Watch::new(at.block.0, 1);
-        let found = match at.tree.resident(&at.pointer) {
+        match at.tree.resident(&at.pointer) {
             Some(found) => {
                 watch.met_resident(found.2, &at.tree, zfetch);
-                Ok(found)
+                self.part(at, Ok(found))
             }
-            None => {
-                let found = watch.load(&at.tree, at.block, &at.pointer, zfetch).await;
-                watch.tell(zfetch);
-                found
-            }
-        };
+            None => self.load_at_watched(at, watch, zfetch).await,
+        }
+    }
+
+    #[boxed]
+    async fn load_at_watched(
+        &self,
+        at: &Located<'_>,
+        watch: Watch,
+        zfetch: &Arc<Zfetch>,
+    ) -> Option<Result<Block, DmuError>> {
+        let found = watch.load(&at.tree, at.block, &at.pointer, zfetch).await;
+        watch.tell(zfetch);
         self.part(at, found)
     }
 
     /// As [`Object::read_at`], past the cache.
+    #[boxed]
     pub(super) async fn read_at_direct(&self, at: &Located<'_>) -> Option<Result<Block, DmuError>> {
         let found = at.tree.load_direct(at.block, &at.pointer).await;
         self.part(at, found)

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use cenote_format::ids::BlockId;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 use super::Object;
@@ -66,6 +67,7 @@ pub struct DataStream {
 
 impl DataStream {
     /// The next run; `None` at the end.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Run>, DmuError> {
         self.fill().await?;
         match self.pending.pop_front() {

@@ -2,6 +2,7 @@
 
 use cenote_format::dnode::dnodes_in_block;
 use cenote_format::ids::{BlockId, ObjectId};
+use cenote_taskq::boxed;
 
 use super::Objset;
 use super::object_alloc::bits;
@@ -20,6 +21,7 @@ impl Objset {
     ///
     /// # Errors
     /// The meta-dnode cannot be read.
+    #[boxed]
     pub async fn look_for_numbers(&self) -> Result<(), DmuError> {
         for _ in 0..LOOKS_MAX {
             let open = self.open_state();
@@ -70,6 +72,7 @@ impl Objset {
     ///
     /// # Errors
     /// The meta-dnode cannot be read.
+    #[boxed]
     pub async fn is_free(&self, id: ObjectId, slots: u8) -> Result<bool, DmuError> {
         let slots = u64::from(slots.max(1));
         if id.0 == 0 || id.0 >= OBJECT_MAX || id.0 % SLOTS + slots > SLOTS {

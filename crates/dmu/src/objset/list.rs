@@ -2,6 +2,7 @@
 
 use cenote_format::dnode::{SLOT_BYTES, dnodes_in_block};
 use cenote_format::ids::{BlockId, ObjectId};
+use cenote_taskq::boxed;
 
 use super::Objset;
 use crate::DmuError;
@@ -21,6 +22,7 @@ impl Objset {
     ///
     /// # Errors
     /// The meta-dnode cannot be read.
+    #[boxed]
     pub async fn next_objects(&self, from: ObjectId) -> Result<Option<NextObjects>, DmuError> {
         let meta = self.meta_dnode();
         let slots = meta.block_bytes() / SLOT_BYTES as u64;
@@ -44,6 +46,7 @@ impl Objset {
     ///
     /// # Errors
     /// The block cannot be read.
+    #[boxed]
     pub async fn objects_in_block(
         &self,
         block_id: BlockId,

@@ -26,7 +26,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
 use cenote_format::objset::{MAC_BYTES, ObjsetFlags, ObjsetPhys, ObjsetVersion};
 use cenote_format::zil_header::ZilHeader;
-use cenote_taskq::give_way;
+use cenote_taskq::{boxed, give_way};
 use cenote_zio::{Bookmark, ReadContext};
 
 pub use self::list::NextObjects;
@@ -66,6 +66,7 @@ impl Objset {
     ///
     /// # Errors
     /// The block cannot be read.
+    #[boxed]
     pub async fn open(dmu: Dmu, id: ObjsetId, root: Blkptr, key: KeyAccess) -> Result<Self, DmuError> {
         let reader = Reader::new(dmu, id, key);
         let phys = read_phys(&reader, &root).await?;
@@ -82,6 +83,7 @@ impl Objset {
     ///
     /// # Errors
     /// The block cannot be read, or a big-endian machine wrote it.
+    #[boxed]
     pub async fn own(dmu: Dmu, id: ObjsetId, root: Blkptr, policy: ObjsetPolicy) -> Result<Self, DmuError> {
         Self::own_with(Reader::new(dmu, id, KeyAccess::None), root, policy, None).await
     }
@@ -269,6 +271,7 @@ impl Objset {
     ///
     /// # Errors
     /// There is none, or its dnode cannot be read.
+    #[boxed]
     pub async fn object(&self, id: ObjectId) -> Result<Object, DmuError> {
         give_way().await;
         match &self.shared.content {

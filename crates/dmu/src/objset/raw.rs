@@ -33,6 +33,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::objset::{MAC_BYTES, ObjsetFlags};
+use cenote_taskq::boxed;
 use cenote_zio::Seal;
 
 use super::seals::{Raw, RawRoot};
@@ -57,6 +58,7 @@ impl Objset {
     ///
     /// # Errors
     /// As [`Objset::own`].
+    #[boxed]
     pub async fn own_raw(dmu: Dmu, id: ObjsetId, root: Blkptr, policy: ObjsetPolicy) -> Result<Self, DmuError> {
         Self::own_with(Reader::new(dmu, id, KeyAccess::Without), root, policy, Some(Raw::default())).await
     }

@@ -5,6 +5,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_format::sa::{SaHeader, SaView};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 use super::form::{Numbered, SaForm, bonus_room_of};
@@ -27,6 +28,7 @@ impl SaTables {
     ///
     /// # Errors
     /// They cannot be read, or contradict the tables.
+    #[boxed]
     pub async fn record(&self, object: &Object) -> Result<SaRecord, DmuError> {
         Ok(self.parsed(object, |_| ()).await?.0)
     }
@@ -35,6 +37,7 @@ impl SaTables {
     ///
     /// # Errors
     /// As [`SaTables::record`].
+    #[boxed]
     pub async fn open(&self, object: &Object) -> Result<SaHandle, DmuError> {
         let (record, parts, spill) = self.parsed(object, Numbered::clone).await?;
         let mut parts = parts.into_iter();

@@ -10,7 +10,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::{LAYOUT_MAX, SA_LAYOUTS, SA_REGISTRY, SaLayout, SaRegistry, ZplAttribute, layout_number};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
+use cenote_taskq::{AsyncMutex, AsyncMutexGuard, boxed};
 
 use super::form::{Numbered, SaForm};
 use super::record::SaRecord;
@@ -96,6 +96,7 @@ impl SaTables {
     ///
     /// # Errors
     /// They cannot be read, or are not valid.
+    #[boxed]
     pub async fn load(objset: &Objset, master: ObjectId) -> Result<Self, DmuError> {
         let master = Zap::open(objset.object(master).await?).await?;
         let mut registry = SaRegistry::new();
@@ -126,6 +127,7 @@ impl SaTables {
     ///
     /// # Errors
     /// The objset cannot be changed.
+    #[boxed]
     pub async fn create(objset: &Objset, txg: Txg) -> Result<(Self, ObjectId), DmuError> {
         let fail = |error| DmuError::new(objset.id(), ObjectId(0), DmuErrorKind::Format(error));
         let mut registry = SaRegistry::new();
@@ -222,6 +224,7 @@ impl SaTables {
     ///
     /// # Errors
     /// The layouts cannot be read.
+    #[boxed]
     pub async fn adding(&self) -> Result<AddingLayouts<'_>, DmuError> {
         let turn = self.shared.adding.lock().await;
         let zap = match &self.shared.object {
@@ -250,6 +253,7 @@ impl AddingLayouts<'_> {
     ///
     /// # Errors
     /// As [`SaTables::form`]; or there are no more numbers for layouts.
+    #[boxed]
     pub async fn form(&mut self, txg: Txg, room_bytes: usize, record: &SaRecord) -> Result<SaForm, DmuErrorKind> {
         let split = self.tables.split(room_bytes, record)?;
         let (bonus, spill) = split.numbers.split_at(split.kept);

@@ -106,7 +106,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
 use cenote_taskq::buf::Block;
-use cenote_taskq::{Class, Handle, Join, Semaphore};
+use cenote_taskq::{Class, Handle, Join, Semaphore, boxed};
 use cenote_zio::{Allocator, Bookmark, ZioError};
 
 pub use self::killed::Killed;
@@ -190,6 +190,7 @@ impl Writer {
     ///
     /// # Errors
     /// As those two.
+    #[boxed]
     pub async fn sync(&self, objsets: &[Objset], txg: Txg, pass: u32) -> Result<(Vec<Synced>, Vec<Guid>), DmuError> {
         let (synced, storing) = self.begin(objsets, &BTreeSet::new(), txg, pass).await?;
         Ok((synced, storing.finish().await?))
@@ -201,6 +202,7 @@ impl Writer {
     ///
     /// # Errors
     /// No space, or a device failure that the vdevs cannot make up for: the txg cannot be written.
+    #[boxed]
     pub async fn begin(
         &self,
         objsets: &[Objset],

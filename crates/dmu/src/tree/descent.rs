@@ -6,6 +6,7 @@
 use cenote_format::FormatError;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::BlockId;
+use cenote_taskq::boxed;
 
 use super::BlockTree;
 use crate::geometry::ancestor;
@@ -56,7 +57,8 @@ impl Descent {
     ///
     /// # Errors
     /// A block on the way cannot be read, or contradicts the dnode.
-    pub(super) async fn finish(mut self, tree: &BlockTree) -> Result<Blkptr, DmuError> {
+    #[boxed]
+    pub(super) async fn finish(&mut self, tree: &BlockTree) -> Result<Blkptr, DmuError> {
         while !self.through_cache(tree)? {
             let at = ancestor(self.block.0, self.level, self.at_level, tree.phys.blkptrs_per_indirect_shift());
             let indirect = tree.indirect(&self.pointer, self.at_level, BlockId(at)).await?;

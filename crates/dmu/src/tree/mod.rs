@@ -14,6 +14,7 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::{Endian, FormatError};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 use self::descent::Descent;
@@ -84,7 +85,11 @@ impl BlockTree {
     /// # Errors
     /// A block on the way cannot be read, or contradicts the dnode.
     pub async fn pointer(&self, level: u8, block: BlockId) -> Result<Blkptr, DmuError> {
-        Descent::new(self, level, block)?.finish(self).await
+        let mut descent = Descent::new(self, level, block)?;
+        if descent.through_cache(self)? {
+            return Ok(*descent.pointer());
+        }
+        descent.finish(self).await
     }
 
     /// Reads the indirect block of `level` that `pointer` points to, and checks that it is one.
@@ -209,6 +214,7 @@ impl BlockTree {
 
     /// Loads data block `block` into the cache, if the dataset has such blocks read ahead. An error is left to the reader that asks for the
     /// block.
+    #[boxed]
     pub(crate) async fn prefetch(&self, block: BlockId) {
         if !self.prefetches() {
             return;

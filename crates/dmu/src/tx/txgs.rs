@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_format::ids::Txg;
 use cenote_kstat::Snapshot;
 use cenote_taskq::sync::{Mutex, MutexGuard};
-use cenote_taskq::{Group, Handle, Instant, Notify, thread_shard};
+use cenote_taskq::{Group, Handle, Instant, Notify, boxed, thread_shard};
 
 use super::account::Verdict;
 use super::{Account, Cost, Dirty, TXGS, Tx, TxError, TxTunables, UNWRITTEN_TXGS_MAX, slot};
@@ -266,6 +266,7 @@ impl Transactions {
     ///
     /// # Errors
     /// It could not be written.
+    #[boxed]
     pub async fn sync(&self) -> Result<Txg, TxError> {
         let txg = self.open_txg();
         self.wait_synced(txg).await.map(|()| txg)
@@ -275,6 +276,7 @@ impl Transactions {
     ///
     /// # Errors
     /// The pool is closed, or nothing can be written any more.
+    #[boxed]
     pub async fn open_another(&self) -> Result<Txg, TxError> {
         let before = self.open_txg();
         loop {
@@ -320,6 +322,7 @@ impl Transactions {
 
     /// The next txg to be synced, quiesced: it is not changed any more. `None` once all is closed and written. For one caller, which calls
     /// [`Transactions::done`] before calling this again.
+    #[boxed]
     pub async fn next(&self) -> Option<Txg> {
         loop {
             let passed = self.shared.passed.wait();
@@ -373,6 +376,7 @@ impl Transactions {
     }
 
     /// Opens the next txg whenever it is time to, until all is closed. Run by one task.
+    #[boxed]
     pub async fn quiesce(&self) {
         while self.is_time().await {
             let before = self.open_next();

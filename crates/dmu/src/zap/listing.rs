@@ -2,6 +2,7 @@
 
 use cenote_format::FormatError;
 use cenote_format::zap::{Leaf, ZapFlags, ZapKeyBuf, ZapValue, hash_index};
+use cenote_taskq::boxed;
 
 use super::{Form, Zap, ZapEntry};
 use crate::{DmuError, DmuErrorKind};
@@ -44,6 +45,7 @@ impl Zap {
     ///
     /// # Errors
     /// There are more, or the ZAP cannot be read.
+    #[boxed]
     pub async fn entries(&self, limit: usize) -> Result<Vec<ZapEntry>, DmuError> {
         let mut all = Vec::new();
         let mut listing = self.listing();
@@ -62,6 +64,7 @@ impl Zap {
     ///
     /// # Errors
     /// The ZAP cannot be read, or contradicts itself.
+    #[boxed]
     pub async fn list(&self, after: Option<(u64, u32)>, count_max: usize) -> Result<Vec<ZapEntry>, DmuError> {
         let mut listing = self.listing();
         if let Some((hash, _)) = after {
@@ -101,6 +104,7 @@ impl ZapListing<'_> {
     ///
     /// # Errors
     /// The leaf cannot be read, or contradicts itself.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<Vec<ZapEntry>>, DmuError> {
         let zap = self.zap;
         if self.done {

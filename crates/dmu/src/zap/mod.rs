@@ -31,6 +31,7 @@ use cenote_format::zap::{
     ZapKeyBuf, ZapShape, ZapValue,
 };
 use cenote_format::{Endian, dmu_type::DmuType};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_zio::ORDER;
@@ -104,6 +105,7 @@ impl Zap {
     ///
     /// # Errors
     /// Its first block cannot be read, or is none of a ZAP.
+    #[boxed]
     pub async fn open(object: Object) -> Result<Self, DmuError> {
         let Some((first, order)) = object.block(BlockId(0)).await? else {
             return Err(object.error(DmuErrorKind::Corrupt("a ZAP object without its first block".into())));
@@ -246,6 +248,7 @@ impl Zap {
     ///
     /// # Errors
     /// The ZAP cannot be read, or contradicts itself.
+    #[boxed]
     pub async fn lookup(&self, name: &[u8]) -> Result<Option<ZapValue>, DmuError> {
         match &self.form {
             Form::Micro(Some(index)) => {
@@ -271,6 +274,7 @@ impl Zap {
     ///
     /// # Errors
     /// The ZAP cannot be read, or its keys are names.
+    #[boxed]
     pub async fn lookup_words(&self, words: &[u64]) -> Result<Option<ZapValue>, DmuError> {
         match &self.form {
             Form::Fat(header) if header.flags.contains(ZapFlags::UINT64_KEY) => {
@@ -284,6 +288,7 @@ impl Zap {
     ///
     /// # Errors
     /// There is no such entry, it is of another type, or the ZAP cannot be read.
+    #[boxed]
     pub async fn lookup_u64(&self, name: &str) -> Result<u64, DmuError> {
         let value = self.lookup(name.as_bytes()).await?;
         let value = value.ok_or_else(|| self.fail(DmuErrorKind::NoSuchEntry(name.into())))?;
@@ -296,6 +301,7 @@ impl Zap {
     ///
     /// # Errors
     /// The entry is of another type, or the ZAP cannot be read.
+    #[boxed]
     pub async fn find_u64(&self, name: &str) -> Result<Option<u64>, DmuError> {
         match self.lookup_u64(name).await {
             Ok(value) => Ok(Some(value)),
@@ -308,6 +314,7 @@ impl Zap {
     ///
     /// # Errors
     /// It is there already, it cannot be an entry, or the ZAP cannot be read.
+    #[boxed]
     pub async fn insert(&mut self, name: &[u8], value: &ZapValue) -> Result<(), DmuError> {
         if self.is_micro() {
             let result = match value.as_word() {
@@ -328,6 +335,7 @@ impl Zap {
     ///
     /// # Errors
     /// As [`Zap::insert`].
+    #[boxed]
     pub async fn insert_u64(&mut self, name: &str, value: u64) -> Result<(), DmuError> {
         self.insert(name.as_bytes(), &ZapValue::from_u64(value)).await
     }
@@ -336,6 +344,7 @@ impl Zap {
     ///
     /// # Errors
     /// It cannot be an entry, or the ZAP cannot be read.
+    #[boxed]
     pub async fn set(&mut self, name: &[u8], value: &ZapValue) -> Result<(), DmuError> {
         if self.lookup(name).await?.is_none() {
             return self.insert(name, value).await;
@@ -352,6 +361,7 @@ impl Zap {
     ///
     /// # Errors
     /// The ZAP's keys are names, or it cannot be read.
+    #[boxed]
     pub async fn set_words(&mut self, words: &[u64], value: &ZapValue) -> Result<(), DmuError> {
         if self.lookup_words(words).await?.is_some() {
             self.remove_fat(ZapKey::Words(words)).await?;
@@ -363,6 +373,7 @@ impl Zap {
     ///
     /// # Errors
     /// It is not there, or the ZAP cannot be read.
+    #[boxed]
     pub async fn remove(&mut self, name: &[u8]) -> Result<ZapValue, DmuError> {
         match &self.form {
             Form::Micro(_) => self.remove_micro(name),
@@ -374,6 +385,7 @@ impl Zap {
     ///
     /// # Errors
     /// It is not there, or the ZAP cannot be read.
+    #[boxed]
     pub async fn remove_words(&mut self, words: &[u64]) -> Result<ZapValue, DmuError> {
         match &self.form {
             Form::Micro(_) => Err(self.fail(ZapEditError::NotFound)),
@@ -385,6 +397,7 @@ impl Zap {
     ///
     /// # Errors
     /// The object cannot get the block size that the ZAP needs.
+    #[boxed]
     pub async fn flush(&mut self, txg: Txg) -> Result<(), DmuError> {
         if self.changed_blocks() == 0 {
             return Ok(());
@@ -406,6 +419,7 @@ impl Zap {
     ///
     /// # Errors
     /// An entry cannot be one.
+    #[boxed]
     pub async fn create_object(
         objset: &Objset,
         txg: Txg,
@@ -419,6 +433,7 @@ impl Zap {
     ///
     /// # Errors
     /// An entry's name or value is not valid in a ZAP.
+    #[boxed]
     pub async fn create_object_as(
         objset: &Objset,
         txg: Txg,
@@ -438,6 +453,7 @@ impl Zap {
     ///
     /// # Errors
     /// It cannot be an entry, or the ZAP cannot be read.
+    #[boxed]
     pub async fn put_entry(object: &Object, txg: Txg, name: &str, value: Option<&ZapValue>) -> Result<(), DmuError> {
         let mut zap = Self::open(object.clone()).await?;
         let found = zap.lookup(name.as_bytes()).await?;

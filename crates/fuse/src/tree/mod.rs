@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_format::ids::ObjectId;
 use cenote_spa::{Pool, View};
 use cenote_taskq::sync::{Mutex, RwLock};
-use cenote_taskq::{AsyncMutex, BoxFuture, Semaphore};
+use cenote_taskq::{AsyncMutex, BoxFuture, Semaphore, boxed};
 use cenote_zpl::{AccessTimes, Attributes, File, Forbidden, Time, ZplError};
 
 use crate::files::Files;
@@ -137,6 +137,7 @@ impl Tree {
     ///
     /// # Errors
     /// It cannot be opened.
+    #[boxed]
     pub async fn open(pool: &View, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
         let source = Source::view(pool, Arc::clone(&options.report));
         Self::of(source, dataset, options).await
@@ -147,6 +148,7 @@ impl Tree {
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet, or its property `readonly` is on.
+    #[boxed]
     pub async fn open_live(pool: &Pool, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
         let source = Source::pool(pool, options.access_times, Arc::clone(&options.report));
         Self::of(source, dataset, options).await
@@ -203,6 +205,7 @@ impl Tree {
 
     /// Ends the service, when no request comes any more: lets go of files that are still open and frees a little of what was removed; the
     /// rest is left to the next user.
+    #[boxed]
     pub async fn close(&self) {
         let _turn = self.shared.placing.lock().await;
         for (_, zfsvfs) in self.shared.slots.live() {

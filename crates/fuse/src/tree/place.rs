@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 use cenote_zpl::Forbidden;
 
 use super::Tree;
@@ -38,6 +39,7 @@ impl Tree {
     ///
     /// # Errors
     /// The mounted dataset is gone, or the datasets cannot be read: all is shown as before.
+    #[boxed]
     pub async fn refresh(&self, changed: &[String]) -> Result<(), OpenError> {
         let _turn = self.shared.placing.lock().await;
         self.place(&Part::below(changed), &[]).await
@@ -58,6 +60,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Self::refresh`].
+    #[boxed]
     pub async fn release_datasets(&self, names: &[String]) -> Result<Option<String>, OpenError> {
         let _turn = self.shared.placing.lock().await;
         if self.shared.source.is_frozen() {
@@ -100,6 +103,7 @@ impl Tree {
 
     /// Releases snapshots that are about to be destroyed, as far as they are not in use. The kernel is told to forget its nodes of them,
     /// which may take a moment: call this again until they are released.
+    #[boxed]
     pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
         let mut slots = self.shared.slots.snapshots();
         slots.retain(|slot| snapshots.contains(&slot.dataset().object) && !slot.has_open_file());
@@ -187,6 +191,7 @@ impl Tree {
     ///
     /// # Panics
     /// A dataset is shown at another place than its own, or by other properties.
+    #[boxed]
     pub async fn audit(&self) -> Result<(), OpenError> {
         let shared = &*self.shared;
         let _turn = shared.placing.lock().await;

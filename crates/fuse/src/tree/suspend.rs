@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
-use cenote_taskq::{Class, Handle, oneshot};
+use cenote_taskq::{Class, Handle, boxed, oneshot};
 
 use super::Tree;
 use super::changes::{self, Changes};
@@ -74,6 +74,7 @@ struct Inner {
 impl Tree {
     /// Suspends the file system of a dataset, if this tree shows it: waits for requests that are being served, and has others wait. The head
     /// is not open afterwards.
+    #[boxed]
     pub async fn suspend(&self, dataset: &str) -> Option<SuspendedFs> {
         if self.shared.source.is_frozen() {
             return None;
@@ -116,6 +117,7 @@ impl SuspendedFs {
     ///
     /// # Errors
     /// One of the two cannot be read.
+    #[boxed]
     pub async fn note_changes(&mut self, head: &Dataset, other: &Dataset) -> Result<(), OpenError> {
         let Some(inner) = &mut self.inner else { return Ok(()) };
         inner.changes = Some(changes::between(&inner.tree.shared.source, head, other).await?);

@@ -2,6 +2,7 @@
 
 use cenote_dmu::Object;
 use cenote_spa::{FileSizes, Pool};
+use cenote_taskq::boxed;
 use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR};
 
@@ -11,6 +12,7 @@ use crate::error::{Context as _, Result};
 ///
 /// # Errors
 /// There is no such file system, it is in use, or its files cannot be added to yet.
+#[boxed]
 pub async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
     let head = pool.open_head(name).await?;
     let mut files = BulkWriter::open(&head.objset).await.with_context(|| format!("cannot add to '{name}'"))?;
@@ -29,6 +31,7 @@ pub async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
 ///
 /// # Errors
 /// There is none.
+#[boxed]
 pub async fn folder_of(files: &BulkWriter, name: &str, path: &str) -> Result<Object> {
     let mut directory = files.objset().object(files.root()).await?;
     for part in path.split('/').filter(|part| !part.is_empty()) {

@@ -22,6 +22,7 @@ use cenote_dmu::Object;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zpl::DirEntry;
 use cenote_spa::Pool;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Buf;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NewEntry, NodeSpec};
 
@@ -129,6 +130,7 @@ impl Builder {
 
     /// A builder that adds to a directory of a file system that exists, all in the open txg: it is there as a whole, or not
     /// at all.
+    #[boxed]
     pub async fn into_existing(pool: Pool, files: BulkWriter, directory: Object) -> Result<Self> {
         let before = Some(files.entries(&directory).await?);
         Ok(Self {
@@ -193,6 +195,7 @@ impl Builder {
     }
 
     /// Makes a directory.
+    #[boxed]
     pub async fn directory(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<DirectoryId> {
         let node = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: self.parent(parent), ..self.timed(node) };
         let there = self.directories[parent.0].before.as_ref().and_then(|before| before.get(name));
@@ -211,6 +214,7 @@ impl Builder {
     }
 
     /// Makes anything that is neither a directory nor a regular file: a link, a device, a pipe.
+    #[boxed]
     pub async fn special(
         &mut self,
         parent: DirectoryId,

@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_dmu::Run;
 use cenote_format::ids::ObjectId;
 use cenote_taskq::buf::Block;
-use cenote_taskq::{Class, Handle, Join, Semaphore};
+use cenote_taskq::{Class, Handle, Join, Semaphore, boxed};
 use cenote_zpl::{Attributes, FileKind, FileSystem};
 
 use crate::Progress;
@@ -155,6 +155,7 @@ pub struct Source {
 ///
 /// # Errors
 /// Only what makes going on senseless; everything else is reported and counted.
+#[boxed]
 pub async fn copy(
     handle: &Handle,
     filesystem: &FileSystem,

@@ -14,6 +14,7 @@ use cenote_format::enums::{Checksum, Compress, ObjsetType};
 use cenote_format::ids::ObjectId;
 use cenote_format::zpl::{GROUP_USED_OBJECT, MASTER_NODE, PROJECT_USED_OBJECT, USER_USED_OBJECT, master_node};
 use cenote_props::WrongUse;
+use cenote_taskq::boxed;
 use cenote_zpl::{FileSystem, PathFinder, ZplError, path_parts, shown};
 use serde_json::{Map, Value};
 
@@ -73,6 +74,7 @@ impl Chosen {
 }
 
 /// Objects of an objset; all of them in a row each where none are chosen.
+#[boxed]
 pub async fn objects(report: &mut Report, target: &Target, chosen: &[Chosen], parts: ObjectParts) {
     let root = target.objset.root();
     report.put("dataset", target.name.clone());

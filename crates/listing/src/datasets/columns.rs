@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use cenote_props::{Property, dataset as table};
+use cenote_taskq::boxed;
 
 use super::{Cell, Item, Source};
 
@@ -75,6 +76,7 @@ impl Column {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn cell(&self, item: &Item, is_exact: bool) -> Result<Option<Cell>> {
         match self {
             Self::Native(property) => item.cell(property, is_exact).await,

@@ -20,6 +20,7 @@ use cenote_dsl::{Bookmark, Dataset};
 use cenote_host::Mounts;
 use cenote_props::Types;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
@@ -46,6 +47,7 @@ impl PoolView {
     ///
     /// # Errors
     /// The pool's properties cannot be read.
+    #[boxed]
     pub async fn new(pool: View, mounts: Arc<Mounts>, time: TimeText) -> Result<Self> {
         let properties = pool.properties().await?;
         let lists_snapshots = properties.get("listsnapshots").and_then(cenote_dsl::property::Value::number) == Some(1);

@@ -13,6 +13,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
 use cenote_props::{Attribute, Kind, Property, Types, dataset as table};
 use cenote_send::receiver::receive_resume_token;
+use cenote_taskq::boxed;
 use cenote_zpl::FileSystem;
 use cenote_zvol::Volume;
 
@@ -142,6 +143,7 @@ impl Item {
     ///
     /// # Errors
     /// They cannot be read.
+    #[boxed]
     pub async fn user_properties(&self) -> Result<Vec<String>> {
         let names = self.stored().await?.keys();
         Ok(names.filter(|name| cenote_props::is_user_property(name)).cloned().collect())
@@ -151,6 +153,7 @@ impl Item {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn received(&self, name: &str, is_exact: bool) -> Result<Option<String>> {
         if self.bookmark.is_some() {
             return Ok(None);
@@ -183,6 +186,7 @@ impl Item {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn sort_value(&self, property: &'static Property) -> Result<Option<Raw>> {
         if matches!(property.kind, Kind::Text(_)) {
             return Ok(self.fact(property).await?.map(|fact| fact.raw));

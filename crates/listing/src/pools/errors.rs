@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use cenote_format::ids::ObjectId;
 use cenote_spa::{LoggedError, View};
+use cenote_taskq::boxed;
 use cenote_zpl::{Cursor, FileSystem};
 
 /// Directories above a file at most, as a bound on a walk.
@@ -12,6 +13,7 @@ const DEPTH_MAX: usize = 1 << 12;
 const BATCH: usize = 1 << 10;
 
 /// The place of each error: `pool/fs:/path`, or object numbers where no name is found.
+#[boxed]
 pub async fn places(pool: &View, errors: &[LoggedError]) -> Vec<String> {
     let mut places = Vec::new();
     let mut seen = BTreeSet::new();

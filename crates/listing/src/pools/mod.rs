@@ -22,6 +22,7 @@ use std::sync::OnceLock;
 
 use cenote_metaslab::PoolSpace;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
@@ -66,6 +67,7 @@ impl Facts {
     ///
     /// # Errors
     /// They cannot be read.
+    #[boxed]
     pub async fn space(&self) -> Result<&PoolSpace> {
         if self.space.get().is_none() {
             let space = self.pool.space().await?;

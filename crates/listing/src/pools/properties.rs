@@ -9,6 +9,7 @@ use cenote_format::ids::ObjectId;
 use cenote_metaslab::class_fragmentation;
 use cenote_props::number::{nicebytes, nicenum, percent, ratio};
 use cenote_props::{Kind, Property, WrongUse, pool as table};
+use cenote_taskq::boxed;
 use cenote_vdev::config::AllocationClass;
 
 use super::{Facts, features};
@@ -112,6 +113,7 @@ impl<'a> Values<'a> {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn new(view: &'a Facts) -> Result<Self> {
         let stored = view.pool.properties().await?;
         Ok(Self { stored, features: features::features(&view.pool).await?, view })
@@ -121,6 +123,7 @@ impl<'a> Values<'a> {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn cell(&self, column: &Column, is_exact: bool) -> Result<Option<Cell>> {
         match column {
             Column::Native(property) => self.native(property, is_exact).await,

@@ -4,6 +4,7 @@ use crate::error::Result;
 use cenote_format::ids::{Guid, VdevId};
 use cenote_metaslab::class_fragmentation;
 use cenote_spa::{FoundPool, View};
+use cenote_taskq::boxed;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::fault::ErrorTotals;
@@ -245,6 +246,7 @@ impl Facts {
     ///
     /// # Errors
     /// Space maps, caches or spares cannot be read.
+    #[boxed]
     pub async fn tree(&self, names: Names) -> Result<Tree> {
         let (pool, space) = (&self.pool, self.space().await?);
         let builder = Builder { found: pool.found(), names, open: Some((pool, space)) };

@@ -12,6 +12,7 @@ use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::dsl::dataset_field as field;
 use cenote_format::enums::Compress;
 use cenote_format::nvlist::{NvList, NvValue};
+use cenote_taskq::boxed;
 
 /// Words of a dataset that make up a token, in its order.
 const NUMBERS: [(&str, &str); 5] = [
@@ -34,6 +35,7 @@ const SWITCHES: [(&str, &str); 4] = [
 ///
 /// # Errors
 /// The MOS cannot be read.
+#[boxed]
 pub async fn receive_resume_token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>, DslError> {
     if let Some(token) = own_token(dsl, dataset).await? {
         return Ok(Some(token));

@@ -39,6 +39,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_format::zap::int_key_name;
 use cenote_format::zpl::{MASTER_NODE, master_node};
+use cenote_taskq::boxed;
 
 use super::error::SenderError;
 use super::source::Source;
@@ -253,6 +254,7 @@ impl Redaction {
     ///
     /// # Errors
     /// One of them cannot be read, or its key is not loaded.
+    #[boxed]
     pub async fn open(dsl: &Dsl, snapshot: Dataset, others: Vec<Dataset>, from: Point) -> Result<Self, SenderError> {
         let origin = Source::open(dsl, snapshot, false).await?;
         let mut sources = Vec::with_capacity(others.len());
@@ -269,6 +271,7 @@ impl Redaction {
     ///
     /// # Errors
     /// A dataset cannot be read.
+    #[boxed]
     pub async fn next(&mut self) -> Result<Option<RedactBlock>, SenderError> {
         loop {
             let Some(run) = self.piece().await? else { return Ok(self.pending.take()) };

@@ -6,6 +6,7 @@ use cenote_format::Endian;
 use cenote_format::dsl::{BookmarkFlags, dataset_field};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_taskq::boxed;
 
 use super::error::SenderError;
 
@@ -71,6 +72,7 @@ impl Base {
     ///
     /// # Errors
     /// [`SenderError::NotEarlier`] if it did not come before.
+    #[boxed]
     pub async fn snapshot(dsl: &Dsl, to: &Dataset, from: &Dataset) -> Result<Self, SenderError> {
         if !dsl.is_earlier(to, from.dir.object, from.phys.creation_txg).await? {
             return Err(SenderError::NotEarlier);
@@ -91,6 +93,7 @@ impl Base {
     ///
     /// # Errors
     /// [`SenderError::NotEarlier`] if its snapshot did not come before.
+    #[boxed]
     pub async fn bookmark(dsl: &Dsl, to: &Dataset, of: &Dataset, from: &Bookmark) -> Result<Self, SenderError> {
         let phys = &from.phys;
         let unredacts = phys.redaction_list.0 != 0 && phys.guid == to.phys.guid;

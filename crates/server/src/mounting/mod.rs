@@ -11,6 +11,7 @@ use cenote_fuse::{Layout, MountHandle, MountOptions, Unmount, change_mount};
 use cenote_host::Mounts;
 use cenote_props::WrongUse;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 
 use crate::background::{Going, GoingOptions};
 use crate::error::{Context as _, Result, ServerError, refused};
@@ -90,6 +91,7 @@ pub async fn mount(
 ///
 /// # Errors
 /// It is not of this pool, is not to be written, or nothing can be mounted there.
+#[boxed]
 pub async fn take_over(session: &Session, of: &ServedPool, request: &MountRequest) -> Result<()> {
     let options = parse_options(&request.options)?;
     session.check_served(pool_of(&request.dataset))?;
@@ -131,6 +133,7 @@ impl Shown {
     ///
     /// # Errors
     /// The system's.
+    #[boxed]
     pub async fn detach(&self) -> Result<()> {
         self.0.unmount(Unmount::Detach).await?;
         Ok(())
@@ -141,6 +144,7 @@ impl Shown {
 ///
 /// # Errors
 /// Nothing can be mounted there, or by this user; or the dataset cannot be opened.
+#[boxed]
 pub async fn shown_alone(session: &Session, pool: &View, dataset: &str, at: &Path) -> Result<Shown> {
     let options = MountOptions { layout: Layout::Alone, ..MountOptions::default() };
     Ok(Shown(cenote_fuse::mount(session.handle(), pool, dataset, at, &options, report(session)).await?))

@@ -13,6 +13,7 @@ use cenote_fuse::{Layout, MountHandle, MountOptions};
 use cenote_host::device_paths;
 use cenote_props::WrongUse;
 use cenote_spa::View;
+use cenote_taskq::boxed;
 use signal_hook::iterator::Signals;
 
 use super::{parse_options, report};
@@ -99,6 +100,7 @@ impl<'a> MountPoints<'a> {
     ///
     /// # Errors
     /// Its pool is not found any more. What else fails is reported.
+    #[boxed]
     pub async fn add(&mut self, candidate: &Candidate<'_>) -> Result<()> {
         let name = candidate.name;
         let pool = pool_of(name);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cenote_format::foreign::{Foreign, ForeignKind};
 use cenote_spa::{FoundPool, SkipReason, Skipped, find, foreign};
-use cenote_taskq::{Handle, OpenOptions};
+use cenote_taskq::{Handle, OpenOptions, boxed};
 
 use super::Session;
 use crate::error::{Result, refused};
@@ -28,6 +28,7 @@ impl Found {
     }
 
     /// Why there may be less than was hoped for, a line each.
+    #[boxed]
     pub async fn hints(&self, handle: &Handle) -> Vec<String> {
         let mut lines = Vec::new();
         match self.denied() {
@@ -51,6 +52,7 @@ impl Session {
     ///
     /// # Errors
     /// A file or device that was named itself cannot be opened.
+    #[boxed]
     pub async fn search_pools(&self) -> Result<Found> {
         let paths = self.paths().await?;
         let mut named = self.options.paths.clone();
@@ -72,6 +74,7 @@ impl Session {
 }
 
 /// A line that says of a file or device without labels what it holds instead.
+#[boxed]
 pub async fn no_label(handle: &Handle, path: &Path) -> String {
     let name = path.display();
     let held = match handle.open(path, OpenOptions::default()).await {

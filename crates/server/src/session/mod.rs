@@ -29,7 +29,7 @@ use cenote_props::WrongUse;
 use cenote_spa::multihost::Notice;
 use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Group, Handle};
+use cenote_taskq::{Group, Handle, boxed};
 
 use crate::error::{Result, ServerError};
 use crate::{Console, Passed, PinnedTxg, ServedPool, Who, protocol};
@@ -211,6 +211,7 @@ impl Session {
     ///
     /// # Errors
     /// One that was named is not there.
+    #[boxed]
     pub async fn paths(&self) -> Result<Vec<PathBuf>> {
         Ok(search(&self.handle, &self.options.paths).await?)
     }
@@ -220,6 +221,7 @@ impl Session {
     }
 
     /// Opens a pool that was found. What it begins by itself ends with the command.
+    #[boxed]
     pub async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
         let mut options = options.clone();
         // A server that reads its own pool would see its own multihost writes.
@@ -236,6 +238,7 @@ impl Session {
 
     /// Closes every pool that was opened, as [`View::close`] does: what goes on by itself ends, and nothing begins. For the
     /// end of a command, however it came.
+    #[boxed]
     pub async fn close_pools(&self) {
         if let Some(served) = &self.served {
             *served.view.lock() = None;
@@ -259,6 +262,7 @@ impl Session {
     }
 
     /// Every pool that can be found.
+    #[boxed]
     pub async fn find_pools(&self) -> Result<Vec<FoundPool>> {
         Ok(self.search_pools().await?.pools)
     }
@@ -362,6 +366,7 @@ impl Session {
 
     /// Finds a pool as [`Session::open_pool`] does, with the options to import it with. A process that is about to let it go is waited
     /// for.
+    #[boxed]
     pub async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let located = self.locate_now(name).await?;
         let has_waited = self.await_end(&located.0).await?;
@@ -590,6 +595,7 @@ impl Session {
     }
 
     /// Loads the keys of `--key` that are for this pool.
+    #[boxed]
     pub async fn load_keys(&self, pool: &View) -> Result<()> {
         for key in &self.options.keys {
             let (dataset, file) =

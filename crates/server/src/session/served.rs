@@ -11,6 +11,7 @@ use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
 use cenote_host::{Mounted, Mounts};
 use cenote_spa::{FoundPool, Pool, SpaError};
+use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
 
 use super::{END_POLL, Served, Session};
@@ -76,6 +77,7 @@ impl Session {
     }
 
     /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
+    #[boxed]
     pub async fn check_unused(&self) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         let pool = served.of.pool.name();
@@ -116,6 +118,7 @@ impl Session {
     }
 
     /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
+    #[boxed]
     pub async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
         if let Some(served) = &self.served {
             served.of.mounts.refresh(datasets, changed).await.iter().for_each(|line| self.warn(line));
@@ -137,6 +140,7 @@ impl Session {
     }
 
     /// Has what is mounted show datasets that were just made, destroyed or renamed, with those below them.
+    #[boxed]
     pub async fn datasets_changed(&self, datasets: &[String]) {
         if let Some(served) = &self.served {
             served.of.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.warn(line));
@@ -144,6 +148,7 @@ impl Session {
     }
 
     /// Has datasets leave the mounts of this process before `verb` (`destroy`, ...) is done to them; fails where somebody uses one there.
+    #[boxed]
     pub async fn release(&self, datasets: &[String], verb: &str) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         match served.of.mounts.release(datasets).await? {
@@ -153,6 +158,7 @@ impl Session {
     }
 
     /// Suspends a dataset for a rollback or the end of a receive, if this process has it mounted or serves it as a volume.
+    #[boxed]
     pub async fn suspend(&self, dataset: &str) -> Result<SuspendedDataset> {
         match &self.served {
             Some(served) => SuspendedDataset::begin(&served.of, dataset).await,
@@ -239,6 +245,7 @@ impl Session {
 
     /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
     /// server that it may be.
+    #[boxed]
     pub async fn check_reachable(&self, name: &str) -> Result<()> {
         match self.locate(name).await {
             Ok((found, _)) => self.check_server(&found),
@@ -253,6 +260,7 @@ impl Session {
 
     /// As [`Session::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
     /// server.
+    #[boxed]
     pub async fn check_failing(&self, name: &str) -> Result<()> {
         if !self.may_send || protocol::only().is_none() {
             return Ok(());

@@ -11,6 +11,7 @@ use cenote_dsl::name::is_at_or_below;
 use cenote_dsl::{Dataset, DslError};
 use cenote_format::dsl::DatasetFlags;
 use cenote_props::WrongUse;
+use cenote_taskq::boxed;
 
 use crate::Session;
 use crate::error::{Context as _, Result, refused};
@@ -65,6 +66,7 @@ impl DestroyRequest {
 /// # Errors
 /// There is none of this name, it is in use or something depends on it; or as [`cenote_admin::destroy`]. The error says so if some snapshots
 /// are destroyed and others are not.
+#[boxed]
 pub async fn destroy(
     session: &Session,
     pool: Writing,

@@ -3,6 +3,7 @@
 use cenote_admin::tree_names;
 use cenote_dsl::name::pool_of;
 use cenote_dsl::{Dsl, DslError};
+use cenote_taskq::boxed;
 
 use crate::Session;
 use crate::error::{Result, ServerError, refused};
@@ -25,6 +26,7 @@ pub struct HoldRequest {
 ///
 /// # Errors
 /// The command cannot be noted.
+#[boxed]
 pub async fn change_holds(session: &Session, pool: Writing, request: &HoldRequest) -> Result<bool> {
     let mut failed = 0;
     for name in &request.snapshots {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cenote_format::ids::Guid;
 use cenote_host::CacheFile;
+use cenote_taskq::boxed;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
 use crate::Session;
@@ -84,6 +85,7 @@ fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Opt
 ///
 /// # Errors
 /// The pool cannot be opened for writing, or the command not be noted.
+#[boxed]
 pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>) -> Result<bool> {
     let writing = Writing::open(session, pool).await?;
     let (mut gone, mut is_good) = (Vec::new(), true);

@@ -2,6 +2,7 @@
 
 use cenote_admin::{create_filesystem, outermost_new, tree_names};
 use cenote_dsl::name::{check_new_dataset, check_new_snapshot};
+use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
 use crate::writing::Writing;
@@ -35,6 +36,7 @@ impl RenameRequest {
 ///
 /// # Errors
 /// The name is taken or cannot be one; or as [`Pool::rename_dataset`](cenote_spa::Pool::rename_dataset).
+#[boxed]
 pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -> Result<()> {
     let RenameRequest { from, to, .. } = request;
     if let Some((dataset, snapshot)) = from.split_once('@')

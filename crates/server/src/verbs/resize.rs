@@ -2,6 +2,7 @@
 
 use cenote_admin::{AdminError, Resize, Setting, set_reserved};
 use cenote_spa::PropertyValue;
+use cenote_taskq::boxed;
 
 use crate::error::{Result, refused};
 use crate::writing::Writing;
@@ -11,6 +12,7 @@ use crate::{OpenVolumes, Session};
 ///
 /// # Errors
 /// As [`cenote_admin::set_properties`]; or the clients of a volume cannot be served with its new size.
+#[boxed]
 pub async fn set_properties(
     session: &Session,
     pool: Writing,

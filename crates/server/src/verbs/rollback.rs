@@ -4,6 +4,7 @@ use cenote_admin::{Destroy, Reach, clones_of_newer};
 use cenote_dsl::Dataset;
 use cenote_dsl::name::is_at_or_below;
 use cenote_spa::Pool;
+use cenote_taskq::boxed;
 
 use crate::Session;
 use crate::error::{Result, ServerError, refused};
@@ -15,6 +16,7 @@ use crate::writing::{Writing, line};
 /// # Errors
 /// There is no such snapshot, newer ones or clones stand in the way, or the dataset lies below such a clone; or as
 /// [`cenote_admin::rollback`].
+#[boxed]
 pub async fn rollback(
     session: &Session,
     pool: Writing,

@@ -11,7 +11,7 @@ use cenote_dmu::tx::{SyncMode, TxError};
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
 use cenote_spa::{Head, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Block, BoxFuture, Either, race};
+use cenote_taskq::{Block, BoxFuture, Either, boxed, race};
 use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
@@ -81,6 +81,7 @@ impl LiveVolumes {
     }
 
     /// The names of all volumes and their snapshots. One of several pools is left out while its devices fail.
+    #[boxed]
     pub async fn names(&self) -> Result<Vec<ExportName>, SpaError> {
         let all = self.0.lock().clone();
         let mut listed = Vec::new();

@@ -29,7 +29,7 @@ use cenote_format::ids::ObjectId;
 use cenote_nbd::{Export, ExportError};
 use cenote_spa::{LongHold, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{AsyncMutex, AsyncMutexGuard};
+use cenote_taskq::{AsyncMutex, AsyncMutexGuard, boxed};
 use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
 
@@ -81,6 +81,7 @@ impl OpenVolumes {
     }
 
     /// Finishes the requests of clients, refuses those that come later, and closes all volumes: the pool is about to be let go.
+    #[boxed]
     pub async fn close(&self) {
         self.gate.close().await;
         self.volumes.lock().await.clear();
@@ -113,12 +114,14 @@ impl OpenVolumes {
     }
 
     /// Waits until nobody else opens, closes or resizes volumes, and keeps others from it. Clients go on with what they have.
+    #[boxed]
     pub async fn lock(&self) -> Locked<'_> {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
     /// Has volumes that are open obey their properties `readonly`, `sync` and `logbias` as they are now, if one of those called `changed` is
     /// one of these. Returns a sentence where that fails.
+    #[boxed]
     pub async fn refresh(&self, changed: &[String]) -> Vec<String> {
         let is_changed = |property: &str| changed.iter().any(|name| name == property);
         if !is_changed("readonly") && !is_changed("logbias") && !is_changed("sync") {
@@ -158,6 +161,7 @@ impl OpenVolumes {
     }
 
     /// A volume that a client has, by its name.
+    #[boxed]
     pub async fn in_use(&self) -> Option<String> {
         let volumes = self.volumes.lock().await;
         let (dataset, _) = volumes.iter().find(|(_, live)| Arc::strong_count(live) > 1)?;
@@ -219,6 +223,7 @@ impl Locked<'_> {
     ///
     /// # Errors
     /// There is none of this name that can be written, or no space for the change.
+    #[boxed]
     pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
             Some(Found::Written(zvol)) => Ok(live::resize(&*zvol.share().await?, size_bytes).await?),
@@ -228,6 +233,7 @@ impl Locked<'_> {
     }
 
     /// Suspends the volume of this name, if clients have it: see [`SuspendedVolume`].
+    #[boxed]
     pub async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
         self.close_unused();
         if self.volumes.is_empty() {

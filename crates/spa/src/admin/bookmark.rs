@@ -4,7 +4,7 @@ use cenote_dsl::name::check_new_bookmark;
 use cenote_dsl::{Bookmark, BookmarkCounts, BookmarkForm, Dataset, DslError, EmptyRefs, redaction_snapshots_max};
 use cenote_format::dsl::{BookmarkPhys, RedactBlock, dir_field};
 use cenote_format::ids::ObjectId;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
@@ -52,6 +52,7 @@ impl Syncer {
     /// # Errors
     /// The feature is not enabled; a name is none, or is taken; there is no such dataset, snapshot or bookmark, or it is none that came before
     /// the dataset that is to have the bookmark.
+    #[boxed]
     pub async fn check_bookmark(&self, new: &NewBookmark) -> Result<(), SpaError> {
         self.bookmark_source(new).await.map(drop)
     }
@@ -113,6 +114,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there, or the MOS cannot be changed.
+    #[boxed]
     pub async fn create_bookmark(&mut self, new: &NewBookmark) -> Result<(), SpaError> {
         self.make_bookmark(new, None).await.map(drop)
     }
@@ -122,6 +124,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As [`Self::create_bookmark`].
+    #[boxed]
     pub async fn create_redaction_bookmark(
         &mut self,
         new: &NewBookmark,
@@ -141,6 +144,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn add_redaction(
         &mut self,
         list: ObjectId,
@@ -204,6 +208,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn destroy_bookmark(&mut self, name: &str) -> Result<(), SpaError> {
         let Some((head, bookmark)) = self.find_bookmark(name).await? else { return Ok(()) };
         if self.is_long_held(bookmark.phys.redaction_list) {

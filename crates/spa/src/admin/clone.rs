@@ -4,7 +4,7 @@ use cenote_dsl::{Birth, Bookmark, Dataset, EmptyRefs, Promotion};
 use cenote_format::dsl::{DatasetFlags, dir_field};
 use cenote_format::ids::ObjectId;
 use cenote_format::zil::ZilHeader;
-use cenote_taskq::Rng;
+use cenote_taskq::{Rng, boxed};
 
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
@@ -14,6 +14,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such snapshot; the name cannot be had; or it cannot be cloned yet.
+    #[boxed]
     pub async fn check_clone(&self, origin: &str, name: &str) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
         let snapshot = dsl.dataset(origin).await.map_err(|error| self.dsl_failed(error))?;
@@ -38,6 +39,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there, or the MOS cannot be changed.
+    #[boxed]
     pub async fn clone_dataset(&mut self, origin: &str, name: &str) -> Result<(), SpaError> {
         let snapshot = self.check_clone(origin, name).await?;
         let (above, last) = name.rsplit_once('/').expect("checked: it is below another");
@@ -76,6 +78,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such snapshot, it is not the last, or the dataset cannot be changed yet.
+    #[boxed]
     pub async fn check_rollback(&self, name: &str, bookmarks_go: bool) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot rollback to '{name}': {why}")));
@@ -105,6 +108,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there, or the MOS cannot be changed.
+    #[boxed]
     pub async fn rollback_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         let head = self.check_rollback(name, false).await?;
         let txg = self.txg;
@@ -132,6 +136,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such dataset, it is no clone of another's snapshot, a name is there twice, or there is no room for what moves.
+    #[boxed]
     pub async fn check_promote(&self, name: &str) -> Result<Promotion, SpaError> {
         let dsl = self.dsl().clone();
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot promote '{name}': {why}")));
@@ -183,6 +188,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As [`Self::check_promote`], or the MOS cannot be changed.
+    #[boxed]
     pub async fn promote_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         let plan = self.check_promote(name).await?;
         let clone = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
@@ -229,6 +235,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is none of this name, or it would go and cannot be destroyed.
+    #[boxed]
     pub async fn check_release(&self, name: &str) -> Result<Option<String>, SpaError> {
         let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         self.check_last_goes(snapshot.object, 1).await
@@ -238,6 +245,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn hold_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
         let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let held = self.dsl.add_hold(self.txg, snapshot.object, tag, self.time_s()).await;
@@ -250,6 +258,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn hold_count(&self, snapshot: ObjectId) -> Result<u64, SpaError> {
         self.dsl.hold_count(snapshot).await.map_err(|error| self.dsl_failed(error))
     }
@@ -258,6 +267,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such hold, or the MOS cannot be changed.
+    #[boxed]
     pub async fn release_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
         let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let goes = self.check_last_goes(snapshot.object, 1).await?;

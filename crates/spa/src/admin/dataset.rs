@@ -28,6 +28,7 @@ use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::features::by_name;
 use crate::sync::Syncer;
@@ -107,6 +108,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
+    #[boxed]
     pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
         self.open_to_change(name, false).await
     }
@@ -211,6 +213,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The properties cannot be read.
+    #[boxed]
     pub async fn file_sizes(&self, view: &Dsl, dir: &Dir) -> Result<FileSizes, SpaError> {
         let number = async |property| {
             let found = view.property(dir, property, true).await;
@@ -292,6 +295,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The value is none that it can have, or needs a feature that is not enabled.
+    #[boxed]
     pub async fn set_property(&mut self, head: &Head, name: &str, value: &PropertyValue) -> Result<(), SpaError> {
         let txg = self.txg;
         let mut policy = head.objset.policy();

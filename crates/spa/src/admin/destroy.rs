@@ -13,7 +13,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::ZilHeader;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::features::FEATURES;
@@ -25,6 +25,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is none of this name, it has what depends on it, or something that cannot be freed yet.
+    #[boxed]
     pub async fn destroy_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         self.destroy_with_origin(name).await.map(drop)
     }
@@ -34,6 +35,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn destroy_with_origin(&mut self, name: &str) -> Result<Option<String>, SpaError> {
         let dataset = self.check_destroy(name, false).await?;
         let goes = self.check_origins_go(std::slice::from_ref(&dataset)).await?.pop();
@@ -72,6 +74,7 @@ impl Syncer {
     ///
     /// # Errors
     /// One would go, and cannot be destroyed; or the MOS cannot be read.
+    #[boxed]
     pub async fn check_origins_go(&self, datasets: &[Dataset]) -> Result<Vec<String>, SpaError> {
         let mut clones: BTreeMap<ObjectId, u64> = BTreeMap::new();
         for dataset in datasets {
@@ -90,6 +93,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn check_destroy(&mut self, name: &str, is_recursive: bool) -> Result<Dataset, SpaError> {
         let view = self.dsl().clone();
         let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;

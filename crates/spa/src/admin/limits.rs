@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use cenote_dsl::{Counted, Dir};
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 
 use crate::pool::Pool;
 use crate::sync::Syncer;
@@ -18,6 +19,7 @@ impl Pool {
     ///
     /// # Errors
     /// The pool is closed or has failed.
+    #[boxed]
     pub async fn obey_limits(&self) -> Result<(), SpaError> {
         self.look(|syncer| {
             Box::pin(async move {
@@ -48,6 +50,7 @@ impl Syncer {
     ///
     /// # Errors
     /// They do not, or the MOS cannot be read.
+    #[boxed]
     pub async fn check_new_below(&self, name: &str, parent: &Dir, count: u64) -> Result<(), SpaError> {
         match self.is_within_limits(parent, Counted::Datasets, count, None).await? {
             true => Ok(()),

@@ -10,7 +10,7 @@ use cenote_format::dsl::{dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::NvList;
-use cenote_taskq::Rng;
+use cenote_taskq::{Rng, boxed};
 
 use crate::admin::dataset::POLICY_PROPERTIES;
 use crate::admin::dataset::PropertyValue;
@@ -64,6 +64,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The history cannot be read or changed.
+    #[boxed]
     pub async fn record_command(&mut self, line: &str, user: u64) -> Result<(), SpaError> {
         let record = history::command(self.time_s(), &self.host.name, user, line);
         self.record(record).await
@@ -99,6 +100,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn set_pool_property(&mut self, name: &str, value: Option<&PropertyValue>) -> Result<(), SpaError> {
         let text = value.map(PropertyValue::text).unwrap_or_default();
         if name == "multihost" {
@@ -162,6 +164,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn check_change_property(
         &self,
         dataset: &str,
@@ -194,6 +197,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such dataset; the value is none that the property can have; what it means cannot be kept up yet.
+    #[boxed]
     pub async fn change_property(
         &mut self,
         dataset: &str,
@@ -296,6 +300,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn check_create(&self, name: &str) -> Result<Dir, SpaError> {
         self.check_create_with(name, false).await
     }
@@ -346,6 +351,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The name is taken or cannot be one; what is above it is of a kind that cannot have it, or not yet.
+    #[boxed]
     pub async fn create_dataset(&mut self, name: &str, kind: ObjsetType) -> Result<Head, SpaError> {
         let parent = self.check_create(name).await?;
         let view = self.dsl().clone();

@@ -33,7 +33,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{BoxFuture, Rng};
+use cenote_taskq::{BoxFuture, Rng, boxed};
 
 use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 use crate::features::{FEATURES, by_name};
@@ -80,6 +80,7 @@ impl Receiving {
     ///
     /// # Errors
     /// As [`Pool::change`].
+    #[boxed]
     pub async fn note(&self, point: ReceivePoint) -> Result<(), SpaError> {
         let dataset = self.head.dataset();
         // Before the first object there is no place: the one that a receive begins with stays.

@@ -15,7 +15,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_format::zil::ZilHeader;
-use cenote_taskq::Rng;
+use cenote_taskq::{Rng, boxed};
 
 use super::receive_spec::{RawSpec, ReceiveRefusal, ReceiveSpec};
 use crate::features::by_name;
@@ -119,6 +119,7 @@ impl Syncer {
     ///
     /// # Errors
     /// It is not encrypted, or what is above it is not; or the MOS cannot be changed.
+    #[boxed]
     pub async fn move_encryption_root(&mut self, name: &str, is_root: bool) -> Result<(), SpaError> {
         let txg = self.txg;
         let dir = self.dsl.dir(name).await.map_err(|error| self.dsl_failed(error))?;
@@ -145,6 +146,7 @@ impl Syncer {
     ///
     /// # Errors
     /// It is none, or the place cannot be one; or the MOS cannot be changed.
+    #[boxed]
     pub async fn set_key_location(&mut self, name: &str, place: &str) -> Result<(), SpaError> {
         let dir = self.dsl.dir(name).await.map_err(|error| self.dsl_failed(error))?;
         self.check_key_location(&dir, place).await?;

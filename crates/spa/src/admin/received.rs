@@ -5,6 +5,7 @@ use cenote_dsl::Dir;
 use cenote_dsl::property::Value;
 use cenote_format::dsl::PropertyEntry;
 use cenote_format::zap::ZapValue;
+use cenote_taskq::boxed;
 
 use crate::admin::dataset::PropertyValue;
 use crate::sync::Syncer;
@@ -19,6 +20,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such dataset, or the MOS cannot be changed.
+    #[boxed]
     pub async fn receive_properties(
         &mut self,
         dataset: &str,
@@ -91,6 +93,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn check_revert_property(
         &self,
         dataset: &str,
@@ -116,6 +119,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such dataset; what was received cannot be in force any more, as a quota that is used up.
+    #[boxed]
     pub async fn revert_property(&mut self, dataset: &str, property: &str) -> Result<(), SpaError> {
         let view = self.dsl().clone();
         let (dir, received) = self.check_revert_property(dataset, property).await?;
@@ -150,6 +154,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such snapshot, or the MOS cannot be changed.
+    #[boxed]
     pub async fn receive_snapshot_properties(
         &mut self,
         name: &str,

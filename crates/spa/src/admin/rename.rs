@@ -4,6 +4,7 @@ use cenote_dsl::name::{NAME_MAX_BYTES, check_new_dataset, check_new_snapshot};
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
@@ -15,6 +16,7 @@ impl Syncer {
     /// # Errors
     /// There is none of the one name, or one of the other; the new place is below the old one, is no file system, or has
     /// no room; what is moved cannot be yet.
+    #[boxed]
     pub async fn rename_dataset(&mut self, from: &str, to: &str) -> Result<(), SpaError> {
         let view = self.dsl().clone();
         // `from` may be a file system with '@' in its own name: only a file system can get a name without '@'.
@@ -57,6 +59,7 @@ impl Syncer {
     ///
     /// # Errors
     /// One has one of the other name, or the full name would become too long.
+    #[boxed]
     pub async fn check_rename_snapshots(
         &self,
         dataset: &str,
@@ -93,6 +96,7 @@ impl Syncer {
     ///
     /// # Errors
     /// As [`Self::check_rename_snapshots`], or the MOS cannot be changed.
+    #[boxed]
     pub async fn rename_snapshots(
         &mut self,
         dataset: &str,

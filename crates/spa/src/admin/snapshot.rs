@@ -9,7 +9,7 @@ use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field, pool_directory}
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{BoxFuture, Rng, oneshot};
+use cenote_taskq::{BoxFuture, Rng, boxed, oneshot};
 
 use crate::admin::properties::check_text;
 use crate::features::FEATURES;
@@ -263,6 +263,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is none, it has holds or clones, or belongs to something that cannot be kept up yet.
+    #[boxed]
     pub async fn check_destroy_snapshot(&self, name: &str, is_deferred: bool) -> Result<Dataset, SpaError> {
         let snapshot = self.check_snapshot_goes(name, is_deferred).await?;
         if !is_deferred && snapshot.phys.child_count > 1 {
@@ -279,6 +280,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is none, it has holds (unless `is_deferred`), or belongs to something that cannot be kept up yet.
+    #[boxed]
     pub async fn check_snapshot_goes(&self, name: &str, is_deferred: bool) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot destroy snapshot {name}: {why}")));
@@ -325,6 +327,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be changed.
+    #[boxed]
     pub async fn destroy_snapshot(&mut self, name: &str, is_deferred: bool) -> Result<(), SpaError> {
         let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         let txg = self.txg;

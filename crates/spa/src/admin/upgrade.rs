@@ -6,6 +6,7 @@
 use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 
 use crate::features::{FEATURES, Feature, by_name, with_needs};
 use crate::sync::Syncer;
@@ -22,6 +23,7 @@ impl Syncer {
     ///
     /// # Errors
     /// There is no such feature; what it wants changed cannot be changed yet; the MOS cannot be changed.
+    #[boxed]
     pub async fn enable_features(&mut self, names: &[&str]) -> Result<Vec<&'static Feature>, SpaError> {
         let mut wanted = Vec::new();
         for name in names {

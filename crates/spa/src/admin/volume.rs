@@ -6,6 +6,7 @@
 
 use cenote_dsl::{Dir, Dsl};
 use cenote_format::ids::{Txg, VdevId};
+use cenote_taskq::boxed;
 use cenote_vdev::config::VdevKind;
 
 use crate::SpaError;
@@ -50,6 +51,7 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn available_bytes(&self, view: &Dsl, dir: &Dir) -> Result<u64, SpaError> {
         let available = view.dir_available_bytes(dir, self.usable().bytes).await;
         available.map_err(|error| self.dsl_failed(error))

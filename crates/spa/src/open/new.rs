@@ -14,7 +14,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
-use cenote_taskq::{BoxFuture, Handle, Rng, buf, join_all};
+use cenote_taskq::{BoxFuture, Handle, Rng, boxed, buf, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::disk::Disk;
@@ -78,6 +78,7 @@ pub struct CreateOptions {
 ///
 /// # Errors
 /// What is asked for is no pool, or the devices cannot be written.
+#[boxed]
 pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Pool, SpaError> {
     create_with_metaslabs(handle, options, METASLABS_MIN).await
 }

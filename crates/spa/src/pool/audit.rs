@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 
 use super::Pool;
 use super::root::Root;
@@ -18,6 +19,7 @@ impl Pool {
     ///
     /// # Panics
     /// Something contradicts something else.
+    #[boxed]
     pub async fn audit(&self) -> Result<(), SpaError> {
         let shared = self.shared.clone();
         self.look(move |syncer| {

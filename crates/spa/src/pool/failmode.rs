@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
 use cenote_metaslab::MetaslabId;
-use cenote_taskq::{Either, race};
+use cenote_taskq::{Either, boxed, race};
 use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
 use crate::SpaError;
@@ -80,18 +80,21 @@ impl Pool {
     }
 
     /// Waits until the pool is suspended: why, and what its property `failmode` wants.
+    #[boxed]
     pub async fn failed(&self) -> (Arc<str>, FailMode) {
         let reason = self.shared.suspension().await.failed().await;
         (reason, *self.shared.failmode.lock())
     }
 
     /// Waits until the pool is not suspended; `false` if it was given up.
+    #[boxed]
     pub async fn passed(&self) -> bool {
         self.shared.suspension().await.passed().await.is_ok()
     }
 
     /// Waits until something goes wrong with its space that does not stop it, as where a space map cannot be read: each is reported once,
     /// to one waiter.
+    #[boxed]
     pub async fn troubled(&self) -> String {
         self.shared.troubles.next().await
     }
@@ -103,6 +106,7 @@ impl Pool {
     }
 
     /// Waits until one of its devices is found to hang: each hang is reported once, to one waiter.
+    #[boxed]
     pub async fn hung(&self) -> Hang {
         self.shared.suspension().await.hung().await
     }
@@ -113,6 +117,7 @@ impl Pool {
     /// # Errors
     /// They do not: the pool stays suspended. Or another system may have it: where it is shown to be in use, that is looked for
     /// first, and where `multihost` is on the devices are watched for as long as at an import.
+    #[boxed]
     pub async fn resume(&self) -> Result<(), SpaError> {
         let tree = self.shared.tree.upgrade().ok_or_else(|| self.fail(&TxError::Closed))?;
         if self.suspended().is_some() {

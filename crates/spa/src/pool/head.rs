@@ -7,8 +7,8 @@ use cenote_dmu::Objset;
 use cenote_dmu::tx::{Account, Committing, Cost, PendingFrees, SyncMode, Tx, TxError, TxgSource};
 use cenote_dsl::Head;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_taskq::BoxFuture;
 use cenote_taskq::sync::atomic::Ordering;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_zil::Log;
 
 use super::Pool;
@@ -88,6 +88,7 @@ impl LiveHead {
     ///
     /// # Errors
     /// No space, or the pool is closed or suspended.
+    #[boxed]
     pub async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
         let shared = &self.pool.shared;
         shared.pass().await?;
@@ -155,6 +156,7 @@ impl Pool {
     ///
     /// # Errors
     /// The MOS cannot be read.
+    #[boxed]
     pub async fn adopt(&self, syncer: &Syncer, name: &str, head: Head) -> Result<LiveHead, SpaError> {
         debug_assert!(syncer.dsl().open_head(head.dataset).is_some(), "a head that is taken up is open");
         head.objset.count_dirty(self.shared.txgs.dirty());

@@ -93,7 +93,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_kstat::Registry;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
-use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle};
+use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle, boxed};
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::Logs;
 
@@ -288,6 +288,7 @@ impl Pool {
     ///
     /// # Errors
     /// It is not there any more; or the pool is closed, suspended, or has failed.
+    #[boxed]
     pub async fn long_hold(&self, dataset: ObjectId, guid: Guid) -> Result<LongHold, SpaError> {
         let held = self.look(move |syncer| {
             Box::pin(async move {
@@ -340,6 +341,7 @@ impl Pool {
     ///
     /// # Errors
     /// A txg could not be written.
+    #[boxed]
     pub async fn wait_logs_freed(&self) -> Result<(), SpaError> {
         self.shared.wait_logs_freed().await.map_err(|error| self.fail(&error))
     }
@@ -356,6 +358,7 @@ impl Pool {
     ///
     /// # Errors
     /// The pool is closed or has failed.
+    #[boxed]
     pub async fn next_txg(&self) -> Result<Txg, SpaError> {
         self.shared.unless_refused(self.shared.txgs.open_another()).await.map_err(|error| self.fail(&error))
     }

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use cenote_dmu::Dmu;
 use cenote_dmu::tx::TxError;
 use cenote_format::uberblock::Uberblock;
+use cenote_taskq::boxed;
 
 use crate::import::in_use;
 use crate::pins::Pin;
@@ -61,6 +62,7 @@ impl Pool {
     ///
     /// # Errors
     /// The changes could not be written; the pool is closed or suspended; its MOS cannot be read.
+    #[boxed]
     pub async fn view(&self, options: &ImportOptions) -> Result<View, SpaError> {
         let (Root { uberblock, zio, cache, found, leaves }, pin) = self.pinned(true).await?;
         // Its detached work (prefetch and the like) ends with it.
@@ -72,6 +74,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Self::view`].
+    #[boxed]
     pub async fn keep(&self) -> Result<KeptTxg, SpaError> {
         let (root, pin) = self.pinned(false).await?;
         Ok(KeptTxg { root: root.uberblock, pin })

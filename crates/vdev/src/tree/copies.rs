@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use cenote_format::ids::VdevId;
 use cenote_taskq::buf::Buf;
-use cenote_taskq::join_all;
+use cenote_taskq::{boxed, join_all};
 
 use super::node::{Kind, Node};
 use super::stripe::{Stripe, extent_of};
@@ -37,6 +37,7 @@ impl VdevTree {
     ///
     /// # Errors
     /// As [`VdevTree::read`]; only when the block cannot be had at all.
+    #[boxed]
     pub async fn read_copies(
         &self,
         vdev: VdevId,

@@ -48,7 +48,7 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
-use cenote_taskq::{Either, Notify, join_all, race};
+use cenote_taskq::{Either, Notify, boxed, join_all, race};
 
 use super::deadman::{Hang, Hangs};
 use super::node::{Kind, Node};
@@ -524,6 +524,7 @@ impl VdevTree {
     ///
     /// # Errors
     /// [`VdevError::Suspended`], or as [`VdevTree::write_once`].
+    #[boxed]
     pub async fn write_unless_suspended(
         &self,
         vdev: VdevId,
@@ -600,6 +601,7 @@ impl VdevTree {
     ///
     /// # Errors
     /// Why it stays suspended.
+    #[boxed]
     pub async fn resume(&self) -> Result<(), VdevError> {
         let Some(suspension) = self.suspension().filter(|suspension| suspension.reason().is_some()) else {
             return Ok(());

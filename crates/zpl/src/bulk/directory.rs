@@ -7,6 +7,7 @@ use cenote_format::ids::Txg;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::DirEntry;
+use cenote_taskq::boxed;
 
 use super::{BulkWriter, MODE_DIR, MODE_KIND, NewEntry};
 use crate::dir::entry_value;
@@ -20,6 +21,7 @@ impl BulkWriter {
     ///
     /// # Errors
     /// Two have the same name, or a name cannot be one.
+    #[boxed]
     pub async fn write_entries(&self, txg: Txg, directory: &Object, entries: &[NewEntry]) -> Result<(), ZplError> {
         let mut zap = Zap::create(directory.clone())?;
         insert(&mut zap, entries).await?;
@@ -30,6 +32,7 @@ impl BulkWriter {
     ///
     /// # Errors
     /// It is no directory, or cannot be read.
+    #[boxed]
     pub async fn entries(&self, directory: &Object) -> Result<BTreeMap<Vec<u8>, DirEntry>, ZplError> {
         let entries = Zap::open(directory.clone()).await?.entries(ENTRIES_MAX).await?;
         Ok(entries
@@ -42,6 +45,7 @@ impl BulkWriter {
     ///
     /// # Errors
     /// A name is there already or cannot be one; or the directory has what new files would have to take over.
+    #[boxed]
     pub async fn add_entries(
         &self,
         txg: Txg,

@@ -17,6 +17,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::objset::ObjsetFlags;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
+use cenote_taskq::boxed;
 
 use crate::filesystem::{Master, NewMaster, XattrMode};
 use crate::record::{BLOCK_MIN_BYTES, Birth, Times, is_device};
@@ -104,6 +105,7 @@ impl BulkWriter {
     ///
     /// # Errors
     /// The objset is not new, or cannot be changed.
+    #[boxed]
     pub async fn create(objset: &Objset, txg: Txg, root: &NodeSpec) -> Result<Self, ZplError> {
         let master = NewMaster::create(objset, txg).await?;
         let object = objset.create_object(txg, &node_spec(DmuType::DIRECTORY_CONTENTS, BLOCK_MIN_BYTES))?;
@@ -125,6 +127,7 @@ impl BulkWriter {
     ///
     /// # Errors
     /// It is none, or one of a kind that cannot be added to yet.
+    #[boxed]
     pub async fn open(objset: &Objset) -> Result<Self, ZplError> {
         let flags = objset.phys().flags;
         let has_accounts = objset.phys().userused_dnode.is_some();
@@ -176,6 +179,7 @@ impl BulkWriter {
     ///
     /// # Errors
     /// They are too large.
+    #[boxed]
     pub async fn set_attributes(&mut self, txg: Txg, object: &Object, node: &NodeSpec) -> Result<(), ZplError> {
         let birth = node.birth();
         let mut record = birth.record(&self.tables)?;

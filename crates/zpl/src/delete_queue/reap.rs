@@ -8,6 +8,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::{ZapValue, int_key, int_key_name};
 use cenote_format::znode::ZnodeFlags;
+use cenote_taskq::boxed;
 
 use super::share::{is_small, weight};
 use crate::dir::word;
@@ -101,6 +102,7 @@ impl FileSystem {
 
     /// Returns once there may be garbage, for a task that reaps in the background; `false` after [`Self::stop_reaping`], and where
     /// nothing is changed.
+    #[boxed]
     pub async fn garbage(&self) -> bool {
         let Ok(in_use) = self.in_use() else { return false };
         loop {
@@ -132,6 +134,7 @@ impl FileSystem {
     /// # Errors
     /// Something cannot be read or written: that stays in the queue until the file system is opened again, and all else is freed.
     /// There is no space, or the pool is closed: all that is left can be tried again.
+    #[boxed]
     pub async fn reap(&self) -> Result<u64, ZplError> {
         self.reap_within(&mut Budget { blocks: u64::MAX, is_stopped: true }).await
     }
@@ -140,6 +143,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::reap`].
+    #[boxed]
     pub async fn reap_little(&self) -> Result<u64, ZplError> {
         self.reap_within(&mut Budget { blocks: LAST_BLOCKS, is_stopped: false }).await
     }

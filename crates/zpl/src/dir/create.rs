@@ -10,7 +10,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{Create, CreateKind, FuidDomains, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use super::entry::{check_name_in, entry_value};
 use crate::filesystem::FileSystem;
@@ -94,6 +94,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// The name is there already or cannot be one, or the directory is none or takes nothing new.
+    #[boxed]
     pub async fn create(&self, parent: ObjectId, name: &[u8], new: &NewNode) -> Result<Attributes, ZplError> {
         let (node, _) = self.create_node(parent, name, new, false, None).await?;
         node.attributes()

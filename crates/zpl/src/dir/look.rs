@@ -6,6 +6,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::NormFlags;
 use cenote_format::zpl::DirEntry as Word;
+use cenote_taskq::boxed;
 
 use super::entry::word;
 use crate::filesystem::FileSystem;
@@ -98,6 +99,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is none.
+    #[boxed]
     pub async fn lookup(&self, directory: ObjectId, name: &[u8]) -> Result<ObjectId, ZplError> {
         let directory = self.node(directory).await?;
         Ok(self.entry(&directory, name).await?.ok_or_else(|| names::missing(name))?.object)
@@ -107,6 +109,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is none.
+    #[boxed]
     pub async fn find(&self, directory: ObjectId, name: &[u8]) -> Result<Attributes, ZplError> {
         let directory = self.node(directory).await?;
         loop {
@@ -125,6 +128,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is no directory, or cannot be read.
+    #[boxed]
     pub async fn list(&self, directory: ObjectId, cursor: Cursor, count_max: usize) -> Result<Vec<DirEntry>, ZplError> {
         let directory = self.node(directory).await?;
         list(&directory, cursor, count_max, names::is_valid).await
@@ -134,6 +138,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::list`].
+    #[boxed]
     pub async fn list_xattrs(
         &self,
         directory: ObjectId,
@@ -148,6 +153,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is none.
+    #[boxed]
     pub async fn read_link(&self, id: ObjectId) -> Result<Vec<u8>, ZplError> {
         let node = self.node(id).await?;
         if node.kind() != Some(FileKind::Symlink) {

@@ -10,7 +10,7 @@ use cenote_format::zil::Tx as Record;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::DirEntry;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard, BoxFuture};
+use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard, BoxFuture, boxed};
 
 use super::entry::{check_name, entry_value};
 use crate::delete_queue::{entry_name, entry_value as queue_value, is_small};
@@ -162,6 +162,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is no such name, it leads to a directory, or a flag forbids it.
+    #[boxed]
     pub async fn unlink(&self, parent: ObjectId, name: &[u8]) -> Result<(), ZplError> {
         self.remove(parent, name, false).await
     }
@@ -170,6 +171,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// There is no such directory, it has entries, or a flag forbids it.
+    #[boxed]
     pub async fn rmdir(&self, parent: ObjectId, name: &[u8]) -> Result<(), ZplError> {
         self.remove(parent, name, true).await
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use cenote_dmu::{DataStream, Zfetch};
 use cenote_format::ids::{BlockId, ObjectId};
 use cenote_format::sa::ZplAttribute;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 pub(crate) use logged::LoggedFiles;
@@ -52,6 +53,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there, or is something else.
+    #[boxed]
     pub async fn open_file(&self, id: ObjectId) -> Result<File, ZplError> {
         let file = self.hold(id).await?;
         file.node.check_kind(FileKind::File)?;
@@ -62,6 +64,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there.
+    #[boxed]
     pub async fn hold(&self, id: ObjectId) -> Result<File, ZplError> {
         let node = self.node(id).await?;
         {
@@ -79,6 +82,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::create`].
+    #[boxed]
     pub async fn create_file(
         &self,
         parent: ObjectId,
@@ -236,6 +240,7 @@ impl File {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>, ZplError> {
         let _range = self.lock_from(offset_bytes).await;
         let (size, block) = (self.size_bytes(), self.block_size_bytes());
@@ -250,6 +255,7 @@ impl File {
     ///
     /// # Errors
     /// It cannot be read.
+    #[boxed]
     pub async fn next_hole(&self, offset_bytes: u64) -> Result<Option<u64>, ZplError> {
         let _range = self.lock_from(offset_bytes).await;
         let (size, block) = (self.size_bytes(), self.block_size_bytes());

@@ -8,6 +8,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{BlockId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_zil::WriteShape;
 
@@ -241,6 +242,7 @@ impl File {
     ///
     /// # Errors
     /// It cannot be written.
+    #[boxed]
     pub async fn write_atime(&self) -> Result<(), ZplError> {
         if self.node.unwritten_access().is_none() {
             return Ok(());
@@ -259,6 +261,7 @@ impl File {
     ///
     /// # Errors
     /// It would be too large, or a flag forbids it.
+    #[boxed]
     pub async fn truncate(&self, size_bytes: u64) -> Result<(), ZplError> {
         let _lock = self.node.in_use()?.lock.write().await;
         self.filesystem.set_size(&self.node, size_bytes).await
@@ -268,6 +271,7 @@ impl File {
     ///
     /// # Errors
     /// The file would be too large, or a flag forbids it.
+    #[boxed]
     pub async fn allocate(&self, how: Allocation, range: Range<u64>) -> Result<(), ZplError> {
         let _lock = self.node.in_use()?.lock.write().await;
         self.filesystem.allocate(&self.node, how, range).await

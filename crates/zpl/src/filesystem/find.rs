@@ -2,6 +2,7 @@
 
 use cenote_dmu::Object;
 use cenote_format::ids::ObjectId;
+use cenote_taskq::boxed;
 
 use super::FileSystem;
 use crate::{Attributes, FileKind, ZplError};
@@ -11,6 +12,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there, or its attributes cannot be read.
+    #[boxed]
     pub async fn attributes(&self, id: ObjectId) -> Result<Attributes, ZplError> {
         self.node(id).await?.attributes()
     }
@@ -19,6 +21,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::attributes`].
+    #[boxed]
     pub async fn attributes_of(&self, dnode: &Object) -> Result<Attributes, ZplError> {
         if self.is_read_only() {
             let tables = &self.shared.master.tables;
@@ -32,6 +35,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is none of the files that names lead to, or not any more ([`ZplError::Stale`]).
+    #[boxed]
     pub async fn find_by_number(&self, id: ObjectId, is_above: bool) -> Result<Attributes, ZplError> {
         let has_name = |found: &Attributes| found.link_count > 0 && !found.flags.is_xattr();
         let found = self.attributes(id).await?;

@@ -12,7 +12,7 @@ use cenote_dmu::tx::{Cost, SyncMode, TxgSource};
 use cenote_dmu::{Object, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::{Mutex, RwLock};
-use cenote_taskq::{AsyncMutex, BoxFuture, Notify};
+use cenote_taskq::{AsyncMutex, BoxFuture, Notify, boxed};
 use cenote_zil::{Log, LoggedTx};
 
 pub use change::AttributeChange;
@@ -88,6 +88,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As there.
+    #[boxed]
     pub async fn open_head(
         objset: &Objset,
         source: Arc<dyn TxgSource>,
@@ -212,6 +213,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there, or cannot be read.
+    #[boxed]
     pub async fn dnode(&self, id: ObjectId) -> Result<Object, ZplError> {
         Ok(self.shared.objset.object(id).await?)
     }

@@ -22,7 +22,7 @@ use cenote_dmu::tx::SyncMode;
 use cenote_dmu::{DmuErrorKind, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_format::zil::{LogRecord, Tx, ZilHeader};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, reaches_claim, unsupported};
 
 use crate::filesystem::{FileSystem, FileSystemOptions};
@@ -35,6 +35,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is none, or one of a kind that cannot be changed yet; its intent log cannot be replayed ([`ZplError::Replay`]).
+    #[boxed]
     pub async fn open_logged(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<Self, ZplError> {
         // Seldom, and large.
         Box::pin(replay(objset, log.clone(), options)).await?;

@@ -6,6 +6,7 @@ use cenote_dmu::Zap;
 use cenote_dmu::sa::SaRecord;
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
+use cenote_taskq::boxed;
 
 use super::{XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name, unpack};
 use crate::dir::{Cursor, word};
@@ -23,6 +24,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// They cannot be read, or are more than [`XATTRS_MAX_BYTES`] or [`XATTR_NAMES_MAX`].
+    #[boxed]
     pub async fn xattrs(&self, id: ObjectId) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, ZplError> {
         let found = self.xattrs_within(id, XATTRS_MAX_BYTES).await?;
         found.ok_or_else(|| corrupt(id, "more than 16 MiB of extended attributes"))
@@ -32,6 +34,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// They cannot be read, or are more than [`XATTR_NAMES_MAX`].
+    #[boxed]
     pub async fn xattrs_within(
         &self,
         id: ObjectId,
@@ -84,6 +87,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there.
+    #[boxed]
     pub async fn xattr(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>, ZplError> {
         let node = self.node(id).await?;
         let _shared = node.look().await;
@@ -94,6 +98,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// They cannot be read.
+    #[boxed]
     pub async fn xattr_names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>, ZplError> {
         let node = self.node(id).await?;
         let _shared = node.look().await;

@@ -6,7 +6,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{SetSaXattr, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use super::hidden::DirEdit;
 use super::{NAMESPACES, PACKED_MAX_BYTES, Pairs, VALUE_MAX_BYTES, linux_name, pack, unpack};
@@ -100,6 +100,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is (or is not) there though it must not be (or must), it is too large, or a flag forbids it.
+    #[boxed]
     pub async fn set_xattr(&self, id: ObjectId, name: &[u8], value: &[u8], how: XattrSet) -> Result<(), ZplError> {
         self.set_xattr_dropping(id, name, value, how, 0).await
     }

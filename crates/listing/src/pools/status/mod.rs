@@ -11,6 +11,7 @@ use cenote_format::ddt::DdtStat;
 use cenote_format::ids::Guid;
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_spa::{Condition, condition_with};
+use cenote_taskq::boxed;
 use serde_json::{Map, Value, json};
 
 use self::activity::{Activity, Kind, activities};
@@ -68,6 +69,7 @@ impl<'a> Status<'a> {
 
     /// Reads what the report reads, so that errors which that meets are counted before the condition is judged. Those that end it are
     /// the report's to tell.
+    #[boxed]
     pub async fn look(&self) {
         let Self { view, options } = self;
         let _ = (scan::text(view, options.time).await, view.tree(options.names).await, view.pool.logged_errors().await);
@@ -77,6 +79,7 @@ impl<'a> Status<'a> {
     ///
     /// # Errors
     /// The pool cannot be read.
+    #[boxed]
     pub async fn condition(&self) -> Result<Option<Condition>> {
         Ok(condition_with(&self.view.pool, &self.view.devices()).await?)
     }
@@ -85,6 +88,7 @@ impl<'a> Status<'a> {
     ///
     /// # Errors
     /// The pool cannot be read; what was read until then is there.
+    #[boxed]
     pub async fn text(&self, text: &mut String, condition: Option<Condition>) -> Result<()> {
         let pool = &self.view.pool;
         let _ = writeln!(text, "  pool: {}\n state: {}", pool.name(), self.view.state());
@@ -176,6 +180,7 @@ impl<'a> Status<'a> {
     ///
     /// # Errors
     /// The pool cannot be read.
+    #[boxed]
     pub async fn json(&self, json: Json, condition: Option<Condition>) -> Result<Map<String, Value>> {
         let pool = &self.view.pool;
         let exact = self.options.is_exact;

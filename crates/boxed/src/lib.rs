@@ -1,0 +1,157 @@
+//! The attribute [`macro@boxed`]: an async function that returns a boxed future.
+//!
+//! The body of an async function is compiled in each crate that awaits it, with the bodies of all functions that it awaits itself. A program
+//! on top of many layers compiles all layers once more, and contains each as often as there are crates above it. A function that returns
+//! a `BoxFuture` is compiled once, in its own crate. The attribute keeps the form of an async function, and spares the reader the lifetimes.
+//!
+//! ```ignore
+//! #[boxed]
+//! pub async fn lookup(&self, name: &str) -> Result<Option<u64>, Error> { ... }
+//! // is
+//! pub fn lookup<'call>(&'call self, name: &'call str) -> BoxFuture<'call, Result<Option<u64>, Error>> {
+//!     Box::pin(async move { ... })
+//! }
+//! ```
+//!
+//! The price is one allocation for each call, so functions that usually return without waiting, such as a read that finds its block in the
+//! cache, do not have it.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::visit_mut::{self, VisitMut};
+use syn::{
+    Error, FnArg, GenericParam, Ident, ItemFn, Lifetime, Pat, PatIdent, ReceiverKind, Result, ReturnType, Token,
+    TypeReference, parse_quote,
+};
+
+/// Has an async function return a `BoxFuture` (see the crate's documentation).
+///
+/// The future is `Send`, and lives as long as the shortest reference among the arguments; without references it is `'static`. As with an
+/// async function, all arguments live until it has ended. A function that takes `self` by value is refused.
+#[proc_macro_attribute]
+pub fn boxed(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let transformed = if arguments.is_empty() {
+        syn::parse(item).and_then(transform)
+    } else {
+        Err(Error::new(Span::call_site(), "`boxed` takes no arguments"))
+    };
+    transformed.unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+/// Names the lifetimes that are not named, and notes all that it meets. References get the one of the call. So does `'_` in the output; in
+/// an argument it gets one of its own, since a type behind `&mut` may have to keep its lifetime.
+struct Lifetimes {
+    call: Lifetime,
+    has_elided: bool,
+    is_output: bool,
+    named: Vec<Lifetime>,
+    /// Those of `named` that the function has to declare.
+    made: Vec<Lifetime>,
+}
+
+impl VisitMut for Lifetimes {
+    fn visit_type_reference_mut(&mut self, reference: &mut TypeReference) {
+        if reference.lifetime.is_none() {
+            reference.lifetime = Some(self.call.clone());
+            self.has_elided = true;
+        }
+        visit_mut::visit_type_reference_mut(self, reference);
+    }
+
+    fn visit_lifetime_mut(&mut self, lifetime: &mut Lifetime) {
+        if lifetime.ident == "_" && self.is_output {
+            *lifetime = self.call.clone();
+        } else if lifetime.ident == "_" {
+            *lifetime = Lifetime::new(&format!("'within_{}", self.made.len()), Span::call_site());
+            self.made.push(lifetime.clone());
+            self.named.push(lifetime.clone());
+        } else if *lifetime != self.call && lifetime.ident != "static" && !self.named.contains(lifetime) {
+            self.named.push(lifetime.clone());
+        }
+    }
+}
+
+fn transform(mut function: ItemFn) -> Result<TokenStream> {
+    if function.sig.asyncness.take().is_none() {
+        return Err(Error::new_spanned(function.sig.fn_token, "`boxed` is for async functions"));
+    }
+    let call = Lifetime::new("'call", Span::call_site());
+    let mut lifetimes =
+        Lifetimes { call: call.clone(), has_elided: false, is_output: false, named: Vec::new(), made: Vec::new() };
+    let mut kept = Vec::new();
+    for (index, argument) in function.sig.inputs.iter_mut().enumerate() {
+        match argument {
+            FnArg::Receiver(receiver) => match &mut receiver.kind {
+                ReceiverKind::Reference(_, lifetime, _) => {
+                    lifetime.get_or_insert_with(|| call.clone());
+                    lifetimes.has_elided = true;
+                }
+                ReceiverKind::Typed(_, kind) => lifetimes.visit_type_mut(kind),
+                _ => return Err(Error::new_spanned(receiver, "`boxed` cannot take self by value")),
+            },
+            FnArg::Typed(typed) => {
+                lifetimes.visit_type_mut(&mut typed.ty);
+                kept.push(keep(index, &mut typed.pat));
+            }
+        }
+    }
+    let output = match &mut function.sig.output {
+        ReturnType::Default => parse_quote!(()),
+        ReturnType::Type(_, output) => {
+            lifetimes.is_output = true;
+            lifetimes.visit_type_mut(output);
+            (**output).clone()
+        }
+    };
+    let types: Vec<Ident> = function.sig.generics.type_params().map(|parameter| parameter.ident.clone()).collect();
+    let is_bound = lifetimes.has_elided || !lifetimes.named.is_empty() || !types.is_empty();
+    let bound = if is_bound { call.clone() } else { Lifetime::new("'static", Span::call_site()) };
+    if is_bound {
+        for made in lifetimes.made.iter().rev().chain([&call]) {
+            let parameter: GenericParam = parse_quote!(#made);
+            function.sig.generics.params.insert(0, parameter);
+        }
+        let outliving = &mut function.sig.generics.make_where_clause().predicates;
+        for lifetime in &lifetimes.named {
+            outliving.push(parse_quote!(#lifetime: #call));
+        }
+        for parameter in types {
+            outliving.push(parse_quote!(#parameter: #call));
+        }
+    }
+    function.sig.output = parse_quote!(-> ::cenote_taskq::BoxFuture<#bound, #output>);
+    let (attributes, visibility, signature, body) = (function.attrs, function.vis, function.sig, function.block);
+    let span = body.brace_token.span.join();
+    let body = quote_spanned!(span=> ::std::boxed::Box::pin(async move { #(#kept)* #body }));
+    Ok(quote! {
+        #(#attributes)*
+        #visibility #signature {
+            #body
+        }
+    })
+}
+
+/// Moves an argument into the future, also one that its body does not name: the future then drops it, at its end. An argument that is a
+/// pattern gets a name, and is matched in the future.
+fn keep(index: usize, argument: &mut Pat) -> TokenStream {
+    let (inner, name) = match argument {
+        Pat::Ident(PatIdent { mutability, ident, by_ref: None, subpat: None, .. }) => {
+            let inner = match mutability.take() {
+                Some(mutability) => quote!(#mutability #ident),
+                None => quote!(#ident),
+            };
+            (inner, ident.clone())
+        }
+        pattern => {
+            let name = Ident::new(&format!("argument_{index}"), Span::mixed_site());
+            let inner = quote!(#pattern);
+            *pattern = parse_quote!(#name);
+            (inner, name)
+        }
+    };
+    let equals = Token![=](Span::call_site());
+    quote! {
+        #[allow(clippy::redundant_locals, reason = "the argument is moved into the future")]
+        let #inner #equals #name;
+    }
+}
