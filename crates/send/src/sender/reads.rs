@@ -45,6 +45,20 @@ pub(super) enum Form {
     Embedded,
 }
 
+impl Form {
+    /// True if the bytes of a block in this form are those on disk.
+    pub(super) fn is_as_stored(self, bp: &Blkptr) -> bool {
+        match self {
+            Form::Raw => true,
+            Form::Compressed => !bp.uses_crypt(),
+            Form::Logical => {
+                bp.compress() == Some(Compress::Off) && bp.psize_bytes() == bp.lsize_bytes() && !bp.uses_crypt()
+            }
+            Form::Embedded => false,
+        }
+    }
+}
+
 /// The rules by which blocks are sent in one form or another.
 #[derive(Clone, Copy)]
 pub(super) struct Forms {
@@ -93,7 +107,7 @@ impl Forms {
 }
 
 /// The result of a read; `None` if it did not come to an end, since the pool is being closed.
-type Done = Option<Result<Block, ZioError>>;
+type ReadResult = Option<Result<Block, ZioError>>;
 
 /// Where the bytes of a read come from.
 enum Bytes {
@@ -104,7 +118,7 @@ enum Bytes {
     /// A task that reads several blocks. Their items come in the order in which it was given them.
     Shared,
     /// It was read.
-    Done(Done),
+    Done(ReadResult),
 }
 
 /// A read under way.
@@ -127,23 +141,33 @@ impl Read {
     }
 }
 
-/// One block of a shared read.
-type One = (ObjectId, BlockId, Blkptr, Form);
-/// The results of a shared read, and of how many blocks.
-type Shared = (Option<Join<Vec<Result<Block, ZioError>>>>, usize);
+/// A block that is to be read.
+struct Wanted {
+    object: ObjectId,
+    block: BlockId,
+    bp: Blkptr,
+    form: Form,
+}
+
+/// A task that reads several blocks.
+struct SharedRead {
+    /// `None` if it could not be started, since the pool is being closed.
+    join: Option<Join<Vec<Result<Block, ZioError>>>>,
+    block_count: usize,
+}
 
 /// Blocks that wait to be read by one task.
 #[derive(Default)]
 struct Waiting {
-    blocks: Vec<One>,
+    blocks: Vec<Wanted>,
     bytes: u64,
-    started: VecDeque<Shared>,
+    started: VecDeque<SharedRead>,
 }
 
 impl Waiting {
-    fn push(&mut self, objset: &Objset, one: One) {
-        self.bytes += one.2.psize_bytes();
-        self.blocks.push(one);
+    fn push(&mut self, objset: &Objset, wanted: Wanted) {
+        self.bytes += wanted.bp.psize_bytes();
+        self.blocks.push(wanted);
         if self.blocks.len() >= SHARED_BLOCKS || self.bytes >= SHARED_BYTES {
             self.start(objset);
         }
@@ -155,10 +179,10 @@ impl Waiting {
         if blocks.is_empty() {
             return;
         }
-        let (reader, count) = (objset.clone(), blocks.len());
+        let (reader, block_count) = (objset.clone(), blocks.len());
         let reads = async move { read_all(&reader, &blocks).await };
-        // A closed group shows as reads that did not come to an end.
-        self.started.push_back((objset.dmu().detached().spawn(Class::Issue, reads).ok(), count));
+        let join = objset.dmu().detached().spawn(Class::Issue, reads).ok();
+        self.started.push_back(SharedRead { join, block_count });
     }
 }
 
@@ -174,7 +198,7 @@ type Batch = (Box<Merge>, Result<Found, SenderError>);
 /// The changes that a task found.
 struct Found {
     items: Vec<Item>,
-    shared: VecDeque<Shared>,
+    shared: VecDeque<SharedRead>,
     is_last: bool,
 }
 
@@ -191,8 +215,8 @@ pub(super) struct Items {
     producer: Producer,
     items: std::vec::IntoIter<Item>,
     /// Reads of those items, some at a time, and what was read and is not handed out.
-    shared: VecDeque<Shared>,
-    read: std::vec::IntoIter<Done>,
+    shared: VecDeque<SharedRead>,
+    read: std::vec::IntoIter<ReadResult>,
     objset: Objset,
     dataset: Arc<str>,
     spill_since: Txg,
@@ -265,18 +289,18 @@ impl Items {
     }
 
     /// The result of the next shared read.
-    async fn next_shared(&mut self) -> Done {
+    async fn next_shared(&mut self) -> ReadResult {
         if let Some(done) = self.read.next() {
             return done;
         }
-        let (join, count) = self.shared.pop_front()?;
-        let read = match join {
+        let shared = self.shared.pop_front()?;
+        let read = match shared.join {
             Some(join) => join.await.ok(),
             None => None,
         };
-        let done: Vec<Done> = match read {
+        let done: Vec<ReadResult> = match read {
             Some(read) => read.into_iter().map(Some).collect(),
-            None => (0..count).map(|_| None).collect(),
+            None => (0..shared.block_count).map(|_| None).collect(),
         };
         self.read = done.into_iter();
         self.read.next().flatten()
@@ -298,7 +322,8 @@ async fn batch(
             is_last = true;
             break;
         };
-        let mut start = |object, block, bp: Blkptr, form| start(objset, &mut waiting, (object, block, bp, form));
+        let mut start =
+            |object, block, bp: Blkptr, form| start(objset, &mut waiting, Wanted { object, block, bp, form });
         let read = match &change {
             Change::Data { shape, block, bp } => {
                 bytes += bp.lsize_bytes();
@@ -326,23 +351,23 @@ async fn batch(
     Ok(Found { items, shared: waiting.started, is_last })
 }
 
-fn start(objset: Option<&Objset>, waiting: &mut Waiting, one: One) -> Read {
-    let (object, block, bp, form) = one;
+fn start(objset: Option<&Objset>, waiting: &mut Waiting, wanted: Wanted) -> Read {
+    let (bp, form) = (wanted.bp, wanted.form);
     let Some(objset) = objset.filter(|_| form != Form::Embedded) else { return Read { form, from: Bytes::Pointer } };
     if !bp.is_embedded() && bp.psize_bytes().max(bp.lsize_bytes()) < SHARED_BLOCK_MAX_BYTES {
-        waiting.push(objset, one);
+        waiting.push(objset, wanted);
         return Read { form, from: Bytes::Shared };
     }
     let reader = objset.clone();
-    let work = async move { read(&reader, object, block, &bp, form).await };
+    let work = async move { read(&reader, &wanted).await };
     // A closed group shows as a read that did not come to an end.
     Read { form, from: Bytes::Task(objset.dmu().detached().spawn(Class::Issue, work).ok()) }
 }
 
 /// Several blocks: those that lie one behind the other with one request.
-async fn read_all(objset: &Objset, blocks: &[One]) -> Vec<Result<Block, ZioError>> {
+async fn read_all(objset: &Objset, blocks: &[Wanted]) -> Vec<Result<Block, ZioError>> {
     let mut found: Vec<Option<Result<Block, ZioError>>> = Vec::with_capacity(blocks.len());
-    for (object, block, bp, form) in blocks {
+    for Wanted { object, block, bp, form } in blocks {
         let context = objset.context(*object, 0, *block);
         let cached = if *form == Form::Logical { objset.dmu().cached(bp, context) } else { None };
         found.push(cached.map(Ok));
@@ -355,8 +380,9 @@ async fn read_all(objset: &Objset, blocks: &[One]) -> Vec<Result<Block, ZioError
             continue;
         }
         while at < blocks.len() && found[at].is_none() {
-            let (one, next) = (&blocks[at - 1], &blocks[at]);
-            if !(is_as_stored(one) && is_as_stored(next) && Zio::are_neighbours(&one.2, &next.2)) {
+            let (last, next) = (&blocks[at - 1], &blocks[at]);
+            let are_stored = last.form.is_as_stored(&last.bp) && next.form.is_as_stored(&next.bp);
+            if !(are_stored && Zio::are_neighbours(&last.bp, &next.bp)) {
                 break;
             }
             at += 1;
@@ -372,31 +398,20 @@ async fn read_all(objset: &Objset, blocks: &[One]) -> Vec<Result<Block, ZioError
 }
 
 /// Blocks that lie one behind the other, or one block.
-async fn read_run(objset: &Objset, blocks: &[One]) -> Vec<Result<Block, ZioError>> {
+async fn read_run(objset: &Objset, blocks: &[Wanted]) -> Vec<Result<Block, ZioError>> {
     if blocks.len() > 1 {
-        let bps: Vec<Blkptr> = blocks.iter().map(|block| block.2).collect();
+        let bps: Vec<Blkptr> = blocks.iter().map(|wanted| wanted.bp).collect();
         if let Some(read) = objset.dmu().zio().read_neighbours(&bps, QueueClass::AsyncRead).await {
             return read.into_iter().map(Ok).collect();
         }
     }
-    let reads = blocks.iter().map(|(object, block, bp, form)| read(objset, *object, *block, bp, *form));
+    let reads = blocks.iter().map(|wanted| read(objset, wanted));
     join_all(reads).await
 }
 
-/// True if a block is sent as it lies on disk.
-fn is_as_stored((_, _, bp, form): &One) -> bool {
-    match form {
-        Form::Raw => true,
-        Form::Compressed => !bp.uses_crypt(),
-        Form::Logical => {
-            bp.compress() == Some(Compress::Off) && bp.psize_bytes() == bp.lsize_bytes() && !bp.uses_crypt()
-        }
-        Form::Embedded => false,
-    }
-}
-
-async fn read(objset: &Objset, object: ObjectId, block: BlockId, bp: &Blkptr, form: Form) -> Result<Block, ZioError> {
-    let context = objset.context(object, 0, block).of_class(QueueClass::AsyncRead);
+async fn read(objset: &Objset, wanted: &Wanted) -> Result<Block, ZioError> {
+    let Wanted { object, block, bp, form } = wanted;
+    let context = objset.context(*object, 0, *block).of_class(QueueClass::AsyncRead);
     let zio = objset.dmu().zio();
     match form {
         Form::Raw => zio.read_physical(bp, context).await,

@@ -244,7 +244,7 @@ impl Records {
     /// And what went wrong in memory after that is seen by the receiver.
     fn known_sums(&self, bp: &Blkptr, form: Form, payload: &Payload) -> Option<Fletcher4> {
         let is_as_stored = matches!(payload, Payload::Read(bytes) if bytes.len() as u64 == bp.psize_bytes())
-            && (form != Form::Logical || bp.compress() == Some(Compress::Off))
+            && form.is_as_stored(bp)
             && !bp.is_embedded()
             && bp.dvas().all(|dva| !dva.gang)
             && !bp.uses_crypt()
