@@ -75,7 +75,7 @@ impl Inputs {
     pub(crate) fn quick() -> Result<Self> {
         let mut command = process::cargo();
         command.args(["rustc", "--release", "--locked", "--package", "cenote-cli", "--bin", "cenote"]);
-        command.envs(crate::tour::QUICK_RELEASE);
+        command.args(crate::tour::quick_release()?);
         process::run(command.args(["--", "-Ctarget-feature=+crt-static"]))?;
         process::run(process::cargo().args(["build", "--workspace", "--locked", "--lib"]))?;
         let program = process::target_program("release", "cenote")?;
