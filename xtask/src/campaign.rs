@@ -18,7 +18,7 @@ pub(crate) struct Campaign {
     first: (&'static str, u64),
     /// Further arguments.
     more: &'static [&'static str],
-    /// What stands between the count and the rest in its last line.
+    /// The text between the count and the rest in its last line.
     noun: &'static str,
     /// Whether that counts the trials that were wanted, and not what each came to.
     counts_trials: bool,

@@ -135,7 +135,7 @@ fn code_of(text: &str) -> String {
     let is_of_inner = |line: &str| line.starts_with(' ') && line.trim_start().starts_with("use super::");
     let is_code = |line: &&str| !line.trim_start().starts_with("//") && !is_of_inner(line);
     let code = text[..end].lines().filter(is_code).collect::<Vec<_>>().join("\n");
-    // What a module exports of those below it is none that it uses.
+    // A re-export of a module below is no use of it.
     let statements = code.split_inclusive(';');
     let is_used = |statement: &&str| {
         let statement = statement.trim_start();

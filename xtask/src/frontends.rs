@@ -1,6 +1,6 @@
 //! A sample of each golden pool through the front ends: mounted with FUSE and walked, exported over NBD and copied.
 //!
-//! What `cenote manifest` compares is all of a pool through the library; the front ends stand above the same library, so a
+//! The golden step compares all of a pool through the library (`cenote manifest`); the front ends stand above the same library, so a
 //! sample shows that they pass on what it gives. The crates' own tests go through every dataset of some themes.
 
 use std::ffi::OsStr;
@@ -33,7 +33,7 @@ pub(crate) struct Subject<'a> {
     pub(crate) keys: &'a [(String, PathBuf)],
     /// Its name.
     pub(crate) pool: &'a str,
-    /// What OpenZFS saw: the section `contents` of the manifest.
+    /// The contents as OpenZFS saw them: the section `contents` of the manifest.
     pub(crate) expected: &'a Value,
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What a run of libFuzzer said of itself.
+/// The figures that a run of libFuzzer reported.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Summary {
     good: bool,
@@ -124,7 +124,7 @@ const COVERAGE: &[&str] = &[
 
 /// Fuzzes one target.
 fn fuzz(target: &str, seconds: u64) -> Result<Summary> {
-    // What the fuzzer finds worth keeping lies apart; the repository's corpus is for chosen inputs.
+    // Inputs that the fuzzer finds worth keeping lie apart; the repository's corpus is for chosen inputs.
     let (corpus, found) = (format!("fuzz/corpus/{target}"), format!("fuzz/found/{target}"));
     for dir in [&corpus, &found, "fuzz/artifacts"] {
         std::fs::create_dir_all(repository_root().join(dir))?;

@@ -170,7 +170,7 @@ fn comparable(expected: &Value, section: &Section) -> Value {
     expected
 }
 
-/// What was left out of the expected account is left out of ours.
+/// Leaves `projectspace` out of our account where the expected one lacks it.
 fn without_unrecorded(expected: &Value, mut got: Value) -> Value {
     for (name, dataset) in got["datasets"].as_object_mut().into_iter().flatten() {
         let recorded = expected["datasets"].get(name);

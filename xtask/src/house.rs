@@ -55,7 +55,7 @@ pub(crate) fn crates_above_runtime() -> Vec<&'static str> {
 fn layer_of(krate: &str) -> usize {
     LAYERS.iter().position(|layer| layer.contains(&krate)).expect("the crate is in the list")
 }
-/// What has no business in a file that is kept.
+/// Words that have no business in a file that is kept, each with its fault.
 const WORDS: &[(&str, &str)] = &[("<<<<<<< ", "a merge was not finished"), ("todo!(", "unfinished")];
 
 /// The largest file that is kept outside of `testdata`, in bytes: what is larger came with a careless `git add`.

@@ -1,6 +1,6 @@
 //! Steps that run beside the others, in a process of their own: emulation keeps one core busy for minutes while others are idle.
 //!
-//! What the process says is kept and shown when both are done, so that no two steps speak at once, and its steps count as if
+//! The process's output is kept and shown when both are done, so that no two steps speak at once, and its steps count as if
 //! they had been run here.
 
 use std::fs::File;

@@ -12,7 +12,7 @@ use cenote_testkit::repository_root;
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(repository_root());
-    // What Cargo sets for us is not meant for the builds that we start.
+    // The variables that Cargo sets for us are not meant for the builds that we start.
     for name in ["CARGO_MANIFEST_DIR", "CARGO_MANIFEST_PATH", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
         command.env_remove(name);
     }
@@ -77,7 +77,7 @@ pub(crate) fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) ->
     Ok(child.wait()?.success())
 }
 
-/// What a program wrote, and whether its status was good.
+/// The output of a program, and whether its status was good.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) good: bool,

@@ -59,7 +59,7 @@ pub(crate) fn run(kind: Kind, each: &mut dyn FnMut(&str)) -> Result<bool> {
     Ok(is_good)
 }
 
-/// Builds the programs. What the compiler says is shown.
+/// Builds the programs. The compiler's messages are shown.
 fn built() -> Result<Vec<Program>> {
     let words = ["test", "--workspace", "--lib", "--bins", "--tests", "--locked", "--no-run"];
     let mut command = process::cargo();

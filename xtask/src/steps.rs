@@ -42,7 +42,7 @@ impl Tally {
     }
 }
 
-/// What a step may want to know about the run.
+/// The facts about the run that a step may need.
 #[derive(Debug)]
 pub(crate) struct Context {
     /// Whether this is continuous integration (`CI=true`).
@@ -53,7 +53,7 @@ pub(crate) struct Context {
 pub(crate) struct Step {
     /// The word for `--only` and `--skip`.
     pub(crate) name: &'static str,
-    /// What it checks, in a few words.
+    /// The description of its check, in a few words.
     pub(crate) about: &'static str,
     /// Carries it out.
     pub(crate) run: fn(&Context) -> Result<Outcome>,
@@ -65,7 +65,7 @@ pub(crate) struct Beside {
     pub(crate) from: &'static str,
     /// Their names.
     pub(crate) names: &'static [&'static str],
-    /// What they need to be done first.
+    /// The work that must be done before they start.
     pub(crate) prepare: fn() -> Result<()>,
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn run_all(steps: &[&Step], beside: &[Beside], context: &Context) -> 
     total.failed == 0 && total.passed > 0
 }
 
-/// What an outcome counts for, and how to say it.
+/// The counts of an outcome, and its words.
 fn judge(outcome: Result<Outcome>, ci: bool) -> (Tally, String) {
     match outcome {
         Ok(Outcome::Done(tally)) if tally == Tally::default() => {

@@ -1,7 +1,7 @@
 //! The tours of the README and of docs/TOUR.md, word for word: every indented block of that section, in one shell for each page, in order.
 //!
-//! What a newcomer is told to type must work as it stands. The only liberties: the tour's folder and the list of pools are fresh ones, and
-//! blocks that mount are left out where the system has no `/dev/fuse`.
+//! The commands of a tour must work as a newcomer types them. The only liberties: the tour's folder and the list of pools are fresh ones,
+//! and blocks that mount are left out where the system has no `/dev/fuse`.
 
 use std::path::Path;
 use std::process::Command;

@@ -37,11 +37,11 @@ const LAYOUTS: &[&str] = &[
 ];
 /// Layouts of pools that are filled.
 const FILLED: &[&str] = &["@", "raidz1 @ @ @", "mirror @ @ special mirror @ @ log @", "draid1:2d:1s @ @ @ @ @"];
-/// What pools are extended with, one after the other.
+/// The vdevs that pools are extended with, one after the other.
 const ADDED: &[&str] = &["mirror @ @", "special mirror @ @", "log @ cache @ spare @", "draid1:1d:1s @ @ @ @"];
 /// Pools looked at at a time.
 const AT_A_TIME: usize = 8;
-/// What is set on pools that are filled.
+/// The properties of pools that are filled.
 const PROPERTIES: &[&[&str]] = &[
     &[],
     &["-O", "compression=zstd-3", "-O", "recordsize=1M", "-O", "special_small_blocks=16K"],
@@ -78,7 +78,7 @@ fn run() -> Result<Tally> {
     let source = repository_root().join("crates");
     let (cenote, source) = (cenote.as_path(), source.as_path());
     let mut jobs: Vec<Job<'_>> = Vec::new();
-    // What takes longest comes first.
+    // The longest job comes first.
     jobs.push(("the same bytes twice".to_owned(), Box::new(move || twice(cenote, source))));
     for properties in PROPERTIES {
         for layout in FILLED {

@@ -290,7 +290,7 @@ impl SyncTask for Add {
 ///
 /// # Errors
 /// A snapshot is not there, came before the one that is redacted, or is redacted itself; the name is taken; a dataset cannot be read; or as
-/// [`Pool::change`]. What was written stays, to be gone on with.
+/// [`Pool::change`]. The bookmark stays as far as it was written, to be gone on with.
 #[boxed]
 pub async fn redact(pool: &Pool, request: &RedactRequest) -> Result<(), RedactError> {
     redact_in(pool, request, BATCH, usize::MAX).await

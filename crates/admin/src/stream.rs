@@ -108,7 +108,8 @@ pub fn decompressions(words: &[String]) -> Result<BTreeMap<Place, Compress>, Str
     Ok(blocks)
 }
 
-/// Makes a stream in which these records are decompressed, as far as they can be. What fails is told, with `is_verbose` all.
+/// Makes a stream in which these records are decompressed, as far as they can be. Failures are told, with `is_verbose` every record that is
+/// changed.
 ///
 /// # Errors
 /// The stream is damaged, or cannot be written.

@@ -117,7 +117,7 @@ impl Resize {
         self.reserved_bytes
     }
 
-    /// Gives the volume its size in the open txg. What is reserved for it follows.
+    /// Gives the volume its size in the open txg. Its reservation follows.
     pub(crate) async fn make(&self, pool: &mut Syncer, name: &str) -> Result<(), AdminError> {
         let mut claim = self.volume.claim_all().await;
         let resized = claim.resize(pool.txg(), self.size_bytes).await;

@@ -15,10 +15,10 @@ const GHOSTS_SHARE: usize = 32;
 /// Entries that one eviction may pass over (used since the hand last passed, or held by a client) before it takes what
 /// comes: bounds the time under the lock.
 const REPRIEVES_MAX: u32 = 256;
-/// What the general allocator takes for the counted owner of one block.
+/// The memory that the general allocator takes for the counted owner of one block.
 const OWNER_BYTES: usize = 64;
 
-/// What the cache did and holds.
+/// The statistics of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Look-ups that found the block.
@@ -124,7 +124,7 @@ pub enum Source {
     Loaded,
 }
 
-/// What a look-up found.
+/// The outcome of a look-up.
 pub(crate) enum Begin<E> {
     Hit(Block, Source),
     Wait(Arc<Load<E>>),
@@ -194,7 +194,7 @@ impl<E> Linked for Entry<E> {
 
 pub(crate) struct Shard<E> {
     limit_bytes: usize,
-    /// What `Recent` should hold, in bytes; moved by ghost hits.
+    /// The target size of `Recent`, in bytes; moved by ghost hits.
     target_recent: usize,
     table: Index,
     slab: Vec<Entry<E>>,
@@ -474,8 +474,8 @@ impl<E: Clone> Shard<E> {
 
     /// Brings all that is held under the limit, and the ghosts under theirs.
     ///
-    /// Each resident list is a clock, its tail the hand. What was used since the hand last passed goes (back) to
-    /// `Frequent`; what a client holds goes round once more, since dropping it would free nothing.
+    /// Each resident list is a clock, its tail the hand. A block used since the hand last passed goes (back) to `Frequent`; one that a
+    /// client holds goes round once more, since dropping it would free nothing.
     fn evict(&mut self, evicted: &mut Evicted) {
         let mut reprieves = 0;
         while self.recent.size_bytes + self.frequent.size_bytes + self.loading_bytes + self.overhead_bytes()

@@ -87,7 +87,7 @@ fn slack_counts() {
     assert_eq!(cache.stats().size_bytes, 100 << 10);
 }
 
-/// What a client holds is not evicted while something else can be: that would free nothing.
+/// A block that a client holds is not evicted while another can be: that would free nothing.
 #[test]
 fn what_a_client_holds_is_evicted_last() {
     let cache: Cache<&str> = Cache::new(LIMIT_MIN_BYTES);
@@ -214,7 +214,7 @@ fn what_is_put_is_found_and_takes_the_place_of_what_was_there() {
     cache.shards[0].0.lock().check();
 }
 
-/// What was read of a place before it was written does not come back after.
+/// The bytes read of a place before it was written do not come back after.
 #[test]
 fn what_is_put_while_it_is_loaded_stays() {
     let cache: Cache<&str> = Cache::new(LIMIT_MIN_BYTES);

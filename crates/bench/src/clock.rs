@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// What some work took.
+/// The time that some work took.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Took {
     /// Seconds on the wall.

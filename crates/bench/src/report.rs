@@ -1,7 +1,7 @@
-//! What a run found, in a form that can be kept, printed, drawn and put on a page.
+//! The results of a run, in a form that can be kept, printed, drawn and put on a page.
 //!
-//! A [`Report`] is plain data: it is written as JSON and read back, and every way of showing it works on what was read back as on
-//! what was just measured.
+//! A [`Report`] is plain data: it is written as JSON and read back, and every way of showing it works on a report that was read back as
+//! on one that was just measured.
 
 use std::fmt::Write as _;
 
@@ -16,7 +16,7 @@ pub struct Report {
     pub date: String,
     /// The machine: names and values.
     pub machine: Vec<(String, String)>,
-    /// What was measured.
+    /// The mechanisms that were measured.
     pub suites: Vec<Suite>,
 }
 
@@ -25,7 +25,7 @@ pub struct Report {
 pub struct Suite {
     /// The word for it on the command line.
     pub name: String,
-    /// What it is about.
+    /// Its subject.
     pub title: String,
     /// How it was measured, a paragraph each.
     pub notes: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Suite {
     pub tables: Vec<Table>,
     /// Pictures of them.
     pub plots: Vec<Plot>,
-    /// What was to be reached.
+    /// Its targets.
     pub targets: Vec<Target>,
     /// Every round as it was measured, where a suite keeps them; not shown.
     #[serde(default)]
@@ -43,7 +43,7 @@ pub struct Suite {
 /// Figures in rows and columns.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Table {
-    /// What they are.
+    /// The name of the figures.
     pub title: String,
     /// Names of the columns, the first of which names the rows.
     pub columns: Vec<String>,
@@ -54,7 +54,7 @@ pub struct Table {
 /// A picture.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Plot {
-    /// What it shows.
+    /// The name of the picture.
     pub title: String,
     /// Groups of bars, or positions on the axis.
     pub groups: Vec<String>,
@@ -67,9 +67,9 @@ pub struct Plot {
 /// A target and whether it was reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Target {
-    /// What was wanted.
+    /// The target.
     pub wanted: String,
-    /// What was found.
+    /// The result.
     pub found: String,
     /// Whether that is enough.
     pub met: bool,

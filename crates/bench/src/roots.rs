@@ -45,10 +45,10 @@ fn timed(threads: u64, each: u64, pair: impl Fn(usize) + Sync) -> f64 {
     watch.took().cpu_s * 1e9 / (threads * each) as f64
 }
 
-/// What a pair costs by the model: two updates of a line that no other core has, at 5 ns each.
+/// The cost of a pair by the model: two updates of a line that no other core has, at 5 ns each.
 const CEILING_NS: f64 = 10.0;
 
-/// What one lock allows with many cores, by the model that the notes state: pairs a second, for roots that are hit evenly.
+/// The rate that one lock allows with many cores, by the model that the notes state: pairs a second, for roots that are hit evenly.
 fn modelled(roots: f64, cores: f64) -> f64 {
     // A pair moves the root's line twice at 75 ns; between two pairs a core spends a read's 2.9 µs.
     let root = roots / (2.0 * 75e-9);

@@ -8,8 +8,8 @@
 //! 3. A buffer is `NULL` or has as many bytes as the call says; nobody else uses it during the call.
 //! 4. A place for an answer is `NULL`, or may be written with a value of its type.
 //!
-//! The arguments for the unsafe blocks below name these promises by their numbers. All else is checked: `NULL`, alignment, lengths,
-//! text that is no UTF-8. What is borrowed lives as long as the argument that it came with, which is the call.
+//! The arguments for the unsafe blocks below name these promises by their numbers. All else is checked: `NULL`, alignment, lengths, text
+//! that is no UTF-8. A borrowed value lives as long as the argument that it came with, which is the call.
 
 #![allow(unsafe_code)]
 
@@ -106,7 +106,7 @@ impl<T> Place<'_, T> {
     }
 
     fn write(&self, value: T) {
-        // SAFETY: promise 4; `of` has checked that it is neither NULL nor unaligned. What is there is not dropped: it may be nothing yet.
+        // SAFETY: promise 4; `of` has checked that it is neither NULL nor unaligned. The old value is not dropped: there may be none yet.
         unsafe { self.0.write(value) }
     }
 }

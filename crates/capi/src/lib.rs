@@ -23,7 +23,7 @@
 //! 2. Every function of the header is one of `exports`, with the same types, and the reverse: a test compares them word for word.
 //! 3. A function may be called from any number of threads at once with the same handles, but to free one is the last that is done with it.
 //! 4. No panic, and no unwinding, leaves this crate.
-//! 5. What is freed is `NULL` or was given by this library; a function that frees takes `NULL`.
+//! 5. An object to be freed is `NULL` or was given by this library; a function that frees takes `NULL`.
 //!
 //! **Crash.** As the crate `cenote`. A process that ends without `cenote_pool_export` leaves the pool as of its last txg.
 //!
@@ -49,7 +49,7 @@ mod runtime;
 mod status;
 mod volume;
 
-/// A lock's value. What a panic has left there is whole: each change is one assignment.
+/// A lock's value. The value that a panic has left there is whole: each change is one assignment.
 fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -67,7 +67,8 @@ default_where_panicked!(() bool u32 u64 usize);
 
 /// Calls a function on behalf of C, which no panic reaches.
 pub(crate) fn guarded<A: Answer, T: Into<A>>(name: &str, call: impl FnOnce() -> T) -> A {
-    // What a panic may have left half done is behind locks that do not mind: those of the engine, which a panic of one task does not end.
+    // State that a panic may have left half done is behind locks that tolerate it: those of the engine, which a panic of one task does not
+    // end.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(answer) => answer.into(),
         Err(panic) => {

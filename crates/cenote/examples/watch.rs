@@ -17,7 +17,7 @@ pub(crate) fn run() -> Result<Vec<String>, Error> {
         files.write("one", "on disk in a few seconds").await?;
         pool.sync().await?;
 
-        // The only disk goes away. What is written waits in memory.
+        // The only disk goes away. Writes wait in memory.
         disk.cut_power();
         files.write("two", "waits").await?;
         let syncing = runtime.spawn({

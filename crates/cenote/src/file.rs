@@ -123,7 +123,7 @@ impl File {
         self.commit_if_sync().await
     }
 
-    /// Gives it another length. What it grows by is a hole.
+    /// Gives it another length. Added length is a hole.
     ///
     /// # Errors
     /// As [`Self::write_at`].
@@ -160,8 +160,8 @@ impl File {
         live.log.sync(Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
     }
 
-    /// Asks for everything written so far to be stable and does not wait for it: an asynchronous `fsync`. What the ticket is for is on its way at
-    /// once; nothing is promised before [`SyncTicket::wait`] returns.
+    /// Asks for everything written so far to be stable and does not wait for it: an asynchronous `fsync`. The writes that the ticket is for
+    /// are on their way at once; nothing is promised before [`SyncTicket::wait`] returns.
     ///
     /// # Errors
     /// The pool is open for reading only, or the time of the last access could not be changed.

@@ -554,7 +554,7 @@ impl FileSystem {
         self.commit_if_sync(live).await
     }
 
-    /// Gives a file or directory another path. What is there is replaced, if it may be.
+    /// Gives a file or directory another path. A file or directory that is there is replaced, if it may be.
     ///
     /// # Errors
     /// As POSIX has them.

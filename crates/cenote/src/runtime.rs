@@ -79,7 +79,7 @@ impl Runtime {
 
     /// Cuts the power of a simulated machine: all that was in memory is gone, and of what was written to the disks and not flushed, each
     /// write survives, is lost or is torn, as the seed has it. The machine comes back with its disks as they are then; pools are not open
-    /// in it. What is left of the old one is of no use any more.
+    /// in it. The remaining objects of the old one are of no use any more.
     ///
     /// # Panics
     /// The runtime is no simulation.

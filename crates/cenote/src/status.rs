@@ -84,7 +84,7 @@ impl Vdev {
 pub struct Status {
     /// The root of its vdevs.
     pub root: Vdev,
-    /// Why nothing is written at present: too few devices take it. What was changed waits in memory.
+    /// Why nothing is written at present: too few devices take it. Changes wait in memory.
     pub suspended: Option<String>,
 }
 

@@ -18,9 +18,9 @@
 //! **Invariants.**
 //! 1. Text goes out through [`output::Output`] alone, never through `println!`: a server has no terminal.
 //! 2. Exit statuses: 0 good, 1 the operation found or met an error (text on stderr), 2 wrong usage.
-//! 3. A command parses and prints. What it does is a function of a crate below, and of those only the ones for programs are used
+//! 3. A command parses and prints. Its work is a function of a crate below, and of those only the ones for programs are used
 //!    (`cargo xtask house`).
-//! 4. What a reader of our output closes early (`| head`) ends the program without a word.
+//! 4. A reader that closes our output early (`| head`) ends the program without a word.
 //!
 //! **Rejected.** A hand-written parser after `getopt`, as the original's: one definition gives parsing, help, manual
 //! pages, completions and the serialised request.

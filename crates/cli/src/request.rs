@@ -19,7 +19,7 @@ use crate::outcome::{self, FAILED, Outcome, PIPE, USAGE, causes, is_broken_pipe,
 use crate::output::Output;
 use crate::verbs::{self, TOOLS};
 
-/// What is asked for: everything that the command line says.
+/// The request: everything that the command line says.
 #[derive(Clone, Debug, Parser, Serialize, Deserialize)]
 #[command(name = "cenote", version, about = "OpenZFS pools without a kernel module", max_term_width = 100)]
 #[command(propagate_version = false, disable_help_subcommand = true)]
@@ -160,8 +160,8 @@ fn notice(command: &Command, mode: &IoMode) -> Option<String> {
     is_wanted.then(|| format!("cenote: without io_uring: {}", mode.explanation))
 }
 
-/// Does what is asked for. Whoever has a [`Request`] and an [`Output`] (this process, or a server with its client's) gets
-/// the same text.
+/// Carries out a request. The text is the same for every caller with a [`Request`] and an [`Output`]: this process, or a server with
+/// its client's.
 async fn handle_request(handle: Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
     let mut context = Context::new(handle, &request.globals, request.search, output).of_program(&Whole);
     if request.command.is_for_server() {

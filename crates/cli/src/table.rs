@@ -1,7 +1,7 @@
 //! The table that lists the commands of a level.
 
-/// Defines the enum of a level's commands: for each a module with `Args` and `async fn run(&Context, Args)`. What a
-/// command is for is the doc comment of its `Args`.
+/// Defines the enum of a level's commands: for each a module with `Args` and `async fn run(&Context, Args)`. The help of a
+/// command is the doc comment of its `Args`.
 macro_rules! commands {
     ($(#[$meta:meta])* enum $name:ident { $($(#[$line:meta])* $variant:ident => $module:ident,)* }) => {
         $(#[$meta])*

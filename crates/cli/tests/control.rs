@@ -43,7 +43,7 @@ impl Server {
         found.filter_map(Result::ok).map(|entry| entry.path()).find(|path| UnixStream::connect(path).is_ok())
     }
 
-    /// What the server counts, by `GROUP:NAME`.
+    /// The server's kstats, by `GROUP:NAME`.
     fn kstats(&self) -> BTreeMap<String, String> {
         let mut command = self.images.bare();
         let output = command.args(["kstat", "-p", "-d"]).arg(&self.images.dir).arg("mine").output().unwrap();
@@ -58,7 +58,7 @@ impl Server {
         command.args(["inspect", "txgs", options, "-d"]).arg(&self.images.dir).arg("mine").output().unwrap()
     }
 
-    /// What the server says to these bytes, up to the end of the connection.
+    /// The server's answer to these bytes, up to the end of the connection.
     fn say(&self, bytes: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.socket().unwrap()).unwrap();
         // It may hang up before it has read all.
@@ -92,14 +92,14 @@ fn commands_for_a_pool_that_a_server_has_are_done_by_the_server() {
     assert_eq!(images.run("zpool", &["get", "-Ho", "value", "comment", "mine"]).trim(), "served");
     let names = images.run("zfs", &["list", "-Hro", "name", "mine"]);
     assert_eq!(names.lines().collect::<Vec<_>>(), ["mine", "mine/a", "mine/c", "mine/v", "mine/w"]);
-    // What is refused is refused in the same words, and the server goes on.
+    // Refusals have the same words, and the server goes on.
     assert!(images.refused("zfs", &["create", "mine/c"]).contains("dataset already exists"));
     assert!(images.refused("zfs", &["destroy", "mine/x"]).contains("mine/x"));
     images.run("zfs", &["set", "volsize=2M", "mine/w"]);
     assert_eq!(images.get("volsize", "mine/w"), "2M\tlocal");
     images.run("zfs", &["destroy", "-r", "mine/a"]);
     images.run("zfs", &["destroy", "mine/w"]);
-    // What only a server knows.
+    // The history of txgs, which only a server knows.
     let text = String::from_utf8(server.txgs("-Hp").stdout).unwrap();
     let rows: Vec<Vec<u64>> =
         text.lines().map(|line| line.split('\t').filter_map(|cell| cell.parse().ok()).collect()).collect();
@@ -173,14 +173,14 @@ fn a_volume_that_clients_use_changes_its_size_and_its_name() {
     assert_eq!(early.tell("size"), "4194304");
     assert_eq!(early.tell("write 0 1048576 7"), "done");
     assert_eq!(early.tell("write 3145728 1048576 9"), "done");
-    // Larger: who comes from now on has all of it. What is reserved follows.
+    // Larger: clients that connect from now on have all of it. The reservation follows.
     images.run("zfs", &["set", "volsize=8M", "mine/r"]);
     assert_eq!(number("volsize", "mine/r"), 8 * MIB);
     assert!(number("refreservation", "mine/r") >= reserved + 4 * MIB);
     let mut late = Client::of(&server, python, "mine/r");
     assert_eq!((late.tell("size"), early.tell("size")), ("8388608".into(), "4194304".into()));
     assert_eq!(late.tell("write 7340032 1048576 5"), "done");
-    // Smaller: what is gone cannot be written, is read as zeros, and stays zeros when there is room for it again.
+    // Smaller: the part cut off cannot be written, is read as zeros, and stays zeros when there is room for it again.
     images.run("zfs", &["set", "volsize=2M", "mine/r"]);
     assert!(number("refreservation", "mine/r") < reserved);
     assert_eq!((early.tell("read 3145728 1048576"), early.tell("read 0 1048576")), ("0".into(), "7".into()));
@@ -189,7 +189,7 @@ fn a_volume_that_clients_use_changes_its_size_and_its_name() {
     assert_eq!(number("refreservation", "mine/r"), reserved);
     assert_eq!(early.tell("read 3145728 1048576"), "0");
     assert_eq!(early.tell("write 3145728 1048576 4"), "done");
-    // What cannot be is refused, and changes nothing.
+    // Requests that cannot be fulfilled are refused, and change nothing.
     for (size, volume, why) in [
         ("5000", "mine/r", "multiple of volume block size"),
         ("1T", "mine/r", "greater than available space"),
@@ -221,7 +221,7 @@ fn a_volume_that_clients_use_changes_its_size_and_its_name() {
     };
     assert!(!logged("latency", false));
     assert!(logged("throughput", true));
-    // What clients did is counted.
+    // The requests of clients are counted.
     let kstats = server.kstats();
     let of = |volume: &str| {
         let found = kstats.iter().find(|(name, value)| name.ends_with(":dataset_name") && *value == volume);
@@ -336,7 +336,7 @@ fn a_process_that_mounts_for_writing_takes_commands_too() {
     assert_eq!(names.lines().collect::<Vec<_>>(), ["mine", "mine/a", "mine/v"]);
     assert!(images.run("zpool", &["status", "mine"]).contains("ONLINE"));
     assert!(images.refused("zfs", &["destroy", "mine"]).contains("cannot destroy 'mine'"));
-    // What is synced is there whatever happens to the process.
+    // Synced data is there whatever happens to the process.
     std::fs::write(mounted.path("between"), [3; 100_000]).unwrap();
     images.run("zpool", &["sync"]);
     images.run("zpool", &["sync", "mine"]);
@@ -399,7 +399,7 @@ fn devices_are_added_to_a_pool_that_a_server_has() {
     fn add<'a>(rest: &[&'a str]) -> Vec<&'a str> {
         [&["add"][..], rest].concat()
     }
-    // What is refused, in the words of a pool that nobody has; nothing is changed or made.
+    // Requests that are refused, in the words used for a pool that nobody has; nothing is changed or made.
     let pair = ["mine", "mirror", c.as_str(), d.as_str()];
     for (rest, why) in [
         (vec!["--size", "80M", "mine", c], "mismatched replication level: pool uses mirror and new vdev is file"),
@@ -428,7 +428,7 @@ fn devices_are_added_to_a_pool_that_a_server_has() {
     }
     let history = images.run("zpool", &["history", "mine"]);
     assert!(history.contains("zpool add mine mirror c d"), "{history}");
-    // Whose they are now is known, and they are taken.
+    // The files belong to this pool now, and no other pool can take them.
     let said = images.refused("zpool", &["create", "-f", "other", c]);
     assert!(said.contains(c.as_str()), "{said}");
     images.run("zpool", &["export", "mine"]);

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 /// Themes whose files have all that files can have.
 const THEMES: [&str; 4] = ["basic", "acl", "xattrs", "snapshots"];
-/// What no copy can have: object numbers, space, time of the copy itself, and what has no call to set it.
+/// Fields that no copy can have: object numbers, space, time of the copy itself, and those that no call sets.
 const OF_THE_POOL: [&str; 5] = ["ino", "blocks", "ctime", "projid", "flags"];
 
 /// Fields that this user cannot set.
@@ -31,8 +31,8 @@ fn unsettable() -> Vec<&'static str> {
     left_out
 }
 
-/// What the account of a tree has that this user could have made in a file system of this system, of which many keep no
-/// more than a block of extended attributes for a file.
+/// The entries in the account of a tree that this user could have made in a file system of this machine. Many such file
+/// systems keep no more than a block of extended attributes for a file.
 fn makeable(entries: Vec<Value>) -> Vec<Value> {
     const XATTRS_MAX_CHARS: usize = 3000;
     let mut entries = entries;
@@ -366,8 +366,8 @@ fn an_archive_read_by_another_library_is_what_openzfs_showed() {
     }
 }
 
-/// What of an entry an archive can say: lists as text, and large sparse files, which the library does not put together,
-/// by their size alone.
+/// The part of an entry that compares with an archive's: without access control lists, which an archive has as text, and
+/// large sparse files, which the library does not put together, by their size alone.
 fn as_archived(entry: &Value) -> Value {
     let mut entry = entry.clone();
     let map = entry.as_object_mut().unwrap();

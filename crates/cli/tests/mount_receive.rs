@@ -1,6 +1,6 @@
-//! Goal: `zfs receive` works into file systems that are mounted and volumes that have clients, as in OpenZFS. Users wait for a moment when all
-//! has come, and then see the new state: the kernel drops what it had cached, open files that are still there go on, others fail. What users
-//! have changed is kept, or goes with `-F`. Method: `cenote mount --rw` and `cenote serve --rw` on pools made here, system calls, an NBD client;
+//! Goal: `zfs receive` works into file systems that are mounted and volumes that have clients, as in OpenZFS. Users wait for a moment when
+//! all has come, and then see the new state: the kernel drops its cache, open files that are still there go on, others fail. Changes made
+//! by users are kept, or go with `-F`. Method: `cenote mount --rw` and `cenote serve --rw` on pools made here, system calls, an NBD client;
 //! `zdb` checks the pool.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]

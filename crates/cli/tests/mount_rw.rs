@@ -21,7 +21,7 @@ use common::mounted::{End, Mounted, can_mount};
 use common::{good, said};
 use rustix::fs::{FallocateFlags, XattrFlags};
 
-/// What a tree is compared by: mode, links, size, time of change in nanoseconds, an attribute, content.
+/// The facts of a file by which trees are compared: mode, links, size, time of change in nanoseconds, an attribute, content.
 type Seen = (u32, u64, u64, i128, Vec<u8>, Vec<u8>);
 
 fn seen(at: &Path) -> BTreeMap<PathBuf, Seen> {
@@ -62,7 +62,7 @@ fn assert_same(found: &BTreeMap<PathBuf, Seen>, wanted: &BTreeMap<PathBuf, Seen>
     }
 }
 
-/// What people and programs do, the same in any directory.
+/// Uses a directory as people and programs do, the same in any.
 fn use_it(at: &Path) {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     good(Command::new("cp").arg("-a").arg(tree).arg(at.join("tree")));
@@ -158,7 +158,7 @@ fn what_programs_do_is_there_after_each_clean_end() {
         fs::remove_dir_all(mounted.path("moved")).unwrap();
         mounted.end(how);
         images.assert_whole();
-        // What df showed is what `zfs list` shows, in whole blocks.
+        // `df` shows the same space as `zfs list`, in whole blocks.
         let mounted = Mounted::new(&images, "mine/fs");
         let now = rustix::fs::statvfs(mounted.at()).unwrap();
         mounted.end(End::Unmount);
@@ -264,7 +264,7 @@ fn a_full_pool_and_a_quota_say_so_and_removing_helps() {
         assert!(kept.len() > 2, "{dataset} was full with {} MiB", kept.len());
         let full = rustix::fs::statvfs(mounted.at()).unwrap();
         assert!(full.f_bavail * full.f_frsize < 8 << 20, "{dataset}: {} are left", full.f_bavail * full.f_frsize);
-        // What was there before is there still, and goes.
+        // The files written before are there still, and can be removed.
         for (path, bytes) in &kept {
             assert!(fs::read(path).unwrap() == *bytes);
         }

@@ -1,7 +1,7 @@
 //! Every property of every golden pool, as OpenZFS had it and as we have it.
 //!
 //! The manifests carry what the real `zfs get all`, `zpool get all`, `zpool status` and `zpool list` printed of each pool.
-//! What we print of it has to be the same, value by value and source by source. What cannot be the same is listed here,
+//! Our output has to be the same, value by value and source by source. Properties that cannot be the same are listed here,
 //! each with its reason, and nowhere else.
 
 mod common;
@@ -20,7 +20,7 @@ use serde_json::Value;
 const NOT_OF_THE_POOL: [(&str, &str); 2] =
     [("load_guid", "made anew at each import"), ("cachefile", "the account was made with `-o cachefile=none`")];
 
-/// Datasets' properties that are read from the dataset itself: OpenZFS reads what of it is not encrypted without the key,
+/// Datasets' properties that are read from the dataset itself: OpenZFS reads the unencrypted part of it without the key,
 /// we read nothing of a locked dataset.
 const OF_CONTENTS: [&str; 6] = ["version", "utf8only", "normalization", "casesensitivity", "volsize", "volblocksize"];
 
@@ -102,7 +102,7 @@ fn differences(at: &str, want: &Value, got: &Value, skip: &dyn Fn(&str) -> bool,
     compared
 }
 
-/// What a token holds. Two compressors need not agree on bytes.
+/// The content of a resume token. Two compressors need not agree on bytes.
 fn token(property: &Value) -> NvList {
     let text = property["value"].as_str().unwrap();
     let parts: Vec<&str> = text.split('-').collect();
@@ -126,7 +126,7 @@ fn zfs_get_all_is_what_openzfs_says() {
             let got = subject.json("zfs", &["get", "-j", "-p", "-r", "-t", "all", "all", pool]);
             let want = &section["zfs_get"];
             assert_eq!(got["output_version"], want["output_version"]);
-            // What special and dedup vdevs hold counts for what is usable, and OpenZFS leaves out the logs of it.
+            // The content of special and dedup vdevs counts towards `available`, and OpenZFS leaves out its log space maps.
             let status = &section["zpool_status"]["pools"][pool];
             let has_classes = ["special", "dedup"].iter().any(|class| status.get(class).is_some());
             let (want, got) = (want["datasets"].as_object().unwrap(), got["datasets"].as_object().unwrap());
@@ -302,7 +302,7 @@ fn a_missing_disk_shows_in_status_and_import() {
     assert!(text.contains("action: The pool cannot be imported. Attach the missing\n"), "{text}");
 }
 
-/// Whoever removes an image and makes it again is told what stands in the way.
+/// A user who removes an image and makes it again is told why that is refused.
 #[test]
 fn a_pool_whose_image_was_removed_is_made_again_once_it_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
@@ -401,7 +401,7 @@ fn file_systems_are_mounted_at_their_mount_points() {
     common::good(std::process::Command::new("kill").args(["-INT", &id]));
     assert!(child.wait().unwrap().success());
     assert!(std::fs::read_dir(&at).unwrap().next().is_none(), "still mounted");
-    // What cannot be mounted says why.
+    // Mounting a dataset that cannot be mounted fails with the reason.
     words = vec!["mount", "--altroot", "/nonexistent"];
     for (name, reason) in [
         (format!("{pool}/jorganjor3"), "no mountpoint set"),

@@ -1,5 +1,5 @@
 //! Goal: `zfs redact` makes the bookmark that OpenZFS makes, says its words, and works beside a server. Method: the golden pool has a bookmark
-//! that OpenZFS made and the clone it was made by; ours of the same must make the same stream. What cannot be is refused.
+//! that OpenZFS made and the clone it was made by; ours of the same must make the same stream. Impossible requests are refused.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 

@@ -1,4 +1,4 @@
-//! What the program refuses. Goal: a pool that cannot or must not be opened is told of in its own words and with status 1
+//! The refusals of the program. Goal: a pool that cannot or must not be opened is reported in its own words and with status 1
 //! (2 where the command itself is wrong), and nothing is written to any image, whatever was tried. Method: golden pools,
 //! copied and changed where needed, hashed before and after.
 

@@ -100,7 +100,7 @@ fn images_are_copied_in_and_out_and_the_volume_grows() {
     serving.end().unwrap();
     let grown = std::fs::read(&copy).unwrap();
     assert!(grown.len() == 9 << 20 && grown[..8 << 20] == bytes && grown[8 << 20..].iter().all(|byte| *byte == 0));
-    // What may not be written is exported all the same.
+    // A read-only volume is exported all the same.
     fixture.images.run("zfs", &["set", "readonly=on", "mine/v"]);
     let serving = fixture.serve();
     let info = String::from_utf8(good(Command::new("nbdinfo").arg(fixture.uri("mine/v")))).unwrap();
@@ -121,7 +121,7 @@ fn what_was_flushed_is_there_after_the_server_is_killed() {
         let mut told = BufReader::new(writer.stdout.take().unwrap()).lines();
         let mut flushed = told.by_ref().take(lines).last().unwrap().unwrap();
         serving.kill().unwrap();
-        // What it was told in the meantime counts too.
+        // The lines that the writer printed in the meantime count too.
         if let Some(Ok(last)) = told.last() {
             flushed = last;
         }

@@ -29,7 +29,7 @@ fn a_dump_is_that_of_zstream() {
         let rest = &account[start..];
         let want = &rest[..rest.find("\n### ").map_or(rest.len(), |end| end + 1)];
         let ours = program().args(["zstream", "dump", "-v"]).arg(&file).output().unwrap();
-        // What is cut short is complained about, and the status is 0 as the original's.
+        // A stream that is cut short gets a complaint, and the status is 0 as the original's.
         assert_eq!(ours.status.code(), Some(0), "{}", stream.file);
         assert_eq!(ours.stderr.is_empty(), !stream.file.starts_with("partial"), "{}", stream.file);
         assert!(ours.stdout == want.as_bytes(), "{}", stream.file);

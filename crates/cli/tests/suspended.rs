@@ -100,7 +100,7 @@ fn a_suspended_pool_says_so_and_goes_on_when_it_is_cleared() {
         images.run("zpool", &["clear", "mine"]);
         let status = server.status();
         assert!(status.contains(" state: ONLINE"), "{status}");
-        // What was refused may have been done or not; from now on all is.
+        // The refused requests may have been carried out or not; from now on all are.
         images.run("zpool", &["set", "comment=late", "mine"]);
         assert_eq!(images.run("zpool", &["get", "-Ho", "value", "comment", "mine"]).trim(), "late");
         images.run("zfs", &["create", "mine/after"]);

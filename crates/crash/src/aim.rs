@@ -17,7 +17,7 @@ use crate::machine::DISK_BYTES;
 /// Longer than any request takes: what was asked when the aim was reached is then in the device's cache, or stable.
 const AFTER_MAX: Duration = Duration::from_micros(900);
 
-/// What a cut is aimed at.
+/// The event that a cut is aimed at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// A write into a label's configuration.

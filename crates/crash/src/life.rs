@@ -47,7 +47,7 @@ const OUTAGE_MAX: Duration = Duration::from_millis(12);
 /// Verbs about snapshots that each family sees before the first stretch, with those that turn out to be none.
 const DRAWS_BEFORE: u64 = 24;
 const SNAPSHOTS_SEED: u64 = 0x0073_6e61_7073;
-/// What may be dirty, so that many txgs come and go.
+/// Bound of dirty data (`zfs_dirty_data_max`), small so that many txgs come and go.
 const DIRTY_BYTES_MAX: u64 = 2 << 20;
 
 pub(crate) const FILE_SYSTEMS: [&str; 2] = ["written/f0", "written/f1"];
@@ -136,8 +136,8 @@ impl Models {
         in_use(family).iter().map(one).collect()
     }
 
-    /// A change of the pool itself that a client was told is on disk, and that a pool as of this txg does not have. What clients of
-    /// datasets were told may stand in intent logs: see `replayed`.
+    /// A change of the pool itself that a client was told is on disk, and that a pool as of this txg does not have. Promises to clients of
+    /// datasets may stand in intent logs: see `replayed`.
     pub(crate) fn broken_promise(&self, there: Txg) -> Option<String> {
         let datasets = self.datasets.lock().broken_promise(there);
         let grown = || self.grown.lock().broken_promise(there);
@@ -295,7 +295,7 @@ impl Life {
         &self.images
     }
 
-    /// What it is, in a few words.
+    /// A description of its shape, in a few words.
     #[must_use]
     pub fn words(&self) -> String {
         self.shape.words()
@@ -304,7 +304,7 @@ impl Life {
     /// Lives on to the next cut, and judges what that has left.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault found in what the cut left, in words.
     pub fn cut(&mut self) -> Result<Done, String> {
         self.cuts += 1;
         let about = format!("{}, cut {} of {CUTS}", self.shape.words(), self.cuts);
@@ -446,8 +446,9 @@ impl Life {
         ended.map(|()| judged)
     }
 
-    /// Has the intent logs replayed, and compares what is there then. Now and then the power goes meanwhile, once before. What goes on from
-    /// there: models, and the txg of the pool, which is exported. `models` is as of the txg that was there after the cut.
+    /// Has the intent logs replayed, and compares the files and the volume with the models. Now and then the power goes meanwhile, once
+    /// before. Returns the models to go on with, and the txg of the pool, which is exported. `models` is as of the txg that was there after
+    /// the cut.
     fn replay(&mut self, rng: &mut Rng, done: &mut Done, models: Models, txg: Txg) -> Result<(Models, Txg), String> {
         let is_lying = self.shape.lost_flushes_percent > 0;
         if rng.chance(1, 3) && !is_lying {

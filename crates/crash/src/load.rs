@@ -46,7 +46,7 @@ fn thinking(rng: &mut Rng, slowness: u64) -> Duration {
     Duration::from_nanos(rng.below(THINKING_NS_MAX * slowness))
 }
 
-/// Whose turn it is, for a file system that several change: which of them a txg is asked for.
+/// The log of the actor that asks a file system for a txg at present; several actors change the same file system.
 #[derive(Clone, Default)]
 pub struct Turn(Arc<Mutex<Option<Shared<Files>>>>);
 
@@ -116,7 +116,7 @@ impl<T> Future for InTurn<'_, T> {
     }
 }
 
-/// Who writes files in two directories of its own.
+/// An actor that writes files in two directories of its own.
 pub struct FileWriter {
     /// The file system, which others change too.
     pub fs: FileSystem,
@@ -124,9 +124,9 @@ pub struct FileWriter {
     pub turn: Turn,
     /// The two directories.
     pub dirs: [ObjectId; 2],
-    /// What it does.
+    /// The log of its changes.
     pub log: Shared<Files>,
-    /// What decides.
+    /// Random numbers for its decisions.
     pub rng: Rng,
     /// Its txgs and its log, which answers its `fsync`.
     pub zil: Arc<cenote_zil::Log>,
@@ -291,7 +291,7 @@ impl FileWriter {
     }
 }
 
-/// Who writes a range of a volume. It begins and ends within blocks that are others' too.
+/// An actor that writes a range of a volume. The range begins and ends within blocks that other ranges share.
 pub struct RangeWriter {
     /// The volume.
     pub volume: Arc<LiveVolume>,
@@ -299,9 +299,9 @@ pub struct RangeWriter {
     pub handle: Handle,
     /// The property `sync`, as the volume obeys it.
     pub sync: SyncMode,
-    /// What it does.
+    /// The log of its changes.
     pub log: Shared<Range>,
-    /// What decides.
+    /// Random numbers for its decisions.
     pub rng: Rng,
     /// So many times the usual time passes between two requests.
     pub slowness: u64,
@@ -375,15 +375,15 @@ impl RangeWriter {
     }
 }
 
-/// Who makes and destroys datasets and sets properties.
+/// An actor that makes and destroys datasets and sets properties.
 pub struct Administrator {
     /// The pool.
     pub pool: Pool,
     /// Datasets in use, whose properties are changed too: how they are written.
     pub heads: Vec<LiveHead>,
-    /// What it does.
+    /// The log of its changes.
     pub log: Shared<Datasets>,
-    /// What decides.
+    /// Random numbers for its decisions.
     pub rng: Rng,
 }
 
@@ -395,9 +395,9 @@ pub struct Grower {
     pub growth: Growth,
     /// The place of the log device that the pool was made with.
     pub log_device: Option<usize>,
-    /// What it does.
+    /// The log of its changes.
     pub log: Shared<Grown>,
-    /// What decides.
+    /// Random numbers for its decisions.
     pub rng: Rng,
 }
 

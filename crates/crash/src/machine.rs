@@ -37,7 +37,7 @@ const LAYOUTS: [Layout; 8] = [
     &[(TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4)],
 ];
 
-/// What a life's devices are, and how its space is kept.
+/// The shape of a life: its devices, and how its space is kept.
 #[derive(Clone, Debug)]
 pub struct Shape {
     layout: Layout,
@@ -139,7 +139,7 @@ impl Shape {
             quota_bytes: rng.chance(1, 4).then(|| quota_unit_bytes(layout) << rng.below(3)),
             physical_bytes: if ashift == 12 { 4096 } else { 512 },
             has_garbage: rng.chance(1, 2),
-            // What is as small as can be cannot be split.
+            // More than a sector: a block of one sector cannot be split.
             ganged_from_bytes: rng.chance(1, 3).then(|| 1 << (13 + rng.below(3))),
             lost_flushes_percent: 0,
             is_for_throughput: [(); 3].map(|()| rng.chance(1, 3)),
@@ -453,7 +453,7 @@ impl Machine {
         if left > 0 { Err(format!("{left} devices are still in memory after all has ended")) } else { Ok(()) }
     }
 
-    /// What is on them now.
+    /// The disks' contents now.
     #[must_use]
     pub fn images(&self) -> Vec<Image> {
         self.disks.iter().map(|disk| disk.image()).collect()

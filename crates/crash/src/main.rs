@@ -202,7 +202,7 @@ fn live(first: u64, end: u64, arguments: &Arguments, sums: &mut Sums) -> u64 {
     let next = ((number + 1) * CUTS).min(end);
     let failed = |cut: u64, what: String, sums: &mut Sums| {
         println!("FAILED cut {cut}: {what}");
-        // What would have come after it cannot be done.
+        // The cuts after it cannot be made.
         (sums.done, sums.failed) = (sums.done + next - cut, sums.failed + next - cut);
     };
     let mut life = match Life::begin_with(number, arguments.has_snapshots) {

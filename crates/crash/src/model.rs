@@ -172,8 +172,8 @@ impl<S: State> Log<S> {
         self.as_of(Txg(u64::MAX)).remove(0)
     }
 
-    /// What may be there as of a txg: one state; twice as many for each change that this txg may have or not, since somebody was interrupted
-    /// in it or its txg is not known exactly.
+    /// The states that may be there as of a txg: one, and twice as many for each change that this txg may have or not, since an actor was
+    /// interrupted in it or its txg is not known exactly.
     pub fn as_of(&self, txg: Txg) -> Vec<S> {
         let mut all = vec![self.base.clone()];
         let may_have = |all: &mut Vec<S>, change: &S::Change| {
@@ -352,7 +352,7 @@ impl Files {
         self.files.get_mut(self.names.get(name)?)
     }
 
-    /// What a name leads to.
+    /// The file that a name leads to.
     #[must_use]
     pub fn at(&self, name: &Name) -> Option<&File> {
         self.files.get(self.names.get(name)?)
@@ -459,7 +459,7 @@ pub struct Range {
     pub offset_bytes: u64,
     /// Bytes of the volume's blocks.
     pub block_bytes: usize,
-    /// What is there.
+    /// The range's contents.
     pub bytes: Vec<u8>,
 }
 

@@ -13,11 +13,11 @@ pub struct DmuError {
     pub objset: ObjsetId,
     /// The object (0: the meta-dnode or the objset itself).
     pub object: ObjectId,
-    /// What went wrong.
+    /// The kind of the error.
     pub kind: DmuErrorKind,
 }
 
-/// What went wrong.
+/// The kind of a DMU error.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum DmuErrorKind {
@@ -45,7 +45,7 @@ pub enum DmuErrorKind {
     /// Attributes that do not fit into their object.
     #[error("{0} bytes of attributes do not fit the object")]
     NoRoom(usize),
-    /// What this version does not do.
+    /// An operation that this version does not support.
     #[error("not supported yet: {0}")]
     Unsupported(String),
     /// A ZAP could not be changed.

@@ -19,11 +19,11 @@ pub enum UsedBy {
     Snapshots = 1,
     /// The directories below.
     Children = 2,
-    /// What is reserved for the head dataset and not used.
+    /// The head dataset's reservation (`refreservation`), as far as it is not used.
     Refreservation = 4,
 }
 
-/// What became of the blocks that a dataset gave up.
+/// The outcome for the blocks that a dataset gave up.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
     /// Blocks that nothing refers to any more, to be freed.
@@ -70,7 +70,7 @@ impl Dsl {
             phys.used_bytes = phys.used_bytes.saturating_add_signed(used_bytes);
             phys.compressed_bytes = phys.compressed_bytes.saturating_add_signed(delta.compressed_bytes);
             phys.uncompressed_bytes = phys.uncompressed_bytes.saturating_add_signed(delta.uncompressed_bytes);
-            // What is reserved for a directory counts above it whether it is used or not.
+            // A directory's reservation counts above it whether it is used or not.
             let above_bytes = counts_above(before, phys.used_bytes.max(phys.reserved_bytes));
             assert!(
                 (used_bytes.min(0)..=used_bytes.max(0)).contains(&above_bytes),

@@ -22,7 +22,7 @@ use crate::{Dsl, DslError};
 /// The txg that stands for a pool's creation in datasets made with it.
 const CREATION_TXG: Txg = Txg(1);
 
-/// What a new dataset gets that is not derived from others.
+/// The fields of a new dataset that are not derived from others.
 #[derive(Clone, Copy, Debug)]
 pub struct Birth {
     /// Seconds since 1970.

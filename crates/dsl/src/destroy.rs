@@ -17,7 +17,7 @@ use crate::limits::{Counted, is_hidden};
 /// The entry that says that properties were ever received.
 pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
 
-/// What went with a dataset.
+/// Counts of the parts that went with a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Objects that had tables of extra fields.

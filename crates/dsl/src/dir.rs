@@ -211,7 +211,7 @@ impl Dsl {
         self.dir_name(object).await
     }
 
-    /// What a full name refers to: its directory and the rest, parsed.
+    /// Resolves a full name: its directory and the rest, parsed.
     #[boxed]
     pub async fn resolve<'a>(&self, name: &'a str) -> Result<(Dir, Tail<'a>), DslError> {
         let parsed = Name::parse(name)?;

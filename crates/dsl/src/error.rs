@@ -16,7 +16,7 @@ pub enum DslError {
     Format {
         /// The object of the MOS.
         object: u64,
-        /// What is wrong.
+        /// The fault.
         error: FormatError,
     },
     /// No dataset has this name.
@@ -49,7 +49,7 @@ pub enum DslError {
     BadKeyForm {
         /// The dataset.
         dataset: String,
-        /// What is wrong with it.
+        /// The fault found in it.
         reason: String,
     },
     /// The dataset's key is needed and not loaded.

@@ -16,12 +16,12 @@
 //! too little with its origin, is promoted, rolled back or received into, it does without from then on. One that is destroyed
 //! leaves its livelist to the background.
 //!
-//! **Invariant.** What is left of a livelist are the blocks of the clone's head that are younger than the origin, without those whose data is in
-//! the pointer (`cenote_sim::audit_space` checks it). That does not depend on snapshots of the clone: a block that went from the head
-//! is a snapshot's, by the deadlist, until that is destroyed; and a clone with snapshots is not destroyed.
+//! **Invariant.** A livelist's remaining blocks are those of the clone's head that are younger than the origin, without those whose data is
+//! in the pointer (`cenote_sim::audit_space` checks it). That does not depend on snapshots of the clone: a block that went from the head is
+//! a snapshot's, by the deadlist, until that is destroyed; and a clone with snapshots is not destroyed.
 //!
-//! **What cannot be kept up** (a block that went, and for which there is no list; a list that is damaged) ends the livelist in the same txg: the
-//! clone is then destroyed by its tree. A damaged livelist keeps nobody from promoting or destroying its clone: of its objects those that can be
+//! **Faults** (a block that went, and for which there is no list; a list that is damaged) end the livelist in the same txg: the clone is
+//! then destroyed by its tree. A damaged livelist keeps nobody from promoting or destroying its clone: of its objects those that can be
 //! read are freed.
 //!
 //! **Bounds.** A list has at most [`ENTRIES_MAX`] entries. It is written anew as a whole when it is settled: at most so many entries of 128 bytes

@@ -12,7 +12,7 @@ use crate::DslError;
 /// The longest full name in bytes.
 pub const NAME_MAX_BYTES: usize = 255;
 
-/// What a name refers to, beyond the directory.
+/// The head, snapshot or bookmark that a name refers to, beyond the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail<'a> {
     /// The head: a file system or volume.
@@ -28,7 +28,7 @@ pub enum Tail<'a> {
 pub struct Name<'a> {
     /// The directory: `pool/a/b`.
     pub dir: &'a str,
-    /// What of it.
+    /// The rest of the name.
     pub tail: Tail<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! What the datasets of a pool that is changed have beside what is on disk.
+//! The in-memory state of datasets of a pool that is open for writing, beside that on disk.
 
 use std::collections::BTreeMap;
 

@@ -72,7 +72,7 @@ pub struct Property {
     pub source: Source,
 }
 
-/// What one ZAP of properties says.
+/// The entries of one ZAP of properties.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
     local: BTreeMap<String, Value>,
@@ -121,7 +121,7 @@ impl Dsl {
                 PropertyEntry::Local => drop(entries.local.insert(property.to_owned(), value)),
                 PropertyEntry::Received => drop(entries.received.insert(property.to_owned(), value)),
                 PropertyEntry::Inherited => drop(entries.inherit.insert(property.to_owned(), ())),
-                // What newer software means; the plain entry beside it is what older software is to make of it.
+                // The value that newer software means; the plain entry beside it is for older software.
                 PropertyEntry::IgnoreUnknownValue => drop(meant.insert(property.to_owned(), value)),
             }
         }

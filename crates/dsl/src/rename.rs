@@ -12,8 +12,8 @@ use crate::dir::Dir;
 use crate::limits::Counted;
 
 impl Dsl {
-    /// Gives a directory another name, below the same or another directory, which is not below it and has nothing of this name.
-    /// What it uses, and what is reserved for it, counts above its new place.
+    /// Gives a directory another name, below the same or another directory, which is not below it and has nothing of this name. Its used
+    /// and reserved space counts above its new place.
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.

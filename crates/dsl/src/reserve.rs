@@ -32,7 +32,7 @@ fn counts_above(unique_bytes: u64, own_bytes: i64, reserved_bytes: u64) -> i64 {
 }
 
 impl Dsl {
-    /// What is reserved for the head dataset of a directory, in bytes.
+    /// The reservation (`refreservation`) of a directory's head dataset, in bytes.
     ///
     /// # Errors
     /// The MOS cannot be read.

@@ -93,7 +93,7 @@ impl Dsl {
             let quota = if phys.quota_bytes == 0 { u64::MAX } else { phys.quota_bytes };
             let limit = if above.is_none() { quota.min(usable_bytes) } else { quota };
             let own = limit.saturating_sub(phys.used_bytes);
-            // What is reserved but not used is counted as used above.
+            // Reserved space that is not used counts as used above.
             let reserved = phys.reserved_bytes.saturating_sub(phys.used_bytes);
             above = Some(match above {
                 Some(_) if phys.used_bytes > limit => 0,
@@ -172,8 +172,8 @@ impl Dsl {
         let mut written = Sizes::referenced_by(dataset).less(referenced);
         let mut at = dataset.clone();
         for _ in 0..CHAIN_MAX {
-            // What died since, and had been there then: all of the first deadlist after the snapshot, of the later ones
-            // what is as old.
+            // Blocks that were there then and died since: all of the first deadlist after the snapshot, of the later ones those that are as
+            // old.
             if at.phys.prev_snapshot_txg <= txg {
                 let first = match freed {
                     Some(freed) => freed,

@@ -42,17 +42,17 @@ bitflags::bitflags! {
         const SUCCESSFUL_ACCESS = 0x0010;
         /// Audit failures.
         const FAILED_ACCESS = 0x0020;
-        /// Who is a group.
+        /// The principal is a group.
         const IDENTIFIER_GROUP = 0x0040;
         /// Came by inheritance.
         const INHERITED = 0x0080;
-        /// Who is the file's owner.
+        /// The principal is the file's owner.
         const OWNER = 0x1000;
-        /// With `IDENTIFIER_GROUP`: who is the file's group.
+        /// With `IDENTIFIER_GROUP`: the principal is the file's group.
         const GROUP = 0x2000;
-        /// Who is everyone.
+        /// The principal is everyone.
         const EVERYONE = 0x4000;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }
@@ -128,7 +128,7 @@ pub struct Ace {
     pub kind: u16,
     /// Flags.
     pub flags: AceFlags,
-    /// What is allowed or denied, a bit each.
+    /// The permissions that are allowed or denied, a bit each.
     pub access_mask: u32,
     /// The stored id; meaningless where the flags name owner, group or everyone.
     pub id: u64,

@@ -82,7 +82,7 @@ pub struct Dva {
     pub offset_bytes: u64,
     /// Bytes allocated there, with parity and padding; for a gang block, with everything that hangs below it.
     pub asize_bytes: u64,
-    /// What lies there is a gang header.
+    /// The block there is a gang header.
     pub gang: bool,
 }
 
@@ -127,7 +127,7 @@ impl fmt::Display for Dva {
     }
 }
 
-/// What a block pointer is at the top of the decision tree of a read.
+/// The kind of a block pointer, on which a read decides first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlkptrKind {
     /// No block: zeros. May still carry a birth txg, a level, a type and a size.
@@ -172,7 +172,7 @@ impl fmt::Debug for EmbeddedPayload {
     }
 }
 
-/// What decryption of a block needs from its block pointer.
+/// The parameters for the decryption of a block, from its block pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CryptParams {
     /// The salt as a number.
@@ -301,7 +301,7 @@ impl Blkptr {
         Ok(())
     }
 
-    /// What it is.
+    /// Its kind.
     #[must_use]
     pub const fn kind(&self) -> BlkptrKind {
         if self.is_embedded() {
@@ -569,7 +569,7 @@ impl Blkptr {
         [self.words[CHECKSUM], self.words[CHECKSUM + 1], self.words[CHECKSUM + 2], self.words[CHECKSUM + 3]]
     }
 
-    /// What decryption needs; `None` if not encrypted.
+    /// The parameters for decryption; `None` if not encrypted.
     #[must_use]
     pub fn crypt_params(&self) -> Option<CryptParams> {
         if !self.is_encrypted() || self.is_embedded() {

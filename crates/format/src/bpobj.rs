@@ -20,7 +20,7 @@ use crate::ids::ObjectId;
 
 const STRUCTURE: &str = "bpobj";
 
-/// The bonus of a bpobj. What the version at hand does not have is `None`.
+/// The bonus of a bpobj. Fields that the version at hand does not have are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BpobjPhys {
     /// Number of block pointers in the object.

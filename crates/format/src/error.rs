@@ -10,11 +10,11 @@ pub struct FormatError {
     pub structure: &'static str,
     /// Offset in bytes of the offending field within the structure.
     pub offset: usize,
-    /// What is wrong.
+    /// The fault.
     pub kind: FormatErrorKind,
 }
 
-/// What is wrong with the bytes.
+/// The fault in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum FormatErrorKind {
@@ -29,9 +29,9 @@ pub enum FormatErrorKind {
     /// A magic number that is none.
     #[error("bad magic {found:#x}, expected {expected:#x}")]
     BadMagic {
-        /// What was there.
+        /// The number found.
         found: u64,
-        /// What should be.
+        /// The structure's magic number.
         expected: u64,
     },
     /// A field whose value no version of the format allows, or that contradicts another field.
@@ -50,7 +50,7 @@ pub enum FormatErrorKind {
     /// A bound of ours on recursion, count or size was exceeded.
     #[error("{what}: {value} exceeds the limit of {limit}")]
     Limit {
-        /// What is bounded.
+        /// The name of the bounded quantity.
         what: &'static str,
         /// The value found.
         value: u64,

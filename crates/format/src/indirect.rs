@@ -1,4 +1,5 @@
-//! What is left of a removed top-level vdev: a mapping from its offsets to where the data went, and when.
+//! The indirect mapping of a removed top-level vdev, from its offsets to the new places of its data, and the txgs of the
+//! copies (births).
 //!
 //! ```text
 //! mapping object's bonus            0            8              16          24 (32)

@@ -251,7 +251,7 @@ pub fn emit_vdev_phys(config: &NvList) -> Result<Vec<u8>, FormatError> {
     Ok(out)
 }
 
-/// What the boot environment block holds.
+/// The content of the boot environment block.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BootEnv {
     /// Text, up to the first zero byte (the file `grubenv`); often empty.

@@ -166,7 +166,7 @@ impl ObjsetPhys {
         self.meta_dnode.endian
     }
 
-    /// What kind of dataset, if known.
+    /// The kind of the dataset, if known.
     #[must_use]
     pub fn objset_type(&self) -> Option<ObjsetType> {
         u8::try_from(self.type_number).ok().and_then(ObjsetType::from_number)

@@ -163,12 +163,12 @@ impl SpaceMapEntry {
     }
 }
 
-/// What the words say.
+/// One record of a space map, decoded from its words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SpaceMapRecord {
     /// The entries that follow are of this txg. All zero: padding.
     Debug {
-        /// What the batch does, in pools that say so.
+        /// The action of the batch (0 allocate, 1 free), in pools that record it.
         action: u8,
         /// The sync pass.
         sync_pass: u16,
@@ -219,7 +219,7 @@ impl SpaceMapRecord {
                         return Err(FormatError::invalid(STRUCTURE, 0, "vdev", u64::from(vdev.0), rule));
                     }
                     Some(vdev) => u64::from(vdev.0),
-                    // What OpenZFS leaves in the field when there is no vdev: 2^24 cut to 24 bits.
+                    // OpenZFS stores 0 when there is no vdev: 2^24 (`SM_NO_VDEVID`) cut to 24 bits.
                     None => 0,
                 };
                 let first = PREFIX_TWO_WORDS << 62 | run << VDEV_BITS | vdev;

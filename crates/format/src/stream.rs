@@ -66,7 +66,7 @@ pub const BEGIN_PAYLOAD_BYTES_MAX: u64 = 1 << 28;
 pub const BLOCK_PAYLOAD_BYTES_MAX: u64 = 1 << 24;
 
 bitflags::bitflags! {
-    /// What a stream uses that not every receiver knows (`DMU_BACKUP_FEATURE_*`).
+    /// The features of a stream that not every receiver knows (`DMU_BACKUP_FEATURE_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Features: u64 {
         /// WRITE_BYREF records (removed in OpenZFS 2.0; `zstream redup` undoes it).
@@ -245,7 +245,7 @@ impl RecordKind {
     }
 }
 
-/// What a record says, by kind.
+/// The fields of a record, by kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// See [`Begin`].
@@ -297,7 +297,7 @@ impl Body {
 pub struct Record {
     /// The length field. Only BEGIN's is meaningful; other kinds' payloads follow from their bodies.
     pub payload_length: u32,
-    /// What it says.
+    /// Its kind, and the fields of that kind.
     pub body: Body,
     /// The running checksum of all that precedes it in the stream, or zeros. Always zeros in BEGIN.
     pub checksum: [u64; 4],

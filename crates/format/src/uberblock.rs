@@ -102,7 +102,7 @@ impl Mmp {
     }
 }
 
-/// What the scratch area of a raidz expansion holds.
+/// The state of the scratch area of a raidz expansion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReflowScratch {
     /// Nothing.
@@ -229,7 +229,7 @@ impl Uberblock {
         (self.raidz_reflow & ((1 << 55) - 1)) << MIN_BLOCK_SHIFT
     }
 
-    /// What the scratch area of a raidz expansion holds.
+    /// The state of the scratch area of a raidz expansion.
     #[must_use]
     pub const fn reflow_scratch(&self) -> ReflowScratch {
         match self.raidz_reflow >> 55 {

@@ -1,7 +1,8 @@
 //! The intent log (ZIL): log blocks and log records.
 //!
-//! Every objset has a log of its own: a chain of blocks, each naming the next before that one is written. What a chain
-//! holds is what a synchronous caller was promised and no txg has made permanent yet; after a crash it is replayed.
+//! Every objset has a log of its own: a chain of blocks, each naming the next before that one is written. A chain holds
+//! the records of operations that synchronous callers were promised and no txg has made permanent yet; after a crash
+//! they are replayed.
 //!
 //! The header lies in the objset; see [`crate::zil_header`].
 //!

@@ -70,7 +70,7 @@ bitflags::bitflags! {
         const PROJECT_INHERIT = 0x4000_0000_0000;
         /// It has a project.
         const PROJECT_ID = 0x8000_0000_0000;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }
@@ -123,7 +123,7 @@ impl ZnodePhys {
         AclPhys::parse(fields.slice(Self::SIZE_BYTES, AclPhys::SIZE_BYTES)?, endian)
     }
 
-    /// What follows the structure in the bonus: a symbolic link's target, if it is not longer than this.
+    /// The bytes after the structure in the bonus: a symbolic link's target, if it is not longer than this.
     #[must_use]
     pub fn tail(bonus: &[u8]) -> &[u8] {
         bonus.get(Self::WITH_ACL_SIZE_BYTES..).unwrap_or(&[])

@@ -1,4 +1,4 @@
-//! What a file system keeps in its objset besides files: the master node, directory entries, quotas and their accounting.
+//! The metadata in a file system's objset besides files: the master node, directory entries, quotas and their accounting.
 //!
 //! Object 1 is the *master node*, a ZAP from names ([`master_node`]) to numbers: the root directory, the unlinked set, the
 //! SA master object, the version, and properties fixed at creation.
@@ -65,7 +65,7 @@ pub const USER_USED_OBJECT: ObjectId = ObjectId(u64::MAX);
 pub const GROUP_USED_OBJECT: ObjectId = ObjectId(u64::MAX - 1);
 /// The same for projects.
 pub const PROJECT_USED_OBJECT: ObjectId = ObjectId(u64::MAX - 2);
-/// What begins the names of object counts.
+/// The prefix of the names of object counts.
 pub const OBJECT_COUNT_PREFIX: &str = "obj-";
 
 /// An entry of a directory.
@@ -114,7 +114,7 @@ impl Fuid {
     }
 }
 
-/// What an entry of an accounting object counts.
+/// The key of an entry of an accounting object: the quantity that it counts, and the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccountKey {
     /// Bytes used.

@@ -1,6 +1,6 @@
 //! Goal: no constant that reaches a disk or a stream changes unnoticed. Method: all of them, with their values, as one text,
-//! compared with `constants.txt` beside this file; and every public constant in the sources must be in the list. What would
-//! go wrong: a number changed by mistake on the way in and on the way out, so that all round trips still hold.
+//! compared with `constants.txt` beside this file; and every public constant in the sources must be in the list. Faults
+//! caught: a number changed by mistake on the way in and on the way out, so that all round trips still hold.
 //!
 //! After a change that is meant: `CENOTE_BLESS=1 cargo test -p cenote-format --test constants`, and read the difference.
 

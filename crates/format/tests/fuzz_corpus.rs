@@ -1,5 +1,5 @@
 //! Goal: the fuzz targets hold on stable, in every test run. Method: valid inputs, then mutations of them and random bytes
-//! from a fixed seed: bits flipped, fields set to extremes, pieces copied, ends cut. What would go wrong: a panic, a hang,
+//! from a fixed seed: bits flipped, fields set to extremes, pieces copied, ends cut. Faults caught: a panic, a hang,
 //! or a value that does not survive being emitted, found only by a fuzzer that nobody runs.
 //! `fuzz/` runs the same bodies for longer, from inputs that were once of interest.
 

@@ -1,6 +1,6 @@
-//! Goal: what this crate makes of real pools' labels, configurations, uberblocks, objsets and dnodes is what OpenZFS made
-//! of them. Method: read them from every golden image; compare with zdb's account of the same pool, and emit again and
-//! compare bytes. What would go wrong: a misplaced field that round-trips with itself.
+//! Goal: this crate reads real pools' labels, configurations, uberblocks, objsets and dnodes as OpenZFS wrote them.
+//! Method: read them from every golden image; compare with zdb's account of the same pool, and emit again and
+//! compare bytes. Fault caught: a misplaced field that round-trips with itself.
 
 mod mini;
 

@@ -1,7 +1,7 @@
-//! Goal: what lies inside the objects of real pools is what this crate says it is. Method: read every object of every
-//! simple golden pool that has a structure (ZAPs, attributes, space maps, the DSL's bonuses, lists, history), check what
-//! the structures say of one another, and write each again and compare bytes. What would go wrong: a misplaced field that
-//! round-trips with itself, a hash or a chain that only our own writer agrees with.
+//! Goal: this crate reads the content of real pools' objects correctly. Method: read every object of every simple golden
+//! pool that has a structure (ZAPs, attributes, space maps, the DSL's bonuses, lists, history), check the structures
+//! against one another, and write each again and compare bytes. Faults caught: a misplaced field that round-trips with
+//! itself, a hash or a chain that only our own writer agrees with.
 
 #[allow(dead_code, reason = "the other tests use more of it")]
 mod mini;
@@ -282,7 +282,7 @@ fn check_history(pool: &Pool, dnode: &DnodePhys, counts: &mut Counts) {
         counts.history_records += 1;
     }
     assert!(commands[0].starts_with("zpool create"));
-    // What is never overwritten ends with the creation.
+    // The records that are never overwritten end with the creation.
     let kept = records(&log[..phys.create_end as usize]).last().unwrap().unwrap();
     assert!(NvList::parse(kept).unwrap().str("history command").unwrap().starts_with("zpool create"));
 }
@@ -447,7 +447,7 @@ fn check_attributes(
     let values: Vec<&[u8]> = view.iter().map(|item| item.unwrap().1).collect();
     let again = sa::emit(header.layout, layout, &values, header.endian).unwrap();
     assert_eq!(again, bytes[..again.len()]);
-    // What follows may be left over from when the attributes were more.
+    // The bytes that follow may be left over from when there were more attributes.
     let attribute = |known| registry.zpl(known).and_then(|number| view.find(number).unwrap());
     let number = |known| registry.zpl(known).and_then(|number| view.u64(number).unwrap());
     if let (Some(aces), Some(count)) = (attribute(ZplAttribute::DaclAces), number(ZplAttribute::DaclCount)) {

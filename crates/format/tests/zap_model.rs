@@ -1,7 +1,7 @@
 //! Goal: the parts of a fat ZAP — header, pointer table in and out of block 0, leaves and their splitting — make a whole
 //! that holds thousands of entries. Method: a ZAP in memory built with nothing but this crate's public functions, as the
-//! layer that stores ZAPs does it, against a plain map; then the reader's walk over what the writer made. What would go
-//! wrong: a table indexed by the wrong bits, a sibling that the table does not point to, an external table misplaced.
+//! layer that stores ZAPs does it, against a plain map; then the reader's walk over the writer's ZAP. Faults caught:
+//! a table indexed by the wrong bits, a sibling that the table does not point to, an external table misplaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -493,7 +493,7 @@ async fn list<S: FileServer>(
     loop {
         let items = match server.readdir(directory, position, with_entries, LISTING_BATCH).await {
             Ok(items) => items,
-            // What was listed so far is delivered; the error meets the next request.
+            // The entries listed so far are delivered; the error meets the next request.
             Err(_) if !is_first => return Ok(()),
             Err(errno) => return Err(errno),
         };

@@ -39,14 +39,15 @@ pub(crate) struct Grafts {
 /// A graft by the directory that it stands in, its name there, and its node.
 pub(crate) type Named = (NodeId, Vec<u8>, NodeId);
 
-/// What covers a directory while the trie is walked.
+/// The directory of a file system that a node of the trie stands at, while the trie is walked.
 enum Around {
     Directory(Arc<Zfsvfs>, u16, ObjectId),
     Nothing,
 }
 
 impl Grafts {
-    /// Gives each dataset of `placed` a slot and finds the directories around them. What stands where it stood keeps its node and number.
+    /// Gives each dataset of `placed` a slot and finds the directories around them. A graft that stands where it stood keeps its
+    /// node and number.
     pub(crate) async fn resolved(
         &self,
         source: &Source,

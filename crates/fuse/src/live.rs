@@ -282,7 +282,7 @@ impl Live {
         Ok(!is_member.unwrap_or(false))
     }
 
-    /// What came of a change, once it is as durable as it has to be.
+    /// The result of a change, once the change is as durable as it has to be.
     async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
         let made = result.map_err(|error| self.failed(&error))?;
         self.log.commit_if_sync(false, None).await.map_err(|error| self.lost(&error))?;

@@ -50,7 +50,7 @@ pub enum MountError {
     NotPermitted {
         /// Where.
         mountpoint: PathBuf,
-        /// What the system said.
+        /// The system's error message.
         reason: String,
     },
     /// The place is not one to mount at.
@@ -58,7 +58,7 @@ pub enum MountError {
     BadPlace {
         /// Where.
         mountpoint: PathBuf,
-        /// What is wrong with it.
+        /// The fault found in the place.
         reason: String,
     },
     /// Files of the mount are in use.
@@ -71,7 +71,7 @@ pub enum MountError {
         verb: &'static str,
         /// Where.
         mountpoint: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -133,7 +133,7 @@ pub async fn mount(
     mount_tree(handle, tree, mountpoint, options).await
 }
 
-/// Mounts a tree at `mountpoint`, which must be a directory. What the properties of its datasets forbid, no option allows. One process
+/// Mounts a tree at `mountpoint`, which must be a directory. No option allows what the properties of its datasets forbid. One process
 /// can have any number of mounts of any number of pools. Where it fails the tree is closed.
 ///
 /// # Errors
@@ -243,7 +243,7 @@ fn plain(error: &io::Error) -> String {
     text.split_once(" (os error").map_or(text.clone(), |(words, _)| words.to_owned())
 }
 
-/// What an error of mounting means.
+/// The [`MountError`] for a system error of mounting.
 fn explain(mountpoint: &Path, error: io::Error) -> MountError {
     let mountpoint = mountpoint.to_owned();
     let text = error.to_string().trim().to_owned();
@@ -394,7 +394,7 @@ pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     Err(MountError::Io { verb: "unmount", mountpoint: mountpoint.to_owned(), error })
 }
 
-/// What fusermount3 had to say; nothing if it succeeded.
+/// The messages of fusermount3; empty if it succeeded.
 fn unmount_by_helper(mountpoint: &Path, how: Unmount) -> io::Result<String> {
     let mut last = io::Error::other("fusermount3 is not installed");
     for helper in HELPERS {

@@ -36,7 +36,7 @@ const SNAPSHOT_ROOTS: u64 = 0xffff_ffff_fffc;
 /// Objset numbers up to here can have a snapshot root's number. The MOS never comes near.
 const OBJSET_MAX: u64 = 1 << 40;
 
-/// What a node number says.
+/// The place that a node number names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The root directory of the dataset in a slot.
@@ -56,7 +56,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    /// What `node` says. Total: every number says something, though it may not be there.
+    /// The place that `node` names. Total: every number names one, though nothing may be there.
     pub(crate) const fn of(node: NodeId) -> Self {
         if node.0 == NodeId::ROOT.0 {
             return Self::Root { slot: 0 };

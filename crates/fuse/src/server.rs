@@ -1,4 +1,4 @@
-//! What a front end asks of a file server, in our own terms.
+//! The requests of a front end to a file server, in our own terms.
 //!
 //! The kernel binding knows FUSE's messages and nothing of pools; the server knows pools and nothing of messages. This
 //! trait is all that lies between, so another transport (FUSE over io_uring, virtio-fs, 9P) is another binding, and a
@@ -22,12 +22,12 @@ impl NodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// What `stat` shows.
+/// The attributes that `stat` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The inode number shown.
     pub ino: u64,
-    /// What it is.
+    /// The file type.
     pub kind: FileKind,
     /// Permission bits with set-uid, set-gid and sticky.
     pub permissions: u32,
@@ -118,7 +118,7 @@ pub struct DirItem {
     pub name: Vec<u8>,
     /// The inode number shown.
     pub ino: u64,
-    /// What it is, where the directory says so.
+    /// The file type, where the directory says so.
     pub kind: Option<FileKind>,
     /// Where a listing goes on after this item.
     pub next: u64,
@@ -129,7 +129,7 @@ pub struct DirItem {
     pub pin: Pin,
 }
 
-/// What `statfs` shows. Sizes in units of `block_size_bytes`.
+/// The figures that `statfs` shows. Sizes in units of `block_size_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceFigures {
     /// The unit.
@@ -184,7 +184,7 @@ pub struct NewFile {
     pub mode: u32,
     /// Permission bits that are not to be set, unless an access control list is handed down.
     pub umask: u32,
-    /// Whose it is.
+    /// The owner.
     pub caller: Caller,
     /// Device number (major, minor), for devices.
     pub device: (u32, u32),
@@ -192,7 +192,7 @@ pub struct NewFile {
     pub target: Option<Vec<u8>>,
 }
 
-/// What is to change of a node's attributes.
+/// The attributes of a node that are to change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits with set-uid, set-gid and sticky.
@@ -218,18 +218,18 @@ pub struct Writer {
     pub drops_set_ids: bool,
 }
 
-/// What may be there under a new name.
+/// The treatment of a file that has the new name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rename {
     /// It is replaced.
     Replace,
-    /// Nothing.
+    /// The rename is refused.
     NoReplace,
     /// It gets the old name.
     Exchange,
 }
 
-/// What came of a change of a file's bytes beside them.
+/// The effects of a change of a file's bytes beside them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// The file has lost set-ids: what the client knows of its mode is not so any more.

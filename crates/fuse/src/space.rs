@@ -1,6 +1,6 @@
-//! What `statfs` shows of a dataset: used and available, as `zfs list` has them.
+//! The figures of a dataset for `statfs`: used and available, as `zfs list` has them.
 //!
-//! *Used* is what the dataset refers to. *Available* is the least that any directory from the dataset's own up to the
+//! *Used* is the space that the dataset refers to. *Available* is the least that any directory from the dataset's own up to the
 //! pool's root has left: its quota less its use, with what is reserved for it beyond its use given back on the way down.
 
 use cenote_dsl::{Dataset, Dir, DslError};

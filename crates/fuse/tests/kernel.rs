@@ -1,7 +1,7 @@
 //! Real mounts of golden pools, seen through the kernel by ordinary programs.
 //!
-//! What OpenZFS showed of each dataset is in the manifests; a mount must show the same: every name, attribute, time,
-//! link, extended attribute and byte. Then what is FUSE's own: `.zfs`, nested datasets, many readers at once, ends of
+//! The manifests have each dataset as OpenZFS showed it; a mount must show the same: every name, attribute, time,
+//! link, extended attribute and byte. Then the parts of FUSE's own: `.zfs`, nested datasets, many readers at once, ends of
 //! mounts of all kinds.
 
 mod support;
@@ -259,7 +259,7 @@ fn ordinary_programs_agree_with_each_other() {
         let found = run("find", &[".", "-print0"]);
         let count = found.split(|byte| *byte == 0).filter(|path| !path.is_empty()).count();
         assert_eq!(count, opened.expected(dataset)["entries"].as_array().unwrap().len());
-        // What tar packs and unpacks elsewhere is the same tree.
+        // The tree that tar packs and unpacks elsewhere is the same.
         let copy = tempfile::tempdir().unwrap();
         let archive = run("tar", &["-c", "--xattrs", "--acls", "--numeric-owner", "."]);
         let tar = copy.path().join("a.tar");

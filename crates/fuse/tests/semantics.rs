@@ -1,4 +1,4 @@
-//! What a mount promises where programs are surprised most often: the rows of docs/SEMANTICS.md, each by name. Most were found by
+//! The promises of a mount where programs are surprised most often: the rows of docs/SEMANTICS.md, each by name. Most were found by
 //! xfstests, whose number is given.
 
 mod support;
@@ -135,7 +135,7 @@ fn a_file_handle_leads_to_its_file_for_as_long_as_that_has_a_name() {
         server.remove(NodeId::ROOT, b"dir", true, caller).await.unwrap();
         assert_eq!(server.lookup(dir.node, b".").await.unwrap_err(), Errno::STALE);
         server.forget(dir.node, 1);
-        // What is no file has no handle.
+        // Node numbers that name no file are no handles.
         for number in [0, 2, 3, 4, 5, 1 << 40] {
             assert!(server.lookup(NodeId(number), b".").await.is_err(), "{number}");
         }

@@ -27,7 +27,7 @@ type Result<T> = std::result::Result<T, HostError>;
 /// The form that this program writes.
 const VERSION: u32 = 1;
 
-/// What is known of an imported pool.
+/// The record of an imported pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Its guid.
@@ -149,7 +149,7 @@ impl CacheFile {
     /// at once both get in, one after the other.
     ///
     /// # Errors
-    /// What the change says; the file cannot be read or written, or others could put something into its folder.
+    /// The error of the change; or the file cannot be read or written, or others could put something into its folder.
     pub fn update<E: From<HostError>>(
         &self,
         change: impl FnOnce(&mut BTreeMap<String, Entry>) -> std::result::Result<(), E>,

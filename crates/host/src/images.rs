@@ -1,7 +1,7 @@
 //! Image files that are made for vdevs.
 //!
-//! A pool that is being made is in files with another name, `NAME.unfinished`, and they get their own when it is whole. So what
-//! has the name that was asked for is a whole pool, whatever ended the process. What fails removes its files; a kill leaves them, and
+//! A pool that is being made is in files with another name, `NAME.unfinished`, and they get their own when it is whole. So a file with the
+//! name that was asked for belongs to a whole pool, whatever ended the process. A failure removes the files; a kill leaves them, and
 //! whoever makes the same files next removes them, unless somebody still writes them.
 
 use std::ffi::OsString;

@@ -74,7 +74,7 @@ impl Top {
     }
 }
 
-/// What a word begins.
+/// The group of devices that a word begins.
 enum Group {
     Top { kind: TopKind, children: Option<usize>, devices_min: usize },
     Class(AllocationClass),
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a word begins; nothing for a path.
+/// The group that a word begins; nothing for a path.
 fn group_of(word: &str) -> Result<Option<Group>> {
     let plain = |kind, devices_min| Ok(Some(Group::Top { kind, children: None, devices_min }));
     match word {

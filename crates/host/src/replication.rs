@@ -14,7 +14,7 @@ use crate::layout::{Layout, Top};
 /// Devices' sizes may differ by this much.
 const SIZE_FUZZ_BYTES: u64 = 16 << 20;
 
-/// What of a vdev is compared.
+/// The fields of a vdev that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Level {
     kind: &'static str,
@@ -65,7 +65,7 @@ impl Level {
         self.kind != other.kind && (goes(self, other) || goes(other, self))
     }
 
-    /// What is wrong with having both in one specification.
+    /// The objection to both in one specification.
     fn differs(&self, other: &Self) -> Option<String> {
         if self.is_comparable(other) {
             let differ = self.failures() != other.failures();
@@ -90,7 +90,7 @@ impl Level {
             .then(|| format!("both {}-way and {}-way {} vdevs are present", self.children, other.children, self.kind))
     }
 
-    /// What is wrong with adding one to a pool that has the other.
+    /// The objection to adding this one to a pool that has the other.
     fn differs_from_pool(&self, pool: &Self) -> Option<String> {
         if self.is_comparable(pool) {
             let differ = self.failures() != pool.failures();
@@ -119,7 +119,7 @@ impl Level {
     }
 }
 
-/// What there is of a device before it is opened: whether it is (or will be) a file, and its size if it is there.
+/// A device before it is opened: whether it is (or will be) a file, and its size if it is there.
 fn look(path: &Path) -> (bool, Option<u64>) {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_file() => (true, Some(meta.len())),
@@ -128,7 +128,7 @@ fn look(path: &Path) -> (bool, Option<u64>) {
     }
 }
 
-/// What is wrong with vdevs that a pool is to be made of, or is to get beside those that it has; `look` says what devices are.
+/// The objection to the vdevs of a new pool, or to vdevs added to those of a pool; `look` says what devices are.
 fn mismatch(pool: Option<&VdevConfig>, tops: &[Top], look: impl Fn(&Path) -> (bool, Option<u64>)) -> Option<String> {
     let said = |what: String| Some(format!("mismatched replication level: {what}"));
     // A pool that is mixed already is not made worse.

@@ -26,7 +26,7 @@ const IMAGES: [(&str, &[u8]); 3] = [
     ("b.img", include_bytes!("../../../testdata/golden/mirror3/b.img.zst")),
     ("c.img", include_bytes!("../../../testdata/golden/mirror3/c.img.zst")),
 ];
-/// What OpenZFS saw in it.
+/// The account that OpenZFS gave of it.
 const MANIFEST: &[u8] = include_bytes!("../../../testdata/golden/mirror3/manifest.json.zst");
 
 /// Bytes compared at a time.
@@ -87,9 +87,9 @@ pub async fn compare(handle: &Handle, pool: &View) -> Result<Compared> {
     Ok(compared)
 }
 
-/// What became of a file that was overwritten at random.
+/// The outcome of overwriting a file at random.
 pub struct Overwritten {
-    /// What it holds in the end.
+    /// Its contents in the end.
     pub content: Vec<u8>,
     /// The time until it was written first and on disk.
     pub first: Duration,

@@ -1,7 +1,7 @@
 //! Files of a dataset by their paths, and their bytes.
 //!
-//! All verbs for files take a dataset, then paths inside it: two words, because a dataset's name may hold what a path may hold, `:` and spaces
-//! included. A path without a leading slash means the same as with one. What stands below a dataset in the tree of names
+//! All verbs for files take a dataset, then paths inside it: two words, because a dataset's name may hold what a path may hold, `:` and
+//! spaces included. A path without a leading slash means the same as with one. A name below a dataset in the tree of names
 //! (`tank/home/alice`) is another dataset and is not entered: its mount point is an empty directory here.
 //!
 //! **Rejected.** `DATASET:PATH` in one word (a colon is legal in dataset names), and following links out of the dataset

@@ -112,7 +112,7 @@ async fn describe(
         return out.insert("error", &json!("no contents"));
     };
     if dataset.is_inconsistent() {
-        // What is half-received cannot be mounted; this is what mount(2) says of it.
+        // A half-received dataset cannot be mounted; this is the error of mount(2).
         return out.insert("error", &json!("mount: Device or resource busy"));
     }
     match kind {

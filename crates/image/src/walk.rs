@@ -49,7 +49,7 @@ pub const PATH_MAX_BYTES: usize = 32 << 10;
 /// Extended attributes by name.
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a walk reads of each entry beside its attributes.
+/// The parts of each entry that a walk reads beside its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wants {
     /// Extended attributes.
@@ -89,7 +89,7 @@ impl Node {
     }
 }
 
-/// What a walk comes upon.
+/// A step of a walk.
 #[derive(Debug)]
 pub enum Visit {
     /// An entry. A directory's entries come next, unless [`Walk::prune`] is called.
@@ -209,7 +209,7 @@ impl Walk {
         self.entering = None;
     }
 
-    /// What comes next; `None` at the end.
+    /// The next step; `None` at the end.
     #[boxed]
     pub async fn next(&mut self) -> Option<Visit> {
         if let Some(start) = self.start.take() {

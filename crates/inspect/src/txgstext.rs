@@ -116,7 +116,8 @@ fn table(columns: impl IntoIterator<Item = &'static str>, rows: impl IntoIterato
     table
 }
 
-/// What the last txgs of a pool in use held, where the time of their sync went, and what they did to space. Scripts get one table, people one of times and one of space, so that neither is wider than a terminal.
+/// The last txgs of a pool in use: their contents, the time of their sync by its parts, and their changes of space. Scripts get one table,
+/// people one of times and one of space, so that neither is wider than a terminal.
 pub fn txgs_text(records: &[TxgRecord], TxgText { metaslabs: is_verbose, is_scripted, is_exact }: TxgText) -> String {
     let row = |record: &TxgRecord, cells: &[Vec<String>]| {
         std::iter::once(record.txg.0.to_string()).chain(cells.concat()).collect::<Vec<String>>()

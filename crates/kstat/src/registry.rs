@@ -19,7 +19,7 @@ pub enum Stat {
     Histogram(Vec<u64>),
 }
 
-/// What a group holds.
+/// The contents of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Statistics by name, in their order.
@@ -45,7 +45,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// A number that only grows. What several sources count under one name adds up.
+    /// A number that only grows. The counts of several sources under one name add up.
     pub fn count(&mut self, name: &'static str, count: u64) {
         match self.named.iter_mut().find(|(known, _)| *known == name) {
             Some((_, Stat::Count(sum))) => *sum = sum.wrapping_add(count),

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::{Tunable, TunableError, find, split};
 
-/// Values that were given for tunables, by name. What was not given has its default.
+/// Values that were given for tunables, by name. The others have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     tables: &'static [&'static [Tunable]],

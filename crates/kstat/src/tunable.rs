@@ -92,7 +92,7 @@ impl Tunable {
         let (number, unit) = value.split_at(digits);
         let times = match self.factor(unit.trim_start()) {
             Some(times) => times,
-            // What begins with a number is taken for one with another unit.
+            // A value that begins with a number is taken for one with another unit.
             None if digits > 0 => {
                 return Err(TunableError::Unit { name: self.name, value: value.into(), unit: self.unit });
             }
@@ -102,7 +102,7 @@ impl Tunable {
         number.filter(|number| self.accepts(*number)).ok_or_else(refused)
     }
 
-    /// What a number with this unit is multiplied by.
+    /// The factor for a number with this unit.
     fn factor(&self, unit: &str) -> Option<u64> {
         if unit.is_empty() || unit == self.unit {
             return Some(1);

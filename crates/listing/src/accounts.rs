@@ -128,7 +128,7 @@ impl Row {
 pub struct AccountOptions {
     /// The columns.
     pub fields: Vec<AccountField>,
-    /// What to sort by, and whether the largest comes first; then by type and name.
+    /// The fields to sort by, each with whether the largest comes first; then by type and name.
     pub sort: Vec<(AccountField, bool)>,
     /// The owners that are shown.
     pub owners: Vec<AccountOwner>,

@@ -21,7 +21,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// What `zfs get` has.
+    /// The columns of `zfs get`.
     pub const OF_DATASETS: [(&str, Self); 5] = [
         ("name", Self::Name),
         ("property", Self::Property),
@@ -29,7 +29,7 @@ impl Field {
         ("received", Self::Received),
         ("source", Self::Source),
     ];
-    /// What `zpool get` has.
+    /// The columns of `zpool get`.
     pub const OF_POOLS: [(&str, Self); 4] =
         [("name", Self::Name), ("property", Self::Property), ("value", Self::Value), ("source", Self::Source)];
 

@@ -17,7 +17,7 @@
 //!
 //! **Invariants.**
 //! 1. A value is read when it is asked for: listing names costs no more than names.
-//! 2. What cannot be read is an error of that value and does not end the listing.
+//! 2. A value that cannot be read is an error of its own and does not end the listing.
 //!
 //! **Rejected.** *Values without their text*: how a number is shown depends on the property, so each front end would have that table again.
 

@@ -192,7 +192,7 @@ pub async fn get_pools(
         for column in &columns {
             let cell = match facts.cell(column, form.is_exact).await {
                 Ok(Some(cell)) => cell,
-                // What a pool cannot have (a feature of another) is left out.
+                // A property that a pool cannot have (a feature of another) is left out.
                 Ok(None) => continue,
                 Err(error) => {
                     warn(format!("cannot read '{}' of '{}': {error}", column.name(), view.pool.name()));

@@ -111,7 +111,7 @@ impl ExtentCheck {
         Err(CheckError::Write { vdev, start: range.start, end: range.end })
     }
 
-    /// What is in use, by vdev: ranges that touch are one.
+    /// The allocated ranges by vdev; ranges that touch are one.
     pub fn live(&self) -> impl Iterator<Item = (VdevId, &RangeSet)> {
         self.vdevs.iter().map(|(vdev, book)| (*vdev, &book.live))
     }

@@ -13,7 +13,7 @@ use cenote_format::ids::VdevId;
 use crate::Tunables;
 use crate::group::Which;
 
-/// What kinds of blocks a class serves.
+/// The kinds of blocks that a class serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClassKind {
     /// Everything.
@@ -79,7 +79,7 @@ pub(crate) struct Share {
     pub(crate) data_disks: u64,
 }
 
-/// What a group may take: bytes a turn, and bytes in flight for going on.
+/// The limits of a group's turn: its bytes (aliquot), and bytes in flight up to which it may go on (queue target).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Quota {
     pub(crate) aliquot: u64,

@@ -1,4 +1,4 @@
-//! What can go wrong in accounting for space.
+//! Errors of space accounting.
 
 use cenote_format::ids::ObjectId;
 use thiserror::Error;
@@ -14,9 +14,9 @@ pub enum SpaceError {
     Store {
         /// The space map; 0 if there is none yet.
         object: ObjectId,
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What it said.
+        /// The layer's error message.
         reason: String,
     },
     /// A range that a space map cannot express.

@@ -13,7 +13,7 @@ use crate::{AllocError, Extent, Metaslab, MetaslabId, SizeRange, SpaceError, Tun
 /// From physical to allocated size: with parity and padding, as the vdev lays blocks out.
 pub type SizeRule = Arc<dyn Fn(u64) -> u64 + Send + Sync>;
 
-/// What the allocator has to know of a top-level vdev.
+/// The parameters of a top-level vdev that the allocator needs.
 #[derive(Clone)]
 pub struct VdevSetup {
     /// Its number, class, sizes.

@@ -155,7 +155,7 @@ pub trait SpaceObjects: Send + Sync + 'static {
 pub struct VdevMaps {
     /// Which vdev.
     pub vdev: VdevId,
-    /// What it is used for.
+    /// The allocation class that it serves.
     pub class: AllocationClass,
     /// Sector size as a power of two: the unit of its space maps.
     pub ashift: u32,
@@ -206,7 +206,7 @@ impl VdevMaps {
     }
 }
 
-/// What a metaslab holds.
+/// A metaslab's space map, and its space as the map and the logs have it.
 #[derive(Clone, Debug, Default)]
 pub struct MetaslabSpace {
     /// Its space map; 0 if it never had one.
@@ -230,7 +230,7 @@ pub struct VdevSpace {
     pub maps: VdevMaps,
     /// Everything allocated, as offsets of the vdev.
     pub allocated: RangeSet,
-    /// What is allocated only because the checkpoint needs it.
+    /// Ranges that are allocated only because the checkpoint refers to them.
     pub checkpoint: RangeSet,
     /// Each metaslab.
     pub metaslabs: Vec<MetaslabSpace>,
@@ -241,7 +241,7 @@ pub struct VdevSpace {
 pub struct PoolSpace {
     /// Each vdev that has metaslabs.
     pub vdevs: Vec<VdevSpace>,
-    /// What could not be read or contradicts itself.
+    /// Space maps that could not be read or contradict themselves.
     pub problems: Vec<SpaceProblem>,
 }
 

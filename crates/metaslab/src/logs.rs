@@ -111,8 +111,8 @@ impl LogSpace {
             let blocks = log.length_bytes.div_ceil(log.block_size_bytes.max(1));
             all.logs.insert(log.txg, Log { object: log.object, blocks, metaslabs: 0 });
             all.blocks += blocks;
-            // What stands between two logs counts with the later. After the last log nothing can be unflushed: such a
-            // metaslab enters when it next changes.
+            // A metaslab whose unflushed txg lies between two logs counts with the later log. After the last log nothing can be
+            // unflushed: such a metaslab enters when it next changes.
             let mut here = Vec::new();
             while let Some(next) = pending.first().copied().filter(|(txg, ..)| *txg <= log.txg) {
                 pending.remove(&next);
@@ -270,7 +270,7 @@ impl LogSpace {
         self.dirty -= u64::from(was_dirty);
     }
 
-    /// What the unflushed changes of a metaslab took before and take now.
+    /// Adjusts the memory of unflushed changes: those of a metaslab took `before` bytes and take `now`.
     pub fn account_memory(&mut self, before: u64, now: u64) {
         self.memory_bytes = (self.memory_bytes + now).saturating_sub(before);
     }
@@ -393,7 +393,7 @@ impl LogSpace {
     /// Checks that logs, summary and metaslabs agree.
     ///
     /// # Errors
-    /// What does not, in words.
+    /// The figures that disagree, in words.
     pub fn verify(&self) -> Result<(), String> {
         let blocks: u64 = self.logs.values().map(|log| log.blocks).sum();
         let of_logs: u64 = self.logs.values().map(|log| log.metaslabs).sum();

@@ -25,7 +25,7 @@ const SHARDS_MAX: usize = 16;
 /// Adds the vdevs of a pool that exists to an allocator that has none, and replays the logs, given by txg.
 ///
 /// # Errors
-/// What cannot be read or contradicts itself: the pool must not be written to.
+/// A space map that cannot be read or contradicts itself: the pool must not be written to.
 #[boxed]
 pub async fn open(
     handle: &Handle,

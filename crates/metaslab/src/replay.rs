@@ -8,8 +8,8 @@
 //! The logs of a large pool have up to a thousand million entries, and the pool cannot be used before they are read. Metaslabs
 //! have nothing to do with each other, so they are dealt out to shards, one for each core, and a shard sees the changes of its
 //! metaslabs in the order of the logs. Each change is entered into bitmaps, a word at a time: the entries of a txg about a
-//! metaslab stand together and ascend, so that is some nanoseconds, where a change of a tree is some hundred. What comes out in
-//! the end has as few ranges as there are, however long the logs were.
+//! metaslab stand together and ascend, so that is some nanoseconds, where a change of a tree is some hundred. The resulting
+//! trees have the smallest number of ranges, however long the logs were.
 //!
 //! **Memory.** Bitmaps are made where there are changes, 8 KiB for 32 768 units; when a shard has too many they are entered
 //! into its trees and begun anew. Pieces that are read ahead have a bound each, and there are so many at once.
@@ -192,7 +192,7 @@ impl Slot {
     }
 }
 
-/// What logs change in a metaslab.
+/// The unflushed changes of a metaslab, replayed from the logs.
 pub(crate) struct Replayed {
     pub(crate) id: MetaslabId,
     pub(crate) allocs: RangeTree,
@@ -244,7 +244,7 @@ impl Shard {
         Ok(())
     }
 
-    /// What has come of those that were changed.
+    /// Ends the replay: the changes of each metaslab of the shard.
     pub(crate) fn end(mut self) -> Result<Vec<Replayed>, SpaceError> {
         let mut all = Vec::new();
         for (_, mut slot) in std::mem::take(&mut self.slots) {

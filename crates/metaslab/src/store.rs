@@ -1,4 +1,4 @@
-//! What space accounting writes, as the pool takes it.
+//! The interface through which space accounting writes its objects to the pool.
 
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapPhys;

@@ -51,8 +51,8 @@ impl Weight {
     }
 }
 
-/// The weight of a loaded metaslab by its segments. What is larger than a space map's last bucket counts as so many of it,
-/// so that loaded and unloaded metaslabs compare. Smaller segments add up: two of half the size count as one.
+/// The weight of a loaded metaslab by its segments. A segment above a space map's last histogram bucket counts as several of
+/// that bucket, so that loaded and unloaded metaslabs compare. Smaller segments add up: two of half the size count as one.
 #[must_use]
 pub(crate) fn from_tree(free: &RangeTree, ashift: u32) -> Weight {
     let top = HISTOGRAM_BUCKETS as u32 + ashift - 1;

@@ -1,4 +1,4 @@
-//! What a txg did to space, metaslab by metaslab, for its history.
+//! The work of a txg on space, metaslab by metaslab, for the history of txgs.
 //!
 //! Figures are taken where a metaslab is synced, from sets that know their totals: an allocation costs nothing for it.
 
@@ -11,7 +11,7 @@ use crate::{Flushed, MetaslabId};
 /// Metaslabs that a record names at most: a txg that frees everywhere changes all, and a history keeps many records.
 const METASLABS_MAX: usize = 64;
 
-/// What a txg did to a metaslab.
+/// The work of a txg on one metaslab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetaslabWork {
     /// Which.
@@ -64,7 +64,7 @@ impl MetaslabWork {
     }
 }
 
-/// What a txg did to space. Loads and unloads count with the txg that was the next to be done.
+/// The work of a txg on space. Loads and unloads count with the txg that was the next to be done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxgWork {
     /// Bytes allocated.

@@ -46,7 +46,7 @@ fn place(image: &Image, random: &mut Random) -> u64 {
     random.of(&image.used_pages) * PAGE_BYTES as u64
 }
 
-/// What part of the labels is changed.
+/// Damages the configuration or the ring of labels, and seals them with right checksums.
 pub fn sealed(pool: &PoolImages, disks: &[Arc<SimDisk>], random: &mut Random) {
     let on_all_disks = random.once_in(2);
     let on_all_labels = !random.once_in(4);

@@ -2,9 +2,9 @@
 //!
 //! # Need
 //!
-//! Every byte of a pool is hostile: a disk decays, a writer has a bug, an attacker crafts a USB stick. Whatever the bytes are, the read
-//! path returns data or an error; it never panics or hangs, and its memory is bounded. The decoders have fuzz targets of their own; this
-//! test covers the code that uses decoded values: walks, recursion, allocations, consistency between structures.
+//! Every byte of a pool is hostile: a disk decays, a writer has a bug, an attacker crafts a USB stick. For any bytes the read path returns
+//! data or an error; it never panics or hangs, and its memory is bounded. The decoders have fuzz targets of their own; this test covers the
+//! code that uses decoded values: walks, recursion, allocations, consistency between structures.
 //!
 //! # Life of a mutation
 //!

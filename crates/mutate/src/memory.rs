@@ -10,7 +10,7 @@ pub const LIMIT_BYTES: usize = 512 << 20;
 
 static NOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// What was allocated when the trial began.
+/// The bytes allocated when the trial began.
 static GROUND_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// No allocation may lead beyond this.
 static CEILING_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);

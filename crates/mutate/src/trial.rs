@@ -45,9 +45,9 @@ pub enum Kind {
 /// How a mutation ended well.
 #[derive(Clone, Copy, Debug)]
 pub struct Done {
-    /// What was damaged.
+    /// The kind of damage.
     pub kind: Kind,
-    /// What the walk met.
+    /// The counts of the walk.
     pub tally: Tally,
     /// Polls it took.
     pub steps: u64,
@@ -125,7 +125,7 @@ pub fn survey(pool: &mut PoolImages) -> Result<Tally> {
 /// Does what `seed` stands for.
 ///
 /// # Errors
-/// What failed, in words.
+/// A failure, in words.
 pub fn mutate(pools: &[PoolImages], seed: u64) -> Result<Done, String> {
     let mut random = Random::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6d75_7461_7465);
     let pool = random.of(pools);

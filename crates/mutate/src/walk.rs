@@ -1,4 +1,4 @@
-//! What a user could do with a pool, in bounds: errors are good answers, and the walk goes on after them.
+//! A user's operations on a pool, in bounds: errors are good answers, and the walk goes on after them.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use cenote_zvol::Volume;
 
 use crate::random::Random;
 
-/// What is done with a pool once it is open.
+/// The operations on a pool once it is open.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How it is imported.
@@ -30,7 +30,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// What came of it, as counts: a mutation that leaves nothing to read tests little.
+/// The counts of a walk: a mutation that leaves nothing to read tests little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Pools found.

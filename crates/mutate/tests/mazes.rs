@@ -185,7 +185,7 @@ fn a_leaf_at_pointers_that_are_not_its_own_is_an_error() {
                     }
                     *target.borrow_mut() = Some(id);
                     let zap = Zap::open(dnode).await.unwrap();
-                    // What the import has read is in the cache as it was.
+                    // Blocks that the import has read are in the cache as they were.
                     if zap.header().is_some_and(|header| header.leaf_count == 1)
                         && let Err(error) = zap.entries(1 << 20).await
                     {

@@ -29,7 +29,7 @@ pub enum ConnectionError {
 /// Sends some of these bytes, or none with [`io::ErrorKind::WouldBlock`]. It does not block.
 pub type Sender = Box<dyn Fn(&[IoSlice<'_>]) -> io::Result<usize> + Send + Sync>;
 
-/// What a connection needs of its socket besides bytes.
+/// The control of a connection's socket, beside its bytes.
 pub trait Transport: Sync {
     /// The handshake is over: the client may be silent from now on.
     fn handshake_done(&self) {}

@@ -1,4 +1,4 @@
-//! What is exported, as the protocol needs to know it.
+//! Exports, as the protocol needs to know them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::limits;
 
-/// What went wrong with a request, as far as a client can be told.
+/// The kind of a request's failure, as far as a client can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportErrorKind {
     /// The device, or what lies on it, is damaged.
@@ -121,7 +121,7 @@ pub trait Export: Send + Sync + 'static {
     /// Reads; the pieces add up to the length.
     fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>>;
 
-    /// What is where: extents in order from the offset, one at least and at most `extents_max`, covering the range or,
+    /// Holes, zeros and data of a range: extents in order from the offset, one at least and at most `extents_max`, covering the range or,
     /// where it is fragmented, its beginning.
     fn block_status(
         &self,
@@ -180,7 +180,7 @@ pub struct ExportName {
 
 /// All exports of a server, opened as clients ask for them.
 pub trait Exports: Send + Sync + 'static {
-    /// What there is, sorted by name.
+    /// The names of all exports, sorted.
     fn list(&self) -> BoxFuture<'_, Result<Vec<ExportName>, ExportError>>;
 
     /// The export of that name; `None` if there is none. The empty name asks for a default.

@@ -14,7 +14,7 @@ use crate::proto::{
 };
 use crate::reply::truncated;
 
-/// What was agreed upon.
+/// The outcome of the handshake.
 pub(crate) struct Agreed {
     pub(crate) export: Arc<dyn Export>,
     /// Replies come in chunks.

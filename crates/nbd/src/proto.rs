@@ -58,7 +58,7 @@ pub(crate) mod info {
     pub(crate) const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// The transmission flags: abilities of an export.
 pub(crate) mod transmission_flag {
     pub(crate) const HAS_FLAGS: u16 = 1 << 0;
     pub(crate) const READ_ONLY: u16 = 1 << 1;

@@ -67,7 +67,7 @@ impl Queue {
 }
 
 /// Replies on their way to the client. A reply is sent by the thread that has made it, as far as the client can be sent it at once: no
-/// other thread wakes for it. What is left goes to the writer thread, which waits for the client. The budget bounds all: each holds a [`Cost`].
+/// other thread wakes for it. The rest goes to the writer thread, which waits for the client. The budget bounds all: each holds a [`Cost`].
 #[derive(Default)]
 pub(crate) struct ReplyQueue {
     queue: Mutex<Queue>,

@@ -152,7 +152,7 @@ fn is_dead_socket(path: &Path) -> bool {
         && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// What a server is given besides exports.
+/// The settings of a server, beside its exports.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// Connections at once; further clients are turned away.
@@ -182,7 +182,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// What a server has done and is doing.
+/// The statistics of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerStats {
     /// Clients connected now.
@@ -288,7 +288,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What it is doing.
+    /// Its statistics.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
         self.shared.stats()

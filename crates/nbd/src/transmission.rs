@@ -130,7 +130,7 @@ impl Requests<'_> {
         };
     }
 
-    /// What can be told of a request without asking the export.
+    /// Checks a request as far as it can be checked without asking the export.
     fn check(&self, request: &Request) -> Result<(), ExportError> {
         use command_flag as flag;
         let export = &self.agreed.export;

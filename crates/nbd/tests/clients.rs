@@ -1,4 +1,4 @@
-//! Real clients: libnbd's tools and shell, QEMU, fio. Whatever is not installed is left out, with a note.
+//! Real clients: libnbd's tools and shell, QEMU, fio. Programs that are not installed are left out, with a note.
 
 mod support;
 

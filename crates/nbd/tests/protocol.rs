@@ -1,4 +1,4 @@
-//! What real clients do not do: order of replies, refusals, hostile input, the end of the server.
+//! Cases that real clients do not bring about: order of replies, refusals, hostile input, the end of the server.
 
 mod support;
 

@@ -31,7 +31,7 @@ pub use text::{lines, one_line};
 pub use wronguse::WrongUse;
 
 bitflags::bitflags! {
-    /// What a property may belong to.
+    /// Types of objects that a property may belong to.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Types: u8 {
         /// File systems.
@@ -46,12 +46,12 @@ bitflags::bitflags! {
         const POOL = 1 << 4;
         /// Vdevs.
         const VDEV = 1 << 5;
-        /// What has contents: file systems, volumes and snapshots.
+        /// Datasets with contents: file systems, volumes and snapshots.
         const DATASET = Self::FILESYSTEM.bits() | Self::VOLUME.bits() | Self::SNAPSHOT.bits();
     }
 }
 
-/// What a property's value is.
+/// The type of a property's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A number, with its default.
@@ -62,7 +62,7 @@ pub enum Kind {
     Text(Option<&'static str>),
 }
 
-/// Who may set a property and who has it from whom.
+/// Whether a property may be set, and whether it is inherited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribute {
     /// Cannot be set.
@@ -84,11 +84,11 @@ pub struct Property {
     pub name: &'static str,
     /// The heading of its column.
     pub column: &'static str,
-    /// What its value is.
+    /// The type of its value.
     pub kind: Kind,
-    /// Who may set it.
+    /// Whether it may be set, and whether it is inherited.
     pub attribute: Attribute,
-    /// What has it.
+    /// The types of objects that have it.
     pub types: Types,
     /// Whether `all` includes it.
     pub is_visible: bool,

@@ -58,7 +58,7 @@ pub fn find(name: &str) -> Option<&'static Property> {
     crate::find(PROPERTIES, name)
 }
 
-/// What `feature@name` is shown as: its prefix.
+/// The prefix under which features are shown, as `feature@name`.
 pub const FEATURE_PREFIX: &str = "feature@";
 /// The prefix under which features that are not known are shown.
 pub const UNSUPPORTED_PREFIX: &str = "unsupported@";

@@ -123,7 +123,7 @@ pub(crate) const VERSION: Words = &[("1", 1), ("2", 2), ("3", 3), ("4", 4), ("5"
 pub(crate) const LOGBIAS: Words = &[("latency", 0), ("throughput", 1)];
 pub(crate) const CANMOUNT: Words = &[("off", 0), ("on", 1), ("noauto", 2)];
 pub(crate) const CACHE: Words = &[("none", 0), ("metadata", 1), ("all", 2)];
-/// What to read ahead.
+/// The blocks to read ahead.
 pub(crate) const PREFETCH: Words = CACHE;
 pub(crate) const SYNC: Words = &[("standard", 0), ("always", 1), ("disabled", 2)];
 /// `on` is stored as what it means: as system attributes.

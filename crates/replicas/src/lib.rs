@@ -27,16 +27,16 @@
 //! * [`source`]: either of them, or a volume, in a pool, with snapshots.
 //! * [`streams`]: streams on their way.
 //! * [`swap`]: streams as a big-endian machine would send them, which every fourth of those is.
-//! * [`records`]: a receiver of a few lines. What it makes of a whole stream of the source is what a replica must have.
+//! * [`records`]: a receiver of a few lines. Its result for a whole stream of the source is the state that a replica must have.
 //! * [`case`](mod@case): the courses that a case can take.
 //! * [`golden`]: pools and streams of OpenZFS, encrypted ones too, which are sent and received like ours.
 //! * [`mutants`]: whether the judge finds bugs that are there ([`cenote_taskq::mutant`]).
 //!
 //! # Rejected
 //!
-//! *Comparing records of a stream and of its replica's stream one by one*: a replica has other trailing holes and may have smaller blocks, and
-//! both are right. What records come to is compared. *OpenZFS as the other side of each case*: it needs a virtual machine; some rounds with it
-//! stand in `tools/openzfs-vm`, and what it has written and sent is in the golden pools.
+//! *Comparing records of a stream and of its replica's stream one by one*: a replica has other trailing holes and may have smaller blocks,
+//! and both are right. The results of the records are compared. *OpenZFS as the other side of each case*: it needs a virtual machine; some
+//! rounds with it stand in `tools/openzfs-vm`, and what it has written and sent is in the golden pools.
 
 #![forbid(unsafe_code)]
 

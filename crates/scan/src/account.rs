@@ -24,7 +24,7 @@ pub struct Leak {
     pub range: Range<u64>,
 }
 
-/// What is wrong with a block's place.
+/// The fault of a block's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MisuseKind {
     /// Another block has taken (part of) it already.
@@ -44,7 +44,7 @@ pub struct Misuse {
     pub vdev: VdevId,
     /// The range.
     pub range: Range<u64>,
-    /// What is wrong.
+    /// The fault.
     pub kind: MisuseKind,
 }
 
@@ -79,7 +79,7 @@ impl Account {
             .map(|vdev| {
                 let mut left = vdev.allocated.clone();
                 for range in vdev.checkpoint.iter() {
-                    // What the checkpoint keeps must be allocated; if not, the walk reports the contradiction.
+                    // The checkpoint's ranges must be allocated; if not, the walk reports the contradiction.
                     let _ = left.remove(range);
                 }
                 let account =
@@ -110,7 +110,7 @@ impl Account {
         self.vdevs.get(&claim.vdev).is_some_and(|vdev| vdev.left.contains(claim.range.clone()))
     }
 
-    /// What nothing claimed: total bytes, and the first `max` ranges.
+    /// The allocated space that nothing claimed: total bytes, and the first `max` ranges.
     pub(crate) fn leaks(&self, max: usize) -> (u64, Vec<Leak>) {
         let total = self.vdevs.values().map(|vdev| vdev.left.total()).sum();
         let ranges = self

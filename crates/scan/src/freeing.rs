@@ -122,7 +122,7 @@ pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<It
         };
         let entry = entry.and_then(|entry| Ok((entry.bp, entry.birth_txg, Resume::of(&entry.bookmark)?)));
         match entry {
-            // What is as old as the previous snapshot is that snapshot's; an entry that is done is marked so too.
+            // A root as old as the previous snapshot is that snapshot's; an entry that is done is marked so too.
             Ok((bp, birth_txg, _)) if bp.is_hole() || bp.birth() <= birth_txg => {}
             Ok((bp, birth_txg, resume)) => roots.push(root(bp, ObjsetId(u64::MAX), birth_txg, None, resume)),
             Err(error) => problems.push(format!("destroyed dataset {index}: {error}")),
@@ -166,13 +166,13 @@ async fn collect_parts(pool: &View, parts: &mut Vec<ObjectId>) -> Result<(), Str
     Ok(())
 }
 
-/// A part of a livelist: what a clone allocated and freed, in order. What it allocated and did not free is still its own.
+/// A part of a livelist: a clone's allocations and frees, in order. Blocks that it allocated and did not free are still its own.
 ///
 /// Read from the end, so that a free comes before its allocation. A block that was deduplicated or cloned may be there
 /// several times; each free takes one allocation away.
 pub(crate) struct LivelistPart {
     list: Object,
-    /// What is not read yet ends here.
+    /// The end of the entries that are not read yet.
     end_bytes: u64,
     frees: BTreeMap<Place, u64>,
 }

@@ -15,7 +15,7 @@ use cenote_spa::View;
 /// Identity of a block by its first copy.
 type Place = (VdevId, u64);
 
-/// What the dedup table says of one set of copies.
+/// One set of copies in the dedup table.
 struct Deduped {
     references: u64,
     is_unreferenced: bool,
@@ -34,7 +34,7 @@ pub(crate) struct SharedBlocks {
     pub(crate) problems: Vec<String>,
 }
 
-/// What a reference to a block is, given those before.
+/// The kind of a reference to a block, given those before.
 pub(crate) enum Reference {
     /// The first: it is to be claimed; with more copies than the pointer names, if the dedup table has more.
     First(Vec<Dva>),
@@ -189,7 +189,7 @@ impl SharedBlocks {
         entries.flat_map(|entry| entry.dvas.iter().copied()).collect()
     }
 
-    /// What the tables count more than was found, in words: such blocks would never become free.
+    /// Blocks for which the tables count more references than were found, in words: such blocks would never become free.
     pub(crate) fn unexplained(&self) -> impl Iterator<Item = String> {
         let words = |table: &'static str| {
             move |((vdev, offset), left): (&Place, u64)| {

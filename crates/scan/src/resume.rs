@@ -38,7 +38,7 @@ pub(crate) struct Resume {
 }
 
 impl Resume {
-    /// What an entry's bookmark says: `None` at the start; an error for what no pool writes.
+    /// From an entry's bookmark: `None` at the start; an error for a bookmark that no pool writes.
     pub(crate) fn of(bookmark: &ZBookmark) -> Result<Option<Self>, String> {
         if *bookmark == ZBookmark::default() {
             return Ok(None);

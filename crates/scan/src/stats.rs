@@ -44,7 +44,7 @@ pub struct BlockStatistics {
     pub total: BlockCounts,
     /// By object type (numbers of the format; the new-style ones as they are) and level.
     pub by_type: BTreeMap<u8, [BlockCounts; LEVELS]>,
-    /// What is freed but not yet returned.
+    /// Blocks that are freed but not yet returned.
     pub deferred: BlockCounts,
     /// Pointers with their data inside.
     pub embedded: u64,

@@ -28,7 +28,7 @@ const VISITS_MAX: usize = 64;
 /// Bytes of blocks in flight at most, before decompression.
 const VISIT_BYTES_MAX: u64 = 64 << 20;
 
-/// What to check.
+/// The checks to make.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifyOptions {
     /// Read all data, not only what leads to it.
@@ -64,7 +64,7 @@ pub enum VerifyError {
     View(#[from] SpaError),
 }
 
-/// What a walk found.
+/// The findings of a walk.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
     /// Counts of blocks.
@@ -107,7 +107,7 @@ impl VerifyReport {
     }
 }
 
-/// What is wrong, in one line for a developer; `clean` if nothing is.
+/// The faults, in one line for a developer; `clean` if there are none.
 impl std::fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_clean() {
@@ -237,7 +237,7 @@ impl<'a> Walk<'a> {
         keep(&mut self.report.errors, text);
     }
 
-    /// What is freed but not yet returned is allocated still.
+    /// Visits blocks that are freed but not yet returned: they are allocated still.
     async fn freed(&mut self) {
         if self.account.is_none() {
             return;
@@ -261,7 +261,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// What is left of destroyed clones.
+    /// Visits the blocks left of destroyed clones.
     async fn deleted_clones(&mut self) {
         if self.account.is_none() {
             return;

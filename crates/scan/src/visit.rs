@@ -20,7 +20,7 @@ use cenote_zio::{Bookmark, ReadContext, gang};
 use crate::account::Claim;
 use crate::resume::{Resume, SPILL_BLOCK};
 
-/// What all blocks of one walk share: the objset and its key.
+/// The context that all blocks of one walk share: the objset and its key.
 pub(crate) struct Origin {
     pub(crate) objset: ObjsetId,
     pub(crate) key: Option<Arc<DatasetKey>>,
@@ -38,7 +38,7 @@ pub(crate) struct Item {
     pub(crate) origin: Arc<Origin>,
 }
 
-/// What a visit brought.
+/// The result of a visit.
 pub(crate) struct Visited {
     pub(crate) item: Item,
     /// Every copy was bad, or the contents are not what they should be.
@@ -228,7 +228,7 @@ pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, St
             }
         }
         let header = header.map_err(|error| error.to_string())?;
-        // What the pieces come to bounds how many there are: at most as many as the block has sectors, on each level.
+        // The sum of the pieces' sizes bounds their number: at most as many as the block has sectors, on each level.
         let sum = header.children().fold(0, |sum: u64, piece| sum.saturating_add(piece.psize_bytes()));
         if sum > bp.psize_bytes() {
             return Err("the pieces of a gang exceed the block's size".into());

@@ -1,4 +1,4 @@
-//! What a stream consisted of, in numbers.
+//! The contents of a stream, in numbers.
 
 use cenote_format::stream::{Record, RecordKind};
 

@@ -7,7 +7,7 @@ use cenote_format::stream::{Body, HeaderKind, Record, RecordKind};
 use crate::account::Account;
 use crate::error::SendError;
 
-/// What a decoder insists on.
+/// The checks that a decoder makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
     /// Each record's stated checksum is that of what precedes it.
@@ -83,13 +83,13 @@ impl StreamDecoder {
         self.endian
     }
 
-    /// What it insists on.
+    /// The checks that it makes.
     #[must_use]
     pub fn checks(&self) -> Checks {
         self.checks
     }
 
-    /// What came so far.
+    /// The account of the records so far.
     #[must_use]
     pub fn account(&self) -> &Account {
         &self.account

@@ -15,7 +15,7 @@ use crate::error::{SendError, checksum_text};
 use crate::nvprint::print_nvlist;
 use crate::reader::{read_full, read_payload};
 
-/// What to print.
+/// The parts of a stream to print.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpOptions {
     /// A line for each record (`-v`).
@@ -31,9 +31,9 @@ pub struct DumpOptions {
 /// How a dump ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpOutcome {
-    /// What the stream consisted of.
+    /// The counts of the stream's records and bytes.
     pub account: Account,
-    /// What belongs on standard error, a line each.
+    /// The lines for standard error.
     pub complaints: Vec<String>,
     /// The exit status of `zstream dump`. It is 0 even for streams whose checksums are wrong or whose end is missing;
     /// [`DumpOutcome::complaints`] is not empty then.
@@ -101,7 +101,7 @@ enum Step {
 struct Dump {
     options: DumpOptions,
     decoder: StreamDecoder,
-    /// What the current record prints.
+    /// The lines that the current record prints.
     text: Vec<u8>,
     payload: Vec<u8>,
     complaints: Vec<String>,

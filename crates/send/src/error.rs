@@ -1,4 +1,4 @@
-//! What can be wrong with a stream.
+//! Errors of a stream.
 
 use cenote_format::{FormatError, stream::RecordKind};
 use thiserror::Error;
@@ -15,7 +15,7 @@ pub enum SendError {
     Format {
         /// Where the record begins.
         offset_bytes: u64,
-        /// What is wrong.
+        /// The fault.
         source: FormatError,
     },
     /// A record states another checksum than that of the bytes before it.
@@ -29,7 +29,7 @@ pub enum SendError {
         offset_bytes: u64,
         /// The checksum of what was read.
         expected: [u64; 4],
-        /// What the record says.
+        /// The checksum that the record states.
         found: [u64; 4],
     },
     /// A record where the order of a stream does not allow it.
@@ -39,7 +39,7 @@ pub enum SendError {
         offset_bytes: u64,
         /// Its kind.
         kind: RecordKind,
-        /// What it breaks.
+        /// The rule that it breaks.
         rule: &'static str,
     },
     /// The input ended too soon.
@@ -47,7 +47,7 @@ pub enum SendError {
     Truncated {
         /// Where the input ended.
         offset_bytes: u64,
-        /// What should have come.
+        /// The part that should have come.
         expected: &'static str,
     },
     /// Reading failed.
@@ -55,7 +55,7 @@ pub enum SendError {
     Io {
         /// Up to where it went well.
         offset_bytes: u64,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Writing the account of a stream failed.

@@ -1,7 +1,7 @@
 //! The end of mounts: by their users, or by a signal to the process that serves them.
 //!
-//! An interrupt unmounts what is not in use; a second one, or a request to end, detaches what is. What was mounted last goes first: it
-//! may stand in a folder of what was mounted before.
+//! An interrupt unmounts the mounts not in use; a second one, or a request to end, detaches the others. The last mount goes first: it may
+//! stand in a folder of an earlier one.
 
 use std::sync::Arc;
 

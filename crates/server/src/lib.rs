@@ -85,7 +85,7 @@ pub trait Console: Send + Sync {
     /// Shows how far something of so many bytes is, until what this returns is dropped. That is told how many more are done.
     fn progress(&self, label: &str, total_bytes: u64) -> Box<dyn Fn(u64) + Send>;
 
-    /// What is told goes to a file from now on.
+    /// Messages go to a file from now on.
     fn redirect(&self, to: File);
 
     /// Has the process at a socket do a command line, whose output is shown; the exit status.

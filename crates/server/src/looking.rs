@@ -1,8 +1,7 @@
 //! Pools and devices to be looked into, however damaged.
 //!
-//! An inspection only looks, so it goes where an import would not: into pools that another system has open or that were
-//! destroyed, without devices that are missing, and back to an older root where the newest does not hold. What it took
-//! to get there is told with the result.
+//! An inspection only looks, so it goes where an import would not: into pools that another system has open or that were destroyed, without
+//! devices that are missing, and back to an older root where the newest does not hold. The result says which of these were needed.
 
 use std::path::{Path, PathBuf};
 
@@ -51,8 +50,8 @@ impl Session {
         Ok(reports)
     }
 
-    /// Opens a pool (or the pool that a file or device is part of, with that alone), as far back as it takes. What an import notes is told,
-    /// a line each.
+    /// Opens a pool (or the pool that a file or device is part of, with that alone), as far back as it takes. The notes of the import are
+    /// told, a line each.
     ///
     /// # Errors
     /// There is no such pool, or no root of it can be read.

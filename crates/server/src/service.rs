@@ -12,8 +12,8 @@
 //! **A signal** unmounts the mounts of all pools, the last one first, under the rules of [`crate::ending`]. Then clients of volumes
 //! are let go: requests that were read are answered, unless a pool's devices fail. That pool waits for them; the others are exported.
 //!
-//! **Invariants.** 1. Each pool that was opened is exported, whatever fails. 2. What fails first is what the process ends with;
-//! what fails later, or while others go on, is said.
+//! **Invariants.** 1. Each pool that was opened is exported, whatever fails. 2. The process ends with the first failure; later ones, and
+//! those while others go on, are reported.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ impl Pools {
     /// place.
     ///
     /// # Errors
-    /// Its labels cannot be written, or nobody can listen at `control`. What was added is exported by [`Self::serve`].
+    /// Its labels cannot be written, or nobody can listen at `control`. [`Self::serve`] exports the pools that were added.
     pub(crate) async fn add(
         &mut self,
         pool: Pool,

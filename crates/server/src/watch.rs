@@ -1,7 +1,7 @@
 //! Pools that a server has open for writing: what happens to them is told, and devices that failed are tried.
 //!
-//! The pool is this process's alone from [`serve`] to [`export`], and is written in the background in between. Whoever serves something
-//! of it has finished all requests before the end.
+//! The pool is this process's alone from [`serve`] to [`export`], and is written in the background in between. Servers of its datasets have
+//! finished all requests before the end.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) enum Recovery {
     Retry,
 }
 
-/// A pool that is written in the background from now on. What happens to it is told.
+/// A pool that is written in the background from now on. Its events are told.
 ///
 /// # Errors
 /// Its labels could not be written.

@@ -123,7 +123,7 @@ async fn audit_dir(view: &View, dir: &Dir, known: &BTreeMap<ObjectId, Blocks>) -
     Ok(())
 }
 
-/// What is left of a livelist, list by list: entries of blocks that went cancel those before them.
+/// The remaining blocks of a livelist, list by list: entries of blocks that went cancel those before them.
 async fn listed_in(view: &View, livelist: ObjectId) -> Result<BTreeSet<Place>> {
     let mut left = BTreeSet::new();
     for entry in Zap::open(view.mos().object(livelist).await?).await?.entries(ENTRIES_MAX).await? {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cenote_format::ids::Guid;
 use cenote_format::nvlist::{NvList, NvValue};
 
-/// What a label or the MOS says the pool's state is (`pool_state_t`).
+/// The state of a pool, as a label or the MOS records it (`pool_state_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolState {
     /// In use, or not closed cleanly.

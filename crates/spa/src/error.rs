@@ -144,7 +144,7 @@ pub enum SpaError {
     Write {
         /// The pool.
         pool: String,
-        /// What went wrong.
+        /// The cause.
         what: String,
     },
     /// A change was refused its txg, or a txg is not waited for: no space, or the pool is closed or suspended.
@@ -163,7 +163,7 @@ pub enum SpaError {
     LogUnreadable {
         /// The pool.
         pool: String,
-        /// Whose log.
+        /// The dataset whose intent log cannot be read.
         dataset: String,
         /// Why.
         what: String,
@@ -183,7 +183,7 @@ pub enum SpaError {
     Unwritable {
         /// The pool.
         pool: String,
-        /// What it has.
+        /// The feature or operation that is not supported yet.
         what: String,
     },
     /// A version that is not known.
@@ -276,31 +276,31 @@ pub enum SpaError {
     Corrupt {
         /// The pool.
         pool: String,
-        /// What is wrong.
+        /// The damage that was found.
         what: String,
     },
-    /// Below.
+    /// The DMU reports an error.
     #[error("pool '{pool}': {error}")]
     Dmu {
         /// The pool.
         pool: String,
-        /// What failed.
+        /// Its error.
         error: DmuError,
     },
-    /// Below.
+    /// The DSL reports an error.
     #[error("pool '{pool}': {error}")]
     Dsl {
         /// The pool.
         pool: String,
-        /// What failed.
+        /// Its error.
         error: DslError,
     },
-    /// Below.
+    /// The vdevs report an error.
     #[error("pool '{pool}': {error}")]
     Vdev {
         /// The pool.
         pool: String,
-        /// What failed.
+        /// Their error.
         error: VdevError,
     },
     /// A structure of the pool is not valid.
@@ -308,7 +308,7 @@ pub enum SpaError {
     Format {
         /// The pool.
         pool: String,
-        /// What is wrong.
+        /// The error in the structure.
         error: FormatError,
     },
 }

@@ -18,7 +18,7 @@ pub struct Feature {
     pub per_dataset: bool,
     /// Whether this version can read pools on which it is active.
     pub readable: bool,
-    /// What it is for.
+    /// Its purpose.
     pub description: &'static str,
 }
 
@@ -416,7 +416,7 @@ pub fn by_guid(guid: &str) -> Option<&'static Feature> {
     FEATURES.iter().find(|feature| feature.guid == guid)
 }
 
-/// What each feature needs beside it, by names.
+/// The features that each feature depends on, by name.
 const NEEDS: &[(&str, &[&str])] = &[
     ("hole_birth", &["enabled_txg"]),
     ("bookmarks", &["extensible_dataset"]),

@@ -28,8 +28,8 @@ const SLOP_MIN_BYTES: u64 = 128 << 20;
 /// and at most this.
 const SLOP_MAX_BYTES: u64 = 128 << 30;
 
-/// What is kept back of a pool so that it can always be written. `normal` is what blocks of data can have, `embedded_log` what
-/// is set aside of it for the intent log.
+/// The slop space: bytes kept back so that the pool can always be written. `normal` counts the bytes that data blocks can have,
+/// `embedded_log` the part of them that is set aside for the intent log.
 pub(crate) fn slop_bytes(normal: u64, embedded_log: u64) -> u64 {
     let slop = (normal >> SLOP_SHIFT).min(SLOP_MAX_BYTES);
     let kept = (slop - embedded_log.min(slop >> 1)).max(SLOP_MIN_BYTES.min(normal >> 1));
@@ -37,7 +37,7 @@ pub(crate) fn slop_bytes(normal: u64, embedded_log: u64) -> u64 {
     kept
 }
 
-/// What dedup has come to.
+/// Dedup statistics of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DedupFigures {
     /// Blocks by their number of references: bucket `n` is of about `2^n`. Empty where there are no tables.
@@ -76,7 +76,7 @@ impl DedupFigures {
     }
 }
 
-/// What block cloning has come to.
+/// Block cloning statistics of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloneFigures {
     /// Bytes of cloned blocks, once each.
@@ -172,7 +172,7 @@ impl View {
         }
     }
 
-    /// What dedup has come to, by the statistics kept with the tables.
+    /// The dedup statistics, from those kept with the tables.
     #[boxed]
     pub async fn dedup(&self) -> Result<DedupFigures, SpaError> {
         let mut figures = DedupFigures::default();
@@ -220,7 +220,7 @@ impl View {
         Ok(())
     }
 
-    /// What block cloning has come to.
+    /// The block cloning statistics.
     #[boxed]
     pub async fn cloning(&self) -> Result<CloneFigures, SpaError> {
         let mut figures = CloneFigures::default();

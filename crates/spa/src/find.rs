@@ -155,7 +155,7 @@ pub struct FoundAuxiliary {
     pub guid: Guid,
     /// The device or partition.
     pub disk: Disk,
-    /// What it is.
+    /// [`PoolState::Spare`] or [`PoolState::L2Cache`].
     pub state: PoolState,
 }
 
@@ -204,8 +204,8 @@ impl FoundPool {
         Ok(self.tree_of_labels()?.status())
     }
 
-    /// That tree with the devices that were found: enough to read blocks of a pool that cannot be imported. What the
-    /// labels do not know (removed vdevs' mappings, what a leaf has missed) is not in it.
+    /// That tree with the devices that were found: enough to read blocks of a pool that cannot be imported. It lacks the facts that labels
+    /// do not record: the mappings of removed vdevs, and the txgs that a leaf has missed.
     pub fn tree_of_labels(&self) -> Result<Arc<VdevTree>, VdevError> {
         let disks = self.leaves.iter().map(|(guid, leaf)| (*guid, leaf.disk.clone()));
         let tree = VdevTree::open(&self.vdevs()?, disks)?;

@@ -211,7 +211,7 @@ impl Import<'_> {
         self.finish(opened).await
     }
 
-    /// What cannot be read because devices are missing is told of by their names, not by what lies on them.
+    /// Turns an error that missing devices explain into one that names the devices, in place of the blocks that could not be read.
     fn missing_devices(&mut self, vdevs: &VdevConfig, error: SpaError) -> SpaError {
         let disks = self.disks(vdevs);
         let absent = vdevs.leaves().into_iter().filter(|leaf| leaf.kind.is_leaf() && !disks.contains_key(&leaf.guid));

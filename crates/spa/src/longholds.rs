@@ -1,12 +1,14 @@
 //! Long holds: datasets that somebody reads as they are on disk, and that are not to go meanwhile (OpenZFS's `dsl_dataset_long_hold`).
 //!
-//! **Need.** A reader of a snapshot knows its blocks by their addresses. Were the snapshot destroyed, others would write there, and the reader
-//! would be given their data: what has no checksum says nothing.
+//! **Need.** A reader of a snapshot knows its blocks by their addresses. If the snapshot were destroyed, others would write there, and the
+//! reader would get their data. Blocks without a checksum would not reveal it.
 //!
-//! **In memory.** How many hold each dataset, by its object. What is open to be changed is in [`Pool::is_used`](crate::Pool::is_used) instead.
+//! **In memory.** The number of holders of each dataset, by its object. Datasets that are open to be changed are in
+//! [`Pool::is_used`](crate::Pool::is_used) instead.
 //!
-//! **Invariants.** 1. A hold is taken with the slot ([`Syncer::long_hold`](crate::Syncer::long_hold)), as a task has it from its check to its change: nobody begins to read
-//! what a task is about to destroy. 2. What is held is refused in the check of what would destroy it.
+//! **Invariants.** 1. A hold is taken with the slot ([`Syncer::long_hold`](crate::Syncer::long_hold)), as a task has it from its check to
+//! its change: nobody begins to read a dataset that a task is about to destroy. 2. A task that would destroy a held dataset is refused in
+//! its check.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -77,7 +77,7 @@ pub struct LogFigures {
 }
 
 impl View {
-    /// What the log space maps have, by their headers.
+    /// The figures of the log space maps, by their headers.
     ///
     /// # Errors
     /// The MOS cannot be read.

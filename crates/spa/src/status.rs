@@ -1,4 +1,4 @@
-//! What is to be said about a pool's health, as `zpool status` judges it.
+//! The health of a pool, as `zpool status` judges it.
 
 use cenote_format::dsl::{ScanFunction, ScanState};
 use cenote_taskq::boxed;
@@ -10,7 +10,7 @@ use crate::{FeatureName, SpaError, View};
 /// The version of pools whose format features describe.
 const FEATURES_VERSION: u64 = 5000;
 
-/// What needs attention, the most urgent first: one is reported.
+/// The conditions that need attention, the most urgent first. Only one is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
     /// A resilver is under way.
@@ -61,7 +61,7 @@ impl Condition {
     }
 }
 
-/// What is to be said about an open pool; `None` when all is well.
+/// The most urgent condition of an open pool; `None` when all is well.
 #[boxed]
 pub async fn condition(pool: &View) -> Result<Option<Condition>, SpaError> {
     condition_with(pool, &pool.tree().status()).await
@@ -102,7 +102,7 @@ pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<
     Ok(features.iter().any(is_disabled).then_some(Condition::FeaturesDisabled))
 }
 
-/// What is to be said about devices alone.
+/// The most urgent condition of the devices alone.
 #[must_use]
 pub fn device_condition(status: &VdevStatus) -> Option<Condition> {
     let has = |state| any_leaf(status, &|vdev| vdev.state == state);

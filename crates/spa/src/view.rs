@@ -170,7 +170,7 @@ impl View {
         self.shared.is_checkpoint_view
     }
 
-    /// What leaves' dirty time logs say that they have missed.
+    /// The txgs that leaves have missed, by their dirty time logs.
     pub(crate) fn dtls(&self) -> &BTreeMap<Guid, Dtl> {
         &self.shared.missed
     }
@@ -185,7 +185,7 @@ impl View {
         &self.shared.late
     }
 
-    /// What was remarkable about the import: a rewind, a missing log, ... Each a sentence.
+    /// Remarkable events of the import: a rewind, a missing log, ... Each is a sentence.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.shared.notes

@@ -1,4 +1,4 @@
-//! What the runtime itself costs: nanoseconds for a spawn, a wake-up, a timer, a device request.
+//! The cost of the runtime itself: nanoseconds for a spawn, a wake-up, a timer, a device request.
 //!
 //! `cargo run --release -p cenote-taskq --example overhead [FILE]`; with FILE (some hundred MB), device reads too.
 #![allow(clippy::disallowed_methods)]

@@ -24,8 +24,8 @@ use crate::time::{Instant, Sleep, TimerKey};
 /// How often a device that somebody else has is asked for again.
 const CLAIM_RETRY: Duration = Duration::from_millis(20);
 
-/// What kind of work a task is, which decides what it runs ahead of. Work in progress that something has happened to
-/// (a completed I/O, a released lock) runs ahead of all new work, so that it ends and frees what it holds.
+/// The kind of work that a task does, which decides which tasks it runs ahead of. Work in progress that something has
+/// happened to (a completed I/O, a released lock) runs ahead of all new work, so that it ends and frees what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Completions: short, and others wait for them.
@@ -137,7 +137,7 @@ impl Handle {
         CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
     }
 
-    /// Starts `future` as a task of its own. What it comes to is had from the [`Join`]; dropping that detaches the task,
+    /// Starts `future` as a task of its own. The [`Join`] resolves to its output; dropping that detaches the task,
     /// which goes on.
     pub fn spawn<F>(&self, class: Class, future: F) -> Join<F::Output>
     where
@@ -317,7 +317,7 @@ impl Handle {
         Sleep::new(self.clone(), deadline)
     }
 
-    /// What `future` comes to, or `None` if that takes longer than `limit`; then it is dropped.
+    /// The output of `future`, or `None` if that takes longer than `limit`; then the future is dropped.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         match race(future, self.sleep(limit)).await {
             Either::Left(output) => Some(output),
@@ -531,7 +531,7 @@ impl Handle {
     }
 }
 
-/// What a spawned task comes to. Dropping it detaches the task.
+/// The output of a spawned task, to be awaited. Dropping it detaches the task.
 #[must_use = "dropping a join detaches its task; say so with drop()"]
 pub struct Join<T> {
     /// The output, or the text of the panic.

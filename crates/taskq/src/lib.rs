@@ -69,7 +69,7 @@
 //! task, the register (of tasks that wait) is one for each worker, and the idle set is read and only written where a worker falls asleep
 //! or is woken.
 //!
-//! # What was rejected
+//! # Rejected alternatives
 //!
 //! - An executor from a crate: none has classes, a ring for each worker and a seeded twin, and the twin must share
 //!   everything above the schedule with the real one.

@@ -51,13 +51,13 @@ fn all_present(workers: usize) -> Idle {
 }
 
 fn wake(idle: &Idle, unparked: &[AtomicUsize]) {
-    // Whoever is started has a token too: it looks for work.
+    // A worker that is started has a token too: it looks for work.
     if let Some(Called::Sleeper(worker) | Called::Absent(worker)) = idle.dispatched() {
         unparked[worker].fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// Whoever is left asleep while there is work must have been unparked.
+/// A worker that is left asleep while there is work must have been unparked.
 fn no_work_is_left_to_sleepers(dispatches: usize, workers: usize) {
     let idle = Arc::new(all_present(workers));
     let work = Arc::new(AtomicUsize::new(0));
@@ -218,8 +218,8 @@ fn counters_are_given_back_once_and_empty() {
     });
 }
 
-/// Whoever was in before a wait has left when both turns have been seen empty, whatever others do meanwhile; and if one had
-/// to be waited for, somebody tells.
+/// Members that were in before a wait have left when both turns have been seen empty, whatever others do meanwhile; and if the
+/// wait had to wait for one, a member tells the waiter.
 #[test]
 fn a_wait_misses_nobody_who_was_in() {
     model(3, || {

@@ -5,7 +5,7 @@
 //! interleavings. The interface is parking_lot's: no poisoning, `lock()` gives the guard.
 //!
 //! A guard of these locks is never held across an await; `clippy::await_holding_lock` denies it for the guards it
-//! knows. What must be held across an await is an [`AsyncMutex`](crate::AsyncMutex).
+//! knows. A lock that must be held across an await is an [`AsyncMutex`](crate::AsyncMutex).
 
 #[cfg(not(any(loom, shuttle)))]
 mod imp {

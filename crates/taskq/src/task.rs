@@ -36,7 +36,7 @@ pub(crate) enum Reason {
     New,
     /// It was just spawned, ahead of others.
     Front,
-    /// What it waited for has happened.
+    /// The event that it waited for has happened.
     Woken,
     /// It was woken while it ran, so others go first.
     Yielded,
@@ -57,7 +57,7 @@ pub(crate) trait Schedule: Send + Sync {
 /// Work without a future, which is done once it has been called.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// What queues hold.
+/// An item of a queue.
 pub(crate) enum Runnable {
     Task(Arc<Task>),
     Job(Job),
@@ -100,7 +100,7 @@ pub(crate) struct Task {
 struct Stage {
     /// Absent once done.
     future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// What [`Schedule::waits`] gave. A task that never waits is spared that.
+    /// The place that [`Schedule::waits`] returned. A task that never waits is spared that call.
     place: Option<u64>,
 }
 

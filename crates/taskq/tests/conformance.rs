@@ -1,7 +1,7 @@
-//! What every runtime promises, checked on each of them: rings, threads and the simulation.
+//! The promises of every runtime, checked on each of them: rings, threads and the simulation.
 //!
 //! There is one body of claims. A claim is a function over a [`World`], which is a runtime and a way to make a disk with
-//! given content; the macro runs it in every world. What differs between worlds on purpose (time, schedule, faults) is
+//! given content; the macro runs it in every world. Intended differences between worlds (time, schedule, faults) are
 //! tested elsewhere.
 #![allow(clippy::disallowed_methods)]
 
@@ -631,7 +631,7 @@ fn a_cancelled_group_begins_nothing_and_waits_for_what_has_begun(world: &World) 
         let (cancelling, inner, letting) = (group.clone(), group.clone(), Arc::clone(&release));
         let ran = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&ran);
-        // What one task queues and then cancels before it waits cannot have begun on its own worker; on another it can.
+        // Work that a task queues and then cancels before it waits cannot have begun on its own worker; on another it can.
         let cancelled = handle.spawn(Class::Interrupt, async move {
             let mut joins = Vec::new();
             for _ in 0..10 {

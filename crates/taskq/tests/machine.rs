@@ -1,4 +1,4 @@
-//! What only the runtime on the machine promises.
+//! The promises that only the runtime on the machine makes.
 #![allow(clippy::disallowed_methods)]
 
 use std::sync::Arc;

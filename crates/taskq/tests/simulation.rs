@@ -1,5 +1,5 @@
-//! What only the simulation promises: the same run from the same seed, a clock that jumps, deadlocks that are reported,
-//! and disks that fail, lose and lie on request.
+//! The promises that only the simulation makes: the same run from the same seed, a clock that jumps, deadlocks that are
+//! reported, and disks that fail, lose and lie on request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ fn disk(runtime: &Runtime, options: SimDiskOptions) -> (Arc<SimDisk>, Device) {
     (disk, device)
 }
 
-/// Everything at once: tasks, timers, disks, random numbers, locks. What the run did is summed up in one number.
+/// Everything at once: tasks, timers, disks, random numbers, locks. The result: the run's trace hash, its steps and the order of tasks.
 fn busy_run(seed: u64) -> (u64, u64, Vec<u64>) {
     let runtime = Runtime::simulated(seed);
     let (_, device) = disk(&runtime, SimDiskOptions::default());

@@ -1,11 +1,11 @@
-//! What programs share that do one trial after the other, each by its number: panics are failures of the trial, and one that
-//! does not end is seen.
+//! The shared code of programs that do one trial after the other, each by its number: panics are failures of the trial, and one that does
+//! not end is seen.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What panics said, wherever they were caught.
+/// Messages of panics, wherever they were caught.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Has every panic noted, also those that a task's end catches, and none printed.

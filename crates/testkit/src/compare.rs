@@ -23,7 +23,7 @@ pub struct Options {
     pub datasets: Vec<String>,
 }
 
-/// What was compared and what was not equal.
+/// The result of a comparison: counts, and the fields that differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Datasets compared.

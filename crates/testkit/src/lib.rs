@@ -1,4 +1,4 @@
-//! What the tests of all crates share. It is not part of the engine and nothing that ships depends on it.
+//! Helpers that the tests of all crates share. This crate is not part of the engine and nothing that ships depends on it.
 //!
 //! # Need
 //!
@@ -16,12 +16,11 @@
 //!
 //! # Life of an image
 //!
-//! [`Golden::find`] picks the set: the folder in the environment variable `CENOTE_GOLDEN`, else `../shared/golden` beside
-//! the repository, else the repository's own selection. [`Theme::unpacked`] unpacks all images of a theme into a folder
-//! below the build's target folder whose name carries a hash of the images' contents, and hands out the same folder from
-//! then on. Unpacking goes to a temporary neighbour that is renamed when it is complete and its hashes were right, so test
-//! processes that run at once neither see half an image nor need a lock. What is unpacked is read-only; a test that writes
-//! takes [`Theme::scratch`].
+//! [`Golden::find`] picks the set: the folder in the environment variable `CENOTE_GOLDEN`, else `../shared/golden` beside the repository,
+//! else the repository's own selection. [`Theme::unpacked`] unpacks all images of a theme into a folder below the build's target folder
+//! whose name carries a hash of the images' contents, and hands out the same folder from then on. Unpacking goes to a temporary neighbour
+//! that is renamed when it is complete and its hashes were right, so test processes that run at once neither see half an image nor need a
+//! lock. Unpacked images are read-only; a test that writes takes [`Theme::scratch`].
 //!
 //! # Invariants
 //!

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What OpenZFS said about the pool(s) of one theme.
+/// The account that OpenZFS gave of the pool(s) of one theme.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Manifest {
     /// Version of this layout: 1.
@@ -18,7 +18,7 @@ pub struct Manifest {
     /// Versions of OpenZFS that wrote it.
     #[serde(default)]
     pub created_with: Vec<String>,
-    /// What is special, in words: resume tokens, topologies, seeds.
+    /// Peculiarities, in words: resume tokens, topologies, seeds.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
     /// Names of the pools in the images; nearly always one.
@@ -175,7 +175,7 @@ pub struct Entry {
     /// `chattr` bits, where not 0.
     #[serde(default)]
     pub flags: u64,
-    /// What reading said instead of giving the content.
+    /// The error of reading, in place of the content.
     pub error: Option<String>,
 }
 

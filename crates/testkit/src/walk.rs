@@ -1,7 +1,7 @@
 //! Describing a folder as a golden manifest describes a file system, to compare a mount or a copy with it.
 //!
-//! The order is that of the manifests: the root as `.`, then each folder's entries sorted by name, folders entered after the
-//! list they stand in. What the folder's file system does not know (project ids, `chattr` bits) is not in the description.
+//! The order is that of the manifests: the root as `.`, then each folder's entries sorted by name, folders entered after the list they
+//! stand in. Attributes that the folder's file system does not know (project ids, `chattr` bits) are not in the description.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -52,8 +52,8 @@ pub fn entries(root: &Path) -> Result<Value> {
 
 /// Compares what [`entries`] found in a mount of a dataset with the manifest's `entries` of it.
 ///
-/// What differs between any two mounts is not compared: the mount's own part of inode numbers, when `.zfs` came to be, and
-/// what stands in the folder of a snapshot before somebody enters it. Nor is what `stat` does not tell.
+/// Values that differ between any two mounts are not compared: the mount's own part of inode numbers, when `.zfs` came to be, and the
+/// entries of a snapshot's folder before somebody enters it. Nor are attributes that `stat` does not tell.
 pub fn compare_mount(dataset: &str, expected: &Value, found: &Value) -> Report {
     let account = |entries: &Value| {
         let mut entries = entries.clone();

@@ -62,7 +62,7 @@ fn begins_with_gpt(image: &Path) -> Result<bool> {
     Ok(head.get(512..520) == Some(b"EFI PART"))
 }
 
-/// What a run of `zdb` gave.
+/// The output of a run of `zdb`.
 #[derive(Debug)]
 pub struct Output {
     /// Both output channels, one after the other.

@@ -52,7 +52,7 @@ pub struct LeafCommit {
     pub top: Option<VdevId>,
     /// The top-level vdev's sector size as a power of two: the ring's slots follow from it.
     pub ashift: u32,
-    /// What its labels are to say; none if that did not change.
+    /// The new configuration for its labels; none if it did not change.
     pub config: Option<NvList>,
     /// Whether it takes the uberblock.
     pub takes_uberblock: bool,
@@ -78,7 +78,7 @@ pub enum CommitError {
     Label {
         /// The top-level vdev.
         vdev: VdevId,
-        /// What the last of its leaves said.
+        /// The error of the last of its leaves.
         source: io::Error,
     },
     /// No leaf took the uberblock.
@@ -86,7 +86,7 @@ pub enum CommitError {
     Uberblock {
         /// The txg.
         txg: u64,
-        /// What the last leaf said.
+        /// The error of the last leaf.
         source: io::Error,
     },
 }
@@ -224,8 +224,8 @@ async fn write_uberblock(leaf: &LeafCommit, uberblock: &Uberblock, ring: &Ring) 
     leaf.disk.flush().await
 }
 
-/// Prepares a disk for a pool: four labels with `config`, an empty boot environment and a ring without uberblocks. What was
-/// in the labels before is gone. They are stable when this is done.
+/// Prepares a disk for a pool: four labels with `config`, an empty boot environment and a ring without uberblocks. The previous contents of
+/// the labels are lost. The labels are stable when this is done.
 ///
 /// # Errors
 /// The disk's, or that it is too small for labels.

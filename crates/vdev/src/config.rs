@@ -32,7 +32,7 @@ const DEPTH_MAX: usize = 8;
 /// More vdevs than any pool has (a root of 4096 raidz of 16 leaves).
 const VDEVS_MAX: usize = 1 << 16;
 
-/// What a vdev is.
+/// The kind of a vdev.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VdevKind {
     /// The root of the whole tree; never in a label.
@@ -183,7 +183,7 @@ pub struct RecordedState {
 /// One vdev of the configuration, with its children.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VdevConfig {
-    /// What it is.
+    /// Its kind.
     pub kind: VdevKind,
     /// Its index in its parent; a top-level vdev's [`VdevId`].
     pub id: u64,

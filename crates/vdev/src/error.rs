@@ -19,7 +19,7 @@ pub enum VdevError {
     BadRange {
         /// The top-level vdev.
         vdev: VdevId,
-        /// What is wrong with it.
+        /// The reason why the range is invalid.
         source: LayoutError,
     },
     /// No copy or reconstruction could be had that passes verification.
@@ -31,7 +31,7 @@ pub enum VdevError {
         offset_bytes: u64,
         /// Bytes asked for.
         size_bytes: u64,
-        /// What each device's part in it was, at most [`VdevError::FAULTS_MAX`].
+        /// The fault of each device involved, at most [`VdevError::FAULTS_MAX`].
         faults: Vec<Fault>,
     },
     /// Too few devices took a write for it to be there afterwards.
@@ -43,7 +43,7 @@ pub enum VdevError {
         offset_bytes: u64,
         /// Bytes to write.
         size_bytes: u64,
-        /// What each device's part in it was, at most [`VdevError::FAULTS_MAX`].
+        /// The fault of each device involved, at most [`VdevError::FAULTS_MAX`].
         faults: Vec<Fault>,
     },
     /// The vdev was removed and its mapping has no entry for this place.
@@ -67,7 +67,7 @@ pub enum VdevError {
     BadConfig {
         /// The vdev, where it is known.
         guid: Option<Guid>,
-        /// What is wrong with it.
+        /// The fault found in it.
         reason: String,
     },
     /// The pool is suspended and was given up, or could not be resumed.

@@ -1,7 +1,7 @@
-//! What went wrong on which device: error counts of a vdev, and a bounded log of single faults.
+//! Faults of devices: error counts of a vdev, and a bounded log of single faults.
 //!
-//! Counts are what `zpool status` shows as READ, WRITE and CKSUM. They are touched only when something fails, so they
-//! cost a good read nothing. The log keeps the newest [`FaultLog::CAPACITY`] faults and counts what it dropped.
+//! `zpool status` shows the counts as READ, WRITE and CKSUM. They are touched only when something fails, so they cost a good read nothing.
+//! The log keeps the newest [`FaultLog::CAPACITY`] faults and counts those that it dropped.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -36,7 +36,7 @@ impl fmt::Display for IoCause {
     }
 }
 
-/// What was wrong with a device's answer.
+/// The kind of a device's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The device was not asked: it is absent, offline or faulted.
@@ -81,7 +81,7 @@ pub struct Fault {
     pub address_bytes: u64,
     /// Length of the range.
     pub size_bytes: u64,
-    /// What was wrong.
+    /// The kind of the fault.
     pub kind: FaultKind,
 }
 
@@ -112,7 +112,7 @@ pub struct ErrorTotals {
 }
 
 impl ErrorCounts {
-    /// Counts one fault. What was not asked of a device is not its error.
+    /// Counts one fault. A request that a device was not given is not its error.
     pub fn count(&self, kind: FaultKind) {
         let counter = match kind {
             FaultKind::Unavailable | FaultKind::Stale | FaultKind::Overdue | FaultKind::SatOut => return,

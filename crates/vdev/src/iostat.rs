@@ -1,4 +1,4 @@
-//! What a disk was asked and how long its answers took, as `zpool iostat` shows it.
+//! Counts of a disk's requests and histograms of their latencies, as `zpool iostat` shows them.
 
 use cenote_kstat::{Counters, Histogram, Sheet};
 use cenote_taskq::{Handle, Instant};

@@ -28,7 +28,7 @@ use crate::partition::{self, Partition, TABLE_BYTES};
 /// Slot sizes that a ring can have, by ashift.
 const RING_ASHIFTS: std::ops::RangeInclusive<u32> = 10..=13;
 
-/// What a disk's labels say.
+/// The contents of a disk's labels.
 #[derive(Clone, Debug)]
 pub struct LabelReport {
     /// The disk.
@@ -65,7 +65,7 @@ pub struct UberblockCopy {
     pub slot: usize,
     /// The size of the ring's slots as a power of two.
     pub slot_shift: u32,
-    /// What it says.
+    /// Its contents.
     pub uberblock: Uberblock,
 }
 
@@ -150,7 +150,7 @@ impl LabelReport {
     }
 }
 
-/// What was found on a device.
+/// The labels found on a device and on its partitions.
 #[derive(Clone, Debug)]
 pub struct DeviceReport {
     /// The device taken as a whole.

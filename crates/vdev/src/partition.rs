@@ -270,7 +270,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a table says, sound or not: no panic, and nothing outside the disk.
+        /// A table with any contents, sound or not, causes no panic and names nothing outside the disk.
         #[test]
         fn hostile_tables_name_nothing_outside_the_disk(
             entries in prop::collection::vec(prop::array::uniform32(any::<u8>()), 0..12),

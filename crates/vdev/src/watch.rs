@@ -31,7 +31,7 @@ use cenote_taskq::{BoxFuture, Class, Event, EventWait, Handle, Instant};
 /// How long after something was found late it is looked at again, at most.
 const SECOND_LOOK_AFTER_MAX: Duration = Duration::from_secs(1);
 
-/// What a device is asked: whether it changes anything.
+/// The kind of a request: whether it changes anything on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Read,
@@ -39,7 +39,7 @@ pub(crate) enum Kind {
     Change,
 }
 
-/// What there is to say of a device.
+/// A report on a device to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Said {
     /// It hangs; the most that it was asked and has not answered.
@@ -64,7 +64,7 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// What was asked and not answered, in the order of asking.
+    /// The requests without an answer, in the order in which they were issued.
     pending: BTreeMap<u64, (Instant, Kind)>,
     pending_changes: usize,
     /// The kind of request that it is late with, as far as that was reported.
@@ -187,8 +187,8 @@ impl Watch {
         }
     }
 
-    /// Looks for what is late until there is nothing that could become late. What is late is looked at twice: a process that was
-    /// stopped for a while finds the time gone by before it finds the answers that have come.
+    /// Looks for late requests until there is none that could become late. A late request is looked at twice: a process that was stopped
+    /// for a while sees the elapsed time before it sees the answers that have come.
     async fn time(&self) {
         let mut is_second_look = false;
         loop {

@@ -88,8 +88,8 @@ fn uberblock(txg: u64) -> Uberblock {
     Uberblock { txg: Txg(txg), ..uberblock }
 }
 
-/// The power goes at some moment of a commit. What the disks then hold is the old pool or the new one: an uberblock, and on
-/// every disk that took part a label whose configuration is the one that goes with it.
+/// The power fails at some moment of a commit. The disks then hold the old pool or the new one: an uberblock, and on every disk that took
+/// part a label with the configuration that goes with it.
 #[test]
 fn whenever_the_power_goes_the_labels_hold_the_old_pool_or_the_new_one() {
     let (old, new) = (uberblock(10), uberblock(11));

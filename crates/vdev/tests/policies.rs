@@ -116,7 +116,7 @@ fn policies_and_rigs() -> impl Iterator<Item = (&'static str, fn(u64) -> Rig)> {
         .flat_map(|word| [(word, Rig::mirror as fn(u64) -> Rig), (word, Rig::mirror_with_heads)])
 }
 
-/// Whatever one or two of three children do, the block comes.
+/// The block is read, however one or two of three children fail.
 #[test]
 fn no_policy_lets_a_bad_child_surface_while_another_is_good() {
     let faults = [
@@ -418,7 +418,7 @@ fn closing_waits_for_reads_that_nobody_waits_for() {
         rig.runtime.block_on(left.close());
         assert!(rig.runtime.handle().now() - before > Duration::from_secs(30), "it was waited for");
         assert_eq!(left.members(), 0);
-        // What is late from now on is dropped.
+        // Requests that are late from now on are dropped.
         rig.disks.iter().for_each(|disk| disk.set_faults(|_, _| DiskFault::Delay(Duration::from_millis(100))));
         rig.read(&tree, 0, &want);
         assert_eq!(left.members(), 0);

@@ -222,7 +222,7 @@ fn check_bad_children(made: &Made, offset: u64, want: &[u8], bad: &BTreeMap<u64,
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever is wrong with as many children as there is parity, the block is had and the guilty are named.
+    /// With faults of any kind in as many children as there is parity, the block is read and the bad children are named.
     #[test]
     fn raidz_recovers_from_as_many_bad_children_as_it_has_parity(
         (parity, children, bad) in (1_usize..=3, 1_usize..6).prop_flat_map(|(parity, more)| {
@@ -452,7 +452,7 @@ fn mirrors_of_spares_of_their_own_draid_are_not_a_maze() {
     let want = pattern(4096, 1);
     assert!(read(&made, &tree, 0, &want).is_err());
     assert!(read_copies(&made, &tree, 0, &want).is_err());
-    // What can be read beside the maze is read.
+    // Data that can be read beside the maze is read.
     let children = leaves(10, 4).into_iter().chain([maze(4)]).collect();
     let made = Made::new(vec![draid(1, 2, 2, children)]);
     made.put(0, &want, BIRTH);

@@ -15,7 +15,7 @@ use cenote_format::blkptr::Dva;
 use crate::write::{Content, allocation_request, can_rewrite};
 use crate::{AllocationRequest, Allocator, Placed, Prepared, WritePolicy, Zio, ZioError};
 
-/// What neighbours in a batch need to be placed.
+/// The allocation that neighbours in a batch need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     /// Nothing: they are not stored.

@@ -20,7 +20,7 @@ struct Inner {
     kind: ZioErrorKind,
 }
 
-/// What went wrong.
+/// The kind of an error.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ZioErrorKind {
@@ -49,7 +49,7 @@ pub enum ZioErrorKind {
     /// A device write was stopped: by the `ExtentCheck` the block does not own that extent.
     #[error("write stopped: {0}")]
     OutsideExtents(String),
-    /// What is to be written cannot be a block.
+    /// The data to be written cannot be a block.
     #[error("{0}")]
     Unwritable(&'static str),
     /// A field of the pointer, or of a gang header, is not valid.
@@ -99,7 +99,7 @@ impl ZioError {
         self.0.bookmark
     }
 
-    /// What went wrong.
+    /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> &ZioErrorKind {
         &self.0.kind

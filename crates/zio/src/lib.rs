@@ -118,7 +118,7 @@ pub struct ReadContext<'a> {
     pub bookmark: Bookmark,
     /// The dataset's key, if the dataset is encrypted and its key is loaded.
     pub key: Option<&'a DatasetKey>,
-    /// What it is for.
+    /// Its class in the vdev queue.
     pub class: QueueClass,
 }
 

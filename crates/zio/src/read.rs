@@ -20,7 +20,7 @@ pub struct Copies {
     pub physical: Option<Block>,
     /// Copies and columns read and compared.
     pub read_count: usize,
-    /// What was wrong, with its place; the block was still readable.
+    /// The faults found, each with its place; the block was still readable.
     pub bad: Vec<String>,
 }
 
@@ -359,7 +359,7 @@ impl Zio {
     /// The physical bytes of a block that may well not be there, and these with the bytes behind it on its vdev, `size_bytes` in all. `None` where
     /// they are not to be had together: the block does not verify, its vdev does not keep neighbours together, or has not so many bytes.
     ///
-    /// Only the block is verified. What lies behind it is of any age, and may be anything; [`Zio::verified`] finds out.
+    /// Only the block is verified. The bytes behind it are of any age, and may be anything; [`Zio::verified`] finds out.
     #[boxed]
     pub async fn read_with_following(&self, bp: &Blkptr, size_bytes: u64) -> Option<(Block, Block)> {
         let dva = bp.dva(0).filter(|dva| !dva.gang && !bp.is_embedded())?;

@@ -50,7 +50,7 @@ impl Run {
             all[at..at + block.len()].copy_from_slice(block);
             at += block.len();
         }
-        // What is not filled would be memory of others, on a device.
+        // On a device, bytes not filled would be memory of others.
         assert_eq!(at, self.len_bytes, "a run is as long as its blocks");
         all.freeze()
     }

@@ -21,8 +21,8 @@
 //! [`WritePolicy::may_rewrite`] its successor takes its place if it has the same size, which is what makes a txg's passes
 //! come to an end. Gang blocks too (`regang`).
 //!
-//! Space comes from above through [`Allocator`]. What was allocated for a write that failed is given back, so an error
-//! leaves no trace but bytes that nothing points to.
+//! Space comes from above through [`Allocator`]. Space allocated for a write that failed is given back, so an error leaves no trace but
+//! bytes that nothing points to.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -55,7 +55,7 @@ const GANG_PIECES: usize = 3;
 /// The most copies of a block (`SPA_DVAS_PER_BP`).
 const COPIES_MAX: u8 = 3;
 
-/// What space is wanted for.
+/// A request for space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationRequest {
     /// Bytes to be stored in each copy.
@@ -64,7 +64,7 @@ pub struct AllocationRequest {
     pub copies: u8,
     /// The txg in which it becomes allocated.
     pub txg: Txg,
-    /// What the block holds: decides on its allocation class.
+    /// The block's type: decides on its allocation class.
     pub object_type: DmuType,
     /// The block's level in its tree: likewise.
     pub level: u8,
@@ -108,9 +108,9 @@ pub trait Allocator: Send + Sync {
     /// Places for the copies of one block, first copy first, each with the bytes it takes on its vdev. All or nothing.
     fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>>;
 
-    /// Places for several blocks alike, first block first: those that asking for one after the other would give, as many as
-    /// can be had at once. The places of each block's copies follow each other. What is missing, all where that is simplest,
-    /// is asked for with [`Self::allocate`].
+    /// Places for several blocks alike, first block first: those that asking for one after the other would give, as many as can be had at
+    /// once. The places of each block's copies follow each other. The missing ones (all of them where that is simplest) are asked for with
+    /// [`Self::allocate`].
     fn allocate_some(&self, request: AllocationRequest, count: usize) -> Vec<Dva> {
         let _ = (request, count);
         Vec::new()
@@ -154,7 +154,7 @@ pub trait Allocator: Send + Sync {
     /// Checks before a device write that the extent is allocated, if a second record of allocations is kept (`ExtentCheck`).
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The fault, in words.
     fn check_write(&self, dva: Dva) -> Result<(), String> {
         let _ = dva;
         Ok(())
@@ -166,7 +166,7 @@ pub trait Allocator: Send + Sync {
 pub struct WritePolicy {
     /// Where the block belongs, for errors.
     pub bookmark: Bookmark,
-    /// What it holds.
+    /// The block's type.
     pub object_type: DmuType,
     /// Its level in its tree; 0 is data.
     pub level: u8,
@@ -245,7 +245,7 @@ pub struct Placed {
     pub bp: Blkptr,
     /// Bytes and their places.
     pub(crate) writes: Vec<(Vec<Dva>, Block)>,
-    /// What was allocated for it, for [`Zio::write`], which gives it back where storing fails.
+    /// The space allocated for it, for [`Zio::write`], which gives it back where storing fails.
     pub(crate) taken: Vec<Dva>,
     pub(crate) bookmark: Bookmark,
     pub(crate) txg: Txg,
@@ -279,7 +279,7 @@ impl Zio {
     /// Writes a block of logical bytes, whose multi-byte fields are in [`ORDER`], and says how to find it again. Its length is the block's logical size: a multiple of 512.
     ///
     /// # Errors
-    /// No space, or too few devices took it; the pointer's place is named. What was allocated is given back.
+    /// No space, or too few devices took it; the pointer's place is named. Its space is given back.
     pub async fn write(
         &self,
         allocator: &dyn Allocator,
@@ -342,7 +342,7 @@ impl Zio {
     /// Finds the places of a prepared block. Nothing is written yet.
     ///
     /// # Errors
-    /// No space. What was allocated on the way is given back.
+    /// No space. Space allocated on the way is given back.
     pub async fn place(
         &self,
         allocator: &dyn Allocator,
@@ -495,7 +495,7 @@ impl Zio {
             assert!(header.blkptrs.len() < GANG_PIECES, "a gang has no more pieces than pointers in its header");
             let share = units.round(left.div_ceil(pieces_left) as u64) as usize;
             let piece = physical.slice(start..start + share.min(left));
-            // What is checksummed, padded and compressed is the whole; a piece is just bytes.
+            // The whole block is checksummed, padded and compressed; a piece is just bytes.
             let mut child = self.pointer(policy, Compress::Off, piece.len() as u64, &piece, Protection::None)?;
             child.set_fill(0);
             self.find_place(space, &mut child, &piece, policy, copies, depth + 1).await?;
@@ -520,7 +520,7 @@ impl Zio {
 /// A block on its way to its places.
 pub(crate) type Placing<'a> = Pin<Box<dyn Future<Output = Result<(), ZioErrorKind>> + Send + 'a>>;
 
-/// What one write has allocated, in case it fails, and what is to be stored there.
+/// The space that one write has allocated, in case it fails, and the bytes to be stored there.
 pub(crate) struct Space<'a> {
     allocator: &'a dyn Allocator,
     /// Bytes of the whole block.
@@ -576,7 +576,7 @@ fn check(data: &Block, policy: &WritePolicy) -> Result<(), ZioErrorKind> {
     Ok(())
 }
 
-/// What a block of zeros becomes. A hole has a birth only where there was something before it.
+/// The hole that stands for a block of zeros. It has a birth only where there was something before it.
 pub(crate) fn hole(policy: &WritePolicy, lsize_bytes: u64) -> Blkptr {
     if policy.holes_have_births && policy.previous.logical_birth() != Txg(0) {
         Blkptr::hole_with_birth(policy.object_type, policy.level, lsize_bytes, policy.txg)

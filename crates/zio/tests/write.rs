@@ -457,7 +457,7 @@ fn blocks_that_are_stored_together_are_each_there() {
             let pointers: Vec<Blkptr> = placed.iter().map(|placed| placed.bp).collect();
             (pointers, zio.store_all(&allocator, placed).await.unwrap())
         });
-        // What no child took is an error, made up for by the copy on the other vdev.
+        // A write that no child took is an error, made up for by the copy on the other vdev.
         assert!(without.len() > 1 || told == missed, "{told:?}");
         for ((block, policy), bp) in blocks.iter().zip(&pointers) {
             let context = ReadContext::new(policy.bookmark, None);
@@ -468,7 +468,7 @@ fn blocks_that_are_stored_together_are_each_there() {
     }
 }
 
-/// What one child of a mirror has wrong is not hidden by a read of neighbours: it gives nothing, so that each block is read by itself, and the
+/// A read of neighbours does not hide a fault of one child of a mirror: it gives nothing, so that each block is read by itself, and the
 /// fault is counted against the child.
 #[test]
 fn neighbours_of_which_a_child_has_one_wrong_are_left_to_reads_of_their_own() {

@@ -21,9 +21,9 @@ const SYNCHRONIZE: u32 = 0x10_0000;
 
 /// Bytes of an entry without an id.
 const ACE_BYTES: usize = 8;
-/// What everyone may.
+/// The permissions of everyone.
 const COMMON: u32 = READ_ACL | READ_ATTRIBUTES | READ_NAMED_ATTRS | SYNCHRONIZE;
-/// What an owner may besides.
+/// The permissions that an owner has besides.
 const OWNERS: u32 = WRITE_ATTRIBUTES | WRITE_OWNER | WRITE_ACL | WRITE_NAMED_ATTRS;
 
 /// Flags of a file whose list says what its mode says. OpenZFS lets everyone execute (or search) what has the flag that nobody

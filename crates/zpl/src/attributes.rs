@@ -3,7 +3,7 @@
 use cenote_format::ids::ObjectId;
 use cenote_format::znode::ZnodeFlags;
 
-/// What a file is, from the format bits of its mode.
+/// The kind of a file, from the format bits of its mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A regular file.
@@ -158,7 +158,7 @@ const NOBODY: u32 = 65534;
 pub struct Attributes {
     /// The object number: the inode.
     pub object: ObjectId,
-    /// What it is.
+    /// Its kind.
     pub kind: FileKind,
     /// The permission bits, with set-uid, set-gid and sticky.
     pub permissions: u32,

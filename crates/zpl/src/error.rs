@@ -95,7 +95,7 @@ pub enum ZplError {
     /// A flag of the file forbids it: clear that first.
     #[error("not permitted: the file is {0}")]
     NotPermitted(&'static str),
-    /// What is asked for makes no sense.
+    /// The request makes no sense.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// Larger than a file, or all attributes of a file, can be.
@@ -121,7 +121,7 @@ pub enum ZplError {
     Format {
         /// The object.
         object: u64,
-        /// What is wrong.
+        /// The fault.
         error: FormatError,
     },
     /// A contradiction between structures.
@@ -129,7 +129,7 @@ pub enum ZplError {
     Corrupt {
         /// The object.
         object: u64,
-        /// What contradicts what.
+        /// The contradiction.
         what: String,
     },
     /// The intent log is there and cannot be replayed; it stays as it is.

@@ -1,4 +1,4 @@
-//! What a name may be, and comparing names where a dataset folds case or normalises.
+//! The rules for valid names, and comparing names where a dataset folds case or normalises.
 
 use unicode_normalization::UnicodeNormalization;
 

@@ -33,7 +33,7 @@ pub fn shown(name: &[u8]) -> String {
 }
 
 impl FileSystem {
-    /// What a path from the root directory leads to; symbolic links are not followed.
+    /// The attributes of the file at a path from the root directory; symbolic links are not followed.
     ///
     /// # Errors
     /// It leads nowhere.
@@ -49,9 +49,9 @@ impl FileSystem {
         self.attributes(at).await
     }
 
-    /// What a path from the root directory leads to. Symbolic links in the middle of it are followed, and one at its end if `last_too`.
-    /// Links stay in the file system: an absolute target, which means a place in the system that the dataset was mounted in, is an
-    /// error.
+    /// The attributes of the file at a path from the root directory. Symbolic links in the middle of it are followed, and one at its end
+    /// if `last_too`. Links stay in the file system: an absolute target, which means a place in the system that the dataset was mounted
+    /// in, is an error.
     ///
     /// # Errors
     /// It leads nowhere, out of the file system ([`ZplError::LinkOutside`]) or round in circles ([`ZplError::Loop`]).

@@ -116,7 +116,7 @@ pub(crate) fn with_mode(acl: &[u8], mode: u32) -> Result<Vec<u8>, ZplError> {
 /// Lists by name.
 pub(crate) type Named = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// What a new node gets from its directory's default list: its mode, which was asked for as `mode`, and its lists.
+/// The mode, which was asked for as `mode`, and the lists that a new node gets from its directory's default list.
 pub(crate) fn inherit(default: &[u8], mode: u32, is_dir: bool) -> Result<(u32, Named), ZplError> {
     let mut entries = parse(default)?;
     let before = entries.clone();

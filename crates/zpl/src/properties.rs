@@ -1,4 +1,4 @@
-//! What a dataset's properties say of its file system.
+//! The properties of a dataset that concern its file system.
 
 use cenote_dmu::tx::SyncMode;
 use cenote_dsl::{Dir, Dsl, DslError};
@@ -9,7 +9,7 @@ use crate::{AccessTimes, FileSystemOptions, XattrMode};
 const RECORD_BYTES_MIN: u64 = 512;
 const RECORD_BYTES_MAX: u64 = 16 << 20;
 
-/// What a dataset's properties say of its file system, and of a mount of it.
+/// The properties of a dataset that concern its file system, and a mount of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Properties {
     /// How files are made and changed.
@@ -22,7 +22,7 @@ pub struct Properties {
     pub is_for_throughput: bool,
     /// Whether snapshots are shown in a directory `.zfs` (`snapdir`).
     pub snapdir: Snapdir,
-    /// What must not be done in a mount.
+    /// The operations that are forbidden in a mount.
     pub forbidden: Forbidden,
 }
 

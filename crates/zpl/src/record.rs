@@ -20,7 +20,7 @@ pub(crate) struct Plan {
     pub(crate) form: SaForm,
 }
 
-/// What a new file begins with.
+/// The initial attributes of a new file.
 pub(crate) struct Birth {
     pub(crate) mode: u32,
     pub(crate) uid: u64,

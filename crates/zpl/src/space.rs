@@ -17,7 +17,7 @@ use crate::filesystem::FileSystem;
 /// The size of a table of domains at most: OpenZFS's own is some KiB.
 const DOMAINS_MAX_BYTES: u64 = 16 << 20;
 
-/// Whose space.
+/// The kind of id that space is counted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpaceKind {
     /// By owner.
@@ -28,7 +28,7 @@ pub enum SpaceKind {
     Project,
 }
 
-/// What one id uses and may use.
+/// The space and objects that one id uses and may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUse {
     /// Bytes used.

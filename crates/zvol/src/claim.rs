@@ -59,7 +59,7 @@ impl Claim {
     /// Makes the range zeros, by freeing whole blocks.
     ///
     /// # Errors
-    /// What stands around it cannot be read.
+    /// The data around it cannot be read.
     #[boxed]
     pub async fn clear(&self, txg: Txg) -> Result<(), VolumeError> {
         Ok(self.range.object().clear_in(&self.range, txg, self.bytes.clone()).await?)
@@ -77,7 +77,7 @@ impl Claim {
     /// Writes zeros over the range: blocks of them, unless compression makes holes of those.
     ///
     /// # Errors
-    /// What stands around it cannot be read.
+    /// The data around it cannot be read.
     #[boxed]
     pub async fn write_zeros(&self, txg: Txg) -> Result<(), VolumeError> {
         let size = self.volume.block_size_bytes();
@@ -96,8 +96,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Gives the volume another size, with the claim of all of it ([`Volume::claim_all`]). What lies behind a smaller one is
-    /// freed.
+    /// Gives the volume another size, with the claim of all of it ([`Volume::claim_all`]). Blocks behind a smaller size are freed.
     ///
     /// # Errors
     /// It can have no such size.

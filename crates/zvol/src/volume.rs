@@ -2,8 +2,8 @@
 //!
 //! # Theory of writing
 //!
-//! **Need.** A file system, a database or a virtual machine keeps its blocks in a volume and writes them at any offset, in any
-//! size, many at once. What it wrote it reads back at once; what it was told to be durable is there after a crash.
+//! **Need.** A file system, a database or a virtual machine keeps its blocks in a volume and writes them at any offset, in any size, many
+//! at once. It reads its own writes back at once; data reported durable is there after a crash.
 //!
 //! **In memory.** Nothing but the size and what readers have been seen to do: what has changed is in the layers of the data
 //! object ([`cenote_dmu::sync`]), blocks that were read are in the cache.
@@ -14,14 +14,14 @@
 //! 2. The caller gets a txg that is open, and holds it. In this order: see [`cenote_dmu::Object::lock_range`].
 //! 3. [`Claim::write`] copies whole blocks into buffers, and of those that are written in part reads the rest first: the newest
 //!    layer, the cache or the disk has it.
-//! 4. Claim and txg are let go. Whoever reads from now on reads this. The txg's sync makes it durable; who must know waits for it.
+//! 4. Claim and txg are let go. Every read from now on sees this. The txg's sync makes it durable; a caller that must know waits for it.
 //!
 //! **Zeros.** [`Claim::clear`] frees whole blocks, so that they are holes, and clears parts of others where there is data.
 //! [`Claim::discard`] frees whole blocks only. [`Claim::write_zeros`] writes zeros as data: with compression they become holes all
 //! the same when they are stored.
 //!
-//! **Size.** It changes with the claim of all blocks ([`Volume::claim_all`]), so no write is under way, and one that waited
-//! looks at the new size. What lies behind the new end is freed with it.
+//! **Size.** It changes with the claim of all blocks ([`Volume::claim_all`]), so no write is under way, and one that waited looks at the
+//! new size. Blocks behind the new end are freed with it.
 //!
 //! **Invariants.**
 //! 1. No byte behind the size is ever written, and when it grows what comes into view is zeros.
@@ -87,7 +87,7 @@ pub enum VolumeError {
     BadBlockSize(u32),
 }
 
-/// What a new volume is to be.
+/// The parameters of a new volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeSpec {
     /// Its size (`volsize`) in bytes: a multiple of the block size, not 0.
@@ -121,7 +121,7 @@ pub(crate) const fn check_size(size_bytes: u64, block_bytes: u64) -> Result<(), 
 #[derive(Clone)]
 pub struct Volume {
     pub(crate) shared: Arc<Shared>,
-    /// What its readers do, taken together. Absent: nothing is loaded ahead.
+    /// The prefetcher over all of its readers. Absent: nothing is loaded ahead.
     zfetch: Option<Arc<Zfetch>>,
 }
 

@@ -146,7 +146,7 @@ fn reads_past_the_cache_are_all_in_flight_at_once_and_leave_nothing_there() -> R
     assert_eq!((after.misses, after.size_bytes), (before.1.misses, before.1.size_bytes), "the cache was used");
     let (plain, _) = simulated.read(&volume.reopened(false), &offsets, BLOCK_BYTES)?;
     assert!(plain == direct, "the bytes differ");
-    // What is not made of whole blocks comes through the cache, with the same bytes.
+    // A read that is not of whole blocks comes through the cache, with the same bytes.
     let half = (BLOCK_BYTES / 2) as usize;
     let part = simulated.runtime.block_on(volume.read_direct(start + half as u64, 2 * half))?;
     assert_eq!((&part[..half], &part[half..]), (&plain[0][half..], &plain[1][..half]));

@@ -47,7 +47,7 @@ pub(crate) fn archive(package: &Path) -> Result<()> {
 pub(crate) fn debian(package: &Path) -> Result<()> {
     let root = tempfile::tempdir()?;
     let root = root.path();
-    // What dpkg expects of a root, and of a system where /sbin and /lib are in /usr.
+    // The folders that dpkg expects of a root, and of a system where /sbin and /lib are in /usr.
     for folder in ["var/lib/dpkg/info", "var/lib/dpkg/updates", "usr/sbin", "usr/lib"] {
         fs::create_dir_all(root.join(folder))?;
     }

@@ -1,4 +1,4 @@
-//! What is packed: the program, the libraries, and what the program says of itself.
+//! The inputs of the packages: the program, the libraries, and the texts that the program prints of itself.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Files that are packed, and the containers that they are packed into: tar, ar and zip.
 //!
-//! Whoever packs the same files gets the same bytes: entries stand in the order of their names, belong to root and have one time, and
+//! The same files always pack to the same bytes: entries stand in the order of their names, belong to root and have one time, and
 //! nothing of this system is kept.
 
 use std::collections::BTreeMap;

@@ -22,7 +22,7 @@ pub(super) struct Account {
     known: u64,
 }
 
-/// What a comparison saw.
+/// The counts of a comparison.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Compared {
     /// Transactions acknowledged since the comparison before.
@@ -119,7 +119,7 @@ impl Workers {
         Ok(())
     }
 
-    /// What a worker said that has ended already.
+    /// The status and messages of a worker that has ended already.
     pub(super) fn ended(&mut self) -> Result<Option<String>> {
         for worker in &mut self.workers {
             if let Some(status) = worker.child.try_wait()? {

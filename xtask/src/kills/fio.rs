@@ -37,7 +37,7 @@ const DSYNC: &str = "dsync";
 pub(super) struct Fio {
     jobs: &'static [Job],
     is_volume: bool,
-    /// What each job's blocks hold.
+    /// The known content of each job's blocks.
     known: Vec<Vec<Vec<u8>>>,
     child: Option<Child>,
     logs: PathBuf,

@@ -1,4 +1,4 @@
-//! What fio wrote: its own log of requests, and the header that its verification puts into each block.
+//! The traces of fio's writes: its own log of requests, and the header that its verification puts into each block.
 //!
 //! A header names the block's offset and the number of the write that brought it, and has a checksum of itself and of the rest. So a
 //! block tells of itself whether it is torn and which write it is from, and the log tells which writes were followed by a sync that
@@ -28,7 +28,7 @@ pub(super) struct Write {
     is_acknowledged: bool,
 }
 
-/// Whose answers tell that something is stable.
+/// The requests whose answers tell that writes are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answers {
     /// The answer to a sync: the writes before it are.
@@ -93,7 +93,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Compares a range of blocks with what is known of them and what was written since. What is there has to stay from then on.
+/// Compares a range of blocks with their known content and the writes since. The content found has to stay from then on.
 ///
 /// Content from a former run under the number that a write of this one has would pass; the seed, which differs, makes that one chance
 /// in as many as a run has writes.

@@ -78,7 +78,7 @@ struct Sums {
     zdb: u64,
 }
 
-/// What a block holds that was written as the so-and-so-manieth; the 0th was never written.
+/// The content of a block as the write numbered `sequence` leaves it; 0 stands for no write.
 fn content(sequence: u64) -> Vec<u8> {
     if sequence == 0 {
         return vec![0; BLOCK_BYTES];
@@ -102,7 +102,7 @@ fn sequence_of(block: &[u8]) -> Option<u64> {
 /// Of a block: the last write that was synced, and the last that was begun.
 type Known = (u64, u64);
 
-/// What writers know of blocks and names.
+/// The writers' model of blocks and names.
 #[derive(Default)]
 struct Model {
     blocks: Vec<Known>,

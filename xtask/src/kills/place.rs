@@ -138,7 +138,7 @@ impl Server {
         if std::mem::replace(&mut self.is_killed, true) {
             return;
         }
-        // What cannot be killed or unmounted shows in what comes next.
+        // A process that cannot be killed or a mount that cannot be unmounted shows in the next steps.
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = Command::new("fusermount3").arg("-uz").arg(&self.mount).stderr(Stdio::null()).status();

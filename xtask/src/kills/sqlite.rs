@@ -61,7 +61,7 @@ pub(super) fn missing() -> Option<String> {
     (!has).then(|| "python3 with its module sqlite3 is not installed (Debian package python3)".to_owned())
 }
 
-/// What a script's `check` found, taken into the account.
+/// Takes the transactions that a script's `check` found into the account.
 pub(super) fn compare(command: &mut Command, account: &mut Account) -> Result<Compared> {
     let output = process::output(command)?;
     ensure!(output.good, "{command:?}: {}: {}", output.status, output.stderr);

@@ -173,7 +173,7 @@ fn frozen(arguments: &[String]) -> Result<()> {
     process::run(process::script("tools/openzfs-vm/frozen").args(options).arg(golden::built_program()?).args(folder))
 }
 
-/// What a built image has is what it was built from.
+/// Checks that a built image has the content that it was built from.
 fn image() -> Result<()> {
     let temp = tempfile::tempdir()?;
     image::run(&golden::built_program()?, temp.path())
@@ -296,7 +296,7 @@ fn written() -> Result<()> {
 struct Volume<'a> {
     share: &'a Path,
     socket: std::path::PathBuf,
-    /// What it is to hold.
+    /// A file with the content that the volume is to hold.
     file: std::path::PathBuf,
 }
 

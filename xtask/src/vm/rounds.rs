@@ -148,7 +148,7 @@ impl Pool<'_> {
         Ok(())
     }
 
-    /// Removes what OpenZFS cloned. What a snapshot has of it stays, and is counted still.
+    /// Removes the files that OpenZFS cloned. Blocks that a snapshot has stay, and are counted still.
     fn without_clones(&self) -> Result<()> {
         for (dataset, folder) in [(self.layout.name.to_owned(), WORK), (format!("{}/{CHILD}", self.layout.name), "")] {
             let mount = Mount::new(self, &dataset)?;

@@ -12,7 +12,7 @@ pub(super) struct Run<'a, R> {
     pub(super) reader: StreamReader<R>,
     pub(super) caller: &'a mut dyn Caller,
     pub(super) outcome: ReceiveOutcome,
-    /// The first stream has begun. What later ones of a package are received into a dry run cannot know.
+    /// The first stream has begun. A dry run cannot know the targets of later ones of a package.
     pub(super) has_begun: bool,
     /// Names that were given out to step aside.
     pub(super) aside: u64,

@@ -1,4 +1,4 @@
-//! What `zpool set` and `zpool create -o` say of a pool.
+//! The property arguments of `zpool set` and `zpool create -o`.
 
 use cenote_props::effect::{self, Effect};
 use cenote_props::{find, is_user_property, pool};
@@ -11,7 +11,7 @@ type Result<T> = std::result::Result<T, ValueError>;
 /// Text of a comment at most (`ZPROP_MAX_COMMENT`).
 const COMMENT_MAX_BYTES: usize = 32;
 
-/// What `zpool set PROPERTY=VALUE` says; nothing for a value that takes the property away.
+/// The property and value of `zpool set PROPERTY=VALUE`; no value where it takes the property away.
 ///
 /// # Errors
 /// The property may not be set, or cannot have this value.

@@ -1,7 +1,7 @@
 //! `cenote bench mirror`: which child of a mirror is read (M3), on modelled disks in virtual time.
 //!
 //! This machine's disks are no mirror of eight drives; models of drives are, and with them a run is the same everywhere and every
-//! time. What is run is the vdev layer that reads pools, on disks whose service times are exact (`cenote_taskq::sim::model`);
+//! time. The vdev layer that reads pools runs on disks whose service times are exact (`cenote_taskq::sim::model`);
 //! nothing else has a cost. So these are comparisons of policies and queues, and no measurement of a machine.
 //!
 //! * The table of 2013: two mirrors of drives as the document had them, 16 readers of a file each (`rig.rs` says what they do).
@@ -63,7 +63,7 @@ fn policies() -> impl Iterator<Item = &'static str> {
     Policy::WORDS.iter().copied()
 }
 
-/// What a user waits for.
+/// For a user who waits for the result.
 const QUICK: Length = Length { sequential_s: 2.5, random_s: 6.0, flash_s: 0.1, tail_s: 40.0 };
 /// For figures.
 const FULL: Length = Length { sequential_s: 20.0, random_s: 40.0, flash_s: 1.0, tail_s: 300.0 };
@@ -178,7 +178,7 @@ pub fn run(quick: bool, settings: &Settings) -> Result<Suite> {
     Ok(suite)
 }
 
-/// What a drive moves when it never seeks, in MB/s.
+/// The rate of a drive that never seeks, in MB/s.
 fn track_rate() -> f64 {
     DRIVE.track_bytes as f64 / 1e6 / (DRIVE.rotation + DRIVE.track_switch).as_secs_f64()
 }

@@ -5,15 +5,15 @@
 //!
 //! # The load
 //!
-//! 16 readers, each with a file of its own, records of 128 KiB, as in the measurement of 2013 (mechanism M3). What its figures
-//! show is as much its prefetcher as its mirrors, so that is part of the load ([`Streams`]):
+//! 16 readers, each with a file of its own, records of 128 KiB, as in the measurement of 2013 (mechanism M3). Its figures
+//! depend as much on its prefetcher as on its mirrors, so the prefetcher is part of the load ([`Streams`]):
 //!
 //! * A reader's place in a file that was read up to there is a *stream*. Each record read from it doubles how far it is read
 //!   ahead, up to 256 records: 32 MiB.
-//! * A file has up to 8 streams. One that was not read for 3 seconds makes room for another; until then what does not belong to
-//!   a stream is not read ahead of.
+//! * A file has up to 8 streams. One that was not read for 3 seconds makes room for another; until then nothing is read ahead
+//!   of reads that belong to no stream.
 //!
-//! A random 1 MiB is 8 records in a row: the second to eighth double what is read ahead to 128 records. So it moves 17 MiB, 16 of
+//! A random 1 MiB is 8 records in a row: the second to eighth double the read-ahead to 128 records. So it moves 17 MiB, 16 of
 //! them for nothing, unless the file has its 8 streams already; which is why 2 striped drives of the table that read 226 MB/s in
 //! sequence read 11 random megabytes a second, and why random 1 MiB reads follow the pool's sequential rate until there are more
 //! than 8 / 3 a second of each file.
@@ -55,7 +55,7 @@ pub(crate) enum Model {
     Flash(FlashOptions),
 }
 
-/// What the readers do.
+/// The reads of each reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Each reads its file in pieces of so many bytes.
@@ -66,7 +66,7 @@ pub(crate) enum Work {
     Small,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// Virtual seconds.
@@ -301,7 +301,7 @@ impl Reader {
             };
             self.shared.got(began, size);
         }
-        // What is still out belongs to no one: it is left to end by itself.
+        // Reads that are still out belong to no one: they are left to end by themselves.
         for read in self.streams.0.drain(..).flat_map(|stream| stream.sent) {
             read.await.expect("no read fails");
         }
@@ -323,7 +323,7 @@ impl Reader {
         for record in first..first + count {
             reads.push(self.record(record));
         }
-        // What was read ahead and has not come yet is waited for from now on.
+        // Records that were read ahead and have not come yet are waited for from now on.
         for record in first..first + count {
             let (vdev, offset) = self.places.at(record * RECORD);
             self.shared.tree.hurry(vdev, offset, RECORD, Txg(1));

@@ -57,7 +57,7 @@ struct Line {
     goal: Goal,
 }
 
-/// What is wanted of a part.
+/// The goal of a part.
 #[derive(Clone, Copy)]
 enum Goal {
     /// No more than so many times bindfs's time.
@@ -66,7 +66,7 @@ enum Goal {
     Rate(f64),
     /// At least so much of ext4's rate.
     OfExt4(f64),
-    /// Nothing is said of it.
+    /// There is none.
     Nothing,
 }
 

@@ -53,7 +53,7 @@ impl Drop for Server {
     }
 }
 
-/// All three, mounted. What is mounted last is taken down first.
+/// All three, mounted. The last one mounted is taken down first.
 pub(super) struct Rig {
     trees: [PathBuf; 3],
     bindfs: Mount,

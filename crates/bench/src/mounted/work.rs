@@ -137,7 +137,7 @@ impl Workload<'_> {
         if self.quick { count / 4 } else { count }
     }
 
-    /// What the load comes to, in its unit.
+    /// Runs the load; returns its result, in its unit.
     pub(super) fn run(&self, work: Work) -> Result<f64> {
         let folder: PathBuf = self.at.join(format!("{work:?} {}", self.round));
         fs::create_dir(&folder)?;

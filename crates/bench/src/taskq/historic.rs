@@ -7,8 +7,8 @@
 //!   + after      the wake-up happens after the lock is dropped
 //! ```
 //!
-//! The list has a lock of its own, as wait queues in the kernel have. What a mutex there costs in the way of spinning and
-//! sleeping is the standard library's here, so it is the order of the rows that carries over, not their sizes.
+//! The list has a lock of its own, as wait queues in the kernel have. Here the cost of spinning and sleeping at a mutex is
+//! that of the standard library's, so the order of the rows carries over, not their sizes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -106,7 +106,7 @@ impl Shared {
     fn wake(&self) {
         let waiting = self.waiting();
         if self.variant.exclusive {
-            // Whoever was woken already does not count again.
+            // A waiter that was woken already does not count again.
             if let Some((waiter, thread)) = waiting.iter().find(|(waiter, _)| !waiter.woken.load(Ordering::SeqCst)) {
                 waiter.woken.store(true, Ordering::SeqCst);
                 thread.unpark();

@@ -16,7 +16,7 @@ use crate::whole::peer;
 
 /// Producers of the measurement by number of them.
 const PRODUCERS: [u64; 5] = [2, 8, 32, 128, 256];
-/// What a task costs that a worker dispatches to itself, by the model: a push, a pop and the task, in nanoseconds.
+/// The cost of a task that a worker dispatches to itself, by the model: a push, a pop and the task, in nanoseconds.
 const CEILING_NS: f64 = 50.0;
 
 /// A run of a queue: wall time, and processor time of the process.
@@ -300,13 +300,13 @@ fn founding(suite: &mut Suite, quick: bool) -> Result<()> {
     Ok(())
 }
 
-/// A queue that is measured beside ours: its name, and what an item costs for each number of producers.
+/// A queue that is measured beside ours: its name, and the cost of an item for each number of producers.
 struct Beside {
     name: String,
     figures: Vec<Option<(f64, f64)>>,
 }
 
-/// Asks a peer program, which may know several queues, for all numbers of producers. What it leaves out is noted.
+/// Asks a peer program, which may know several queues, for all numbers of producers. Numbers that it leaves out are noted.
 fn beside(program: &Path, items: u64, rounds: u32, notes: &mut Vec<String>) -> Result<Vec<Beside>> {
     let mut found: Vec<Beside> = Vec::new();
     for (place, producers) in PRODUCERS.iter().enumerate() {
@@ -350,7 +350,7 @@ fn beside(program: &Path, items: u64, rounds: u32, notes: &mut Vec<String>) -> R
     Ok(found)
 }
 
-/// What an item costs by the number of producers.
+/// The cost of an item by the number of producers.
 fn flat(suite: &mut Suite, quick: bool, peers: &[PathBuf]) -> Result<()> {
     let items: u64 = if quick { 200_000 } else { 2_000_000 };
     let rounds: u32 = if quick { 5 } else { 9 };

@@ -53,7 +53,7 @@ impl Part {
     const LONG: [Self; 3] = [Self::Sequential, Self::Ahead, Self::Limit];
 }
 
-/// What is measured, and for how long.
+/// The parts to measure, and for how long.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The image of a pool that `crates/bench/make-pool` made.
@@ -106,7 +106,7 @@ struct Run<'a> {
     peer: Option<Peer>,
 }
 
-/// What the peer reported of its pool.
+/// The figures that the peer reported of its pool.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Peer {
     cold_cpu_us: f64,

@@ -1,4 +1,4 @@
-//! What others say of the same machine and files: the raw device, and the OpenZFS code in userspace.
+//! Measurements of others on the same machine and files: the raw device, and the OpenZFS code in userspace.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::clock::Watch;
 /// The raw device.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Raw {
-    /// Who read it.
+    /// The program that read it.
     pub(super) by: String,
     pub(super) iops: f64,
     pub(super) gb_per_s: f64,
@@ -132,7 +132,7 @@ fn own(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64)
     })
 }
 
-/// What a peer program reported: a line of JSON for each measurement.
+/// The report of a peer program: a line of JSON for each measurement.
 pub(crate) fn peer(program: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
     let output = Command::new(program).args(arguments).output().with_context(|| program.display().to_string())?;
     let errors = String::from_utf8_lossy(&output.stderr);

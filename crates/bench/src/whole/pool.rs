@@ -124,7 +124,7 @@ impl Bench {
     }
 }
 
-/// What is read.
+/// The data that is read.
 #[derive(Clone)]
 pub(super) enum Data {
     /// A file.

@@ -15,9 +15,9 @@ const RECORD: u64 = 4096;
 /// One measurement of reads.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Round {
-    /// What clients asked for.
+    /// Reads that clients asked for.
     pub(super) reads: u64,
-    /// What came from the device and was verified.
+    /// Blocks that came from the device and were verified.
     pub(super) verified: u64,
     pub(super) bytes: u64,
     pub(super) wall_s: f64,
@@ -96,7 +96,7 @@ impl Places {
     }
 }
 
-/// Who reads how.
+/// The clients, and how they read.
 #[derive(Clone, Copy)]
 pub(super) struct Clients {
     pub(super) count: u64,
@@ -272,7 +272,7 @@ fn resident_bytes() -> Result<u64> {
     Ok(pages * 4096)
 }
 
-/// What a cache's limit came to.
+/// The memory used under a limit of the cache.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Limit {
     pub(super) limit_bytes: u64,

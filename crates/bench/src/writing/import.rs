@@ -26,7 +26,7 @@ pub(super) fn replay(options: &Options, suite: &mut Suite, raw: &mut Map<String,
         rig.overwrite(work)?;
         let opened = rig.reopened()?;
         (entries, logs) = (opened.figures.entry_bytes / 16, opened.figures.logs);
-        // What opening takes without them is measured too; where others' noise leaves next to nothing, it is not believed.
+        // The time of opening without the logs is measured too, and taken off. If noise leaves less than a tenth, that is not believed.
         let beyond = |all: f64, without: f64| entries as f64 / (all - without).max(all / 10.0);
         wall.push(beyond(opened.took.wall_s, opened.without.wall_s));
         cpu.push(beyond(opened.took.cpu_s, opened.without.cpu_s));

@@ -10,7 +10,7 @@ use super::Options;
 use crate::report::{Suite, Table, short};
 
 const METASLAB_BYTES: u64 = 16 << 30;
-/// What is wanted: MiB for each TB.
+/// The target: MiB for each TB.
 const BOUND_MIB: f64 = 32.0;
 
 /// A pattern of free space: units as a power of two, units free and units taken, over and over.
@@ -43,7 +43,7 @@ pub(super) fn memory(options: &Options, suite: &mut Suite, raw: &mut Map<String,
     let mut table = Table::new(title, &["pattern", "the trees say", "the process grew", "free ranges a TB, millions"]);
     let mut worst = 0.0_f64;
     let mut found = Vec::new();
-    // What one pattern leaves behind in the process the next one uses: in this order each grows it beyond what was there.
+    // Each pattern uses the memory that the one before left behind in the process: in this order each grows it further.
     let before = resident_bytes();
     for (ashift, free, taken, name) in PATTERNS {
         let mut all = Vec::new();

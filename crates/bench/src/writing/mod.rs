@@ -1,4 +1,4 @@
-//! What writing costs through all layers, beside the raw device and the OpenZFS code in userspace, on files of one folder.
+//! The cost of writing through all layers, beside the raw device and the OpenZFS code in userspace, on files of one folder.
 //!
 //! Each part but `modelled` makes a pool in a file, writes through a live pool with a transaction for each operation, and ends with a sync, which
 //! is part of the time. Files are written in full before, so that none of the three pays for their growth.

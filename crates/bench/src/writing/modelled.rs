@@ -1,6 +1,6 @@
 //! The founding measurement of log space maps (M5) on a modelled drive: with a head, as disks had when it was made.
 //!
-//! What log space maps save is requests: without them each txg writes a little into the space map of nearly every metaslab. On a
+//! Log space maps save requests: without them each txg writes a little into the space map of nearly every metaslab. On a
 //! disk that takes tens of thousands of requests a second that is a small part of a sync, which is nearly all data; on one that seeks it is
 //! a large one, the larger the less a txg holds. So there is a row for each of several limits of what may be dirty.
 //!
@@ -15,7 +15,7 @@ use super::rig::{Overwrites, PoolSpec, Rig};
 use super::{METASLABS, Options, Round};
 use crate::report::{Suite, Table, short};
 
-/// What is measured.
+/// The size of a measurement.
 struct Size {
     /// Of the pool; 70 % of it is written.
     pool_bytes: u64,

@@ -61,7 +61,7 @@ impl Sync {
         ]);
     }
 
-    /// What one core does alone, of all processor time.
+    /// The part of all processor time that one core works alone.
     fn share(&self) -> f64 {
         self.serial_s / self.cpu_s.max(1e-9)
     }

@@ -40,7 +40,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 /// Different bytes that the raw device is written with, over and over.
 const RAW_BYTES: u64 = 64 << 20;
 
-/// What a round of writing came to.
+/// The result of a round of writing.
 pub(super) struct Wrote {
     pub(super) operations: u64,
     /// By the clock that the pool has, which on a modelled disk is not ours.
@@ -125,7 +125,7 @@ pub(crate) fn noise(len: usize, seed: u64) -> Block {
     buf.freeze()
 }
 
-/// What a pool is to be.
+/// The properties of a pool to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolSpec {
     /// Bytes of its file.
@@ -337,7 +337,7 @@ impl Drop for Rig {
         drop(self.head.take());
         if let Some(pool) = self.pool.take() {
             let handle = self.runtime.handle();
-            // What it ends with does not matter: the file goes.
+            // The outcome of the export does not matter: the file goes.
             drop(self.runtime.block_on(handle.spawn(Class::Issue, pool.export())));
         }
         if !self.keeps_file {
@@ -399,7 +399,7 @@ async fn new_object(head: &LiveHead, record_bytes: u64) -> Result<Object> {
 async fn write_record(head: &LiveHead, object: &Object, record: u64, data: &Block) -> Result<()> {
     let len = data.len() as u64;
     let tx = head.begin(Cost::write(record * len, len, len)).await?;
-    // Who writes has bytes of his own, which are copied once.
+    // A writer has bytes of its own, which are copied once.
     let mut copy = Buf::unfilled(data.len());
     copy.copy_from_slice(data);
     object.write_block(tx.txg(), record, copy.freeze());

@@ -22,9 +22,9 @@ use crate::prelude::*;
 /// attributes, ACLs, holes, hard links, symbolic links and special files are kept. No privileges are needed but those to
 /// read the source. In the end everything is read back and verified.
 ///
-/// What changes in a directory while it is read is told, and the status is 1; the pool then has what was there when each file
-/// was read, as with tar. What cannot be read is an error, and then there is no pool. Files that are made get their names when the
-/// pool is whole; until then they are called NAME.unfinished, and where the command fails or is interrupted they are removed.
+/// Changes in a directory while it is read are reported, and the status is 1; the pool then has each file as it was when it was read,
+/// as with tar. A file that cannot be read is an error, and then there is no pool. Files made for the pool get their names when it is
+/// whole; until then they are called NAME.unfinished, and where the command fails or is interrupted they are removed.
 ///
 /// With --seed, and SOURCE_DATE_EPOCH in the environment, the same source gives the same bytes: nothing then depends on the
 /// machine, and no time in the pool is later than that.
@@ -65,7 +65,7 @@ pub(super) struct SourceArgs {
     /// an OCI image layout, whose layers are put one over the other.
     #[arg(long, value_name = "DIR|TAR|-")]
     from: PathBuf,
-    /// What that is, where it is not plain from what it is: a directory with an OCI layout can be taken as it is.
+    /// The kind of the source, where it is ambiguous: a directory with an OCI layout can be taken as a plain directory.
     #[arg(long = "as", value_name = "KIND")]
     kind: Option<Kind>,
     /// Of an OCI layout, the image with this tag.
@@ -80,7 +80,7 @@ pub(super) struct SourceArgs {
     archive_memory: Option<u64>,
 }
 
-/// What a source is.
+/// The kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 enum Kind {
     /// A directory of this machine.
@@ -134,7 +134,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let start = context.handle().now();
     let tree = gathered(context, &source, Room::for_pool(size_of_devices(&layout, args.size)))?;
-    // What was made of files goes again where this fails.
+    // The files made here are removed again if the rest fails.
     let (new, made) = NewPool::make(context, &request).await?;
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
     let progress = context.progress("writing", tree.as_ref().map(FileTree::data_bytes));

@@ -29,7 +29,7 @@ mod zstream;
 use crate::args::GoesOn;
 
 crate::table::commands! {
-    /// What to do.
+    /// The commands.
     enum Command {
         Bench => bench,
         Build => build,

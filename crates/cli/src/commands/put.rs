@@ -9,15 +9,15 @@ use cenote_server::writing::{line, open_for_writing};
 use crate::output::{Progress, counted, nicebytes};
 use crate::prelude::*;
 
-/// Add what a directory holds to a file system.
+/// Add the contents of a directory to a file system.
 ///
 /// Directories that are there already are added to; anything else that is there already is an error, and then nothing is
 /// changed. All of it appears at once: whatever happens, either everything was added or nothing. Owners, modes, modification
 /// times, extended attributes, ACLs, holes, hard links, symbolic links and special files are kept. The pool is exported
 /// afterwards.
 ///
-/// What changes in the directory while it is read is told, and the status is 1; added is then what was there when each file was
-/// read, as with tar. What cannot be read is an error, and then nothing is added.
+/// Changes in the directory while it is read are reported, and the status is 1; each file is then added as it was when it was read,
+/// as with tar. A file that cannot be read is an error, and then nothing is added.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]

@@ -11,7 +11,7 @@ use cenote_server::View;
 use crate::context::Context;
 use crate::outcome::{is_no_such_pool, owned};
 
-/// What was selected, sorted; and whether something could not be opened, which has been reported.
+/// The selected datasets, sorted; and whether something could not be opened, which has been reported.
 pub(crate) async fn select(context: &Context, selection: Selection, keys: &[SortKey]) -> Result<(Vec<Item>, bool)> {
     let first = selection.names.first().map(|name| pool_of(name));
     let is_of_several = selection.names.iter().any(|name| Some(pool_of(name)) != first);

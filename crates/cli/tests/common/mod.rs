@@ -1,4 +1,4 @@
-//! What the tests of commands share: golden pools, and running the program on them.
+//! The shared parts of the tests of commands: golden pools, and running the program on them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod images;

@@ -120,7 +120,7 @@ impl Mounted {
         panic!("it ended without saying '{what}': {}", String::from_utf8_lossy(&text));
     }
 
-    /// Waits until its process has ended, in whatever way. What it has mounted may be there still.
+    /// Waits until its process has ended, in whatever way. Its mount may be there still.
     pub(crate) fn wait_whatever_it_says(&mut self) -> std::process::ExitStatus {
         self.child.wait().unwrap()
     }
@@ -162,7 +162,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // What a killed process has left; of one that ended well there is nothing.
+        // The mount that a killed process has left; a process that ended well leaves none.
         let mut unmount = Command::new("fusermount3");
         let _ = unmount.args(["-u", "-z"]).arg(self.folder.path()).stderr(Stdio::null()).status();
     }

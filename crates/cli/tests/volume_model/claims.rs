@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! Claims on ranges of a volume, and the tasks that wait for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +84,7 @@ fn a_claim_keeps_out_who_wants_its_blocks_and_nobody_else() {
         }
         assert!(machine.handle.timeout(Duration::from_secs(1), volume.claim_all()).await.is_none());
         assert!(machine.handle.timeout(Duration::from_secs(1), volume.read(0, 4 * BLOCK as usize)).await.is_some());
-        // Who waited and went away left nothing behind.
+        // Tasks that waited and gave up left nothing behind.
         drop(held);
         assert!(machine.handle.timeout(Duration::from_secs(1), volume.claim_all()).await.is_some());
     });

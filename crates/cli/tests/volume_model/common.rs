@@ -44,7 +44,7 @@ impl Machine {
         (head, volume)
     }
 
-    /// What is on disk: the pool is whole, and the volume has these bytes.
+    /// Checks the disk: the pool is whole, and the volume has these bytes.
     pub(crate) async fn judge(&self, expected: Option<&[u8]>) {
         let (mut pools, skipped) = find(&self.handle, &self.disks.paths).await;
         assert_eq!(pools.len(), 1, "{skipped:?}");

@@ -138,7 +138,7 @@ fn a_volume_is_as_an_array_that_the_same_was_done_to() {
     }
 }
 
-/// What a volume may use of the pool is in the accounts at once, and moves within them when it is used.
+/// The space reserved for a volume is in the accounts at once, and moves within them when it is used.
 #[test]
 fn reserved_space_counts_once_whether_it_is_used_or_not() {
     let runtime = Runtime::simulated(1);

@@ -148,7 +148,7 @@ fn product(x: &Half, y: &Half) -> Half {
     ]
 }
 
-/// What is added to the left map's first word; its complement to the right one's.
+/// The constant added to the left map's first word; its complement to the right one's.
 const CONSTANT: u64 = 0xaaaa_aaaa_aaaa_aaaa;
 
 /// The left operand's map. Sums of two and of four words occur in several sums of five, and are taken once.

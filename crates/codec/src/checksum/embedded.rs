@@ -142,7 +142,7 @@ pub fn seal_embedded(
     Ok(())
 }
 
-/// What of a block is summed, and where its words are. `words_offset + 32 <= covered <= block.len()`.
+/// The part of a block that is summed, and where its words are. `words_offset + 32 <= covered <= block.len()`.
 struct Place {
     order: Endian,
     words_offset: usize,

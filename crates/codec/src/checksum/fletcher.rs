@@ -183,7 +183,7 @@ pub(crate) fn scalar4(sums: &mut Words, data: &[u8], order: Endian) {
 
 /// `n(n+1)/2` modulo 2^64.
 const fn triangle(n: u64) -> u64 {
-    // Whichever factor is even is halved, so that nothing is lost when the product overflows.
+    // The even factor is halved, so that nothing is lost when the product overflows.
     if n.is_multiple_of(2) { (n / 2).wrapping_mul(n.wrapping_add(1)) } else { n.wrapping_mul(n / 2 + 1) }
 }
 

@@ -16,8 +16,8 @@
 //! skein, edonr, blake3 data's order                                                words
 //! ```
 //!
-//! So a pool moved between hosts of unlike order verifies without rewriting. (OpenZFS 2.3 cannot read an Edon-R block
-//! of the other order: it swaps words it never set. What is computed here is what the writing host computed.)
+//! So a pool moved between hosts of unlike order verifies without rewriting. (OpenZFS 2.3 cannot read an Edon-R block of the other order:
+//! it swaps words it never set. This code computes the words of the writing host.)
 //!
 //! # Salt
 //!
@@ -49,9 +49,9 @@ pub enum ChecksumError {
     /// The bytes do not sum to what was expected.
     #[error("checksum mismatch: expected {expected:016x?}, the data has {actual:016x?}")]
     Mismatch {
-        /// What the pointer or trailer says.
+        /// The words of the pointer or trailer.
         expected: Words,
-        /// What the bytes sum to.
+        /// The words computed from the bytes.
         actual: Words,
     },
     /// The algorithm is none that [`compute`] knows: a property-only value or one embedded in its block.

@@ -16,7 +16,7 @@ const BLOCK_SIZE: usize = 64;
 const FIRST: u64 = 1 << 62;
 const FINAL: u64 = 1 << 63;
 
-/// What a UBI chain absorbs; the numbers are the tweak's type field.
+/// The kind of input that a UBI chain absorbs; the numbers are the tweak's type field.
 #[derive(Clone, Copy)]
 enum Type {
     Key = 0,

@@ -58,7 +58,7 @@ impl CompressLevel {
     }
 }
 
-/// What the `compression` property says: an algorithm and perhaps a level.
+/// A value of the `compression` property: an algorithm and perhaps a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Compression {
     /// The algorithm; may be `On`.

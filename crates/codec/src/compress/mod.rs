@@ -14,10 +14,10 @@
 //! zstd   | u32 BE: bytes of the frame | level and version, 4 bytes | zstd frame without its magic number
 //! ```
 //!
-//! **Contract.** [`decompress`] never panics, never writes outside `target`, and allocates nothing that depends on the
-//! source: the window of zstd and zlib is the target itself or a constant 32 KiB. [`compress`] answers `None` when the
-//! result would exceed the size that makes compression worth it, and then the block is stored as it is. What
-//! `compress` emits depends on its arguments alone, never on what was compressed before.
+//! **Contract.** [`decompress`] never panics, never writes outside `target`, and allocates nothing that depends on the source: the window
+//! of zstd and zlib is the target itself or a constant 32 KiB. [`compress`] answers `None` when the result would exceed the size that makes
+//! compression worth it, and then the block is stored as it is. The output of `compress` depends on its arguments alone, never on what was
+//! compressed before.
 //!
 //! **Scratch.** Contexts of zstd, zlib and lz4 cost more to set up than a small block costs to decode. [`Scratch`]
 //! holds one of each. A caller that has a place to keep one passes it; others use the free functions, which borrow from a small pool of
@@ -152,7 +152,7 @@ impl Scratch {
     }
 }
 
-/// What one context or buffer may keep between calls. Enough for 128 KiB records at every level of zstd.
+/// The most memory that one context or buffer keeps between calls. Enough for 128 KiB records at every level of zstd.
 const TRIM_BYTES: usize = 4 << 20;
 
 /// OpenZFS `zstd_cutoff_level`: below it a compression is as cheap as asking.

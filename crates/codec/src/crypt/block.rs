@@ -249,7 +249,7 @@ fn intent_log_parts(block: &mut [u8], order: Endian) -> Result<Parts, CryptError
         let record = records[at..].get(..len).ok_or(malformed("record longer than the block"))?;
         let head = record.get(..RECORD_HEAD_BYTES).ok_or(malformed("record shorter than its head"))?;
         parts.extra.extend_from_slice(head);
-        // What of the body stays plain: block pointers, which claiming must be able to follow without a key.
+        // The part of the body that stays plain: block pointers, which claiming must be able to follow without a key.
         let plain = match record_type {
             RECORD_WRITE => RECORD_POINTERS_AT..RECORD_POINTERS_AT + BLKPTR_BYTES,
             RECORD_CLONE => RECORD_POINTERS_AT..len,

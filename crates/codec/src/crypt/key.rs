@@ -290,7 +290,7 @@ mod tests {
                 assert_eq!(opened.mac(b"data"), key.mac(b"data"));
                 assert!(*opened.master_key.0 == *key.master_key.0);
                 assert_eq!(wrapped.unwrap(&other).err(), Some(CryptError::WrongKey));
-                // What the extra data protects.
+                // The fields that the extra data protects.
                 let mut altered = wrapped.clone();
                 altered.guid = Guid(78);
                 assert_eq!(altered.unwrap(&wrapping).err(), Some(CryptError::WrongKey));

@@ -25,8 +25,8 @@
 //! | level 1 and up | SHA-512 (no key) over MACs and portable fields of its block pointers, cut to 16 bytes | block pointer |
 //! | objset | two HMACs: over what a raw send carries, and over local accounting | inside the objset |
 //!
-//! All but the objset and indirect blocks work on bytes as stored, so a block verifies in either byte order. What the MACs
-//! take from block pointers and from an objset is put in one order first.
+//! All but the objset and indirect blocks work on bytes as stored, so a block verifies in either byte order. The fields of block pointers
+//! and of an objset that MACs cover are put in one order first.
 //!
 //! **Contract.** No input makes a function here panic, hang or allocate more than a small multiple of its length.
 //! Secrets are wiped when dropped and have no `Debug`. MACs are compared in constant time. After a failure the block's

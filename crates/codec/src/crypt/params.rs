@@ -1,4 +1,4 @@
-//! What a block pointer says about how its block was encrypted.
+//! The encryption parameters in a block pointer.
 //!
 //! ```text
 //! +32   DVA 2, word 0      salt

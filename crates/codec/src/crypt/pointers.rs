@@ -1,4 +1,4 @@
-//! What the MACs take from a block pointer, and the MAC of an indirect block.
+//! The fields of a block pointer that MACs cover, and the MAC of an indirect block.
 //!
 //! ```text
 //! +0   u64 LE    property word, without what differs between pools

@@ -3,7 +3,7 @@
 //!
 //! All tables are built at compile time from [`double`].
 
-/// What doubling a byte with its top bit set adds after the shift.
+/// The term that doubling a byte with its top bit set adds after the shift.
 pub(crate) const REDUCTION: u8 = 0x1d;
 /// The order of the multiplicative group.
 const ORDER: usize = 255;

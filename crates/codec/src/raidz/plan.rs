@@ -107,7 +107,7 @@ impl Plan {
     }
 }
 
-/// What data column `column` of `data_count` weighs in parity row `row`: `(2^row)^(n-1-column)`.
+/// The weight of data column `column` of `data_count` in parity row `row`: `(2^row)^(n-1-column)`.
 fn weight(row: usize, data_count: usize, column: usize) -> u8 {
     power_of_two(row * (data_count - 1 - column))
 }

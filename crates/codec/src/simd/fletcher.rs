@@ -25,7 +25,7 @@ enum Set {
 }
 
 impl Kernel {
-    /// What the processor has, slowest first.
+    /// The kernels that the processor can run, slowest first.
     pub(crate) fn available() -> Vec<Self> {
         let avx2 = is_x86_feature_detected!("avx2");
         [

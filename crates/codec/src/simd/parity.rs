@@ -19,7 +19,7 @@ enum Set {
 }
 
 impl Kernel {
-    /// What the processor has, slowest first.
+    /// The kernels that the processor can run, slowest first.
     pub(crate) fn available() -> Vec<Self> {
         let avx2 = is_x86_feature_detected!("avx2");
         let avx512 = avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");

@@ -18,8 +18,8 @@
 //!
 //! **Life of a point.** The run ends; its history goes through its moments. In each moment the disks keep all, none or some of the
 //! unflushed writes, depending on the event that began the moment: a missing flush shows only if the cut loses all of them, a wrong write
-//! only if the cut keeps it. Further subsets are drawn from the seed, with torn writes. What is left is opened as a crashed pool is, its
-//! logs are claimed and replayed, and files and the volume are compared with what clients had been told by then.
+//! only if the cut keeps it. Further subsets are drawn from the seed, with torn writes. The remaining pool is opened as a crashed pool is,
+//! its logs are claimed and replayed, and files and the volume are compared with what clients had been told by then.
 //!
 //! **Verdict.** As in `replayed`: names are those of one moment, not before the last that a client was told of; bytes and attributes of a
 //! file those of times that are not before its own promises. `fsync` of one file promises all names, and that file's data. Of some points the

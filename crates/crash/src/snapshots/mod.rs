@@ -22,8 +22,9 @@
 //! between the two may have it or not; one as of a later txg has it, since it was answered. A verb without an answer is there wholly or not
 //! at all.
 //!
-//! **Life of a receive.** The actor sends a snapshot to memory, receives all of it, or first a part, as a replica in the same pool. What is
-//! left by a cut is gone on with by its token in the next stretch, received anew, or given up. The replica has the contents of its source.
+//! **Life of a receive.** The actor sends a snapshot to memory, receives all of it, or first a part, as a replica in the same pool. A
+//! receive that a cut interrupted is resumed by its token in the next stretch, begun anew, or given up. The replica has the contents of its
+//! source.
 //!
 //! Family 0 also has a dataset that came from OpenZFS raw, whose key nobody has: it is sent on raw, and replicas of it are compared by what
 //! is sent of them.

@@ -29,7 +29,7 @@ impl Snapshotter {
         match self.try_receive(state, &mut verb).await {
             Ok(true) => Ok(Outcome::Made { verb, txg: None }),
             Ok(false) => Ok(Outcome::Refused),
-            // What devices that fail have left undone is judged after the cut.
+            // A receive that failing devices left undone is judged after the cut.
             Err(_) if self.has_outage => std::future::pending().await,
             Err(error) => Err(error),
         }

@@ -192,7 +192,7 @@ async fn judge_contents(view: &View, mut state: Family, in_use: &[InUse]) -> Res
     Ok(state)
 }
 
-/// Compares a dataset with its contents. What was found of a dataset in use, and was not known yet, comes back.
+/// Compares a dataset with its contents. Returns contents of a dataset in use that were not known yet.
 async fn judge_dataset(
     view: &View,
     name: &str,

@@ -18,7 +18,7 @@ use super::{Object, Shared, dirty_cost};
 use crate::geometry::{BLOCK_MAX_BYTES, is_special};
 use crate::{DmuError, DmuErrorKind};
 
-/// What a bonus of so many bytes takes with the pointers beside it.
+/// The bytes that a bonus of this size takes, with the pointers beside it.
 fn bonus_bytes_needed(head: &DnodePhys, bonus_bytes: usize) -> usize {
     let pointers = (usize::from(head.blkptr_count) - 1) * Blkptr::SIZE;
     let spill = if head.flags.contains(DnodeFlags::SPILL_BLKPTR) { Blkptr::SIZE } else { 0 };

@@ -138,13 +138,13 @@ impl Layer {
     }
 }
 
-/// What the layers in memory know of a block.
+/// The content of a block, according to the layers in memory.
 pub(super) enum Known {
     Data(Block),
     /// Data that is as it is stored.
     Ready(ReadyBlock),
     Hole,
-    /// Nothing: it is as on disk, if anything is.
+    /// No layer has it: it is as on disk, if anything is.
     OnDisk(Option<BlockTree>),
 }
 
@@ -206,7 +206,7 @@ impl State {
         }
     }
 
-    /// What the layers know of a block.
+    /// The content of a block, according to the layers.
     pub(super) fn known(&self, block: u64) -> Known {
         for (_, layer) in self.txgs.iter().rev() {
             if let Some(data) = layer.data(block) {
@@ -219,9 +219,9 @@ impl State {
         Known::OnDisk(self.synced.clone())
     }
 
-    /// What the layers know of a block, and a block before `limit` up to which they know the same of all.
+    /// The content of a block according to the layers, and a block before `limit` up to which they know the same of all.
     pub(super) fn known_run(&self, block: u64, limit: u64) -> (Known, u64) {
-        // What a newer layer knows ends what an older one does.
+        // The blocks of a newer layer end the run of an older one.
         let mut end = limit;
         for (_, layer) in self.txgs.iter().rev() {
             if let Some(data) = layer.data(block) {

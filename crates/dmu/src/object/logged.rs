@@ -24,9 +24,9 @@
 //! nobody holds the txg, finds no block that is being stored. It takes the pointer over: the block is born in the txg, and is counted, kept
 //! in the cache and told of as any block that the sync writes.
 //!
-//! **Who frees it.** A block that was changed since is freed by the sync of the same txg, once, like a block that another took the place of:
-//! its place is not allocated again before that txg and two more are on disk. A block that was not stored has its places given back at
-//! once. A block that is a hole, or fits into its pointer, has no place; the sync makes it again.
+//! **Freeing.** A block that was changed since is freed by the sync of the same txg, once, like a block that another took the place of: its
+//! place is not allocated again before that txg and two more are on disk. A block that was not stored has its places given back at once. A
+//! block that is a hole, or fits into its pointer, has no place; the sync makes it again.
 //!
 //! **Invariants.**
 //! 1. The pointer of a logged block was born in the txg of its layer, and is of the bytes that the layer has (asserted where the sync takes

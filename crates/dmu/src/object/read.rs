@@ -49,7 +49,7 @@ enum Way {
 /// A block and the byte order of its fields; `None` for a hole.
 type Found = Option<(Block, Endian)>;
 
-/// What one look at an object tells about a range of it.
+/// The facts about a range of an object, from one look at it.
 struct Look {
     size_bytes: u64,
     /// The blocks that the range reaches up to the object's last one, and where in the first it begins.
@@ -113,7 +113,7 @@ impl Object {
         }
         Ok(match &self.form {
             Form::Frozen(_) => found,
-            // What is changed in part and written again has the size of the others.
+            // A block that is changed in part and written again has the size of the others.
             Form::Open(_) => found.map(|(block, order)| (sized(block, tree.block_bytes() as usize), order)),
         })
     }

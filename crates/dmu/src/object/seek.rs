@@ -34,7 +34,7 @@ impl Object {
     async fn next_open(&self, from: BlockId, hole: bool) -> Result<Option<BlockId>, DmuError> {
         let mut at = from.0;
         loop {
-            // What is written meanwhile may go on after it.
+            // Blocks written meanwhile may follow the last block.
             let limit = self.last_block().0.saturating_add(1);
             if at >= limit {
                 return Ok(None);

@@ -1,4 +1,4 @@
-//! What a new object begins as.
+//! The initial state of a new object.
 
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
@@ -8,16 +8,16 @@ use cenote_zio::ORDER;
 use crate::DmuErrorKind;
 use crate::geometry::{BLOCK_MAX_BYTES, INDIRECT_SHIFT};
 
-/// What a new object is to be.
+/// The properties of a new object.
 #[derive(Clone, Debug)]
 pub struct ObjectSpec {
-    /// What it holds.
+    /// Its type.
     pub kind: DmuType,
     /// Bytes of a data block: a multiple of 512.
     pub block_bytes: u32,
     /// Indirect blocks, as a power of two.
     pub indirect_shift: u8,
-    /// What its bonus holds.
+    /// The type of its bonus.
     pub bonus_kind: DmuType,
     /// The bonus.
     pub bonus: Vec<u8>,

@@ -43,7 +43,7 @@ impl Objset {
             let mut free = u32::MAX;
             if let Some((bytes, order)) = meta.block(BlockId(block)).await? {
                 for (slot, dnode) in dnodes_in_block(&bytes, order) {
-                    // What is damaged is left alone, and so is its block.
+                    // A damaged dnode is left alone, and so is its block.
                     let Ok(dnode) = dnode else {
                         free = 0;
                         break;
@@ -52,7 +52,7 @@ impl Objset {
                 }
             }
             let shard = open.table.of(ObjectId(block * SLOTS));
-            // What was written and forgotten meanwhile is neither in what was read nor in memory.
+            // An object written and forgotten meanwhile is neither in the block that was read nor in memory.
             if shard.forgotten != forgotten {
                 continue;
             }

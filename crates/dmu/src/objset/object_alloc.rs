@@ -30,7 +30,7 @@ pub(super) struct Numbers {
     next: u64,
     /// Free slots, a bit for each, by block of the meta-dnode.
     free: BTreeMap<u64, u32>,
-    /// What a txg has freed, with its slots, in any order. The txg itself does not give it again.
+    /// The objects that each txg has freed, with their numbers of slots, in any order. The txg itself does not reuse their numbers.
     freed: BTreeMap<Txg, Vec<(ObjectId, u64)>>,
     /// Blocks of the meta-dnode that are still to be looked into for free slots.
     pub(super) unseen: std::ops::Range<u64>,

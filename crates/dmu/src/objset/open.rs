@@ -191,7 +191,7 @@ impl Objset {
     /// Makes an object.
     ///
     /// # Errors
-    /// What is asked for is no object.
+    /// The spec does not describe a valid object.
     pub fn create_object(&self, txg: Txg, spec: &ObjectSpec) -> Result<Object, DmuError> {
         let id = self.open_state().state.lock().numbers.take(txg, u64::from(spec.slots.clamp(1, SLOTS as u8)));
         self.create_at(txg, id, spec)
@@ -200,7 +200,7 @@ impl Objset {
     /// Makes an object with a given number, which is not in use.
     ///
     /// # Errors
-    /// What is asked for is no object, or the number is taken.
+    /// The spec does not describe a valid object, or the number is taken.
     pub fn create_at(&self, txg: Txg, id: ObjectId, spec: &ObjectSpec) -> Result<Object, DmuError> {
         let fail = |kind: DmuErrorKind| DmuError::new(self.id(), id, kind);
         let head = spec.dnode().map_err(fail)?;

@@ -16,13 +16,13 @@ const PASS_DONT_COMPRESS: u32 = 8;
 /// The most copies of a block.
 const COPIES_MAX: u8 = 3;
 
-/// What of an objset's metadata is kept in one copy more than its data (`redundant_metadata`).
+/// The metadata of an objset that is kept in one copy more than its data (`redundant_metadata`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RedundantMetadata {
     /// All of it.
     #[default]
     All,
-    /// What many blocks hang on: dnodes' indirect blocks and those high up in trees, directories.
+    /// Metadata that many blocks depend on: dnodes' indirect blocks and those high up in trees, directories.
     Most,
     /// Metadata that a whole dataset depends on, not that of single files and directories.
     Some,
@@ -55,7 +55,7 @@ pub struct ObjsetPolicy {
 }
 
 impl ObjsetPolicy {
-    /// What a dataset without properties of its own has, and the pool's own objects in three copies.
+    /// The policy of a dataset without properties of its own, and, with three copies, of the pool's own objects.
     #[must_use]
     pub const fn new(copies: u8) -> Self {
         Self {
@@ -129,7 +129,7 @@ impl ObjsetPolicy {
     }
 }
 
-/// What of a block decides how it is written.
+/// The properties of a block that decide how it is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockKind {
     pub(crate) kind: DmuType,

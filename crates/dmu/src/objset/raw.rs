@@ -2,10 +2,11 @@
 //!
 //! # Theory
 //!
-//! **Need.** A raw stream has blocks as they lie on the sender's disk, and all that their MACs cover. What is written must have the same
-//! bytes wherever a MAC covers them, so that a reader with the key can authenticate it. Without the key this cannot be checked here.
+//! **Need.** A raw stream has blocks as they lie on the sender's disk, and all that their MACs cover. The blocks written from it must have
+//! the same bytes wherever a MAC covers them, so that a reader with the key can authenticate them. Without the key this cannot be checked
+//! here.
 //!
-//! **What the MACs cover, and the source of each part.**
+//! **The bytes that the MACs cover, and the source of each part.**
 //! ```text
 //!   block                                  bytes                              salt, IV, MAC
 //!   data, spill blocks                     the stream's, as they are          the stream's (WRITE, SPILL)

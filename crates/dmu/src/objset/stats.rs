@@ -1,4 +1,4 @@
-//! What the users of a dataset asked of it, under the names of OpenZFS's `objset-0x...` (`dataset_kstats`).
+//! Counts of the requests of a dataset's users, under the names of OpenZFS's `objset-0x...` (`dataset_kstats`).
 
 use cenote_kstat::{Counters, Sheet};
 

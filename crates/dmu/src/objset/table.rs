@@ -83,7 +83,7 @@ impl Shard {
             if id.0 == 0 || is_special(*id) {
                 return true;
             }
-            // What is freed on disk is no object any more, though someone may still hold it.
+            // An object that is freed on disk no longer exists, though someone may still hold it.
             let is_gone = object.is_gone();
             debug_assert!(!object.is_changed_in(txg), "what a txg has changed is on disk with its root");
             if is_gone {

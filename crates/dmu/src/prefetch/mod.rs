@@ -4,9 +4,9 @@
 //! Its lock is taken only on a miss in the ARC or a hit on a prefetched block. Other hits do not touch it, so prefetch costs nothing for
 //! cached data, and a stream that reaches cached blocks pauses until one is missing.
 //!
-//! Bounds: what is on its way for all readers together is at most [`Budget`]'s part of the cache's limit, what one stream
-//! has ahead another part of it. What is loaded and not wanted after all leaves the cache by its own rules, and makes its
-//! stream smaller (`Gone`).
+//! Bounds: the blocks that are being loaded for all readers together take at most [`Budget`]'s part of the cache's limit, those that one
+//! stream has ahead another part of it. Blocks that are loaded and never read leave the cache by its own rules, and make their stream
+//! smaller (`Gone`).
 
 mod streams;
 
@@ -33,12 +33,12 @@ const STREAM_SHARE: u64 = 32;
 const STREAM_MAX_BYTES: u64 = 128 << 20;
 /// How far a stream grows that has not been late. Like [`START_BYTES`] as kernels' own readahead goes.
 const EASY_BYTES: u64 = 2 << 20;
-/// What a new stream loads.
+/// The bytes that a new stream loads.
 const START_BYTES: u64 = 128 << 10;
 /// One task loads blocks of this many bytes together, so that small blocks do not cost a task each.
 const CHUNK_BYTES: u64 = 128 << 10;
 
-/// What may be on its way for all readers of a pool.
+/// The bytes that may be in flight for all readers of a pool.
 pub(crate) struct Budget {
     cache_limit_bytes: u64,
     loading_bytes: AtomicU64,
@@ -144,7 +144,7 @@ impl Zfetch {
                     zfetch.state.lock().streams.loaded(part.stream, part.count);
                 }
                 if let Some(beyond) = beyond.filter(|_| tree.prefetches()) {
-                    // The indirect blocks that the next plan goes through. What is wrong with them it will meet.
+                    // The indirect blocks that the next plan goes through. It will meet any error in them.
                     let _ = tree.pointer(0, BlockId(beyond)).await;
                 }
             });

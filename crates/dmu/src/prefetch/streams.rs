@@ -36,7 +36,7 @@ const REST_MAX: u64 = 1 << 20;
 /// The bounds of an object's streams, in blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// What a new stream plans, and the least that any does.
+    /// The distance that a new stream plans, and the least of any stream.
     pub(crate) distance_min: u64,
     /// How far a stream grows that has not been late.
     pub(crate) distance_easy: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Limits {
     pub(crate) last: u64,
 }
 
-/// What was wrong with the blocks of an access that had been planned.
+/// The reason why planned blocks were not there for an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Met {
     /// They were on their way, or not even that.
@@ -136,7 +136,7 @@ pub(crate) struct Streams {
     ids: u64,
 }
 
-/// What an access was found to be.
+/// The stream of an access, and the blocks to load for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The stream that it belongs to, if any.
@@ -145,7 +145,7 @@ pub(crate) struct Found {
     pub(crate) planned: bool,
     /// Whether what had been planned there had been loaded.
     pub(crate) loaded: bool,
-    /// What to load.
+    /// The blocks to load.
     pub(crate) plan: Option<Plan>,
 }
 
@@ -197,7 +197,7 @@ impl Streams {
         let limits = self.limits;
         let Some(stream) = self.streams.iter_mut().find(|own| own.id == stream) else { return };
         match met {
-            // What was planned before the distance last grew says nothing about whether it is enough now.
+            // Blocks planned before the distance last grew say nothing about whether it is enough now.
             Met::Late if stream.passed.saturating_sub(stream.grown_at) < stream.distance => {}
             Met::Late => {
                 stream.grown_at = stream.passed;
@@ -322,7 +322,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// What holds between its numbers.
+    /// Checks the relations between its numbers.
     fn check(&self, limits: Limits) {
         debug_assert!(self.step != 0 && self.span > 0, "a stream moves, by blocks");
         debug_assert!(self.span == 1 || self.span < self.step.unsigned_abs(), "the steps of a stride do not overlap");

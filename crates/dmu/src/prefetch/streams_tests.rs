@@ -220,7 +220,7 @@ fn a_stream_whose_blocks_are_evicted_unused_shrinks_and_then_rests() {
             streams.loaded(plan.stream, plan.count);
         }
         if found.planned && found.loaded {
-            // Whatever was loaded, it is gone when it is wanted.
+            // All loaded blocks are gone when they are wanted.
             streams.met(found.stream.unwrap(), Met::Gone);
         }
     }
@@ -237,7 +237,7 @@ fn no_more_is_planned_than_there_is_room_for() {
     }
 }
 
-/// Whatever is asked for, of objects of any size: no panic, nothing outside the object, nothing without bounds.
+/// No access, to an object of any size, causes a panic, a plan outside the object, or a plan without bounds.
 #[test]
 fn no_access_brings_it_out_of_bounds() {
     let mut noise = Noise(11);

@@ -8,7 +8,7 @@ use cenote_format::{Endian, FormatError};
 use cenote_zio::ORDER;
 use thiserror::Error;
 
-/// What all files have, in the order in which OpenZFS packs it and accounting looks for it.
+/// The attributes that all files have, in the order in which OpenZFS packs them and accounting looks for them.
 const USUAL: [ZplAttribute; 12] = [
     ZplAttribute::Mode,
     ZplAttribute::Size,
@@ -81,7 +81,7 @@ impl SaRecord {
         self.check();
     }
 
-    /// What holds between items and bytes.
+    /// Checks the relations between items and bytes.
     fn check(&self) {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         if cfg!(debug_assertions) {

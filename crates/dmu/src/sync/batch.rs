@@ -5,7 +5,7 @@ pub(super) const BATCH_BYTES: u64 = 512 << 10;
 /// The most blocks of a batch.
 pub(super) const BATCH_BLOCKS_MAX: usize = 256;
 
-/// What a batch still has room for.
+/// The bytes and blocks that a batch has taken so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Room {
     bytes: u64,

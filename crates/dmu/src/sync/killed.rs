@@ -77,7 +77,7 @@ impl Killed {
         self.lots.is_empty()
     }
 
-    /// What they take.
+    /// The space that they take.
     #[must_use]
     pub fn space(&self) -> SpaceDelta {
         let mut sum = SpaceDelta::default();

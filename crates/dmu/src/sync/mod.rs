@@ -54,15 +54,15 @@
 //! 2. The DVAs of a block depend on the changes only, not on the number of cores, the devices' speed or the clock.
 //! 3. Each block that a tree loses is reported once, and each block that it gains is counted once: used bytes of a dnode are those of its
 //!    blocks.
-//! 4. The block of an object is written by one store at a time: a pass ends when its stores have. What the cache has of a block
-//!    that is written in place again is what was written last.
+//! 4. The block of an object is written by one store at a time: a pass ends when its stores have. The cached copy of a block that is
+//!    written in place again has the bytes that were written last.
 //! 5. Work on all cores touches one stretch or one batch only, or adds to sums; results are combined in the order of objects. So equal
 //!    changes give equal bytes, whichever core was first.
 //! 6. The range locks of an object are taken by all its users before they hold a txg, or by all of them after. So a task never waits for
 //!    a range lock while it holds a txg that the lock's owner waits for.
 //!
-//! **Crash.** Nothing of a txg belongs to the pool before its uberblock is written. What was written before goes to space that is free in
-//! the txg on disk.
+//! **Crash.** Nothing of a txg belongs to the pool before its uberblock is written. Blocks written before go to space that is free in the
+//! txg on disk.
 //!
 //! **Rejected.** *A dbuf for each block with a list of dirty records*: the list's head is shared by all txgs and needs a lock for each
 //! access; layers need one where a txg is taken out. *Writing as soon as a block is full*: its place would depend on the schedule, and
@@ -129,7 +129,7 @@ const PREPARED_MAX: usize = 32;
 /// Batches of blocks that have their places and whose pointers are still to be entered.
 const POINTED_MAX: usize = 8;
 
-/// What the sync of an objset did.
+/// The result of the sync of an objset.
 #[derive(Clone, Debug)]
 pub struct Synced {
     /// Its root.
@@ -153,7 +153,7 @@ pub struct Synced {
 pub struct Storing {
     stores: Stores,
     txg: Txg,
-    /// What objects and objsets are on disk once all is stored.
+    /// The dnodes and roots that objects and objsets have on disk once all is stored.
     objects: Vec<Settled>,
     metas: Settled,
     roots: Vec<(Objset, Blkptr, ObjsetPhys)>,
@@ -210,7 +210,7 @@ impl Writer {
         txg: Txg,
         pass: u32,
     ) -> Result<(Vec<Synced>, Storing), DmuError> {
-        // What a later pass writes in place is no new block.
+        // A block that a later pass writes in place is no new block.
         assert!(listed.is_empty() || pass == 1, "new blocks are listed of what is written once in a txg");
         let now = Now { txg, pass };
         let mut stores = Stores::new(&self.shared.dmu, &self.shared.allocator, &self.shared.in_flight);

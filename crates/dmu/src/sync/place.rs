@@ -17,7 +17,7 @@ pub(super) struct Made {
     pub(super) batch: PreparedBatch,
 }
 
-/// What the blocks of a span change in the accounts.
+/// The changes that the blocks of a span make in the accounts.
 #[derive(Default)]
 pub(super) struct SpanDelta {
     /// Bytes that their object uses more.
@@ -38,13 +38,13 @@ pub(super) struct Pointed {
     pub(super) placed: Vec<Placed>,
     /// Blocks in whose place others have come, which may be in the cache.
     pub(super) replaced: Vec<Blkptr>,
-    /// What ended it, and in which span.
+    /// The error that ended the batch, and its span.
     pub(super) error: Option<(usize, ZioError)>,
 }
 
 impl Made {
-    /// The blocks with their places; `spans` says how many of them each span has, and whether new ones are to be listed. What is written in place again (`forgets`) must
-    /// not be found in the cache as it was before.
+    /// The blocks with their places; `spans` gives the number of blocks of each span, and whether new ones are to be listed. The cache must
+    /// not return the old contents of a block that is written in place again (`forgets`).
     pub(super) fn point(self, shared: &Shared, spans: &[(usize, bool)], places: Places, forgets: bool) -> Pointed {
         let count = self.blocks.len();
         let (changes, pointers) = (Vec::with_capacity(spans.len()), Vec::with_capacity(count));

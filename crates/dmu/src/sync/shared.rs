@@ -1,4 +1,4 @@
-//! What writing blocks takes beside the blocks.
+//! The resources that writing blocks needs besides the blocks.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use cenote_zio::Allocator;
 use super::space::SpaceDelta;
 use crate::Dmu;
 
-/// What a writer's clones share.
+/// The state that the clones of a writer share.
 pub(super) struct Shared {
     pub(super) dmu: Dmu,
     pub(super) allocator: Arc<dyn Allocator>,

@@ -44,8 +44,8 @@ impl Stores {
         }
     }
 
-    /// Takes blocks to be stored, and begins with them: with others where that is little, and once there is room for them. What
-    /// was dirty is not any more when all of them, and what was taken before, are stored.
+    /// Takes blocks to be stored, and begins with them: with others where they are small, and once there is room for them. The bytes of
+    /// `cleaned` count as dirty until all of them, and the blocks taken before, are stored.
     pub(super) async fn take(&mut self, placed: Vec<Placed>, cleaned: impl IntoIterator<Item = Cleaned>) {
         self.batch_bytes += placed.iter().map(Placed::pending_bytes).sum::<u64>();
         match self.batch.is_empty() {

@@ -1,5 +1,5 @@
-//! Stretches: changed objects whose dnodes stand side by side, in whole blocks of dnodes. What is done for each object is done a
-//! stretch at a time, on any core.
+//! Stretches: changed objects whose dnodes stand side by side, in whole blocks of dnodes. The work on each object is done a stretch at a
+//! time, on any core.
 //!
 //! ```text
 //!   changed objects   3 9 40 41 77 …          400 433 …            in the order of their numbers
@@ -9,7 +9,7 @@
 //!   finish            what was lost, owners' sums, dnodes into their blocks     … any core
 //!   put_synced        the new tree in the layer's place            … any core
 //! ```
-//! Where a stretch ends follows from the numbers alone, and what stretches come to is put together in their order: so the same changes
+//! The end of a stretch follows from the numbers alone, and the results of stretches are put together in their order: so the same changes
 //! give the same bytes however many cores there are and whichever is done first.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -48,11 +48,11 @@ pub(super) struct Stretch {
     pub(super) trees: Vec<Tree>,
     /// Those of the trees that have blocks to be written, in order.
     pub(super) busy: Vec<usize>,
-    /// What it comes to, where no object has blocks to be written.
+    /// Its result, where no object has blocks to be written.
     done: Option<Done>,
 }
 
-/// What a stretch comes to.
+/// The result of a stretch.
 pub(super) struct Done {
     pub(super) part: usize,
     pub(super) killed: Killed,
@@ -64,10 +64,10 @@ pub(super) struct Done {
     pub(super) settled: Settled,
 }
 
-/// What objects are on disk once all is stored. Readers go on asking layers until then.
+/// The dnodes that objects have on disk once all is stored. Readers go on asking layers until then.
 pub(super) type Settled = Vec<(Object, Option<DnodePhys>)>;
 
-/// What all stretches of an objset's part are done with.
+/// The inputs that all stretches of an objset's part share.
 #[derive(Clone)]
 pub(super) struct Ways {
     shared: Arc<Shared>,

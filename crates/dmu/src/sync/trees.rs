@@ -38,7 +38,7 @@ pub(super) struct Tree {
     pub(super) head: DnodePhys,
     /// The dnode that is freed as a whole.
     pub(super) is_freed: bool,
-    /// What is read through: the dnode as it is on disk.
+    /// The tree of the dnode as it is on disk, through which blocks are read.
     reader: Option<BlockTree>,
     /// Indirect blocks by level and number; the first level is that of data, and stays empty.
     indirects: Vec<BTreeMap<u64, Indirect>>,
@@ -60,7 +60,7 @@ pub(super) struct Tree {
     holes_have_births: bool,
 }
 
-/// What of the level that is written has not been taken yet.
+/// The rest of the level that is being written: blocks that were not taken yet.
 #[derive(Default)]
 enum Coming {
     #[default]
@@ -83,7 +83,7 @@ pub(super) struct Item {
     pub(super) stored: Option<Blkptr>,
 }
 
-/// What a block holds. Pointers become bytes where blocks are prepared: on all cores.
+/// The content of a block. Pointers become bytes where blocks are prepared: on all cores.
 pub(super) enum Content {
     Data(Block),
     Ready(ReadyBlock),
@@ -220,7 +220,7 @@ impl Tree {
         self.head.blkptrs_per_indirect_shift()
     }
 
-    /// Adds levels until the last block has a place, and there are so many. What the dnode pointed to moves below a new indirect block.
+    /// Adds levels until the last block has a place, and there are so many. The pointers of the dnode move below a new indirect block.
     fn grow(&mut self, least_levels: u8) {
         let levels = levels_for(&self.head, self.head.max_block_id.saturating_add(1)).max(least_levels);
         while self.head.levels < levels {
@@ -282,7 +282,7 @@ impl Tree {
         }
     }
 
-    /// Reads the indirect block, whose parent is there, unless it has been. What a hole points to are holes.
+    /// Reads the indirect block, whose parent is there, unless it has been. The children of a hole are holes.
     async fn open(&mut self, level: u8, block: u64) -> Result<(), DmuError> {
         if self.indirects[usize::from(level)].contains_key(&block) {
             return Ok(());

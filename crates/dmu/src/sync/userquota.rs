@@ -4,8 +4,8 @@
 //! user's object (ZAP)      1f4 ─► bytes    obj-1f4 ─► objects      the owner in hexadecimal
 //! group's, project's       likewise
 //! ```
-//! What an object counts for is the bytes that its blocks use and the least size of a dnode, at the owner that its bonus names;
-//! its dnode says whether it was counted. So a txg's change is what its objects count for now, less what they did on disk.
+//! An object counts for the bytes that its blocks use and the least size of a dnode, at the owner that its bonus names; its dnode says
+//! whether it was counted. So the change of a txg is the count of its objects now, less their count on disk.
 
 use std::collections::BTreeMap;
 

@@ -30,11 +30,11 @@ pub struct Account {
     /// The dataset's name; nothing for the whole pool.
     name: Option<String>,
     parent: Option<Arc<Account>>,
-    /// What may be used beyond what is used as of the last sync.
+    /// Bytes that may be used beyond those used as of the last sync.
     left_bytes: AtomicU64,
-    /// The same for what frees space.
+    /// The same for changes that free space.
     left_to_free_bytes: AtomicU64,
-    /// Of what is used here, what does not count above since it is reserved there.
+    /// Of the bytes used here, those that do not count above since they are reserved there.
     cushion_bytes: AtomicU64,
     data_percent: AtomicU64,
     metadata_percent: AtomicU64,
@@ -47,20 +47,20 @@ pub struct Account {
     recounting: Mutex<()>,
 }
 
-/// What a directory has left as of a sync.
+/// The space that a directory has left as of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Bytes that may be used beyond what is used; `None` is no limit.
     pub bytes: Option<u64>,
     /// The same for changes that free space.
     pub to_free_bytes: Option<u64>,
-    /// Of what is used from now on, bytes that do not count above, since they are reserved there.
+    /// Of the bytes used from now on, those that do not count above, since they are reserved there.
     pub cushion_bytes: u64,
-    /// What a logical byte of this dataset's data comes to at worst, in per cent.
+    /// The worst-case space of a logical byte of this dataset's data, in per cent.
     pub data_percent: u64,
     /// The same of metadata.
     pub metadata_percent: u64,
-    /// Whether there will be more when the next txgs are on disk, since what was freed is kept back for some.
+    /// Whether there will be more when the next txgs are on disk, since freed space is kept back for some.
     pub has_deferred: bool,
 }
 

@@ -166,7 +166,7 @@ impl Dirty {
     }
 }
 
-/// What a shard may keep to itself.
+/// The most bytes that a shard may count without adding them to the total.
 fn step(tunables: &TxTunables, shards: usize) -> i64 {
     let step = (tunables.zfs_dirty_data_max / STEP_PART / shards as u64).max(1);
     i64::try_from(step).unwrap_or(i64::MAX)

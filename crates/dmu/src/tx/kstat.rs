@@ -4,7 +4,7 @@ use cenote_kstat::{Counters, Snapshot};
 
 use super::TxError;
 
-/// What is counted, in the order of [`NAMES`].
+/// The counted events, in the order of [`NAMES`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// A change has got its txg.

@@ -84,7 +84,7 @@ const fn slot(txg: Txg) -> usize {
 
 /// Metadata that changing one object dirties at worst, in bytes: a block of dnodes, and what is above it.
 const OBJECT_BYTES: u64 = 64 << 10;
-/// What changing one entry of a directory may write: a leaf that is split, the table that says so, and the header.
+/// The bytes that changing one entry of a directory may write: a leaf that is split, the table that says so, and the header.
 const ENTRY_BYTES: u64 = 4 * (16 << 10);
 /// A spill block at most.
 const SPILL_BYTES: u64 = 128 << 10;

@@ -14,7 +14,7 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// What the sync of the test has seen.
+/// The txgs that the sync of the test has seen.
 #[derive(Default)]
 struct Seen {
     synced: Vec<Txg>,
@@ -258,7 +258,7 @@ fn changes_come_in_while_there_is_space_and_not_after() {
         assert_eq!(pool.txgs.assign(cost, Some(&dir)).await.unwrap_err(), TxError::NoSpace);
         let txg = pool.txgs.sync().await.unwrap();
         root.set(txg, &some(0), 100 * MIB, |_| 0);
-        // What is reserved for a dataset is there for it though the pool is full.
+        // Space that is reserved for a dataset is there for it though the pool is full.
         dir.set(txg, &Left { cushion_bytes: MIB, ..Left::default() }, 100 * MIB, |_| 0);
         drop(pool.txgs.assign(cost, Some(&dir)).await.unwrap());
     });

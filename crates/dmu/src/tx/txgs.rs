@@ -368,7 +368,7 @@ impl Transactions {
         self.shared.passed.all();
     }
 
-    /// Lets no change in any more. What came in is written: [`Transactions::next`] gives it out, and then `None`.
+    /// Admits no more changes. Those admitted before are written: [`Transactions::next`] gives out their txgs, and then `None`.
     pub fn close(&self) {
         self.shared.state.lock().is_closed = true;
         self.shared.passed.all();

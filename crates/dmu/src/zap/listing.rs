@@ -58,9 +58,9 @@ impl Zap {
         Ok(all)
     }
 
-    /// About `count_max` entries after a place (a hash and a differentiator; nothing for the start), in the order of places.
-    /// None at the end. What was there before the first of several such calls and is there still after the last is listed
-    /// once, whatever else comes and goes between them.
+    /// About `count_max` entries after a place (a hash and a differentiator; nothing for the start), in the order of places. None at the
+    /// end. An entry that was there before the first of several such calls and is still there after the last is listed once, whatever else
+    /// comes and goes between them.
     ///
     /// # Errors
     /// The ZAP cannot be read, or contradicts itself.

@@ -19,7 +19,7 @@ bitflags::bitflags! {
         const HAS_FREED_BEFORE_NEXT = 1 << 0;
         /// The snapshot bookmarked was there when this was last written.
         const SNAPSHOT_EXISTS = 1 << 1;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }

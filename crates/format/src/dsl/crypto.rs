@@ -30,7 +30,7 @@ pub mod crypto_key {
     pub const REFCOUNT: &str = "DSL_CRYPTO_REFCOUNT";
     /// The format's version: one integer, absent in the first.
     pub const VERSION: &str = "DSL_CRYPTO_VERSION";
-    /// What the user gives: one integer.
+    /// The format of the user's key: one integer.
     pub const KEY_FORMAT: &str = "keyformat";
     /// PBKDF2's salt: one integer, 0 unless the user gives a passphrase.
     pub const PBKDF2_SALT: &str = "pbkdf2salt";
@@ -95,7 +95,7 @@ numbered! {
 }
 
 impl CryptSuite {
-    /// What `encryption=on` means.
+    /// The suite of `encryption=on`.
     pub const ON: Self = Self::Aes256Gcm;
 
     /// The length in bytes of the master key and of the blocks' keys.
@@ -110,7 +110,7 @@ impl CryptSuite {
 }
 
 numbered! {
-    /// What the user gives as key (`keyformat`).
+    /// The format of the user's key (`keyformat`).
     KeyFormat {
         /// 32 bytes.
         Raw = 1, "raw";
@@ -134,7 +134,7 @@ pub struct CryptoKeyPhys {
     pub root_dir: ObjectId,
     /// How many directories share the object.
     pub refcount: u64,
-    /// What the user gives.
+    /// The format of the user's key.
     pub key_format: KeyFormat,
     /// PBKDF2's salt.
     pub pbkdf2_salt: u64,

@@ -20,7 +20,7 @@ bitflags::bitflags! {
         const DEFER_DESTROY = 1 << 3;
         /// Names are looked up case-insensitively.
         const CASE_INSENSITIVE = 1 << 16;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }

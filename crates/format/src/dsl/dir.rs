@@ -10,7 +10,7 @@ bitflags::bitflags! {
     pub struct DirFlags: u64 {
         /// `used_breakdown` is kept.
         const USED_BREAKDOWN = 1 << 0;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }

@@ -25,7 +25,7 @@ pub enum PropertyEntry {
 }
 
 impl PropertyEntry {
-    /// What is appended to the property's name.
+    /// The suffix that the property's name gets in the ZAP.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {

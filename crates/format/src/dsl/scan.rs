@@ -75,12 +75,12 @@ bitflags::bitflags! {
         const SCRUB_PAUSED = 1 << 1;
         /// A scrub that covers all of the pool, not a range of txgs.
         const SCRUB_THOROUGH = 1 << 2;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }
 
-/// What a scan does (`pool_scan_func_t`). Open: unknown numbers are kept.
+/// The function of a scan (`pool_scan_func_t`). Unknown numbers are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScanFunction(pub u64);
 
@@ -95,7 +95,7 @@ impl ScanFunction {
     pub const ERROR_SCRUB: Self = Self(3);
 }
 
-/// How far it is (`dsl_scan_state_t`). Open: unknown numbers are kept.
+/// The state of a scan (`dsl_scan_state_t`). Unknown numbers are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ScanState(pub u64);
 
@@ -119,7 +119,7 @@ one_word! {
 word_struct! {
     /// A scrub or resilver.
     ScanPhys("scan", 192) {
-        /// What it does.
+        /// Its function.
         function: ScanFunction,
         /// How far it is.
         state: ScanState,
@@ -161,7 +161,7 @@ word_struct! {
 word_struct! {
     /// A scrub of known errors.
     ErrorScrubPhys("error scrub", 72) {
-        /// What it does.
+        /// Its function.
         function: ScanFunction,
         /// How far it is.
         state: ScanState,

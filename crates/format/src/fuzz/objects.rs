@@ -346,7 +346,7 @@ fn spacemap_seeds() -> Vec<Vec<u8>> {
     writer.debug(SpaceMapType::Free, 1, Txg(44));
     for (vdev, offset_units, run_units) in [(None, 7, 9), (Some(VdevId(3)), 1 << 50, 1 << 20), (None, 1, 1 << 20)] {
         let entry = SpaceMapEntry { kind: SpaceMapType::Free, vdev, offset_units, run_units };
-        // What does not fit is no seed.
+        // An entry that does not fit is left out of the seed.
         let _ = writer.entry(entry);
     }
     vec![phys.emit(Endian::Big), writer.into_bytes()]

@@ -12,7 +12,7 @@ use crate::ids::{Guid, ObjectId};
 pub struct Begin {
     /// One stream or a package.
     pub header: HeaderKind,
-    /// What a receiver must know.
+    /// The features that a receiver must know.
     pub features: Features,
     /// The top six bits of the version info, reserved and zero so far.
     pub reserved: u8,

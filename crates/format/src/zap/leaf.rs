@@ -51,7 +51,7 @@ bitflags::bitflags! {
     pub struct LeafFlags: u8 {
         /// Hash chains are sorted by collision differentiator.
         const CD_SORTED = 1 << 0;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }
@@ -61,7 +61,7 @@ pub(super) const fn array_chunks(bytes: usize) -> usize {
     bytes.div_ceil(ARRAY_BYTES)
 }
 
-/// What follows from a leaf's block size.
+/// The geometry of a leaf, which follows from its block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafGeometry {
     /// Base-2 logarithm of the block size.

@@ -66,7 +66,7 @@ bitflags::bitflags! {
         const UINT64_KEY = 1 << 1;
         /// The key's first word is the hash.
         const PRE_HASHED_KEY = 1 << 2;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }
@@ -85,12 +85,12 @@ bitflags::bitflags! {
         const COMPAT_DECOMP = 0x0000_0020;
         /// Canonical composition.
         const CANON_COMP = 0x0000_0040;
-        /// Whatever else was there.
+        /// Unknown bits are kept.
         const _ = !0;
     }
 }
 
-/// What a ZAP's block 0 says the object is.
+/// The kind of a ZAP, from its block 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZapShape {
     /// One block of 64-byte entries.

@@ -54,7 +54,7 @@ pub struct LogRecord<'a> {
     pub tx: Tx<'a>,
 }
 
-/// What was done.
+/// The operation of a log record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tx<'a> {
     /// A marker that never reaches a disk.
@@ -114,7 +114,7 @@ pub enum Tx<'a> {
     CloneRange(CloneRange),
 }
 
-/// What a create record made.
+/// The kind of the object that a create record made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CreateKind<'a> {
     /// A file (or device, socket, pipe).
@@ -133,7 +133,7 @@ pub enum CreateKind<'a> {
 /// A create record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Create<'a> {
-    /// What was made.
+    /// The kind of the object made.
     pub kind: CreateKind<'a>,
     /// In which directory.
     pub directory: ObjectId,
@@ -163,7 +163,7 @@ pub struct Create<'a> {
     pub name: Data<'a>,
 }
 
-/// What a rename left behind.
+/// The kind of a rename, by the file that it left under the old name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RenameKind {
     /// Nothing.

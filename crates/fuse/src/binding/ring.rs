@@ -1,7 +1,7 @@
 //! Requests of a ring: FUSE over io_uring (Linux 6.14).
 //!
 //! The kernel has a queue for each CPU, and here each has a thread on that CPU. A reply and the wait for the next request are one system
-//! call. What forgets nodes or interrupts requests comes from the device still. A queue has a bounded number of entries, each with
+//! call. Messages that forget nodes or interrupt requests come from the device still. A queue has a bounded number of entries, each with
 //! memory for the largest request; a request has its entry until it is answered, and the kernel keeps the others back.
 //!
 //! The kernel that was promised queues keeps all requests back until each queue has an entry. It gives the ring up, and turns to the

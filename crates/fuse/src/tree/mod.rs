@@ -144,7 +144,7 @@ impl Tree {
     }
 
     /// The tree of a file system of a pool in use, to be changed through its mount and through nothing else meanwhile, and so those
-    /// nested in it. What commands make, destroy, rename and set of datasets it learns by [`Self::refresh`].
+    /// nested in it. It learns by [`Self::refresh`] of datasets that commands make, destroy or rename, and of properties that they set.
     ///
     /// # Errors
     /// It is no file system, or one that cannot be changed yet, or its property `readonly` is on.

@@ -1,4 +1,4 @@
-//! What the tests share: golden pools opened, mounts that end, and comparing what is seen with manifests.
+//! Helpers of the tests: golden pools opened, mounts that end, and the comparison of mounts with manifests.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -20,7 +20,7 @@ pub(crate) struct Opened {
     pub(crate) theme: Theme,
     pub(crate) manifest: Manifest,
     pub(crate) pool: View,
-    /// What was reported.
+    /// The errors reported.
     pub(crate) reports: Arc<Mutex<Vec<String>>>,
     // Last: it must outlive the rest.
     pub(crate) runtime: Runtime,

@@ -36,7 +36,7 @@ const SEGMENTS_MAX: usize = 1 << 20;
 /// Zeros written at a time.
 const ZEROS: &[u8] = &[0; 64 << 10];
 
-/// What to leave out, and how.
+/// The form of holes and attributes in the archive.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Write holes as GNU's sparse files, not as zeros.

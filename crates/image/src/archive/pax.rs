@@ -27,7 +27,7 @@ const NAME_BYTES: usize = 100;
 /// Prefix under which old programs, which know no sparse files, put one.
 const SPARSE_PREFIX: &[u8] = b"GNUSparseFile.0/";
 
-/// What an entry is, beyond its attributes.
+/// An entry's header, beyond its attributes.
 pub(crate) struct Entry<'a> {
     /// The name in the archive; directories' end with a slash.
     pub name: &'a [u8],

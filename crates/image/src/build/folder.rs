@@ -1,6 +1,6 @@
 //! A directory of this machine as a source.
 //!
-//! A directory may change while it is read, and nothing can keep it from that. What is done then is what GNU tar does:
+//! A directory may change while it is read, and nothing can keep it from that. The outcome then is that of GNU tar:
 //!
 //! | what happens | what the pool has | status |
 //! |---|---|---|
@@ -50,7 +50,7 @@ const TRIES_MAX: usize = 5;
 /// Nested directories that are held open.
 const OPEN_MAX: usize = 64;
 
-/// What is told while a directory is read.
+/// A report while a directory is read.
 pub enum Event<'a> {
     /// Bytes of a file were read.
     Bytes(u64),
@@ -71,7 +71,7 @@ pub struct Folder<'a> {
 }
 
 impl<'a> Folder<'a> {
-    /// Nothing read yet. What is at the paths `own` is left out.
+    /// Nothing read yet. The files and devices at the paths `own` are left out.
     pub fn new(builder: &'a mut Builder, own: &[PathBuf], tell: &'a mut dyn FnMut(Event<'_>)) -> Self {
         let own = own.iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| identity(&meta)).collect();
         Self { builder, tell, own, linked: HashMap::new() }
@@ -255,7 +255,7 @@ struct Found {
     meta: Metadata,
 }
 
-/// What is to be read of one name.
+/// A file that is opened to be read, with its attributes.
 struct Source {
     node: NodeSpec,
     /// Of a regular file.
@@ -439,7 +439,7 @@ mod tests {
     use super::*;
     use crate::testpool;
 
-    /// Reads a folder into a pool; `meanwhile` is called with the size of each file that was read. What was told.
+    /// Reads a folder into a pool; `meanwhile` is called with the size of each file that was read. Returns what was told, and the counts.
     fn read_while(root: &Path, meanwhile: &dyn Fn(u64)) -> Result<(Vec<String>, crate::build::Counts)> {
         let image = tempfile::tempdir().unwrap();
         let runtime = Runtime::real(RuntimeOptions::default()).unwrap();

@@ -42,7 +42,7 @@ pub use tree::FileTree;
 const TXG_BYTES: u64 = 64 << 20;
 /// Bytes that are added to a file system that exists: they are in one txg, and so in memory.
 const PUT_MAX_BYTES: u64 = 512 << 20;
-/// What an object counts towards that beside its data.
+/// The least bytes that an object counts towards these bounds.
 const OBJECT_BYTES: u64 = 2 << 10;
 
 /// A directory that is being filled.
@@ -50,7 +50,7 @@ struct Directory {
     object: Object,
     node: NodeSpec,
     entries: BTreeMap<Vec<u8>, (ObjectId, u32)>,
-    /// What a directory that was there before has.
+    /// The entries of a directory that was there before.
     before: Option<BTreeMap<Vec<u8>, DirEntry>>,
 }
 
@@ -68,7 +68,7 @@ struct Linked {
     is_changed: bool,
 }
 
-/// What was made.
+/// Counts of the objects made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     /// Regular files.
@@ -81,7 +81,7 @@ pub struct Counts {
     pub bytes: u64,
     /// Txgs that were written.
     pub txgs: u64,
-    /// What changed in the source while it was read.
+    /// Changes in the source while it was read.
     pub changed: u64,
 }
 

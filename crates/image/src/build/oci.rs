@@ -167,7 +167,7 @@ fn choose(layout: &Layout, index: Index, choice: &Choice, depth: u32) -> Result<
                 .as_ref()
                 .is_none_or(|platform| format!("{}/{}", platform.os, platform.architecture) == wanted)
         };
-        // What is said of an image's platform is said with the manifest; an index without it may lead to several.
+        // An index states an image's platform beside the manifest; one without it may lead to several.
         let platforms: Vec<String> = found.iter().map(described).collect();
         found.retain(is_wanted);
         if found.is_empty() {

@@ -21,7 +21,7 @@ const ACLS: [(&str, &str); 2] =
     [("SCHILY.acl.access", "system.posix_acl_access"), ("SCHILY.acl.default", "system.posix_acl_default")];
 const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 
-/// What an archive's entry is called in layers of an image that remove something.
+/// The meaning of names that remove something in layers of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whiteouts {
     /// They are names as any other.
@@ -75,7 +75,7 @@ fn apply_whiteout(tree: &mut FileTree, path: &[u8]) -> Result<()> {
     }
 }
 
-/// What is read of an entry's records.
+/// An entry's pax records, as far as they are read.
 struct Records<'a>(&'a super::entries::Records);
 
 impl Records<'_> {

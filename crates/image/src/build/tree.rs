@@ -24,7 +24,7 @@ const DIRECTORY_BYTES: u64 = 400;
 /// Memory for an extended attribute beside its bytes.
 const XATTR_BYTES: u64 = 96;
 
-/// Where a file's bytes are: ranges of the file, each from an offset of an archive. What is in none is a hole.
+/// Where a file's bytes are: ranges of the file, each from an offset of an archive. The rest is holes.
 #[derive(Clone, Debug, Default)]
 pub struct Extents {
     archive: Option<Arc<File>>,
@@ -147,7 +147,7 @@ impl FileTree {
 
     fn forget(&mut self, directory: usize, name: &[u8]) {
         if let Some(id) = self.nodes[directory].children.remove(name) {
-            // What was in it goes with it, since nothing leads there any more.
+            // The entries in it go with it, since nothing leads there any more.
             self.nodes[id].links -= 1;
             let mut below: Vec<usize> = std::mem::take(&mut self.nodes[id].children).into_values().collect();
             while let Some(id) = below.pop() {

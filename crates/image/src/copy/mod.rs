@@ -21,7 +21,7 @@
 //! 3. Names of files with several links are remembered until the last of the links is made; nothing else grows with the
 //!    number of files.
 //!
-//! **What an interruption leaves.** Whole files, and files whose time says that they are not; directories that nobody
+//! **After an interruption.** Whole files, and files whose time says that they are not; directories that nobody
 //! else may enter until they are done, unless they were there before.
 //!
 //! **Rejected.** A list of directories to finish at the end (grows with the tree), and copying under temporary names
@@ -74,11 +74,11 @@ const SMALL_BYTES: u64 = 64 << 10;
 pub struct Options {
     /// Leave files alone whose size and time of last change are right.
     pub resume: bool,
-    /// What to keep.
+    /// The attributes to keep.
     pub keep: Keep,
 }
 
-/// What a copy came to.
+/// The counts of a copy.
 #[derive(Debug, Default)]
 pub struct Account {
     /// Regular files written.

@@ -181,7 +181,7 @@ impl TargetDirectory {
         Ok(Self { descriptor, is_made: false, owner })
     }
 
-    /// What is there under `name`, links not followed.
+    /// The status of the file under `name`, links not followed.
     pub(crate) fn stat(&self, name: &[u8]) -> Option<Stat> {
         statat(&self.descriptor, name_of(name), AtFlags::SYMLINK_NOFOLLOW).ok()
     }

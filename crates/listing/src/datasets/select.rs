@@ -37,7 +37,7 @@ pub trait PoolSource {
     fn report(&self, text: &str);
 }
 
-/// What is asked for.
+/// The datasets to list.
 pub struct Selection {
     /// Names of datasets, or paths in mounted ones; all pools where there are none.
     pub names: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Selection {
     pub depth: Option<u64>,
 }
 
-/// What to sort by.
+/// A property to sort by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SortKey {
     /// The property.
@@ -66,7 +66,7 @@ struct Walk<'a, S> {
     failed: bool,
 }
 
-/// What was selected, sorted; and whether something could not be opened, which has been reported.
+/// The selected items, sorted; and whether something could not be opened, which has been reported.
 ///
 /// # Errors
 /// Another process is to be asked, or what a pool has of itself cannot be read.
@@ -197,7 +197,7 @@ impl<S: PoolSource> Walk<'_, S> {
         self.report(&format!("{what}: {}", causes(error)));
     }
 
-    /// What an argument names, and what is below it as far as was asked for.
+    /// Selects the dataset, snapshot or bookmark that an argument names, and those below it as far as was asked for.
     async fn argument(&mut self, view: &Arc<PoolView>, name: &str, types: Types) -> Result<(), ListError> {
         let dsl = view.pool().dsl();
         if let Some((head, _)) = name.split_once('#') {

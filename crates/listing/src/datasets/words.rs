@@ -50,7 +50,7 @@ pub fn parse_types(list: &str) -> Result<Types, WrongUse> {
     Ok(types)
 }
 
-/// What `all` means for these in a list: the name, every property of the table that is not hidden, the user properties they have.
+/// The columns of `all` in a list of these: the name, every property of the table that is not hidden, the user properties they have.
 ///
 /// # Errors
 /// Those cannot be read.
@@ -59,7 +59,7 @@ pub(crate) async fn all_listed(items: &[Item]) -> Result<Vec<Column>> {
     Ok(name.into_iter().chain(all_shown(items).await?).collect())
 }
 
-/// What `all` means for these where their properties are shown: as [`all_listed`], without the name.
+/// The columns of `all` where the properties of these are shown: as [`all_listed`], without the name.
 ///
 /// # Errors
 /// As [`all_listed`].

@@ -1,4 +1,4 @@
-//! What OpenZFS's tools say about a pool that needs attention. Scripts look for these words, so they are the same.
+//! The words of OpenZFS's tools about a pool that needs attention. Scripts look for these words, so they are the same.
 
 use cenote_spa::Condition;
 
@@ -63,7 +63,7 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
     }
 }
 
-/// What `zpool import` says of a pool that it found.
+/// The lines of `zpool import` about a pool that it found.
 pub(super) struct ImportAdvice {
     pub(super) status: Option<&'static str>,
     pub(super) action: &'static str,

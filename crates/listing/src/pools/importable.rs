@@ -104,7 +104,7 @@ fn is_elsewhere(found: &FoundPool, host_id: u64) -> bool {
     found.state() == PoolState::Active && hostid != 0 && hostid != host_id
 }
 
-/// What to say of a pool that does not open, and which features are to blame.
+/// The advice for a pool that does not open, and the features that are to blame.
 fn refusal(error: SpaError) -> (ImportAdvice, Vec<String>) {
     match error {
         SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),

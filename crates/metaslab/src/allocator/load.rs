@@ -80,14 +80,14 @@ impl Allocator {
         self.metaslabs().map(Metaslab::loaded_memory_bytes).sum()
     }
 
-    /// What it may be.
+    /// The limit of that memory.
     #[must_use]
     pub fn loaded_memory_bytes_max(&self) -> u64 {
         let size: u64 = self.metaslabs().map(Metaslab::size_bytes).sum();
         self.tunables.loaded_memory_bytes_max(size)
     }
 
-    /// Unloads those chosen longest ago until what is loaded has room. What was chosen in the txg `keep` stays, or three
+    /// Unloads the metaslabs chosen longest ago until the loaded ones fit into memory. Those chosen in the txg `keep` stay, or three
     /// copies in three metaslabs could unload each other for ever; the end of the txg makes up for it.
     pub(super) fn fit_memory(&mut self, keep: Option<Txg>) -> Result<(), SpaceError> {
         let (mut memory, max) = (self.loaded_memory_bytes(), self.loaded_memory_bytes_max());

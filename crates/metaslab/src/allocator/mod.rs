@@ -20,7 +20,7 @@ use crate::replay::Replayed;
 use crate::work::Gathered;
 use crate::{FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork};
 
-/// What the pool's features allow.
+/// The pool's features that decide how space maps are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceFeatures {
     /// `com.delphix:spacemap_v2`: two-word entries.
@@ -100,10 +100,10 @@ pub enum AllocError {
     Check(#[from] CheckError),
 }
 
-/// What to flush beyond the plan.
+/// The metaslabs that a txg flushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FlushMode {
-    /// What keeps the logs within their limits.
+    /// As many as keep the logs within their limits.
     #[default]
     Paced,
     /// Everything that was unflushed at this txg, some each txg: `zpool condense`.
@@ -153,9 +153,9 @@ pub struct Allocator {
     flush_mode: FlushMode,
     /// Counts up to a hundred, by the share of blocks to gang on purpose.
     forced: u64,
-    /// What was done since the last txg was.
+    /// The work since the last txg was done.
     gathered: Gathered,
-    /// What the last txg did.
+    /// The work of the last txg.
     work: TxgWork,
     check: Option<ExtentCheck>,
 }
@@ -239,7 +239,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// What the logs change in a metaslab, at import.
+    /// Sets the unflushed changes of a metaslab, replayed from the logs at import.
     pub(crate) fn replayed(&mut self, replayed: Replayed) -> Result<(), SpaceError> {
         let vdev = self.vdevs.get_mut(&replayed.id.vdev).ok_or(SpaceError::NoMetaslab(replayed.id))?;
         vdev.metaslab(replayed.id.index)?.set_replayed(replayed);

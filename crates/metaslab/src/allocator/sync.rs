@@ -127,7 +127,7 @@ impl Allocator {
         Ok(self.preload())
     }
 
-    /// What the last txg did that is done ([`Self::sync_done`]).
+    /// The work of the last txg that is done ([`Self::sync_done`]).
     #[must_use]
     pub const fn work(&self) -> &TxgWork {
         &self.work

@@ -12,7 +12,7 @@ use crate::{RangeError, RangeTree};
 
 use super::TXG_DEFER_SIZE;
 
-/// What still needs freed blocks when a txg is on disk.
+/// The reasons to keep freed blocks from reuse once a txg is on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep<'a> {
     /// The last txgs on disk stay whole. Not where space is short, or the vdev is leaving: then what is freed can be used at once.
@@ -132,7 +132,7 @@ mod tests {
             let pins: &[Txg] = if txg >= 5 { &[Txg(4)] } else { &[] };
             seen.extend(usable(&mut deferred, txg, pins));
         }
-        // What was freed in 4 is no part of 4.
+        // Ranges freed in txg 4 are no part of txg 4.
         assert_eq!(seen, [1, 2, 3, 4]);
         assert_eq!((deferred.kept_bytes(), deferred.total()), (4 * 512, 6 * 512));
         assert_eq!(usable(&mut deferred, 11, &[]), [5, 6, 7, 8, 9]);

@@ -26,7 +26,7 @@ pub struct Loading {
     ashift: u32,
 }
 
-/// What became of an attempt to end a load.
+/// The outcome of an attempt to end a load.
 #[derive(Debug)]
 pub enum LoadStep {
     /// The metaslab is loaded.

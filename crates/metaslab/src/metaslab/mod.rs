@@ -48,7 +48,7 @@ pub(crate) struct Activation {
 
 #[derive(Clone, Debug)]
 struct Loaded {
-    /// What may be allocated.
+    /// The ranges that may be allocated (`ms_allocatable`).
     free: RangeTree,
     /// Where the last allocation of each alignment ended.
     cursors: Box<[u64; 64]>,
@@ -88,7 +88,7 @@ pub struct Metaslab {
     pub(crate) selected: (Txg, u64),
 }
 
-/// What to ask of a metaslab.
+/// The size of an allocation from a metaslab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeRange {
     /// At least this many bytes.
@@ -201,7 +201,7 @@ impl Metaslab {
         self.map.as_ref()
     }
 
-    /// What may be allocated, if it is loaded.
+    /// The ranges that may be allocated, if it is loaded.
     #[must_use]
     pub fn free_space(&self) -> Option<&RangeTree> {
         self.loaded.as_ref().map(|loaded| &loaded.free)

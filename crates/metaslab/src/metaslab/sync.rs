@@ -22,11 +22,11 @@ pub struct SyncTarget<'a> {
     pub logs: Option<&'a mut LogSpace>,
     /// The numbers.
     pub tunables: &'a Tunables,
-    /// What is done is added here.
+    /// The sync adds its work here.
     pub work: MetaslabWork,
 }
 
-/// What a flush did.
+/// How a flush wrote the metaslab's own map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Flushed {
     /// Unflushed changes were appended.
@@ -162,7 +162,7 @@ impl Metaslab {
         let block_size = target.block_size_bytes();
         let (store, batch) = (&mut *target.store, target.batch);
         let (Some(map), Some(loaded)) = (&mut self.map, &self.loaded) else { return Ok(()) };
-        // What is being allocated is free as far as the txgs before are concerned; what is deferred is free for good.
+        // Ranges that are being allocated are free as of the txgs before; deferred frees are free for good.
         let mut rest = loaded.free.emptied();
         for tree in self.deferred.trees().chain(&self.allocating) {
             rest.add_all(tree).map_err(SpaceError::tree(self.id, "free space to be written"))?;

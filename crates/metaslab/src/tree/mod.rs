@@ -90,7 +90,7 @@ impl RangeTree {
         Self::new(self.start_bytes, self.size_units << self.shift, self.shift)
     }
 
-    /// What it holds; nothing is left.
+    /// Takes all ranges out; the tree is empty afterwards.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let empty = self.emptied();
@@ -381,7 +381,7 @@ impl RangeTree {
         other.iter().try_for_each(|range| self.remove(range))
     }
 
-    /// What `self` and `undone` share leaves `undone`; the rest of `self` joins `done`.
+    /// Removes the overlap of `self` and `undone` from `undone`; the rest of `self` joins `done`.
     ///
     /// So pending changes stay disjoint: an allocation that cancels a pending free removes it, any other is added.
     pub fn cancel_or_add(&self, undone: &mut Self, done: &mut Self) -> Result<(), RangeError> {

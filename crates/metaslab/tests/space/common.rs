@@ -18,7 +18,7 @@ struct Object {
     block_size_bytes: u64,
 }
 
-/// What is on disk, or will be once the txg is.
+/// The state that is on disk, or will be once the txg is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Disk {
     objects: BTreeMap<ObjectId, Object>,

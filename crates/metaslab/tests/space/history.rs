@@ -61,7 +61,7 @@ struct Pool {
     seen: Seen,
 }
 
-/// What happened in a life, so that a test can tell that it did.
+/// Counts of the events in a life, so that a test can tell that they happened.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Seen {
     flushed: u64,
@@ -221,7 +221,7 @@ impl Pool {
         metaslabs.map(|metaslab| (metaslab.id(), metaslab.map().map_or(0, |map| map.length_bytes))).collect()
     }
 
-    /// What the txg is said to have done, metaslab by metaslab, is what was done.
+    /// Compares the reported work of the txg with the model's, metaslab by metaslab.
     fn check_work(&mut self, before: &BTreeMap<MetaslabId, u64>, logs_before: u64) {
         let (txg, work) = (self.txg, self.allocator.work().clone());
         let moved = std::mem::take(&mut self.moved);
@@ -267,7 +267,7 @@ impl Pool {
         set.iter().collect()
     }
 
-    /// What is on disk, read by someone else, is the truth; and so is what an import makes of it.
+    /// Compares the disk with the model: as an independent loader reads it, and as an import does.
     fn compare(&mut self) -> Allocator {
         let space = load_independently(&self.disk, &self.vdevs, self.txg.0);
         assert!(space.problems.is_empty(), "{}", space.problems[0]);

@@ -78,8 +78,8 @@ async fn fill(pool: &Pool, name: &str, rng: &mut Rng) {
     }
 }
 
-/// Whatever a slice's size, and wherever the pool is given up: `verify` finds each block that is not free yet, and the bytes that
-/// count as being freed; at the end the pool uses what it used before.
+/// For any size of a slice, and wherever the pool is given up: `verify` finds each block that is not free yet, and the bytes that
+/// count as being freed; at the end the pool uses as much as before.
 #[test]
 fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
     for (seed, layout) in [(1, LAYOUTS[0]), (2, LAYOUTS[3]), (3, LAYOUTS[2]), (4, LAYOUTS[0])] {
@@ -140,7 +140,7 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
     }
 }
 
-/// What cannot be read is not freed and fails no txg; once it can be, the next opening goes on.
+/// A destroyed dataset that cannot be read is not freed and fails no txg; once it can be, the next opening goes on.
 #[test]
 fn a_destroyed_dataset_that_cannot_be_read_stands_still() {
     let runtime = Runtime::simulated(5);

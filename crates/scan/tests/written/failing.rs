@@ -67,7 +67,7 @@ const POINTS: &[Point] = &[
     Point::Uberblock,
 ];
 
-/// What happens to the disks.
+/// How the disks fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     /// They answer everything with an error.
@@ -305,7 +305,7 @@ fn with_failmode_continue_writers_are_refused_readers_are_not_and_what_was_dirty
         assert!(matches!(refused, TxError::Suspended(_)), "{refused}");
         assert!(pool.sync().await.unwrap_err().to_string().contains("suspended"));
         assert!(comment(&pool, "no").await.unwrap_err().to_string().contains("suspended"));
-        // What is in memory can be read as ever.
+        // Data in memory can be read as ever.
         let written: Vec<Written> = load.written.iter().map(|written| written.lock().clone()).collect();
         for (object, written) in load.objects.iter().zip(&written) {
             check_blocks(object, written, Txg(u64::MAX), "suspended").await;

@@ -1,4 +1,4 @@
-//! What pools say of their features: how many things use each, and since when each is enabled.
+//! The state of features in pools: how many things use each, and since when each is enabled.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

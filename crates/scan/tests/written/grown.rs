@@ -106,7 +106,7 @@ fn vdevs_are_added_while_blocks_are_written() {
             let spares = view.spares().await.unwrap();
             let caches = view.cache_devices().await.unwrap();
             assert_eq!((spares.len(), caches.len()), (1 + usize::from(kind == draid), 1), "{what}");
-            // What shows them as there.
+            // The auxiliary vdevs found, which shows them as there.
             let found = view.found().auxiliaries.clone();
             assert!(found.contains_key(&spares[0].guid) && found.contains_key(&caches[0].guid), "{what}");
             drop((view, head));
@@ -118,7 +118,7 @@ fn vdevs_are_added_while_blocks_are_written() {
             // And it can be opened and written on.
             let pool = reopened(&handle, &machine.paths, small()).await;
             let head = pool.open_head("written").await.unwrap();
-            // What blocks on the new vdev were counted as is what they are counted as when they go.
+            // Blocks on the new vdev are subtracted from the accounts at the size at which they were added.
             for object in objects {
                 let tx = head.begin(Cost::objects(1)).await.unwrap();
                 head.objset().object(object).await.unwrap().free(tx.txg());

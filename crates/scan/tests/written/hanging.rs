@@ -30,7 +30,7 @@ const POINTS: &[Point] = &[
     Point::Uberblock,
 ];
 
-/// What a device does with what it is asked from some request on.
+/// How a device answers, from some request on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Late {
     /// It answers nothing.
@@ -183,7 +183,7 @@ fn a_device_that_hangs_and_nothing_makes_up_for_is_waited_for_and_the_pool_goes_
             let (reason, _) = pool.failed().await;
             assert!(reason.contains("/disk0 hangs: it has not answered for 301 s"), "{what}: {reason}");
             assert!(pool.hung().await.message.contains("the pool waits for it"), "{what}");
-            // What was asked may still be done: it is not done twice.
+            // The requests may still be done: the pool does not issue them twice.
             let error = pool.resume().await.unwrap_err().to_string();
             assert!(error.contains("/disk0 hangs"), "{what}: {error}");
             assert!(pool.suspended().is_some() && hang(&pool).is_some_and(|hang| !hang.is_given_up), "{what}");

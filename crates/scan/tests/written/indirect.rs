@@ -1,6 +1,6 @@
 //! Goal: a block that the intent log points to is the pool's own, and is there after a power cut, whatever became of it in its txg. Method: large
 //! writes are asked to be stable, and their blocks are overwritten, cut off and freed before and after; the power goes before or after the
-//! txg, and the pool has to be whole and to have what clients were told. What a block is worth to accounts is compared with one that no log
+//! txg, and the pool has to be whole and to have the acknowledged writes. The space charged for a block is compared with one that no log
 //! has seen.
 
 use std::sync::Arc;

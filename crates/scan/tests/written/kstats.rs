@@ -14,7 +14,7 @@ use crate::live::{live, small};
 
 const MIRROR: Layout = &[(TopKind::Mirror, 2)];
 
-/// What a user has done.
+/// The reads and writes that a user has done.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Done {
     reads: u64,

@@ -55,7 +55,7 @@ pub(crate) async fn make_objects(head: &LiveHead, count: usize) -> Vec<Object> {
     (0..count).map(|_| head.objset().create_object(tx.txg(), &spec).unwrap()).collect()
 }
 
-/// What a writer knows of its object: for each block, the seeds that it was written with, by txg.
+/// A writer's record of its object: for each block, the seeds that it was written with, by txg.
 pub(crate) type Written = BTreeMap<u64, Vec<(Txg, u64)>>;
 
 pub(crate) fn content(seed: u64) -> Vec<u8> {
@@ -395,8 +395,8 @@ fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs()
                 }
             }
         };
-        // While frees are announced a change waits for some txgs before it is refused. What they give back of what earlier ones freed is
-        // taken here, so that it makes no room later.
+        // While frees are announced a change waits for some txgs before it is refused. The space that earlier frees give back in
+        // those txgs is taken here, so that it makes no room later.
         let hanging = head.frees_begin();
         let (full, error) = fill(0).await;
         assert_eq!(error, TxError::NoSpace);
@@ -552,7 +552,7 @@ fn changes_of_the_pool_are_made_in_order_and_on_disk_when_they_are_answered() {
             Box::pin(async move { writer.change_property("written/a", "quota", Some(&quota)).await })
         });
         set.await.unwrap();
-        // What was refused has left the pool as it was.
+        // The refused changes have left the pool as it was.
         let head = pool.open_head("written/a").await.unwrap();
         let object = make_objects(&head, 1).await.remove(0);
         let mut refused = None;

@@ -356,7 +356,7 @@ fn livelists_of_openzfs_are_gone_on_with() {
     });
 }
 
-/// What OpenZFS has left of a clone that it was destroying.
+/// The pool has the rest of a clone that OpenZFS was destroying.
 #[test]
 fn a_destroy_that_openzfs_has_begun_is_ended() {
     let runtime = Runtime::real(RuntimeOptions::default()).unwrap();

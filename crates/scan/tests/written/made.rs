@@ -104,12 +104,12 @@ fn wherever_the_power_goes_the_last_synced_txg_is_whole() {
             let pool = make(&handle, options(machine.tops(&handle, layout).await.unwrap(), 12)).await;
             let mut rng = Rng::new(seed);
             let mut objects = Vec::new();
-            // What is on disk for sure, told by the writer.
+            // The last txg that is on disk for sure, told by the writer.
             let synced = Arc::new(cenote_taskq::sync::Mutex::new(Txg(4)));
             let (told, mut dice) = (synced.clone(), Rng::new(seed ^ 0xff));
             let writing = handle.spawn(Class::Sync, async move {
                 for _ in 0..12 {
-                    // What is not overwritten is read, which fails once the power is gone.
+                    // Data that is not overwritten is read, which fails once the power is gone.
                     if change(&pool, &mut objects, &mut rng).await.is_err() {
                         return;
                     }

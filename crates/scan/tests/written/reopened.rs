@@ -364,7 +364,7 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
                 change_head(&pool, head, &mut rng).await.unwrap();
             }
             match pool.sync().await {
-                // What was shared cannot be given up yet; nothing of that is on disk.
+                // Shared blocks cannot be given up yet; nothing of that is on disk.
                 Err(SpaError::Unwritable { .. }) => break,
                 result => drop(result?),
             }

@@ -1,5 +1,5 @@
 //! Pools of OpenZFS in which blocks were cloned or deduplicated: their files are overwritten, truncated and removed, and their
-//! datasets destroyed, until nothing is left. What a block is counted for goes down with each reference, the block is free with
+//! datasets destroyed, until nothing is left. A block's reference count goes down with each reference, the block is free with
 //! the last, and the tables go with their last entry. Contents are compared with a plain model; `verify` finds each reference
 //! that a table counts, and OpenZFS's `zdb` judges the same where it is installed.
 

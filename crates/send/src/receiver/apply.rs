@@ -414,8 +414,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Makes holes of blocks, as many in a transaction as one may free. What is a hole already is passed over: a few bytes can say that an
-    /// object is as large as any.
+    /// Makes holes of blocks, as many in a transaction as one may free. Holes are passed over: a few bytes can say that an object is as
+    /// large as any.
     pub(super) async fn free_blocks(&self, object: &Object, blocks: Range<u64>) -> Result<(), ReceiverError> {
         let mut at = blocks.start;
         while at < blocks.end {

@@ -18,10 +18,10 @@
 //! # Life of a record
 //!
 //! The reader has checked its checksum. It is checked against the limits of the format and of the stream's own features, so that what is
-//! refused has changed nothing. Then it is made in a transaction of the dataset, which waits its turn as a write of a client does: so memory
-//! is bounded by what may be dirty, and the stream waits for devices. Every few seconds the place is noted, if it may be resumed. What a
-//! machine of the other byte order sends is swapped first, by the kind of its object, save system attributes: their own header tells their
-//! order, to every reader.
+//! refused has changed nothing. Then it is made in a transaction of the dataset, which waits its turn as a write of a client does: so
+//! memory is bounded by what may be dirty, and the stream waits for devices. Every few seconds the place is noted, if it may be resumed.
+//! Data from a machine of the other byte order is swapped first, by the type of its object, save system attributes: their own header tells
+//! their order, to every reader.
 //!
 //! # Invariants
 //!
@@ -294,8 +294,8 @@ impl Header {
 /// before, with the full name of the dataset that was written: from then on nobody may have the other one open.
 ///
 /// # Errors
-/// The stream is damaged, ends too soon, or has what cannot be; the pool refuses it, or fails. What was received goes then, unless it may be
-/// resumed.
+/// The stream is damaged, ends too soon, or has an impossible record; the pool refuses it, or fails. The partial receive goes then, unless
+/// it may be resumed.
 pub async fn receive_stream<R: Read>(
     pool: &Pool,
     reader: &mut StreamReader<R>,

@@ -1,6 +1,6 @@
 //! Records of raw streams: blocks as they lie on the sender's disk, encrypted, and the form of objects that their MACs cover.
 //!
-//! Nothing here can tell whether a block is right; its reader can, who has the key. What is checked is all that the pool depends on: sizes,
+//! Nothing here can tell whether a block is right; its reader can, who has the key. This code checks all that the pool depends on: sizes,
 //! numbers, the form of trees. How the parts go together stands with [`cenote_dmu::RawRoot`]'s module.
 //!
 //! ```text

@@ -156,7 +156,7 @@ pub fn recompress(
         let work_bytes = match body {
             Body::Write(write) if target.is_for(write, item.payload) => {
                 refuse_unknown(write.object, write, item.decoded.offset_bytes)?;
-                // What is too long is refused when it is unpacked, before it has memory.
+                // A record that is too long is refused when it is unpacked, before it has memory.
                 item.payload.len().max(usize::try_from(write.logical_bytes).unwrap_or(usize::MAX).min(BATCH_BYTES))
             }
             Body::Begin(begin) => {

@@ -19,7 +19,7 @@
 //! 2. A block that is there is less than two strides of records behind its mark: one behind a mark that went, which was less than one
 //!    behind that. Where streams come one after the other there is at most a mark a stride, so the stride stays at 16 up to 16 million
 //!    records. No sender mixes blocks of many streams; where somebody does, each has its marks and the stride grows as many times faster.
-//! 3. What is found has the guid, object and offset that were asked for: a file that was changed meanwhile gives an error or other
+//! 3. The record found has the guid, object and offset that were asked for: a file that was changed meanwhile gives an error or other
 //!    contents of the same block, never another block.
 //!
 //! # Rejected
@@ -52,7 +52,7 @@ pub trait ReadAt {
     fn read_at(&self, target: &mut [u8], offset_bytes: u64) -> io::Result<()>;
 }
 
-/// What was done.
+/// The account of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Redupped {
     /// Records of the stream.
@@ -158,7 +158,7 @@ impl Index {
 struct Finder<'a, F> {
     file: &'a F,
     endian: Endian,
-    /// What was found last: what follows it is often wanted next.
+    /// The record found last: the one after it is often wanted next.
     last: Option<(Guid, Sample)>,
 }
 

@@ -259,7 +259,7 @@ proptest! {
         let (_, stream) = package(Endian::Little, &streams);
         let packed_once = packed(&stream, &target(kind, threads)).unwrap();
         prop_assert!(packed_once == packed(&stream, &target(kind, 1)).unwrap());
-        // What is so already stays.
+        // A stream that is compressed so already stays as it is.
         prop_assert!(packed_once == packed(&packed_once, &target(kind, 1)).unwrap());
         let again = packed(&packed_once, &target(between, threads)).unwrap();
         sound(&again);
@@ -427,7 +427,7 @@ fn references_to_nothing_and_blocks_out_of_order_are_refused() {
     }
 }
 
-/// What OpenZFS makes of a deduplicated stream, where its tool is installed.
+/// The stream that OpenZFS makes of a deduplicated one, where its tool is installed.
 #[test]
 fn redup_is_that_of_zstream() {
     use proptest::strategy::ValueTree;

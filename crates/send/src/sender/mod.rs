@@ -2,10 +2,10 @@
 //!
 //! # Need
 //!
-//! A copy of a dataset on another pool is kept by streams: the first has all of a snapshot, each later one what changed. What changed
-//! is found by births: a pointer that was born before the earlier snapshot leads to nothing that is new, so whole trees are passed over. A
-//! stream must be the same, byte for byte, whoever makes it: receivers of every age depend on the order of records, and on which
-//! neighbours are one record.
+//! A copy of a dataset on another pool is kept by streams: the first has all of a snapshot, each later one the changes. Changes are found
+//! by births: a pointer that was born before the earlier snapshot leads to nothing that is new, so whole trees are passed over. A stream
+//! must be the same, byte for byte, whoever makes it: receivers of every age depend on the order of records, and on which neighbours are
+//! one record.
 //!
 //! # Structures
 //!

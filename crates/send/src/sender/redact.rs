@@ -68,11 +68,11 @@ struct Current {
     end: u64,
     /// The block from which on nothing is left of what it was.
     tail: u64,
-    /// What it has is of no interest.
+    /// Its blocks are of no interest.
     is_passed: bool,
 }
 
-/// What a clone has changed, in ranges.
+/// The blocks that a clone has changed, in ranges.
 struct Changed {
     walk: Walk,
     origin: Objset,
@@ -199,7 +199,7 @@ async fn delete_queue(objset: &Objset) -> Result<Option<Zap>, SenderError> {
     Ok((queue.entry_count()? > 0).then_some(queue))
 }
 
-/// What all clones have changed.
+/// The blocks that every clone has changed.
 struct Common {
     sources: Vec<Changed>,
     fronts: Vec<Option<Range>>,

@@ -54,7 +54,7 @@ impl Zstream {
         found.map(Self)
     }
 
-    /// What `zstream dump` prints on standard output for a stream.
+    /// The standard output of `zstream dump` for a stream.
     pub(crate) fn dump(&self, flags: &[&str], stream: &[u8]) -> String {
         let mut child = Command::new(&self.0)
             .arg("dump")

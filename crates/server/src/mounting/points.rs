@@ -99,7 +99,7 @@ impl<'a> MountPoints<'a> {
     /// Mounts a file system, unless the mount of one above it shows it already.
     ///
     /// # Errors
-    /// Its pool is not found any more. What else fails is reported.
+    /// Its pool is not found any more. Other failures are reported.
     #[boxed]
     pub async fn add(&mut self, candidate: &Candidate<'_>) -> Result<()> {
         let name = candidate.name;
@@ -126,7 +126,7 @@ impl<'a> MountPoints<'a> {
                 return Ok(());
             }
         };
-        // What stands in the mount of one above it needs none of its own.
+        // A file system that the mount of one above it shows needs no mount of its own.
         let is_shown = |(above, mount): &(String, Arc<MountHandle>)| {
             name != above && is_at_or_below(name, above) && at.starts_with(mount.mountpoint())
         };

@@ -22,8 +22,8 @@
 //! `{"view": [BYTE, …]}`, the root of a txg that it keeps until the client goes ([`view`]), and then to each line with
 //! `{"whole": BOOL}`.
 //!
-//! A command that reads standard input (`zfs receive`) sends it along: the descriptor comes with the request's line, and the server reads it until
-//! it or the client ends ([`passing`]). What `zfs send` reads it reads itself, by a view.
+//! A command that reads standard input (`zfs receive`) sends it along: the descriptor comes with the request's line, and the server reads
+//! it until it or the client ends ([`passing`]). `zfs send` reads its data itself, by a view.
 //!
 //! **Trust.** Only the user who runs the server, and root, may ask: the folder and the socket are that user's alone, and the server
 //! asks the kernel for the user at the other end. So does the client: it sends nothing to a listener of another user, nor in a

@@ -16,7 +16,7 @@ pub(super) fn mode_for_others(file: &str) -> Option<u32> {
     (meta.is_file() && mode & 0o044 != 0).then_some(mode)
 }
 
-/// What a key file says; `-` is standard input.
+/// The bytes of a key file; `-` is standard input.
 pub(super) fn key_bytes(file: &str) -> Result<Vec<u8>> {
     let file = file.strip_prefix("file://").unwrap_or(file);
     let (name, from): (_, Box<dyn Read>) = match file {

@@ -6,10 +6,10 @@
 //! it, be about to let it go, or be asked to do the whole command; and of a pool in use all that is read is to be of one txg. A process
 //! that serves pools does the same for its clients, with the pool that it has.
 //!
-//! **Shape.** [`Session`] is cheap to clone, and all clones share what was opened. What a person should know goes to its [`Console`].
+//! **Shape.** [`Session`] is cheap to clone, and all clones share what was opened. Messages for a person go to its [`Console`].
 //!
-//! **Invariants.** 1. What goes on by itself in opened pools ends with [`Session::close_pools`]. 2. A pool that a server has is read at a txg
-//! that the server keeps until the end; [`Session::check_views`] says whether it did.
+//! **Invariants.** 1. Background tasks of opened pools end with [`Session::close_pools`]. 2. A pool that a server has is read at a txg that
+//! the server keeps until the end; [`Session::check_views`] says whether it did.
 
 mod found;
 mod keyfile;
@@ -80,7 +80,7 @@ impl SessionOptions {
     }
 }
 
-/// What a command works with. Cheap to clone.
+/// The context of a command: its options, console and opened pools. Cheap to clone.
 #[derive(Clone)]
 pub struct Session {
     handle: Handle,
@@ -106,8 +106,8 @@ struct Served {
     input: Arc<Mutex<Option<Passed>>>,
 }
 
-/// What goes on by itself in the pools that a command has opened. Not the pools: a command may let one go and open it anew,
-/// which their devices would forbid.
+/// The background tasks of the pools that a command has opened. Not the pools: a command may let one go and open it anew, which their
+/// devices would forbid.
 #[derive(Default)]
 struct Opened(Mutex<Vec<Group>>);
 
@@ -220,7 +220,7 @@ impl Session {
         self.console.warn(text.as_ref());
     }
 
-    /// Opens a pool that was found. What it begins by itself ends with the command.
+    /// Opens a pool that was found. Its background tasks end with the command.
     #[boxed]
     pub async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
         let mut options = options.clone();

@@ -100,7 +100,7 @@ impl Session {
                 continue;
             }
             let path = at.clone();
-            // What is not mounted any more, or cannot be unmounted from here, ends with the pool.
+            // A mount that is gone already, or cannot be unmounted from here, ends with the pool.
             let ended = self.handle.spawn_blocking(move || cenote_fuse::unmount(&path, Unmount::Unused)).await?;
             if let Err(MountError::Busy(_)) = ended {
                 return Err(refused(format!(

@@ -119,7 +119,7 @@ async fn add(
     layout: Layout,
 ) -> Result<()> {
     let added = writing.pool().add_vdevs(options).await;
-    // What was refused is in no pool. After any other failure the pool on disk may name the files.
+    // Refused vdevs are in no pool. After any other failure the pool on disk may name the files.
     if !matches!(added, Err(SpaError::Refused { .. })) {
         made.keep()?;
     }

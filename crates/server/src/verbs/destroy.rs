@@ -48,7 +48,7 @@ pub trait DestroyCaller: Sync {
     /// As [`Self::goes`].
     fn frees(&self, bytes: u64) -> io::Result<()>;
 
-    /// So many snapshots are about to go. What this returns is told how many more have gone.
+    /// So many snapshots are about to go. The function returned is told how many more have gone.
     fn begins(&self, count: u64) -> Box<dyn Fn(u64) + Send + Sync>;
 }
 
@@ -88,7 +88,7 @@ pub async fn destroy(
         return Err(WrongUse::new("'-d' is for snapshots").into());
     }
     if let (Some(live), Some(volumes)) = (pool.served(), session.served_volumes()) {
-        // What clients that have gone have left is not to be written after its dataset.
+        // Writes left by clients that have gone must be on disk before their dataset is destroyed.
         volumes.lock().await.close_unused();
         live.sync().await?;
     }

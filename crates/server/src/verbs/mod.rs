@@ -9,7 +9,7 @@
 //! what goes, users of what changes wait, the verb is done in one txg, and then mounts show what is there. The command is noted in the pool's
 //! history as its caller gave it.
 //!
-//! **Invariants.** 1. What was let go of or had to wait goes on whatever comes of the verb. 2. A command that failed is not noted.
+//! **Invariants.** 1. Mounts that let go and users that had to wait go on, however the verb ends. 2. A command that failed is not noted.
 
 mod add;
 mod destroy;

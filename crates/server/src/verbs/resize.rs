@@ -8,7 +8,7 @@ use crate::error::{Result, refused};
 use crate::writing::Writing;
 use crate::{OpenVolumes, Session};
 
-/// Sets properties of datasets of one pool: all of them, or none. What is mounted or served here obeys them then.
+/// Sets properties of datasets of one pool: all of them, or none. Mounts and served volumes here obey them then.
 ///
 /// # Errors
 /// As [`cenote_admin::set_properties`]; or the clients of a volume cannot be served with its new size.

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** What one client wrote another reads and flushes, and a command that gives a volume another size must be heard by all
-//! who write it: so there is one [`LiveVolume`] of a volume, and it is found here.
+//! **Need.** A client reads and flushes the writes of another, and a command that gives a volume another size must be heard by all who
+//! write it: so there is one [`LiveVolume`] of a volume, and it is found here.
 //!
 //! **In memory.** Volumes by their dataset's object, which stays the same when it is renamed; and the names that were asked
 //! for. A volume stays open when its last client has gone: it knows what is to be flushed, also by whoever comes later.
@@ -250,7 +250,7 @@ impl Locked<'_> {
         Ok(SuspendedVolume::begin(all, zvol, name).await)
     }
 
-    /// Closes what no client has, so that it can be destroyed. What was changed in it is in the open txg, or before.
+    /// Closes the volumes that no client has, so that they can be destroyed. Changes of them are in the open txg, or before.
     pub fn close_unused(&mut self) {
         self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
         self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));

@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** A pool that is nearly full gets devices while it is written, and nothing of it may be lost by that, wherever the power
-//! goes. What is asked for and cannot be is refused before anything has changed.
+//! **Need.** A pool that is nearly full gets devices while it is written, and must lose nothing by that, whenever the power fails. An
+//! impossible addition is refused before anything has changed.
 //!
 //! **Life of an addition.**
 //! ```text
@@ -58,7 +58,7 @@ use crate::sync::Syncer;
 use crate::sync::space::vdev_setup;
 use crate::{FoundLeaf, SpaError};
 
-/// What to add to a pool.
+/// The devices to add to a pool, and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct AddOptions {
     /// Top-level vdevs.
@@ -69,7 +69,7 @@ pub struct AddOptions {
     pub ashift: Option<u32>,
     /// Have vdevs with another sector size than the rest.
     pub allow_other_ashift: bool,
-    /// What guids follow from; drawn by the machine if not given.
+    /// The seed of the guids; drawn by the machine if not given.
     pub seed: Option<u64>,
 }
 
@@ -81,7 +81,7 @@ struct Addition {
 }
 
 impl Addition {
-    /// Labels its disks. Whatever was on them is lost.
+    /// Labels its disks. Their previous contents are lost.
     async fn label(&self) -> Result<(), String> {
         if !mutant::is(Mutant::AddRingKept) {
             let labelled = self.leaves.iter().map(async |leaf| match &leaf.config {
@@ -97,12 +97,12 @@ impl Addition {
 }
 
 impl Pool {
-    /// Adds vdevs, spares and cache devices to the pool while it is in use. Whatever was on their disks is lost. They are part of the
-    /// pool on disk when this is done, from the txg on that comes back.
+    /// Adds vdevs, spares and cache devices to the pool while it is in use. The previous contents of their disks are lost. When this is
+    /// done, the devices are part of the pool on disk, as of the returned txg.
     ///
     /// # Errors
-    /// What is asked for cannot be part of this pool, or the disks cannot be written: the pool is as it was. The MOS cannot be changed.
-    /// The pool is closed or suspended.
+    /// The devices cannot be part of this pool, or cannot be written: the pool is as it was. The MOS cannot be changed. The pool is closed
+    /// or suspended.
     pub fn add_vdevs(&self, options: AddOptions) -> BoxFuture<'_, Result<Txg, SpaError>> {
         Box::pin(async move {
             let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options) })).await?;

@@ -103,7 +103,7 @@ impl Syncer {
         Ok(head)
     }
 
-    /// Has a head be as its last snapshot is, of which [`Self::check_rollback`] has said that it can. What it had since is freed in the
+    /// Rolls a head back to its last snapshot, if [`Self::check_rollback`] allows it. The blocks born since the snapshot are freed in the
     /// background.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! What commands change of a pool that is open for writing: properties, names, whole file systems. Each change is of the open
-//! txg and noted in the pool's history as OpenZFS notes it.
+//! Changes that commands make to a pool that is open for writing: properties, names, whole file systems. Each change belongs to the open
+//! txg, and is noted in the pool's history as OpenZFS notes it.
 
 use cenote_dmu::Zap;
 use cenote_dsl::Birth;

@@ -1,4 +1,4 @@
-//! Receiving a snapshot: the beginning, the place that is noted to go on from, and the end. What comes between is written by the receiver.
+//! Receiving a snapshot: the beginning, the recorded place to resume from, and the end. The receiver writes the records in between.
 //!
 //! # Life of a receive
 //!
@@ -109,7 +109,7 @@ impl Receiving {
         Ok(Received { pool, spec, written, is_beside, hold })
     }
 
-    /// Gives it up. What was received goes, unless it may be resumed.
+    /// Gives up the receive. The data received so far is destroyed, unless the receive may be resumed.
     ///
     /// # Errors
     /// As [`Pool::change`].
@@ -171,7 +171,7 @@ impl Received {
         }
     }
 
-    /// Gives it up. What was received goes, unless it may be resumed.
+    /// Gives up the receive. The data received so far is destroyed, unless the receive may be resumed.
     ///
     /// # Errors
     /// As [`Pool::change`].
@@ -514,7 +514,7 @@ impl Syncer {
                 let made = self.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await;
                 let made = made.map_err(|error| self.dsl_failed(error))?;
                 self.count_empty_refs(refs).await?;
-                // What takes its dataset's place in the end would lose its livelist then.
+                // A clone that takes its dataset's place in the end would lose its livelist then.
                 if last != RECEIVED {
                     self.add_livelist(dir).await?;
                 }

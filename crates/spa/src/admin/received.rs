@@ -54,7 +54,7 @@ impl Syncer {
             let head = dsl.dataset(dataset).await.map_err(|error| text(&error))?;
             let now = dsl.refreservation_bytes(head.dir.object).await.map_err(|error| text(&error))?;
             let free = self.available_bytes(dsl, &head.dir).await.map_err(|error| text(&error))?;
-            // What is reserved already, or in use, is not reserved once more.
+            // Only bytes beyond those already reserved or in use have to be free.
             let own = head.phys.unique_bytes;
             if (*bytes).max(own).saturating_sub(now.max(own)) > free {
                 return Err(ReceiveRefusal::NoSpace.to_string());

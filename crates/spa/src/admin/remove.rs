@@ -266,7 +266,7 @@ impl Syncer {
         Ok(())
     }
 
-    /// What is left of a log device that no log has blocks on: it is lost, unless a reader keeps it.
+    /// Checks the space that is still allocated on a log device after its idle logs were freed: it is lost, unless a reader keeps it.
     fn check_lost(&mut self, vdev: VdevId) -> Result<(), SpaError> {
         let left = self.space.with(|allocator| allocator.evacuation(vdev));
         if left.kept_bytes > 0 {

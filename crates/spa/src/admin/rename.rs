@@ -179,7 +179,7 @@ impl Syncer {
         let moved_bytes = dir.phys.used_bytes.max(dir.phys.reserved_bytes);
         let mut at = Some(parent.clone());
         while let Some(above) = at {
-            // What counts there already counts there afterwards.
+            // An ancestor of both places already counts these bytes.
             let is_common = dir.name.starts_with(&format!("{}/", above.name));
             let quota = above.phys.quota_bytes;
             if !is_common && quota != 0 && above.phys.used_bytes.saturating_add(moved_bytes) > quota {

@@ -1,8 +1,8 @@
-//! What a volume's size and block size come to in a pool of this layout.
+//! The bytes that a volume of a given size and block size takes in a pool of this layout.
 //!
-//! Datasets count bytes less what parity takes of a block of 128 KiB. Small blocks lose more to parity and padding than that, so a
-//! volume of small blocks may come to count more than its size; and its indirect blocks count too. What is reserved for a volume
-//! has to be enough however it is written: uncompressed, and on the top-level vdev where it takes most.
+//! Datasets count allocated bytes less the share that parity takes of a block of 128 KiB. Small blocks lose more to parity and padding than
+//! that, so a volume of small blocks may count more bytes than its size; and its indirect blocks count too. The reservation of a volume has
+//! to be enough however the volume is written: uncompressed, and on the top-level vdev where it takes most.
 
 use cenote_dsl::{Dir, Dsl};
 use cenote_format::ids::{Txg, VdevId};

@@ -9,8 +9,8 @@
 //! entry in the order of [`Doomed`](super::doomed::Doomed), takes their bytes off `$FREE`, and writes the stop. OpenZFS goes on where Cenote stopped, and the
 //! other way round.
 //!
-//! **What cannot be read** is not freed: the job writes the stop before that block, stands still until the pool is opened again, and
-//! tells the owner. OpenZFS does so too (`zfs_free_leak_on_eio=0`).
+//! **A block that cannot be read** is not freed: the job writes the stop before that block, stands still until the pool is opened again,
+//! and tells the owner. OpenZFS does so too (`zfs_free_leak_on_eio=0`).
 
 use crate::jobs::SLICE_BLOCKS_MAX;
 use cenote_dmu::{DmuError, Zap};

@@ -11,8 +11,8 @@
 //!
 //! **A livelist that does not have the bytes of its clone** is not used: the clone is destroyed by its tree.
 //!
-//! **What cannot be read** is not freed: the livelist is passed over until the pool is opened again, and the job tells the owner; where no other is left
-//! it stands still.
+//! **If a livelist cannot be read**, its blocks are not freed: it is passed over until the pool is opened again, and the job tells the
+//! owner; where no other livelist is left, the job stands still.
 
 use std::collections::BTreeSet;
 

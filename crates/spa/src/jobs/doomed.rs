@@ -229,7 +229,7 @@ impl Frame {
         }
     }
 
-    /// What lies below a block with these bytes.
+    /// The frame of the children of a block with these bytes: block pointers, or dnodes.
     fn below(object: u64, shift: u32, own: Place, bytes: &Block) -> Result<Self, String> {
         let order = own.bp.byte_order();
         let mut frame =

@@ -6,7 +6,7 @@
 //! **Life of a block in it.** Each txg's slice takes blocks off the end of the list, frees them, and takes their bytes off `$FREE`. OpenZFS
 //! goes on where Cenote stopped, and the other way round.
 //!
-//! **What cannot be read** is not freed: the job stands still until the pool is opened again, and tells the owner.
+//! **If the list cannot be read**, its blocks are not freed: the job stands still until the pool is opened again, and tells the owner.
 
 use cenote_dmu::SpaceDelta;
 use cenote_dsl::UsedBy;

@@ -345,7 +345,7 @@ impl Opening<'_> {
         let disks = found.iter().filter(|(guid, _)| usable.contains(guid));
         let disks = disks.map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect();
         let failed = |error| SpaError::Vdev { pool: pool.name().to_owned(), error };
-        // What special vdevs are for stands in their own tables, which the import has read.
+        // The allocation class of a special vdev is in its own ZAP, which the import has read.
         let classes = pool.vdevs().children.iter().map(|top| (top.guid, top.class)).collect();
         let mut root_vdev = RootVdev::new(tree.clone(), disks, classes).map_err(failed)?;
         root_vdev.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();

@@ -57,7 +57,7 @@ pub struct CreateOptions {
     pub disabled_features: Vec<String>,
     /// Pool properties to be set, by name: words as they are kept.
     pub properties: Vec<(String, u64)>,
-    /// What guids, salts and the like follow from; drawn by the machine if not given.
+    /// The seed of guids, salts and the like; drawn by the machine if not given.
     pub seed: Option<u64>,
     /// Where time comes from.
     pub clock: Clock,
@@ -73,11 +73,11 @@ pub struct CreateOptions {
     pub check: bool,
 }
 
-/// Makes a pool in memory, and labels on its devices. It is a pool when its first txg is synced: what belongs into that (the
-/// root file system) is written before. Whatever was on the devices is lost.
+/// Makes a pool in memory, and labels its devices, whose previous contents are lost. The pool exists once its first txg is synced: the
+/// contents of that txg (the root file system) are written before.
 ///
 /// # Errors
-/// What is asked for is no pool, or the devices cannot be written.
+/// The options do not describe a valid pool, or the devices cannot be written.
 #[boxed]
 pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Pool, SpaError> {
     create_with_metaslabs(handle, options, METASLABS_MIN).await
@@ -96,7 +96,7 @@ pub fn create_with_metaslabs(
     Box::pin(async move { create_syncer(handle, options, metaslabs_min).await.map(Pool::new) })
 }
 
-/// What [`create_with_metaslabs`] makes, without a handle.
+/// As [`create_with_metaslabs`], but without a handle.
 pub(crate) async fn create_syncer(
     handle: &Handle,
     options: CreateOptions,
@@ -303,7 +303,7 @@ fn new_space(
             sector_bytes = sector_bytes.min(1 << top.ashift);
         }
     }
-    // What a larger sector needs beyond is padded when it is stored.
+    // A vdev with larger sectors pads a block when it stores it.
     let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
     Ok(Space::new(handle.clone(), clock, units, allocator))
 }

@@ -5,8 +5,8 @@
 //!                 └─ l2cache ──► packed list {l2cache: [{type, guid, path, ashift}, …]}
 //!   the disks                    labels with a state (spare 3, cache 4) and a guid, which name no pool
 //! ```
-//! Nothing of them is in the vdev tree, nor in the sum of guids. A distributed spare has no disk: it is an entry in the list
-//! of spares that names its draid. What was in a cache device is void: the header of what it held is cleared.
+//! Nothing of them is in the vdev tree, nor in the sum of guids. A distributed spare has no disk: it is an entry in the list of spares that
+//! names its draid. The earlier contents of a cache device are void: their header is cleared.
 //!
 //! **Crash.** A disk is labelled before the txg that lists it. Until then it is a spare, or a cache, of no pool.
 

@@ -38,7 +38,7 @@ pub struct DiskSpec {
     pub is_file: bool,
 }
 
-/// What a top-level vdev is.
+/// The kind of a top-level vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopKind {
     /// One disk.
@@ -64,9 +64,9 @@ pub enum TopKind {
 /// A top-level vdev that is to be made.
 #[derive(Clone, Debug)]
 pub struct TopSpec {
-    /// What it is.
+    /// Its kind.
     pub kind: TopKind,
-    /// What it is for.
+    /// Its allocation class.
     pub class: AllocationClass,
     /// Its disks.
     pub disks: Vec<DiskSpec>,
@@ -159,7 +159,7 @@ impl MadeVdevs {
         (self.first_id..).zip(&self.tops).map(|(id, top)| top.config(id)).collect()
     }
 
-    /// What each top-level vdev is for.
+    /// The allocation class of each top-level vdev.
     pub(crate) fn classes(&self) -> impl Iterator<Item = (Guid, AllocationClass)> {
         self.tops.iter().map(|top| (top.guid, top.class))
     }

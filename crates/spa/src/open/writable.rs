@@ -1,4 +1,4 @@
-//! What keeps a pool that exists from being written to: checked when nothing has been opened for writing yet.
+//! Reasons that forbid writing to an existing pool, checked before anything is opened for writing.
 //!
 //! A feature in use is a promise about structures that a writer keeps up. Those that only matter when one dataset
 //! is changed are not looked at here: that dataset is refused later, before anything of its txg is the pool's.

@@ -110,14 +110,14 @@ impl Shared {
 }
 
 impl LiveHead {
-    /// What the dataset uses and may still use, as of the last sync.
+    /// The space that the dataset uses and may still use, as of the last sync.
     #[must_use]
     pub fn space(&self) -> HeadSpace {
         self.pool.shared.figures.lock().get(&self.head.dataset).copied().unwrap_or_default()
     }
 }
 
-/// What the dataset of a directory may use beyond what it uses: the least that any directory up to the root leaves it.
+/// The bytes that the dataset of a directory may use beyond those it uses: the least that any directory up to the root leaves it.
 fn available_bytes(dirs: &BTreeMap<ObjectId, DslDirPhys>, dir: ObjectId, usable_bytes: u64) -> u64 {
     let mut chain = Vec::new();
     let mut at = dir;
@@ -131,21 +131,21 @@ fn available_bytes(dirs: &BTreeMap<ObjectId, DslDirPhys>, dir: ObjectId, usable_
         above = Some(match above {
             // The root's quota is the pool.
             None => quota.min(usable_bytes).saturating_sub(phys.used_bytes),
-            // What is reserved but not used is counted as used above.
+            // Bytes that are reserved but not used count as used above.
             Some(above) => {
                 let reserved = phys.reserved_bytes.saturating_sub(phys.used_bytes);
                 u64::saturating_add(above, reserved).min(quota.saturating_sub(phys.used_bytes))
             }
         });
     }
-    // What is reserved for the head alone counts as used in its own directory.
+    // Bytes that are reserved for the head alone count as used in its own directory.
     let reserved = chain.first().map_or(0, |phys| phys.used_breakdown_bytes[4]);
     above.unwrap_or(0).saturating_add(reserved)
 }
 
 fn left_of(phys: &DslDirPhys) -> Left {
     let bytes = (phys.quota_bytes != 0).then(|| phys.quota_bytes.saturating_sub(phys.used_bytes));
-    // What is reserved for the head counts as used here and above already.
+    // Bytes that are reserved for the head count as used here and above already.
     let [.., refreserved_bytes] = phys.used_breakdown_bytes;
     let bytes = bytes.map(|bytes| bytes.saturating_add(refreserved_bytes));
     Left {

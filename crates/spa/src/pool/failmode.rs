@@ -1,4 +1,4 @@
-//! What happens while a pool's devices do not take what is written: the property `failmode`.
+//! The behaviour of a pool while its devices do not take writes: the property `failmode`.
 //!
 //! With any value, dirty data waits in memory, and is written once the pool goes on ([`Pool::resume`]): writes to devices wait by
 //! themselves (`cenote_vdev::tree`). The property is about requests that come meanwhile.
@@ -24,7 +24,7 @@ impl Shared {
         }
     }
 
-    /// What suspends the pool. One that is written by hand is never suspended: this waits for ever.
+    /// The suspension state of the pool. A pool that is written by hand is never suspended: this waits for ever.
     async fn suspension(&self) -> &Suspension {
         match self.suspension.get() {
             Some(suspension) => suspension,
@@ -111,8 +111,8 @@ impl Pool {
         self.shared.suspension().await.hung().await
     }
 
-    /// Has a suspended pool go on, if its devices take again what is written (`zpool clear`), and forgets the errors that were
-    /// counted. What they may have lost is written to them first.
+    /// Resumes a suspended pool (`zpool clear`), if its devices take writes again, and forgets the errors that were counted. Writes that
+    /// the devices may have lost are repeated first.
     ///
     /// # Errors
     /// They do not: the pool stays suspended. Or another system may have it: where it is shown to be in use, that is looked for

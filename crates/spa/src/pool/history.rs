@@ -1,4 +1,4 @@
-//! What the last txgs held, and how long their sync took.
+//! The contents of the last txgs, and how long their sync took.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -33,7 +33,7 @@ pub struct TxgRecord {
     pub passes: u32,
     /// Processor time of the task that makes the sync: what cannot be done on several cores.
     pub serial: Duration,
-    /// What it did to space. Names few metaslabs, so that the history stays small.
+    /// Its space accounting work. It names few metaslabs, so that the history stays small.
     pub space: TxgWork,
     /// How long each phase took.
     pub phases: Vec<(Phase, Duration)>,

@@ -247,8 +247,8 @@ impl Pool {
         self.shared.dsl.lock().as_ref().and_then(|dsl| dsl.heads().into_iter().next())
     }
 
-    /// The datasets in the open state: with all changes made so far. What it shows while one is being made may have part of it; within
-    /// a look ([`Self::look`]) none is.
+    /// The datasets in the open state: with all changes made so far. While a change is being made, they may show part of it; within a look
+    /// ([`Self::look`]) no change is being made.
     ///
     /// # Errors
     /// The pool is closed or has failed.
@@ -256,7 +256,7 @@ impl Pool {
         self.shared.dsl.lock().clone().ok_or_else(|| self.fail(&TxError::Closed))
     }
 
-    /// What the last txgs held and how long they took, oldest first.
+    /// The contents and sync times of the last txgs, oldest first.
     #[must_use]
     pub fn history(&self) -> Vec<TxgRecord> {
         self.shared.records.lock().iter().cloned().collect()
@@ -367,7 +367,7 @@ impl Pool {
     /// change is on disk, by hand at once.
     ///
     /// # Errors
-    /// What the change says; or the pool is closed, suspended, or has failed.
+    /// The error of the change; or the pool is closed, suspended, or has failed.
     pub async fn change<T, E, F>(&self, change: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -407,7 +407,7 @@ impl Pool {
     /// that is on disk may be changed.
     ///
     /// # Errors
-    /// What the look says; or the pool is closed, suspended, or has failed.
+    /// The error of the look; or the pool is closed, suspended, or has failed.
     pub async fn look<T, E, F>(&self, look: F) -> Result<T, E>
     where
         T: Send + 'static,

@@ -1,4 +1,4 @@
-//! What the handles and the tasks of a pool share.
+//! The state that the handles and the tasks of a pool share.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};

@@ -1,6 +1,6 @@
 //! The used and available bytes of an open dataset, as its users see them.
 
-/// What a dataset uses and may still use.
+/// The space that a dataset uses and may still use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadSpace {
     /// Bytes that it refers to.

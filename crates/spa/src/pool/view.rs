@@ -5,9 +5,9 @@
 //! **Need.** A command that checks, lists, copies or compares a pool needs one state of it for as long as the work lasts, and the pool is
 //! to be written meanwhile. To hold the sync up for that (as this crate once did) stops every writer.
 //!
-//! **What it is.** A [`View`] like one that was imported, whose root is the last that is on disk. It is read through the
-//! devices and the block cache that are in use: nothing is opened again, and no label is read. The root's blocks stay as they are,
-//! since its txg is *pinned* ([`crate::pins`]): what is freed after it is not used again while the view lives.
+//! **Structure.** A [`View`] like one that was imported, whose root is the last that is on disk. It is read through the devices and the
+//! block cache that are in use: nothing is opened again, and no label is read. The root's blocks stay as they are, since its txg is
+//! *pinned* ([`crate::pins`]): space freed after it is not used again while the view lives.
 //!
 //! **Life of one.** [`Pool::view`] has what was changed written first, so that the caller sees its own changes; it takes the last
 //! root and pins its txg, and opens the MOS. None of it waits in the sync, or keeps the sync waiting. The view ends when it is

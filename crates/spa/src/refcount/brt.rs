@@ -118,7 +118,7 @@ impl Syncer {
         if phys.region_size_bytes < REGION_MIN_BYTES {
             return self.unwritable(format!("a block reference table in regions of {} bytes", phys.region_size_bytes));
         }
-        // What goes beyond the vdev cannot be of its blocks.
+        // Regions beyond the end of the vdev cannot have blocks of it.
         let regions = phys.region_count.min(top.asize_bytes.div_ceil(phys.region_size_bytes));
         let bytes = object.read(0, usize::try_from(regions).unwrap_or(0) * 2).await;
         let bytes = bytes.map_err(|error| self.dmu_error(error))?;

@@ -199,7 +199,7 @@ impl Syncer {
         self.trim(txg, &mut table.entries).await
     }
 
-    /// What an entry counts for in a histogram.
+    /// The contribution of an entry to a histogram.
     fn statistics_of(&self, checksum: Checksum, key: &DdtKey, phys: &mut DdtPhys) -> DdtStat {
         let (lsize, psize) = (key.lsize_bytes(), key.psize_bytes());
         let mut sum = DdtStat::NOTHING;

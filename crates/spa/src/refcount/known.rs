@@ -1,4 +1,4 @@
-//! What is known of the tables that count references, while the pool is open.
+//! The state of the BRT and the DDT in memory, while the pool is open.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use cenote_format::ids::VdevId;
 
 use crate::{SpaError, View};
 
-/// What the tables are known to say.
+/// The reference counts of cloned and deduplicated blocks, as far as their tables have been read.
 pub(crate) struct SharedBlocks {
     pub(super) clones: Option<Clones>,
     pub(super) dedup: Dedup,

@@ -62,7 +62,7 @@ impl Syncer {
         let mut free = vec![*bp];
         if bp.dedup() {
             match self.give_up_deduplicated(txg, bp).await? {
-                // Whatever the tables say is free can have been cloned when it was not in them.
+                // A block that the dedup tables report as free may have been cloned while it was not in them.
                 Some(gone) => free = gone,
                 None => free.iter_mut().for_each(|bp| bp.set_dedup(false)),
             }

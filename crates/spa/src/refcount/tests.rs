@@ -228,7 +228,7 @@ fn references_are_added_and_given_up_as_a_plain_map_has_them() {
     }
 }
 
-/// What a block's pointer says; the number makes its checksum and its place.
+/// The DDT key and copies of a block; its checksum and its place follow from the number.
 fn deduplicated(number: u64) -> (DdtKey, DdtCopies) {
     let key = DdtKey::new([number << 40, 1, 2, number], BLOCK_BYTES, BLOCK_BYTES, Compress::Off.number(), false);
     let dva_words = [dva(number * BLOCK_BYTES).words(), [0; 2], [0; 2]];
@@ -311,7 +311,7 @@ async fn make_statistics(writer: &Syncer) -> Object {
     statistics
 }
 
-/// What OpenZFS makes for a checksum with its first entry: a directory, and two logs.
+/// The objects that OpenZFS makes for a checksum with its first entry: a directory, and two logs.
 async fn make_directory(writer: &mut Syncer, checksum: Checksum) -> (Object, Vec<ObjectId>) {
     let (txg, mos) = (writer.txg, writer.mos.clone());
     let numbers = [(directory::VERSION, ZapValue::from_u64(1)), (directory::FLAGS, ZapValue::from_u64(3))];
@@ -333,7 +333,7 @@ async fn make_directory(writer: &mut Syncer, checksum: Checksum) -> (Object, Vec
     (own, logs)
 }
 
-/// What a directory of tables lists.
+/// The entries of a directory of tables.
 async fn listed(own: &Object) -> BTreeMap<String, u64> {
     let entries = Zap::open(own.clone()).await.unwrap().entries(20).await.unwrap();
     entries

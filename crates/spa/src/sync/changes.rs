@@ -1,4 +1,4 @@
-//! What space accounting changes in the MOS, taken down while the allocator is held, in the order in which it is to be made.
+//! Changes that space accounting makes in the MOS, recorded while the allocator is held, in the order in which they are to be made.
 //!
 //! A log's entries come metaslab by metaslab, a few hundred bytes at a time, and writing a few of them takes as long as writing their
 //! whole block. So bytes that follow on an object's latest write join it. Changes of other objects may stand between the two:

@@ -1,4 +1,4 @@
-//! What labels and the MOS say of the pool.
+//! The configuration of the pool in labels and in the MOS.
 
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
@@ -70,7 +70,7 @@ impl Syncer {
         for guid in self.features.for_labels() {
             features.push(guid, NvValue::Boolean);
         }
-        // Whatever else was needed to read the MOS still is.
+        // Other features that were needed to read the MOS still are.
         let before = self.old_config.list("features_for_read");
         for (name, value) in before.into_iter().flat_map(NvList::iter) {
             if features.value(&name.to_string()).is_none() {
@@ -117,7 +117,7 @@ impl Syncer {
         write_list(&self.config, txg, &self.whole_config(txg)).await.map_err(|error| self.fail(error))
     }
 
-    /// What each leaf's part in a commit is. `with_labels`: the configuration has changed.
+    /// The part of each leaf in a commit. `with_labels`: the configuration has changed.
     pub(crate) fn leaf_commits(&self, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
         self.leaf_commits_of(&self.root_vdev, txg, with_labels)
     }

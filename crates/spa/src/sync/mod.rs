@@ -128,7 +128,7 @@ use vdev_config::RootVdev;
 /// Copies of the MOS's blocks: as many as there can be.
 pub(crate) const MOS_COPIES: u8 = 3;
 
-/// What the sync of a txg owns: all of a pool that is open for writing, but what its datasets hold.
+/// The state that the sync of a txg owns: all of a pool that is open for writing, except the contents of its datasets.
 pub struct Syncer {
     pub(crate) handle: Handle,
     pub(crate) name: String,
@@ -173,7 +173,7 @@ pub struct Syncer {
     pub(crate) long_holds: Arc<LongHolds>,
     /// Blocks given up since the pool was opened.
     pub(crate) given_up: u64,
-    /// What of that the allocator is being told.
+    /// The tasks that pass frees of given-up blocks to the allocator.
     pub(crate) free_tasks: free::FreeTasks,
     /// Logs of datasets in use; none before the pool has its handle.
     pub(crate) logs: Option<Logs>,

@@ -28,7 +28,7 @@ const AT_ONCE_PART: u64 = 4;
 /// The time after which a metaslab whose space map could not be read is tried again.
 const TRY_AGAIN_MS: u64 = 60_000;
 
-/// What the allocator has to know of a top-level vdev: blocks are laid out as those of the txg `now` are.
+/// The parameters of a top-level vdev for the allocator: blocks are laid out as those of the txg `now` are.
 pub(crate) fn vdev_setup(
     tree: &Arc<VdevTree>,
     top: &VdevConfig,
@@ -73,7 +73,7 @@ pub(crate) struct Space {
     log_devices: Mutex<LogDevices>,
     /// The pool has a special vdev.
     has_special_devices: AtomicBool,
-    /// What space maps are read from.
+    /// The MOS, from which space maps are read.
     mos: OnceLock<Objset>,
     /// The tree whose suspension allocations wait for when there is no space.
     tree: OnceLock<Weak<VdevTree>>,
@@ -222,7 +222,7 @@ impl Space {
         Ok(next)
     }
 
-    /// What is asked for a block; the class is still to be filled in.
+    /// The allocator's request for a block; the caller still has to set the class.
     fn allocator_request(&self, request: &AllocationRequest) -> Request {
         Request {
             class: ClassKind::Normal,

@@ -1,4 +1,4 @@
-//! What space accounting changes of the MOS: space maps, logs, and what lists them.
+//! Changes that space accounting makes in the MOS: space maps, logs, and the objects that list them.
 
 use crate::SpaError;
 use crate::space::UNFLUSHED_TXGS;
@@ -91,7 +91,7 @@ impl Syncer {
         self.space.with(|allocator| tune(allocator.tunables()));
     }
 
-    /// What the last txg did to space.
+    /// The space accounting work of the last txg.
     pub(crate) fn space_work(&self) -> cenote_metaslab::TxgWork {
         self.space.with(|allocator| allocator.work().clone())
     }

@@ -228,7 +228,7 @@ impl Syncer {
         }
     }
 
-    /// Writes the MOS. What that changes in its own space is counted in the next pass. Returns the leaves that missed a block.
+    /// Writes the MOS. The space that this takes and frees is counted in the next pass. Returns the leaves that missed a block.
     async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<BTreeSet<Guid>, SpaError> {
         let delta = std::mem::take(&mut self.mos_delta);
         let charged = self.dsl.charge(txg, self.dsl.mos_dir(), UsedBy::Head, delta).await;

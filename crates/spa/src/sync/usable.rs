@@ -8,7 +8,7 @@ use crate::sync::Syncer;
 
 /// Sizes of blocks by which the worst overhead of a vdev is measured.
 const SIZES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 128 << 10];
-/// What indirect blocks take beyond the data that they lead to, in per cent.
+/// The space of indirect blocks, relative to the data that they lead to, in per cent.
 const INDIRECT_PERCENT: u64 = 15;
 
 /// Space as datasets count it.
@@ -16,7 +16,7 @@ const INDIRECT_PERCENT: u64 = 15;
 pub(crate) struct Usable {
     /// Bytes that datasets may use in all.
     pub(crate) bytes: u64,
-    /// What is kept back so that the pool can always be written.
+    /// The slop space: bytes kept back so that the pool can always be written.
     pub(crate) slop_bytes: u64,
     /// Some of what was freed can be used only after the next txgs.
     pub(crate) has_deferred: bool,
@@ -30,7 +30,7 @@ impl Syncer {
         (u128::from(bytes) * u128::from(DEFLATE_PSIZE_BYTES) / u128::from(asize)) as u64
     }
 
-    /// What datasets may use, as of the last sync.
+    /// The space that datasets may use, as of the last sync.
     pub(crate) fn usable(&self) -> Usable {
         let (mut normal, mut log, mut shared, mut deferred, mut lost) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
         for top in &self.root_vdev.config.children {

@@ -42,11 +42,11 @@ pub(crate) struct RootVdev {
     pub(crate) guid_sum: u64,
     /// The disks of the leaves that are written.
     pub(crate) disks: BTreeMap<Guid, Disk>,
-    /// What labels said when the pool was opened.
+    /// The labels as they were when the pool was opened.
     pub(crate) labels: BTreeMap<Guid, NvList>,
     /// For each top-level vdev, the object with its metaslabs' unflushed txgs, where there is one.
     pub(crate) unflushed_txgs: BTreeMap<VdevId, ObjectId>,
-    /// What top-level vdevs are for that do not serve everything: it stands in tables of their own, not in the tree.
+    /// The allocation classes of top-level vdevs. Those of special and dedup vdevs are in the vdevs' own ZAPs, not in the tree.
     classes: BTreeMap<Guid, AllocationClass>,
     /// Txgs that leaves have missed, as their dirty time logs say.
     pub(crate) missed: BTreeMap<Guid, Dtl>,
@@ -204,7 +204,7 @@ impl RootVdev {
         let count = self.config.children.len() + added;
         self.config = parse(&self.tree, &self.classes)?;
         assert_eq!(self.config.children.len(), count, "new vdevs stand behind those that were there");
-        // What the uberblock has said of the rest is not doubted.
+        // The uberblock's sum is trusted for the other vdevs: only the difference is added.
         self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
         self.disks.extend(disks);
         Ok(())
@@ -266,7 +266,7 @@ impl RootVdev {
         all
     }
 
-    /// What labels say of a top-level vdev.
+    /// The configuration of a top-level vdev, as labels have it.
     fn label_tree(&self, vdev: VdevId) -> NvList {
         let top = self.tree.lists("children").and_then(|tops| tops.get(vdev.0 as usize)).cloned().unwrap_or_default();
         debug_assert_eq!(
@@ -289,7 +289,7 @@ fn is_writable(vdev: &VdevConfig, lost: &BTreeSet<Guid>) -> bool {
         VdevKind::Disk | VdevKind::File => !lost.contains(&vdev.guid),
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => failed() < vdev.children.len() as u64,
         VdevKind::Raidz { parity, .. } | VdevKind::Draid { parity, .. } => failed() <= parity,
-        // What a distributed spare has depends on the draid's other disks: it is not counted on.
+        // The data of a distributed spare depends on the draid's other disks, so the spare does not count as writable.
         VdevKind::DraidSpare { .. } | VdevKind::Missing | VdevKind::Indirect(_) => false,
         VdevKind::Root | VdevKind::Hole => true,
     }

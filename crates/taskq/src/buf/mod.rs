@@ -99,7 +99,7 @@ impl fmt::Debug for Buf {
     }
 }
 
-/// What a shared block's bytes lie in.
+/// The memory that holds a shared block's bytes.
 enum Content {
     Buf(Buf),
     Vec(Vec<u8>),

@@ -7,7 +7,7 @@
 //!
 //! Memory is in classes. Up to 3.5 KiB they are the multiples of 512, cut from *slabs* of 16 KiB; a slab whose pieces are
 //! all back is a run of 16 KiB like another. From 4 KiB to 16 MiB they are quarter steps between powers of two, so at most
-//! a fifth is wasted; each is whole pages, and so any one of them can go back to the kernel alone. What is larger is
+//! a fifth is wasted; each is whole pages, and so any one of them can go back to the kernel alone. A larger buffer is
 //! mapped exactly and not kept: no block of a pool is larger.
 //!
 //! Limits: the shared store keeps at most the pool's limit warm, a thread at most a share of it ([`set_buffer_pool_limit_bytes`]).
@@ -33,7 +33,7 @@ const STRETCH_MIN_BYTES: usize = 4 << 20;
 /// Chosen by eye: a queue depth of 32 at 4 KiB, or a few large blocks.
 const LOCAL_LIMIT_MAX_BYTES: usize = 4 << 20;
 const LOCAL_COUNT_MAX: usize = 64;
-/// What moves between a thread's store and the shared one at a time, so that few moves take the lock.
+/// The limits of a batch that moves between a thread's store and the shared one, so that few moves take the lock.
 const BATCH_COUNT_MAX: usize = 16;
 const BATCH_SIZE_MAX_BYTES: usize = 256 << 10;
 
@@ -52,7 +52,7 @@ thread_local! {
     static LOCAL: RefCell<Local> = RefCell::new(Local::default());
 }
 
-/// What the buffers of this process hold.
+/// The memory of this process's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufStats {
     /// Bytes of memory in live buffers and blocks (capacity, not length) and in the pool. Counted when memory is taken
@@ -62,7 +62,7 @@ pub struct BufStats {
     pub pooled_bytes: u64,
 }
 
-/// What the buffers of this process hold now.
+/// The memory that this process's buffers hold now.
 pub fn stats() -> BufStats {
     BufStats {
         allocated_bytes: ALLOCATED_BYTES.load(Ordering::Relaxed),
@@ -70,8 +70,8 @@ pub fn stats() -> BufStats {
     }
 }
 
-/// Bounds what is kept for reuse to `limit_bytes` (default 64 MiB) in the shared pool and an eighth of that, or 4 MiB if
-/// that is less, for each thread that uses buffers. What the shared pool holds above that goes back to the kernel now.
+/// Bounds the memory kept for reuse to `limit_bytes` (default 64 MiB) in the shared pool and an eighth of that, or 4 MiB if
+/// that is less, for each thread that uses buffers. Any excess in the shared pool goes back to the kernel now.
 pub fn set_buffer_pool_limit_bytes(limit_bytes: usize) {
     let limit_bytes = limit_bytes.max(POOL_FLOOR_BYTES.load(Ordering::Relaxed));
     POOL_LIMIT_BYTES.store(limit_bytes, Ordering::Relaxed);
@@ -179,7 +179,7 @@ impl Drop for Memory {
     }
 }
 
-/// What one thread keeps.
+/// The store of one thread.
 #[derive(Default)]
 struct Local {
     classes: Vec<Vec<Run>>,
@@ -207,7 +207,7 @@ impl Local {
         Some(run)
     }
 
-    /// Keeps the run, or gives it back. What is over the limits goes to the shared store, some at a time.
+    /// Keeps the run, or gives it back. Runs over the limits go to the shared store, some at a time.
     fn give(&mut self, class: usize, run: Run) -> Option<Run> {
         let capacity = run.len();
         let limit = LOCAL_LIMIT_BYTES.load(Ordering::Relaxed);

@@ -25,7 +25,7 @@ use crate::lock::AsyncMutex;
 /// An open file or block device.
 pub(crate) struct FileDevice {
     file: Arc<File>,
-    /// What offsets and lengths must be multiples of; 1 when the page cache takes any.
+    /// Offsets and lengths must be multiples of this; 1 when the page cache takes any.
     granularity: usize,
     size_bytes: u64,
     sector_bytes: u32,

@@ -199,7 +199,7 @@ impl Real {
             let Some(left) = settled.work(self, std::mem::take(&mut searching)) else { return };
             *self.parked[index].lock() = Some(left);
             self.idle.depart(index);
-            // What came before others could see that this thread goes is this thread's to do.
+            // This thread must still do the work that came before others could see that it goes.
             let stays = self.has_work() && self.idle.take_back(index);
             parked = if stays { self.parked[index].lock().take() } else { None };
         }
@@ -264,7 +264,7 @@ impl Real {
         self.cancel_shared();
         let guests = std::mem::take(&mut *self.guests.lock());
         drop(guests);
-        // What is left waits for something that will not come; each may hold the last of what another waits for.
+        // The tasks left wait for events that will not come; each may hold the last reference to an object that another waits for.
         self.tasks.take_all().into_iter().for_each(|task| {
             let _ = task.cancel();
         });

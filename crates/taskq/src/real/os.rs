@@ -1,4 +1,4 @@
-//! What the runtime asks of the operating system besides devices: folders, small files, time, random numbers.
+//! The runtime's calls of the operating system besides devices: folders, small files, time, random numbers.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

@@ -7,7 +7,7 @@
 //!                          +--> finished(result, its buffer) <-- reap()
 //! ```
 //!
-//! This is one of the crate's modules with unsafe code. What is unsafe about a ring is that the kernel reads and writes
+//! This is one of the crate's modules with unsafe code. A ring is unsafe because the kernel reads and writes
 //! memory on its own time, after the call that named it has returned. The argument that this is sound:
 //! 1. a slot owns everything its entry points at (the file, the buffer), from before the entry is pushed until its
 //!    completion is reaped, and a slot's buffer does not move: what moves is its owner, the memory is on the heap;
@@ -46,7 +46,7 @@ const UNALARMED_SLEEP_MAX: Duration = Duration::from_millis(1);
 /// How long a ring that is dropped waits for the kernel before it leaks what the kernel still holds.
 const DROP_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// What is asked of a device.
+/// A request to a device.
 pub(super) enum Work {
     /// Fill `buf`, at least its first `needed` bytes.
     Read { buf: Buf, needed: usize, sender: Sender<(io::Result<()>, Buf)> },

@@ -9,7 +9,7 @@
 //! worker's alone ([`Lane`]), and it opens more of them when it sees that somebody is idle. So most tasks of a worker with
 //! much to do cost no atomic step, and the shared table never changes its size.
 //!
-//! What runs once for each task is inlined into one function on each side (dispatch, run) on purpose: a task is two words,
+//! Code that runs once for each task is inlined into one function on each side (dispatch, run) on purpose: a task is two words,
 //! and where it is handed on in memory, written by words and read as a pair, the processor waits for the writes each time.
 //! That was half of what an empty task cost.
 //!
@@ -128,8 +128,8 @@ impl WorkerLocal {
 
 /// A worker's tasks of one level, first in, first out: the first [`OPEN_MAX`] for anyone to steal, the rest its own.
 ///
-/// What nobody else can reach costs no atomic step and no change of the size of a shared table. It is not out of reach for
-/// long: see [`Lane::open`].
+/// Tasks that nobody else can reach cost no atomic step and no change of the size of a shared table. They are not out of
+/// reach for long: see [`Lane::open`].
 pub(super) struct Lane {
     open: Queue<Runnable>,
     rest: RefCell<VecDeque<Runnable>>,
@@ -228,7 +228,7 @@ pub(super) fn local_home(runtime_id: u64) -> Option<Arc<Home>> {
     local(runtime_id).map(|local| Arc::clone(&local.home))
 }
 
-/// What the calling thread works with, if it is a worker of this runtime and at work: in a task.
+/// The calling thread's [`Local`], if the thread is a worker of this runtime and at work: in a task.
 #[inline(always)]
 pub(super) fn at_work(real: &Real) -> Option<Rc<Local>> {
     if WORKS_FOR.get() == real.id { LOCAL.with_borrow(Option::clone) } else { None }
@@ -246,8 +246,8 @@ impl Local {
             && (worker.is_much(waiting) || waiting.is_multiple_of(BATCH) && worker.is_long(|| real.now()))
     }
 
-    /// Delivers what is complete, without blocking, and passes on what is pending if it is `urgent` or the system call is
-    /// made anyway. What stays pending goes with the next sleep, in the call that sleeps: where a device is another
+    /// Delivers completions, without blocking, and passes on pending requests if it is `urgent` or the system call is
+    /// made anyway. Requests that stay pending go with the next sleep, in the call that sleeps: where a device is another
     /// machine's, each call that passes on requests costs a trip out of this one.
     fn turn(&self, urgent: bool) -> bool {
         if let Some(ring) = self.ring.borrow_mut().as_mut()
@@ -316,7 +316,7 @@ fn new_ring_and_home(single_thread: bool, ring: bool) -> (Option<Ring>, Arc<Home
     (ring, Arc::new(Home { parker: Parker::new(event), timers: Timers::new() }))
 }
 
-/// What is left of a worker without its thread.
+/// A worker without its thread: its queues.
 pub(super) struct ParkedWorker {
     pub(super) index: usize,
     lanes: [Lane; LEVELS],
@@ -418,7 +418,7 @@ impl WorkLoop<'_> {
                 continue;
             }
             if let Some(task) = self.search() {
-                // What is pending waits no longer than it must: others' work may be long.
+                // Pending requests wait no longer than they must: others' work may be long.
                 self.complete(true);
                 self.run(task);
                 continue;

@@ -42,7 +42,7 @@ pub struct SimDiskOptions {
     pub physical_sector_bytes: u32,
     /// Whether it says that distance costs time.
     pub rotational: bool,
-    /// What it contains at first, shared until written. Beyond it, and without it, there are zeros.
+    /// Its initial content, shared until written. Beyond it, and without it, there are zeros.
     pub base: Option<Block>,
     /// How long requests take.
     pub latency: Latency,
@@ -103,7 +103,7 @@ pub enum RequestKind {
 /// A request as a fault hook or a service model sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// The operation.
     pub kind: RequestKind,
     /// Where.
     pub offset_bytes: u64,
@@ -113,7 +113,7 @@ pub struct Request {
     pub sequence: u64,
 }
 
-/// What goes wrong with a request.
+/// The fault that is injected into a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
@@ -186,7 +186,7 @@ enum Service {
     Until(oneshot::Receiver<()>),
 }
 
-/// What a disk was asked.
+/// Counts of the requests that a disk was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Reads begun.
@@ -277,7 +277,7 @@ impl SimDisk {
         self.options.size_bytes
     }
 
-    /// What the disk was asked so far.
+    /// The counts of requests so far.
     pub fn counts(&self) -> Counts {
         self.state.lock().counts
     }
@@ -309,7 +309,7 @@ impl SimDisk {
         self.state.lock().off = false;
     }
 
-    /// What a reader would see now, to be kept, compared, or given to a disk of another simulation.
+    /// The content that a reader would see now, to be kept, compared, or given to a disk of another simulation.
     pub fn image(&self) -> Image {
         self.state.lock().medium.current().clone()
     }

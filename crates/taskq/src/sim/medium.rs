@@ -1,7 +1,7 @@
 //! The content of a simulated disk, and what a crash keeps of it.
 //!
 //! Content is a map of pages over an optional base, so a disk of terabytes costs what was written to it, and many disks
-//! may share one image. What a crash keeps is drawn from a seed: any subset of the unflushed writes in any
+//! may share one image. A crash keeps a set of writes that is drawn from a seed: any subset of the unflushed writes in any
 //! order, each whole, missing, or torn at a sector. A device's medium may have larger sectors than it shows: then a torn write can
 //! take a sector's neighbours with it.
 //!

@@ -309,7 +309,7 @@ mod tests {
     const K: u64 = 1 << 10;
     const TXG: Txg = Txg(100);
 
-    /// What a sector of the map holds, one sector at a time: `(child, address) -> role`.
+    /// The contents of a sector of the map, one sector at a time: `(child, address) -> role`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     enum Role {
         Parity { row: u64, which: u64 },

@@ -1,10 +1,10 @@
 //! The load of one child: its outstanding requests and its response times.
 //!
-//! What an answer *should* take, on a device of its kind that has nothing else to do, is its *nominal* time: for a rotating
-//! device seek, half a turn and transfer, of which the first two are spared a read that goes on where a recent one ended; for
-//! another one a share of its parallel work and the transfer. The sum over what is outstanding is the *backlog*. The ratio of
-//! the time an answer took to the backlog when its read was sent, decayed over answers and kept by size, is what tells devices
-//! apart: it is about 1 for the modelled device, 10 for one that is 10 times slower, 1/16 for one that does 16 at once.
+//! The *nominal* time of a request is the time that its answer *should* take on a device of its kind that has nothing else to do. For a
+//! rotating device that is seek, half a turn and transfer, of which the first two are spared a read that goes on where a recent one ended;
+//! for another one it is a share of its parallel work and the transfer. The *backlog* is the sum over all outstanding requests. Devices are
+//! told apart by the ratio of the time an answer took to the backlog when its read was sent, decayed over answers and kept by size: it is
+//! about 1 for the modelled device, 10 for one that is 10 times slower, 1/16 for one that does 16 at once.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ struct Answers {
     deviation_ns: AtomicU64,
 }
 
-/// What a device is doing and how its answers were. See the module comment.
+/// The outstanding requests of a device and the history of its answers. See the module comment.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Load {
@@ -91,7 +91,7 @@ pub struct Load {
     runs: [AtomicU64; RUNS],
 }
 
-/// What became of a read.
+/// The outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The device brought what it has.
@@ -266,7 +266,7 @@ impl Load {
         self.nominal_ns(ask, false) + if self.rotational { 0 } else { ACCESS_NS }
     }
 
-    /// What a read that continues nothing costs in nominal time before its transfer.
+    /// The nominal time of a read that continues nothing, without its transfer.
     pub(super) fn seek_ns(&self, address: u64) -> u64 {
         if !self.rotational {
             return SHARE_NS;
@@ -277,12 +277,12 @@ impl Load {
         self.seek_over_ns(distance)
     }
 
-    /// Whether most reads go on with a run: then runs are what is placed, and where the head happens to be means little.
+    /// Whether most reads go on with a run: then runs are placed, and the present position of the head means little.
     fn is_streaming(&self) -> bool {
         self.continued.load(Ordering::Relaxed) > CONTINUED_ONE / 2
     }
 
-    /// What it costs a run to be taken over by this child: a seek now, and again whenever the head comes back to it.
+    /// The cost of moving a run to this child: a seek now, and again whenever the head comes back to it.
     pub(super) fn takeover_ns(&self, address: u64) -> u64 {
         if !self.rotational {
             return SHARE_NS;
@@ -297,7 +297,7 @@ impl Load {
         HALF_TURN_NS + SETTLE_NS + STROKE_NS * share.isqrt() / 1024
     }
 
-    /// What is outstanding, in nominal time, with the answer's own latency where that is no work.
+    /// The nominal time of the outstanding requests, with the answer's own latency where that is no work.
     pub(super) fn backlog_ns(&self) -> u64 {
         self.backlog_ns.load(Ordering::Relaxed) + if self.rotational { 0 } else { ACCESS_NS }
     }
@@ -332,8 +332,8 @@ impl Load {
     pub(crate) fn send(&self, ask: &Ask) -> Flight<'_> {
         let run = self.run(ask.address_bytes);
         let nominal_ns = self.nominal_ns(ask, run.is_some());
-        // A read near a run's end may still have to wait for the platter. What it adds to the backlog is little; measured against
-        // that little alone, one random read that happens to be near would make the device look hundreds of times slower.
+        // A read near a run's end may still have to wait for the platter. It adds little to the backlog; measured against that little
+        // alone, one random read that happens to be near would make the device look hundreds of times slower.
         let wait_ns = if run.is_some() { HALF_TURN_NS + SETTLE_NS } else { 0 };
         let expected_ns = self.backlog_ns() + nominal_ns + wait_ns;
         if self.pending.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -461,7 +461,7 @@ impl Load {
     }
 }
 
-/// What a read that was sent adds to its device's work, and what to expect of it.
+/// The work that a read in flight adds to its device, and the expected time of its answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     ask: Ask,

@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Write = 1,
 }
 
-/// What became of waiting.
+/// The outcome of waiting in a queue.
 #[derive(Debug)]
 pub(crate) enum Dequeued {
     /// The device is to be asked, for this request and those that come with it.
@@ -40,7 +40,7 @@ pub(crate) struct Joined {
 }
 
 impl Dequeued {
-    /// Whose turn it is at.
+    /// The queue of the leaf that the request goes to.
     pub(crate) const fn leaf(&self) -> &Arc<LeafQueue> {
         match self {
             Self::Lead(aggregate) => aggregate.room.leaf(),
@@ -92,7 +92,7 @@ pub(crate) type Reading = BoxFuture<'static, (io::Result<()>, Buf)>;
 pub(crate) struct Aggregate {
     /// From the first byte that anyone wants to the last.
     range: Range<u64>,
-    /// What the leader wants.
+    /// The range that the leader asked for.
     own: Range<u64>,
     others: Vec<JoinedRequest>,
     room: Room<Arc<LeafQueue>>,

@@ -2,7 +2,7 @@
 
 use crate::tunables::Tunables;
 
-/// What a request is for, the most urgent first.
+/// The priority class of a request, the most urgent first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum QueueClass {
@@ -49,7 +49,7 @@ impl QueueClass {
 /// How many classes there are.
 pub(super) const CLASSES: usize = QueueClass::ALL.len();
 
-/// What one device is given at once, and how requests to it are brought together.
+/// Limits on the requests that one device is given at once, and on their aggregation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// It has a head: order counts.

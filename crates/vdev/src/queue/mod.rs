@@ -45,7 +45,7 @@
 //! 3. When an aggregate fails, each of its requests goes to the device alone, so that errors name the request that failed.
 //! 4. No caller's code and no waker runs under the lock.
 //!
-//! **What does not wait here**: labels and uberblocks ([`commit`](crate::commit)), flushes, and probing. Blocks of a txg are
+//! **Requests that do not wait here**: labels and uberblocks ([`commit`](crate::commit)), flushes, and probing. Blocks of a txg are
 //! [`QueueClass::AsyncWrite`], those of intent logs [`QueueClass::SyncWrite`].
 //!
 //! **Crash.** The queue is in memory only.

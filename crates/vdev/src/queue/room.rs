@@ -124,7 +124,7 @@ impl LeafQueue {
             self.count_waiting(&order);
             gone
         };
-        // What it holds is dropped outside the lock.
+        // The request and its block are dropped outside the lock.
         drop(gone);
     }
 

@@ -151,7 +151,7 @@ fn everyone_gets_his_own_bytes_and_nothing_is_left() {
     }
 }
 
-/// What the device is given, in order: (offset, size).
+/// The requests that the device is given, in order: (offset, size).
 fn watch(rig: &Rig) -> Arc<Mutex<Vec<(u64, u64)>>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = Arc::clone(&seen);

@@ -12,7 +12,7 @@ use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology, VdevT
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind};
 
-/// What reading every copy of a block brought.
+/// The result of reading every copy of a block.
 #[derive(Debug)]
 pub struct CopiesReport {
     /// The block.
@@ -23,7 +23,7 @@ pub struct CopiesReport {
     pub bad: Vec<Fault>,
 }
 
-/// What became of one copy on a mirror.
+/// The result of reading one copy on a mirror.
 enum Copy<'a> {
     Good(CopiesReport),
     Bad(Faults),
@@ -108,7 +108,7 @@ impl Topology {
         }
         for mut stripe in unsolved {
             if let Some(block) = &block {
-                // What it could not find out by itself shows beside a good copy.
+                // The comparison with a good copy finds the bad columns that the stripe could not find by itself.
                 stripe.audit_by(block);
                 let report = self.finish(stripe, Buf::copied_from(block)).await;
                 read_count += report.read_count;
@@ -158,7 +158,7 @@ impl Topology {
         }
     }
 
-    /// What a stripe's columns came to, beside the block that it should have.
+    /// The report on a stripe's columns, compared with the block that it should have.
     async fn finish(&self, mut stripe: Box<Stripe<'_>>, block: Buf) -> CopiesReport {
         let mut report = CopiesReport { block, read_count: stripe.columns_read(), bad: Vec::new() };
         self.compare_nested(&mut stripe, &mut report).await;

@@ -20,7 +20,7 @@
 //!
 //! **Invariants.**
 //! 1. A leaf that was given up is asked nothing until the pool is opened anew: a late write lands on nothing newer than itself.
-//!    What it has missed is read from others from then on, also when the pool is opened anew.
+//!    Data that it has missed is read from other leaves from then on, also when the pool is opened anew.
 //! 2. *Without the device* the outage of its top-level vdev has to be empty ([`VdevTree::outage`]): what another leaf has
 //!    missed may be on the device that hangs alone.
 //! 3. Nothing that was written in memory is lost by a hang: it is on enough devices, or it is kept and the pool waits.
@@ -54,7 +54,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// The most hangs kept for [`Suspension::hung`]: beyond it the oldest are dropped.
 const TOLD_MAX: usize = 64;
 
-/// What is done about devices that hang.
+/// The policy for devices that hang.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadman {
     after: Duration,

@@ -115,7 +115,7 @@ impl Topology {
         check: Check<'_>,
         context: ReadContext,
     ) -> Result<CopiesReport, VdevError> {
-        // What is wrong shows below, copy by copy; here it would be counted twice.
+        // The comparison below reports the faults, copy by copy; reported here too, they would be counted twice.
         let block = self.read_indirect(vdev, offset_bytes, len, check, context.speculative()).await?;
         let mut report = CopiesReport { block, read_count: 0, bad: Vec::new() };
         for piece in self.resolve(vdev, offset_bytes, len).await? {

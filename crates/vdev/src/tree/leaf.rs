@@ -169,7 +169,7 @@ impl Topology {
         let waited = Waited { turn: None, given_ns: Some(&given_ns) };
         let mut read = pin!(self.read_counted_leaf(node, leaf, extent, check, context, stale, waited));
         let Some(clock) = &self.common.clock else { return read.await };
-        // What is there at once needs no timer.
+        // An answer that is there at once needs no timer.
         if let Some(answer) = poll_once(read.as_mut()).await {
             return answer;
         }
@@ -216,7 +216,7 @@ impl Topology {
         mut read: Pin<&mut (impl Future<Output = Result<Buf, Faults>> + Send)>,
     ) -> Result<Buf, Faults> {
         let Some(clock) = &self.common.clock else { return read.await };
-        // What is there at once needs no timer.
+        // An answer that is there at once needs no timer.
         if let Some(answer) = poll_once(read.as_mut()).await {
             return answer;
         }
@@ -250,7 +250,7 @@ impl Topology {
     }
 }
 
-/// What a read says about the device that was asked.
+/// The outcome of a read, as far as it concerns the device.
 pub(super) fn outcome(read: &Result<Buf, Faults>, context: ReadContext) -> Outcome {
     let came = |fault: &Fault| matches!(fault.kind, FaultKind::Checksum | FaultKind::Stale);
     match read {

@@ -72,7 +72,7 @@ use topology::{Common, Topology};
 /// Says whether bytes are the block that was asked for; given exactly the size asked for.
 pub type Verify<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
 
-/// What a read knows beyond its place.
+/// The attributes of a read beyond its place.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ReadContext {

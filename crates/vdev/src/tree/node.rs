@@ -20,7 +20,7 @@ use crate::queue::{LeafQueue, SharedQueue};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct NodeIndex(pub(super) u32);
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug)]
 pub(super) enum Kind {
     /// A disk or file.
@@ -42,7 +42,7 @@ pub(super) enum Kind {
     Missing,
 }
 
-/// One vdev of a topology. What is behind an `Arc` is the vdev's state, shared by all topologies that have the vdev.
+/// One vdev of a topology. The fields behind an `Arc` are the vdev's state, shared by all topologies that have the vdev.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) kind: Kind,
@@ -155,7 +155,7 @@ impl LeafState {
 pub(super) struct Leaf {
     /// Absent when it was not found.
     pub(super) disk: Option<Disk>,
-    /// What waits for it; there if the disk is.
+    /// The queue of the requests that wait for it; there if the disk is.
     pub(super) queue: Option<Arc<LeafQueue>>,
     /// End of the data area, as an address.
     data_end: u64,

@@ -43,7 +43,7 @@ const ATTEMPTS_PER_TURN: u64 = 16;
 /// How often in a row a child must come out far behind its siblings to sit out.
 const COMPARISONS: u32 = 3;
 
-/// What is known of a column.
+/// The state of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
     /// The block does not reach it.
@@ -74,7 +74,7 @@ pub(super) struct Stripe<'a> {
     suspects: Suspects<'a>,
 }
 
-/// What is needed to name suspects, should they be needed.
+/// The inputs for finding suspects, should they be needed.
 struct Suspects<'a> {
     kind: &'a Kind,
     offset_bytes: u64,
@@ -128,7 +128,7 @@ impl Topology {
         }
     }
 
-    /// What is wrong where no block can lie.
+    /// The faults of a range where no block can lie.
     pub(super) fn misplaced(&self, node: &Node, extent: Extent) -> Faults {
         let cause = IoCause { kind: std::io::ErrorKind::InvalidInput, errno: None };
         self.fault(node, extent, FaultKind::Read(cause)).into()
@@ -356,7 +356,7 @@ impl<'a> Stripe<'a> {
         }
     }
 
-    /// Reads the columns that are in `state`, data only or parity too. What fails is dead afterwards.
+    /// Reads the columns that are in `state`, data only or parity too. Columns that fail are dead afterwards.
     async fn fetch(&mut self, state: Cell, parity_too: bool, patience: Patience) {
         let wanted = |&index: &usize| self.cells[index] == state && (parity_too || self.is_data(index));
         let order = in_address_order(self.map.columns(), (0..self.cells.len()).filter(wanted));

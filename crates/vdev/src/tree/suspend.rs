@@ -56,7 +56,7 @@ use super::write::{WriteContext, Written};
 use super::{Topology, VdevSet, VdevTree};
 use crate::error::VdevError;
 
-/// What is kept at most between two flushes: flushing costs a device little compared with writing that much, and kept memory is missing for
+/// The most bytes kept between two flushes: flushing costs a device little compared with writing that much, and kept memory is missing for
 /// later writes.
 const KEPT_MAX_BYTES: usize = 64 << 20;
 
@@ -247,7 +247,7 @@ impl Drop for FlushTurn<'_> {
     }
 }
 
-/// What is kept is being written again.
+/// The kept writes are being issued again.
 struct Resuming<'a>(&'a Suspension);
 
 impl Drop for Resuming<'_> {
@@ -691,9 +691,9 @@ impl VdevTree {
         Ok(())
     }
 
-    /// For each leaf of a top-level vdev, how many flushes it has failed, as long as writes wait for devices. What one of several callers
-    /// flushes is lost for all of them where the device was reset, which it tells one of them alone: where the number of a leaf has changed
-    /// since before a write, that leaf may lack it.
+    /// For each leaf of a top-level vdev, how many flushes it has failed, as long as writes wait for devices. A device that was reset has
+    /// lost the writes of all callers, but tells one of their flushes alone: where the number of a leaf has changed since before a write,
+    /// that leaf may lack the write.
     #[must_use]
     pub fn flush_failures_of(&self, vdev: VdevId) -> Vec<(Guid, u64)> {
         let topology = self.topology();

@@ -29,9 +29,9 @@
 //!    pointer means the same place in all topologies that know it, and an older txg can be read through a newer topology: no tree has blocks
 //!    on log devices. [`crate::tree::VdevTree::change`] refuses anything else.
 //!
-//! **A suspended pool.** What is kept to be written again names top-level vdevs by id, so it goes through the topology that is current
-//! then. That may be while the sync makes a change, if a failed read has suspended the pool: a change that adds vdevs does not
-//! concern what is kept, nor does one that takes a log device away: blocks of logs are not kept. One that takes another leaf away would
+//! **A suspended pool.** Writes that are kept to be issued again name top-level vdevs by id, so they go through the topology that is
+//! current then. That may be while the sync makes a change, if a failed read has suspended the pool: a change that adds vdevs does not
+//! concern the kept writes, nor does one that takes a log device away: blocks of logs are not kept. One that takes another leaf away would
 //! have to wait until the pool goes on.
 //!
 //! **Crash.** A topology exists in memory only. `cenote_spa`'s `admin::add` describes the order in which labels and uberblock are
@@ -237,7 +237,7 @@ impl Topology {
         Some(self.node_asize(self.node(top.node), top.ashift, psize_bytes, birth))
     }
 
-    /// What stripes take for parity and padding; above them, as much as the child that takes most.
+    /// The allocated size: for a stripe, with parity and padding; above stripes, that of the child that takes most.
     fn node_asize(&self, node: &Node, ashift: u32, psize_bytes: u64, birth: Txg) -> u64 {
         match &node.kind {
             Kind::Raidz(raidz) => raidz.psize_to_asize(psize_bytes, birth),
@@ -305,7 +305,7 @@ impl Topology {
         context: ReadContext,
     ) -> VdevError {
         let error = VdevError::Unreadable { vdev, offset_bytes, size_bytes, faults: faults.0 };
-        // What was given up on for another copy has not failed.
+        // A read that was given up for another copy has not failed.
         let is_for_another = context.elsewhere && error.is_overdue();
         if !context.speculative && !is_for_another {
             let kind = if error.is_checksum() {

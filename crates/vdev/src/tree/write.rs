@@ -72,7 +72,7 @@ impl From<Txg> for WriteContext {
     }
 }
 
-/// What became of a write that is good.
+/// The outcome of a write that is good.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// The leaves that should have it and have not. Empty on a healthy pool.
@@ -382,7 +382,7 @@ fn place(column: &Column) -> std::ops::Range<usize> {
     start..start + column.size_bytes as usize
 }
 
-/// What a child is to write, its padding included; nothing where the block does not reach it.
+/// The bytes that a child is to write, its padding included; `None` where the block does not reach it.
 fn column_bytes(column: &Column, parity: Option<Buf>, block: &Block) -> Option<Block> {
     let size = column.size_bytes as usize + column.padding_bytes as usize;
     if size == 0 {

@@ -88,14 +88,14 @@ pub(crate) enum Mode {
     Every,
 }
 
-/// What a walk met.
+/// The results of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
     pub(crate) blocks: u64,
     pub(crate) copies: u64,
     pub(crate) bad: Vec<Fault>,
     pub(crate) errors: Vec<String>,
-    /// What was read: vdev, offset, birth, bytes as they are stored.
+    /// The blocks that were read: vdev, offset, birth, bytes as they are stored.
     pub(crate) stored: Vec<(VdevId, u64, Txg, Vec<u8>)>,
 }
 

@@ -241,7 +241,7 @@ impl Blocks {
         self.push_tail(first);
     }
 
-    /// See [`super::LogWriter::retire`]. What was allocated in the txg itself is kept as long as the log goes on.
+    /// See [`super::LogWriter::retire`]. Log blocks allocated in the txg itself are kept as long as the log goes on.
     pub(super) fn retire(&mut self, txg: Txg, is_used: bool) -> Retired {
         let done = if mutant::is(Mutant::LogFreedEarly) { Txg(txg.0 + 1) } else { txg };
         let is_needless = |held: &Held| held.newest <= done && held.pointer.birth() < txg;

@@ -46,7 +46,7 @@ pub struct BulkWriter {
     pub dnode_slots: u8,
 }
 
-/// What a new file has that is not its content.
+/// The attributes of a new file: all but its content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSpec {
     /// Type and permission bits.
@@ -82,7 +82,7 @@ pub struct NodeSpec {
 pub struct NewEntry {
     /// The name.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The object that it names.
     pub object: ObjectId,
     /// That object's mode.
     pub mode: u32,

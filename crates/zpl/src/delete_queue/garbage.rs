@@ -1,4 +1,4 @@
-//! What is known in memory of the delete queue.
+//! The part of the delete queue that is known in memory.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Freeing a file's blocks a piece at a time, from the end, so that a txg's frees fit into memory and do not make it long.
 //!
-//! A piece is what one lowest indirect block points to. Freeing it reads that block and those above it, whatever the size of
+//! A piece is the range of one lowest indirect block. Freeing it reads that block and those above it, whatever the size of
 //! its data and however sparse it is.
 //!
 //! A txg has a *share*: the number of blocks that may be freed in it, of all files together. The share is bounded by a part of
@@ -19,7 +19,7 @@ pub(super) const SHARE_MIN: u64 = 4 << 10;
 pub(super) const SHARE_MAX: u64 = 1 << 20;
 /// How long a txg with a full share should take at most.
 const TXG_MAX: Duration = Duration::from_millis(500);
-/// What a piece counts for at least, for the indirect blocks that it needs read: of a file with one of them, of a larger one.
+/// The least weight of a piece, for the indirect blocks that it needs read: of a file with one of them, of a larger one.
 const SMALL_WEIGHT: u64 = 16;
 const LARGE_WEIGHT: u64 = 256;
 
@@ -29,7 +29,7 @@ pub(crate) fn is_small(object: &Object) -> bool {
     head.max_block_id >> head.blkptrs_per_indirect_shift() == 0
 }
 
-/// What freeing so many blocks of an object counts for.
+/// The weight in a share of freeing so many blocks of an object.
 pub(crate) fn weight(object: &Object, blocks: u64) -> u64 {
     if object.phys().max_block_id == 0 {
         return 1;

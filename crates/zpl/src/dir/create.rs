@@ -23,7 +23,7 @@ use crate::{Attributes, FileKind, Time, ZplError};
 /// The longest target of a link.
 const TARGET_MAX_BYTES: usize = 4095;
 
-/// What is to be made.
+/// The properties of a node to be made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NewNode {
     /// Type and permission bits.

@@ -25,7 +25,7 @@ pub(crate) fn check_name_in(directory: &Node, name: &[u8]) -> Result<(), ZplErro
     check_name(name)
 }
 
-/// What an entry's value says.
+/// Decodes the value of a directory entry.
 pub(crate) fn word(directory: ObjectId, value: &ZapValue) -> Result<DirEntry, ZplError> {
     let what = "a directory entry without a value";
     let word = value.integers().next();

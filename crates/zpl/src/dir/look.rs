@@ -25,7 +25,7 @@ pub struct DirEntry {
     pub name: Vec<u8>,
     /// The object it refers to.
     pub object: ObjectId,
-    /// What that is, if the entry says so (old datasets' entries do not).
+    /// The kind of that object, if the entry has it (old datasets' entries do not).
     pub kind: Option<FileKind>,
     /// Where a listing goes on after this entry.
     pub next: Cursor,
@@ -62,7 +62,7 @@ impl Cursor {
 }
 
 impl FileSystem {
-    /// What a name in a directory leads to.
+    /// The entry of a name in a directory.
     pub(crate) async fn entry(&self, directory: &Node, name: &[u8]) -> Result<Option<Word>, ZplError> {
         if name.len() > names::LONG_NAME_MAX_BYTES {
             return Err(ZplError::NameTooLong);

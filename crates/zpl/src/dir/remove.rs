@@ -41,7 +41,7 @@ pub(super) async fn lock_all(nodes: &[Arc<Node>]) -> Result<Vec<AsyncWriteGuard<
     Ok(guards)
 }
 
-/// What becomes of a node that loses a name.
+/// The fate of a node that loses a name.
 pub(crate) enum Fate<'a> {
     /// It has others.
     Stays,
@@ -52,7 +52,7 @@ pub(crate) enum Fate<'a> {
 }
 
 impl FileSystem {
-    /// What is to become of a locked node that loses a name (a directory: its only one).
+    /// Decides the fate of a locked node that loses a name (a directory: its only one).
     pub(crate) async fn fate(&self, node: &Node) -> Result<Fate<'_>, ZplError> {
         let (links, has_xattrs) =
             node.with(|record| (record.u64(ZplAttribute::Links), record.u64(ZplAttribute::Xattr) != 0));
@@ -294,7 +294,7 @@ impl FileSystem {
     }
 
     /// # Errors
-    /// What gets into this directory is of its project, and the node is not.
+    /// Nodes that get into this directory must be of its project, and this node is not.
     pub(crate) fn check_project(&self, directory: &Node, node: &Node) -> Result<(), ZplError> {
         let project = |node: &Node| node.word(ZplAttribute::Projid);
         let inherits = directory.with(|record| record.flags()).contains(ZnodeFlags::PROJECT_INHERIT);

@@ -21,13 +21,13 @@ use crate::{FileKind, ZplError};
 /// Directories that stand above each other at most, before a loop is supposed.
 const DEPTH_MAX: usize = 1 << 20;
 
-/// What may be there under the new name.
+/// The treatment of a node that has the new name already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RenameMode {
     /// It is replaced, if it may be.
     #[default]
     Replace,
-    /// Nothing (`RENAME_NOREPLACE`).
+    /// There must be none (`RENAME_NOREPLACE`).
     NoReplace,
     /// It gets the old name (`RENAME_EXCHANGE`).
     Exchange,

@@ -27,7 +27,7 @@ use crate::{Attributes, FileKind, ZplError};
 pub struct File {
     filesystem: FileSystem,
     node: Arc<Node>,
-    /// What its reader does. Absent: nothing is loaded ahead.
+    /// The prefetch state of its reader. Absent: nothing is loaded ahead.
     ahead: Option<Arc<Zfetch>>,
 }
 

@@ -17,7 +17,7 @@ use crate::filesystem::FileSystem;
 use crate::node::Node;
 use crate::record::touch;
 
-/// What `fallocate` can do here. Other modes (inserting and collapsing ranges, sharing and unsharing) are not supported.
+/// The supported modes of `fallocate`. Others (inserting and collapsing ranges, sharing and unsharing) are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Make room. Space is not set aside, since what is written takes new space anyway; but the file grows unless its size

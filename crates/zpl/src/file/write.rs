@@ -69,7 +69,7 @@ pub(crate) fn check_writable(node: &Node, from_bytes: u64) -> Result<(), ZplErro
     Ok(())
 }
 
-/// What becomes of a block that is written.
+/// The new content of a block that is written.
 enum Piece<'a> {
     /// All of its content.
     Whole(Block),
@@ -91,12 +91,12 @@ impl Piece<'_> {
 pub(crate) enum Reach {
     /// The file ends no sooner than what is written.
     Written,
-    /// The file ends no sooner than this: a replay writes the whole of a block, of which the file may have a part. What its blocks
-    /// have behind the file's end is kept.
+    /// The file ends no sooner than this: a replay writes the whole of a block, of which the file may have a part. The bytes of its
+    /// blocks behind the file's end are kept.
     To(u64),
 }
 
-/// What is to be written into blocks of some size.
+/// A write, to be divided into blocks of some size.
 struct Write<'a> {
     offset_bytes: u64,
     bytes: &'a [u8],
@@ -113,7 +113,7 @@ impl<'a> Write<'a> {
         self.offset_bytes / block_bytes..self.end().div_ceil(block_bytes)
     }
 
-    /// What is written of a block, and what is there, read but not copied.
+    /// The new content of one block; bytes of the block that are kept are read but not copied.
     async fn piece(&self, object: &Object, block: u64, block_bytes: u64) -> Result<Piece<'a>, ZplError> {
         let first = block * block_bytes;
         let start = self.offset_bytes.max(first);

@@ -17,7 +17,7 @@ use crate::record::{MODE_KIND, Plan, put_acl, put_time, time};
 use crate::xattr::xattr_record;
 use crate::{Attributes, FileKind, Time, ZplError};
 
-/// What is to change of a node's attributes; what is absent stays.
+/// A change of a node's attributes; those that are absent stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChange {
     /// Permission bits, with set-uid, set-gid and sticky.

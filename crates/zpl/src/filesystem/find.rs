@@ -1,4 +1,4 @@
-//! What objects are.
+//! The attributes of objects.
 
 use cenote_dmu::Object;
 use cenote_format::ids::ObjectId;
@@ -30,7 +30,7 @@ impl FileSystem {
         self.attributes(dnode.id()).await
     }
 
-    /// The attributes of an object that somebody has noted by its number, or of the directory above it: what a file handle leads to.
+    /// The attributes of an object that somebody has noted by its number, or of the directory above it, as a file handle needs them.
     /// The caller compares the generation.
     ///
     /// # Errors

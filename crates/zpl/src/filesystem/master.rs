@@ -11,7 +11,7 @@ use cenote_format::zpl::{MASTER_NODE, master_node, version};
 use crate::ZplError;
 use crate::names::{CaseSensitivity, NameRules};
 
-/// What the master node says.
+/// The content of the master node.
 pub(crate) struct Master {
     pub(crate) version: u64,
     pub(crate) root: ObjectId,

@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     in_use: Option<InUse>,
 }
 
-/// What a file system needs that is changed.
+/// The state of a file system that is open to be changed.
 pub(crate) struct InUse {
     log: Arc<Log>,
     /// Where the log reads data; none where nothing is logged.
@@ -60,7 +60,7 @@ pub(crate) struct InUse {
     pub(crate) reaping: AsyncMutex<()>,
     /// How much was freed in which txg.
     pub(crate) share: Mutex<Share>,
-    /// What has no name any more and is used without being open, where the user says when that ends.
+    /// Nodes that have no name any more and are used without being open, where the user says when that ends.
     pub(crate) kept: OnceLock<Mutex<BTreeMap<ObjectId, Arc<Node>>>>,
 }
 
@@ -72,8 +72,8 @@ impl InUse {
 }
 
 impl FileSystem {
-    /// Opens the file system of an objset to be read: of a snapshot, a view, a pool that is open read-only. What would change it is
-    /// refused ([`ZplError::ReadOnly`]).
+    /// Opens the file system of an objset to be read: of a snapshot, a view, a pool that is open read-only. Changes are refused
+    /// ([`ZplError::ReadOnly`]).
     ///
     /// # Errors
     /// It is none, or cannot be read.
@@ -232,7 +232,7 @@ impl FileSystem {
         }
     }
 
-    /// What changes take.
+    /// The state that changes need.
     ///
     /// # Errors
     /// It is open to be read only.

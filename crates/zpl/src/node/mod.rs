@@ -5,8 +5,8 @@
 //!         └─ in use: attributes under a lock,     once in memory (NodeTable), of a file system that is changed
 //!                    locks for changes, handles
 //! ```
-//! Both are read by the same functions. What a read of a file needs of a node in use (kind, size, whether it is being written, when the
-//! read is to be noted) is in atomics, so that it takes no lock here where nobody writes.
+//! Both are read by the same functions. The values of a node in use that a read of a file needs (kind, size, whether it is being written,
+//! when the read is to be noted) are in atomics, so that it takes no lock here where nobody writes.
 
 mod bytes;
 mod gate;
@@ -41,7 +41,7 @@ const RELATIVE_S: i64 = 24 * 3600;
 pub(crate) struct Node {
     pub(crate) id: ObjectId,
     pub(crate) object: Object,
-    /// What it is, for good; none where its mode says no such thing.
+    /// Its kind, for good; none where its mode names none.
     kind: Option<FileKind>,
     form: Form,
 }
@@ -51,7 +51,7 @@ enum Form {
     InUse(Box<NodeInUse>),
 }
 
-/// What a node has that may be changed.
+/// The state of a node that may be changed.
 pub(crate) struct NodeInUse {
     /// Held exclusively to change names, attributes or sizes; shared by writers of data.
     pub(crate) lock: AsyncRwLock<()>,
@@ -118,7 +118,7 @@ impl Node {
         Self { id: object.id(), object, kind, form: Form::InUse(Box::new(in_use)) }
     }
 
-    /// What changes take.
+    /// The state that changes need.
     ///
     /// # Errors
     /// The file system is open to be read only.
@@ -163,7 +163,7 @@ impl Node {
         }
     }
 
-    /// What it is, if its mode says so.
+    /// Its kind, if its mode names one.
     pub(crate) fn kind(&self) -> Option<FileKind> {
         self.kind
     }
@@ -194,7 +194,7 @@ impl Node {
         let head = self.object.phys();
         // Before its space: if a txg ends in between, the client asks once more.
         let is_changed = self.object.is_changed();
-        // What is not on disk yet has no space yet.
+        // An object that is not on disk yet has no space yet.
         let used = self.object.synced().map_or(0, |synced| synced.used_bytes());
         self.with(|record| {
             let needed =
@@ -212,7 +212,7 @@ impl Node {
                 fuid_group: gid,
                 link_count: record.u64(ZplAttribute::Links),
                 size_bytes: needed(ZplAttribute::Size)?,
-                // What `stat` shows: the space of the blocks, rounded, and the dnode's own slots.
+                // As in `stat`: the space of the blocks, rounded, and the dnode's own slots.
                 blocks: used.saturating_add(256) / 512 + head.slots() as u64,
                 is_changed,
                 block_size_bytes: u64::from(head.data_block_bytes()),

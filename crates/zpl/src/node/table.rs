@@ -120,8 +120,8 @@ impl NodeTable {
     }
 }
 
-/// Whether a node is that of its number. What belongs to another file (hidden directories, and extended attributes in them) is freed
-/// with that, and its nodes are not told.
+/// Whether a node is that of its number. Objects that belong to another file (hidden directories, and extended attributes in them) are
+/// freed with that file, and their nodes are not told.
 fn is_there(node: &Node) -> bool {
     node.check_there().is_ok() && !node.object.is_removed()
 }

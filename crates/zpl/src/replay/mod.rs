@@ -8,8 +8,8 @@
 //! a later operation has removed. Records that change an object that is not there are passed over.
 //!
 //! **Behind the end.** An indirect write gives the whole of a block, which may reach behind the file's end as of that write, for a record
-//! that follows and makes the file longer ([`Reach::To`](crate::file::Reach)). What is still behind the end when all is replayed
-//! becomes zeros: else it would come into view when the file grows.
+//! that follows and makes the file longer ([`Reach::To`](crate::file::Reach)). Bytes that are still behind the end when all is replayed
+//! become zeros: else they would come into view when the file grows.
 
 mod attributes;
 mod data;
@@ -29,9 +29,9 @@ use crate::filesystem::{FileSystem, FileSystemOptions};
 use crate::{AccessTimes, XattrMode, ZplError};
 
 impl FileSystem {
-    /// Opens the file system of a head dataset to be changed, in txgs of `log`, which is told of all changes. What its intent log has is replayed first, so
-    /// nobody else has it open to be changed, and the caller holds no txg and is no sync task. Objects that its last user left in the
-    /// delete queue are garbage now: see [`FileSystem::reap`].
+    /// Opens the file system of a head dataset to be changed, in txgs of `log`, which is told of all changes. Its intent log is replayed
+    /// first, so nobody else has it open to be changed, and the caller holds no txg and is no sync task. Objects that its last user left
+    /// in the delete queue are garbage now: see [`FileSystem::reap`].
     ///
     /// # Errors
     /// It is none, or one of a kind that cannot be changed yet; its intent log cannot be replayed ([`ZplError::Replay`]).
@@ -117,7 +117,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Replays a record. What fails is tried again once all before it is on disk: numbers of objects that were removed are free then.
+    /// Replays a record. If that fails, it is tried again once all before it is on disk: numbers of removed objects are free then.
     async fn record(&self, record: &LogRecord<'_>) -> Result<(), ZplError> {
         let marking = Marking::of(&record.tx);
         let first = self.source.replay(record.sequence, marking, self.effect(record)).await;

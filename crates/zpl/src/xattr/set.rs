@@ -23,10 +23,10 @@ const VALUE_LIMIT_BYTES: usize = 64 << 10;
 /// A name at most (`XATTR_NAME_MAX`).
 const NAME_MAX_BYTES: usize = 255;
 
-/// What must be so for an attribute to be set.
+/// The condition for setting an attribute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XattrSet {
-    /// Nothing.
+    /// None.
     #[default]
     Any,
     /// It is not there (`XATTR_CREATE`).

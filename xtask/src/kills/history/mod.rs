@@ -18,7 +18,7 @@
 //!    the call of the last acknowledged `fsync` of that file. `fdatasync` promises the same of bytes and size, and a write through `O_DSYNC` of
 //!    the bytes that it wrote and of a size that shows them; POSIX says no more of the two. Bytes that were never written are nowhere.
 //! 4. An operation without an answer has happened or not; of a write, each byte by itself.
-//! 5. What is there after one kill is durable: the next history begins with it.
+//! 5. The state after one kill is durable: the next history begins with it.
 //!
 //! **How it is judged** ([`check`]). By locality a history is linearizable if those of its objects are. The names ([`names`]: all directories,
 //! and which file each open has led to) are one object; the content of each file ([`content`]) is another. So a search for the names comes first,

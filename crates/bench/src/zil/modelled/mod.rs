@@ -26,7 +26,7 @@ const FOUNDING_RATIO: f64 = 1.53;
 const RAIDZ2: Layout = Layout { name: "raidz2 of 12", parity: 2, disks: 12 };
 const RAIDZ1: Layout = Layout { name: "raidz1 of 5", parity: 1, disks: 5 };
 
-/// Who writes: the log, with the part of latency for which it holds a block back; the same with OpenZFS's; batches.
+/// The ways to write: the log, with the part of latency for which it holds a block back; the same with OpenZFS's part; batches.
 const WHO: [(&str, Way); 3] = [
     ("pipeline", Way::Pipeline { commit_timeout_pct: 100 }),
     ("held for 10 %", Way::Pipeline { commit_timeout_pct: 10 }),

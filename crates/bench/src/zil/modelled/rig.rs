@@ -69,7 +69,7 @@ pub(super) struct Case {
     pub(super) turns: u32,
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Outcome {
     pub(super) per_s: f64,
@@ -228,7 +228,7 @@ impl Outcome {
         let mut windows = vec![0.0_f64; (span.as_nanos() / WINDOW.as_nanos()) as usize];
         for (ended, _) in commits {
             let index = ((*ended - begin).as_nanos() / WINDOW.as_nanos()) as usize;
-            // What is left behind the last whole window is in none.
+            // Commits behind the last whole window are in none.
             if let Some(window) = windows.get_mut(index) {
                 *window += 1.0;
             }

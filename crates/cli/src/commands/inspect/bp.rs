@@ -122,7 +122,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     report.finish(&context)
 }
 
-/// What kept the bytes from being read, on standard error alone.
+/// Prints the problems that kept the bytes from being read, on standard error alone.
 fn finish_raw(context: &Context, report: &Report) -> Result<Outcome> {
     for problem in report.problems() {
         context.err(problem);

@@ -5,9 +5,10 @@
 //! **Need.** Someone with a pool that misbehaves, or who wants to see how one works, looks at it piece by piece: labels,
 //! roots, objects, pointers, maps. A program that gives up at the first bad block is of no use to them.
 //!
-//! **Shape.** What needs an opened pool is one table ([`reports`]); the others have a file each, and open what they need and no more. Each
-//! has crate `inspect` gather a report and prints it ([`report`]): text or JSON of the same tree. What cannot be read becomes a problem with
-//! its place in the report, and the command goes on behind it. `cenote zdb` is a grammar over the same functions.
+//! **Shape.** The commands that need an opened pool are one table ([`reports`]); the others have a file each, and open what they need and
+//! no more. Each has crate `inspect` gather a report and prints it ([`report`]): text or JSON of the same tree. A structure that cannot be
+//! read becomes a problem with its place in the report, and the command goes on behind it. `cenote zdb` is a grammar over the same
+//! functions.
 //!
 //! **Invariants.**
 //! 1. Lists are bounded, and a list that was cut says so.
@@ -37,7 +38,7 @@ pub(crate) struct Args {
 }
 
 crate::table::commands! {
-    /// What to look at.
+    /// The parts of a pool that can be inspected.
     enum What {
         Blocks => blocks,
         Bp => bp,

@@ -1,5 +1,5 @@
-//! The findings of an inspection ([`Report`]), printed as JSON or text. What could not be read goes to standard error where the report is
-//! text, and makes the exit status 1.
+//! The findings of an inspection ([`Report`]), printed as JSON or text. Problems go to standard error where the report is text, and make
+//! the exit status 1.
 
 use std::ops::{Deref, DerefMut};
 
@@ -41,7 +41,7 @@ pub(crate) async fn opened(context: &Context, common: &Common, name: &str) -> Re
     Ok((context, report, pool))
 }
 
-/// Opens a pool, as far back as it takes. What was remarkable goes into the report as problems.
+/// Opens a pool, as far back as it takes. Messages about the opening go into the report as problems.
 pub(crate) async fn open(context: &Context, report: &mut Report, name: &str) -> Result<View> {
     let mut told = Vec::new();
     let opened = context.open_damaged(name, &mut |line| told.push(line)).await;

@@ -6,9 +6,9 @@ use cenote_inspect::{TxgText, txgs_text};
 use super::report::{Common, context_of};
 use crate::prelude::*;
 
-/// What the last txgs of a pool held that a server has, where the time of their sync went, and what they did to space.
+/// The contents of the last txgs of a pool that a server has, where the time of their sync went, and their changes of space.
 ///
-/// `cenote serve --rw` remembers the last hundred. SYNC is all of a txg's sync, SERIAL what of it one
+/// `cenote serve --rw` remembers the last hundred. SYNC is all of a txg's sync, SERIAL the part of it that one
 /// task did alone; then come its phases: datasets, writing the pool's own objects in the first pass,
 /// entering its changes into space maps and logs (SPACE), further passes with theirs, waiting for devices, uberblock and labels.
 /// CHANGE is yes where the pool itself was changed.

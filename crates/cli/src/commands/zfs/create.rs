@@ -59,7 +59,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     // Before `-p` makes the missing datasets above it.
     check_new_dataset(name).map_err(|reason| anyhow!("cannot {doing} '{name}': {reason}"))?;
     check_once(&args.properties)?;
-    // What `-o volblocksize=` says is `-b`'s.
+    // `-o volblocksize=` sets the same size as `-b`.
     let (blocks, others): (Vec<&String>, Vec<&String>) =
         args.properties.iter().partition(|text| args.volume.is_some() && text.starts_with("volblocksize="));
     let block_size = args.block_size.as_deref().or(blocks.last().and_then(|text| text.split('=').nth(1)));

@@ -8,7 +8,7 @@ use cenote_server::writing::Writing;
 use crate::output::nicebytes;
 use crate::prelude::*;
 
-/// Destroy a file system or volume, snapshots, or a bookmark. What they hold alone is gone.
+/// Destroy a file system or volume, snapshots, or a bookmark. Data that only they hold is gone.
 ///
 /// Snapshots are named as DATASET@NAME, several with commas, a range as FIRST%LAST; a range may be open at either end.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use crate::prelude::*;
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Args {
-    /// What each is: F file, / directory, @ symbolic link, | pipe, = socket, B block device, C character device.
+    /// The kind of each: F file, / directory, @ symbolic link, | pipe, = socket, B block device, C character device.
     #[arg(short = 'F')]
     classify: bool,
     /// Tabs in place of arrows.

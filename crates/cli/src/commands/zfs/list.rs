@@ -8,7 +8,7 @@ use crate::args::SortKeys;
 use crate::datasets::select;
 use crate::prelude::*;
 
-/// What is shown where nothing else is asked for.
+/// The columns that are shown unless others are asked for.
 const COLUMNS: &str = "name,used,available,referenced,mountpoint";
 
 /// List datasets.

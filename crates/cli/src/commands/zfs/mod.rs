@@ -41,7 +41,7 @@ pub(crate) struct Args {
 }
 
 crate::table::commands! {
-    /// What to do with datasets.
+    /// The commands for datasets.
     enum Zfs {
         Bookmark => bookmark,
         Clone => clone,

@@ -18,7 +18,7 @@ use crate::prelude::*;
 
 /// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
 ///
-/// What is mounted is served by this process. With -a and -R one mount shows a file system and those below it.
+/// This process serves the mounts. With -a and -R one mount shows a file system and those below it.
 ///
 /// A pool in image files may come from anybody, and its mount points are directories of this system. They are used only below an
 /// alternate root (--altroot, or `zpool import -R`), or with -O as they are; and only -O lets a mount hide a directory that is not

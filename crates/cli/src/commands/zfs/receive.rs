@@ -109,7 +109,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
     let (input, mut said) = (stream(context)?, Ok(()));
     let received = verbs::receive(context, pool.pool(), input, &request, &mut tell(context, &mut said)).await;
-    // What could not be said is an error once the pool is left as it is to be.
+    // A message that could not be printed is an error only after the pool is in its final state.
     let said = said.and_then(|()| context.output().flush());
     if !request.is_dry {
         pool.work_off(context, "freeing").await?;

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     /// Nothing is mounted here, so nothing has to be mounted again.
     #[arg(short = 'u')]
     unmounted: bool,
-    /// What is renamed.
+    /// The dataset to rename.
     #[arg(value_name = "DATASET")]
     from: String,
     /// Its new name.

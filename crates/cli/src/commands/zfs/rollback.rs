@@ -6,7 +6,7 @@ use cenote_server::writing::Writing;
 
 use crate::prelude::*;
 
-/// Have a file system or volume be as it was when its last snapshot was taken. What it has had since is gone.
+/// Have a file system or volume be as it was when its last snapshot was taken. Changes since then are lost.
 ///
 /// If Cenote has the dataset mounted or serves it, its users wait for a moment and then see the state of the snapshot. Operations on open
 /// files that the snapshot does not have fail.

@@ -12,7 +12,7 @@ use crate::prelude::*;
 
 /// Set properties of datasets.
 ///
-/// What says how blocks are written is obeyed by what is written from then on.
+/// A property of how blocks are written applies to blocks that are written from then on.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// Accepted for the sake of scripts: nothing is mounted by this.

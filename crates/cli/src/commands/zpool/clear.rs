@@ -12,7 +12,7 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Have a suspended pool go on when its devices are back, and forget the errors that were counted.
 ///
 /// A server that has a pool open for writing counts errors, and suspends the pool when too few of its devices take what is
-/// written. What the devices may have lost is written to them again first.
+/// written. Writes that the devices may have lost are written to them again first.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The pool.

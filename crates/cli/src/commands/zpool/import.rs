@@ -78,7 +78,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return import_one(&context, &args, found).await;
     }
     let (hints, denied) = (searched.hints(context.handle()).await, searched.denied());
-    // What is imported is not there to be imported.
+    // Pools that are imported already cannot be imported.
     let (found, imported) = context.importable(searched.pools)?;
     if found.is_empty() {
         context.err("no pools available to import");

@@ -6,7 +6,7 @@ use crate::pools::{JsonArgs, NameArgs, facts};
 use crate::prelude::*;
 use crate::time;
 
-/// What is shown where nothing else is asked for.
+/// The columns that are shown unless others are asked for.
 const COLUMNS: &str = "name,size,allocated,free,checkpoint,expandsize,fragmentation,capacity,dedupratio,health,altroot";
 
 /// List pools.

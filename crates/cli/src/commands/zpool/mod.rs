@@ -29,7 +29,7 @@ pub(crate) struct Args {
 }
 
 crate::table::commands! {
-    /// What to do with pools.
+    /// The commands for pools.
     enum Zpool {
         Add => add,
         Clear => clear,

@@ -4,8 +4,8 @@ use crate::prelude::*;
 
 /// Have everything of pools on disk: of all that are imported, or of those named.
 ///
-/// What a server or a mount has in memory is written: all that was changed before this began is on disk when it ends. What commands
-/// change by themselves is on disk when they end, so of other pools this only finds out that they are there.
+/// Changes that a server or a mount has in memory are written: all that was changed before this began is on disk when it ends. Changes
+/// that commands make by themselves are on disk when they end, so of other pools this only finds out that they are there.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The pools.

@@ -9,7 +9,7 @@ use cenote_spa::View;
 use crate::TimeText;
 use crate::error::Result;
 
-/// What is done to all of a leaf.
+/// An activity over all of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Initialize,
@@ -34,7 +34,7 @@ impl Kind {
     }
 }
 
-/// What was done to a leaf.
+/// The state of an activity of a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Activity {
     state: u64,

@@ -1,4 +1,4 @@
-//! What is said of the last scrub or resilver, and of a checkpoint.
+//! The status of the last scrub or resilver, and of a checkpoint.
 
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_props::number::{nicebytes, nicenum};

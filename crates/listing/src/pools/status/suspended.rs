@@ -1,4 +1,4 @@
-//! What `zpool status` says of a pool that a server has and whose devices fail or hang: what is in memory, since none of it can be read.
+//! The `zpool status` of a pool that a server has and whose devices fail or hang: the state in memory, since none of it can be read.
 
 use std::fmt::Write as _;
 

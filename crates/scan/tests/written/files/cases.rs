@@ -701,8 +701,8 @@ fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
     });
 }
 
-/// A block that is not on disk yet is changed in its place. Who has read it has what was there then, a txg that is being written
-/// keeps what it had, and what comes to disk is the newest.
+/// A block that is not on disk yet is changed in its place. An earlier reader keeps the content that it read, a txg that is being
+/// written keeps its own, and the newest content comes to disk.
 #[test]
 fn a_part_of_a_dirty_block_is_changed_in_place_and_under_nobody() {
     const RECORD: usize = 128 << 10;
@@ -812,7 +812,7 @@ fn a_file_system_that_is_open_to_be_read_says_the_same_and_refuses_changes() {
         let told = async |fs: &FileSystem| {
             let open = fs.open_file(fs.lookup(fs.root(), b"f").await.unwrap()).await.unwrap();
             let mut attributes = open.attributes().unwrap();
-            // What is read of a file system in use may have changed that.
+            // Reads of a file system in use may have changed that.
             attributes.accessed = attributes.modified;
             let bytes = open.read(2990, 2 << 20).await.unwrap().to_vec();
             let ends = (open.next_data(4096).await.unwrap(), open.next_hole(0).await.unwrap());

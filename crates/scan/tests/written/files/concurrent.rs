@@ -36,7 +36,7 @@ fn what_many_do_at_once_in_one_tree_adds_up() {
                         let to = dirs[rng.below(4) as usize];
                         let name = format!("n{}", rng.below(8)).into_bytes();
                         let other = format!("n{}", rng.below(8)).into_bytes();
-                        // Whatever comes of it: others are at the same names. What must hold is judged in the end.
+                        // Any result is accepted: others are at the same names. The invariants are judged in the end.
                         let new = NewNode { mode: 0o100_644, uid: rng.below(3) as u32, ..NewNode::default() };
                         match rng.below(8) {
                             0 | 1 => drop(fs.create(dir, &name, &new).await),

@@ -105,8 +105,8 @@ pub(super) async fn fresh(runtime: &Runtime, handle: &Handle, options: FileSyste
     (machine, live)
 }
 
-/// What the read path says of a pool: clean, every file reached by a name or in the delete queue, and accounts that are the
-/// sum of what there is. The file system comes back with what hangs on it.
+/// Checks a pool through the read path: it is clean, every file is reached by a name or in the delete queue, and the space
+/// accounts of owners are the sums over their objects. Returns the file system and the view that it hangs on.
 pub(super) async fn judged(handle: &Handle, paths: &[PathBuf]) -> (cenote_spa::View, FileSystem) {
     let (_, report) = check(handle, paths).await;
     assert_clean(&report, "live");

@@ -341,7 +341,7 @@ async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], see
             }
         }
         at.compare(&live.fs).await;
-        // What is open without a name is left to the next.
+        // Files that are open without a name are left to the next round.
         for handle in std::mem::take(&mut at.handles) {
             let id = handle.id();
             drop(handle);

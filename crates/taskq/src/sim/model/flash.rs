@@ -19,7 +19,7 @@ use super::{Asked, DeviceModel, Done, Stalls, after_stalls, transfer};
 use crate::sim::disk::RequestKind;
 use crate::time::Instant;
 
-/// What a [`Flash`] is like.
+/// The parameters of a [`Flash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlashOptions {
     /// How many requests its cells serve at once.

@@ -29,7 +29,7 @@ use crate::time::Instant;
 pub struct Asked {
     /// Names it when it is done; no two outstanding ones may share it.
     pub id: u64,
-    /// What is asked.
+    /// The operation.
     pub kind: RequestKind,
     /// Where.
     pub offset_bytes: u64,

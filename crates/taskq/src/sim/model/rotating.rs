@@ -27,7 +27,7 @@ use super::{Asked, DeviceModel, Done, Stalls, after_stalls, ns};
 use crate::sim::disk::RequestKind;
 use crate::time::Instant;
 
-/// What a [`Rotating`] is like.
+/// The parameters of a [`Rotating`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RotatingOptions {
     /// Its size.
@@ -40,7 +40,7 @@ pub struct RotatingOptions {
     pub track_switch: Duration,
     /// The shortest seek.
     pub settle: Duration,
-    /// What a seek over all tracks takes beside that.
+    /// The time that a seek over all tracks takes beside that.
     pub stroke: Duration,
     /// How long the drive is busy with each request, beside the head.
     pub command: Duration,
@@ -259,7 +259,7 @@ impl Rotating {
 impl DeviceModel for Rotating {
     fn submit(&mut self, now: Instant, asked: Asked) {
         if asked.kind == RequestKind::Flush {
-            // What the drive holds is on the platter within a turn.
+            // The content of the drive's cache is on the platter within a turn.
             self.flushes.insert((now + self.options.rotation, asked.id), ());
             return;
         }

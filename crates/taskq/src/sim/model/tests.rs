@@ -119,7 +119,7 @@ fn the_platter_is_where_the_clock_says() {
     model.submit(Instant::default(), read(1, 1_125_000, 2250));
     let half = 8_333_333 / 2;
     within(model.next_event().unwrap().as_ns() as f64, f64::from(half) + 8333.0, 1e-6);
-    // What has just gone by comes back after a turn.
+    // A sector that has just gone by comes back after a turn.
     let mut model = Rotating::new(RotatingOptions { read_ahead_bytes: 0, ..disk });
     model.submit(Instant::from_ns(1000), read(1, 0, 2250));
     assert_eq!(model.next_event().unwrap().as_ns(), 8_333_333 + 8334);
