@@ -58,6 +58,9 @@ fn layer_of(krate: &str) -> usize {
 /// Words that have no business in a file that is kept, each with its fault.
 const WORDS: &[(&str, &str)] = &[("<<<<<<< ", "a merge was not finished"), ("todo!(", "unfinished")];
 
+/// Words that leave the subject of a comment's sentence unnamed where they open it. A question may.
+const OPENERS: &[&str] = &["What ", "Who ", "Whoever ", "Whatever ", "Whose ", "Whichever "];
+
 /// The largest file that is kept outside of `testdata`, in bytes: what is larger came with a careless `git add`.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -160,6 +163,14 @@ fn check_text(name: &str, text: &str, faults: &mut Vec<String>) {
     }
     if name.ends_with("src/lib.rs") && !text.starts_with("//!") {
         faults.push(format!("{name}: a crate opens with its theory"));
+    }
+    for (index, line) in text.lines().enumerate().filter(|_| name.ends_with(".rs")) {
+        let comment = line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!', ' ']));
+        if let Some(comment) = comment.filter(|comment| OPENERS.iter().any(|opener| comment.starts_with(opener)))
+            && !comment.contains('?')
+        {
+            faults.push(format!("{name}:{}: name the subject: {comment}", index + 1));
+        }
     }
     // This file names the words.
     if name != "xtask/src/house.rs" {
@@ -266,5 +277,17 @@ mod tests {
         check_text("crates/x/src/lib.rs", "mod a;\n", &mut faults);
         check_text("crates/x/src/a.rs", &"\n".repeat(LINES_MAX + 1), &mut faults);
         assert_eq!(faults.len(), 2);
+    }
+
+    #[test]
+    fn a_comment_that_does_not_name_its_subject_is_a_fault() {
+        let text_faults = |text: &str| {
+            let mut faults = Vec::new();
+            check_text("crates/x/src/a.rs", text, &mut faults);
+            faults.len()
+        };
+        assert_eq!(text_faults("    /// What is wrong.\n"), 1);
+        assert_eq!(text_faults("//! Whoever reads it.\n"), 1);
+        assert_eq!(text_faults("// What limits it?\n/// The fault.\nlet x = \"// What\";\n"), 0);
     }
 }
