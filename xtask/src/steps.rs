@@ -76,7 +76,10 @@ pub(crate) fn run_all(steps: &[&Step], beside: &[Beside], context: &Context) -> 
     let mut lines = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         for beside in beside.iter().filter(|beside| beside.from == step.name) {
-            lanes.push((beside.prepare)().and_then(|()| Lane::start(beside.names)));
+            let begin = Instant::now();
+            let prepared = (beside.prepare)();
+            lines.push(format!("{:<10} {:>7}  for {}", "prepare", seconds(begin.elapsed()), beside.names.join(", ")));
+            lanes.push(prepared.and_then(|()| Lane::start(beside.names)));
         }
         println!("\n=== {}/{} {}: {}", index + 1, steps.len(), step.name, step.about);
         let begin = Instant::now();

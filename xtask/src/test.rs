@@ -64,7 +64,7 @@ const BESIDE: [Beside; 2] = [
     Beside { from: "tests", names: &["serving"], prepare: programs::build },
     // Both use the program, and whoever builds it keeps the other waiting.
     Beside {
-        from: "doctests",
+        from: "tests",
         names: &["vm", "ztest"],
         prepare: || golden::built_program().map(drop).and_then(|()| vm::prepared()),
     },
