@@ -10,7 +10,7 @@ use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_taskq::{boxed, map_concurrent};
 
 use crate::dir::Names;
-use crate::name::Tail;
+use crate::name::{NameError, Tail};
 use crate::{Dir, Dsl, DslError};
 
 /// Snapshots of one dataset at most, as a bound on memory.
@@ -124,7 +124,7 @@ impl Dsl {
                 let object = zap.find_u64(snapshot).await?.ok_or_else(absent)?;
                 self.dataset_object(ObjectId(object), dir, Some(snapshot.into())).await
             }
-            Tail::Bookmark(_) => Err(DslError::BadName { name: name.into(), reason: "a bookmark has no contents" }),
+            Tail::Bookmark(_) => Err(DslError::BadName { name: name.into(), reason: NameError::NoContents }),
         }
     }
 

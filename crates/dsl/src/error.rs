@@ -4,6 +4,8 @@ use cenote_dmu::DmuError;
 use cenote_format::FormatError;
 use thiserror::Error;
 
+use crate::name::NameError;
+
 /// Why something about a dataset failed.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
@@ -28,7 +30,7 @@ pub enum DslError {
         /// The name.
         name: String,
         /// The rule that it breaks.
-        reason: &'static str,
+        reason: NameError,
     },
     /// Structures contradict each other.
     #[error("MOS object {object}: {what}")]

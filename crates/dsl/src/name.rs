@@ -12,6 +12,71 @@ use crate::DslError;
 /// The longest full name in bytes.
 pub const NAME_MAX_BYTES: usize = 255;
 
+/// A rule that a name breaks. The text is OpenZFS's where it has the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// There is no name.
+    #[error("a name must not be empty")]
+    Empty,
+    /// A name has more than [`NAME_MAX_BYTES`], or a pool's so many that the names of its own datasets would have more.
+    #[error("name is too long")]
+    TooLong,
+    /// A dataset is more than 50 levels deep.
+    #[error("maximum name nesting depth exceeded")]
+    TooDeep,
+    /// The name begins with a slash.
+    #[error("leading slash in name")]
+    LeadingSlash,
+    /// The name ends with a slash.
+    #[error("trailing slash in name")]
+    TrailingSlash,
+    /// A part between two delimiters is empty, or a delimiter stands before a slash.
+    #[error("empty component or misplaced '@' or '#' delimiter in name")]
+    EmptyPart,
+    /// There is more than one delimiter of a snapshot or bookmark.
+    #[error("multiple '@' and/or '#' delimiters in name")]
+    ManyDelimiters,
+    /// A dataset's name has the delimiter of a snapshot.
+    #[error("snapshot delimiter '@' is not expected here")]
+    SnapshotDelimiter,
+    /// A dataset's or snapshot's name has the delimiter of a bookmark.
+    #[error("bookmark delimiter '#' is not expected here")]
+    BookmarkDelimiter,
+    /// A snapshot's name has no delimiter.
+    #[error("missing '@' delimiter in snapshot name")]
+    NoSnapshotDelimiter,
+    /// A bookmark's name has no delimiter.
+    #[error("missing '#' delimiter in bookmark name")]
+    NoBookmarkDelimiter,
+    /// A new name has a character that names do not have.
+    #[error("invalid character '{0}' in name")]
+    BadCharacter(char),
+    /// The name of a new pool has such a character.
+    #[error("invalid character '{0}' in pool name{hint}", hint = if *.0 == '/' { "\nuse 'zfs create' to create a dataset" } else { "" })]
+    BadPoolCharacter(char),
+    /// The name of a new pool does not begin with a letter.
+    #[error("name must begin with a letter")]
+    NoLetter,
+    /// The name of a new pool means a kind of vdev.
+    #[error("name is reserved")]
+    Reserved,
+    /// A part of a new name is `.`.
+    #[error("self reference, '.' is found in name")]
+    SelfReference,
+    /// A part of a new name is `..`.
+    #[error("parent reference, '..' is found in name")]
+    ParentReference,
+    /// A name that is looked up has a character that no name has, not even one that other software made.
+    #[error("invalid character in name")]
+    IllegalCharacter,
+    /// A bookmark is to be opened.
+    #[error("a bookmark has no contents")]
+    NoContents,
+    /// A part of a name that is looked up is `.` or `..`.
+    #[error("'.' and '..' are no names")]
+    PathReference,
+}
+
 /// The head, snapshot or bookmark that a name refers to, beyond the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail<'a> {
@@ -40,36 +105,36 @@ impl<'a> Name<'a> {
     pub fn parse(text: &'a str) -> Result<Self, DslError> {
         let bad = |reason| DslError::BadName { name: text.into(), reason };
         if text.is_empty() {
-            return Err(bad("a name must not be empty"));
+            return Err(bad(NameError::Empty));
         }
         if text.len() > NAME_MAX_BYTES {
-            return Err(bad("name is too long"));
+            return Err(bad(NameError::TooLong));
         }
         let (dir, tail) = match text.find(['@', '#']) {
             None => (text, Tail::Head),
             Some(at) => {
                 let (dir, rest) = (&text[..at], &text[at + 1..]);
                 if rest.contains(['@', '#']) {
-                    return Err(bad("multiple '@' and/or '#' delimiters in name"));
+                    return Err(bad(NameError::ManyDelimiters));
                 }
                 (dir, if text.as_bytes()[at] == b'@' { Tail::Snapshot(rest) } else { Tail::Bookmark(rest) })
             }
         };
         if dir.starts_with('/') {
-            return Err(bad("leading slash in name"));
+            return Err(bad(NameError::LeadingSlash));
         }
         if dir.ends_with('/') {
-            return Err(bad("trailing slash in name"));
+            return Err(bad(NameError::TrailingSlash));
         }
         for part in dir.split('/') {
             if part.is_empty() {
-                return Err(bad("empty component or misplaced '@' or '#' delimiter in name"));
+                return Err(bad(NameError::EmptyPart));
             }
             check_part(part).map_err(bad)?;
         }
         if let Tail::Snapshot(part) | Tail::Bookmark(part) = tail {
             if part.is_empty() || part.contains('/') {
-                return Err(bad("empty component or misplaced '@' or '#' delimiter in name"));
+                return Err(bad(NameError::EmptyPart));
             }
             check_part(part).map_err(bad)?;
         }
@@ -102,20 +167,19 @@ pub fn is_at_or_below(dataset: &str, name: &str) -> bool {
 /// Checks the name of a new pool.
 ///
 /// # Errors
-/// Why not, in OpenZFS's words.
-pub fn check_new_pool(name: &str) -> Result<(), String> {
+/// The rule that it breaks.
+pub fn check_new_pool(name: &str) -> Result<(), NameError> {
     if name.len() > POOL_NAME_MAX_BYTES {
-        return Err("name is too long".into());
+        return Err(NameError::TooLong);
     }
     if let Some(letter) = name.chars().find(|letter| !is_legal(*letter)) {
-        let hint = if letter == '/' { "\nuse 'zfs create' to create a dataset" } else { "" };
-        return Err(format!("invalid character '{letter}' in pool name{hint}"));
+        return Err(NameError::BadPoolCharacter(letter));
     }
     if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        return Err("name must begin with a letter".into());
+        return Err(NameError::NoLetter);
     }
     if ["mirror", "raidz", "draid", "spare"].iter().any(|kind| name.starts_with(kind)) || name == "log" {
-        return Err("name is reserved".into());
+        return Err(NameError::Reserved);
     }
     Ok(())
 }
@@ -123,17 +187,17 @@ pub fn check_new_pool(name: &str) -> Result<(), String> {
 /// Checks the full name of a new file system or volume.
 ///
 /// # Errors
-/// Why not, in OpenZFS's words.
-pub fn check_new_dataset(name: &str) -> Result<(), String> {
+/// The rule that it breaks.
+pub fn check_new_dataset(name: &str) -> Result<(), NameError> {
     if name.contains('@') {
-        return Err("snapshot delimiter '@' is not expected here".into());
+        return Err(NameError::SnapshotDelimiter);
     }
     if name.contains('#') {
-        return Err("bookmark delimiter '#' is not expected here".into());
+        return Err(NameError::BookmarkDelimiter);
     }
     check_new_parts(name)?;
     if name.matches('/').count() >= LEVELS_MAX {
-        return Err("maximum name nesting depth exceeded".into());
+        return Err(NameError::TooDeep);
     }
     Ok(())
 }
@@ -141,25 +205,24 @@ pub fn check_new_dataset(name: &str) -> Result<(), String> {
 /// Checks the full name of a new snapshot, or the new name of a snapshot.
 ///
 /// # Errors
-/// Why not, in OpenZFS's words.
-pub fn check_new_snapshot(name: &str) -> Result<(), String> {
-    const MISPLACED: &str = "empty component or misplaced '@' or '#' delimiter in name";
+/// The rule that it breaks.
+pub fn check_new_snapshot(name: &str) -> Result<(), NameError> {
     let Some((dataset, snapshot)) = name.split_once('@') else {
-        return Err("missing '@' delimiter in snapshot name".into());
+        return Err(NameError::NoSnapshotDelimiter);
     };
     if name.contains('#') {
-        return Err("bookmark delimiter '#' is not expected here".into());
+        return Err(NameError::BookmarkDelimiter);
     }
     if snapshot.contains('@') {
-        return Err("multiple '@' and/or '#' delimiters in name".into());
+        return Err(NameError::ManyDelimiters);
     }
     if dataset.is_empty() || snapshot.is_empty() || snapshot.contains('/') {
-        return Err(MISPLACED.into());
+        return Err(NameError::EmptyPart);
     }
     check_new_letters(snapshot)?;
     check_no_path(snapshot)?;
     if name.len() > NAME_MAX_BYTES {
-        return Err("name is too long".into());
+        return Err(NameError::TooLong);
     }
     Ok(())
 }
@@ -167,31 +230,29 @@ pub fn check_new_snapshot(name: &str) -> Result<(), String> {
 /// Checks the full name of a new bookmark.
 ///
 /// # Errors
-/// Why not, in OpenZFS's words.
-pub fn check_new_bookmark(name: &str) -> Result<(), String> {
+/// The rule that it breaks.
+pub fn check_new_bookmark(name: &str) -> Result<(), NameError> {
     match name.split_once('#') {
-        None => Err("missing '#' delimiter in bookmark name".into()),
-        Some((_, bookmark)) if bookmark.contains(['@', '#']) => {
-            Err("multiple '@' and/or '#' delimiters in name".into())
-        }
+        None => Err(NameError::NoBookmarkDelimiter),
+        Some((_, bookmark)) if bookmark.contains(['@', '#']) => Err(NameError::ManyDelimiters),
         Some((dataset, bookmark)) => check_new_snapshot(&format!("{dataset}@{bookmark}")),
     }
 }
 
-fn check_new_parts(name: &str) -> Result<(), String> {
+fn check_new_parts(name: &str) -> Result<(), NameError> {
     if name.len() > NAME_MAX_BYTES {
-        return Err("name is too long".into());
+        return Err(NameError::TooLong);
     }
     if name.starts_with('/') {
-        return Err("leading slash in name".into());
+        return Err(NameError::LeadingSlash);
     }
     if name.ends_with('/') {
-        return Err("trailing slash in name".into());
+        return Err(NameError::TrailingSlash);
     }
     for part in name.split('/') {
         check_new_letters(part)?;
         if part.is_empty() {
-            return Err("empty component or misplaced '@' or '#' delimiter in name".into());
+            return Err(NameError::EmptyPart);
         }
         check_no_path(part)?;
     }
@@ -199,17 +260,17 @@ fn check_new_parts(name: &str) -> Result<(), String> {
 }
 
 /// Refuses names that mean something else in a path: snapshots stand in the directory `.zfs/snapshot`.
-fn check_no_path(part: &str) -> Result<(), String> {
+fn check_no_path(part: &str) -> Result<(), NameError> {
     match part {
-        "." => Err("self reference, '.' is found in name".into()),
-        ".." => Err("parent reference, '..' is found in name".into()),
+        "." => Err(NameError::SelfReference),
+        ".." => Err(NameError::ParentReference),
         _ => Ok(()),
     }
 }
 
-fn check_new_letters(part: &str) -> Result<(), String> {
+fn check_new_letters(part: &str) -> Result<(), NameError> {
     match part.chars().find(|letter| !is_legal(*letter)) {
-        Some(letter) => Err(format!("invalid character '{letter}' in name")),
+        Some(letter) => Err(NameError::BadCharacter(letter)),
         None => Ok(()),
     }
 }
@@ -219,14 +280,14 @@ const fn is_legal(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.' | ':' | ' ')
 }
 
-fn check_part(part: &str) -> Result<(), &'static str> {
+fn check_part(part: &str) -> Result<(), NameError> {
     // '%' stands in names of half-received datasets, '$' in those that the pool itself makes.
     let legal = |c: char| is_legal(c) || matches!(c, '%' | '$');
     if !part.chars().all(legal) {
-        return Err("invalid character in name");
+        return Err(NameError::IllegalCharacter);
     }
     if part == "." || part == ".." {
-        return Err("'.' and '..' are no names");
+        return Err(NameError::PathReference);
     }
     Ok(())
 }
@@ -264,7 +325,7 @@ mod tests {
             ("log", "reserved"),
             (&"x".repeat(240), "too long"),
         ] {
-            assert!(check_new_pool(bad).unwrap_err().contains(reason), "{bad}");
+            assert!(check_new_pool(bad).unwrap_err().to_string().contains(reason), "{bad}");
         }
         assert_eq!(check_new_pool(&"x".repeat(239)), Ok(()));
 
@@ -287,7 +348,7 @@ mod tests {
             (&deep(50), "nesting depth"),
             (&format!("t/{}", "x".repeat(254)), "too long"),
         ] {
-            assert!(check_new_dataset(bad).unwrap_err().contains(reason), "{bad}");
+            assert!(check_new_dataset(bad).unwrap_err().to_string().contains(reason), "{bad}");
         }
 
         assert_eq!(check_new_snapshot("tank/a@b c"), Ok(()));

@@ -85,6 +85,29 @@ impl Default for MountOptions {
     }
 }
 
+/// A mount option that cannot be had. The text names the option, and says what there is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// Its value is no number, or too large.
+    #[error("mount option '{word}': not a number up to {max}")]
+    NotANumber {
+        /// The option with its value.
+        word: String,
+        /// The largest number that it takes.
+        max: u32,
+    },
+    /// `rw`, which an option alone does not switch on.
+    #[error("mount option 'rw': whether a mount is written is asked for with --rw")]
+    Written,
+    /// There is no such option, or it has no such value.
+    #[error(
+        "mount option '{0}' is not known; there are: ro, allow_other, allow_root, auto_unmount, [no_]default_permissions, [no]dev, \
+         [no]suid, [no]exec, [no]atime, relatime, strictatime, [a]sync, [no_]io_uring, threads=N, read_ahead=KIB, \
+         layout=mountpoints|names|alone"
+    )]
+    Unknown(String),
+}
+
 impl MountOptions {
     /// The same options without forbidden rights.
     #[must_use]
@@ -106,15 +129,15 @@ impl MountOptions {
     /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.
     ///
     /// # Errors
-    /// The text says which word is not known or not supported, and what there is.
-    pub fn parse(&mut self, list: &str) -> Result<(), String> {
+    /// A word is not known or not supported.
+    pub fn parse(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',').filter(|word| !word.is_empty()).try_for_each(|word| self.parse_word(word))
     }
 
-    fn parse_word(&mut self, word: &str) -> Result<(), String> {
+    fn parse_word(&mut self, word: &str) -> Result<(), OptionError> {
         let number = |text: &str, max: u32| match text.parse::<u32>() {
             Ok(number) if number <= max => Ok(number),
-            _ => Err(format!("mount option '{word}': not a number up to {max}")),
+            _ => Err(OptionError::NotANumber { word: word.to_owned(), max }),
         };
         match word.split_once('=').unwrap_or((word, "")) {
             ("ro" | "defaults" | "nofail" | "_netdev" | "zfsutil", "") => {}
@@ -124,7 +147,7 @@ impl MountOptions {
             ("atime", "") => self.access_times = None,
             ("sync", "") => self.synchronous = true,
             ("async", "") => self.synchronous = false,
-            ("rw", "") => return Err("mount option 'rw': whether a mount is written is asked for with --rw".to_owned()),
+            ("rw", "") => return Err(OptionError::Written),
             ("allow_other", "") => self.access = Access::All,
             ("allow_root", "") => self.access = Access::RootAndOwner,
             ("auto_unmount", "") => self.auto_unmount = true,
@@ -143,14 +166,7 @@ impl MountOptions {
             ("layout", "mountpoints") => self.layout = Layout::Mountpoints,
             ("layout", "names") => self.layout = Layout::Names,
             ("layout", "alone") => self.layout = Layout::Alone,
-            _ => {
-                return Err(format!(
-                    "mount option '{word}' is not known; there are: ro, allow_other, allow_root, auto_unmount, \
-                     [no_]default_permissions, [no]dev, [no]suid, [no]exec, [no]atime, relatime, \
-                     strictatime, [a]sync, [no_]io_uring, threads=N, read_ahead=KIB, \
-                     layout=mountpoints|names|alone"
-                ));
-            }
+            _ => return Err(OptionError::Unknown(word.to_owned())),
         }
         Ok(())
     }
@@ -190,7 +206,7 @@ mod tests {
     fn options_that_are_not_known_or_cannot_be_had_are_named() {
         for word in ["rw", "frobnicate", "threads=x", "threads=1000", "layout=up", "ro=1"] {
             let error = MountOptions::default().parse(word).unwrap_err();
-            assert!(error.contains(word), "{error}");
+            assert!(error.to_string().contains(word), "{error}");
         }
     }
 }

@@ -60,6 +60,29 @@ enum Helper {
     Unmount,
 }
 
+/// A helper's command line that means nothing here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MountLineError {
+    /// A flag that takes a value is the last word.
+    #[error("option -{0} takes a value")]
+    NoValue(char),
+    /// The value of a flag cannot be read.
+    #[error("options are not UTF-8")]
+    NotUtf8,
+    /// There is no such flag.
+    #[error("option -{0} is not known")]
+    Unknown(char),
+    /// The words are not a dataset and a folder.
+    #[error("usage: mount.cenote DATASET FOLDER [-o OPTIONS]")]
+    MountUsage,
+    /// The words are not a folder.
+    #[error("usage: umount.cenote FOLDER [-fl]")]
+    UnmountUsage,
+    /// A snapshot is to be mounted for writing.
+    #[error("'{0}' is a snapshot: mount it with -o ro")]
+    Snapshot(String),
+}
+
 fn helper(name: &OsStr) -> Option<Helper> {
     let name = Path::new(name).file_name()?.to_str()?;
     let (verb, of_type) = name.split_once('.')?;
@@ -73,8 +96,8 @@ fn helper(name: &OsStr) -> Option<Helper> {
 /// The command line of ours that a helper's means; `None` where the program is not called as a helper, or there is nothing to do.
 ///
 /// # Errors
-/// The text says what is wrong with it.
-pub fn translated(argv: &[OsString], is_root: bool) -> Result<Option<Vec<OsString>>, String> {
+/// The command line is wrong.
+pub fn translated(argv: &[OsString], is_root: bool) -> Result<Option<Vec<OsString>>, MountLineError> {
     let Some((name, words)) = argv.split_first() else { return Ok(None) };
     match helper(name) {
         None => Ok(None),
@@ -90,7 +113,7 @@ struct Words {
     others: Vec<OsString>,
 }
 
-fn words(words: &[OsString], known: &str, with_value: &str) -> Result<Words, String> {
+fn words(words: &[OsString], known: &str, with_value: &str) -> Result<Words, MountLineError> {
     let mut found = Words { flags: Vec::new(), options: Vec::new(), others: Vec::new() };
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
@@ -106,8 +129,8 @@ fn words(words: &[OsString], known: &str, with_value: &str) -> Result<Words, Str
                 let value = match attached.is_empty() {
                     false => attached,
                     true => {
-                        let next = rest.next().ok_or_else(|| format!("option -{letter} takes a value"))?;
-                        next.to_str().ok_or("options are not UTF-8")?.to_owned()
+                        let next = rest.next().ok_or(MountLineError::NoValue(letter))?;
+                        next.to_str().ok_or(MountLineError::NotUtf8)?.to_owned()
                     }
                 };
                 if letter == 'o' {
@@ -116,17 +139,17 @@ fn words(words: &[OsString], known: &str, with_value: &str) -> Result<Words, Str
             } else if known.contains(letter) {
                 found.flags.push(letter);
             } else {
-                return Err(format!("option -{letter} is not known"));
+                return Err(MountLineError::Unknown(letter));
             }
         }
     }
     Ok(found)
 }
 
-fn mount(argv: &[OsString], is_root: bool) -> Result<Vec<OsString>, String> {
+fn mount(argv: &[OsString], is_root: bool) -> Result<Vec<OsString>, MountLineError> {
     let Words { flags, options, others } = words(argv, "sfnv", "oNt")?;
     let [dataset, at] = others.as_slice() else {
-        return Err("usage: mount.cenote DATASET FOLDER [-o OPTIONS]".to_owned());
+        return Err(MountLineError::MountUsage);
     };
     if flags.contains(&'f') {
         return Ok(command(&["version"]));
@@ -139,7 +162,7 @@ fn mount(argv: &[OsString], is_root: bool) -> Result<Vec<OsString>, String> {
         match word.split_once('=').unwrap_or((word, "")) {
             ("ro", "") => is_written = false,
             ("rw", "") if is_snapshot => {
-                return Err(format!("'{}' is a snapshot: mount it with -o ro", dataset.display()));
+                return Err(MountLineError::Snapshot(dataset.to_string_lossy().into_owned()));
             }
             ("rw", "") => is_written = true,
             ("remount", "") => line.push("--remount".into()),
@@ -165,9 +188,9 @@ fn mount(argv: &[OsString], is_root: bool) -> Result<Vec<OsString>, String> {
     Ok(line)
 }
 
-fn unmount(argv: &[OsString]) -> Result<Vec<OsString>, String> {
+fn unmount(argv: &[OsString]) -> Result<Vec<OsString>, MountLineError> {
     let Words { flags, others, .. } = words(argv, "nflvri", "oNt")?;
-    let [at] = others.as_slice() else { return Err("usage: umount.cenote FOLDER [-fl]".to_owned()) };
+    let [at] = others.as_slice() else { return Err(MountLineError::UnmountUsage) };
     let mut line = command(&["unmount"]);
     if flags.iter().any(|flag| matches!(flag, 'f' | 'l')) {
         line.push("--force".into());
@@ -184,7 +207,7 @@ fn command(words: &[&str]) -> Vec<OsString> {
 mod tests {
     use super::*;
 
-    fn line(text: &str, is_root: bool) -> Result<Option<String>, String> {
+    fn line(text: &str, is_root: bool) -> Result<Option<String>, MountLineError> {
         let argv: Vec<OsString> = text.split(' ').map(OsString::from).collect();
         let line = translated(&argv, is_root)?;
         Ok(line.map(|line| line.join(OsStr::new(" ")).into_string().unwrap()))

@@ -534,8 +534,8 @@ impl Handle {
 /// The output of a spawned task, to be awaited. Dropping it detaches the task.
 #[must_use = "dropping a join detaches its task; say so with drop()"]
 pub struct Join<T> {
-    /// The output, or the text of the panic.
-    receiver: oneshot::Receiver<Result<T, String>>,
+    /// The output, or the panic.
+    receiver: oneshot::Receiver<Result<T, JoinError>>,
 }
 
 /// Why a task came to nothing.
@@ -550,7 +550,7 @@ pub enum JoinError {
 }
 
 impl<T> Join<T> {
-    pub(crate) fn new(receiver: oneshot::Receiver<Result<T, String>>) -> Join<T> {
+    pub(crate) fn new(receiver: oneshot::Receiver<Result<T, JoinError>>) -> Join<T> {
         Join { receiver }
     }
 }
@@ -560,8 +560,7 @@ impl<T> Future for Join<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         Pin::new(&mut self.receiver).poll(context).map(|result| match result {
-            Ok(Ok(output)) => Ok(output),
-            Ok(Err(text)) => Err(JoinError::Panicked(text)),
+            Ok(result) => result,
             Err(oneshot::Closed) => Err(JoinError::Stopped),
         })
     }
@@ -572,13 +571,13 @@ impl<T> Future for Join<T> {
 #[error("the runtime has stopped")]
 pub struct Stopped;
 
-/// Runs `future`; the text of its panic if it has one. The panic is caught inside the task, before anything of the
+/// Runs `future`; an error if it panics. The panic is caught inside the task, before anything of the
 /// task's is dropped, so that the joining task sees the panic and not its consequences.
-async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
+async fn catch_panic<F: Future>(future: F) -> Result<F::Output, JoinError> {
     let mut future = pin!(future);
     std::future::poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(poll) => poll.map(Ok),
-        Err(payload) => Poll::Ready(Err(panic_text(payload))),
+        Err(payload) => Poll::Ready(Err(JoinError::Panicked(panic_text(payload)))),
     })
     .await
 }

@@ -124,4 +124,4 @@ pub use logs::Logs;
 pub use position::{Marking, Position, unsupported};
 pub use replaying::Replaying;
 pub use tunables::ZilTunables;
-pub use writer::{LogData, LogWriter, Retired};
+pub use writer::{LogData, LogDataError, LogWriter, Retired};

@@ -22,6 +22,17 @@ use crate::data::{Data, STORING_MAX_BYTES};
 use crate::kstat::{Event, ZilCounts};
 use crate::tunables::ZilTunables;
 
+/// The failure of a device that has nothing but logs.
+#[derive(Debug, thiserror::Error)]
+enum LogDeviceError {
+    /// A block could not be written.
+    #[error(transparent)]
+    Write(#[from] ZioError),
+    /// A block was written, and its device could not be flushed.
+    #[error("it could not be flushed")]
+    Unflushed,
+}
+
 /// The way from the logs of a pool to its devices.
 pub(crate) struct LogIo {
     pub(crate) dmu: Dmu,
@@ -249,7 +260,7 @@ impl LogIo {
             Ok(is_stored) => is_stored && self.failures.load(Ordering::Acquire) == failures,
             Err(why) => {
                 self.failures.fetch_add(1, Ordering::AcqRel);
-                self.allocator.log_device_failed(device, &why);
+                self.allocator.log_device_failed(device, &why.to_string());
                 false
             }
         }
@@ -287,7 +298,7 @@ impl LogIo {
         bytes: Buf,
         data: Data,
         txgs: &Transactions,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, LogDeviceError> {
         let is_stable = self.writes_stably(&data);
         let vdevs = data.vdevs_with(at);
         let tree = self.dmu.zio().tree();
@@ -298,7 +309,7 @@ impl LogIo {
             Ok(missed) => missed,
             // No failure of the device: nothing is written while the pool is suspended.
             Err(_) if tree.suspension().is_some_and(|suspension| suspension.reason().is_some()) => return Ok(false),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         if is_stable && missed.is_empty() {
             self.counts.count(Event::Stable);
@@ -309,13 +320,13 @@ impl LogIo {
             return Ok(false);
         }
         ahead.written();
-        let failed = self.flush(vdevs, txgs).await.ok_or("it could not be flushed")?;
+        let failed = self.flush(vdevs, txgs).await.ok_or(LogDeviceError::Unflushed)?;
         // The flush of somebody else may have failed between the write and this one's flush.
         let after: BTreeMap<Guid, u64> = tree.flush_failures_of(device).into_iter().collect();
         let mut leaves = before.iter().filter(|(leaf, failures)| after.get(leaf) == Some(failures));
         match leaves.any(|(leaf, _)| !failed.contains(leaf) && !missed.contains(leaf)) {
             true => Ok(true),
-            false => Err("it could not be flushed".to_owned()),
+            false => Err(LogDeviceError::Unflushed),
         }
     }
 

@@ -28,7 +28,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::Tx as Record;
 use cenote_taskq::buf::Block;
 use cenote_taskq::{BoxFuture, boxed};
-use cenote_zil::{Log, LogData, LogTxg, ReplayError, WriteShape};
+use cenote_zil::{Log, LogData, LogDataError, LogTxg, ReplayError, WriteShape};
 use thiserror::Error;
 
 use crate::volume::DATA_OBJECT;
@@ -88,17 +88,17 @@ impl LogData for LoggedVolume {
         _generation: u64,
         offset_bytes: u64,
         len: usize,
-    ) -> BoxFuture<'_, Result<Option<Block>, String>> {
+    ) -> BoxFuture<'_, Result<Option<Block>, LogDataError>> {
         Box::pin(async move {
             // It may have become smaller.
             let claim = match self.1.claim(offset_bytes, len as u64).await {
                 Ok(claim) => claim,
                 Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             };
             let read = self.1.read(offset_bytes, len).await;
             drop(claim);
-            read.map(Some).map_err(|error| error.to_string())
+            Ok(Some(read?))
         })
     }
 
@@ -108,12 +108,12 @@ impl LogData for LoggedVolume {
         _generation: u64,
         bytes: Range<u64>,
         at: LogTxg<'a>,
-    ) -> BoxFuture<'a, Result<Option<LogBlock>, String>> {
+    ) -> BoxFuture<'a, Result<Option<LogBlock>, LogDataError>> {
         Box::pin(async move {
             let claim = match self.1.claim(bytes.start, bytes.end - bytes.start).await {
                 Ok(claim) => claim,
                 Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             };
             let block = at.block(&self.0, claim.object(), &bytes);
             drop(claim);

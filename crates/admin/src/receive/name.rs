@@ -34,7 +34,7 @@ pub(super) fn of_snapshot(
     let name = format!("{}{added}", request.target);
     match cenote_dsl::name::check_new_snapshot(&name) {
         Ok(()) => Ok(name),
-        Err(reason) => Err(ReceiveError::new(ACTION, reason)),
+        Err(reason) => Err(ReceiveError::new(ACTION, reason.to_string())),
     }
 }
 

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_dsl::name::{Name, Tail, pool_of};
+use cenote_dsl::name::{Name, NameError, Tail, pool_of};
 use cenote_dsl::{Bookmark, Dataset, DslError};
 use cenote_host::Mounts;
 use cenote_props::Types;
@@ -165,23 +165,32 @@ fn named(argument: &str, mounts: &Mounts) -> Result<String, String> {
     dataset.map(str::to_owned).ok_or_else(|| format!("cannot open '{argument}': not a ZFS filesystem"))
 }
 
-/// Whether a name can be that of something of these types.
-fn check_name(name: &str, types: Types) -> Result<(), &'static str> {
+/// A name that cannot be that of a dataset of the types asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum TypeError {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("missing '@' delimiter in snapshot name, did you mean to use -r?")]
+    NoSnapshot,
+    #[error("missing '#' delimiter in bookmark name, did you mean to use -r?")]
+    NoBookmark,
+    #[error("invalid dataset name")]
+    Invalid,
+}
+
+/// Whether a name can be that of a dataset, snapshot or bookmark of these types.
+fn check_name(name: &str, types: Types) -> Result<(), TypeError> {
     let parsed = match Name::parse(name) {
         Ok(parsed) => parsed,
-        Err(DslError::BadName { reason, .. }) => return Err(reason),
-        Err(_) => return Err("invalid dataset name"),
+        Err(DslError::BadName { reason, .. }) => return Err(reason.into()),
+        Err(_) => return Err(TypeError::Invalid),
     };
     match parsed.tail {
-        Tail::Snapshot(_) if !types.contains(Types::SNAPSHOT) => Err("snapshot delimiter '@' is not expected here"),
-        Tail::Bookmark(_) if !types.contains(Types::BOOKMARK) => Err("bookmark delimiter '#' is not expected here"),
+        Tail::Snapshot(_) if !types.contains(Types::SNAPSHOT) => Err(NameError::SnapshotDelimiter.into()),
+        Tail::Bookmark(_) if !types.contains(Types::BOOKMARK) => Err(NameError::BookmarkDelimiter.into()),
         Tail::Snapshot(_) | Tail::Bookmark(_) => Ok(()),
-        Tail::Head if types == Types::SNAPSHOT => {
-            Err("missing '@' delimiter in snapshot name, did you mean to use -r?")
-        }
-        Tail::Head if types == Types::BOOKMARK => {
-            Err("missing '#' delimiter in bookmark name, did you mean to use -r?")
-        }
+        Tail::Head if types == Types::SNAPSHOT => Err(TypeError::NoSnapshot),
+        Tail::Head if types == Types::BOOKMARK => Err(TypeError::NoBookmark),
         Tail::Head => Ok(()),
     }
 }
@@ -390,7 +399,7 @@ mod tests {
     #[test]
     fn names_are_checked_against_the_types_that_are_wanted() {
         assert_eq!(check_name("tank/a", Types::FILESYSTEM), Ok(()));
-        assert_eq!(check_name("tank@s", Types::FILESYSTEM), Err("snapshot delimiter '@' is not expected here"));
+        assert_eq!(check_name("tank@s", Types::FILESYSTEM), Err(NameError::SnapshotDelimiter.into()));
         assert!(check_name("tank", Types::SNAPSHOT).is_err());
         assert!(check_name("tank//a", Types::all()).is_err());
         assert_eq!(check_name("tank#b", Types::DATASET | Types::BOOKMARK), Ok(()));

@@ -160,7 +160,7 @@ pub(crate) fn report(session: &Session) -> Arc<dyn Fn(&str) + Send + Sync> {
 pub(crate) fn parse_options(lists: &[String]) -> Result<MountOptions, WrongUse> {
     let mut options = MountOptions::default();
     for list in lists {
-        options.parse(list).map_err(WrongUse)?;
+        options.parse(list).map_err(|error| WrongUse(error.to_string()))?;
     }
     Ok(options)
 }

@@ -31,14 +31,14 @@ impl Syncer {
         let Some(dataset) = dataset else { return Err(cannot(from, Refusal::Invalid, "it has no contents")) };
         match (from.split_once('@').filter(|_| dataset.is_snapshot()), to.split_once('@')) {
             (Some((head, old)), Some((new_head, new))) => {
-                check_new_snapshot(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason))?;
+                check_new_snapshot(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason.to_string()))?;
                 if head != new_head {
                     return Err(cannot(from, Refusal::Invalid, "snapshots must be part of same dataset"));
                 }
                 return self.rename_snapshots(head, old, new, false).await;
             }
             (None, None) => {
-                check_new_dataset(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason))?;
+                check_new_dataset(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason.to_string()))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
                 self.count_below(&dataset.dir).await?;
                 let renamed = self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await;
@@ -69,7 +69,8 @@ impl Syncer {
     ) -> Result<Vec<(Dataset, ObjectId)>, SpaError> {
         let (view, failed) = (self.dsl().clone(), |error: DslError| self.dsl_failed(error));
         let name = format!("{dataset}@{from}");
-        check_new_snapshot(&format!("{dataset}@{to}")).map_err(|reason| cannot(&name, Refusal::Invalid, &reason))?;
+        check_new_snapshot(&format!("{dataset}@{to}"))
+            .map_err(|reason| cannot(&name, Refusal::Invalid, &reason.to_string()))?;
         let top = view.dir(dataset).await.map_err(failed)?;
         let dirs = if recursive { view.tree(top, true).await.map_err(failed)? } else { vec![top] };
         let mut found = Vec::new();

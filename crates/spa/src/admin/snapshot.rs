@@ -143,7 +143,7 @@ impl Syncer {
         let name = wanted.name.as_str();
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot create snapshot '{name}': {why}")));
         if let Err(reason) = check_new_snapshot(name) {
-            return cannot(Refusal::Invalid, &reason);
+            return cannot(Refusal::Invalid, &reason.to_string());
         }
         let dsl = self.dsl().clone();
         let Some((of, snapshot)) = name.split_once('@') else { return cannot(Refusal::Invalid, "it has no '@'") };

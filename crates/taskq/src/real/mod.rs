@@ -30,7 +30,7 @@ pub(crate) use self::worker::Home;
 use self::worker::{Guest, LEVELS, ParkedWorker};
 use crate::device::{Device, OpenOptions};
 use crate::handle::{
-    Class, Core, Handle, IoChoice, IoMode, Join, RuntimeOptions, enter, set_thread_shard, thread_shard,
+    Class, Core, Handle, IoChoice, IoMode, Join, JoinError, RuntimeOptions, enter, set_thread_shard, thread_shard,
 };
 use crate::oneshot;
 use crate::sync::Mutex;
@@ -330,7 +330,7 @@ impl Real {
         let (sender, receiver) = oneshot::channel();
         pool.submit(Box::new(move || {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-            let _ = sender.send(result.map_err(panic_text));
+            let _ = sender.send(result.map_err(|payload| JoinError::Panicked(panic_text(payload))));
         }));
         Join::new(receiver)
     }

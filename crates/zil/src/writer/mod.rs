@@ -35,33 +35,36 @@ use blocks::{Blocks, Phase};
 use issue::Issuer;
 use waiting::Waiting;
 
+/// The reason why the data of a logged write cannot be read: an error of the file system or volume, of a layer above this one.
+pub type LogDataError = Box<dyn std::error::Error + Send + Sync>;
+
 /// The file system or volume of a log, as far as the log reads it.
 pub trait LogData: Send + Sync {
     /// The block of an object that has these bytes, all of which it has, as a txg has it ([`LogTxg::block`]). `None` where it is not to be had:
     /// then the bytes are read.
     ///
     /// # Errors
-    /// The object cannot be read: why.
+    /// The object cannot be read.
     fn block<'a>(
         &'a self,
         object: ObjectId,
         generation: u64,
         bytes: Range<u64>,
         at: LogTxg<'a>,
-    ) -> BoxFuture<'a, Result<Option<LogBlock>, String>>;
+    ) -> BoxFuture<'a, Result<Option<LogBlock>, LogDataError>>;
 
     /// Bytes of an object as they are now. `None` where the object of this generation is no more, or ends before: a later change has
     /// taken them away, which the caller cannot have logged yet.
     ///
     /// # Errors
-    /// They cannot be read: why.
+    /// They cannot be read.
     fn read(
         &self,
         object: ObjectId,
         generation: u64,
         offset_bytes: u64,
         len: usize,
-    ) -> BoxFuture<'_, Result<Option<Block>, String>>;
+    ) -> BoxFuture<'_, Result<Option<Block>, LogDataError>>;
 }
 
 /// The log cannot make a change stable; the caller has to wait for this txg.

@@ -8,7 +8,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
-use cenote_zil::{LogData, LogTxg};
+use cenote_zil::{LogData, LogDataError, LogTxg};
 
 use crate::ZplError;
 use crate::filesystem::{FileSystem, Shared};
@@ -57,11 +57,11 @@ impl LogData for LoggedFiles {
         generation: u64,
         offset_bytes: u64,
         len: usize,
-    ) -> BoxFuture<'_, Result<Option<Block>, String>> {
+    ) -> BoxFuture<'_, Result<Option<Block>, LogDataError>> {
         Box::pin(async move {
             let bytes = offset_bytes..offset_bytes.saturating_add(len as u64);
             let found = self.find(object, generation, bytes, async |_, file| Ok(file.read(offset_bytes, len).await?));
-            found.await.map_err(|error| error.to_string())
+            Ok(found.await?)
         })
     }
 
@@ -71,11 +71,11 @@ impl LogData for LoggedFiles {
         generation: u64,
         bytes: Range<u64>,
         at: LogTxg<'a>,
-    ) -> BoxFuture<'a, Result<Option<LogBlock>, String>> {
+    ) -> BoxFuture<'a, Result<Option<LogBlock>, LogDataError>> {
         Box::pin(async move {
             let look = async |fs: &FileSystem, file: &Object| Ok(at.block(fs.objset(), file, &bytes));
             let found = self.find(object, generation, bytes.clone(), look).await;
-            found.map(Option::flatten).map_err(|error| error.to_string())
+            Ok(found?.flatten())
         })
     }
 }
