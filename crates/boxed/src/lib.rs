@@ -21,7 +21,7 @@ use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
     Error, FnArg, GenericParam, Ident, ItemFn, Lifetime, Pat, PatIdent, ReceiverKind, Result, ReturnType, Token,
-    TypeReference, parse_quote,
+    TypeReference, WherePredicate, parse_quote,
 };
 
 /// Has an async function return a `BoxFuture` (see the crate's documentation).
@@ -103,20 +103,26 @@ fn transform(mut function: ItemFn) -> Result<TokenStream> {
             (**output).clone()
         }
     };
-    let types: Vec<Ident> = function.sig.generics.type_params().map(|parameter| parameter.ident.clone()).collect();
-    let is_bound = lifetimes.has_elided || !lifetimes.named.is_empty() || !types.is_empty();
+    let generics = &mut function.sig.generics;
+    let is_bound = lifetimes.has_elided || !lifetimes.named.is_empty() || generics.type_params().next().is_some();
     let bound = if is_bound { call.clone() } else { Lifetime::new("'static", Span::call_site()) };
     if is_bound {
         for made in lifetimes.made.iter().rev().chain([&call]) {
             let parameter: GenericParam = parse_quote!(#made);
-            function.sig.generics.params.insert(0, parameter);
+            generics.params.insert(0, parameter);
         }
-        let outliving = &mut function.sig.generics.make_where_clause().predicates;
-        for lifetime in &lifetimes.named {
-            outliving.push(parse_quote!(#lifetime: #call));
+        // Those that the function declares, beside their bounds; those of its `impl`, in a clause of their own.
+        for parameter in generics.lifetimes_mut().filter(|parameter| parameter.lifetime != call) {
+            parameter.bounds.push(call.clone());
+            lifetimes.named.retain(|named| *named != parameter.lifetime);
         }
-        for parameter in types {
-            outliving.push(parse_quote!(#parameter: #call));
+        for parameter in generics.type_params_mut() {
+            parameter.bounds.push(parse_quote!(#call));
+        }
+        if !lifetimes.named.is_empty() {
+            let outliving = &mut generics.make_where_clause().predicates;
+            outliving
+                .extend(lifetimes.named.iter().map(|lifetime| -> WherePredicate { parse_quote!(#lifetime: #call) }));
         }
     }
     function.sig.output = parse_quote!(-> ::cenote_taskq::BoxFuture<#bound, #output>);
