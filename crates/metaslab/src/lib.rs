@@ -121,11 +121,12 @@ use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
 use cenote_vdev::config::AllocationClass;
+use thiserror::Error;
 
 pub use allocator::{AllocError, Allocator, Evacuation, Extent, FlushMode, Request, SpaceFeatures};
 pub use check::{CheckError, ExtentCheck};
 pub use class::ClassKind;
-pub use error::SpaceError;
+pub use error::{LogEntryFault, LogFigure, MetaslabFault, ObjectError, SpaceError, SpaceMapError, Violation};
 pub use fragmentation::class_fragmentation;
 pub use group::{SizeRule, VdevSetup};
 pub use load::load;
@@ -140,14 +141,14 @@ pub use tunables::Tunables;
 pub use weight::Weight;
 pub use work::{MetaslabWork, TxgWork};
 
-/// The objects that hold space maps, as the pool gives access to them. Errors are text for a person.
+/// The objects that hold space maps, as the pool gives access to them. Errors are those of the layer that holds them.
 pub trait SpaceObjects: Send + Sync + 'static {
     /// The bonus of an object and its byte order.
-    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), String>>;
+    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), ObjectError>>;
     /// The size of an object's data blocks.
-    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, String>>;
+    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, ObjectError>>;
     /// `len` bytes of an object's data at `offset_bytes`.
-    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, String>>;
+    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, ObjectError>>;
 }
 
 /// A top-level vdev's place among the space maps.
@@ -246,7 +247,7 @@ pub struct PoolSpace {
 }
 
 /// A space map that could not be used.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub struct SpaceProblem {
     /// The vdev, if it is one vdev's.
     pub vdev: Option<VdevId>,
@@ -255,7 +256,8 @@ pub struct SpaceProblem {
     /// The space map's object.
     pub object: ObjectId,
     /// The fault.
-    pub reason: String,
+    #[source]
+    pub error: SpaceMapError,
 }
 
 impl fmt::Display for SpaceProblem {
@@ -266,7 +268,7 @@ impl fmt::Display for SpaceProblem {
         if let Some(metaslab) = self.metaslab {
             write!(f, "metaslab {metaslab} ")?;
         }
-        write!(f, "space map object {}: {}", self.object, self.reason)
+        write!(f, "space map object {}: {}", self.object, self.error)
     }
 }
 

@@ -8,7 +8,9 @@ use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, Spa
 use cenote_taskq::buf::Block;
 use cenote_taskq::{Class, Handle, boxed};
 
-use crate::{MetaslabSpace, PoolSpace, RangeSet, SpaceObjects, SpaceProblem, VdevMaps, VdevSpace};
+use crate::{
+    MetaslabSpace, ObjectError, PoolSpace, RangeSet, SpaceMapError, SpaceObjects, SpaceProblem, VdevMaps, VdevSpace,
+};
 
 /// Bytes of a space map read at a time: a multiple of every block size that they have, up to 128 KiB, so that no
 /// two-word entry is cut (a block is padded rather than let one cross its end).
@@ -38,13 +40,13 @@ pub async fn load(
                 pool.vdevs.push(vdev);
                 pool.problems.extend(problems);
             }
-            Err(error) => pool.problems.push(problem(None, None, ObjectId(0), error.to_string())),
+            Err(error) => pool.problems.push(problem(None, None, ObjectId(0), error)),
         }
     }
     logs.sort();
     for (txg, object) in logs {
-        if let Err(reason) = replay_log(objects.as_ref(), &mut pool, txg, object).await {
-            pool.problems.push(problem(None, None, object, format!("log of txg {txg}: {reason}")));
+        if let Err(error) = replay_log(objects.as_ref(), &mut pool, txg, object).await {
+            pool.problems.push(problem(None, None, object, error.of_log(txg)));
         }
     }
     for vdev in &mut pool.vdevs {
@@ -57,25 +59,25 @@ pub(crate) fn problem(
     vdev: Option<&VdevMaps>,
     metaslab: Option<u64>,
     object: ObjectId,
-    reason: String,
+    error: impl Into<SpaceMapError>,
 ) -> SpaceProblem {
-    SpaceProblem { vdev: vdev.map(|maps| maps.vdev), metaslab, object, reason }
+    SpaceProblem { vdev: vdev.map(|maps| maps.vdev), metaslab, object, error: error.into() }
 }
 
 /// A space map read from beginning to end, entry by entry.
 pub(crate) async fn replay(
     objects: &dyn SpaceObjects,
     object: ObjectId,
-    mut visit: impl FnMut(SpaceMapRecord) -> Result<(), String>,
-) -> Result<SpaceMapPhys, String> {
+    mut visit: impl FnMut(SpaceMapRecord) -> Result<(), SpaceMapError>,
+) -> Result<SpaceMapPhys, SpaceMapError> {
     let (bonus, order) = objects.bonus(object).await?;
-    let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| error.to_string())?;
+    let phys = SpaceMapPhys::parse(&bonus, order)?;
     let mut at = 0;
     while at < phys.length_bytes {
         let len = CHUNK_BYTES.min(phys.length_bytes - at);
         let bytes: Block = objects.read(object, at, len as usize).await?;
         for record in SpaceMapRecords::new(&bytes, order) {
-            visit(record.map_err(|error| error.to_string())?)?;
+            visit(record?)?;
         }
         at += len;
     }
@@ -83,7 +85,7 @@ pub(crate) async fn replay(
 }
 
 /// Words of an object that is an array of 64-bit integers.
-pub(crate) async fn words(objects: &dyn SpaceObjects, object: ObjectId, count: u64) -> Result<Vec<u64>, String> {
+pub(crate) async fn words(objects: &dyn SpaceObjects, object: ObjectId, count: u64) -> Result<Vec<u64>, ObjectError> {
     let (_, order): (_, Endian) = objects.bonus(object).await?;
     let bytes = objects.read(object, 0, count as usize * 8).await?;
     Ok(bytes.as_chunks::<8>().0.iter().map(|word| order.u64(*word)).collect())
@@ -102,13 +104,13 @@ async fn load_vdev(handle: &Handle, objects: &Arc<dyn SpaceObjects>, maps: VdevM
         return (vdev, problems);
     }
     if count > METASLABS_MAX {
-        problems.push(problem(Some(&maps), None, maps.metaslab_array, format!("{count} metaslabs are too many")));
+        problems.push(problem(Some(&maps), None, maps.metaslab_array, SpaceMapError::TooMany { count }));
         return (vdev, problems);
     }
     let array = match words(objects.as_ref(), maps.metaslab_array, count).await {
         Ok(array) => array,
-        Err(reason) => {
-            problems.push(problem(Some(&maps), None, maps.metaslab_array, reason));
+        Err(error) => {
+            problems.push(problem(Some(&maps), None, maps.metaslab_array, error));
             return (vdev, problems);
         }
     };
@@ -116,8 +118,8 @@ async fn load_vdev(handle: &Handle, objects: &Arc<dyn SpaceObjects>, maps: VdevM
         None => vec![0; count as usize],
         Some(object) => match words(objects.as_ref(), object, count).await {
             Ok(txgs) => txgs,
-            Err(reason) => {
-                problems.push(problem(Some(&maps), None, object, reason));
+            Err(error) => {
+                problems.push(problem(Some(&maps), None, object, error));
                 vec![0; count as usize]
             }
         },
@@ -130,24 +132,25 @@ async fn load_vdev(handle: &Handle, objects: &Arc<dyn SpaceObjects>, maps: VdevM
     }
     for (index, task) in pending.into_iter().enumerate() {
         let object = ObjectId(array[index]);
-        let loaded = task.await.map_err(|error| error.to_string()).and_then(|loaded| loaded);
-        let (mut metaslab, set) = loaded.unwrap_or_else(|reason| {
-            problems.push(problem(Some(&maps), Some(index as u64), object, reason));
+        let loaded = task.await.map_err(SpaceMapError::from).and_then(|loaded| loaded);
+        let (mut metaslab, set) = loaded.unwrap_or_else(|error| {
+            problems.push(problem(Some(&maps), Some(index as u64), object, error));
             (MetaslabSpace { object, ..MetaslabSpace::default() }, RangeSet::new())
         });
         metaslab.unflushed_txg = Txg(unflushed.get(index).copied().unwrap_or(0));
         for range in set.iter() {
             // Metaslabs do not overlap, and a map cannot reach outside its own.
             if let Err(error) = vdev.allocated.add(range) {
-                problems.push(problem(Some(&maps), Some(index as u64), object, error.to_string()));
+                problems.push(problem(Some(&maps), Some(index as u64), object, error));
             }
         }
         vdev.metaslabs.push(metaslab);
     }
     if let Some(object) = maps.checkpoint_map
-        && let Err(reason) = load_checkpoint(objects.as_ref(), &mut vdev, object).await
+        && let Err(error) = load_checkpoint(objects.as_ref(), &mut vdev, object).await
     {
-        problems.push(problem(Some(&maps), None, object, format!("checkpoint: {reason}")));
+        let error = SpaceMapError::Checkpoint { error: Box::new(error) };
+        problems.push(problem(Some(&maps), None, object, error));
     }
     (vdev, problems)
 }
@@ -157,7 +160,7 @@ async fn load_metaslab(
     maps: &VdevMaps,
     index: u64,
     object: ObjectId,
-) -> Result<(MetaslabSpace, RangeSet), String> {
+) -> Result<(MetaslabSpace, RangeSet), SpaceMapError> {
     let mut set = RangeSet::new();
     if object.0 == 0 {
         return Ok((MetaslabSpace::default(), set));
@@ -166,12 +169,12 @@ async fn load_metaslab(
     let size = end - start;
     let phys = replay(objects, object, |record| {
         let SpaceMapRecord::Entry(entry) = record else { return Ok(()) };
-        let (from, to) = entry.range_bytes(start, size, maps.ashift).map_err(|error| error.to_string())?;
+        let (from, to) = entry.range_bytes(start, size, maps.ashift)?;
         match entry.kind {
-            SpaceMapType::Alloc => set.add(from..to),
-            SpaceMapType::Free => set.remove(from..to),
+            SpaceMapType::Alloc => set.add(from..to)?,
+            SpaceMapType::Free => set.remove(from..to)?,
         }
-        .map_err(|error| error.to_string())
+        Ok(())
     })
     .await?;
     let metaslab = MetaslabSpace {
@@ -185,13 +188,17 @@ async fn load_metaslab(
 }
 
 /// The checkpoint's map covers the whole vdev; it lists frees only.
-async fn load_checkpoint(objects: &dyn SpaceObjects, vdev: &mut VdevSpace, object: ObjectId) -> Result<(), String> {
+async fn load_checkpoint(
+    objects: &dyn SpaceObjects,
+    vdev: &mut VdevSpace,
+    object: ObjectId,
+) -> Result<(), SpaceMapError> {
     let (size, ashift) = (vdev.maps.asize_bytes, vdev.maps.ashift);
     let checkpoint = &mut vdev.checkpoint;
     replay(objects, object, |record| {
         let SpaceMapRecord::Entry(entry) = record else { return Ok(()) };
-        let (from, to) = entry.range_bytes(0, size, ashift).map_err(|error| error.to_string())?;
-        checkpoint.add(from..to).map_err(|error| error.to_string())
+        let (from, to) = entry.range_bytes(0, size, ashift)?;
+        Ok(checkpoint.add(from..to)?)
     })
     .await?;
     Ok(())
@@ -202,16 +209,16 @@ async fn replay_log(
     pool: &mut PoolSpace,
     txg: Txg,
     object: ObjectId,
-) -> Result<(), String> {
+) -> Result<(), SpaceMapError> {
     let vdevs = &mut pool.vdevs;
     let problems = &mut pool.problems;
     replay(objects, object, |record| {
         let SpaceMapRecord::Entry(entry) = record else { return Ok(()) };
-        let Some(id) = entry.vdev else { return Err("an entry without a vdev".into()) };
+        let Some(id) = entry.vdev else { return Err(SpaceMapError::NoVdev) };
         // Entries about vdevs that were removed since have lost their meaning.
         let Some(vdev) = vdevs.iter_mut().find(|vdev| vdev.maps.vdev == id) else { return Ok(()) };
         let size = vdev.maps.end_bytes();
-        let (from, to) = entry.range_bytes(0, size, LOG_SHIFT).map_err(|error| error.to_string())?;
+        let (from, to) = entry.range_bytes(0, size, LOG_SHIFT)?;
         let index = from >> vdev.maps.metaslab_shift;
         let Some(metaslab) = vdev.metaslabs.get(index as usize) else { return Ok(()) };
         if txg < metaslab.unflushed_txg {
@@ -222,8 +229,8 @@ async fn replay_log(
             SpaceMapType::Free => vdev.allocated.remove(from..to),
         };
         if let Err(error) = changed {
-            let reason = format!("log of txg {txg}: {error}");
-            problems.push(problem(Some(&vdev.maps), Some(index), object, reason));
+            let error = SpaceMapError::from(error).of_log(txg);
+            problems.push(problem(Some(&vdev.maps), Some(index), object, error));
         }
         Ok(())
     })

@@ -22,7 +22,7 @@ use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapType;
 
 use crate::map::Batch;
-use crate::{MetaslabId, SpaceError, SpaceMap, SpaceStore, Tunables};
+use crate::{LogFigure, MetaslabFault, MetaslabId, SpaceError, SpaceMap, SpaceStore, Tunables, Violation};
 
 /// The unit of logs: 512 bytes, whatever the vdevs' ashifts are.
 const LOG_SHIFT: u32 = 9;
@@ -225,14 +225,14 @@ impl LogSpace {
                 map.append(store, Batch { two_words: true, ..batch }, kind, Some(vdev), ranges)?;
                 Ok(map.length_bytes - before)
             }
-            None => Err(SpaceError::Entry { object: ObjectId(0), reason: "no log is open".into() }),
+            None => Err(SpaceError::NoLog),
         }
     }
 
     /// Moves a metaslab from its first unflushed txg (0 if it had none) to the open log's.
     pub fn enter(&mut self, id: MetaslabId, from: Txg, was_dirty: bool, is_dirty: bool) -> Result<(), SpaceError> {
         let Some((txg, _)) = self.current else {
-            return Err(SpaceError::Figures { metaslab: id, what: "no log is open".into() });
+            return Err(SpaceError::Figures { metaslab: id, fault: MetaslabFault::NoLog });
         };
         if self.by_flushed.remove(&(from, id)).is_some() {
             if let Some(log) = self.log_of(from) {
@@ -393,23 +393,25 @@ impl LogSpace {
     /// Checks that logs, summary and metaslabs agree.
     ///
     /// # Errors
-    /// The figures that disagree, in words.
-    pub fn verify(&self) -> Result<(), String> {
+    /// The first figures that disagree.
+    pub fn verify(&self) -> Result<(), Violation> {
         let blocks: u64 = self.logs.values().map(|log| log.blocks).sum();
         let of_logs: u64 = self.logs.values().map(|log| log.metaslabs).sum();
         let rows = |of: fn(&SummaryRow) -> u64| self.summary.iter().map(of).sum::<u64>();
         let dirty = self.by_flushed.values().filter(|dirty| **dirty).count() as u64;
         let figures = [
-            ("blocks", blocks, self.blocks),
-            ("blocks in the summary", rows(|row| row.blocks), self.blocks),
-            ("metaslabs of logs", of_logs, self.by_flushed.len() as u64),
-            ("metaslabs in the summary", rows(|row| row.metaslabs), self.by_flushed.len() as u64),
-            ("dirty metaslabs", dirty, self.dirty),
-            ("dirty metaslabs in the summary", rows(|row| row.dirty), self.dirty),
-            ("logs in the summary", rows(|row| row.logs), self.logs.len() as u64),
+            (LogFigure::Blocks, blocks, self.blocks),
+            (LogFigure::SummaryBlocks, rows(|row| row.blocks), self.blocks),
+            (LogFigure::Metaslabs, of_logs, self.by_flushed.len() as u64),
+            (LogFigure::SummaryMetaslabs, rows(|row| row.metaslabs), self.by_flushed.len() as u64),
+            (LogFigure::Dirty, dirty, self.dirty),
+            (LogFigure::SummaryDirty, rows(|row| row.dirty), self.dirty),
+            (LogFigure::SummaryLogs, rows(|row| row.logs), self.logs.len() as u64),
         ];
         match figures.iter().find(|(_, found, expected)| found != expected) {
-            Some((what, found, expected)) => Err(format!("{what}: {found}, expected {expected}")),
+            Some((figure, found, expected)) => {
+                Err(Violation::Logs { figure: *figure, found: *found, expected: *expected })
+            }
             None => Ok(()),
         }
     }

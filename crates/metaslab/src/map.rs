@@ -101,9 +101,7 @@ impl SpaceMap {
                 offset_units: (range.start - self.start_bytes) >> self.shift,
                 run_units: (range.end - range.start) >> self.shift,
             };
-            writer
-                .entry(entry)
-                .map_err(|error| SpaceError::Entry { object: self.object, reason: error.to_string() })?;
+            writer.entry(entry).map_err(|error| SpaceError::Entry { object: self.object, error })?;
             let bytes = (range.end - range.start) as i64;
             self.allocated_bytes += if kind == SpaceMapType::Alloc { bytes } else { -bytes };
             entries += 1;

@@ -16,7 +16,8 @@ use cenote_taskq::{Class, Handle, Join, boxed};
 use crate::load::{CHUNK_BYTES, METASLABS_MAX, problem, words};
 use crate::replay::{LogEntry, Places, Shard};
 use crate::{
-    Allocator, FoundLog, Metaslab, MetaslabId, RangeTree, SpaceMap, SpaceObjects, SpaceProblem, VdevMaps, VdevSetup,
+    Allocator, FoundLog, Metaslab, MetaslabId, ObjectError, RangeTree, SpaceError, SpaceMap, SpaceMapError,
+    SpaceObjects, SpaceProblem, VdevMaps, VdevSetup,
 };
 
 /// More shards than this gain nothing: the logs are not read that fast.
@@ -45,35 +46,35 @@ pub async fn open(
             shards[place as usize % count].add(place, metaslab);
         }
         let opened = allocator.open_vdev(setup, metaslabs);
-        opened.map_err(|error| problem(Some(&maps), None, maps.metaslab_array, error.to_string()))?;
+        opened.map_err(|error| problem(Some(&maps), None, maps.metaslab_array, error))?;
     }
     logs.sort();
     let mut heads = Vec::with_capacity(logs.len());
     let mut found = Vec::with_capacity(logs.len());
     for (txg, object) in logs {
-        let fail = |reason: String| of_log(txg, object, &reason);
+        let fail = |error: ObjectError| of_log(txg, object, error);
         let (bonus, order) = objects.bonus(object).await.map_err(fail)?;
-        let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| fail(error.to_string()))?;
+        let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| of_log(txg, object, error))?;
         let length_bytes = phys.length_bytes;
         heads.push(LogHead { txg, object, order, length_bytes });
         let block_size_bytes = objects.block_bytes(object).await.map_err(fail)?;
         found.push(FoundLog { txg, object, length_bytes, block_size_bytes });
     }
-    let fail = |error: String| problem(None, None, ObjectId(0), error);
+    let fail = |error: SpaceMapError| problem(None, None, ObjectId(0), error);
     let shards = replay(handle, &objects, places, heads, shards).await?;
     let ending: Vec<_> =
         shards.into_iter().map(|shard| handle.spawn(Class::Issue, async move { shard.end() })).collect();
     for ended in ending {
-        let ended = ended.await.map_err(|error| fail(error.to_string()))?;
-        for replayed in ended.map_err(|error| fail(error.to_string()))? {
-            allocator.replayed(replayed).map_err(|error| fail(error.to_string()))?;
+        let ended = ended.await.map_err(|error| fail(error.into()))?;
+        for replayed in ended.map_err(|error| fail(error.into()))? {
+            allocator.replayed(replayed).map_err(|error| fail(error.into()))?;
         }
     }
-    allocator.opened(&found).map_err(|error| fail(error.to_string()))
+    allocator.opened(&found).map_err(|error| fail(error.into()))
 }
 
-fn of_log(txg: Txg, object: ObjectId, reason: &str) -> SpaceProblem {
-    problem(None, None, object, format!("log of txg {txg}: {reason}"))
+fn of_log(txg: Txg, object: ObjectId, error: impl Into<SpaceMapError>) -> SpaceProblem {
+    problem(None, None, object, error.into().of_log(txg))
 }
 
 /// A log, as its header says.
@@ -85,8 +86,8 @@ struct LogHead {
     length_bytes: u64,
 }
 
-type Decoded = Result<Vec<Vec<LogEntry>>, String>;
-type Applied = Result<Shard, String>;
+type Decoded = Result<Vec<Vec<LogEntry>>, SpaceMapError>;
+type Applied = Result<Shard, SpaceError>;
 
 /// Enters all logs into shards: read and decoded ahead, each shard's changes in order, all shards at once.
 async fn replay(
@@ -117,8 +118,8 @@ async fn replay(
             ahead.push_back((head, decoded));
         }
         let Some((head, decoded)) = ahead.pop_front() else { break };
-        let fail = |reason: &str| of_log(head.txg, head.object, reason);
-        let decoded = decoded.await.map_err(|error| fail(&error.to_string()))?.map_err(|reason| fail(&reason))?;
+        let fail = |error: SpaceMapError| of_log(head.txg, head.object, error);
+        let decoded = decoded.await.map_err(|error| fail(error.into()))?.map_err(fail)?;
         for (applying, changes) in busy.iter_mut().zip(decoded) {
             let shard = ended(applying, last.unwrap_or(head)).await?;
             *applying = handle.spawn(Class::Issue, async move { applied(shard, &changes) });
@@ -134,33 +135,33 @@ async fn replay(
 }
 
 fn applied(mut shard: Shard, changes: &[LogEntry]) -> Applied {
-    shard.enter(changes).map_err(|error| error.to_string())?;
+    shard.enter(changes)?;
     Ok(shard)
 }
 
 /// The shard when it is done with the log `head`.
 async fn ended(applying: &mut Join<Applied>, head: LogHead) -> Result<Shard, SpaceProblem> {
-    let fail = |reason: &str| of_log(head.txg, head.object, reason);
-    applying.await.map_err(|error| fail(&error.to_string()))?.map_err(|reason| fail(&reason))
+    let fail = |error: SpaceMapError| of_log(head.txg, head.object, error);
+    applying.await.map_err(|error| fail(error.into()))?.map_err(|error| fail(error.into()))
 }
 
 /// A vdev's metaslabs by their headers.
 async fn metaslabs(objects: &dyn SpaceObjects, maps: &VdevMaps) -> Result<Vec<Metaslab>, SpaceProblem> {
     let count = maps.metaslab_count();
-    let fail = |reason: String| problem(Some(maps), None, maps.metaslab_array, reason);
+    let fail = |error: SpaceMapError| problem(Some(maps), None, maps.metaslab_array, error);
     let fits = RangeTree::fits_window(1_u64.checked_shl(maps.metaslab_shift).unwrap_or(u64::MAX), maps.ashift);
     if count > METASLABS_MAX || !fits {
-        return Err(fail(format!("{count} metaslabs of 2^{} bytes are too many or too large", maps.metaslab_shift)));
+        return Err(fail(SpaceMapError::TooLarge { count, metaslab_shift: maps.metaslab_shift }));
     }
     let mut array = vec![0; count as usize];
     if maps.metaslab_array.0 != 0 && count > 0 {
-        array = words(objects, maps.metaslab_array, count).await.map_err(fail)?;
+        array = words(objects, maps.metaslab_array, count).await.map_err(|error| fail(error.into()))?;
     }
     let mut unflushed = vec![0; count as usize];
     if let Some(object) = maps.unflushed_txgs
         && count > 0
     {
-        unflushed = words(objects, object, count).await.map_err(fail)?;
+        unflushed = words(objects, object, count).await.map_err(|error| fail(error.into()))?;
     }
     let mut all = Vec::with_capacity(count as usize);
     for (index, (object, unflushed)) in (0..count).zip(array.into_iter().zip(unflushed)) {
@@ -169,7 +170,7 @@ async fn metaslabs(objects: &dyn SpaceObjects, maps: &VdevMaps) -> Result<Vec<Me
         if object != 0 {
             let object = ObjectId(object);
             let made = space_map(objects, maps, object, &range).await;
-            map = Some(made.map_err(|reason| problem(Some(maps), Some(index), object, reason))?);
+            map = Some(made.map_err(|error| problem(Some(maps), Some(index), object, error))?);
         }
         let id = MetaslabId { vdev: maps.vdev, index };
         all.push(Metaslab::open(id, range, maps.ashift, map, Txg(unflushed)));
@@ -182,12 +183,12 @@ async fn space_map(
     maps: &VdevMaps,
     object: ObjectId,
     range: &std::ops::Range<u64>,
-) -> Result<SpaceMap, String> {
+) -> Result<SpaceMap, SpaceMapError> {
     let (bonus, order) = objects.bonus(object).await?;
-    let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| error.to_string())?;
-    let size = range.end - range.start;
-    if !u64::try_from(phys.allocated_bytes).is_ok_and(|bytes| bytes <= size) {
-        return Err(format!("its header has {} of {size} bytes allocated", phys.allocated_bytes));
+    let phys = SpaceMapPhys::parse(&bonus, order)?;
+    let size_bytes = range.end - range.start;
+    if !u64::try_from(phys.allocated_bytes).is_ok_and(|bytes| bytes <= size_bytes) {
+        return Err(SpaceMapError::Allocated { allocated_bytes: phys.allocated_bytes, size_bytes });
     }
     Ok(SpaceMap {
         object,

@@ -25,7 +25,7 @@ use cenote_format::ids::{Txg, VdevId};
 use cenote_format::spacemap::{SpaceMapEntry, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 
 use crate::load::LOG_SHIFT;
-use crate::{Metaslab, MetaslabId, RangeTree, SpaceError, VdevMaps};
+use crate::{LogEntryFault, Metaslab, MetaslabFault, MetaslabId, RangeTree, SpaceError, SpaceMapError, VdevMaps};
 
 /// Units of a window.
 const WINDOW_UNITS: u64 = 1 << 15;
@@ -114,11 +114,11 @@ struct Slot {
 }
 
 impl Slot {
-    fn contradiction(&self, change: &LogEntry, what: &str) -> SpaceError {
-        let range = change.start_bytes..change.end_bytes;
+    fn contradiction(&self, change: &LogEntry, fault: LogEntryFault) -> SpaceError {
+        let LogEntry { kind, start_bytes, end_bytes, .. } = *change;
         SpaceError::Figures {
             metaslab: self.id,
-            what: format!("a log entry {:?} of bytes {range:?} {what}", change.kind),
+            fault: MetaslabFault::LogEntry { kind, start_bytes, end_bytes, fault },
         }
     }
 
@@ -127,19 +127,18 @@ impl Slot {
         let LogEntry { kind, start_bytes, end_bytes, .. } = *change;
         let unit = 1_u64 << self.shift;
         if start_bytes < self.range.start || end_bytes > self.range.end || end_bytes < start_bytes {
-            return Err(self.contradiction(change, "leaves the metaslab"));
+            return Err(self.contradiction(change, LogEntryFault::Outside));
         }
         let (start, end) = (start_bytes - self.range.start, end_bytes - self.range.start);
         if !start.is_multiple_of(unit) || !end.is_multiple_of(unit) {
-            return Err(self.contradiction(change, "has no whole units"));
+            return Err(self.contradiction(change, LogEntryFault::NotWhole));
         }
         let allocated = match kind {
             SpaceMapType::Alloc => self.allocated_bytes.checked_add(end - start),
             SpaceMapType::Free => self.allocated_bytes.checked_sub(end - start),
         };
         let allocated = allocated.filter(|bytes| *bytes <= self.range.end - self.range.start);
-        self.allocated_bytes = allocated
-            .ok_or_else(|| self.contradiction(change, "takes the allocated bytes out of 0 to the metaslab's size"))?;
+        self.allocated_bytes = allocated.ok_or_else(|| self.contradiction(change, LogEntryFault::Allocated))?;
         let (mut at, end, mut made) = (start >> self.shift, end >> self.shift, 0);
         while at < end {
             let number = at / WINDOW_UNITS;
@@ -147,7 +146,7 @@ impl Slot {
             let window = self.window(number, &mut made);
             let first = number * WINDOW_UNITS;
             if !window.enter(kind, at - first..stop - first) {
-                return Err(self.contradiction(change, "is there already"));
+                return Err(self.contradiction(change, LogEntryFault::Repeated));
             }
             at = stop;
         }
@@ -286,13 +285,12 @@ impl Places {
     }
 
     /// The change that an entry of the log of `txg` is; `None` if its vdev is gone, or the metaslab's own map has it.
-    fn change(&self, txg: Txg, entry: &SpaceMapEntry) -> Result<Option<LogEntry>, String> {
-        let vdev = entry.vdev.ok_or("an entry without a vdev")?;
+    fn change(&self, txg: Txg, entry: &SpaceMapEntry) -> Result<Option<LogEntry>, SpaceMapError> {
+        let vdev = entry.vdev.ok_or(SpaceMapError::NoVdev)?;
         let Some(vdev) = self.vdevs.get(&vdev) else { return Ok(None) };
-        let range = entry.range_bytes(0, vdev.end_bytes, LOG_SHIFT);
-        let (start_bytes, end_bytes) = range.map_err(|error| error.to_string())?;
+        let (start_bytes, end_bytes) = entry.range_bytes(0, vdev.end_bytes, LOG_SHIFT)?;
         let index = start_bytes.checked_shr(vdev.metaslab_shift).filter(|index| *index < vdev.count);
-        let index = index.ok_or("an entry beyond the last metaslab")?;
+        let index = index.ok_or(SpaceMapError::NoMetaslab)?;
         let place = vdev.first + index as u32;
         let is_news = self.unflushed.get(place as usize).is_some_and(|unflushed| txg >= *unflushed);
         Ok(is_news.then_some(LogEntry { place, kind: entry.kind, start_bytes, end_bytes }))
@@ -305,10 +303,10 @@ impl Places {
         bytes: &[u8],
         order: Endian,
         shards: usize,
-    ) -> Result<Vec<Vec<LogEntry>>, String> {
+    ) -> Result<Vec<Vec<LogEntry>>, SpaceMapError> {
         let mut all = vec![Vec::new(); shards];
         for record in SpaceMapRecords::new(bytes, order) {
-            let SpaceMapRecord::Entry(entry) = record.map_err(|error| error.to_string())? else { continue };
+            let SpaceMapRecord::Entry(entry) = record? else { continue };
             if let Some(change) = self.change(txg, &entry)? {
                 all[change.place as usize % shards].push(change);
             }

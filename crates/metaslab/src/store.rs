@@ -3,6 +3,8 @@
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapPhys;
 
+use crate::ObjectError;
+
 /// The number of a metaslab: its vdev, and its place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MetaslabId {
@@ -12,26 +14,27 @@ pub struct MetaslabId {
     pub index: u64,
 }
 
-/// The objects that hold space maps, to be written within the txg that syncs. Errors are text for a person.
+/// The objects that hold space maps, to be written within the txg that syncs. Errors are those of the layer that
+/// holds them.
 ///
 /// Nothing here waits: an implementation changes dirty objects in memory, or keeps a list of what to change. Numbers are
 /// given in little-endian order; an implementation that appends to a block of the other order converts.
 pub trait SpaceStore {
     /// Makes an object for a space map: data blocks of `block_size_bytes`, the bonus of an empty map.
-    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, String>;
+    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, ObjectError>;
     /// Writes data; the object grows.
-    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), String>;
+    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), ObjectError>;
     /// Frees all data of an object, which stays.
-    fn truncate(&mut self, object: ObjectId) -> Result<(), String>;
+    fn truncate(&mut self, object: ObjectId) -> Result<(), ObjectError>;
     /// Frees an object.
-    fn free(&mut self, object: ObjectId) -> Result<(), String>;
+    fn free(&mut self, object: ObjectId) -> Result<(), ObjectError>;
     /// Writes a space map's header into the bonus.
-    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), String>;
+    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), ObjectError>;
     /// Enters a metaslab's space map into its vdev's `metaslab_array`.
-    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), String>;
+    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), ObjectError>;
     /// Enters the first txg that a metaslab's own map lacks into `ms_unflushed_phys_txgs`, which is made if the vdev has
     /// none.
-    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), String>;
+    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), ObjectError>;
     /// Enters a txg's log into `log_spacemap_zap` (made, and the feature activated, with the first), or takes it out.
-    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), String>;
+    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), ObjectError>;
 }

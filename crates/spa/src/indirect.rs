@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_dmu::Objset;
+use cenote_dmu::{DmuError, DmuErrorKind, Objset};
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, VdevId};
 use cenote_format::indirect::{IndirectMapping, IndirectMappingEntry, IndirectMappingPhys, Removing};
@@ -37,7 +37,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// the rule would make a mapping wait for itself.
 pub(crate) struct Mappings {
     objects: BTreeMap<VdevId, ObjectId>,
-    loaded: Mutex<BTreeMap<VdevId, Result<Arc<IndirectMapping>, String>>>,
+    loaded: Mutex<BTreeMap<VdevId, Result<Arc<IndirectMapping>, DmuError>>>,
 }
 
 impl fmt::Debug for Mappings {
@@ -56,7 +56,7 @@ impl Mappings {
     pub(crate) async fn load(&self, mos: &Objset, order: &[VdevId]) {
         for vdev in order {
             let Some(object) = self.objects.get(vdev) else { continue };
-            let mapping = load(mos, *object).await.map(Arc::new).map_err(|error| error.to_string());
+            let mapping = load(mos, *object).await.map(Arc::new);
             self.loaded.lock().insert(*vdev, mapping);
         }
     }
@@ -74,14 +74,14 @@ impl Mappings {
     }
 
     fn mapping(&self, vdev: VdevId) -> Result<Arc<IndirectMapping>, VdevError> {
-        let bad = |reason: &str| VdevError::BadMapping { vdev, reason: reason.to_owned() };
+        let bad = |reason: String| VdevError::BadMapping { vdev, reason };
         match self.loaded.lock().get(&vdev) {
             Some(Ok(mapping)) => Ok(mapping.clone()),
-            Some(Err(reason)) => Err(bad(reason)),
+            Some(Err(error)) => Err(bad(error.to_string())),
             None if self.objects.contains_key(&vdev) => {
-                Err(bad("it is needed to read a mapping that has to be read before it"))
+                Err(bad("it is needed to read a mapping that has to be read before it".to_owned()))
             }
-            None => Err(bad("the configuration names no mapping")),
+            None => Err(bad("the configuration names no mapping".to_owned())),
         }
     }
 }
@@ -112,13 +112,13 @@ pub(crate) fn removal_order(previous: &BTreeMap<VdevId, Option<VdevId>>) -> Vec<
     order
 }
 
-async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, cenote_dmu::DmuError> {
+async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, DmuError> {
     let dnode = mos.object(object).await?;
     let phys =
         IndirectMappingPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
     if phys.entry_count > ENTRIES_MAX {
         let what = format!("a mapping of {} entries", phys.entry_count);
-        return Err(dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what)));
+        return Err(dnode.error(DmuErrorKind::Corrupt(what)));
     }
     let size = phys.entry_count as usize * IndirectMappingEntry::SIZE;
     let mut data = Vec::new();

@@ -72,6 +72,7 @@ pub use admin::bookmark::NewBookmark;
 pub use admin::dataset::{FileSizes, PropertyValue};
 pub use admin::receive::{RECEIVED, Received, Receiving};
 pub use admin::receive_spec::{RawSpec, ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
+pub use admin::received::ReceivedPropertyError;
 pub use admin::snapshot::NewSnapshot;
 pub use cenote_dsl::Head;
 pub use config::PoolState;

@@ -1,5 +1,6 @@
 //! The pool's space: where its maps are, and reading them.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use cenote_dmu::{Objset, Zap};
@@ -7,7 +8,7 @@ use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapPhys;
-use cenote_metaslab::{PoolSpace, SpaceObjects, VdevMaps};
+use cenote_metaslab::{ObjectError, PoolSpace, SpaceObjects, VdevMaps};
 use cenote_taskq::buf::Block;
 use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::config::{VdevConfig, VdevKind};
@@ -27,24 +28,24 @@ const LOGS_MAX: usize = 1 << 20;
 pub(crate) struct MosObjects(pub(crate) Objset);
 
 impl SpaceObjects for MosObjects {
-    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), String>> {
+    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), ObjectError>> {
         Box::pin(async move {
-            let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
+            let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
             Ok((dnode.phys().bonus.to_vec(), dnode.byte_order()))
         })
     }
 
-    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, String>> {
+    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, ObjectError>> {
         Box::pin(async move {
-            let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
+            let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
             Ok(dnode.block_bytes())
         })
     }
 
-    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, String>> {
+    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, ObjectError>> {
         Box::pin(async move {
-            let dnode = self.0.object(object).await.map_err(|error| error.to_string())?;
-            dnode.read(offset_bytes, len).await.map_err(|error| error.to_string())
+            let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
+            dnode.read(offset_bytes, len).await.map_err(ObjectError::new)
         })
     }
 }
@@ -86,9 +87,9 @@ impl View {
         let objects = MosObjects(self.mos().clone());
         let mut figures = LogFigures::default();
         for (txg, object) in self.log_space_maps().await? {
-            let fail = |what: String| self.corrupt(format!("log space map of txg {txg}: {what}"));
-            let (bonus, order) = objects.bonus(object).await.map_err(fail)?;
-            let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| fail(error.to_string()))?;
+            let fail = |error: &dyn Display| self.corrupt(format!("log space map of txg {txg}: {error}"));
+            let (bonus, order) = objects.bonus(object).await.map_err(|error| fail(&error))?;
+            let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| fail(&error))?;
             figures.logs += 1;
             figures.entry_bytes = figures.entry_bytes.saturating_add(phys.length_bytes);
         }

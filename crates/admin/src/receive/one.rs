@@ -439,7 +439,8 @@ async fn set_properties(
         Box::pin(async move {
             let mut refused = Vec::new();
             if let Some(received) = &properties.received {
-                refused = syncer.receive_properties(&dataset, received).await?;
+                let received = syncer.receive_properties(&dataset, received).await?;
+                refused.extend(received.into_iter().map(|(name, error)| (name, error.to_string())));
             }
             for name in &properties.hidden {
                 syncer.change_property(&dataset, name, None).await?;

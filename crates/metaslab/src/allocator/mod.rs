@@ -18,7 +18,9 @@ use crate::class::{Class, ClassKind, Member, Share};
 use crate::group::{VdevSetup, VdevSpaces, Which};
 use crate::replay::Replayed;
 use crate::work::Gathered;
-use crate::{FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork};
+use crate::{
+    FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork, Violation,
+};
 
 /// The pool's features that decide how space maps are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -424,15 +426,16 @@ impl Allocator {
     /// Checks every metaslab and the logs, and compares them with the `ExtentCheck` where it is kept. Expensive; between txgs.
     ///
     /// # Errors
-    /// The first violation, in words.
-    pub fn verify(&self) -> Result<(), String> {
+    /// The first violation.
+    pub fn verify(&self) -> Result<(), Violation> {
         self.logs.verify()?;
         for metaslab in self.metaslabs() {
-            metaslab.verify().map_err(|error| error.to_string())?;
+            metaslab.verify()?;
         }
-        let memory: u64 = self.metaslabs().map(Metaslab::unflushed_memory_bytes).sum();
-        if memory != self.logs.memory_bytes() {
-            return Err(format!("unflushed changes take {memory} bytes, {} are accounted", self.logs.memory_bytes()));
+        let memory_bytes: u64 = self.metaslabs().map(Metaslab::unflushed_memory_bytes).sum();
+        let accounted_bytes = self.logs.memory_bytes();
+        if memory_bytes != accounted_bytes {
+            return Err(Violation::Memory { memory_bytes, accounted_bytes });
         }
         Ok(())
     }

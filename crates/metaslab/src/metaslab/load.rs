@@ -48,11 +48,9 @@ impl Loading {
     /// Applies the next bytes of the map, in the object's byte order: whole entries.
     pub fn feed(&mut self, bytes: &[u8], order: Endian) -> Result<(), SpaceError> {
         for record in SpaceMapRecords::new(bytes, order) {
-            let unreadable = |reason: String| SpaceError::Entry { object: self.object, reason };
-            let SpaceMapRecord::Entry(entry) = record.map_err(|error| unreadable(error.to_string()))? else { continue };
-            let (start, end) = entry
-                .range_bytes(self.start_bytes, self.size_bytes, self.ashift)
-                .map_err(|error| unreadable(error.to_string()))?;
+            let unreadable = |error| SpaceError::Entry { object: self.object, error };
+            let SpaceMapRecord::Entry(entry) = record.map_err(unreadable)? else { continue };
+            let (start, end) = entry.range_bytes(self.start_bytes, self.size_bytes, self.ashift).map_err(unreadable)?;
             match entry.kind {
                 SpaceMapType::Alloc => self.free.remove(start..end),
                 SpaceMapType::Free => self.free.add(start..end),

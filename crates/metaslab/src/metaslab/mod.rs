@@ -27,7 +27,7 @@ pub use self::sync::{Flushed, SyncTarget};
 use crate::map::map_histogram;
 use crate::replay::Replayed;
 use crate::weight::{self, Weight};
-use crate::{MetaslabId, RangeTree, SpaceError, SpaceMap, Tunables, fragmentation};
+use crate::{MetaslabFault, MetaslabId, RangeTree, SpaceError, SpaceMap, Tunables, fragmentation};
 
 /// Txgs that can be alive at once, rounded up to a power of two.
 pub const TXG_SIZE: usize = 4;
@@ -399,10 +399,7 @@ impl Metaslab {
     /// Takes a given range: blocks of the intent log that no synced txg knows of, at import. It must be loaded.
     pub fn claim(&mut self, txg: Txg, range: Range<u64>) -> Result<(), SpaceError> {
         let Some(loaded) = &mut self.loaded else {
-            return Err(SpaceError::Figures {
-                metaslab: self.id,
-                what: "is not loaded, so nothing can be claimed".into(),
-            });
+            return Err(SpaceError::Figures { metaslab: self.id, fault: MetaslabFault::NotLoaded });
         };
         loaded.free.remove(range.clone()).map_err(SpaceError::tree(self.id, "free space"))?;
         self.allocating[slot(txg)].add(range).map_err(SpaceError::tree(self.id, "space being allocated"))
@@ -503,10 +500,10 @@ impl Metaslab {
         }
         if let Some(loaded) = &self.loaded {
             all.add_all(&loaded.free).map_err(SpaceError::tree(self.id, "free space"))?;
-            if all.total() + self.allocated_bytes != self.size_bytes() {
-                let sum = all.total() + self.allocated_bytes;
-                let what = format!("free, moving and allocated space make {sum} of {} bytes", self.size_bytes());
-                return Err(SpaceError::Figures { metaslab: self.id, what });
+            let (sum_bytes, size_bytes) = (all.total() + self.allocated_bytes, self.size_bytes());
+            if sum_bytes != size_bytes {
+                let fault = MetaslabFault::Sum { sum_bytes, size_bytes };
+                return Err(SpaceError::Figures { metaslab: self.id, fault });
             }
         }
         for range in self.unflushed_allocs.iter() {
@@ -518,8 +515,8 @@ impl Metaslab {
         let own = self.map.as_ref().map_or(0, |map| map.allocated_bytes);
         let synced = own + self.unflushed_allocs.total() as i64 - self.unflushed_frees.total() as i64;
         if synced != self.allocated_bytes as i64 {
-            let what = format!("map and unflushed changes make {synced} of {} bytes allocated", self.allocated_bytes);
-            return Err(SpaceError::Figures { metaslab: self.id, what });
+            let fault = MetaslabFault::Allocated { recorded_bytes: synced, allocated_bytes: self.allocated_bytes };
+            return Err(SpaceError::Figures { metaslab: self.id, fault });
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use cenote_format::spacemap::SpaceMapType;
 use super::{Keep, Metaslab, slot};
 use crate::logs::LogSpace;
 use crate::map::{Batch, entries_bytes};
-use crate::{MetaslabWork, RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
+use crate::{MetaslabFault, MetaslabWork, RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
 use cenote_format::ids::Txg;
 use cenote_taskq::mutant::{self, Mutant};
 
@@ -108,7 +108,7 @@ impl Metaslab {
             (self.allocated_bytes + allocated.total()).checked_sub(freeing.total()).ok_or_else(|| {
                 SpaceError::Figures {
                     metaslab: self.id,
-                    what: format!("{} bytes are freed, more than are allocated", freeing.total()),
+                    fault: MetaslabFault::FreedMore { freed_bytes: freeing.total() },
                 }
             })?;
         self.count_free(Some(&freeing));

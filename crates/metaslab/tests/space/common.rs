@@ -35,6 +35,10 @@ const fn txgs_of(vdev: VdevId) -> ObjectId {
     ObjectId(2000 + vdev.0 as u64)
 }
 
+fn fault(text: String) -> ObjectError {
+    ObjectError::new(std::io::Error::other(text))
+}
+
 impl Disk {
     fn put_word(&mut self, object: ObjectId, index: u64, word: u64) {
         let data = &mut self.objects.entry(object).or_default().data;
@@ -45,8 +49,8 @@ impl Disk {
         data[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    fn object(&self, object: ObjectId) -> Result<&Object, String> {
-        self.objects.get(&object).ok_or_else(|| format!("object {object} does not exist"))
+    fn object(&self, object: ObjectId) -> Result<&Object, ObjectError> {
+        self.objects.get(&object).ok_or_else(|| fault(format!("object {object} does not exist")))
     }
 
     pub(crate) fn bytes(&self, object: ObjectId, offset: u64, len: u64) -> &[u8] {
@@ -58,9 +62,9 @@ impl Disk {
     }
 
     /// A call that is to fail counts down to it.
-    fn may_fail(&mut self) -> Result<(), String> {
+    fn may_fail(&mut self) -> Result<(), ObjectError> {
         match &mut self.fault {
-            Some(0) => Err("injected".into()),
+            Some(0) => Err(fault("injected".into())),
             Some(left) => {
                 *left -= 1;
                 Ok(())
@@ -71,7 +75,7 @@ impl Disk {
 }
 
 impl SpaceStore for Disk {
-    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, String> {
+    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, ObjectError> {
         self.may_fail()?;
         self.next += 1;
         let id = ObjectId(self.next);
@@ -82,7 +86,7 @@ impl SpaceStore for Disk {
         Ok(id)
     }
 
-    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), String> {
+    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), ObjectError> {
         self.may_fail()?;
         self.object(object)?;
         let data = &mut self.objects.get_mut(&object).unwrap().data;
@@ -91,33 +95,33 @@ impl SpaceStore for Disk {
         Ok(())
     }
 
-    fn truncate(&mut self, object: ObjectId) -> Result<(), String> {
+    fn truncate(&mut self, object: ObjectId) -> Result<(), ObjectError> {
         self.object(object)?;
         self.objects.get_mut(&object).unwrap().data.clear();
         Ok(())
     }
 
-    fn free(&mut self, object: ObjectId) -> Result<(), String> {
-        self.objects.remove(&object).map(|_| ()).ok_or_else(|| format!("object {object} does not exist"))
+    fn free(&mut self, object: ObjectId) -> Result<(), ObjectError> {
+        self.objects.remove(&object).map(|_| ()).ok_or_else(|| fault(format!("object {object} does not exist")))
     }
 
-    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), String> {
+    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), ObjectError> {
         self.object(object)?;
         self.objects.get_mut(&object).unwrap().bonus = header.emit(Endian::Little);
         Ok(())
     }
 
-    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), String> {
+    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), ObjectError> {
         self.put_word(array_of(metaslab.vdev), metaslab.index, object.0);
         Ok(())
     }
 
-    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), String> {
+    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), ObjectError> {
         self.put_word(txgs_of(metaslab.vdev), metaslab.index, txg.0);
         Ok(())
     }
 
-    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), String> {
+    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), ObjectError> {
         match object {
             Some(object) => assert!(self.logs.insert(txg, object).is_none(), "one log a txg"),
             None => assert!(self.logs.remove(&txg).is_some(), "only what is there is taken out"),
@@ -129,15 +133,15 @@ impl SpaceStore for Disk {
 struct Snapshot(Disk);
 
 impl SpaceObjects for Snapshot {
-    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), String>> {
+    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), ObjectError>> {
         Box::pin(async move { Ok((self.0.object(object)?.bonus.clone(), Endian::Little)) })
     }
 
-    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, String>> {
+    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, ObjectError>> {
         Box::pin(async move { Ok(self.0.object(object)?.block_size_bytes) })
     }
 
-    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, String>> {
+    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, ObjectError>> {
         Box::pin(async move {
             let mut bytes = vec![0; len];
             let data = &self.0.object(object)?.data;

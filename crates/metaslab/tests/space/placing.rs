@@ -320,7 +320,8 @@ fn a_store_that_fails_is_reported() {
     allocate(&mut allocator, &disk, &request(Txg(4), 4096, 1)).unwrap();
     disk.fault = Some(2);
     let error = allocator.sync(&mut disk, Txg(4), 1).unwrap_err();
-    assert!(matches!(error, SpaceError::Store { .. }), "{error}");
+    let SpaceError::Store { error: cause, .. } = &error else { panic!("{error}") };
+    assert!(cause.downcast_ref::<std::io::Error>().is_some(), "{cause:?}");
     assert!(error.to_string().contains("injected"), "{error}");
 }
 

@@ -50,7 +50,7 @@ use cenote_vdev::commit::{LeafCommit, initialize};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::tree::VdevTree;
 
-use crate::open::spares_l2cache::{AuxSpec, MadeAux};
+use crate::open::spares_l2cache::{AuxSpec, LabelError, MadeAux};
 use crate::open::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
 use crate::pool::Pool;
 use crate::space::vdev_maps_of;
@@ -82,11 +82,11 @@ struct Addition {
 
 impl Addition {
     /// Labels its disks. Their previous contents are lost.
-    async fn label(&self) -> Result<(), String> {
+    async fn label(&self) -> Result<(), LabelError> {
         if !mutant::is(Mutant::AddRingKept) {
             let labelled = self.leaves.iter().map(async |leaf| match &leaf.config {
                 Some(config) => {
-                    initialize(&leaf.disk, config).await.map_err(|error| format!("{}: {error}", leaf.disk.path()))
+                    initialize(&leaf.disk, config).await.map_err(|error| LabelError::new(leaf.disk.path(), error))
                 }
                 None => Ok(()),
             });
@@ -106,7 +106,7 @@ impl Pool {
     pub fn add_vdevs(&self, options: AddOptions) -> BoxFuture<'_, Result<Txg, SpaError>> {
         Box::pin(async move {
             let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options) })).await?;
-            addition.label().await.map_err(refuse)?;
+            addition.label().await.map_err(|error| refuse(error.to_string()))?;
             self.change(move |writer| Box::pin(async move { writer.enter_addition(addition).await })).await
         })
     }

@@ -12,7 +12,7 @@ pub(crate) mod receive;
 mod receive_raw;
 mod receive_redacted;
 pub(crate) mod receive_spec;
-mod received;
+pub(crate) mod received;
 mod remove;
 mod rename;
 pub(crate) mod snapshot;

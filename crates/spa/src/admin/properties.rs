@@ -11,6 +11,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::{Rng, boxed};
+use thiserror::Error;
 
 use crate::admin::dataset::POLICY_PROPERTIES;
 use crate::admin::dataset::PropertyValue;
@@ -28,16 +29,36 @@ const NAME_MAX_BYTES: usize = 255;
 /// Bytes of a text that is kept at most (`ZAP_MAXVALUELEN` less the terminating zero).
 const TEXT_MAX_BYTES: usize = 8191;
 
+/// A property that no ZAP of the MOS can have.
+#[derive(Debug, Error)]
+pub(crate) enum PropertyTextError {
+    /// Its name is empty, or has a zero in it.
+    #[error("invalid property '{property}'")]
+    Invalid {
+        /// The name.
+        property: String,
+    },
+    /// Its name is too long.
+    #[error("property name '{property}' is too long")]
+    NameTooLong {
+        /// The name.
+        property: String,
+    },
+    /// Its text is too long.
+    #[error("property value too long")]
+    ValueTooLong,
+}
+
 /// Refuses a name or a text that no ZAP of the MOS can have.
-pub(crate) fn check_text(property: &str, text: &str) -> Result<(), String> {
+pub(crate) fn check_text(property: &str, text: &str) -> Result<(), PropertyTextError> {
     if property.is_empty() || property.contains('\0') {
-        return Err(format!("invalid property '{property}'"));
+        return Err(PropertyTextError::Invalid { property: property.to_owned() });
     }
     if property.len() > NAME_MAX_BYTES {
-        return Err(format!("property name '{property}' is too long"));
+        return Err(PropertyTextError::NameTooLong { property: property.to_owned() });
     }
     if text.len() > TEXT_MAX_BYTES {
-        return Err("property value too long".to_owned());
+        return Err(PropertyTextError::ValueTooLong);
     }
     Ok(())
 }
@@ -152,7 +173,8 @@ impl Syncer {
         let number = match value {
             PropertyValue::Number(number) => number,
             PropertyValue::Text(text) => {
-                return check_text(property, text).map_err(|what| SpaError::refused(Refusal::Invalid, what));
+                return check_text(property, text)
+                    .map_err(|error| SpaError::refused(Refusal::Invalid, error.to_string()));
             }
         };
         let mut policy = self.mos.policy();

@@ -1,11 +1,12 @@
 //! Properties that come with a stream. They stand beside those that were set here, which stay in force before them.
 
 use cenote_dmu::Zap;
-use cenote_dsl::Dir;
 use cenote_dsl::property::Value;
+use cenote_dsl::{Dir, DslError};
 use cenote_format::dsl::PropertyEntry;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::boxed;
+use thiserror::Error;
 
 use crate::admin::dataset::PropertyValue;
 use crate::sync::Syncer;
@@ -13,6 +14,24 @@ use crate::{ReceiveRefusal, Refusal, SpaError};
 
 /// Properties that are kept in accounts which are not kept up yet.
 const UNSUPPORTED: [&str; 1] = ["reservation"];
+
+/// Why a property that came with a stream is not in force.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReceivedPropertyError {
+    /// It is kept in accounts that are not kept up yet.
+    #[error("not supported yet")]
+    NotYet,
+    /// The pool cannot have this value, or cannot be read.
+    #[error(transparent)]
+    Spa(#[from] SpaError),
+    /// The dataset cannot be read.
+    #[error(transparent)]
+    Dsl(#[from] DslError),
+    /// There is no room for it.
+    #[error(transparent)]
+    Receive(#[from] ReceiveRefusal),
+}
 
 impl Syncer {
     /// Has a dataset have these received properties, and no others that came with an earlier stream. Those that it cannot have come back,
@@ -25,7 +44,7 @@ impl Syncer {
         &mut self,
         dataset: &str,
         values: &[(String, PropertyValue)],
-    ) -> Result<Vec<(String, String)>, SpaError> {
+    ) -> Result<Vec<(String, ReceivedPropertyError)>, SpaError> {
         let mut refused = Vec::new();
         let dsl = self.dsl().clone();
         let dir = dsl.dir(dataset).await.map_err(|error| self.dsl_failed(error))?.object;
@@ -35,29 +54,33 @@ impl Syncer {
         }
         for (name, value) in values {
             let checked = match UNSUPPORTED.contains(&name.as_str()) {
-                true => Err("not supported yet".to_owned()),
+                true => Err(ReceivedPropertyError::NotYet),
                 false => self.check_received(dataset, name, value).await,
             };
             match checked {
                 Ok(()) => self.put_received(dataset, name, Some(value)).await?,
-                Err(why) => refused.push((name.clone(), why)),
+                Err(error) => refused.push((name.clone(), error)),
             }
         }
         Ok(refused)
     }
 
-    async fn check_received(&self, dataset: &str, name: &str, value: &PropertyValue) -> Result<(), String> {
-        self.check_property(name, value).map_err(|error| error.to_string())?;
+    async fn check_received(
+        &self,
+        dataset: &str,
+        name: &str,
+        value: &PropertyValue,
+    ) -> Result<(), ReceivedPropertyError> {
+        self.check_property(name, value)?;
         if let ("refreservation", PropertyValue::Number(bytes)) = (name, value) {
-            let text = |error: &dyn std::fmt::Display| error.to_string();
             let dsl = self.dsl();
-            let head = dsl.dataset(dataset).await.map_err(|error| text(&error))?;
-            let now = dsl.refreservation_bytes(head.dir.object).await.map_err(|error| text(&error))?;
-            let free = self.available_bytes(dsl, &head.dir).await.map_err(|error| text(&error))?;
+            let head = dsl.dataset(dataset).await?;
+            let now = dsl.refreservation_bytes(head.dir.object).await?;
+            let free = self.available_bytes(dsl, &head.dir).await?;
             // Only bytes beyond those already reserved or in use have to be free.
             let own = head.phys.unique_bytes;
             if (*bytes).max(own).saturating_sub(now.max(own)) > free {
-                return Err(ReceiveRefusal::NoSpace.to_string());
+                return Err(ReceiveRefusal::NoSpace.into());
             }
         }
         Ok(())

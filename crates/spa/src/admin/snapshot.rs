@@ -159,8 +159,8 @@ impl Syncer {
             return cannot(Refusal::Busy, "dataset is busy");
         }
         for (property, value) in &wanted.properties {
-            if let Err(reason) = check_text(property, value) {
-                return cannot(Refusal::Invalid, &reason);
+            if let Err(error) = check_text(property, value) {
+                return cannot(Refusal::Invalid, &error.to_string());
             }
         }
         if head.phys.prev_snapshot_txg >= self.txg {

@@ -10,13 +10,15 @@
 use std::collections::VecDeque;
 
 use cenote_dmu::{Dmu, GROUPUSED, PROJECTUSED, USERUSED};
+use cenote_format::FormatError;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::{DnodePhys, dnodes_in_block};
 use cenote_format::dsl::ZBookmark;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
 use cenote_taskq::buf::Block;
-use cenote_zio::{Bookmark, ReadContext};
+use cenote_zio::{Bookmark, ReadContext, ZioError};
+use thiserror::Error;
 
 /// The objset of a destroyed dataset in bookmarks (`ZB_DESTROYED_OBJSET`).
 const DESTROYED: ObjsetId = ObjsetId(u64::MAX);
@@ -40,7 +42,24 @@ pub(super) struct Group {
 pub(super) struct Unreadable {
     /// A stop from which nothing is left out.
     pub(super) stop: ZBookmark,
-    pub(super) reason: String,
+    pub(super) error: DoomedError,
+}
+
+/// Why a block of a destroyed dataset cannot be used.
+#[derive(Clone, Debug, Error)]
+pub(super) enum DoomedError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Zio(#[from] ZioError),
+    /// It has an objset or dnodes that are not valid.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The first block below it has no number.
+    #[error("a tree that reaches further than any")]
+    TooFar,
+    /// A block pointer in it is of another level than the one below.
+    #[error("a tree whose levels do not go down")]
+    WrongLevel,
 }
 
 /// A pointer in an object's tree.
@@ -96,7 +115,7 @@ impl Doomed {
         {
             // It is usually above the stop, and the blocks before the stop are freed.
             let stop = ZBookmark { objset: DESTROYED, object: ObjectId(object), level: 0, block };
-            return Err(Unreadable { stop, reason: unreadable.reason.clone() });
+            return Err(Unreadable { stop, error: unreadable.error.clone() });
         }
         self.is_fresh &= !matches!(found, Ok(Some(_)));
         if let Ok(Some(group)) = &found {
@@ -151,7 +170,7 @@ impl Doomed {
             self.prefetch();
             let block = self.read(object, shift, &place).await?;
             let below = Frame::below(object, shift, place, &block);
-            self.stack.push(below.map_err(|reason| unreadable(object, shift, &place, reason))?);
+            self.stack.push(below.map_err(|error| unreadable(object, shift, &place, error))?);
         }
     }
 
@@ -160,10 +179,10 @@ impl Doomed {
         if !self.is_ours(&root) {
             return Ok(());
         }
-        let fail = |reason: String| Unreadable { stop: ZBookmark::default(), reason };
+        let fail = |error: DoomedError| Unreadable { stop: ZBookmark::default(), error };
         let context = ReadContext::new(Bookmark::objset(DESTROYED), None);
-        let block = self.dmu.read(&root, context).await.map_err(|error| fail(error.to_string()))?;
-        let phys = ObjsetPhys::parse(&block, root.byte_order()).map_err(|error| fail(error.to_string()))?;
+        let block = self.dmu.read(&root, context).await.map_err(|error| fail(error.into()))?;
+        let phys = ObjsetPhys::parse(&block, root.byte_order()).map_err(|error| fail(error.into()))?;
         let mut dnodes = VecDeque::from([(0, phys.meta_dnode)]);
         let accounts =
             [(PROJECTUSED, phys.projectused_dnode), (GROUPUSED, phys.groupused_dnode), (USERUSED, phys.userused_dnode)];
@@ -187,7 +206,7 @@ impl Doomed {
         let level = i8::try_from(place.level).unwrap_or(i8::MAX);
         let at = Bookmark { objset: DESTROYED, object: ObjectId(object), level, block: BlockId(place.block) };
         let read = self.dmu.read_structure(&place.bp, ReadContext::new(at, None)).await;
-        read.map_err(|error| unreadable(object, shift, place, error.to_string()))
+        read.map_err(|error| unreadable(object, shift, place, error.into()))
     }
 
     /// Sets out to load the next blocks that the walk will read.
@@ -230,23 +249,23 @@ impl Frame {
     }
 
     /// The frame of the children of a block with these bytes: block pointers, or dnodes.
-    fn below(object: u64, shift: u32, own: Place, bytes: &Block) -> Result<Self, String> {
+    fn below(object: u64, shift: u32, own: Place, bytes: &Block) -> Result<Self, DoomedError> {
         let order = own.bp.byte_order();
         let mut frame =
             Self { object, shift, pointers: VecDeque::new(), dnodes: VecDeque::new(), own: Some(own), ahead: 0 };
         if own.level > 0 {
             let level = own.level - 1;
             let first = own.block.checked_shl(shift).filter(|first| first >> shift == own.block);
-            let first = first.ok_or_else(|| "a tree that reaches further than any".to_owned())?;
+            let first = first.ok_or(DoomedError::TooFar)?;
             for (block, bp) in (first..).zip(Blkptr::array(bytes, order)) {
                 if !bp.is_hole() && bp.level() != level {
-                    return Err("a tree whose levels do not go down".to_owned());
+                    return Err(DoomedError::WrongLevel);
                 }
                 frame.pointers.push_back(Place { level, block, bp });
             }
         } else {
             for (slot, dnode) in dnodes_in_block(bytes, order) {
-                let dnode = dnode.map_err(|error| error.to_string())?.to_value();
+                let dnode = dnode?.to_value();
                 let object = own.block.saturating_mul(OBJECTS_PER_BLOCK).saturating_add(slot as u64);
                 if object != 0 {
                     frame.dnodes.push_back((object, dnode));
@@ -268,13 +287,13 @@ const fn stop_is_of_objects(object: u64) -> bool {
 }
 
 /// The error for a block that cannot be read, with the first block below it as the stop.
-fn unreadable(object: u64, shift: u32, place: &Place, reason: String) -> Unreadable {
+fn unreadable(object: u64, shift: u32, place: &Place, error: DoomedError) -> Unreadable {
     let first = place.block.checked_shl(u32::from(place.level) * shift).unwrap_or(u64::MAX);
     let (object, block) = match object {
         0 => (first.saturating_mul(OBJECTS_PER_BLOCK).max(1), 0),
         object => (object, first),
     };
-    Unreadable { stop: ZBookmark { objset: DESTROYED, object: ObjectId(object), level: 0, block }, reason }
+    Unreadable { stop: ZBookmark { objset: DESTROYED, object: ObjectId(object), level: 0, block }, error }
 }
 
 /// True if a block and all below it come before a stop.

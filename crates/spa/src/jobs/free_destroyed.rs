@@ -198,8 +198,8 @@ impl Syncer {
             let group = match doomed.next().await {
                 Ok(Some(group)) => group,
                 Ok(None) => return Ok(None),
-                Err(Unreadable { stop, reason }) => {
-                    self.stall(format!("blocks of a destroyed dataset are not freed: {reason}"));
+                Err(Unreadable { stop, error }) => {
+                    self.stall(format!("blocks of a destroyed dataset are not freed: {error}"));
                     return Ok(Some(stop));
                 }
             };

@@ -13,7 +13,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
+use cenote_metaslab::{Allocator, SpaceError, SpaceFeatures, Tunables};
 use cenote_taskq::{BoxFuture, Handle, Rng, boxed, buf, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
@@ -25,7 +25,7 @@ use cenote_zio::{AllocationUnits, Zio};
 
 use crate::config::PoolState;
 use crate::multihost::Settings;
-use crate::open::spares_l2cache::{AuxSpec, MadeAux};
+use crate::open::spares_l2cache::{AuxSpec, LabelError, MadeAux};
 use crate::open::vdevs::{METASLABS_MIN, MadeTop, MadeVdevs, TopSpec, refuse};
 use crate::pool::Pool;
 use crate::refcount::known::SharedBlocks;
@@ -134,8 +134,8 @@ pub(crate) async fn create_syncer(
     let has = |name: &str| enabled.iter().any(|feature| feature.name == name);
     let space_features =
         SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
-    let space =
-        Arc::new(new_space(handle, clock, &config, &tree, space_features, &vdevs, options.check).map_err(failed)?);
+    let space = new_space(handle, clock, &config, &tree, space_features, &vdevs, options.check);
+    let space = Arc::new(space.map_err(|error| failed(error.to_string()))?);
     let writer = Writer::new(dmu.clone(), space.clone());
 
     let policy = ObjsetPolicy {
@@ -291,14 +291,14 @@ fn new_space(
     features: SpaceFeatures,
     made: &MadeVdevs,
     check: bool,
-) -> Result<Space, String> {
+) -> Result<Space, SpaceError> {
     let mut allocator = Allocator::new(features, Tunables::default(), check);
     let mut sector_bytes = u64::MAX;
     for (id, top) in vdevs.children.iter().enumerate() {
         let maps = vdev_maps_of(VdevId(id as u32), top);
         let is_rotational = made.tops.get(id).is_some_and(MadeTop::is_rotational);
         let setup = vdev_setup(tree, top, maps, Txg::INITIAL, is_rotational);
-        allocator.add_vdev(setup, true).map_err(|error| error.to_string())?;
+        allocator.add_vdev(setup, true)?;
         if top.class != AllocationClass::Log {
             sector_bytes = sector_bytes.min(1 << top.ashift);
         }
@@ -338,11 +338,13 @@ impl Syncer {
         let leaves = self.leaf_commits(Txg(0), true);
         debug_assert_eq!(leaves.len(), self.root_vdev.disks.len(), "each device of a new pool is labelled");
         let made = join_all(leaves.iter().map(async |leaf| match &leaf.config {
-            Some(config) => initialize(&leaf.disk, config).await.map_err(|error| (leaf.disk.path().clone(), error)),
+            Some(config) => {
+                initialize(&leaf.disk, config).await.map_err(|error| LabelError::new(leaf.disk.path(), error))
+            }
             None => Ok(()),
         }));
         for result in made.await {
-            result.map_err(|(path, error)| self.fail(format!("{path}: {error}")))?;
+            result.map_err(|error| self.fail(error))?;
         }
         Ok(())
     }

@@ -21,7 +21,8 @@ use cenote_format::label::START_BYTES;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Rng, join_all};
-use cenote_vdev::commit::initialize;
+use cenote_vdev::commit::{InitializeError, initialize};
+use thiserror::Error;
 
 use crate::config::PoolState;
 use crate::open::vdevs::{DiskSpec, MadeTop, MadeVdevs, TopKind, ashift_of};
@@ -47,6 +48,23 @@ impl AuxSpec {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.spares.is_empty() && self.caches.is_empty()
+    }
+}
+
+/// A disk that cannot be labelled.
+#[derive(Debug, Error)]
+#[error("{path}: {error}")]
+pub(crate) struct LabelError {
+    /// The disk.
+    path: String,
+    /// Why.
+    #[source]
+    error: InitializeError,
+}
+
+impl LabelError {
+    pub(crate) fn new(path: impl ToString, error: impl Into<InitializeError>) -> Self {
+        Self { path: path.to_string(), error: error.into() }
     }
 }
 
@@ -116,13 +134,13 @@ impl MadeDisk {
     }
 
     /// Writes labels; what a cache held is void. Stable when this is done.
-    async fn initialize(&self, state: PoolState) -> Result<(), String> {
-        let said = |error: &dyn std::fmt::Display| format!("{}: {error}", self.spec.path);
+    async fn initialize(&self, state: PoolState) -> Result<(), LabelError> {
+        let path = &self.spec.path;
         if state == PoolState::L2Cache {
             let header = Buf::zeroed(CACHE_HEADER_BYTES).freeze();
-            self.spec.disk.write(START_BYTES, header).await.map_err(|error| said(&error))?;
+            self.spec.disk.write(START_BYTES, header).await.map_err(|error| LabelError::new(path, error))?;
         }
-        initialize(&self.spec.disk, &self.label(state)).await.map_err(|error| said(&error))
+        initialize(&self.spec.disk, &self.label(state)).await.map_err(|error| LabelError::new(path, error))
     }
 }
 
@@ -145,7 +163,7 @@ impl MadeAux {
     }
 
     /// Labels the disks.
-    pub(crate) async fn initialize(&self) -> Result<(), String> {
+    pub(crate) async fn initialize(&self) -> Result<(), LabelError> {
         let spares = self.spares.iter().map(|disk| (disk, PoolState::Spare));
         let caches = self.caches.iter().map(|disk| (disk, PoolState::L2Cache));
         let made = join_all(spares.chain(caches).map(|(disk, state)| disk.initialize(state))).await;

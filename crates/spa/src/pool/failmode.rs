@@ -122,7 +122,7 @@ impl Pool {
         let tree = self.shared.tree.upgrade().ok_or_else(|| self.fail(&TxError::Closed))?;
         if self.suspended().is_some() {
             let may = self.shared.multihost.may_resume().await;
-            may.map_err(|what| SpaError::Write { pool: self.shared.name.clone(), what })?;
+            may.map_err(|error| SpaError::Write { pool: self.shared.name.clone(), what: error.to_string() })?;
         }
         let resumed = tree.resume().await;
         resumed.map_err(|error| SpaError::Vdev { pool: self.shared.name.clone(), error })?;

@@ -8,6 +8,7 @@ use cenote_dmu::tx::TxError;
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, oneshot};
+use thiserror::Error;
 
 use super::shared::{Request, Shared};
 use super::syncer_slot::SyncerSlot;
@@ -20,8 +21,13 @@ const VIEWS_END_MAX: Duration = Duration::from_secs(20);
 /// Syncs after which an intent log without users is gone: that of its newest record, and one more.
 const LOG_SYNCS_MAX: u32 = 3;
 
-/// A change of the pool, or a look at it: it returns the reason of a failure. It stores its result where its caller finds it.
-type BoxedTask = Box<dyn for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), String>> + Send>;
+/// The message of the error that a change or a look ended with: its caller has the error itself, of a type that only it knows.
+#[derive(Debug, Error)]
+#[error("{0}")]
+struct TaskFailed(String);
+
+/// A change of the pool, or a look at it. It stores its result where its caller finds it.
+type BoxedTask = Box<dyn for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), TaskFailed>> + Send>;
 
 impl Shared {
     /// A refusal in the pool's name; of a pool that has failed, why it has.
@@ -45,7 +51,7 @@ impl Shared {
         let txg = self.make_erased(Box::new(move |syncer| {
             Box::pin(async move {
                 let made = change(syncer).await;
-                let said = made.as_ref().map(drop).map_err(ToString::to_string);
+                let said = made.as_ref().map(drop).map_err(|error| TaskFailed(error.to_string()));
                 *result.lock() = Some(made);
                 said
             })

@@ -7,6 +7,7 @@
 
 use cenote_codec::compress::{CompressLevel, compress, decompress};
 use cenote_dmu::Zap;
+use cenote_format::FormatError;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ddt::{
     CLASSES, DdtCopies, DdtKey, DdtPacked, DdtPhys, DdtStat, directory, emit_histogram, parse_histogram,
@@ -17,6 +18,7 @@ use cenote_format::endian::Endian;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
+use thiserror::Error;
 
 use crate::SpaError;
 use crate::refcount::known::{Class, Entry, Tables};
@@ -45,21 +47,34 @@ fn sets(phys: &mut DdtPhys) -> Vec<(&mut DdtCopies, bool)> {
     }
 }
 
+/// Why a value of a table cannot be read.
+#[derive(Debug, Error)]
+enum DdtValueError {
+    /// It consists of larger words.
+    #[error("a value that is not bytes")]
+    NotBytes,
+    /// It is not valid.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// It has the size of neither form.
+    #[error("a value of neither form")]
+    NeitherForm,
+}
+
 /// Reads a value as a table has it.
-fn unpack(value: &ZapValue) -> Result<DdtPhys, String> {
-    let packed = DdtPacked::parse(value.as_bytes().ok_or("a value that is not bytes")?);
-    let packed = packed.map_err(|error| error.to_string())?;
+fn unpack(value: &ZapValue) -> Result<DdtPhys, DdtValueError> {
+    let packed = DdtPacked::parse(value.as_bytes().ok_or(DdtValueError::NotBytes)?)?;
     let sizes = [DdtPhys::TRADITIONAL_SIZE_BYTES, DdtPhys::FLAT_SIZE_BYTES];
     if packed.compress_number != Compress::Zle.number() {
-        return DdtPhys::parse(packed.payload, packed.endian).map_err(|error| error.to_string());
+        return Ok(DdtPhys::parse(packed.payload, packed.endian)?);
     }
     for size in sizes {
         let mut bytes = vec![0; size];
         if decompress(Compress::Zle, packed.payload, &mut bytes).is_ok() {
-            return DdtPhys::parse(&bytes, packed.endian).map_err(|error| error.to_string());
+            return Ok(DdtPhys::parse(&bytes, packed.endian)?);
         }
     }
-    Err("a value of neither form".into())
+    Err(DdtValueError::NeitherForm)
 }
 
 /// A value as a table has it.

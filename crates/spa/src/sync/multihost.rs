@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_format::ids::Guid;
+use cenote_format::ids::{Guid, Txg};
 use cenote_format::uberblock::{Mmp, Uberblock};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Instant, Notify, race};
@@ -22,6 +22,7 @@ use cenote_vdev::commit::LeafCommit;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::ring::write_multihost;
 use cenote_vdev::tree::Suspension;
+use thiserror::Error;
 
 use crate::multihost::{Settings, newest_of, reports, watch_disks, watch_time};
 use crate::owner::host_of;
@@ -36,6 +37,30 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const LATE_INTERVALS: u32 = 10;
 /// Weights of the average delay, as OpenZFS has them: the latest counts 1 in 128.
 const DELAY_WEIGHT: u32 = 128;
+
+/// Why a pool is not written: another host has it, or may have it.
+#[derive(Debug, Error)]
+pub(crate) enum MultihostError {
+    /// No multihost write has succeeded for so long.
+    #[error("multihost writes have not succeeded in over {} ms; another system could import the pool", .0.as_millis())]
+    Late(Duration),
+    /// No device can be read, so it cannot be told.
+    #[error("no device can be read to see whether another system has the pool")]
+    NoDevice,
+    /// The newest uberblock on disk is not this host's.
+    #[error(
+        "another system ({host}) has written txg {txg} while this one had the pool; nothing more is written to it here"
+    )]
+    Taken {
+        /// The host that the labels name.
+        host: String,
+        /// The txg of the newest uberblock.
+        txg: Txg,
+    },
+    /// The labels changed while they were watched.
+    #[error("another system is writing to the pool")]
+    Active,
+}
 
 /// How a pool in use is shown to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -239,7 +264,7 @@ impl Multihost {
             let state = shared.state.lock();
             // Before its first txg, and where times are fixed, nothing shows that the pool is in use.
             let is_shown = state.is_running && !state.is_stopped && !state.leaves.is_empty();
-            if is_shown { shared.late(&state) } else { None }
+            if is_shown { shared.late(&state).map(|late| late.to_string()) } else { None }
         });
         self.0.state.lock().suspension = Some(suspension);
     }
@@ -276,14 +301,14 @@ impl Multihost {
     ///
     /// # Errors
     /// Why not: the pool is to be suspended, since another host may have it.
-    pub(crate) async fn admit(&self) -> Result<(), String> {
+    pub(crate) async fn admit(&self) -> Result<(), MultihostError> {
         let (mode, late) = {
             let state = self.0.state.lock();
             (state.mode, self.0.late(&state))
         };
         match late {
             None => Ok(()),
-            Some(reason) if mode == Mode::On => Err(reason),
+            Some(error) if mode == Mode::On => Err(error),
             Some(_) => {
                 self.0.check_alone().await?;
                 self.0.state.lock().written = self.0.handle.now();
@@ -296,7 +321,7 @@ impl Multihost {
     ///
     /// # Errors
     /// Another host has the pool, or it cannot be told.
-    pub(crate) async fn may_resume(&self) -> Result<(), String> {
+    pub(crate) async fn may_resume(&self) -> Result<(), MultihostError> {
         let (mode, suspension) = {
             let state = self.0.state.lock();
             (state.mode, state.suspension.clone())
@@ -333,14 +358,9 @@ impl Shared {
     }
 
     /// The reason to stop, if the last multihost write is so long ago that another host may have the pool.
-    fn late(&self, state: &State) -> Option<String> {
+    fn late(&self, state: &State) -> Option<MultihostError> {
         let (limit, late) = (state.limit(&self.settings), self.handle.now() - state.written);
-        (!limit.is_zero() && late > limit).then(|| {
-            format!(
-                "multihost writes have not succeeded in over {} ms; another system could import the pool",
-                late.as_millis()
-            )
-        })
+        (!limit.is_zero() && late > limit).then_some(MultihostError::Late(late))
     }
 
     async fn run(self: Arc<Self>) {
@@ -386,10 +406,10 @@ impl Shared {
                     return;
                 }
                 if state.mode == Mode::On
-                    && let Some(reason) = self.late(&state)
+                    && let Some(late) = self.late(&state)
                 {
                     drop(state);
-                    suspension.suspend_for_multihost(reason);
+                    suspension.suspend_for_multihost(late.to_string());
                     return;
                 }
             }
@@ -454,7 +474,7 @@ impl Shared {
         match alone {
             Ok(()) if is_held => suspension.multihost_over(),
             Ok(()) => {}
-            Err(reason) => suspension.suspend_for_multihost(reason),
+            Err(error) => suspension.suspend_for_multihost(error.to_string()),
         }
     }
 
@@ -463,31 +483,28 @@ impl Shared {
     }
 
     /// Checks that this host wrote the newest uberblock on disk.
-    async fn check_alone(&self) -> Result<(), String> {
+    async fn check_alone(&self) -> Result<(), MultihostError> {
         let reports = reports(&self.disks()).await;
         let Some((report, newest)) = newest_of(&reports) else {
-            return Err("no device can be read to see whether another system has the pool".to_owned());
+            return Err(MultihostError::NoDevice);
         };
         if self.state.lock().is_ours(&newest) {
             return Ok(());
         }
         let (host, _) = host_of(report.best_config());
-        Err(format!(
-            "another system ({host}) has written txg {} while this one had the pool; nothing more is written to it here",
-            newest.txg
-        ))
+        Err(MultihostError::Taken { host, txg: newest.txg })
     }
 
     /// Watches the labels for as long as an import would.
-    async fn watch_alone(&self) -> Result<(), String> {
+    async fn watch_alone(&self) -> Result<(), MultihostError> {
         let reports = reports(&self.disks()).await;
         let Some((_, newest)) = newest_of(&reports) else {
-            return Err("no device can be read to see whether another system has the pool".to_owned());
+            return Err(MultihostError::NoDevice);
         };
         let time = watch_time(&newest.mmp.unwrap_or_default(), &self.settings);
         match watch_disks(&self.handle, &self.disks(), &newest, time, false).await {
             None => Ok(()),
-            Some(_) => Err("another system is writing to the pool".to_owned()),
+            Some(_) => Err(MultihostError::Active),
         }
     }
 }

@@ -4,13 +4,13 @@
 use crate::pins::{KEPT_SHARE_MAX, Pins};
 use crate::sync::clock::Clock;
 use crate::sync::troubles::Troubles;
-use cenote_dmu::Objset;
+use cenote_dmu::{DmuError, Objset};
 use cenote_format::blkptr::Dva;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{BlockId, Txg, VdevId};
 use cenote_metaslab::{
-    AllocError, Allocator, ClassKind, Extent, Keep, LoadStep, MetaslabId, Request, SizeRange, SizeRule, VdevMaps,
-    VdevSetup,
+    AllocError, Allocator, ClassKind, Extent, Keep, LoadStep, MetaslabId, Request, SizeRange, SizeRule, SpaceError,
+    VdevMaps, VdevSetup,
 };
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle};
@@ -20,6 +20,7 @@ use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use thiserror::Error;
 
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
@@ -46,6 +47,20 @@ pub(crate) fn vdev_setup(
         _ => 1,
     };
     VdevSetup { maps, rotational: is_rotational, data_disks, size_rule }
+}
+
+/// Why a metaslab is not loaded.
+#[derive(Debug, Error)]
+pub(crate) enum LoadError {
+    /// The MOS, which has the space maps, is not open yet.
+    #[error("space maps cannot be read yet")]
+    NoMos,
+    /// Its space map cannot be read.
+    #[error(transparent)]
+    Dmu(#[from] DmuError),
+    /// Its space map contradicts what else is known.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
 }
 
 /// Log devices on which nothing is placed, and why.
@@ -210,14 +225,14 @@ impl Space {
     }
 
     /// The txg is on disk. Returns the metaslabs that will be used next and are not loaded.
-    pub(crate) fn sync_done(&self, txg: Txg) -> Result<Vec<MetaslabId>, String> {
+    pub(crate) fn sync_done(&self, txg: Txg) -> Result<Vec<MetaslabId>, SpaceError> {
         let now_ms = self.now_ms();
         self.with(|allocator| allocator.try_again(now_ms, TRY_AGAIN_MS));
         let (kept, free) = self.with(|allocator| allocator.kept_figures());
         let pins = self.pins.txgs(kept > free / KEPT_SHARE_MAX);
         assert!(pins.iter().all(|pin| *pin <= txg), "a txg is pinned that is on disk");
         let keep = Keep { may_defer: true, pins: &pins };
-        let next = self.with(|allocator| allocator.sync_done(txg, &keep, now_ms)).map_err(|error| error.to_string())?;
+        let next = self.with(|allocator| allocator.sync_done(txg, &keep, now_ms))?;
         self.measure();
         Ok(next)
     }
@@ -244,21 +259,21 @@ impl Space {
         self.small_left_bytes.store(left.saturating_sub(bytes), Ordering::Relaxed);
     }
 
-    pub(crate) async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), String> {
-        let mos = self.mos.get().ok_or("space maps cannot be read yet")?;
-        let mut loading = self.with(|allocator| allocator.begin_load(id)).map_err(|error| error.to_string())?;
+    pub(crate) async fn load(&self, id: MetaslabId, txg: Txg) -> Result<(), LoadError> {
+        let mos = self.mos.get().ok_or(LoadError::NoMos)?;
+        let mut loading = self.with(|allocator| allocator.begin_load(id))?;
         loop {
             let now_ms = self.now_ms();
             let step = self.with(|allocator| allocator.end_load(id, loading, txg, now_ms));
-            match step.map_err(|error| error.to_string())? {
+            match step? {
                 LoadStep::Done => {
                     self.troubles.readable(id);
                     return Ok(());
                 }
                 LoadStep::More { loading: mut next, object, offset_bytes, len_bytes } => {
-                    let map = mos.object(object).await.map_err(|error| error.to_string())?;
-                    let bytes = map.read(offset_bytes, len_bytes as usize).await.map_err(|error| error.to_string())?;
-                    next.feed(&bytes, cenote_zio::ORDER).map_err(|error| error.to_string())?;
+                    let map = mos.object(object).await?;
+                    let bytes = map.read(offset_bytes, len_bytes as usize).await?;
+                    next.feed(&bytes, cenote_zio::ORDER)?;
                     loading = *next;
                 }
             }
@@ -268,9 +283,9 @@ impl Space {
 
 impl Space {
     /// Passes over a metaslab whose map cannot be read.
-    fn give_up(&self, id: MetaslabId, reason: String) -> Result<(), NoSpace> {
+    fn give_up(&self, id: MetaslabId, error: &LoadError) -> Result<(), NoSpace> {
         let now_ms = self.now_ms();
-        self.troubles.unreadable(id, reason);
+        self.troubles.unreadable(id, error.to_string());
         self.with(|allocator| allocator.give_up_load(id, now_ms)).map_err(|_| NoSpace::Full)
     }
 
@@ -283,7 +298,7 @@ impl Space {
                 map.block(BlockId(length_bytes / map.block_bytes().max(1))).await
             };
             if let Err(error) = checked.await {
-                self.give_up(id, error.to_string())?;
+                self.give_up(id, &error.into())?;
             }
         }
         Ok(())
@@ -310,8 +325,8 @@ impl Space {
                     }
                     Err(AllocError::NeedsLoad(id)) => {
                         // The space of a map that cannot be read is not used.
-                        if let Err(reason) = self.load(id, request.txg).await {
-                            self.give_up(id, reason)?;
+                        if let Err(error) = self.load(id, request.txg).await {
+                            self.give_up(id, &error)?;
                         }
                     }
                     Err(AllocError::NoSpace { largest_bytes }) => {

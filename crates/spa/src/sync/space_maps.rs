@@ -11,7 +11,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_metaslab::{MetaslabId, SpaceStore};
+use cenote_metaslab::{MetaslabId, ObjectError, SpaceStore};
 use cenote_vdev::config::VdevConfig;
 
 /// Indirect blocks of space maps, as a power of two (`space_map_ibs`).
@@ -33,52 +33,52 @@ impl Changes {
 }
 
 impl SpaceStore for Changes {
-    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, String> {
+    fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, ObjectError> {
         let empty =
             SpaceMapPhys { object: 0, length_bytes: 0, allocated_bytes: 0, histogram: Some([0; HISTOGRAM_BUCKETS]) };
-        let block = u32::try_from(block_size_bytes).map_err(|error| error.to_string())?;
+        let block = u32::try_from(block_size_bytes).map_err(ObjectError::new)?;
         let mut spec = ObjectSpec::new(DmuType::SPACE_MAP, block)
             .with_bonus(DmuType::SPACE_MAP_HEADER, empty.emit(cenote_zio::ORDER));
         spec.indirect_shift = INDIRECT_SHIFT;
-        let object = self.mos.create_object(self.txg, &spec).map_err(|error| error.to_string())?;
+        let object = self.mos.create_object(self.txg, &spec).map_err(ObjectError::new)?;
         self.made += 1;
         Ok(object.id())
     }
 
-    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), String> {
+    fn write(&mut self, object: ObjectId, offset_bytes: u64, bytes: &[u8]) -> Result<(), ObjectError> {
         self.list.write(object, offset_bytes, bytes);
         Ok(())
     }
 
-    fn truncate(&mut self, object: ObjectId) -> Result<(), String> {
+    fn truncate(&mut self, object: ObjectId) -> Result<(), ObjectError> {
         self.list.push(Change::Truncate(object));
         Ok(())
     }
 
-    fn free(&mut self, object: ObjectId) -> Result<(), String> {
+    fn free(&mut self, object: ObjectId) -> Result<(), ObjectError> {
         self.made -= 1;
         self.list.push(Change::Free(object));
         Ok(())
     }
 
-    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), String> {
+    fn set_header(&mut self, object: ObjectId, header: &SpaceMapPhys) -> Result<(), ObjectError> {
         self.list.push(Change::Header { object, header: Box::new(header.clone()) });
         Ok(())
     }
 
-    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), String> {
+    fn set_metaslab_object(&mut self, metaslab: MetaslabId, object: ObjectId) -> Result<(), ObjectError> {
         assert_ne!(object, ObjectId(0), "a metaslab that gets a map gets an object");
         self.list.push(Change::MetaslabObject { metaslab, object });
         Ok(())
     }
 
-    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), String> {
+    fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), ObjectError> {
         assert_eq!(txg, self.txg, "a metaslab is flushed in the txg that syncs");
         self.list.push(Change::UnflushedTxg { metaslab, txg });
         Ok(())
     }
 
-    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), String> {
+    fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), ObjectError> {
         assert!(object.is_none() || txg == self.txg, "a log is made in the txg that it is of");
         self.list.push(Change::Log { txg, object });
         Ok(())

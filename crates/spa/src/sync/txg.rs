@@ -254,10 +254,10 @@ impl Syncer {
             if let Some(suspension) = tree.suspension() {
                 suspension.passed().await.map_err(|error| self.fail(error))?;
             }
-            let Err(reason) = self.multihost.admit().await else { return Ok(()) };
+            let Err(error) = self.multihost.admit().await else { return Ok(()) };
             match tree.suspension() {
-                Some(suspension) => suspension.suspend_for_multihost(reason),
-                None => return Err(self.fail(reason)),
+                Some(suspension) => suspension.suspend_for_multihost(error.to_string()),
+                None => return Err(self.fail(error)),
             }
         }
     }
