@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use cenote_format::ids::{Txg, VdevId};
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_zio::OutsideExtents;
 use thiserror::Error;
 
 use crate::{Keep, RangeError, RangeSet, TXG_DEFER_SIZE};
@@ -27,7 +28,7 @@ struct Book {
     kept: BTreeMap<Txg, RangeSet>,
 }
 
-/// An allocation or a write contradicts the record.
+/// An allocation or a free contradicts the record.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CheckError {
     /// An extent was handed out that is in use.
@@ -45,16 +46,6 @@ pub enum CheckError {
         vdev: VdevId,
         /// The place.
         error: RangeError,
-    },
-    /// A device write outside every extent in use.
-    #[error("vdev {vdev}: write of {start:#x}..{end:#x} outside the extents allocated")]
-    Write {
-        /// The vdev.
-        vdev: VdevId,
-        /// From.
-        start: u64,
-        /// To.
-        end: u64,
     },
 }
 
@@ -104,11 +95,11 @@ impl ExtentCheck {
     }
 
     /// Before a device write of a pool's block: it must lie in one extent in use.
-    pub fn write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+    pub fn write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), OutsideExtents> {
         if self.vdevs.get(&vdev).is_some_and(|book| book.live.contains(range.clone())) {
             return Ok(());
         }
-        Err(CheckError::Write { vdev, start: range.start, end: range.end })
+        Err(OutsideExtents { vdev, start_bytes: range.start, end_bytes: range.end })
     }
 
     /// The allocated ranges by vdev; ranges that touch are one.

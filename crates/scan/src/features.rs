@@ -34,6 +34,8 @@ use cenote_spa::{View, features::FEATURES};
 use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_zio::Bookmark;
 
+use crate::error::ReadError;
+
 /// Faults that are reported at most.
 const FAULTS_MAX: usize = 200;
 /// Bytes of a space map's bonus that has no histogram (`SPACE_MAP_SIZE_V0`).
@@ -82,7 +84,7 @@ impl FeatureUse {
     pub(crate) async fn problems(self, pool: &View) -> Vec<String> {
         let read = async {
             let counts = counts(pool).await?;
-            Ok::<_, String>((Sums::of(pool, &counts).await?, counts))
+            Ok::<_, ReadError>((Sums::of(pool, &counts).await?, counts))
         };
         let (sums, counts) = match read.await {
             Ok(read) => read,
@@ -121,10 +123,10 @@ impl FeatureUse {
 }
 
 /// The pool's feature counts, by short name.
-async fn counts(pool: &View) -> Result<BTreeMap<&'static str, u64>, String> {
+async fn counts(pool: &View) -> Result<BTreeMap<&'static str, u64>, ReadError> {
     let mut counts = BTreeMap::new();
     for table in [pool_directory::FEATURES_FOR_READ, pool_directory::FEATURES_FOR_WRITE] {
-        let of_table = pool.feature_counts(table).await.map_err(|error| error.to_string())?;
+        let of_table = pool.feature_counts(table).await?;
         let known = FEATURES.iter().filter_map(|feature| Some((feature.name, *of_table.get(feature.guid)?)));
         counts.extend(known);
     }
@@ -133,10 +135,9 @@ async fn counts(pool: &View) -> Result<BTreeMap<&'static str, u64>, String> {
 
 impl Sums {
     /// `enabled`: the features that are enabled.
-    async fn of(pool: &View, enabled: &BTreeMap<&'static str, u64>) -> Result<Self, String> {
-        let words = |error: &dyn std::fmt::Display| error.to_string();
+    async fn of(pool: &View, enabled: &BTreeMap<&'static str, u64>) -> Result<Self, ReadError> {
         let mut sums = Self::default();
-        let directory = async |name: &str| pool.directory().find_u64(name).await.map_err(|error| words(&error));
+        let directory = async |name: &str| pool.directory().find_u64(name).await;
         sums.empty = directory(pool_directory::EMPTY_BPOBJ).await?;
         // A feature that is counted below is compared also where its count is zero.
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
@@ -165,27 +166,25 @@ impl Sums {
             sums.uses.insert(name, u64::from(directory(entry).await?.is_some()));
         }
         if enabled.contains_key("enabled_txg") {
-            let txgs = pool.feature_counts(pool_directory::FEATURE_ENABLED_TXG).await.map_err(|error| words(&error))?;
+            let txgs = pool.feature_counts(pool_directory::FEATURE_ENABLED_TXG).await?;
             sums.uses.insert("enabled_txg", txgs.len() as u64);
         }
         sums.count_shared(pool).await?;
         sums.count_vdevs(pool);
         let mos = pool.mos();
         let mut from = ObjectId(0);
-        while let Some(batch) = mos.next_objects(from).await.map_err(|error| words(&error))? {
+        while let Some(batch) = mos.next_objects(from).await? {
             from = batch.next;
             for (id, dnode) in batch.objects {
                 let Ok(dnode) = dnode else { continue }; // reported by the walk of the MOS
-                sums.count_object(pool, id, dnode).await.map_err(|error| words(&error))?;
+                sums.count_object(pool, id, dnode).await?;
             }
         }
         // Livelists that deleted clones have left.
-        if let Some(list) =
-            pool.directory_object(pool_directory::DELETED_CLONES).await.map_err(|error| words(&error))?
-        {
-            let zap = Zap::open(list).await.map_err(|error| words(&error))?;
+        if let Some(list) = pool.directory_object(pool_directory::DELETED_CLONES).await? {
+            let zap = Zap::open(list).await?;
             let mut listing = zap.listing();
-            while let Some(batch) = listing.next().await.map_err(|error| words(&error))? {
+            while let Some(batch) = listing.next().await? {
                 sums.add("livelist", batch.len() as u64);
             }
         }
@@ -197,10 +196,10 @@ impl Sums {
     }
 
     /// Tables of references, each of which counts.
-    async fn count_shared(&mut self, pool: &View) -> Result<(), String> {
+    async fn count_shared(&mut self, pool: &View) -> Result<(), ReadError> {
         let has = async |name: String| {
-            let found = pool.directory().find_u64(&name).await.map_err(|error| error.to_string())?;
-            Ok::<_, String>(u64::from(found.is_some()))
+            let found = pool.directory().find_u64(&name).await?;
+            Ok::<_, DmuError>(u64::from(found.is_some()))
         };
         self.uses.insert("block_cloning", 0);
         for vdev in 0..pool.vdevs().children.len() {

@@ -20,6 +20,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, ObjsetId, VdevId};
 use cenote_spa::View;
 
+use crate::error::FreeingError;
 use crate::resume::Resume;
 use crate::roots::root;
 use crate::visit::Item;
@@ -116,12 +117,11 @@ pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<It
     }
     for index in phys.begin..phys.end.min(phys.begin.saturating_add(LISTS_MAX as u64)) {
         let at = index.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
-        let entry = match tree.read(at, BptreeEntry::SIZE_BYTES).await {
-            Ok(bytes) => BptreeEntry::parse(&bytes, order).map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
+        let read = async {
+            let entry = BptreeEntry::parse(&tree.read(at, BptreeEntry::SIZE_BYTES).await?, order)?;
+            Ok::<_, FreeingError>((entry.bp, entry.birth_txg, Resume::of(&entry.bookmark)?))
         };
-        let entry = entry.and_then(|entry| Ok((entry.bp, entry.birth_txg, Resume::of(&entry.bookmark)?)));
-        match entry {
+        match read.await {
             // A root as old as the previous snapshot is that snapshot's; an entry that is done is marked so too.
             Ok((bp, birth_txg, _)) if bp.is_hole() || bp.birth() <= birth_txg => {}
             Ok((bp, birth_txg, resume)) => roots.push(root(bp, ObjsetId(u64::MAX), birth_txg, None, resume)),
@@ -140,25 +140,24 @@ pub(crate) async fn deleted_clones(pool: &View, problems: &mut Vec<String>) -> V
     parts
 }
 
-async fn collect_parts(pool: &View, parts: &mut Vec<ObjectId>) -> Result<(), String> {
-    let text = |error: DmuError| error.to_string();
-    let clones = pool.directory_object(pool_directory::DELETED_CLONES).await.map_err(|error| error.to_string())?;
+async fn collect_parts(pool: &View, parts: &mut Vec<ObjectId>) -> Result<(), FreeingError> {
+    let clones = pool.directory_object(pool_directory::DELETED_CLONES).await?;
     let Some(clones) = clones else { return Ok(()) };
     let mut seen = BTreeSet::new();
-    let clones = Zap::open(clones).await.map_err(text)?;
+    let clones = Zap::open(clones).await?;
     let mut listing = clones.listing();
-    while let Some(batch) = listing.next().await.map_err(text)? {
-        for livelist in batch.iter().filter_map(|entry| entry.value.as_u64()) {
+    while let Some(batch) = listing.next().await? {
+        for livelist in batch.iter().filter_map(|entry| entry.value.as_u64()).map(ObjectId) {
             if !seen.insert(livelist) {
-                return Err(format!("livelist {livelist} is listed twice"));
+                return Err(FreeingError::ListedTwice { livelist });
             }
-            let livelist = pool.mos().object(ObjectId(livelist)).await.map_err(text)?;
-            let livelist = Zap::open(livelist).await.map_err(text)?;
+            let livelist = pool.mos().object(livelist).await?;
+            let livelist = Zap::open(livelist).await?;
             let mut listing = livelist.listing();
-            while let Some(batch) = listing.next().await.map_err(text)? {
+            while let Some(batch) = listing.next().await? {
                 parts.extend(batch.iter().filter_map(|entry| entry.value.as_u64()).map(ObjectId));
                 if parts.len() > LISTS_MAX {
-                    return Err(format!("more than {LISTS_MAX} lists"));
+                    return Err(FreeingError::TooManyLists { lists_max: LISTS_MAX });
                 }
             }
         }

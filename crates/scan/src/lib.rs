@@ -31,6 +31,7 @@
 //! vdev); a bitmap of visited ranges (the set of ranges shrinks as the walk goes on, and gives the places of leaks).
 
 mod account;
+mod error;
 mod features;
 mod freeing;
 mod refcounts;

@@ -12,6 +12,8 @@ use cenote_format::ids::{BlockId, ObjectId, VdevId};
 use cenote_format::zap::ZapKeyBuf;
 use cenote_spa::View;
 
+use crate::error::TableError;
+
 /// Identity of a block by its first copy.
 type Place = (VdevId, u64);
 
@@ -68,26 +70,26 @@ impl SharedBlocks {
         shared
     }
 
-    async fn object_of(pool: &View, name: &str) -> Result<Option<cenote_dmu::Object>, String> {
-        pool.directory_object(name).await.map_err(|error| error.to_string())
+    async fn object_of(pool: &View, name: &str) -> Result<Option<cenote_dmu::Object>, TableError> {
+        Ok(pool.directory_object(name).await?)
     }
 
-    async fn load_brt(&mut self, pool: &View, vdev: VdevId) -> Result<(), String> {
+    async fn load_brt(&mut self, pool: &View, vdev: VdevId) -> Result<(), TableError> {
         let Some(dnode) = Self::object_of(pool, &pool_directory::brt(vdev.0)).await? else { return Ok(()) };
         let order = dnode.byte_order();
-        let phys = BrtVdevPhys::parse(&dnode.phys().bonus, order).map_err(|error| error.to_string())?;
-        let endian = phys.endian().map_err(|error| error.to_string())?;
+        let phys = BrtVdevPhys::parse(&dnode.phys().bonus, order)?;
+        let endian = phys.endian()?;
         if phys.entries.0 == 0 {
             return Ok(());
         }
-        let zap = pool.mos().object(phys.entries).await.map_err(|error| error.to_string())?;
-        let zap = Zap::open(zap).await.map_err(|error| error.to_string())?;
+        let table = phys.entries;
+        let zap = Zap::open(pool.mos().object(table).await?).await?;
         let mut listing = zap.listing();
-        while let Some(batch) = listing.next().await.map_err(|error| error.to_string())? {
+        while let Some(batch) = listing.next().await? {
             for entry in batch {
-                let ZapKeyBuf::Words(words) = &entry.key else { return Err("keys are not words".into()) };
+                let ZapKeyBuf::Words(words) = &entry.key else { return Err(TableError::KeyNotWords { table }) };
                 let offset = words.first().copied().unwrap_or(0);
-                let count = reference_count(&entry.value, endian).map_err(|error| error.to_string())?;
+                let count = reference_count(&entry.value, endian)?;
                 self.cloned.insert((vdev, offset), count);
             }
         }
@@ -95,26 +97,27 @@ impl SharedBlocks {
     }
 
     /// The object that holds a table: in the pool's directory, or (fast dedup) in a directory of the checksum's own.
-    async fn ddt_object(pool: &View, name: &str, checksum: &str) -> Result<Option<cenote_dmu::Object>, String> {
+    async fn ddt_object(pool: &View, name: &str, checksum: &str) -> Result<Option<cenote_dmu::Object>, TableError> {
         if let Some(dnode) = Self::object_of(pool, name).await? {
             return Ok(Some(dnode));
         }
         let Some(dir) = Self::object_of(pool, &pool_directory::ddt_dir(checksum)).await? else { return Ok(None) };
-        let dir = Zap::open(dir).await.map_err(|error| error.to_string())?;
-        let Some(id) = dir.find_u64(name).await.map_err(|error| error.to_string())? else { return Ok(None) };
-        Ok(Some(pool.mos().object(ObjectId(id)).await.map_err(|error| error.to_string())?))
+        let dir = Zap::open(dir).await?;
+        let Some(id) = dir.find_u64(name).await? else { return Ok(None) };
+        Ok(Some(pool.mos().object(ObjectId(id)).await?))
     }
 
-    async fn load_ddt(&mut self, pool: &View, name: &str, checksum: &str) -> Result<(), String> {
+    async fn load_ddt(&mut self, pool: &View, name: &str, checksum: &str) -> Result<(), TableError> {
         let Some(dnode) = Self::ddt_object(pool, name, checksum).await? else { return Ok(()) };
-        let zap = Zap::open(dnode).await.map_err(|error| error.to_string())?;
+        let table = dnode.id();
+        let zap = Zap::open(dnode).await?;
         let mut listing = zap.listing();
-        while let Some(batch) = listing.next().await.map_err(|error| error.to_string())? {
+        while let Some(batch) = listing.next().await? {
             for entry in batch {
-                let packed = entry.value.as_bytes().ok_or("a value that is not bytes")?;
-                let packed = DdtPacked::parse(packed).map_err(|error| error.to_string())?;
-                let ZapKeyBuf::Words(words) = &entry.key else { return Err("keys are not words".into()) };
-                let key = DdtKey::from_words(words).map_err(|error| error.to_string())?;
+                let packed = entry.value.as_bytes().ok_or(TableError::ValueNotBytes { table })?;
+                let packed = DdtPacked::parse(packed)?;
+                let ZapKeyBuf::Words(words) = &entry.key else { return Err(TableError::KeyNotWords { table }) };
+                let key = DdtKey::from_words(words)?;
                 self.insert(&key, &unpack(&packed)?);
             }
         }
@@ -123,13 +126,12 @@ impl SharedBlocks {
 
     /// The logs hold the newest state of entries: each in the order in which they were changed, and the one that is being
     /// flushed, from its checkpoint on, older than the other.
-    async fn load_ddt_logs(&mut self, pool: &View, checksum: &str) -> Result<(), String> {
+    async fn load_ddt_logs(&mut self, pool: &View, checksum: &str) -> Result<(), TableError> {
         let mut logs = Vec::new();
         for index in 0..2 {
             let name = pool_directory::ddt_log(checksum, index);
             let Some(dnode) = Self::ddt_object(pool, &name, checksum).await? else { continue };
-            let header =
-                DdtLogHeader::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| error.to_string())?;
+            let header = DdtLogHeader::parse(&dnode.phys().bonus, dnode.byte_order())?;
             logs.push((dnode, header));
         }
         logs.sort_by_key(|(_, header)| !header.is_flushing());
@@ -147,15 +149,15 @@ impl SharedBlocks {
         dnode: &cenote_dmu::Object,
         header: &DdtLogHeader,
         latest: &mut BTreeMap<DdtKey, DdtPhys>,
-    ) -> Result<(), String> {
+    ) -> Result<(), TableError> {
         let order = dnode.byte_order();
         let checkpoint = header.checkpoint();
         // From data to data: a hostile log can be holes for as long as there are block numbers.
         let mut from = BlockId(0);
-        while let Some(block) = dnode.next_data_block(from).await.map_err(|error| error.to_string())? {
-            if let Some((bytes, _)) = dnode.block(block).await.map_err(|error| error.to_string())? {
-                for record in DdtLogRecords::new(&bytes, order).map_err(|error| error.to_string())? {
-                    let record = record.map_err(|error| error.to_string())?;
+        while let Some(block) = dnode.next_data_block(from).await? {
+            if let Some((bytes, _)) = dnode.block(block).await? {
+                for record in DdtLogRecords::new(&bytes, order)? {
+                    let record = record?;
                     if checkpoint.is_none_or(|flushed| record.key > flushed) {
                         latest.insert(record.key, record.phys);
                     }
@@ -229,19 +231,20 @@ impl SharedBlocks {
 }
 
 /// The value of a dedup table's entry, unpacked: both forms are tried by their size.
-fn unpack(packed: &DdtPacked<'_>) -> Result<DdtPhys, String> {
-    let compress = Compress::from_number(packed.compress_number).ok_or("an unknown compression")?;
+fn unpack(packed: &DdtPacked<'_>) -> Result<DdtPhys, TableError> {
+    let number = packed.compress_number;
+    let compress = Compress::from_number(number).ok_or(TableError::UnknownCompression { number })?;
     for size in [DdtPhys::TRADITIONAL_SIZE_BYTES, DdtPhys::FLAT_SIZE_BYTES] {
         if compress == Compress::Off {
             if packed.payload.len() == size {
-                return DdtPhys::parse(packed.payload, packed.endian).map_err(|error| error.to_string());
+                return Ok(DdtPhys::parse(packed.payload, packed.endian)?);
             }
             continue;
         }
         let mut bytes = vec![0; size];
         if cenote_codec::compress::decompress(compress, packed.payload, &mut bytes).is_ok() {
-            return DdtPhys::parse(&bytes, packed.endian).map_err(|error| error.to_string());
+            return Ok(DdtPhys::parse(&bytes, packed.endian)?);
         }
     }
-    Err("an entry of neither form".into())
+    Err(TableError::UnknownForm { size_bytes: packed.payload.len() })
 }

@@ -13,6 +13,8 @@ use std::cmp::Ordering;
 
 use cenote_format::dsl::ZBookmark;
 
+use crate::error::StopError;
+
 /// Objects in a block of the meta-dnode, whose blocks have 16 KiB.
 const OBJECTS_PER_BLOCK: u64 = 32;
 
@@ -39,12 +41,12 @@ pub(crate) struct Resume {
 
 impl Resume {
     /// From an entry's bookmark: `None` at the start; an error for a bookmark that no pool writes.
-    pub(crate) fn of(bookmark: &ZBookmark) -> Result<Option<Self>, String> {
+    pub(crate) fn of(bookmark: &ZBookmark) -> Result<Option<Self>, StopError> {
         if *bookmark == ZBookmark::default() {
             return Ok(None);
         }
         if bookmark.level != 0 {
-            return Err(format!("stopped at a block of level {}, which it cannot", bookmark.level));
+            return Err(StopError { level: bookmark.level });
         }
         Ok(Some(Self { object: bookmark.object.0, block: bookmark.block }))
     }

@@ -14,6 +14,7 @@ use cenote_zio::Bookmark;
 use thiserror::Error;
 
 use crate::account::{Account, Claim, Leak, Misuse, MisuseKind};
+use crate::error::{PointerError, ReadError};
 use crate::features::FeatureUse;
 use crate::freeing::{self, LivelistPart, PointerLists};
 use crate::refcounts::{Reference, SharedBlocks};
@@ -249,11 +250,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    async fn freed_list(&mut self, name: &str) -> Result<(), String> {
-        let list = self.pool.directory_object(name).await.map_err(|error| error.to_string())?;
+    async fn freed_list(&mut self, name: &str) -> Result<(), ReadError> {
+        let list = self.pool.directory_object(name).await?;
         let Some(list) = list else { return Ok(()) };
-        let mut lists = PointerLists::open(self.pool, list).await.map_err(|error| error.to_string())?;
-        while let Some(batch) = lists.next().await.map_err(|error| error.to_string())? {
+        let mut lists = PointerLists::open(self.pool, list).await?;
+        while let Some(batch) = lists.next().await? {
             for bp in batch {
                 self.loose_block(&bp, true).await;
             }
@@ -298,7 +299,7 @@ impl<'a> Walk<'a> {
         }
         match claims_of(self.pool, bp).await {
             Ok(claims) => drop(self.claim(bp, roots::loose(Bookmark::LEVEL_ZIL), claims).await),
-            Err(error) => self.error(error),
+            Err(error) => self.error(error.to_string()),
         }
     }
 
@@ -308,7 +309,7 @@ impl<'a> Walk<'a> {
             self.report.statistics.total.asize_bytes += dva.asize_bytes;
             match claim_of_copy(self.pool, dva).await {
                 Ok(claims) => claims.into_iter().for_each(|claim| self.claim_range(claim)),
-                Err(error) => self.error(error),
+                Err(error) => self.error(error.to_string()),
             }
         }
     }
@@ -461,11 +462,12 @@ impl<'a> Walk<'a> {
 }
 
 /// Whether a pointer fits the place where it stands: known algorithms, sane sizes, the level that its parent implies.
-fn check_pointer(item: &Item) -> Result<(), String> {
-    item.bp.verify().map_err(|error| error.to_string())?;
+fn check_pointer(item: &Item) -> Result<(), PointerError> {
+    item.bp.verify()?;
     let expected = item.bookmark.level.max(0);
-    if i8::try_from(item.bp.level()) != Ok(expected) {
-        return Err(format!("a pointer of level {} where level {expected} belongs", item.bp.level()));
+    let level = item.bp.level();
+    if i8::try_from(level) != Ok(expected) {
+        return Err(PointerError::Level { level, expected });
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext, gang};
 
 use crate::account::Claim;
+use crate::error::VisitError;
 use crate::resume::{Resume, SPILL_BLOCK};
 
 /// The context that all blocks of one walk share: the objset and its key.
@@ -42,7 +43,7 @@ pub(crate) struct Item {
 pub(crate) struct Visited {
     pub(crate) item: Item,
     /// Every copy was bad, or the contents are not what they should be.
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<VisitError>,
     /// Copies or columns that were bad though the block could be read.
     pub(crate) bad_copies: Vec<String>,
     /// The ranges that it takes, copy by copy.
@@ -76,7 +77,7 @@ pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
     let copies = match zio.read_copies(&item.bp, context).await {
         Ok(copies) => copies,
         Err(error) => {
-            visited.error = Some(error.to_string());
+            visited.error = Some(error.into());
             return visited;
         }
     };
@@ -97,7 +98,7 @@ pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
             }
             Ok(logical) if tells && !is_opaque => visited.needs = needs_of_contents(&item, &logical),
             Ok(_) => {}
-            Err(error) => visited.error = Some(error.to_string()),
+            Err(error) => visited.error = Some(error.into()),
         }
     }
     visited
@@ -130,13 +131,13 @@ fn needs_of_contents(item: &Item, bytes: &Block) -> Needs {
 }
 
 /// The pointers in a block that are born late enough to belong to this walk, and the features that its dnodes need.
-fn children(item: &Item, bytes: &Block, visited: &mut Visited) -> Result<(), String> {
+fn children(item: &Item, bytes: &Block, visited: &mut Visited) -> Result<(), VisitError> {
     let Visited { children: into, needs, .. } = visited;
     let order = item.bp.byte_order();
     let bookmark = item.bookmark;
     let resume = item.origin.resume;
     if bookmark.level == Bookmark::LEVEL_OBJSET {
-        let phys = ObjsetPhys::parse(bytes, order).map_err(|error| error.to_string())?;
+        let phys = ObjsetPhys::parse(bytes, order)?;
         *needs |= Needs::of_objset(phys.flags);
         dnode_pointers(item, ObjectId(0), &phys.meta_dnode, into);
         let special = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
@@ -169,7 +170,7 @@ fn children(item: &Item, bytes: &Block, visited: &mut Visited) -> Result<(), Str
                 *needs |= Needs::of_slots(view.slots());
                 dnode_pointers(item, object, &view.to_value(), into);
             }
-            Err(error) => problem = Err(format!("object {object}: {error}")),
+            Err(source) => problem = Err(VisitError::Dnode { object, source }),
         }
     }
     problem
@@ -205,7 +206,7 @@ fn push(parent: &Item, bp: Blkptr, bookmark: Bookmark, shift: u32, into: &mut Ve
 
 /// The ranges that a block takes: each of its copies; of a gang, each copy of the header, and the pieces once, since all
 /// copies of a header point to the same pieces; on a removed vdev, where its mapping leads.
-pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, String> {
+pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, VisitError> {
     let mut claims = Vec::new();
     let mut pending = vec![(*bp, 0)];
     while let Some((bp, depth)) = pending.pop() {
@@ -219,7 +220,7 @@ pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, St
         }
         let Some(first) = header_at else { continue };
         if depth > gang::DEPTH_MAX {
-            return Err("gang headers nested too deep".into());
+            return Err(VisitError::GangTooDeep { header: first });
         }
         let mut header = gang::read_header(pool.dmu().zio(), &bp, first).await;
         for dva in bp.dvas().skip(1) {
@@ -227,11 +228,12 @@ pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, St
                 header = gang::read_header(pool.dmu().zio(), &bp, dva).await;
             }
         }
-        let header = header.map_err(|error| error.to_string())?;
+        let header = header?;
         // The sum of the pieces' sizes bounds their number: at most as many as the block has sectors, on each level.
-        let sum = header.children().fold(0, |sum: u64, piece| sum.saturating_add(piece.psize_bytes()));
-        if sum > bp.psize_bytes() {
-            return Err("the pieces of a gang exceed the block's size".into());
+        let psize_bytes = bp.psize_bytes();
+        let pieces_bytes = header.children().fold(0, |sum: u64, piece| sum.saturating_add(piece.psize_bytes()));
+        if pieces_bytes > psize_bytes {
+            return Err(VisitError::GangTooLarge { header: first, pieces_bytes, psize_bytes });
         }
         pending.extend(header.children().map(|piece| (*piece, depth + 1)));
     }
@@ -239,15 +241,15 @@ pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, St
 }
 
 /// The range of one plain copy.
-pub(crate) async fn claim_of_copy(pool: &View, dva: Dva) -> Result<Vec<Claim>, String> {
+pub(crate) async fn claim_of_copy(pool: &View, dva: Dva) -> Result<Vec<Claim>, VisitError> {
     let mut claims = Vec::new();
     place(pool, dva.vdev, dva.offset_bytes, dva.asize_bytes, &mut claims).await?;
     Ok(claims)
 }
 
-fn gang_header_asize(pool: &View, dva: Dva) -> Result<u64, String> {
+fn gang_header_asize(pool: &View, dva: Dva) -> Result<u64, VisitError> {
     let asize = pool.tree().psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, Txg(0));
-    asize.ok_or_else(|| format!("vdev {} does not exist", dva.vdev))
+    asize.ok_or(VisitError::NoSuchVdev { vdev: dva.vdev })
 }
 
 /// Where a range lies in the end: a removed vdev's ranges lie where they were copied to.
@@ -257,8 +259,8 @@ async fn place(
     offset_bytes: u64,
     size_bytes: u64,
     into: &mut Vec<Claim>,
-) -> Result<(), String> {
-    let ranges = pool.placed(vdev, offset_bytes, size_bytes).await.map_err(|error| error.to_string())?;
+) -> Result<(), VisitError> {
+    let ranges = pool.placed(vdev, offset_bytes, size_bytes).await?;
     into.extend(ranges.into_iter().map(|(vdev, range)| Claim { vdev, range }));
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cenote_codec::compress::CompressError;
 use cenote_format::FormatError;
+use cenote_format::ids::VdevId;
 use cenote_vdev::error::VdevError;
 use thiserror::Error;
 
@@ -48,7 +49,7 @@ pub enum ZioErrorKind {
     },
     /// A device write was stopped: by the `ExtentCheck` the block does not own that extent.
     #[error("write stopped: {0}")]
-    OutsideExtents(String),
+    OutsideExtents(#[from] OutsideExtents),
     /// The data to be written cannot be a block.
     #[error("{0}")]
     Unwritable(&'static str),
@@ -78,6 +79,18 @@ pub enum ZioErrorKind {
     /// Asked to read a pointer that points to nothing.
     #[error("the block pointer is a hole")]
     Hole,
+}
+
+/// A device write that is not within the extents in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("vdev {vdev}: write of {start_bytes:#x}..{end_bytes:#x} outside the extents allocated")]
+pub struct OutsideExtents {
+    /// The top-level vdev.
+    pub vdev: VdevId,
+    /// Where the write begins on it, as DVAs count.
+    pub start_bytes: u64,
+    /// Where it ends.
+    pub end_bytes: u64,
 }
 
 impl ZioErrorKind {

@@ -65,7 +65,7 @@ use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::VdevTree;
 
 pub use batch::{Places, PreparedBatch};
-pub use error::{ZioError, ZioErrorKind};
+pub use error::{OutsideExtents, ZioError, ZioErrorKind};
 pub use heal::Health;
 pub use log_block::log_pointer;
 pub use read::Copies;

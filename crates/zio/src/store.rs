@@ -133,8 +133,8 @@ impl Zio {
             for (dvas, block) in &placed.writes {
                 open.resize(open.len().max(dvas.len()), usize::MAX);
                 for (copy, dva) in dvas.iter().enumerate() {
-                    let checked = allocator.check_write(*dva).map_err(ZioErrorKind::OutsideExtents);
-                    checked.map_err(|kind| ZioError::new(placed.bookmark, kind))?;
+                    let checked = allocator.check_write(*dva);
+                    checked.map_err(|error| ZioError::new(placed.bookmark, error))?;
                     let block = self.in_sectors(dva.vdev, block);
                     match runs.get_mut(open[copy]).filter(|run| run.takes(dva, &block)) {
                         Some(run) => {
@@ -183,7 +183,7 @@ impl Zio {
         let tree = self.tree();
         let writes = dvas.iter().map(|dva| async move {
             let block = self.in_sectors(dva.vdev, physical);
-            allocator.check_write(*dva).map_err(ZioErrorKind::OutsideExtents)?;
+            allocator.check_write(*dva)?;
             Ok::<_, ZioErrorKind>(match waits {
                 true => tree.write(dva.vdev, dva.offset_bytes, &block, context).await,
                 false => tree.write_unless_suspended(dva.vdev, dva.offset_bytes, &block, context).await,

@@ -43,7 +43,7 @@ use cenote_taskq::mutant::{self, Mutant};
 
 use crate::gang::DEPTH_MAX;
 use crate::ready::Seal;
-use crate::{Bookmark, Zio, ZioError, ZioErrorKind};
+use crate::{Bookmark, OutsideExtents, Zio, ZioError, ZioErrorKind};
 
 /// The byte order of everything that Cenote writes, on any machine: the same input gives the same bytes.
 pub const ORDER: Endian = Endian::Little;
@@ -154,8 +154,8 @@ pub trait Allocator: Send + Sync {
     /// Checks before a device write that the extent is allocated, if a second record of allocations is kept (`ExtentCheck`).
     ///
     /// # Errors
-    /// The fault, in words.
-    fn check_write(&self, dva: Dva) -> Result<(), String> {
+    /// It is not, or not all of it.
+    fn check_write(&self, dva: Dva) -> Result<(), OutsideExtents> {
         let _ = dva;
         Ok(())
     }

@@ -34,7 +34,9 @@ use self::list::List;
 use self::one::Received;
 pub use self::peek::{FIRST_BYTES, sent_snapshot, verify_stream};
 use self::request::ACTION;
-pub use self::request::{Caller, Naming, OF_ENCRYPTION, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
+pub use self::request::{
+    Caller, Naming, OF_ENCRYPTION, ReceiveError, ReceiveOutcome, ReceiveRequest, SuspendError, Told,
+};
 use self::run::Run;
 
 /// Receives a stream, or a package of them.

@@ -160,7 +160,7 @@ impl<R: Read> Run<'_, R> {
         let caller = &mut *self.caller;
         let ending = async |written: &str| {
             let stands = caller.suspend(dataset, written).await;
-            stands.map_err(|why| SpaError::from(ReceiveRefusal::InUse(why)).into())
+            stands.map_err(|error| SpaError::from(ReceiveRefusal::InUse(error.reason())).into())
         };
         let received = receive_stream(self.pool, &mut self.reader, header, &options, &progress, begun, ending).await;
         self.caller.resume().await;

@@ -122,8 +122,8 @@ pub trait Caller: Send + Sync {
     /// another is, of the name `written`.
     ///
     /// # Errors
-    /// The reason why users cannot be made to wait.
-    fn suspend<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
+    /// Users cannot be made to wait.
+    fn suspend<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), SuspendError>> {
         let _ = (dataset, written);
         Box::pin(async { Ok(()) })
     }
@@ -143,6 +143,29 @@ pub trait Caller: Send + Sync {
 impl<F: FnMut(Told) + Send + Sync> Caller for F {
     fn told(&mut self, told: Told) {
         self(told);
+    }
+}
+
+/// Users of a dataset cannot be made to wait while it changes.
+#[derive(Debug, thiserror::Error)]
+#[error("users of '{dataset}' cannot be made to wait")]
+pub struct SuspendError {
+    /// The dataset.
+    pub dataset: String,
+    /// The error of the caller, which is above this layer and has errors of its own.
+    pub source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+impl SuspendError {
+    /// The caller's error with all its causes.
+    pub(super) fn reason(&self) -> String {
+        let mut text = self.source.to_string();
+        let mut next = self.source.source();
+        while let Some(cause) = next {
+            text.push_str(&format!(": {cause}"));
+            next = cause.source();
+        }
+        text
     }
 }
 
@@ -177,6 +200,18 @@ pub struct ReceiveOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_to_wait_has_the_callers_error_with_its_causes_for_a_reason() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("volume tank/v")]
+        struct Outer(#[source] std::io::Error);
+
+        let source = Box::new(Outer(std::io::Error::other("it is being read")));
+        let error = SuspendError { dataset: "tank/v".to_owned(), source };
+        assert_eq!(error.reason(), "volume tank/v: it is being read");
+        assert_eq!(error.to_string(), "users of 'tank/v' cannot be made to wait");
+    }
 
     #[test]
     fn properties_are_set_left_out_and_refused_by_name() {

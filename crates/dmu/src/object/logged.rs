@@ -52,7 +52,9 @@ use cenote_format::enums::Checksum;
 use cenote_format::ids::{BlockId, Guid, Txg, VdevId};
 use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
-use cenote_zio::{AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, Placed, WritePolicy, ZioError};
+use cenote_zio::{
+    AllocationRequest, AllocationUnits, Allocator, Bookmark, NoSpace, OutsideExtents, Placed, WritePolicy, ZioError,
+};
 
 use super::Object;
 use crate::geometry::is_special;
@@ -115,7 +117,7 @@ impl Allocator for AtOnce<'_> {
         self.0.release(dva, txg);
     }
 
-    fn check_write(&self, dva: Dva) -> Result<(), String> {
+    fn check_write(&self, dva: Dva) -> Result<(), OutsideExtents> {
         self.0.check_write(dva)
     }
 }

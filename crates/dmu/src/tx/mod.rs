@@ -52,6 +52,7 @@
 
 mod account;
 mod dirty;
+mod failure;
 mod kstat;
 mod source;
 mod sync_mode;
@@ -66,6 +67,7 @@ use thiserror::Error;
 
 pub use account::{Account, Left};
 pub use dirty::Dirty;
+pub use failure::TxgFailure;
 pub use source::{Committing, PendingFrees, TxgSource};
 pub use sync_mode::SyncMode;
 pub use tunables::TxTunables;

@@ -204,7 +204,7 @@ fn a_txg_that_quiesced_behind_one_that_failed_is_not_synced() {
         assert_eq!(txgs.next().await, Some(Txg(4)));
         handle.sleep(Duration::from_secs(1)).await;
         assert_eq!(txgs.open_txg(), Txg(6), "the next one has quiesced");
-        txgs.done(Txg(4), Err("the disk is on fire".to_owned()));
+        txgs.done(Txg(4), Err(TxgFailure::unwritten("the disk is on fire")));
         assert_eq!(txgs.next().await, None);
     });
 }
@@ -220,7 +220,7 @@ fn a_failed_sync_tells_everyone_and_nothing_follows() {
         let syncing = txgs.clone();
         let sync = handle.spawn(Class::Sync, async move {
             let txg = syncing.next().await.unwrap();
-            syncing.done(txg, Err("the disk is on fire".to_owned()));
+            syncing.done(txg, Err(TxgFailure::unwritten("the disk is on fire")));
             syncing.next().await
         });
         let txg = txgs.enter().unwrap().txg();

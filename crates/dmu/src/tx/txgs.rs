@@ -9,7 +9,7 @@ use cenote_taskq::sync::{Mutex, MutexGuard};
 use cenote_taskq::{Group, Handle, Instant, Notify, boxed, thread_shard};
 
 use super::account::Verdict;
-use super::{Account, Cost, Dirty, TXGS, Tx, TxError, TxTunables, UNWRITTEN_TXGS_MAX, slot};
+use super::{Account, Cost, Dirty, TXGS, Tx, TxError, TxTunables, TxgFailure, UNWRITTEN_TXGS_MAX, slot};
 
 /// Syncs that one change waits for at most until it is known whether there is space for it, while others come in between, again
 /// and again where all of them overwrite in a pool that is nearly full.
@@ -73,7 +73,7 @@ struct State {
     /// No change is let in any more; what came in is still written.
     is_closed: bool,
     /// Why nothing can be written any more.
-    failure: Option<String>,
+    failure: Option<TxgFailure>,
     opened_at: Instant,
 }
 
@@ -232,7 +232,7 @@ impl Transactions {
             }
         }
         let failure = self.shared.state.lock().failure.clone();
-        Err(failure.map_or(TxError::Closed, TxError::Suspended))
+        Err(failure.map_or(TxError::Closed, TxError::from))
     }
 
     /// Waits until a txg is on disk, and has it written soon.
@@ -248,7 +248,7 @@ impl Transactions {
                     return Ok(());
                 }
                 if let Some(failure) = &state.failure {
-                    return Err(TxError::Suspended(failure.clone()));
+                    return Err(failure.clone().into());
                 }
                 let is_news = state.wanted < txg;
                 state.wanted = state.wanted.max(txg);
@@ -288,7 +288,7 @@ impl Transactions {
             let is_news = {
                 let mut state = self.shared.state.lock();
                 if let Some(failure) = &state.failure {
-                    return Err(TxError::Suspended(failure.clone()));
+                    return Err(failure.clone().into());
                 }
                 if state.is_closed {
                     return Err(TxError::Closed);
@@ -313,7 +313,7 @@ impl Transactions {
     }
 
     /// Nothing can be written any more: changes that are not on disk are lost, and everybody that waits is told.
-    pub fn fail(&self, why: String) {
+    pub fn fail(&self, why: TxgFailure) {
         self.shared.state.lock().failure.get_or_insert(why);
         self.close_last();
         self.shared.passed.all();
@@ -348,7 +348,7 @@ impl Transactions {
     }
 
     /// A txg that [`Transactions::next`] gave is on disk, or cannot be written, after which nothing can.
-    pub fn done(&self, txg: Txg, result: Result<(), String>) {
+    pub fn done(&self, txg: Txg, result: Result<(), TxgFailure>) {
         let failed = {
             let mut state = self.shared.state.lock();
             assert!(state.quiesced != Some(txg), "a txg is done after it was handed to the sync");

@@ -99,7 +99,7 @@ pub async fn select<S: PoolSource>(
         let name = match named(argument, &mounts) {
             Ok(name) => name,
             Err(error) => {
-                walk.report(&error);
+                walk.report(&error.to_string());
                 continue;
             }
         };
@@ -153,16 +153,35 @@ impl Selection {
     }
 }
 
+/// A path that an argument gives leads to no dataset.
+#[derive(Debug, thiserror::Error)]
+enum PathError {
+    /// Nothing is there, or it cannot be looked at.
+    #[error("cannot open '{path}': {source}")]
+    Unreachable {
+        /// The path.
+        path: String,
+        /// The error of the system.
+        source: std::io::Error,
+    },
+    /// It lies in no dataset that is mounted.
+    #[error("cannot open '{path}': not a ZFS filesystem")]
+    NotMounted {
+        /// The path.
+        path: String,
+    },
+}
+
 /// The dataset that an argument names: itself, or where a mount has it, if it is a path.
-fn named(argument: &str, mounts: &Mounts) -> Result<String, String> {
+fn named(argument: &str, mounts: &Mounts) -> Result<String, PathError> {
     if !["/", "./", "../"].iter().any(|start| argument.starts_with(start)) {
         return Ok(argument.to_owned());
     }
-    if let Err(error) = std::fs::metadata(argument) {
-        return Err(format!("cannot open '{argument}': {error}"));
+    if let Err(source) = std::fs::metadata(argument) {
+        return Err(PathError::Unreachable { path: argument.to_owned(), source });
     }
     let dataset = mounts.dataset_at(Path::new(argument));
-    dataset.map(str::to_owned).ok_or_else(|| format!("cannot open '{argument}': not a ZFS filesystem"))
+    dataset.map(str::to_owned).ok_or_else(|| PathError::NotMounted { path: argument.to_owned() })
 }
 
 /// A name that cannot be that of a dataset of the types asked for.

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use cenote_format::ids::{Txg, VdevId};
+use cenote_zio::OutsideExtents;
 
 use super::{AllocError, Allocator, Extent, Request, slot};
-use crate::check::CheckError;
 use crate::class::{Attempt, ClassKind, Member, Quota};
 use crate::group::{Group, Search, Which};
 use crate::{Metaslab, MetaslabId, SizeRange, SpaceError};
@@ -63,7 +63,7 @@ impl Allocator {
     }
 
     /// Checks before a device write that the block lies in an allocated extent. Without an `ExtentCheck` there is no check.
-    pub fn check_write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+    pub fn check_write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), OutsideExtents> {
         self.check.as_ref().map_or(Ok(()), |check| check.write(vdev, range))
     }
 

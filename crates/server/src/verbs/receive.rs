@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use cenote_admin::receive::{Caller, ReceiveError, ReceiveOutcome, ReceiveRequest, Told};
+use cenote_admin::receive::{Caller, ReceiveError, ReceiveOutcome, ReceiveRequest, SuspendError, Told};
 use cenote_dsl::name::is_at_or_below;
 use cenote_spa::Pool;
 use cenote_taskq::BoxFuture;
@@ -73,8 +73,11 @@ impl Caller for Users<'_> {
         self.session.served().is_some()
     }
 
-    fn suspend<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move { self.suspend_users(dataset, written).await.map_err(|error| error.chain()) })
+    fn suspend<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), SuspendError>> {
+        Box::pin(async move {
+            let suspended = self.suspend_users(dataset, written).await;
+            suspended.map_err(|error| SuspendError { dataset: dataset.to_owned(), source: Box::new(error) })
+        })
     }
 
     fn resume(&mut self) -> BoxFuture<'_, ()> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cenote_dmu::tx::{TxError, TxTunables};
+use cenote_dmu::tx::{TxError, TxTunables, TxgFailure};
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::atomic::Ordering;
 use cenote_taskq::{BoxFuture, Class, buf};
@@ -59,7 +59,7 @@ impl Shared {
             }
             let synced = self.sync_one(txg).await;
             let is_over = synced.is_err();
-            self.txgs.done(txg, synced.map_err(|error| error.to_string()));
+            self.txgs.done(txg, synced.map_err(|error| TxgFailure::unwritten(&error)));
             if is_over {
                 break;
             }

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::TxError;
+use cenote_dmu::tx::{TxError, TxgFailure};
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, oneshot};
@@ -121,7 +121,7 @@ impl Shared {
         self.failed.get_or_init(|| FailedPool { name, guid, synced, why: why.as_str().into() });
         *slot = SyncerSlot::Failed;
         self.withdraw();
-        self.txgs.fail(why);
+        self.txgs.fail(TxgFailure::Unwritten { reason: why });
     }
 
     /// Offers nothing to readers any more.
@@ -134,7 +134,7 @@ impl Shared {
 
     /// The last handle has gone: what is not on disk is lost.
     pub(super) fn give_up(&self) {
-        self.txgs.fail("the pool was let go without being exported".to_owned());
+        self.txgs.fail(TxgFailure::LetGo);
         self.withdraw();
         // A task that has the slot lets go of it, and then the pool's tasks end, and all goes with them.
         if let Some(mut slot) = self.slot.try_lock()
@@ -182,7 +182,7 @@ impl Shared {
             self.withdraw();
             let result = syncer.end(state).await;
             if let Some(last) = last {
-                self.txgs.done(last, result.as_ref().map(drop).map_err(ToString::to_string));
+                self.txgs.done(last, result.as_ref().map(drop).map_err(TxgFailure::unwritten));
             }
             result.map(drop)
         })

@@ -16,7 +16,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
-use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace};
+use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace, OutsideExtents};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -465,11 +465,11 @@ impl cenote_zio::Allocator for Space {
         }
     }
 
-    fn check_write(&self, dva: Dva) -> Result<(), String> {
+    fn check_write(&self, dva: Dva) -> Result<(), OutsideExtents> {
         if !self.is_checked {
             return Ok(());
         }
         let range = dva.offset_bytes..dva.offset_bytes + dva.asize_bytes;
-        self.with(|allocator| allocator.check_write(dva.vdev, range)).map_err(|error| error.to_string())
+        self.with(|allocator| allocator.check_write(dva.vdev, range))
     }
 }

@@ -56,6 +56,16 @@ use super::write::{WriteContext, Written};
 use super::{Topology, VdevSet, VdevTree};
 use crate::error::VdevError;
 
+/// Too few devices of a top-level vdev could be flushed: blocks that were written to it may be lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too few devices of {path} could be flushed")]
+struct TooFewFlushed {
+    /// The vdev.
+    vdev: VdevId,
+    /// Its place or name.
+    path: Arc<str>,
+}
+
 /// The most bytes kept between two flushes: flushing costs a device little compared with writing that much, and kept memory is missing for
 /// later writes.
 const KEPT_MAX_BYTES: usize = 64 << 20;
@@ -553,14 +563,14 @@ impl VdevTree {
             let under_way = suspension.enter().await?;
             match self.flush_kept(suspension, of).await {
                 Ok(failed) => return Ok(failed),
-                Err(reason) => suspension.suspend(reason),
+                Err(error) => suspension.suspend(error.to_string()),
             }
             drop(under_way);
         }
     }
 
     /// One flush of all devices of these vdevs: those that failed, or why so few could that something may be lost.
-    async fn flush_kept(&self, suspension: &Suspension, of: VdevSet) -> Result<BTreeSet<Guid>, String> {
+    async fn flush_kept(&self, suspension: &Suspension, of: VdevSet) -> Result<BTreeSet<Guid>, TooFewFlushed> {
         let ((covered, vdevs), mut in_doubt, failures) = {
             let state = suspension.state.lock();
             (state.written(of), state.in_doubt.clone(), state.flush_failures.clone())
@@ -580,7 +590,7 @@ impl VdevTree {
         if !failed.is_empty()
             && let Some(top) = topology.lost_top(&vdevs, &failed, &behind)
         {
-            return Err(format!("too few devices of {} could be flushed", top.path));
+            return Err(TooFewFlushed { vdev: top.top, path: top.path.clone() });
         }
         suspension.flushed(&covered, &in_doubt);
         Ok(failed)
@@ -686,7 +696,8 @@ impl VdevTree {
             let written = self.write_once(*vdev, *offset_bytes, block, WriteContext::new(*birth)).await?;
             suspension.note_behind(&written.missed);
         }
-        let failed = self.flush_kept(suspension, VdevSet::ALL).await.map_err(VdevError::Suspended)?;
+        let flushed = self.flush_kept(suspension, VdevSet::ALL).await;
+        let failed = flushed.map_err(|error| VdevError::Suspended(error.to_string()))?;
         suspension.state.lock().unflushed.extend(failed);
         Ok(())
     }
