@@ -302,7 +302,14 @@ fn a_device_that_may_not_be_opened_is_told_as_such() {
         assert_eq!(output.status.code(), Some(1), "{words:?}: {}", said(&output));
         assert!(said(&output).contains(&format!("cannot open '{file}': permission denied")), "{}", said(&output));
     }
-    for words in [&["ls", "-d", dir, "mine"][..], &["zpool", "-d", dir, "import"]] {
+    for words in [
+        &["ls", "-d", dir, "mine"][..],
+        &["zpool", "-d", dir, "import"],
+        &["zpool", "-d", dir, "list"],
+        &["zpool", "-d", dir, "status"],
+        &["zfs", "-d", dir, "list"],
+        &["zfs", "-d", dir, "get", "all"],
+    ] {
         let output = ask(words).unwrap();
         assert_eq!(output.status.code(), Some(1), "{words:?}: {}", said(&output));
         assert!(said(&output).contains("1 device could not be opened: permission denied"), "{}", said(&output));

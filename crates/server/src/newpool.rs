@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use cenote_admin::create_pool;
-use cenote_admin::values::{PoolSettings, root_setting, stored_only};
+use cenote_admin::values::{PoolSettings, check_new_pool, root_setting, stored_only};
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::Layout;
 use cenote_host::{clock, host, refuse_mismatch};
@@ -11,7 +11,7 @@ use cenote_props::{dataset, effect, pool as pool_table};
 use cenote_spa::{Clock, CreateOptions, DiskSpec};
 
 use crate::Session;
-use crate::error::Result;
+use crate::error::{Result, refused};
 use crate::image_files::ImageFiles;
 
 /// The sectors of an image that is made from a seed, unless others are asked for.
@@ -35,6 +35,23 @@ pub struct NewPoolRequest<'a> {
     pub force: bool,
     /// For the history.
     pub command: String,
+}
+
+impl NewPoolRequest<'_> {
+    /// Refuses a pool that cannot be made, as far as that shows before anything is written.
+    ///
+    /// # Errors
+    /// The name or a setting is not valid, or a device is in use.
+    pub async fn check(&self, session: &Session) -> Result<()> {
+        check_new_pool(self.name).map_err(|reason| refused(format!("cannot create '{}': {reason}", self.name)))?;
+        PoolSettings::parse(self.pool, &cenote_host::feature_list)?;
+        self.dataset.iter().try_for_each(|setting| root_setting(setting).map(drop))?;
+        refuse_used(session.handle(), self.layout, self.force).await?;
+        if !self.force {
+            refuse_mismatch(None, self.layout)?;
+        }
+        Ok(())
+    }
 }
 
 /// A pool whose first txg is not written yet, with an empty root file system.

@@ -276,7 +276,13 @@ def _checked(name: str, function: Any, letters: str) -> Any:
 def _load() -> SimpleNamespace:
     # A library elsewhere is used as it is: for those who build their own.
     path = os.environ.get("CENOTE_LIBRARY") or str(Path(__file__).with_name("libcenote.so"))
-    library = CDLL(path)
+    try:
+        library = CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"cannot load Cenote's library: {error}; 'cargo build --release -p cenote-capi' makes it, and the environment variable "
+            "CENOTE_LIBRARY names it"
+        ) from error
     checked = SimpleNamespace()
     for name, letters in SIGNATURES.items():
         function = getattr(library, name)

@@ -73,7 +73,7 @@ impl PoolSettings {
                         }
                     }
                 }
-                _ => properties.push(pool_setting(setting)?),
+                _ => properties.push(pool_setting(setting).map_err(|error| of_new_pool(name, error))?),
             }
         }
         let left_out = FEATURES.iter().map(|feature| feature.name).filter(|name| {
@@ -82,6 +82,16 @@ impl PoolSettings {
         });
         disabled.extend(left_out.map(str::to_owned));
         Ok(Self { ashift, disabled_features: disabled, properties })
+    }
+}
+
+/// The error of a setting of a new pool. OpenZFS has other words for an unknown property here than for `zpool set`.
+fn of_new_pool(name: &str, error: ValueError) -> ValueError {
+    match error {
+        ValueError::Unknown(_) => {
+            ValueError::Unknown(format!("property '{name}' is not a valid pool or vdev property"))
+        }
+        error => error,
     }
 }
 

@@ -24,17 +24,25 @@ pub struct Found {
 impl Found {
     /// How many devices could not be opened for want of permission.
     pub fn denied(&self) -> usize {
-        self.skipped.iter().filter(|skipped| matches!(skipped.reason, SkipReason::Denied)).count()
+        self.denied_paths().count()
+    }
+
+    fn denied_paths(&self) -> impl Iterator<Item = &Path> {
+        let is_denied = |skipped: &&Skipped| matches!(skipped.reason, SkipReason::Denied);
+        self.skipped.iter().filter(is_denied).map(|skipped| skipped.path.as_path())
     }
 
     /// Why there may be less than was hoped for, a line each.
     #[boxed]
     pub async fn hints(&self, handle: &Handle) -> Vec<String> {
         let mut lines = Vec::new();
-        match self.denied() {
-            0 => {}
-            1 => lines.push("1 device could not be opened: permission denied".to_owned()),
-            count => lines.push(format!("{count} devices could not be opened: permission denied")),
+        let (count, first) = (self.denied(), self.denied_paths().next());
+        if let Some(first) = first {
+            let devices = if count == 1 { "device" } else { "devices" };
+            let place = format!("{}'{}'", if count == 1 { "" } else { "first " }, first.display());
+            lines.push(format!(
+                "{count} {devices} could not be opened: permission denied ({place}); run this as root, or as a user who may read"
+            ));
         }
         for path in self.named.iter().filter(|path| self.pools.is_empty() && self.is_skipped(path)).take(TOLD_MAX) {
             lines.push(no_label(handle, path).await);

@@ -31,7 +31,7 @@ use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, fi
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle, boxed};
 
-use crate::error::{Result, ServerError};
+use crate::error::{Result, ServerError, refused};
 use crate::{Console, Passed, PinnedTxg, ServedPool, Who, protocol};
 
 pub use found::{Found, no_label};
@@ -480,7 +480,15 @@ impl Session {
                 pools.push((name, opened));
             }
         } else {
-            let all = self.find_pools().await?;
+            let searched = self.search_pools().await?;
+            if searched.pools.is_empty() {
+                // There may be pools on devices that this user may not open; a file that was named holds none.
+                let hints = searched.hints(&self.handle).await;
+                if !hints.is_empty() {
+                    return Err(refused(format!("no pools available\n{}", hints.join("\n"))));
+                }
+            }
+            let all = searched.pools;
             let is_only = all.len() == 1;
             for found in all {
                 let (name, guid) = (found.name().to_owned(), found.guid);

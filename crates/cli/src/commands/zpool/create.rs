@@ -60,11 +60,6 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let layout = parse_layout(&args.vdevs)?;
-    if args.dry_run {
-        context.out(format!("would create '{}' with the following layout:\n\n\t{}\n", args.pool, args.pool))?;
-        context.out(layout.describe())?;
-        return Ok(Outcome::Good);
-    }
     let cache = CacheFile::of_user()?;
     let here = args.temporary_name.as_ref().unwrap_or(&args.pool);
     if let Some(known) = cache.pools()?.get(here) {
@@ -99,6 +94,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         force: args.force,
         command: format!("zpool create {} {}", args.pool, args.vdevs.join(" ")),
     };
+    if args.dry_run {
+        request.check(context).await?;
+        context.out(format!("would create '{}' with the following layout:\n\n\t{}\n", args.pool, args.pool))?;
+        context.out(layout.describe())?;
+        return Ok(Outcome::Good);
+    }
     let (new, made) = NewPool::make(context, &request).await?;
     new.made.pool.sync().await?;
     let guid = new.made.pool.guid().0;
