@@ -250,7 +250,7 @@ fn what_cannot_be_made_is_refused() {
         ("-o feature@nothing=enabled mine @a", "not a valid feature"),
         ("-o foo=bar mine @a", "property 'foo' is not a valid pool or vdev property"),
         ("-n -o foo=bar mine @a", "property 'foo' is not a valid pool or vdev property"),
-        ("-n -O special_small_blocks=3K mine @a", "power of 2"),
+        ("-n -O foo=bar mine @a", "invalid property 'foo'"),
         ("-n 9mine @a", "cannot create '9mine': name must begin with a letter"),
         ("-n mine mirror @a @b special @c", "mismatched replication level: both mirror and file vdevs are present"),
         ("-o compatibility=nothing mine @a", "compatibility"),
