@@ -27,7 +27,7 @@ def main(image: str, dataset: str, folder: str) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 4:
-        print(f"usage: {sys.argv[0]} FOLDER-OF-IMAGES DATASET FOLDER", file=sys.stderr)
+        print(f"usage: {sys.argv[0]} IMAGE DATASET FOLDER", file=sys.stderr)
         sys.exit(2)
     try:
         main(*sys.argv[1:4])
