@@ -59,7 +59,7 @@
 //!
 //! 2 to 5 are checked over all interleavings (`models`, with `--cfg loom`), the primitives over many random ones
 //! (`schedules`, with `--cfg shuttle`), and one body of tests holds on rings, threads and the simulation alike
-//! (`tests/conformance.rs`).
+//! (`tests/all/conformance.rs`).
 //!
 //! # Locks
 //!

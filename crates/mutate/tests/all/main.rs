@@ -1,0 +1,6 @@
+//! All tests of this crate that use it from outside, in one program, so that it is linked once.
+
+mod common;
+mod features;
+mod mazes;
+mod undecodable;

@@ -1,0 +1,6 @@
+//! All tests of this crate that use it from outside, in one program, so that it is linked once.
+
+mod golden_sends;
+mod golden_streams;
+mod model;
+mod support;

@@ -1,0 +1,7 @@
+//! All tests of this crate that use it from outside, in one program, so that it is linked once.
+
+mod alone;
+mod boxed;
+mod conformance;
+mod machine;
+mod simulation;

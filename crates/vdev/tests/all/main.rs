@@ -1,0 +1,14 @@
+//! All tests of this crate that use it from outside, in one program, so that it is linked once.
+
+mod commit;
+mod common;
+mod golden_labels;
+mod golden_policies;
+mod golden_walk;
+mod modelled;
+mod nested;
+mod outage;
+mod policies;
+mod topology;
+mod tree;
+mod write;
