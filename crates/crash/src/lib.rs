@@ -35,6 +35,7 @@
 //! * `snapshots`: the tasks that take snapshots and use them, with a model and checks of their own.
 //! * [`life`]: the course above.
 //! * `judge`: the verdict below.
+//! * [`hosts`]: other lives, in which a second host gets the pool.
 //! * [`zdb`]: OpenZFS's own verdict on some of the images.
 //! * [`mutants`]: whether the verdict finds bugs that are there ([`cenote_taskq::mutant`]).
 //!
@@ -59,6 +60,7 @@
 //! kills`), since a kill loses no write that the kernel already has.
 
 mod aim;
+pub mod hosts;
 mod judge;
 pub mod life;
 pub mod load;

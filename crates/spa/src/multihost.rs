@@ -57,6 +57,11 @@
 //! 5. No block is given to a device later than the stated time after the last successful multihost write, unless the labels were looked
 //!    at since.
 //!
+//! 6. No client is told that something is durable later than that time either, unless the labels were looked at since: devices that answer
+//!    again answer for what another host's pool may not have. It is asked when a block of an intent log is stable
+//!    ([`Suspension::may_acknowledge`](cenote_vdev::tree::Suspension::may_acknowledge)) and when a txg is committed, the last one too; all
+//!    acknowledgements follow from these.
+//!
 //! **Crash.** The newest uberblock keeps its delay, so the next import watches: 20 s with OpenZFS's defaults. A record that the
 //! owner is dead spares that on the same host.
 //!

@@ -115,6 +115,8 @@ mutants! {
     LogDeviceClearedEarly = "log-device-cleared-early",
     /// A block that was stored for a log and changed since can be taken again at once.
     LogDataFreedEarly = "log-data-freed-early",
+    /// Whether another host may have the pool is asked before a write, and not before clients are told of it.
+    LateNotAskedAfterWrite = "late-not-asked-after-write",
     /// A snapshot is acknowledged before its txg is on disk.
     SnapshotEarly = "snapshot-early",
     /// Of snapshots that are asked for together the last is of the next txg.
@@ -162,6 +164,9 @@ impl Mutant {
         Self::PromoteBytesKept,
         Self::ReceiveNotedEarly,
     ];
+
+    /// Those that take a second host, which the lives of two hosts find (`crates/crash`, `hosts`).
+    pub const OF_HOSTS: &[Self] = &[Self::LateNotAskedAfterWrite];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[

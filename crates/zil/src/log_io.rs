@@ -14,7 +14,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_taskq::{AsyncMutex, Notify, Rng, Semaphore, race, wait_here};
-use cenote_vdev::tree::VdevSet;
+use cenote_vdev::tree::{Suspension, VdevSet};
 use cenote_zio::{Allocator, Bookmark, ZioError};
 
 use crate::clients::Clients;
@@ -226,7 +226,8 @@ impl LogIo {
     }
 
     /// Writes a block of a log, and has its devices make it stable, with what its records point to, which is being stored. Whether all is, on
-    /// as many leaves as it takes.
+    /// as many leaves as it takes, and clients may be told: not where another host may have the pool by now. They wait for a txg then, which
+    /// is not committed before the labels were looked at.
     pub(crate) async fn write(
         &self,
         bookmark: Bookmark,
@@ -235,6 +236,11 @@ impl LogIo {
         data: Data,
         txgs: &Transactions,
     ) -> bool {
+        let is_stable = self.write_stably(bookmark, at, bytes, data, txgs).await;
+        is_stable && self.dmu.zio().tree().suspension().is_none_or(Suspension::may_acknowledge)
+    }
+
+    async fn write_stably(&self, bookmark: Bookmark, at: &Blkptr, bytes: Buf, data: Data, txgs: &Transactions) -> bool {
         let device = at.dvas().map(|dva| dva.vdev).find(|vdev| self.allocator.is_log_device(*vdev));
         let Some(device) = device else {
             let wants_stable = self.writes_stably(&data);

@@ -101,6 +101,8 @@ struct State {
     written: Instant,
     delay: Duration,
     under_way: usize,
+    /// The limit of a pool that was held until its export: its last uberblock says that nobody has it, and must not come too late either.
+    last_limit: Duration,
     /// Labels are being looked at, so that a held pool may go on.
     is_checking: bool,
     suspension: Option<Arc<Suspension>>,
@@ -138,7 +140,7 @@ impl State {
         match self.mode {
             Mode::On => settings.interval * u32::from(settings.fail_intervals),
             Mode::Held => settings.interval * LATE_INTERVALS,
-            Mode::Off => Duration::ZERO,
+            Mode::Off => self.last_limit,
         }
     }
 
@@ -272,7 +274,11 @@ impl Multihost {
     /// Ends the task, and waits until devices have answered it, but not for ever. Later uberblocks say nothing of a pool that was
     /// held.
     pub(crate) async fn stop(&self) {
-        self.set(|state| (state.is_stopped, state.is_held) = (true, false));
+        let settings = self.0.settings;
+        self.set(|state| {
+            state.last_limit = state.limit(&settings);
+            (state.is_stopped, state.is_held) = (true, false);
+        });
         let quiet = async {
             loop {
                 let changed = self.0.changed.wait();

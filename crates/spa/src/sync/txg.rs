@@ -249,21 +249,31 @@ impl Syncer {
 
     /// Waits until the pool is not suspended and no other host can have it.
     async fn admitted(&mut self) -> Result<(), SpaError> {
+        if let Some(suspension) = self.tree.clone().suspension() {
+            suspension.passed().await.map_err(|error| self.fail(error))?;
+        }
+        self.unclaimed().await
+    }
+
+    /// Waits until no other host can have the pool.
+    async fn unclaimed(&mut self) -> Result<(), SpaError> {
         let tree = self.tree.clone();
         loop {
-            if let Some(suspension) = tree.suspension() {
-                suspension.passed().await.map_err(|error| self.fail(error))?;
-            }
             let Err(error) = self.multihost.admit().await else { return Ok(()) };
-            match tree.suspension() {
-                Some(suspension) => suspension.suspend_for_multihost(error.to_string()),
-                None => return Err(self.fail(error)),
-            }
+            let Some(suspension) = tree.suspension() else { return Err(self.fail(error)) };
+            suspension.suspend_for_multihost(error.to_string());
+            suspension.passed().await.map_err(|error| self.fail(error))?;
         }
     }
 
-    /// Makes the txg, which is stable, the pool.
+    /// Makes the txg, which is stable, the pool. Comes back when clients may be told: where devices hung meanwhile, another host may have the
+    /// pool, without this txg.
     async fn commit(&mut self, txg: Txg) -> Result<(), SpaError> {
+        self.commit_on_leaves(txg).await?;
+        if mutant::is(Mutant::LateNotAskedAfterWrite) { Ok(()) } else { self.unclaimed().await }
+    }
+
+    async fn commit_on_leaves(&mut self, txg: Txg) -> Result<(), SpaError> {
         if self.state != PoolState::Active {
             self.admitted().await?;
             // Nothing shows that the pool is in use after the txg that says it is not.

@@ -84,7 +84,7 @@ pub struct Suspension {
     changed: Notify,
     /// Devices that were found to hang.
     pub(super) hangs: Hangs,
-    /// Asked before each write.
+    /// Asked before each write, and before clients are told of one.
     guard: OnceLock<Guard>,
 }
 
@@ -433,6 +433,13 @@ impl Suspension {
         false
     }
 
+    /// Whether what devices have just answered may be told to clients. Asked at every acknowledgement: where devices hung and answer again,
+    /// another host may have imported the pool meanwhile, without what they have just taken. The pool is suspended then.
+    #[must_use]
+    pub fn may_acknowledge(&self) -> bool {
+        mutant::is(Mutant::LateNotAskedAfterWrite) || self.is_unclaimed()
+    }
+
     /// Waits until devices may be asked something.
     async fn enter(&self) -> Result<UnderWay<'_>, VdevError> {
         loop {
@@ -551,7 +558,7 @@ impl VdevTree {
         }
         let _under_way = UnderWay(suspension);
         let written = self.write_once(vdev, offset_bytes, block, context).await?;
-        if !suspension.is_unclaimed() || suspension.reason().is_some() {
+        if !suspension.may_acknowledge() || suspension.reason().is_some() {
             return refused();
         }
         Ok(written)
