@@ -86,6 +86,18 @@ impl Pins {
         pins.iter().filter(|pin| !pin.is_given_up()).map(|pin| pin.txg).collect()
     }
 
+    /// Resolves when none of the pins that are there now keeps anything any more. Those that come meanwhile are of later txgs.
+    pub(crate) async fn those_gone(&self) {
+        let there = self.state.lock().pins.clone();
+        loop {
+            let gone = self.gone.wait();
+            if there.iter().all(|pin| pin.upgrade().is_none_or(|pin| pin.is_given_up())) {
+                return;
+            }
+            gone.await;
+        }
+    }
+
     /// Refuses further pins, and resolves when no reader has devices in use.
     pub(crate) async fn close(&self) {
         loop {

@@ -304,6 +304,14 @@ impl Session {
         Ok(view)
     }
 
+    /// Lets go of the txg that this command has read its own pool as of; what it reads next is as of a later one.
+    pub(crate) fn let_go_of_views(&self) {
+        if let Some(served) = &self.served {
+            let view = served.view.lock().take();
+            drop(view);
+        }
+    }
+
     /// The root that a server keeps for this command.
     fn kept_root(&self, pool: &str) -> Option<Uberblock> {
         self.kept.lock().iter().rev().find(|(name, _)| name == pool).map(|(_, kept)| *kept.root())

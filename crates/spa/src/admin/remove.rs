@@ -31,8 +31,9 @@
 //! **Crash.** Until T's uberblock is on one disk the pool is the old one, with a log device on which nothing is. After it the device is not
 //! the pool's: its old labels name the pool, at a txg before T, and a vdev that the configuration of T does not have.
 //!
-//! **Readers of earlier txgs** ([`View`](crate::View)) keep what was freed since from being used again, on the log device too. Until they end
-//! the removal is refused as busy.
+//! **Readers of earlier txgs** ([`View`](crate::View)) keep what was freed since from being used again, on the log device too. The removal
+//! waits for those that are there, but not for long: after that it is refused as busy. Under load every view keeps some log block, also
+//! one that lives for a moment, and the caller's own: who asks for a removal lets go of its views first.
 //!
 //! **Spares and cache devices** hold nothing that the pool needs: their entries in the MOS go. A spare may be other pools' spare too, so the
 //! labels stay.
@@ -42,6 +43,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
@@ -62,6 +64,8 @@ use crate::sync::space::Space;
 use crate::sync::space_maps::Changes;
 use crate::{Refusal, SpaError};
 
+/// How long a removal waits for readers of earlier txgs, which may take hours.
+const READERS_PATIENCE: Duration = Duration::from_secs(10);
 /// Txgs in which a log device gets empty: that of the newest records, one more for the blocks, and those until what is freed may be used.
 const LEAVE_TXGS_MAX: u32 = 8;
 
@@ -74,9 +78,16 @@ enum Found {
 }
 
 /// A log device on which nothing is placed. It is used again where it stays.
-struct Stopped {
+pub(crate) struct Stopped {
     space: Arc<Space>,
     vdev: VdevId,
+}
+
+impl Stopped {
+    /// None where it is being removed already.
+    pub(crate) fn begin(space: &Arc<Space>, vdev: VdevId) -> Option<Self> {
+        space.log_device_leaves(vdev).then(|| Self { space: space.clone(), vdev })
+    }
 }
 
 impl Drop for Stopped {
@@ -105,14 +116,13 @@ impl Pool {
 
     async fn remove_log_device(&self, vdev: VdevId, guid: Guid) -> Result<Txg, SpaError> {
         let space = self.peek(|syncer| syncer.space.clone()).await?;
-        if !space.log_device_leaves(vdev) {
-            return Err(SpaError::refused(Refusal::Busy, "it is being removed already"));
-        }
-        let stopped = Stopped { space, vdev };
+        let Some(stopped) = Stopped::begin(&space, vdev) else {
+            return Err(SpaError::refused(Refusal::Busy, "it is being removed already, or taken back into use"));
+        };
         let mut is_lost = false;
-        if !self.leave(vdev).await? {
+        if !self.leave_readers_too(vdev).await? {
             self.change(move |syncer| Box::pin(async move { syncer.free_idle_logs(vdev).await })).await?;
-            if !self.leave(vdev).await? {
+            if !self.leave_readers_too(vdev).await? {
                 self.peek(move |syncer| syncer.check_lost(vdev)).await??;
                 is_lost = true;
             }
@@ -144,8 +154,25 @@ impl Pool {
         Ok(())
     }
 
+    /// As [`Self::leave`], and where readers keep what was freed on the vdev, those that are there now are waited for. Who comes later
+    /// keeps nothing that was freed before.
+    async fn leave_readers_too(&self, vdev: VdevId) -> Result<bool, SpaError> {
+        if self.leave(vdev).await? {
+            return Ok(true);
+        }
+        let left = self.peek(move |syncer| syncer.space.with(|allocator| allocator.evacuation(vdev))).await?;
+        if left.kept_bytes == 0 {
+            return Ok(false);
+        }
+        let pins = self.peek(|syncer| syncer.space.pins.clone()).await?;
+        match self.handle().timeout(READERS_PATIENCE, pins.those_gone()).await {
+            Some(()) => self.leave(vdev).await,
+            None => Ok(false),
+        }
+    }
+
     /// Has the logs in use leave a vdev. Whether nothing of it is allocated then.
-    async fn leave(&self, vdev: VdevId) -> Result<bool, SpaError> {
+    pub(crate) async fn leave(&self, vdev: VdevId) -> Result<bool, SpaError> {
         if mutant::is(Mutant::LogDeviceNotLeft) {
             return Ok(true);
         }
