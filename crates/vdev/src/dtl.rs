@@ -80,6 +80,14 @@ impl Dtl {
         outage
     }
 
+    /// The part before a txg: what was missed earlier.
+    #[must_use]
+    pub fn before(&self, from: Txg) -> Self {
+        let mut earlier = self.clone();
+        earlier.remove(from.0..u64::MAX);
+        earlier
+    }
+
     /// Adds all txgs of another set: `true` if this set did not have all of them.
     pub fn absorb(&mut self, other: &Self) -> bool {
         let before = self.ranges.clone();

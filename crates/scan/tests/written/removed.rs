@@ -10,7 +10,7 @@ use cenote_format::ids::Guid;
 use cenote_sim::{Machine, disk};
 use cenote_spa::{AddOptions, AuxSpec, ImportOptions, Pool, Refusal, SpaError, TopKind};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency};
-use cenote_taskq::{Class, Handle, Rng, Runtime};
+use cenote_taskq::{Class, Handle, Rng, Runtime, both};
 use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_zil::Log;
 use cenote_zpl::{FileSystem, NewNode};
@@ -391,6 +391,73 @@ fn a_log_device_stays_while_somebody_reads_the_pool_as_it_was() {
         assert!(matches!(&refused, Err(SpaError::Refused { why: Refusal::Busy, .. })), "{refused:?}");
         drop(view);
         pool.remove_vdev(guid).await.unwrap();
+        drop((fs, log));
+        export_whole(&handle, &machine, pool, "exported").await;
+    });
+}
+
+/// A log device that failed once and is well again stayed degraded for good, for blocks that were long gone; so did a leg of a mirror of them.
+#[test]
+fn a_log_device_that_is_well_again_lacks_nothing_and_is_used_again_when_errors_are_cleared() {
+    for (layout, disks) in [((TopKind::Single, 1), 1..2), ((TopKind::Mirror, 2), 1..3)] {
+        let runtime = Runtime::simulated(9);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, disks.end, Latency::default());
+        runtime.block_on(async {
+            let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), layout], true).await;
+            let written = || machine.disks[1].counts().written_bytes;
+            let mut rng = Rng::new(3);
+            let mut tree = seen(&fs).await;
+            let mut work = async || {
+                let before = written();
+                for _ in 0..10 {
+                    change(&fs, &tree, &mut rng).await;
+                    tree = seen(&fs).await;
+                    log.sync(None).await.unwrap();
+                }
+                written() - before
+            };
+            work().await;
+            machine.disks[1].set_faults(|_, _| Fault::Error(std::io::ErrorKind::BrokenPipe));
+            work().await;
+            pool.sync().await.unwrap();
+            if disks.len() > 1 {
+                assert_eq!(pool.devices().unwrap().behind().len(), 1, "what it missed of blocks in use is noted");
+            }
+            machine.disks[1].clear_faults();
+            pool.resume().await.unwrap();
+            assert_eq!(pool.devices().unwrap().behind().len(), 0, "{layout:?}: nothing on it is needed");
+            assert!(work().await > 10 * 4096, "{layout:?}: it is used again");
+            drop(work);
+            drop((fs, log));
+            export_whole(&handle, &machine, pool, "exported").await;
+            let view = crate::health::seen(&handle, &machine.paths).await.unwrap();
+            assert_eq!(view.tree().status().behind().len(), 0, "{layout:?}: nor is that on disk");
+            drop(view);
+            zdb(&machine, 0..disks.end);
+        });
+    }
+}
+
+/// As [`a_log_device_stays_while_somebody_reads_the_pool_as_it_was`], but the reader ends soon: it is waited for.
+#[test]
+fn a_removal_waits_for_readers_that_end_soon() {
+    let runtime = Runtime::simulated(12);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let (pool, fs, log) = new_files(&handle, &machine, &[(TopKind::Single, 1), (TopKind::Single, 1)], true).await;
+        let new = NewNode { mode: 0o100_644, ..NewNode::default() };
+        fs.create(fs.root(), b"file", &new).await.unwrap();
+        log.sync(None).await.unwrap();
+        let guid = top(&pool, 1).await;
+        let view = pool.view(&ImportOptions::default()).await.unwrap();
+        let reader = async {
+            handle.sleep(Duration::from_secs(3)).await;
+            drop(view);
+        };
+        let (removed, ()) = both(pool.remove_vdev(guid), reader).await;
+        removed.unwrap();
         drop((fs, log));
         export_whole(&handle, &machine, pool, "exported").await;
     });

@@ -13,7 +13,7 @@ mod receive_raw;
 mod receive_redacted;
 pub(crate) mod receive_spec;
 pub(crate) mod received;
-mod remove;
+pub(crate) mod remove;
 mod rename;
 pub(crate) mod snapshot;
 mod upgrade;

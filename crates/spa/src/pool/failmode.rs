@@ -11,6 +11,7 @@ use cenote_taskq::{Either, boxed, race};
 use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
 use crate::SpaError;
+use crate::admin::remove::Stopped;
 use crate::failmode::FailMode;
 use crate::pool::Pool;
 use crate::pool::shared::Shared;
@@ -127,6 +128,20 @@ impl Pool {
         let resumed = tree.resume().await;
         resumed.map_err(|error| SpaError::Vdev { pool: self.shared.name.clone(), error })?;
         tree.clear_errors();
+        self.take_log_devices_back().await
+    }
+
+    /// Has log devices used again that have failed or missed something. First logs leave them, so that nothing on them is missed any more.
+    async fn take_log_devices_back(&self) -> Result<(), SpaError> {
+        let (space, vdevs) = self.peek(|syncer| (syncer.space.clone(), syncer.log_devices_behind())).await?;
+        for vdev in vdevs {
+            let Some(stopped) = Stopped::begin(&space, vdev) else { continue };
+            self.leave(vdev).await?;
+            // One txg more, which notes that nothing is missed.
+            self.sync().await?;
+            space.log_device_is_back(vdev);
+            drop(stopped);
+        }
         Ok(())
     }
 

@@ -8,15 +8,17 @@
 //! so it waits in memory (`RootVdev::unnoted`) for the next txg's log. After a crash in between, or where it was the export's txg
 //! (another host may have the pool by then, so nothing more is written), the leaf is one commit behind. The next import sees that
 //! (`crate::behind`), and the next commit writes its labels again, or fails and is noted. An entry for a txg whose blocks the leaf has
-//! costs a resilver little. A missing entry may cost the pool: if only that leaf is there, the import opens an older txg, whose blocks were
+//! costs a resilver little. A log device's leaf has nothing to make up for once all that was on the device when it missed something is freed
+//! ([`Syncer::mend_log_dtls`]): blocks of intent logs are gone a few txgs later, and there is no resilver for them. A missing entry may cost the pool: if only that leaf is there, the import opens an older txg, whose blocks were
 //! reused since.
 
 use std::collections::BTreeMap;
 
-use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
 use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
 use cenote_metaslab::{Batch, SpaceMap};
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::dtl::Dtl;
 
 use crate::SpaError;
@@ -58,38 +60,87 @@ impl Syncer {
             if !missed.absorb(&txgs) {
                 continue;
             }
-            let ranges = missed.ranges().to_vec();
-            assert!(!ranges.is_empty(), "a log is written that has got a txg");
-            let mut changes = Changes::new(self.mos.clone(), txg);
-            let mut map = if dtl == ObjectId(0) {
-                let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
-                made.map_err(|error| self.fail(error))?
-            } else {
-                let object = self.mos.object(dtl).await.map_err(|error| self.dmu_error(error))?;
-                let mut map = SpaceMap {
-                    object: dtl,
-                    block_size_bytes: object.block_bytes(),
-                    start_bytes: 0,
-                    shift: 0,
-                    length_bytes: 0,
-                    allocated_bytes: 0,
-                    histogram: Some([0; HISTOGRAM_BUCKETS]),
-                };
-                let block_bytes = map.block_size_bytes;
-                map.truncate(&mut changes, block_bytes).map_err(|error| self.fail(error))?;
-                map
+            self.write_dtl(txg, pass, guid, dtl).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the log of a leaf anew, in this object, with what is known to be missed by now.
+    async fn write_dtl(&mut self, txg: Txg, pass: u32, guid: Guid, dtl: ObjectId) -> Result<(), SpaError> {
+        let ranges = self.root_vdev.missed.get(&guid).map(|missed| missed.ranges().to_vec()).unwrap_or_default();
+        let mut changes = Changes::new(self.mos.clone(), txg);
+        let mut map = if dtl == ObjectId(0) {
+            let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
+            made.map_err(|error| self.fail(error))?
+        } else {
+            let object = self.mos.object(dtl).await.map_err(|error| self.dmu_error(error))?;
+            let mut map = SpaceMap {
+                object: dtl,
+                block_size_bytes: object.block_bytes(),
+                start_bytes: 0,
+                shift: 0,
+                length_bytes: 0,
+                allocated_bytes: 0,
+                histogram: Some([0; HISTOGRAM_BUCKETS]),
             };
-            let two_words = self.features.has("spacemap_v2");
-            let batch = Batch { txg, pass: u16::try_from(pass).unwrap_or(u16::MAX), two_words };
-            map.append(&mut changes, batch, SpaceMapType::Alloc, None, ranges.into_iter())
-                .and_then(|()| map.put_header(&mut changes))
-                .map_err(|error| self.fail(error))?;
-            self.make_changes(changes).await?;
-            if dtl != map.object {
-                assert_eq!(dtl, ObjectId(0), "a log stays in its object");
-                self.root_vdev.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
-                self.config_changed = true;
-                self.write_config(txg).await?;
+            let block_bytes = map.block_size_bytes;
+            map.truncate(&mut changes, block_bytes).map_err(|error| self.fail(error))?;
+            map
+        };
+        let two_words = self.features.has("spacemap_v2");
+        let batch = Batch { txg, pass: u16::try_from(pass).unwrap_or(u16::MAX), two_words };
+        map.append(&mut changes, batch, SpaceMapType::Alloc, None, ranges.into_iter())
+            .and_then(|()| map.put_header(&mut changes))
+            .map_err(|error| self.fail(error))?;
+        self.make_changes(changes).await?;
+        if dtl != map.object {
+            assert_eq!(dtl, ObjectId(0), "a log stays in its object");
+            self.root_vdev.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
+            self.config_changed = true;
+            self.write_config(txg).await?;
+        }
+        Ok(())
+    }
+
+    /// Log devices that have failed, and those that have missed something.
+    pub(crate) fn log_devices_behind(&self) -> Vec<VdevId> {
+        let failed = self.space.failed_log_devices();
+        let tops = self.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
+        let misses = |top: &VdevConfig| {
+            let leaves = top.leaves().into_iter();
+            leaves.filter_map(|leaf| self.root_vdev.missed.get(&leaf.guid)).any(|missed| !missed.is_empty())
+        };
+        tops.filter(|(vdev, top)| failed.contains(vdev) || misses(top)).map(|(vdev, _)| vdev).collect()
+    }
+
+    /// Takes out of the logs of log devices' leaves what no block is missing of any more: nothing that was on the device before this txg is
+    /// still allocated. A leaf that is not there, or not written, goes on missing.
+    pub(crate) async fn mend_log_dtls(&mut self, txg: Txg) -> Result<(), SpaError> {
+        if self.root_vdev.missed.values().all(Dtl::is_empty) {
+            return Ok(());
+        }
+        let lost = self.root_vdev.lost();
+        let tops = self.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
+        let is_empty = |vdev: &VdevId| self.space.with(|allocator| allocator.evacuation(*vdev)).allocated_bytes == 0;
+        let mut mended = Vec::new();
+        for (_, top) in tops.filter(|(vdev, _)| is_empty(vdev)) {
+            for leaf in top.leaves() {
+                let is_there = !lost.contains(&leaf.guid) && self.tree.is_leaf_online(leaf.guid);
+                let misses = self.root_vdev.missed.get(&leaf.guid).is_some_and(|missed| !missed.before(txg).is_empty());
+                if is_there && misses {
+                    mended.push((leaf.guid, leaf.dtl));
+                }
+            }
+        }
+        for (guid, dtl) in mended {
+            let Some(missed) = self.root_vdev.missed.get_mut(&guid) else { continue };
+            missed.remove(0..txg.0);
+            if missed.is_empty() {
+                self.root_vdev.missed.remove(&guid);
+            }
+            self.tree.mend_dtl(guid, txg);
+            if dtl != ObjectId(0) {
+                self.write_dtl(txg, 1, guid, dtl).await?;
             }
         }
         Ok(())

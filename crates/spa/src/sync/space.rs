@@ -207,6 +207,19 @@ impl Space {
         }
     }
 
+    /// Log devices that have failed.
+    pub(crate) fn failed_log_devices(&self) -> Vec<VdevId> {
+        self.log_devices.lock().failed.iter().copied().collect()
+    }
+
+    /// A log device that has failed is tried again.
+    pub(crate) fn log_device_is_back(&self, vdev: VdevId) {
+        let mut devices = self.log_devices.lock();
+        if devices.failed.remove(&vdev) && !devices.leaving.contains(&vdev) {
+            self.with(|allocator| allocator.set_allocatable(vdev, true));
+        }
+    }
+
     /// A vdev was removed that had nothing but intent logs.
     pub(crate) fn log_device_removed(&self, vdev: VdevId) {
         self.with(|allocator| allocator.remove_vdev(vdev));
@@ -454,7 +467,9 @@ impl cenote_zio::Allocator for Space {
         let is_news = self.log_devices.lock().failed.insert(vdev);
         self.with(|allocator| allocator.set_allocatable(vdev, false));
         if is_news {
-            self.troubles.tell(format!("log device {vdev} is not used any more until the pool is opened again: {why}"));
+            self.troubles.tell(format!(
+                "log device {vdev} is not used any more until 'zpool clear', or until the pool is opened again: {why}"
+            ));
         }
     }
 

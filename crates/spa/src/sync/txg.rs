@@ -57,6 +57,7 @@ impl Syncer {
         let unnoted = std::mem::take(&mut self.root_vdev.unnoted);
         self.note_dtls(txg, 1, unnoted).await?;
         self.note_missed(txg, 1, self.root_vdev.lost()).await?;
+        self.mend_log_dtls(txg).await?;
         self.free_deferred(txg).await?;
         self.free_destroyed(txg).await?;
         self.free_listed(txg).await?;

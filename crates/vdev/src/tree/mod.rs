@@ -273,6 +273,21 @@ impl VdevTree {
         self.topology().lookup(guid).map(|node| node.missed.absorb(txgs)).is_some()
     }
 
+    /// A leaf has made up for what it missed before a txg, or nothing needs it any more.
+    pub fn mend_dtl(&self, guid: Guid, before: Txg) {
+        if let Some(node) = self.topology().lookup(guid) {
+            node.missed.remove(0..before.0);
+        }
+    }
+
+    /// Whether a leaf is used.
+    #[must_use]
+    pub fn is_leaf_online(&self, guid: Guid) -> bool {
+        let topology = self.topology();
+        let node = topology.lookup(guid);
+        node.is_some_and(|node| matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some()))
+    }
+
     /// Changes whether a leaf is used. `false` if there is no such leaf.
     pub fn set_leaf_state(&self, guid: Guid, state: LeafState) -> bool {
         match self.topology().lookup(guid).map(|node| &node.kind) {

@@ -94,16 +94,26 @@ impl Missed {
 
     /// One txg more.
     pub(super) fn insert(&self, txg: Txg) {
-        self.txgs.write().insert(txg.0..txg.0.saturating_add(1));
+        let mut missed = self.txgs.write();
+        missed.insert(txg.0..txg.0.saturating_add(1));
         self.any.store(true, Ordering::Release);
     }
 
     /// More of them.
     pub(super) fn absorb(&self, txgs: &Dtl) {
         if !txgs.is_empty() {
-            self.txgs.write().absorb(txgs);
+            let mut missed = self.txgs.write();
+            missed.absorb(txgs);
             self.any.store(true, Ordering::Release);
         }
+    }
+
+    /// Those of a range are missed no more.
+    pub(super) fn remove(&self, range: std::ops::Range<u64>) {
+        let mut txgs = self.txgs.write();
+        txgs.remove(range);
+        // Under the lock, so that no txg which comes at the same time is overlooked.
+        self.any.store(!txgs.is_empty(), Ordering::Release);
     }
 
     pub(super) fn contains(&self, txg: Txg) -> bool {
