@@ -76,7 +76,6 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::enums::Compress;
 use cenote_taskq::buf::{Block, memory_bytes_of};
 use cenote_taskq::{Class, Group, GroupClosed, Handle, Join, boxed};
-use cenote_vdev::queue::QueueClass;
 use cenote_zio::{ReadContext, Zio, ZioError};
 
 pub use cenote_zio::ORDER;
@@ -197,7 +196,7 @@ impl Dmu {
     pub async fn prefetch(&self, bp: &Blkptr, context: ReadContext<'_>) {
         if let Some(key) = Self::cache_key_with(bp, context) {
             // The reader that asks for the block reads it again, and gets the error.
-            let context = context.of_class(QueueClass::AsyncRead);
+            let context = context.ahead();
             let _ = self.cache.prefetch(key, Self::memory_bytes(bp), || self.zio.read(bp, context)).await;
         }
     }

@@ -1,24 +1,47 @@
 //! The pool's error log: blocks that could not be read, kept in the MOS.
 //!
-//! Two logs, of the last scrub and since. With the feature `head_errlog` errors are kept by head dataset; which of its
-//! snapshots have the block follows from the block's birth.
+//! # Theory
+//!
+//! **Need.** A file that cannot be read is named to whoever looks after the pool, also when the process that met the error has gone, and
+//! also by OpenZFS's tools.
+//!
+//! **On disk.** Two logs, of the last scrub and since ([`cenote_format::errlog`]). With the feature `head_errlog` errors are kept by head
+//! dataset, with the block's birth: which of the head's snapshots have the block follows from that.
+//!
+//! **Life of an entry.**
+//! 1. A read fails for good: the pipeline notes the block ([`cenote_zio::DataErrors`]). Reports of this process have it from then on.
+//! 2. The next txg enters what is new into the log (`sync::errlog`). A pool that is written in the background gets such a txg soon.
+//! 3. `zpool clear` reads each block again (`pool::errlog`). An entry goes whose block can be read again, or which no dataset has any more.
+//!    A scrub of OpenZFS's drops the whole log of the scrub before.
+//!
+//! **Invariants.**
+//! 1. A log has [`LOGGED_MAX`] entries at most, so damage does not fill the MOS.
+//! 2. An error log that cannot be written fails no txg: it is told.
+//! 3. An entry is dropped only after its block was read, or found to be in no dataset.
+//!
+//! **Crash.** The errors since the last txg are lost; who reads the blocks again finds them again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::Zap;
+use cenote_dmu::{Object, Objset, Zap};
+use cenote_dsl::{Dataset, Dsl};
 use cenote_format::dsl::pool_directory;
 use cenote_format::errlog::{ErrorBookmark, parse_bookmark};
-use cenote_format::ids::{ObjectId, ObjsetId, Txg};
-use cenote_taskq::boxed;
+use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::{SpaError, View};
 
 /// Errors listed at most, and datasets that have some.
 const ERRORS_MAX: usize = 1 << 20;
+/// Of so many errors at most it is looked whether their blocks are in use still.
+const CHECKED_MAX: usize = 1 << 12;
+/// Entries that are written to a log at most.
+pub(crate) const LOGGED_MAX: u64 = 1 << 16;
 /// The feature under which errors are kept by head dataset.
-const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
+pub(crate) const HEAD_ERRLOG: &str = "com.delphix:head_errlog";
 
-/// An object with a block that could not be read.
+/// A block that could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoggedError {
     /// The dataset; 0 for the MOS.
@@ -33,10 +56,40 @@ pub struct LoggedError {
     pub birth: Option<Txg>,
 }
 
+/// The head of the dataset that this number names. Without one, the number itself.
+pub(crate) async fn head_of(dsl: &Dsl, objset: ObjsetId) -> (ObjectId, bool) {
+    let dataset = ObjectId(objset.0);
+    let head = async {
+        let phys = dsl.dataset_phys(dataset).await.ok()?;
+        Some(dsl.dir_phys(phys.dir).await.ok()?.head_dataset)
+    };
+    match head.await {
+        Some(head) if objset.0 != 0 => (head, true),
+        _ => (dataset, objset.0 == 0),
+    }
+}
+
 impl View {
-    /// The errors that the pool's logs record, each once.
+    /// The errors that the pool's logs record, and those that this process has met, each once. Of those whose block was freed or written anew
+    /// everywhere nothing is said.
     #[boxed]
     pub async fn logged_errors(&self) -> Result<Vec<LoggedError>, SpaError> {
+        let all = self.all_logged_errors().await?;
+        if all.len() > CHECKED_MAX {
+            return Ok(all);
+        }
+        let mut found = Vec::new();
+        for error in all {
+            if !self.affected(&error).await.is_empty() {
+                found.push(error);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The same with those whose block is gone.
+    #[boxed]
+    pub(crate) async fn all_logged_errors(&self) -> Result<Vec<LoggedError>, SpaError> {
         let mut found = BTreeSet::new();
         let counts = self.feature_counts(pool_directory::FEATURES_FOR_WRITE).await?;
         let is_by_head = counts.get(HEAD_ERRLOG).is_some_and(|count| *count > 0);
@@ -68,13 +121,94 @@ impl View {
                 }
             }
         }
+        let mut heads = BTreeMap::new();
+        for error in self.dmu().zio().data_errors().known() {
+            let mut objset = error.bookmark.objset;
+            let mut birth = None;
+            if is_by_head {
+                let (head, is_known) = match heads.get(&objset) {
+                    Some(head) => *head,
+                    None => head_of(self.dsl(), objset).await,
+                };
+                heads.insert(objset, (head, is_known));
+                objset = ObjsetId(head.0);
+                birth = Some(if is_known { error.birth } else { Txg(0) });
+            }
+            let (level, block) = (i64::from(error.bookmark.level), error.bookmark.block.0);
+            found.insert(LoggedError { objset, object: error.bookmark.object, level, block, birth });
+        }
         Ok(found.into_iter().collect())
+    }
+
+    /// Whether the logs have any entries, with those whose blocks are gone.
+    ///
+    /// # Errors
+    /// The logs cannot be read.
+    #[boxed]
+    pub async fn has_logged_errors(&self) -> Result<bool, SpaError> {
+        Ok(!self.all_logged_errors().await?.is_empty())
     }
 
     /// How many errors the logs record.
     #[boxed]
     pub async fn error_count(&self) -> Result<u64, SpaError> {
         Ok(self.logged_errors().await?.len() as u64)
+    }
+
+    /// The datasets in which a logged block is still, by the numbers of their objects: the head that has it, and snapshots. An error whose birth
+    /// is not known is in the dataset that the log names. None where the block is nowhere any more.
+    #[boxed]
+    pub async fn affected(&self, error: &LoggedError) -> Vec<ObjectId> {
+        let named = ObjectId(error.objset.0);
+        let Some(birth) = error.birth.filter(|birth| birth.0 != 0 && named.0 != 0) else { return vec![named] };
+        let Ok(name) = self.dsl().dataset_name(named).await else { return Vec::new() };
+        let Ok(head) = self.dsl().dataset(&name).await else { return vec![named] };
+        let (mut datasets, mut found) = (vec![head.clone()], Vec::new());
+        match self.dsl().snapshots(&head).await {
+            Ok(snapshots) => datasets.extend(snapshots.into_iter().filter(|of| of.phys.creation_txg >= birth)),
+            Err(_) => return vec![named],
+        }
+        for dataset in datasets {
+            match self.born(&dataset, error).await {
+                Some(there) if there != birth => {}
+                // Where that cannot be read, it is not well.
+                _ => found.push(dataset.object),
+            }
+        }
+        found
+    }
+
+    /// The birth of the block that is in the place of a logged one; 0 if there is none. `None` if that cannot be told.
+    async fn born(&self, dataset: &Dataset, error: &LoggedError) -> Option<Txg> {
+        let objset = self.dsl().open(dataset).await.ok()??;
+        Some(pointer(&objset, error).await.ok()??.logical_birth())
+    }
+
+    /// Reads a logged block again, where it is still.
+    #[boxed]
+    pub(crate) async fn is_well(&self, error: &LoggedError) -> bool {
+        if error.objset.0 == 0 {
+            return is_readable(self.mos(), error).await;
+        }
+        let datasets = self.affected(error).await;
+        for object in datasets {
+            // A dataset that is gone has no bad blocks.
+            let Ok(name) = self.dsl().dataset_name(object).await else { continue };
+            let opened = match self.dsl().dataset(&name).await {
+                Ok(dataset) => self.dsl().open(&dataset).await,
+                Err(_) => return false,
+            };
+            match opened {
+                Ok(Some(objset)) => {
+                    if !is_readable(&objset, error).await {
+                        return false;
+                    }
+                }
+                Ok(None) => {}
+                Err(_) => return false,
+            }
+        }
+        true
     }
 
     async fn log_entries(&self, object: ObjectId) -> Result<Vec<(String, Option<u64>)>, SpaError> {
@@ -88,4 +222,46 @@ impl View {
             .map(|entry| (String::from_utf8_lossy(entry.name()).into_owned(), entry.value.as_u64()))
             .collect())
     }
+}
+
+/// The object of a logged error.
+fn object<'a>(objset: &'a Objset, error: &'a LoggedError) -> BoxFuture<'a, Result<Object, cenote_dmu::DmuError>> {
+    Box::pin(async move {
+        match error.object.0 {
+            0 => Ok(objset.meta_dnode()),
+            _ => objset.object(error.object).await,
+        }
+    })
+}
+
+/// The pointer to the block that is in the place of a logged one. `None` where the place is no block of an object.
+async fn pointer(
+    objset: &Objset,
+    error: &LoggedError,
+) -> Result<Option<cenote_format::blkptr::Blkptr>, cenote_dmu::DmuError> {
+    let Ok(level) = u8::try_from(error.level) else { return Ok(None) };
+    match object(objset, error).await {
+        Ok(object) if object.phys().levels > level => object.pointer(level, BlockId(error.block)).await.map(Some),
+        Ok(_) => Ok(Some(cenote_format::blkptr::Blkptr::HOLE)),
+        Err(error) if error.is_absent() => Ok(Some(cenote_format::blkptr::Blkptr::HOLE)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the block that is in the place of a logged one, past the cache. True if it can be, or nothing or another one is there.
+async fn is_readable(objset: &Objset, error: &LoggedError) -> bool {
+    let pointer = match pointer(objset, error).await {
+        Ok(Some(pointer)) => pointer,
+        // The root of an objset that could be opened.
+        Ok(None) => return true,
+        Err(_) => return false,
+    };
+    if pointer.is_hole() || pointer.is_embedded() || pointer.is_redacted() {
+        return true;
+    }
+    if error.birth.is_some_and(|birth| birth.0 != 0 && birth != pointer.logical_birth()) {
+        return true;
+    }
+    let context = objset.context(error.object, pointer.level(), BlockId(error.block));
+    objset.dmu().zio().read_physical(&pointer, context).await.is_ok()
 }

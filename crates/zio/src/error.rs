@@ -94,6 +94,11 @@ pub struct OutsideExtents {
 }
 
 impl ZioErrorKind {
+    /// Whether the block is lost as far as it can be told, in contrast to one that is withheld or that this version cannot read.
+    pub(crate) const fn is_of_data(&self) -> bool {
+        matches!(self, Self::NoGoodCopy { .. } | Self::Format(_) | Self::Decompress(_) | Self::Authentication(_))
+    }
+
     /// Whether devices failed, in contrast to what was read from them.
     pub(crate) fn is_of_devices(&self) -> bool {
         matches!(self, Self::NoGoodCopy { last, .. } if last.is_of_devices())

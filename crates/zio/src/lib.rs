@@ -42,6 +42,7 @@
 //! async function has the same stages in order, and the compiler checks the transitions.
 
 mod batch;
+mod data_errors;
 mod error;
 pub mod gang;
 mod heal;
@@ -60,11 +61,13 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_codec::checksum::Salt;
 use cenote_codec::crypt::DatasetKey;
+use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
 use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::VdevTree;
 
 pub use batch::{Places, PreparedBatch};
+pub use data_errors::{DataError, DataErrors};
 pub use error::{OutsideExtents, ZioError, ZioErrorKind};
 pub use heal::Health;
 pub use log_block::log_pointer;
@@ -76,7 +79,7 @@ pub use write::{
 
 /// The logical position of a block (OpenZFS's zbookmark): objset, object, level, block. Used in errors and as authenticated data of
 /// encryption.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bookmark {
     /// The dataset's objset (0: the MOS).
     pub objset: ObjsetId,
@@ -120,13 +123,15 @@ pub struct ReadContext<'a> {
     pub key: Option<&'a DatasetKey>,
     /// Its class in the vdev queue.
     pub class: QueueClass,
+    /// Nobody asked for it: where it fails, whoever wants it asks again.
+    pub is_ahead: bool,
 }
 
 impl<'a> ReadContext<'a> {
     /// For a reader that waits for the block.
     #[must_use]
     pub const fn new(bookmark: Bookmark, key: Option<&'a DatasetKey>) -> Self {
-        Self { bookmark, key, class: QueueClass::SyncRead }
+        Self { bookmark, key, class: QueueClass::SyncRead, is_ahead: false }
     }
 
     /// The same, for another purpose.
@@ -134,12 +139,20 @@ impl<'a> ReadContext<'a> {
     pub const fn of_class(self, class: QueueClass) -> Self {
         Self { class, ..self }
     }
+
+    /// The same, ahead of those who want it.
+    #[must_use]
+    pub const fn ahead(self) -> Self {
+        Self { class: QueueClass::AsyncRead, is_ahead: true, ..self }
+    }
 }
 
 /// The pipeline over a pool's vdevs. Cheap to clone.
 #[derive(Clone)]
 pub struct Zio {
     shared: Arc<Shared>,
+    /// Where this says no, what cannot be read is no error of the pool: blocks of the txg that is read are being used again.
+    is_kept: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
 struct Shared {
@@ -148,6 +161,7 @@ struct Shared {
     no_salt: Salt,
     /// Whether gang headers may be larger than 512 bytes here.
     dynamic_gang: AtomicBool,
+    errors: DataErrors,
 }
 
 impl Zio {
@@ -160,8 +174,31 @@ impl Zio {
                 salt: OnceLock::new(),
                 no_salt: Salt::unknown(),
                 dynamic_gang: AtomicBool::new(false),
+                errors: DataErrors::default(),
             }),
+            is_kept: None,
         }
+    }
+
+    /// The same for a reader of one txg, as long as that is kept.
+    #[must_use]
+    pub fn while_kept(self, is_kept: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { is_kept: Some(Arc::new(is_kept)), ..self }
+    }
+
+    /// Blocks that could not be read for good.
+    #[must_use]
+    pub fn data_errors(&self) -> &DataErrors {
+        &self.shared.errors
+    }
+
+    /// The error of a read that its caller gets.
+    fn failed(&self, bp: &Blkptr, context: ReadContext<'_>, kind: ZioErrorKind) -> ZioError {
+        let is_kept = || self.is_kept.as_ref().is_none_or(|is_kept| is_kept());
+        if kind.is_of_data() && !context.is_ahead && is_kept() {
+            self.shared.errors.note(DataError { bookmark: context.bookmark, birth: bp.logical_birth() });
+        }
+        ZioError::new(context.bookmark, kind)
     }
 
     /// The vdevs below.

@@ -46,7 +46,7 @@ impl Zio {
     /// bytes. Cancel safe.
     #[boxed]
     pub async fn read(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
-        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        let fail = |kind: ZioErrorKind| self.failed(bp, context, kind);
         if bp.is_embedded() {
             return transform::embedded(bp).map(|block| handed_out(bp, context.bookmark, block)).map_err(fail);
         }
@@ -63,7 +63,7 @@ impl Zio {
     /// verified. For raw sends, scrubs and tools.
     #[boxed]
     pub async fn read_physical(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
-        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        let fail = |kind: ZioErrorKind| self.failed(bp, context, kind);
         self.check_readable(bp).map_err(fail)?;
         Ok(self.read_patiently(bp, context).await.map_err(fail)?.freeze())
     }
@@ -72,7 +72,7 @@ impl Zio {
     /// as the pointer says. For streams that carry compressed blocks.
     #[boxed]
     pub async fn read_compressed(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Block, ZioError> {
-        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        let fail = |kind: ZioErrorKind| self.failed(bp, context, kind);
         self.check_readable(bp).map_err(fail)?;
         if transform::needs_key(bp) && context.key.is_none() {
             return Err(fail(ZioErrorKind::KeyNotLoaded));
@@ -140,7 +140,7 @@ impl Zio {
 
     /// Turns the physical bytes of [`Zio::read_physical`] into the logical ones, as [`Zio::read`] does.
     pub fn logical_of(&self, bp: &Blkptr, context: ReadContext<'_>, physical: &Block) -> Result<Block, ZioError> {
-        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        let fail = |kind: ZioErrorKind| self.failed(bp, context, kind);
         if transform::needs_key(bp) && context.key.is_none() {
             return Err(fail(ZioErrorKind::KeyNotLoaded));
         }
@@ -291,7 +291,7 @@ impl Zio {
     /// physical bytes are from the first good copy.
     #[boxed]
     pub async fn read_copies(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Copies, ZioError> {
-        let fail = |kind: ZioErrorKind| ZioError::new(context.bookmark, kind);
+        let fail = |kind: ZioErrorKind| self.failed(bp, context, kind);
         self.check_readable(bp).map_err(fail)?;
         let kind = bp
             .checksum()

@@ -23,7 +23,7 @@ use crate::reader::{KeyAccess, Reader};
 use crate::{DmuError, DmuErrorKind};
 
 /// The number that the spill block of an object has in bookmarks.
-const SPILL: BlockId = BlockId(u64::MAX);
+const SPILL: BlockId = BlockId(u64::MAX - 1);
 
 /// A block, the byte order of its fields, and where it came from.
 pub(crate) type Found = (Block, Endian, Source);

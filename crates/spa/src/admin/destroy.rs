@@ -60,6 +60,7 @@ impl Syncer {
         self.features.change("extensible_dataset", -(gone.zapified as i64));
         self.count_bookmarks(&gone.bookmarks);
         self.headers_only.remove(&dataset.object);
+        self.forget_errors_of(txg, dataset.object).await;
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.dsl.retain_heads(|head| head.dataset != dataset.object);
         self.record_event("destroy", "", Some((name, dataset.object))).await?;

@@ -63,7 +63,7 @@ impl Syncer {
             let is_empty = log.entries(1).await.is_ok_and(|entries| entries.is_empty());
             if !is_empty {
                 let what =
-                    "enabling head_errlog in a pool with logged errors: clear them with OpenZFS first".to_owned();
+                    "enabling head_errlog in a pool with logged errors: run 'zpool clear', and upgrade with OpenZFS if some stay".to_owned();
                 return Err(SpaError::Unwritable { pool: self.name.clone(), what });
             }
         }

@@ -31,6 +31,7 @@ impl Pool {
                 let suspension = shared.suspension.get_or_init(|| syncer.tree.wait_for_devices()).clone();
                 shared.multihost.suspend_by(suspension);
                 shared.set_failmode(syncer.failmode);
+                shared.log_errors_soon(syncer.writer.dmu().zio().data_errors());
                 shared.is_background.store(true, Ordering::Release);
                 shared.txgs.set_tunables(tunables);
                 if syncer.has_work() {

@@ -66,6 +66,7 @@
 mod accounts;
 mod audit;
 mod background;
+mod errlog;
 mod failmode;
 mod frees;
 mod head;

@@ -76,6 +76,7 @@ pub(crate) mod clock;
 pub(crate) mod config;
 pub(crate) mod deferred;
 mod dtl;
+mod errlog;
 pub(crate) mod features;
 mod free;
 pub(crate) mod history;

@@ -69,6 +69,7 @@ impl Syncer {
             "datasets are written once in a txg, before the MOS"
         );
         self.make_late(txg).await?;
+        self.log_errors(txg).await;
         self.save_shared(txg).await?;
         if self.config_changed {
             self.make_root_zap(txg).await?;

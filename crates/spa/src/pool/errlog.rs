@@ -1,0 +1,78 @@
+//! The error log of a pool in use; the theory is in [`crate::errlog`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_taskq::{Class, boxed};
+
+use super::Pool;
+use super::shared::Shared;
+use crate::errlog::{LoggedError, head_of};
+use crate::{ImportOptions, SpaError};
+
+/// New errors are written to the log this long after the first of them, as the changes of a pool that is hardly used are.
+const LOGGED_AFTER: Duration = Duration::from_secs(5);
+
+impl Shared {
+    /// Has errors written to the log when there are new ones.
+    pub(super) fn log_errors_soon(self: &Arc<Self>, errors: &cenote_zio::DataErrors) {
+        let shared = Arc::downgrade(self);
+        errors.when_new(move || {
+            let (Some(of), later) = (shared.upgrade(), shared.clone()) else { return };
+            let handle = of.handle.clone();
+            of.handle.detach(Class::Sync, async move {
+                handle.sleep(LOGGED_AFTER).await;
+                if let Some(shared) = later.upgrade() {
+                    shared.want_txg();
+                }
+            });
+        });
+    }
+}
+
+impl Pool {
+    /// Reads all blocks of the error log again, and drops those that can be read or that no dataset has any more. How many are left.
+    ///
+    /// # Errors
+    /// The log cannot be read, or the pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn check_errors_again(&self) -> Result<u64, SpaError> {
+        let view = self.view(&ImportOptions::default()).await?;
+        let errors = view.all_logged_errors().await?;
+        let mut well: Vec<LoggedError> = Vec::new();
+        for error in &errors {
+            if view.is_well(error).await {
+                well.push(*error);
+            }
+        }
+        view.check()?;
+        let left = (errors.len() - well.len()) as u64;
+        if well.is_empty() {
+            return Ok(left);
+        }
+        let known = view.dmu().zio().data_errors();
+        let mut forgotten = Vec::new();
+        for error in known.known() {
+            let (head, _) = head_of(view.dsl(), error.bookmark.objset).await;
+            let bookmark = error.bookmark;
+            let is_it = |well: &LoggedError| {
+                (well.objset == bookmark.objset || well.objset.0 == head.0)
+                    && (well.object, well.level, well.block)
+                        == (bookmark.object, i64::from(bookmark.level), bookmark.block.0)
+            };
+            if well.iter().any(is_it) {
+                forgotten.push(bookmark);
+            }
+        }
+        known.forget(|bookmark| forgotten.contains(bookmark));
+        drop(view);
+        self.change(move |syncer| {
+            Box::pin(async move {
+                let dropped = syncer.drop_errors(&well).await;
+                dropped.map_err(|error| syncer.dmu_error(error))
+            })
+        })
+        .await?;
+        Ok(left)
+    }
+}
