@@ -1,9 +1,17 @@
-//! The words of OpenZFS's tools about a pool that needs attention. Scripts look for these words, so they are the same.
+//! The words of OpenZFS's tools about a pool that needs attention. Scripts look for these words, so they are the same, but for two things:
+//! advice names no command that is not there, and no status says that bad copies were made good, which no read does here.
 
 use cenote_spa::Condition;
 
 /// Where OpenZFS explains its messages.
 pub(super) const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
+
+/// There is no verb here for what OpenZFS's advice names.
+macro_rules! not_replaced {
+    () => {
+        "Replacing\n\tdevices, and taking them offline and back, is not supported yet: import\n\tthe pool with OpenZFS's kernel module for that."
+    };
+}
 
 /// The lines `status:` and `action:` of `zpool status`.
 pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static str) {
@@ -22,7 +30,7 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
         ),
         Condition::LostDevices => (
             "One or more devices could not be opened.  There are insufficient\n\treplicas for the pool to continue functioning.",
-            "Attach the missing device and online it using 'zpool online'.",
+            "Attach the missing device, and have the pool opened again.",
         ),
         Condition::LostTxgs => (
             "One or more devices has missed transactions that no other device which\n\tis there has.  What was written in them may not be readable.",
@@ -34,23 +42,26 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
         ),
         Condition::FaultedDevice => (
             "One or more devices are faulted in response to persistent errors.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
-            "Replace the faulted device, or use 'zpool clear' to mark the device\n\trepaired.",
+            concat!("Use 'zpool clear' to mark the device repaired.  ", not_replaced!()),
         ),
         Condition::MissingDevice => (
             "One or more devices could not be opened.  Sufficient replicas exist for\n\tthe pool to continue functioning in a degraded state.",
-            "Attach the missing device and online it using 'zpool online'.",
+            concat!("Attach the missing device, and have the pool opened again.  ", not_replaced!()),
         ),
         Condition::MissedTxgs => (
             "One or more devices has missed transactions and needs to be resilvered.\n\tThe pool continues to function in a degraded state: losing another\n\tdevice may lose data.",
             "Leave all devices attached.  Resilvering is not supported yet: import\n\tthe pool with OpenZFS's kernel module, which resilvers by itself.",
         ),
         Condition::DeviceErrors => (
-            "One or more devices has experienced an unrecoverable error.  An\n\tattempt was made to correct the error.  Applications are unaffected.",
-            "Determine if the device needs to be replaced, and clear the errors\n\tusing 'zpool clear' or replace the device with 'zpool replace'.",
+            "One or more devices has experienced an unrecoverable error.  The data was\n\tread from another copy; the bad one stays.  Applications are unaffected.",
+            concat!(
+                "Run 'cenote verify' to see what is bad.  Determine if the device needs to\n\tbe replaced, or clear the errors using 'zpool clear'.  ",
+                not_replaced!()
+            ),
         ),
         Condition::OfflineDevice => (
             "One or more devices has been taken offline by the administrator.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
-            "Online the device using 'zpool online' or replace the device with\n\t'zpool replace'.",
+            not_replaced!(),
         ),
         Condition::OldVersion => (
             "The pool is formatted using a legacy on-disk format.  The pool can\n\tstill be used, but some features are unavailable.",
@@ -145,3 +156,44 @@ pub(super) const UNKNOWN_VERSION: ImportAdvice = ImportAdvice {
 /// For a pool whose root cannot be read.
 pub(super) const DAMAGED_ROOT: ImportAdvice =
     ImportAdvice { status: Some("The pool metadata is corrupted."), action: DAMAGED, message: Some("ZFS-8000-72") };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Condition; 13] = [
+        Condition::Resilvering,
+        Condition::CoarseSectors,
+        Condition::LostToFaults,
+        Condition::LostDevices,
+        Condition::LostTxgs,
+        Condition::DataErrors,
+        Condition::FaultedDevice,
+        Condition::MissingDevice,
+        Condition::MissedTxgs,
+        Condition::DeviceErrors,
+        Condition::OfflineDevice,
+        Condition::OldVersion,
+        Condition::FeaturesDisabled,
+    ];
+
+    /// Verbs that are there, of those that advice names.
+    const THERE: [&str; 4] = ["'zpool clear'", "'zpool upgrade'", "'cenote verify'", "'zpool import'"];
+
+    #[test]
+    fn advice_names_no_command_that_is_not_there() {
+        for condition in ALL {
+            let (status, action) = of_status(condition);
+            for text in [status, action] {
+                for program in ["'zpool ", "'cenote "] {
+                    for (at, _) in text.match_indices(program) {
+                        let is_there = THERE.iter().any(|verb| text[at..].starts_with(verb));
+                        assert!(is_there, "{condition:?} names {}", &text[at..]);
+                    }
+                }
+            }
+            // Applications are told to be unaffected only where no data is lost.
+            assert_eq!(status.contains("unaffected"), condition == Condition::DeviceErrors, "{condition:?}");
+        }
+    }
+}

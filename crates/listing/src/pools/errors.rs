@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cenote_format::ids::ObjectId;
+use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_spa::{LoggedError, View};
 use cenote_taskq::boxed;
 use cenote_zpl::{Cursor, FileSystem};
@@ -12,31 +12,36 @@ const DEPTH_MAX: usize = 1 << 12;
 /// Entries read at a time.
 const BATCH: usize = 1 << 10;
 
-/// The place of each error: `pool/fs:/path`, or object numbers where no name is found.
+/// The place of each error, `pool/fs:/path` or `pool/fs@snapshot:/path`, or object numbers where no name is found: in each dataset that has the
+/// bad block still. One whose block is in no dataset any more has no place.
 #[boxed]
 pub async fn places(pool: &View, errors: &[LoggedError]) -> Vec<String> {
     let mut places = Vec::new();
     let mut seen = BTreeSet::new();
     for error in errors {
-        // A file is named once, however many of its blocks are bad.
-        if seen.insert((error.objset, error.object)) {
-            places.push(place(pool, error).await);
+        for dataset in pool.affected(error).await {
+            // A file is named once, however many of its blocks are bad.
+            if seen.insert((dataset, error.object)) {
+                places.push(place(pool, ObjsetId(dataset.0), error.object).await);
+            }
         }
     }
     places
 }
 
-async fn place(pool: &View, error: &LoggedError) -> String {
-    let object = error.object.0;
-    if error.objset.0 == 0 {
-        return format!("<metadata>:<{object:#x}>");
+/// The place of an object: `pool/fs:/path`, or numbers where no name is found. The MOS is dataset 0.
+#[boxed]
+pub async fn place(pool: &View, dataset: ObjsetId, object: ObjectId) -> String {
+    let number = object.0;
+    if dataset.0 == 0 {
+        return format!("<metadata>:<{number:#x}>");
     }
-    let Ok(name) = pool.dsl().dataset_name(ObjectId(error.objset.0)).await else {
-        return format!("<{:#x}>:<{object:#x}>", error.objset.0);
+    let Ok(name) = pool.dsl().dataset_name(ObjectId(dataset.0)).await else {
+        return format!("<{:#x}>:<{number:#x}>", dataset.0);
     };
-    match path(pool, &name, error.object).await {
+    match path(pool, &name, object).await {
         Some(path) => format!("{name}:{path}"),
-        None => format!("{name}:<{object:#x}>"),
+        None => format!("{name}:<{number:#x}>"),
     }
 }
 

@@ -29,7 +29,7 @@ use serde_json::{Map, Value, json};
 use crate::Json;
 use crate::error::Result;
 
-pub use errors::places;
+pub use errors::{place, places};
 pub use history::history_line;
 pub use importable::Importable;
 pub use names::Names;

@@ -1,8 +1,9 @@
-//! `zpool clear`: devices are back.
+//! `zpool clear`: devices are back, or bad blocks are well.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use cenote_server::writing::{Writing, line};
 
 use crate::prelude::*;
 
@@ -13,6 +14,9 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 ///
 /// A server that has a pool open for writing counts errors, and suspends the pool when too few of its devices take what is
 /// written. Writes that the devices may have lost are written to them again first.
+///
+/// Blocks that could not be read stand in the pool's error log ('zpool status -v'). They are read again: an entry goes whose block can be
+/// read, or is gone. Those that cannot be read stay.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The pool.
@@ -26,8 +30,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         bail!("not supported yet: clearing single devices; 'zpool clear {}' clears all", args.pool);
     }
     let Some(pool) = context.served() else {
-        // Nothing is counted from one command to the next.
+        // Nothing is counted from one command to the next but what the error log has.
         context.check_reachable(&args.pool).await?;
+        let view = context.open_pool(&args.pool).await?;
+        let has_errors = view.has_logged_errors().await?;
+        view.close().await;
+        drop(view);
+        if has_errors {
+            let writing = Writing::open(context, &args.pool).await?;
+            writing.pool().check_errors_again().await?;
+            writing.finish(line(["zpool", "clear", &args.pool])).await?;
+        }
         return Ok(Outcome::Good);
     };
     context.check_served(&args.pool)?;
@@ -36,5 +49,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         Some(resumed) => resumed.with_context(cannot)?,
         None => bail!("{}: devices have not answered for {} s", cannot(), ANSWER_TIME_MAX.as_secs()),
     }
+    pool.check_errors_again().await.with_context(cannot)?;
     Ok(Outcome::Good)
 }
