@@ -9,7 +9,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::int_key;
 use cenote_format::zpl::master_node;
-use cenote_scan::{VerifyOptions, VerifyReport, verify};
+use cenote_scan::{BadBlock, VerifyOptions, VerifyReport, verify};
 use cenote_spa::{FoundPool, ImportOptions, Rewind, View, find, import};
 use cenote_taskq::Handle;
 use cenote_vdev::config::VdevKind;
@@ -170,7 +170,8 @@ pub(crate) async fn judge(
 
 /// Everything can be read and the account adds up; bad copies are only where they may be.
 fn check_report(report: &VerifyReport, expected: &Expected) -> Result<(), String> {
-    let excused = |bad: &String| {
+    let excused = |bad: &BadBlock| {
+        let bad = &bad.why;
         let is_on = |device: &Option<String>| device.as_ref().is_some_and(|device| bad.contains(device.as_str()));
         let is_behind = match &expected.behind {
             Behind::None => false,

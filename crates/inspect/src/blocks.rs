@@ -9,7 +9,10 @@ use crate::Report;
 
 /// Counts of blocks by type and level, and the account of space, of what a walk over all blocks found. `by_level` has a row for each level.
 pub fn blocks(report: &mut Report, pool: &View, found: &VerifyReport, by_level: bool) {
-    for text in found.errors.iter().chain(&found.bad_copies).chain(&found.problems) {
+    for bad in found.errors.iter().chain(&found.bad_copies) {
+        report.problem(bad);
+    }
+    for text in &found.problems {
         report.problem(text);
     }
     for misuse in &found.misuses {

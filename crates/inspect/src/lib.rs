@@ -72,5 +72,5 @@ pub use txgs::txgs;
 pub use txgstext::{TxgText, txgs_text};
 pub use uberblocks::uberblocks;
 pub use values::nvlist;
-pub use verify::{verified, verified_text};
+pub use verify::{Places, damaged, verified, verified_text};
 pub use zil::{IntentLogs, zil};

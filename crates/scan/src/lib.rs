@@ -43,4 +43,4 @@ mod visit;
 
 pub use account::{Leak, Misuse, MisuseKind};
 pub use stats::{BlockCounts, BlockStatistics, LEVELS};
-pub use verify::{Progress, VerifyError, VerifyOptions, VerifyReport, verify};
+pub use verify::{BadBlock, Progress, VerifyError, VerifyOptions, VerifyReport, verify};

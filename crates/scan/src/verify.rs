@@ -65,6 +65,33 @@ pub enum VerifyError {
     View(#[from] SpaError),
 }
 
+/// A block that is bad, or that has bad copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadBlock {
+    /// The block; none where no object leads to it.
+    pub bookmark: Option<Bookmark>,
+    /// Why.
+    pub why: String,
+}
+
+impl BadBlock {
+    fn new(bookmark: Bookmark, why: &impl std::fmt::Display) -> Self {
+        let why = why.to_string();
+        // Errors of reads name their block themselves.
+        let why = why.strip_prefix(&format!("{bookmark}: ")).map_or_else(|| why.clone(), str::to_owned);
+        Self { bookmark: Some(bookmark), why }
+    }
+}
+
+impl std::fmt::Display for BadBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.bookmark {
+            Some(bookmark) => write!(f, "{bookmark}: {}", self.why),
+            None => f.write_str(&self.why),
+        }
+    }
+}
+
 /// The findings of a walk.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
@@ -73,11 +100,11 @@ pub struct VerifyReport {
     /// Blocks that could not be read, or whose contents are not what they should be.
     pub error_count: u64,
     /// The first of them.
-    pub errors: Vec<String>,
+    pub errors: Vec<BadBlock>,
     /// Copies or columns that were bad though their block could be read.
     pub bad_copy_count: u64,
     /// The first of them.
-    pub bad_copies: Vec<String>,
+    pub bad_copies: Vec<BadBlock>,
     /// Blocks whose place the account does not allow.
     pub misuse_count: u64,
     /// The first of them.
@@ -114,11 +141,12 @@ impl std::fmt::Display for VerifyReport {
         if self.is_clean() {
             return f.write_str("clean");
         }
+        let texts = |of: &[BadBlock]| of.iter().map(ToString::to_string).collect::<Vec<_>>();
         write!(
             f,
             "errors {:?} bad {:?} misuses {:?} leaked {} {:?} problems {:?} accounted {} allocated {}",
-            self.errors,
-            self.bad_copies,
+            texts(&self.errors),
+            texts(&self.bad_copies),
             self.misuses,
             self.leaked_bytes,
             self.leaks,
@@ -233,9 +261,13 @@ impl<'a> Walk<'a> {
         is_allowed
     }
 
-    fn error(&mut self, text: String) {
+    fn error(&mut self, why: String) {
+        self.bad(BadBlock { bookmark: None, why });
+    }
+
+    fn bad(&mut self, block: BadBlock) {
         self.report.error_count += 1;
-        keep(&mut self.report.errors, text);
+        keep(&mut self.report.errors, block);
     }
 
     /// Visits blocks that are freed but not yet returned: they are allocated still.
@@ -376,7 +408,7 @@ impl<'a> Walk<'a> {
                 let Some(item) = stack.pop() else { break };
                 self.report.statistics.add(&item.bp);
                 if let Err(error) = check_pointer(&item) {
-                    self.error(format!("{}: {error}", item.bookmark));
+                    self.bad(BadBlock::new(item.bookmark, &error));
                     continue;
                 }
                 self.features.note(item.bookmark, Needs::of_pointer(&item.bp));
@@ -434,11 +466,11 @@ impl<'a> Walk<'a> {
         let Visited { item, error, bad_copies, claims, children, needs } = visited;
         self.features.note(item.bookmark, needs);
         if let Some(error) = error {
-            self.error(format!("{}: {error}", item.bookmark));
+            self.bad(BadBlock::new(item.bookmark, &error));
         }
         for bad in bad_copies {
             self.report.bad_copy_count += 1;
-            keep(&mut self.report.bad_copies, format!("{}: {bad}", item.bookmark));
+            keep(&mut self.report.bad_copies, BadBlock::new(item.bookmark, &bad));
         }
         if self.claim(&item.bp, item.bookmark, claims).await {
             stack.extend(children.into_iter().rev());

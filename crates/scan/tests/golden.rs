@@ -36,7 +36,8 @@ fn describe(report: &VerifyReport) -> String {
         report.statistics.accounted_bytes(),
         report.allocated_bytes
     );
-    for line in report.errors.iter().chain(&report.bad_copies).chain(&report.problems).take(12) {
+    let bad = report.errors.iter().chain(&report.bad_copies).map(ToString::to_string);
+    for line in bad.chain(report.problems.iter().cloned()).take(12) {
         text += &format!("    {line}\n");
     }
     for misuse in report.misuses.iter().take(8) {

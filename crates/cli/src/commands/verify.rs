@@ -42,10 +42,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     context.check_views()?;
     let seconds = context.handle().now().since(start).as_secs_f64();
     let is_clean = report.is_clean();
+    let mut places = cenote_inspect::Places::new();
+    for (objset, object) in cenote_inspect::damaged(&report) {
+        places.insert((objset, object), cenote_listing::place(&pool, objset, object).await);
+    }
     if args.json {
-        context.out(format!("{:#}\n", cenote_inspect::verified(&pool, &report, seconds)))?;
+        context.out(format!("{:#}\n", cenote_inspect::verified(&pool, &report, &places, seconds)))?;
     } else {
-        context.out(cenote_inspect::verified_text(&pool, &report, done_bytes, seconds))?;
+        context.out(cenote_inspect::verified_text(&pool, &report, &places, done_bytes, seconds))?;
     }
     // A device that has missed txgs is damage to come, even if every block could be read.
     Ok(Outcome::unless(!is_clean || !pool.tree().status().behind().is_empty()))

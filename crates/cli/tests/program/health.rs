@@ -96,3 +96,122 @@ fn without_the_device_that_has_what_another_missed_nothing_is_written() {
     assert!(!output.status.success(), "{said}");
     assert!(said.contains("/a") && said.contains("missing"), "{said}");
 }
+
+/// A client got EIO, and `zpool status` said that no data error was known, nor was it written down: by path in the same process, and after
+/// it, for OpenZFS too, and until the block is well again.
+#[test]
+fn a_block_that_cannot_be_read_is_named_by_status_until_it_is_well() {
+    use std::os::unix::fs::FileExt;
+    if !common::mounted::can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "-o", "compression=off", "mine/fs"]);
+    let source = tempfile::tempdir().unwrap();
+    std::fs::create_dir(source.path().join("sub")).unwrap();
+    let marked: Vec<u8> = (0..20_000_u32).flat_map(|at| (at ^ 0x5ca1_ab1e).to_le_bytes()).collect();
+    std::fs::write(source.path().join("sub/bad"), &marked).unwrap();
+    std::fs::write(source.path().join("good"), "good").unwrap();
+    images.run("put", &["mine/fs", source.path().to_str().unwrap()]);
+    images.run("zfs", &["snapshot", "mine/fs@before"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("errors: No known data errors"));
+
+    let image = std::fs::File::options().read(true).write(true).open(&images.files[0]).unwrap();
+    let whole = std::fs::read(&images.files[0]).unwrap();
+    let places: Vec<usize> =
+        (0..whole.len() - 64).step_by(512).filter(|at| whole[*at..*at + 64] == marked[..64]).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|at| image.write_all_at(&[0xaa; 64], *at as u64).unwrap());
+
+    let mounted = common::mounted::Mounted::new(&images, "mine/fs");
+    let bad = mounted.at().join(source.path().file_name().unwrap()).join("sub/bad");
+    let bad = if bad.exists() { bad } else { mounted.path("sub/bad") };
+    let below = bad.strip_prefix(mounted.at()).unwrap().display().to_string();
+    for _ in 0..2 {
+        std::fs::read(&bad).unwrap_err();
+    }
+    let named = [format!("mine/fs:/{below}"), format!("mine/fs@before:/{below}")];
+    let is_told = |text: &str| {
+        for name in &named {
+            assert_eq!(text.lines().filter(|line| line.trim() == name).count(), 1, "{name}: {text}");
+        }
+        assert!(text.contains("ZFS-8000-8A") && text.contains("Applications may be affected"), "{text}");
+        assert!(text.contains("errors: Permanent errors have been detected"), "{text}");
+    };
+    is_told(&images.run("zpool", &["status", "-v", "mine"]));
+    let short = images.run("zpool", &["status", "mine"]);
+    assert!(short.contains("errors: 1 data errors, use '-v' for a list"), "{short}");
+    mounted.end(common::mounted::End::Unmount);
+
+    // By a later process, and for OpenZFS.
+    is_told(&images.run("zpool", &["status", "-v", "mine"]));
+    let document: Value = serde_json::from_str(&images.run("zpool", &["status", "-jv", "mine"])).unwrap();
+    assert_eq!(document["pools"]["mine"]["errlist"].as_array().unwrap().len(), 2, "{document}");
+    if cenote_testkit::zdb::program("zdb").is_some() {
+        let devices = cenote_testkit::zdb::Devices::of(&images.files).unwrap();
+        let told = cenote_testkit::zdb::run(&devices, &["-dddd"], "mine").unwrap().text;
+        let head: u64 = {
+            let line = told.lines().find(|line| line.starts_with("Dataset mine/fs [")).unwrap();
+            line.split("ID ").nth(1).unwrap().split(',').next().unwrap().parse().unwrap()
+        };
+        let (of_head, of_block) = (format!("\t\t{head:x} = "), ":0:0:");
+        assert!(told.contains("errlog_last = ") && told.contains(&of_head) && told.contains(of_block), "{told}");
+    }
+    // What cannot be read stays, and what can be is not named any more.
+    images.run("zpool", &["clear", "mine"]);
+    is_told(&images.run("zpool", &["status", "-v", "mine"]));
+    let verified = images.command("verify", &["mine"]).output().unwrap();
+    let verified = String::from_utf8(verified.stdout).unwrap();
+    assert!(verified.contains(&format!(":/{below}: block 0: no good copy")), "{verified}");
+    let document = images.command("verify", &["-j", "mine"]).output().unwrap();
+    let document: Value = serde_json::from_slice(&document.stdout).unwrap();
+    let error = &document["errors"][0];
+    assert_eq!((error["level"].as_i64(), error["block"].as_u64()), (Some(0), Some(0)), "{document}");
+    assert!(error["place"].as_str().is_some_and(|place| place.ends_with(&below)), "{document}");
+
+    places.iter().for_each(|at| image.write_all_at(&whole[*at..*at + 64], *at as u64).unwrap());
+    images.run("zpool", &["clear", "mine"]);
+    let text = images.run("zpool", &["status", "-v", "mine"]);
+    assert!(text.contains("errors: No known data errors") && !text.contains("8000-8A"), "{text}");
+    images.assert_whole();
+}
+
+/// `zpool remove` of a log device was refused for as long as somebody fsynced, since the command's own look at the pool counted as a
+/// reader of an earlier txg.
+#[test]
+fn a_log_device_is_removed_while_a_client_fsyncs() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if !common::mounted::can_mount() {
+        return;
+    }
+    let mut images = Images::none();
+    let file = |name: &str| images.dir.join(name).display().to_string();
+    let mut command = images.bare();
+    command.args(["zpool", "create", "--size", "96M", "mine", &file("disk"), "log", &file("log")]);
+    common::good(&mut command);
+    images.note_files();
+    let mounted = common::mounted::Mounted::new(&images, "mine");
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut synced = 0;
+            while !ends.load(Ordering::Relaxed) {
+                let path = mounted.path(&format!("f{}", synced % 20));
+                let file = std::fs::File::create(path).unwrap();
+                std::io::Write::write_all(&mut &file, &[1; 500]).unwrap();
+                file.sync_all().unwrap();
+                synced += 1;
+            }
+            synced
+        });
+        while std::fs::metadata(mounted.path("f3")).is_err() {
+            std::thread::yield_now();
+        }
+        images.run("zpool", &["remove", "mine", &file("log")]);
+        ends.store(true, Ordering::Relaxed);
+        assert!(client.join().unwrap() > 3);
+    });
+    mounted.end(common::mounted::End::Unmount);
+    images.files.retain(|path| path.ends_with("disk"));
+    images.assert_whole();
+}

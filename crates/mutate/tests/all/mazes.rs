@@ -73,7 +73,7 @@ fn a_gang_header_that_leads_to_itself_is_left_soon() {
     });
     set_filter(None);
     let report = result.unwrap_or_else(|deadlock| panic!("the walk does not end: {deadlock}"));
-    let told = report.errors.iter().filter(|error| error.contains("gang")).count();
+    let told = report.errors.iter().filter(|error| error.why.contains("gang")).count();
     assert!(told > 0, "{:?}", report.errors);
 }
 

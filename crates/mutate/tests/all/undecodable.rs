@@ -42,7 +42,7 @@ fn verify_finds_a_block_that_cannot_be_decompressed() {
         assert!(changed.get() > 0, "nothing was changed");
         if data {
             assert!(report.error_count > 0, "{report}");
-            assert!(report.errors.iter().all(|error| error.contains("decompress")), "{report}");
+            assert!(report.errors.iter().all(|error| error.why.contains("decompress")), "{report}");
         } else {
             assert!(report.is_clean(), "{report}");
         }
