@@ -11,7 +11,7 @@ use cenote_dmu::tx::{Cost, TxError};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_scan::VerifyReport;
 use cenote_spa::{FailMode, ImportOptions, LiveHead, Pool, PropertyValue, TopKind, find, import};
-use cenote_taskq::sim::disk::{Crash, Fault, Request, RequestKind, SimDiskOptions};
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, Request, RequestKind, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Runtime};
 
@@ -180,7 +180,7 @@ fn mend(machine: &Machine, is_down: &AtomicBool) {
 
 /// As [`assert_clean`], but that a disk may lack what its dirty time log says it lacks: it failed the flush that another did.
 pub(crate) fn assert_whole(report: &VerifyReport, what: &str) {
-    let is_known = |bad: &String| bad.contains("stale (device missed the write)");
+    let is_known = |bad: &str| bad.contains("stale (device missed the write)");
     let is_behind = !report.bad_copies.is_empty() && report.bad_copies.iter().all(|bad| is_known(&bad.to_string()));
     if is_behind {
         assert!(report.errors.is_empty() && report.misuses.is_empty(), "{what}: {report}");
@@ -414,4 +414,37 @@ fn a_device_that_is_smaller_than_the_pool_says_is_not_used_and_a_larger_one_is()
             );
         });
     }
+}
+
+/// A damaged block of the history failed the pool for all its users, at the next command that was noted in it.
+#[test]
+fn a_history_that_cannot_be_written_is_told_and_fails_nothing() {
+    let runtime = Runtime::simulated(5);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        make_on(&handle, &machine, &[(TopKind::Single, 1)], false).await;
+        let view = crate::health::seen(&handle, &machine.paths).await.unwrap();
+        let history = view.directory_object("history").await.unwrap().unwrap();
+        let pointer = history.pointer(0, cenote_format::ids::BlockId(0)).await.unwrap();
+        let places: Vec<_> = pointer.dvas().map(|dva| dva.offset_bytes).collect();
+        drop((history, view));
+        for place in places {
+            machine.disks[0].poke(cenote_format::label::START_BYTES + place, &[0xaa; 512]);
+        }
+        let pool = opened_pool(&handle, &machine.paths, import_with(&[])).await.unwrap();
+        pool.create_dataset("written/new", cenote_format::enums::ObjsetType::Zfs).await.unwrap();
+        let told = pool.troubled().await;
+        assert!(told.contains("history lacks what was done"), "{told}");
+        assert!(pool.failure().is_none());
+        pool.sync().await.unwrap();
+        pool.export().await.unwrap();
+        // And what could not be read stands in the error log.
+        let view = crate::health::seen(&handle, &machine.paths).await.unwrap();
+        let logged = view.logged_errors().await.unwrap();
+        assert_eq!(
+            logged.iter().map(|error| (error.objset.0, error.level, error.block)).collect::<Vec<_>>(),
+            [(0, 0, 0)]
+        );
+    });
 }

@@ -106,7 +106,16 @@ impl Syncer {
         self.record(record).await
     }
 
+    /// A history that cannot be written is told, and no error of what was done: that is done, and a sync task that fails after its first
+    /// change fails the pool for all its users.
     async fn record(&mut self, record: NvList) -> Result<(), SpaError> {
+        if let Err(error) = self.append_record(record).await {
+            self.space.troubles.tell(format!("the pool's history lacks what was done just now: {error}"));
+        }
+        Ok(())
+    }
+
+    async fn append_record(&mut self, record: NvList) -> Result<(), SpaError> {
         let txg = self.txg;
         let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let found =
