@@ -91,7 +91,8 @@ impl View {
     #[boxed]
     pub(crate) async fn all_logged_errors(&self) -> Result<Vec<LoggedError>, SpaError> {
         let mut found = BTreeSet::new();
-        let counts = self.feature_counts(pool_directory::FEATURES_FOR_WRITE).await?;
+        // A system without the feature reads no such pool at all.
+        let counts = self.feature_counts(pool_directory::FEATURES_FOR_READ).await?;
         let is_by_head = counts.get(HEAD_ERRLOG).is_some_and(|count| *count > 0);
         for entry in [pool_directory::ERRLOG_LAST, pool_directory::ERRLOG_SCRUB] {
             let Some(id) = self.directory_number(entry).await?.filter(|id| *id != 0) else { continue };
