@@ -142,15 +142,7 @@ impl Dsl {
     #[boxed]
     pub async fn snapshots(&self, head: &Dataset) -> Result<Vec<Dataset>, DslError> {
         let mut found = Vec::new();
-        if head.phys.snapshot_names.0 == 0 {
-            return Ok(found);
-        }
-        let zap = Zap::open(self.mos_object(head.phys.snapshot_names).await?).await?;
-        let mut named = Vec::new();
-        for entry in zap.entries(SNAPSHOTS_MAX).await? {
-            let Some(object) = entry.value.as_u64() else { continue };
-            named.push((ObjectId(object), String::from_utf8_lossy(entry.name()).into_owned()));
-        }
+        let named = self.snapshot_names(head).await?;
         // Each may lie in a block of its own: snapshots of one moment are neighbours, and those of one dataset are not.
         for some in named.chunks(SNAPSHOTS_AHEAD) {
             let read = map_concurrent(SNAPSHOTS_AHEAD, some, |(object, name)| {
@@ -164,6 +156,24 @@ impl Dsl {
             (a.phys.creation_txg, a.object, &a.snapshot).cmp(&(b.phys.creation_txg, b.object, &b.snapshot))
         });
         Ok(found)
+    }
+
+    /// The objects and names of a head's snapshots, of which none is read.
+    ///
+    /// # Errors
+    /// The list of names cannot be read.
+    #[boxed]
+    pub async fn snapshot_names(&self, head: &Dataset) -> Result<Vec<(ObjectId, String)>, DslError> {
+        let mut named = Vec::new();
+        if head.phys.snapshot_names.0 == 0 {
+            return Ok(named);
+        }
+        let zap = Zap::open(self.mos_object(head.phys.snapshot_names).await?).await?;
+        for entry in zap.entries(SNAPSHOTS_MAX).await? {
+            let Some(object) = entry.value.as_u64() else { continue };
+            named.push((ObjectId(object), String::from_utf8_lossy(entry.name()).into_owned()));
+        }
+        Ok(named)
     }
 
     /// The names of the heads in these objects, by object: the directories beside them are read once for all. Those that cannot be read are

@@ -9,6 +9,7 @@ mod bound;
 mod device;
 mod helper;
 mod init;
+mod mapped;
 mod notices;
 mod reply;
 mod ring;
@@ -284,8 +285,10 @@ impl<S: FileServer> Binding<S> {
             Operation::Create { flags, mode, umask, name } => {
                 let new = new(mode & 0o7777 | FileKind::File.mode_bits(), umask);
                 let direct = is_direct(flags).then(|| Arc::clone(&self.direct));
+                let mapped = Arc::clone(self.notices.mapped());
                 self.answer(reply, move |server| async move {
                     let entry = server.create(node, &name, &new, true).await?;
+                    mapped.opened(entry.node, flags);
                     if let Some(direct) = direct {
                         direct.opened(entry.node);
                     }
@@ -382,10 +385,18 @@ impl<S: FileServer> Binding<S> {
         }
         let write = flags & OFlags::ACCMODE.bits() != OFlags::RDONLY.bits();
         let direct = is_direct(flags).then(|| Arc::clone(&self.direct));
+        let mapped = write.then(|| Arc::clone(self.notices.mapped()));
+        let notices = self.notices.clone();
         self.answer(reply, move |server| async move {
             let opened = server.open(node, write).await?;
+            if let Some(mapped) = mapped {
+                mapped.opened(node, flags);
+            }
             if let Some(direct) = direct {
                 direct.opened(node);
+            }
+            if opened.is_access {
+                notices.attributes_changed(node);
             }
             Ok(body::open(fopen::NO_FLUSH | if opened.keeps_pages { fopen::KEEP_CACHE } else { 0 }))
         });
@@ -398,6 +409,7 @@ impl<S: FileServer> Binding<S> {
         if is_direct(flags) {
             self.direct.released(node);
         }
+        self.notices.mapped().released(node, flags);
         self.done(reply, move |server| async move {
             server.release(node).await;
             Ok(())
@@ -455,8 +467,12 @@ impl<S: FileServer> Binding<S> {
         if i64::try_from(offset).is_err() {
             return reply.error(Errno::NXIO);
         }
+        let dropper = self.notices.mapped().may_be_dirty(node).then(|| (Arc::clone(&self.stale), reply.waiting()));
         self.answer(reply, move |server| async move {
-            let at = server.seek(node, offset, to).await?;
+            let at = match dropper {
+                None => server.seek(node, offset, to).await?,
+                Some((dropper, queue)) => mapped::seek(&*server, &dropper, queue, (node, offset), to).await?,
+            };
             if i64::try_from(at).is_ok() { Ok(body::offset(at)) } else { Err(Errno::OVERFLOW) }
         });
     }

@@ -13,7 +13,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use crate::options::{Access, MountOptions};
+use crate::options::MountOptions;
 
 /// The type of our mounts, in the table of mounts and in `/etc/fstab`.
 pub(crate) const TYPE: &str = "fuse.cenote";
@@ -57,7 +57,7 @@ pub(crate) fn mount(
         data.push_str(",default_permissions");
     }
     // The session decides which other users have access; the kernel has one option for all of them.
-    if options.access != Access::Owner {
+    if options.lets_in_others(rustix::process::geteuid().is_root()) {
         data.push_str(",allow_other");
     }
     let data = CString::new(data)?;

@@ -23,6 +23,8 @@ use cenote_zpl::Properties;
 
 /// The name of a dataset's control directory.
 pub(crate) const CONTROL_NAME: &[u8] = b".zfs";
+/// Datasets that a remark names at most.
+const NAMED_MAX: usize = 8;
 /// Datasets shown in one mount at most.
 const DATASETS_MAX: usize = 1 << 14;
 
@@ -98,6 +100,7 @@ pub(crate) async fn placed(
         Layout::Names | Layout::Alone => None,
     };
     let mut roots = Vec::new();
+    let mut elsewhere = Vec::new();
     match part {
         Part::All => roots.push(top.clone()),
         Part::Below(names) => {
@@ -124,7 +127,13 @@ pub(crate) async fn placed(
                 }
                 None => dir.name.strip_prefix(&top.name).and_then(|rest| below("/", rest)),
             };
-            let Some(path) = path else { continue };
+            let Some(path) = path else {
+                // One without a mount point is not missed. A `%` names what an interrupted receive has left.
+                if base.is_some() && !dir.name.contains('%') && mountpoint(dsl, &dir).await?.is_some() {
+                    elsewhere.push(dir);
+                }
+                continue;
+            };
             if path.iter().any(|part| part == CONTROL_NAME) {
                 note(format!("'{}' is left out: '.zfs' is the directory of a dataset's snapshots", dir.name));
                 continue;
@@ -143,7 +152,33 @@ pub(crate) async fn placed(
             }
         }
     }
+    // When all are looked at, at the beginning: later a command that moves one says so.
+    if *part == Part::All {
+        let mut names = Vec::new();
+        for dir in elsewhere {
+            if let Some(head) = dsl.head(&dir).await?
+                && dsl.kind(&head).await? == ObjsetType::Zfs
+            {
+                names.push(dir.name);
+            }
+        }
+        if let Some(text) = elsewhere_note(&top.name, &names) {
+            note(text);
+        }
+    }
     Ok(found)
+}
+
+/// The remark on datasets that a mount does not show since their mount points lie elsewhere.
+fn elsewhere_note(top: &str, names: &[String]) -> Option<String> {
+    let first = names.first()?;
+    let (shown, more) = (names.len().min(NAMED_MAX), names.len().saturating_sub(NAMED_MAX));
+    let named = names[..shown].iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Some(format!(
+        "not shown in the mount of '{top}', since their mountpoint lies elsewhere: {named}{rest} ('-o layout=names' shows all by their \
+         names; 'cenote mount {first} FOLDER' mounts one by itself)"
+    ))
 }
 
 /// Datasets in the order in which they are shown, outer ones first: one at each place, and not too many. Remarks on those left out go to

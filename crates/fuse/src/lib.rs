@@ -117,6 +117,7 @@ mod zfsvfs;
 
 pub use layout::Layout;
 pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_tree, remount, unmount};
+pub use node::is_nested_root;
 pub use options::{Access, MountOptions, Transport};
 pub use server::Report;
 pub use tree::{SuspendedFs, Tree, TreeOptions};

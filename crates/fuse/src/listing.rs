@@ -5,19 +5,48 @@
 //! 1, 2, 3                          after `.`, after `..`, after `.zfs` (whether it is listed or not)
 //! 4 + n                            after the dataset with number n that stands here under a name the directory does not have;
 //!                                  in `.zfs/snapshot` 3 + n: after the snapshot whose object is n
-//! bit 62 | differentiator | hash   after an entry of the directory's ZAP: 16 and 28 bits
+//! bit 61 | differentiator | hash   after an entry of the directory's ZAP: 16 and 28 bits
+//! bit 62 | differentiator | hash   the same, where the hash is longer: 14 and 48 bits
 //! ```
-//! A name's hash has 28 bits, at the top of a word. The number never has the sign bit, so `seekdir` takes it.
+//! A name's hash has 28 bits, at the top of a word; directories that Lustre has made have hashes of 48 bits (`ZAP_FLAG_HASH64`). The number
+//! never has the sign bit, so `seekdir` takes it. More than 2^14 names of one long hash have no numbers; nobody can make such a directory
+//! but by design.
 
 use cenote_zpl::Cursor;
 
 pub(crate) const AFTER_SELF: u64 = 1;
 pub(crate) const AFTER_ABOVE: u64 = 2;
 pub(crate) const AFTER_CONTROL: u64 = 3;
-const IN_ZAP: u64 = 1 << 62;
-const HASH_BITS: u32 = 28;
-const HASH_SHIFT: u32 = 64 - HASH_BITS;
-const DIFFERENTIATOR_BITS: u32 = 16;
+
+/// How a place in a ZAP is packed into a number.
+struct Form {
+    /// The bit that says so; of higher ones none is set.
+    flag: u64,
+    hash_bits: u32,
+    differentiator_bits: u32,
+}
+
+const SHORT: Form = Form { flag: 1 << 61, hash_bits: 28, differentiator_bits: 16 };
+const LONG: Form = Form { flag: 1 << 62, hash_bits: 48, differentiator_bits: 14 };
+
+impl Form {
+    fn cursor(&self, number: u64) -> Cursor {
+        let hash = (number & ((1 << self.hash_bits) - 1)) << (64 - self.hash_bits);
+        let differentiator = (number >> self.hash_bits) & ((1 << self.differentiator_bits) - 1);
+        Cursor::from_u64((hash | differentiator).wrapping_add(1))
+    }
+
+    /// The number of a place, if it has room for that.
+    fn number(&self, cursor: Cursor) -> Option<u64> {
+        let word = cursor.to_u64().wrapping_sub(1);
+        let differentiator = word & 0xffff;
+        if differentiator >> self.differentiator_bits != 0 {
+            return None;
+        }
+        let number = self.flag | word >> (64 - self.hash_bits) | differentiator << self.hash_bits;
+        (self.cursor(number) == cursor).then_some(number)
+    }
+}
 
 /// Where a listing is to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,20 +59,16 @@ pub(crate) enum Position {
 
 impl Position {
     pub(crate) fn of(number: u64) -> Self {
-        if number & IN_ZAP == 0 {
-            return Self::Head(number);
+        match [LONG, SHORT].into_iter().find(|form| number & form.flag != 0) {
+            Some(form) => Self::Zap(form.cursor(number)),
+            None => Self::Head(number),
         }
-        let hash = (number & ((1 << HASH_BITS) - 1)) << HASH_SHIFT;
-        let differentiator = (number >> HASH_BITS) & ((1 << DIFFERENTIATOR_BITS) - 1);
-        Self::Zap(Cursor::from_u64((hash | differentiator).wrapping_add(1)))
     }
 
     /// The number of the place after an entry. `None` if the number would not lead back to it: then a listing could
-    /// go round in circles, and the directory is corrupt (no directory's ZAP has longer hashes).
+    /// go round in circles.
     pub(crate) fn number(cursor: Cursor) -> Option<u64> {
-        let word = cursor.to_u64().wrapping_sub(1);
-        let number = IN_ZAP | word >> HASH_SHIFT | (word & ((1 << DIFFERENTIATOR_BITS) - 1)) << HASH_BITS;
-        (Self::of(number) == Self::Zap(cursor)).then_some(number)
+        SHORT.number(cursor).or_else(|| LONG.number(cursor))
     }
 }
 
@@ -62,8 +87,15 @@ mod tests {
         assert_eq!(Position::of(AFTER_CONTROL), Position::Head(3));
     }
 
+    /// Those of Lustre's directories have 48 bits.
     #[test]
-    fn a_hash_of_more_bits_than_names_have_is_refused() {
-        assert_eq!(Position::number(Cursor::from_u64(0x1234_5678_0000_0001)), None);
+    fn long_hashes_have_positions_too() {
+        for word in [0x1234_5678_9abc_0000_u64, 0xffff_ffff_ffff_0001, 0x8000_0000_0001_3fff, 0x0000_0000_0001_0000] {
+            let cursor = Cursor::from_u64(word.wrapping_add(1));
+            let number = Position::number(cursor).unwrap();
+            assert_eq!(Position::of(number), Position::Zap(cursor), "{word:x}");
+            assert!(i64::try_from(number).is_ok());
+        }
+        assert_eq!(Position::number(Cursor::from_u64(0x1234_5678_9abc_4001)), None, "names of one hash without end");
     }
 }

@@ -212,9 +212,13 @@ impl Live {
         *self.orphans.lock().entry(file.object).or_default() += file.count;
     }
 
-    /// Opens a file, which is held until it is released as often.
-    pub(crate) async fn open_file(&self, object: ObjectId) -> Result<(), ZplError> {
-        self.filesystem.open_file(object).await.map(|file| self.keep(file))
+    /// Opens a file, which is held until it is released as often. True if its access time has changed: an empty file `is_read` by opening
+    /// it, since the kernel asks for none of its bytes.
+    pub(crate) async fn open_file(&self, object: ObjectId, is_read: bool) -> Result<bool, ZplError> {
+        let file = self.filesystem.open_file(object).await?;
+        let is_access = is_read && file.note_empty_read();
+        self.keep(file);
+        Ok(is_access)
     }
 
     /// A file that was opened is not used any more.

@@ -296,6 +296,10 @@ impl MountHandle {
     /// files. Call this before exporting the pool.
     pub fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
+            // Of a detached mount: what programs have changed by mappings would be lost.
+            if !self.has_ended() {
+                self.tree.hand_over().await;
+            }
             self.group.close().await;
             self.tree.close().await;
         })

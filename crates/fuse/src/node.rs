@@ -110,6 +110,12 @@ const fn is_special(low: u64) -> bool {
     low >= SNAPSHOT_ROOTS - OBJSET_MAX
 }
 
+/// Whether an inode number of a mount is that of the root of a dataset that is nested in the mounted one.
+#[must_use]
+pub const fn is_nested_root(ino: u64) -> bool {
+    matches!(Place::of(NodeId(ino)), Place::Root { slot } if slot != 0)
+}
+
 /// The inode number that OpenZFS shows for the root of a snapshot.
 pub(crate) const fn snapshot_root_ino(objset: u64) -> u64 {
     SNAPSHOT_ROOTS.wrapping_sub(objset)

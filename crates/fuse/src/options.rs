@@ -9,8 +9,11 @@ use crate::tree::TreeOptions;
 /// The users that may use a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// The user who mounted it.
+    /// Of a mount that root makes: all users, as far as permissions allow, as with any other file system; of others the user who mounted
+    /// it. If permissions are not checked ([`MountOptions::default_permissions`]), root's mounts are for root.
     #[default]
+    Usual,
+    /// The user who mounted it.
     Owner,
     /// The user who mounted it, and root.
     RootAndOwner,
@@ -46,6 +49,8 @@ pub struct MountOptions {
     pub suid: bool,
     /// Whether programs can be run.
     pub exec: bool,
+    /// Whether there are extended attributes of users (`user.` and `trusted.`), whatever the property `xattr` says.
+    pub xattrs: Option<bool>,
     /// When reading a file changes its access time, whatever the dataset's properties say.
     pub access_times: Option<AccessTimes>,
     /// Whether each write is on disk before it is answered.
@@ -75,6 +80,7 @@ impl Default for MountOptions {
             dev: false,
             suid: false,
             exec: true,
+            xattrs: None,
             access_times: None,
             synchronous: false,
             auto_unmount: false,
@@ -97,12 +103,12 @@ pub enum OptionError {
         max: u32,
     },
     /// `rw`, which an option alone does not switch on.
-    #[error("mount option 'rw': whether a mount is written is asked for with --rw")]
+    #[error("mount option 'rw': not here; 'cenote mount --rw DATASET FOLDER' mounts for writing")]
     Written,
     /// There is no such option, or it has no such value.
     #[error(
-        "mount option '{0}' is not known; there are: ro, allow_other, allow_root, auto_unmount, [no_]default_permissions, [no]dev, \
-         [no]suid, [no]exec, [no]atime, relatime, strictatime, [a]sync, [no_]io_uring, threads=N, read_ahead=KIB, \
+        "mount option '{0}' is not known; there are: ro, [no]allow_other, allow_root, auto_unmount, [no_]default_permissions, [no]dev, \
+         [no]suid, [no]exec, [no]xattr, [no]atime, relatime, strictatime, [a]sync, [no_]io_uring, threads=N, read_ahead=KIB, \
          layout=mountpoints|names|alone"
     )]
     Unknown(String),
@@ -120,10 +126,21 @@ impl MountOptions {
         }
     }
 
+    /// Whether the kernel lets in other users than the one who mounts, `is_root` or not.
+    #[must_use]
+    pub(crate) fn lets_in_others(&self, is_root: bool) -> bool {
+        match self.access {
+            Access::Usual => is_root && self.default_permissions,
+            Access::Owner => false,
+            Access::RootAndOwner | Access::All => true,
+        }
+    }
+
     /// The options that a tree obeys.
     #[must_use]
     pub fn tree(&self, report: Report) -> TreeOptions {
-        TreeOptions { layout: self.layout, access_times: self.access_times, admin_snapshots: false, report }
+        let (layout, access_times, xattrs) = (self.layout, self.access_times, self.xattrs);
+        TreeOptions { layout, access_times, xattrs, admin_snapshots: false, report }
     }
 
     /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.
@@ -149,6 +166,9 @@ impl MountOptions {
             ("async", "") => self.synchronous = false,
             ("rw", "") => return Err(OptionError::Written),
             ("allow_other", "") => self.access = Access::All,
+            ("noallow_other" | "no_allow_other", "") => self.access = Access::Owner,
+            ("xattr" | "saxattr" | "dirxattr", "") => self.xattrs = Some(true),
+            ("noxattr", "") => self.xattrs = Some(false),
             ("allow_root", "") => self.access = Access::RootAndOwner,
             ("auto_unmount", "") => self.auto_unmount = true,
             ("default_permissions", "") => self.default_permissions = true,
@@ -189,6 +209,20 @@ mod tests {
             ..MountOptions::default()
         };
         assert_eq!(options, expected);
+    }
+
+    /// A file system that root mounts is for all users, as any other is; but not where nobody checks what they may do.
+    #[test]
+    fn roots_mounts_are_for_all_users_where_permissions_are_checked() {
+        let others = |list: &str, is_root| {
+            let mut options = MountOptions::default();
+            options.parse(list).unwrap();
+            options.lets_in_others(is_root)
+        };
+        assert!(others("", true) && !others("", false));
+        assert!(!others("no_default_permissions", true) && !others("noallow_other", true));
+        assert!(others("allow_other,no_default_permissions", true) && others("allow_other", false));
+        assert!(others("allow_root", false));
     }
 
     #[test]

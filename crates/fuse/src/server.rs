@@ -96,6 +96,8 @@ pub struct Opened {
     /// The client may answer reads from what it has kept since the file was last open. Where each access is to be noted
     /// (`strictatime`) it asks anew.
     pub keeps_pages: bool,
+    /// Its access time has changed.
+    pub is_access: bool,
 }
 
 /// A node found, with what the client may cache of it.
@@ -250,14 +252,20 @@ pub struct Caching {
 /// Takes the causes of errors that a client only sees as an errno. Called from any thread; must not block for long.
 pub type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A way to have the client forget what it was told and keeps. Both block until the requests are done that the client has going in the
-/// directory.
+/// A way to have the client forget what it was told and keeps, or hand over what it keeps back. All block until requests of the client are
+/// done: those that it has going in the directory, or those by which it hands over.
 pub trait Client: Send + Sync {
     /// Another file, or none, has a name in a directory.
     fn forget_name(&self, parent: NodeId, name: &[u8]);
 
     /// A directory lists something else, and has other attributes.
     fn forget_content(&self, node: NodeId);
+
+    /// A node has other attributes.
+    fn forget_attributes(&self, _node: NodeId) {}
+
+    /// All that programs have changed in files by mappings is to be handed over: the client's writes of it are done when this returns.
+    fn hand_over(&self) {}
 }
 
 /// A file server: one mount's tree. Every method may be called any number of times at once; what it comes to is a task

@@ -8,6 +8,7 @@
 
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
+use cenote_format::ids::Txg;
 use cenote_spa::{FileSizes, HeadSpace, LiveHead, LongHold, Pool, SpaError, Syncer, View};
 use cenote_taskq::Handle;
 use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
@@ -30,6 +31,8 @@ pub(crate) struct Source {
     from: From,
     /// A mount option that overrides the properties `atime` and `relatime`.
     access_times: Option<AccessTimes>,
+    /// One that overrides `xattr`.
+    xattrs: Option<bool>,
     report: Report,
 }
 
@@ -44,18 +47,31 @@ pub(crate) struct Survey {
 }
 
 impl Source {
-    pub(crate) fn view(view: &View, report: Report) -> Self {
+    pub(crate) fn view(view: &View, xattrs: Option<bool>, report: Report) -> Self {
         let from = From::View { view: view.clone(), size: PoolSize::default() };
-        Self { from, access_times: None, report }
+        Self { from, access_times: None, xattrs, report }
     }
 
-    pub(crate) fn pool(pool: &Pool, access_times: Option<AccessTimes>, report: Report) -> Self {
-        Self { from: From::Pool(pool.clone()), access_times, report }
+    /// The options override properties.
+    pub(crate) fn pool(
+        pool: &Pool,
+        (access_times, xattrs): (Option<AccessTimes>, Option<bool>),
+        report: Report,
+    ) -> Self {
+        Self { from: From::Pool(pool.clone()), access_times, xattrs, report }
     }
 
     /// Whether nothing ever changes.
     pub(crate) const fn is_frozen(&self) -> bool {
         matches!(self.from, From::View { .. })
+    }
+
+    /// The txg as of which all is shown, if nothing changes.
+    pub(crate) fn frozen_txg(&self) -> Option<Txg> {
+        match &self.from {
+            From::View { view, .. } => Some(view.txg()),
+            From::Pool(_) => None,
+        }
     }
 
     /// The pool, if it is in use.
@@ -124,6 +140,7 @@ impl Source {
     }
 
     fn override_properties(&self, properties: &mut Properties) {
+        properties.has_xattrs = self.xattrs.unwrap_or(properties.has_xattrs);
         properties.files.access_times = self.access_times.unwrap_or(properties.files.access_times);
     }
 
@@ -134,7 +151,7 @@ impl Source {
     /// It cannot be opened so.
     pub(crate) async fn open_top(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
         match &self.from {
-            From::View { view, .. } => frozen(view.dsl(), dataset).await,
+            From::View { view, .. } => self.frozen(view.dsl(), dataset).await,
             From::Pool(_) if dataset.is_snapshot() => Err(OpenError::Snapshot(dataset.name())),
             From::Pool(pool) => self.changeable(pool, dataset, true, files).await,
         }
@@ -157,8 +174,8 @@ impl Source {
     /// It cannot be opened.
     pub(crate) async fn open(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
         let pool = match &self.from {
-            From::View { view, .. } => return frozen(view.dsl(), dataset).await,
-            From::Pool(pool) if dataset.is_snapshot() => return frozen(&pool.dsl()?, dataset).await,
+            From::View { view, .. } => return self.frozen(view.dsl(), dataset).await,
+            From::Pool(pool) if dataset.is_snapshot() => return self.frozen(&pool.dsl()?, dataset).await,
             From::Pool(pool) => pool,
         };
         let reason = match self.changeable(pool, dataset, false, files).await {
@@ -169,7 +186,7 @@ impl Source {
             },
             opened => return opened,
         };
-        let opened = frozen(&pool.dsl()?, dataset).await?;
+        let opened = self.frozen(&pool.dsl()?, dataset).await?;
         (self.report)(&format!("'{}' is shown read-only: {reason}", dataset.name()));
         Ok(opened)
     }
@@ -181,6 +198,12 @@ impl Source {
     pub(crate) async fn filesystem(&self, dataset: &Dataset) -> Result<FileSystem, OpenError> {
         let objset = self.dsl()?.open(dataset).await?.ok_or_else(|| OpenError::Empty(dataset.name()))?;
         FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(dataset.name(), error))
+    }
+
+    async fn frozen(&self, dsl: &Dsl, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
+        let (filesystem, mut properties) = frozen(dsl, dataset).await?;
+        self.override_properties(&mut properties);
+        Ok(Zfsvfs::frozen(filesystem, properties, dataset.is_snapshot()))
     }
 
     async fn changeable(
@@ -281,7 +304,7 @@ async fn head(
 }
 
 /// Opens a dataset that does not change while it is open.
-async fn frozen(dsl: &Dsl, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
+async fn frozen(dsl: &Dsl, dataset: &Dataset) -> Result<(FileSystem, Properties), OpenError> {
     let name = dataset.name();
     if dataset.is_inconsistent() {
         return Err(OpenError::Inconsistent(name));
@@ -291,6 +314,5 @@ async fn frozen(dsl: &Dsl, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
     }
     let objset = dsl.open_for_clients(dataset).await?.ok_or_else(|| OpenError::Empty(name.clone()))?;
     let filesystem = FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(name, error))?;
-    let properties = Properties::read(dsl, &dataset.dir).await?;
-    Ok(Zfsvfs::frozen(filesystem, properties, dataset.is_snapshot()))
+    Ok((filesystem, Properties::read(dsl, &dataset.dir).await?))
 }

@@ -134,16 +134,18 @@ impl Zfsvfs {
 
     /// Has a head obey changed properties from the next request on. The kernel learns only at a mount whether there are POSIX access control
     /// lists, so `acltype` counts from the next mount on.
-    pub(crate) fn set_properties(&self, properties: Properties) {
+    /// True where `.zfs` is listed or found now and was not before, or the other way round: then the client is to be told.
+    pub(crate) fn set_properties(&self, properties: Properties) -> bool {
         let mut shown = Shown::of(properties);
-        {
+        let has_control_changed = {
             let mut now = self.shown.write();
             shown.files.has_posix_acls = now.files.has_posix_acls;
-            *now = shown;
-        }
+            std::mem::replace(&mut *now, shown).snapdir != shown.snapdir
+        };
         if let Some(live) = &self.live {
             live.set_properties(&properties, shown.files);
         }
+        has_control_changed
     }
 
     /// Ends its use, when no request comes any more.

@@ -20,6 +20,7 @@
 //! memory      how large the block cache is
 //! mounthelper command lines of mount(8)'s helpers
 //! mounts      which datasets are mounted where
+//! users       processes that use a mount
 //! ```
 //!
 //! **Invariants.** 1. A file is trusted only if this user or root has written it (`cachefile::own_folder`). 2. A note of an owner is made
@@ -47,6 +48,7 @@ pub mod mounthelper;
 mod mounts;
 pub mod owners;
 mod replication;
+mod users;
 
 pub use accounts::Accounts;
 pub use cachefile::{CacheFile, Entry, make_own_folder};
@@ -57,5 +59,6 @@ pub use holder::Holder;
 pub use identity::{clock, host, host_id};
 pub use labelclear::clear_labels;
 pub use memory::{default_cache_bytes, usable};
-pub use mounts::{Mounted, Mounts};
+pub use mounts::{Mounted, Mounts, Renamed};
 pub use replication::refuse_mismatch;
+pub use users::{User, users_of};

@@ -168,7 +168,11 @@ fn mount(argv: &[OsString], is_root: bool) -> Result<Vec<OsString>, MountLineErr
             ("remount", "") => line.push("--remount".into()),
             ("force", "") => line.push("-f".into()),
             ("dir", place) if !place.is_empty() => line.extend(["-d".into(), place.into()]),
-            ("owner_only", "") => ours.retain(|word| *word != "allow_other"),
+            // Root's mounts are for all users unless it is said that they are not.
+            ("owner_only", "") => {
+                ours.retain(|word| *word != "allow_other");
+                ours.push("noallow_other");
+            }
             _ if NOT_OURS.contains(&word.as_str()) => {}
             _ if NOT_OURS_BEGIN.iter().any(|begin| word.starts_with(begin)) => {}
             _ => ours.push(word),
@@ -232,6 +236,10 @@ mod tests {
             (
                 "mount.cenote tank /mnt -t fuse.cenote -o ro,remount",
                 "mount --remount --background --quiet -o dev,suid,allow_other -- tank /mnt",
+            ),
+            (
+                "mount.cenote tank /mnt -o owner_only",
+                "mount --rw --background --quiet -o dev,suid,noallow_other -- tank /mnt",
             ),
             ("umount.fuse.cenote /mnt -n", "unmount -- /mnt"),
             ("umount.cenote -lr /mnt", "unmount --force -- /mnt"),

@@ -33,6 +33,17 @@ impl Mounted {
     }
 }
 
+/// The name that a mounted dataset has now, and the one that it had when it was mounted, which the system's table keeps.
+#[derive(Clone, Debug)]
+pub struct Renamed {
+    /// The name in the table.
+    pub before: String,
+    /// The name now.
+    pub now: String,
+    /// The mount point.
+    pub at: PathBuf,
+}
+
 /// Mounted datasets.
 #[derive(Debug, Default)]
 pub struct Mounts(Vec<Mounted>);
@@ -68,6 +79,17 @@ impl Mounts {
             let Some(around) = around.max_by_key(|mounted| mounted.at.as_os_str().len()) else { continue };
             let kind = around.kind.clone();
             self.0.push(Mounted { dataset, at, kind, options: Vec::new() });
+        }
+        self
+    }
+
+    /// With the names that datasets have now.
+    pub fn renamed(mut self, names: &[Renamed]) -> Self {
+        for Renamed { before, now, at } in names.iter().filter(|name| name.before != name.now) {
+            let is_it = |mounted: &&mut Mounted| mounted.is_ours() && mounted.dataset == *before && mounted.at == *at;
+            if let Some(mounted) = self.0.iter_mut().rev().find(is_it) {
+                mounted.dataset.clone_from(now);
+            }
         }
         self
     }
@@ -145,9 +167,14 @@ mod tests {
         );
         assert_eq!(mounts.ours().last().map(|mounted| mounted.at.as_os_str().as_bytes()), Some(&b"/mnt/\xff"[..]));
         assert!(mounts.find("tank").is_some_and(|mounted| mounted.is_writable() && !mounted.is_ours()));
+        let renamed = Renamed { before: "tank/b".into(), now: "tank/new".into(), at: "/mnt/y".into() };
+        let other = Renamed { at: "/mnt/x".into(), ..renamed.clone() };
         for (target, dataset) in [("/tank", Some("tank")), ("tank/b", Some("tank/b")), ("/tank/b", None), ("b", None)] {
             assert_eq!(mounts.find(target).map(|mounted| &*mounted.dataset), dataset, "{target}");
         }
+        let mounts = mounts.renamed(&[other, renamed]);
+        assert_eq!(mounts.find("tank/new").map(|mounted| &*mounted.at), Some(Path::new("/mnt/y")));
+        assert!(mounts.find("tank/b").is_none() && mounts.find("tank/a b").is_some());
         assert!(mounts.options("tmpfs").is_none() && mounts.options("/dev/fuse").is_none());
     }
 }

@@ -16,7 +16,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_spa::View;
 use cenote_taskq::{Class, Handle, Semaphore};
-use cenote_zpl::{Attributes, Cursor, FileKind, FileSystem, SpaceKind, ZplError};
+use cenote_zpl::{Attributes, Cursor, FileKind, FileSystem, Listed, SpaceKind, ZplError};
 use cenote_zvol::Volume;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -205,8 +205,11 @@ async fn entries(handle: &Handle, filesystem: &FileSystem, root: &Value, sink: &
         let mut names = Vec::new();
         let mut cursor = Cursor::START;
         loop {
-            match filesystem.list(directory, cursor, BATCH).await {
-                Ok(batch) => {
+            match filesystem.list_with_odd(directory, cursor, BATCH).await {
+                Ok(Listed { entries: batch, odd }) => {
+                    if let Some(odd) = odd {
+                        write!(sink, ",{}", json!({ "path": name(&path), "listing_error": odd.to_string() }))?;
+                    }
                     let Some(last) = batch.last() else { break };
                     cursor = last.next;
                     names.extend(batch.into_iter().map(|entry| (entry.name, entry.object)));

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::buf::Block;
 use cenote_taskq::{Class, Handle, Join, boxed};
-use cenote_zpl::{Attributes, CaseSensitivity, Cursor, DirEntry, FileKind, FileSystem, ZplError};
+use cenote_zpl::{Attributes, CaseSensitivity, Cursor, DirEntry, FileKind, FileSystem, Listed, ZplError};
 
 use crate::ObjectSet;
 
@@ -317,11 +317,13 @@ impl Level {
         let mut result = Ok(());
         self.listing = Listing::Done;
         while found.len() < goal {
-            match filesystem.list(self.directory, at, batch).await {
-                Ok(listed) => {
-                    let Some(last) = listed.last() else { break };
+            match filesystem.list_with_odd(self.directory, at, batch).await {
+                Ok(Listed { entries, odd }) => {
+                    // One entry that cannot be shown does not hide the others.
+                    result = odd.map_or(result, Err);
+                    let Some(last) = entries.last() else { break };
                     at = last.next;
-                    found.extend(listed);
+                    found.extend(entries);
                 }
                 Err(error) => {
                     result = Err(error);

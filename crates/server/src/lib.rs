@@ -46,6 +46,7 @@ mod served;
 mod service;
 pub mod serving;
 mod session;
+pub mod shown;
 pub mod signals;
 mod suspend;
 pub mod unmounting;

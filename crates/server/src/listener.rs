@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +33,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
 /// The longest time that a client waits for the export that it asked for.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
+
+/// How long a process whose work has ended goes on for the answers to its last requests, and how often it looks whether they are sent.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+const ANSWER_POLL: Duration = Duration::from_millis(5);
 
 /// The exit status of a request that failed.
 const FAILED: u8 = 1;
@@ -97,6 +101,8 @@ struct Shared {
     with_input: Arc<Slots>,
     /// The process ends with the last of its mounts.
     ends_with_mounts: bool,
+    /// Requests whose answers are not sent yet.
+    answering: Arc<AtomicUsize>,
     /// When it was first seen that none of its mounts is in the system's table any more.
     unmounted: Mutex<Option<Instant>>,
 }
@@ -148,6 +154,7 @@ impl Control {
             requests: Slots::new(REQUESTS_MAX),
             with_input: Slots::new(INPUTS_MAX),
             ends_with_mounts,
+            answering: Arc::default(),
             unmounted: Mutex::default(),
         });
         let hearing = shared.clone();
@@ -171,6 +178,30 @@ impl Control {
     /// The process's work has ended: requests are refused from now on, while the rest is written and the pool exported.
     pub(crate) fn ends(&self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits a moment for the answers of requests that were carried out: one that ends the last mount ends the process too.
+    pub(crate) async fn answered(&self) {
+        let begun = self.shared.handle.now();
+        while self.shared.answering.load(Ordering::SeqCst) > 0 && self.shared.handle.now() - begun < ANSWER_TIME_MAX {
+            self.shared.handle.sleep(ANSWER_POLL).await;
+        }
+    }
+}
+
+/// A request whose answer is not sent yet.
+struct Answering(Arc<AtomicUsize>);
+
+impl Answering {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -238,9 +269,12 @@ impl Gathered {
 impl Shared {
     fn who(&self) -> Who {
         let table = Mounts::read();
-        let served = self.of.mounts.places();
+        let served = self.of.mounts.names();
         let is_any = !served.is_empty();
-        let mounts: Vec<_> = served.into_iter().filter(|(dataset, at)| table.has(dataset, at)).collect();
+        let names: Vec<_> = served.into_iter().filter(|name| table.has(&name.before, &name.at)).collect();
+        let mounts: Vec<_> = names.iter().map(|name| (name.now.clone(), name.at.clone())).collect();
+        let renamed = names.into_iter().filter(|name| name.before != name.now);
+        let renamed = renamed.map(|name| (name.before, name.at)).collect();
         let is_over = is_any && mounts.is_empty() && !self.of.mounts.has_coming();
         let is_unmounted = self.is_just_unmounted(is_over);
         Who {
@@ -249,6 +283,7 @@ impl Shared {
             guid: self.of.guid.0,
             devices: self.of.devices.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             mounts,
+            renamed,
             ends_with_mounts: self.ends_with_mounts,
             is_ending: self.is_ending.load(Ordering::SeqCst) || self.ends_with_mounts && is_unmounted,
         }
@@ -293,6 +328,7 @@ impl Shared {
             Ok(Asked::Do(request)) => Ok(request),
             Err(error) => Err(error),
         };
+        let answering = Answering::new(&self.answering);
         // One that says that devices are back does not wait for those that wait for devices.
         let is_first = request.as_ref().is_ok_and(|request| request.is_for_suspended());
         let input = passed.take();
@@ -315,6 +351,7 @@ impl Shared {
             says.say(&Said::Err(error))?;
         }
         says.say(&Said::Status(ended.status))?;
+        drop(answering);
         if ended.exports {
             // That is what the client waits for.
             self.of.end.ask();

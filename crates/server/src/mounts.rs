@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountHandle, MountOptions, Report, SuspendedFs, Tree, TreeOptions, Unmount, mount_tree, remount};
-use cenote_host::Mounts;
+use cenote_host::{Mounts, Renamed};
 use cenote_spa::Pool;
 use cenote_spa::tunables::MountTunables;
 use cenote_taskq::sync::Mutex;
@@ -34,6 +34,8 @@ use cenote_zpl::Forbidden;
 
 use crate::error::{Result, ServerError};
 
+/// Properties that move datasets in a mount, and out of it.
+const OF_PLACE: [&str; 2] = ["canmount", "mountpoint"];
 /// Properties that a mount obeys as they were when it was mounted.
 const OBEYED_WHEN_MOUNTED: [&str; 1] = ["acltype"];
 
@@ -162,6 +164,17 @@ impl LiveMounts {
         self.state.lock().mounts.iter().map(|mount| (mount.dataset.clone(), mount.at().to_owned())).collect()
     }
 
+    /// As [`Self::places`], with the names that the datasets have now: a mount keeps the name in the system's table that its dataset had
+    /// when it was mounted.
+    pub fn names(&self) -> Vec<Renamed> {
+        let of = |mount: &LiveMount| Renamed {
+            before: mount.dataset.clone(),
+            now: mount.tree.dataset(),
+            at: mount.at().to_owned(),
+        };
+        self.state.lock().mounts.iter().map(of).collect()
+    }
+
     /// Whether some are being mounted.
     pub fn has_coming(&self) -> bool {
         self.state.lock().coming > 0
@@ -272,6 +285,14 @@ impl LiveMounts {
         suspended
     }
 
+    /// Has the mounts show the space of files anew: all that was changed until now is on disk.
+    #[boxed]
+    pub async fn synced(&self) {
+        for mount in self.all() {
+            mount.tree.synced().await;
+        }
+    }
+
     /// Has mounts let go of snapshots of which nobody uses anything. The kernel may take a moment to forget them.
     #[boxed]
     pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
@@ -287,9 +308,20 @@ impl LiveMounts {
         let mut later = Vec::new();
         for mount in self.all() {
             let at = mount.at().display();
+            let shown =
+                || mount.tree.nested_datasets().into_iter().map(|(dataset, _)| dataset).collect::<BTreeSet<_>>();
+            let moves = changed.iter().any(|name| OF_PLACE.contains(&name.as_str()));
+            let before = if moves { shown() } else { BTreeSet::new() };
             if let Err(error) = mount.tree.refresh(datasets).await {
                 later.push(format!("'{}' is mounted at {at}, where all is as before: {error}", mount.dataset));
                 continue;
+            }
+            let now = if moves { shown() } else { BTreeSet::new() };
+            for gone in before.difference(&now) {
+                later.push(format!(
+                    "'{gone}' is not shown in the mount at {at} any more, by what was set: 'cenote mount --rw {gone} FOLDER' mounts it by \
+                     itself"
+                ));
             }
             let forbidden = mount.tree.forbidden();
             let dataset = &mount.dataset;

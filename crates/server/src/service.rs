@@ -262,5 +262,8 @@ async fn life(one: &One, ends_with_mounts: bool, volumes: Option<&LiveVolumes>) 
     of.volumes.close().await;
     let exported = watch::export(of.pool.clone()).await;
     of.end.set_over();
+    if let Some(control) = control {
+        control.answered().await;
+    }
     exported
 }

@@ -4,11 +4,13 @@
 //! which may be hundreds of megabytes. Here the end of that is what is waited for: the process ends and the pool is exported, or,
 //! where it goes on serving the pool (other mounts of it, its volumes), its open txg is written.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cenote_dsl::name::pool_of;
 use cenote_fuse::{MountError, Unmount};
-use cenote_host::{Mounted, Mounts};
+use cenote_host::{CacheFile, Mounted, Mounts, users_of};
 use cenote_spa::{PoolState, find};
 use cenote_taskq::boxed;
 
@@ -25,28 +27,44 @@ const BEGIN_TIME_MAX: Duration = Duration::from_secs(10);
 /// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
 #[boxed]
 pub async fn unmount(session: &Session, target: &str, is_forced: bool) -> Result<()> {
-    let mounts = Mounts::read();
+    let mounts = protocol::mounts();
     let Some(mount) = mounts.find(target) else {
         return Err(refused(format!("cannot unmount '{target}': not currently mounted")));
     };
     let unmounted = unmount_one(session, mount, is_forced).await;
-    unmounted.map_err(|error| refused(format!("cannot unmount '{target}': {}", error.chain())))
+    unmounted.map_err(|error| refused(format!("cannot unmount '{target}': {}", why(mount, &error))))
 }
 
-/// Unmounts all that Cenote has mounted; what is mounted below others goes first. False where that failed for some, which was told.
+/// Unmounts what Cenote has mounted of the pools that are imported or served; what is mounted below others goes first. False where that
+/// failed for some, which was told.
 #[boxed]
 pub async fn unmount_all(session: &Session, is_forced: bool) -> bool {
-    let mounts = Mounts::read();
-    let mut ours: Vec<&Mounted> = mounts.ours().collect();
+    let mounts = protocol::mounts();
+    let mut pools: BTreeSet<String> = protocol::servers().into_iter().map(|(_, who)| who.pool).collect();
+    match CacheFile::of_user().and_then(|cache| cache.pools()) {
+        Ok(imported) => pools.extend(imported.into_keys()),
+        Err(error) => session.warn(error.to_string()),
+    }
+    let mut ours: Vec<&Mounted> = mounts.ours().filter(|mount| pools.contains(pool_of(&mount.dataset))).collect();
     ours.reverse();
     let mut is_good = true;
     for mount in ours {
         if let Err(error) = unmount_one(session, mount, is_forced).await {
-            session.warn(format!("cannot unmount '{}': {}", mount.at.display(), error.chain()));
+            session.warn(format!("cannot unmount '{}': {}", mount.at.display(), why(mount, &error)));
             is_good = false;
         }
     }
     is_good
+}
+
+/// Why a mount could not be ended; if it is in use, by whom.
+fn why(mount: &Mounted, error: &ServerError) -> String {
+    let users = if matches!(error, ServerError::Busy) { users_of(&mount.at) } else { Vec::new() };
+    let users: Vec<String> = users.iter().map(ToString::to_string).collect();
+    match users.is_empty() {
+        true => error.chain(),
+        false => format!("{}: {}", error.chain(), users.join(", ")),
+    }
 }
 
 /// Unmounts a dataset, with `is_forced` also where it is in use, and waits until what was written there is on disk.
@@ -64,8 +82,12 @@ pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) ->
         // It finishes what is on its way, and lets go of what is in use.
         Some((socket, _)) if is_forced => {
             let at = at.to_str().ok_or_else(|| refused("its mount point is not UTF-8"))?;
-            if session.console().ask(socket, &["cenote", "unmount", "--force", "--", at])? != 0 {
-                return Err(refused("its process did not unmount it"));
+            match session.console().ask(socket, &["cenote", "unmount", "--force", "--", at]) {
+                Ok(0) => {}
+                Ok(_) => return Err(refused("its process did not unmount it")),
+                // A process that ends with its last mount may go before it has answered. What it did is seen: here, and by the pool.
+                Err(_) if Mounts::read().ours().all(|other| other.at != mount.at) => {}
+                Err(error) => return Err(error),
             }
         }
         _ => {
@@ -79,7 +101,7 @@ pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) ->
     match server {
         Some((socket, who)) => await_written(session, &socket, &who, mount).await,
         // It was bound to a second place, and its mount goes on.
-        None if Mounts::read().ours().any(|other| other.dataset == mount.dataset && other.at != mount.at) => Ok(()),
+        None if protocol::mounts().ours().any(|other| other.dataset == mount.dataset && other.at != mount.at) => Ok(()),
         None if mount.is_writable() => Err(refused(
             "it is unmounted, but whether its process has written everything is not known: no process takes commands for it at a place \
              that is known here. If the process was killed, what programs had not synced may be lost; if it takes commands at a place of \

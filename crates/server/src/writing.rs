@@ -13,7 +13,7 @@ use cenote_taskq::{BoxFuture, boxed};
 
 use crate::error::{Result, refused};
 use crate::session::server_of;
-use crate::{Session, signals};
+use crate::{Session, shown, signals};
 
 /// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
 pub struct Writing {
@@ -167,6 +167,7 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
         session.warn(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }
     session.say_notes(pool.name(), pool.notes());
+    shown::tell(session, pool.name(), &devices);
     if !rustix::process::geteuid().is_root() {
         pool.obey_limits().await?;
     }

@@ -1,9 +1,13 @@
 //! The access control list that says what a mode says.
 
 use cenote_dmu::ORDER;
+use cenote_dmu::sa::SaRecord;
 use cenote_format::FormatError;
 use cenote_format::acl::{Ace, AceFlags, AclVersion, ace_type, emit_aces};
+use cenote_format::sa::ZplAttribute;
 use cenote_format::znode::ZnodeFlags;
+
+use crate::FileKind;
 
 const READ_DATA: u32 = 0x1;
 const WRITE_DATA: u32 = 0x2;
@@ -21,6 +25,8 @@ const SYNCHRONIZE: u32 = 0x10_0000;
 
 /// Bytes of an entry without an id.
 const ACE_BYTES: usize = 8;
+/// The part of an old znode's list that says where it is and how long: all zero where there is none.
+const OLD_HEAD_BYTES: usize = 12;
 /// The permissions of everyone.
 const COMMON: u32 = READ_ACL | READ_ATTRIBUTES | READ_NAMED_ATTRS | SYNCHRONIZE;
 /// The permissions that an owner has besides.
@@ -31,6 +37,24 @@ const OWNERS: u32 = WRITE_ATTRIBUTES | WRITE_OWNER | WRITE_ACL | WRITE_NAMED_ATT
 pub(crate) fn flags(mode: u32) -> ZnodeFlags {
     let all_may_execute = mode & 0o111 == 0o111;
     ZnodeFlags::ACL_TRIVIAL | if all_may_execute { ZnodeFlags::NO_EXECS_DENIED } else { ZnodeFlags::empty() }
+}
+
+/// Whether a file has an access control list that says more than its mode. That it lacks the flag of a trivial list is not enough: files
+/// that other implementations have made may have no list at all, and no flag either; nor one that says what the mode says.
+pub(crate) fn is_there(record: &SaRecord) -> bool {
+    if record.flags().contains(ZnodeFlags::ACL_TRIVIAL) {
+        return false;
+    }
+    if let Some(old) = record.bytes(ZplAttribute::ZnodeAcl) {
+        return old.iter().take(OLD_HEAD_BYTES).any(|byte| *byte != 0);
+    }
+    let aces = record.bytes(ZplAttribute::DaclAces).unwrap_or_default();
+    if aces.is_empty() || record.find_u64(ZplAttribute::DaclCount) == Some(0) {
+        return false;
+    }
+    let mode = record.u64(ZplAttribute::Mode);
+    let is_dir = FileKind::of_mode(mode) == Some(FileKind::Directory);
+    !trivial(mode as u32, is_dir).is_ok_and(|(same, _)| same == aces)
 }
 
 /// The entries of a mode, as bytes, and their number. A class that may less than the next is denied the difference first,
@@ -75,6 +99,26 @@ mod tests {
         for mode in [0o700, 0o644, 0o750, 0o677, 0o767, 0o776] {
             assert!(!flags(mode).contains(ZnodeFlags::NO_EXECS_DENIED), "{mode:o}");
         }
+    }
+
+    /// A file without the flag is one with a list only if there is a list that says something.
+    #[test]
+    fn a_list_that_is_not_there_or_says_nothing_is_none() {
+        let mut record = SaRecord::default();
+        record.put(ZplAttribute::Mode, 0o100_644).unwrap();
+        record.put(ZplAttribute::Flags, 0).unwrap();
+        assert!(!is_there(&record), "no list at all");
+        record.put(ZplAttribute::DaclCount, 0).unwrap();
+        record.set(ZplAttribute::DaclAces, &[]).unwrap();
+        assert!(!is_there(&record), "a list without entries");
+        let (aces, count) = trivial(0o644, false).unwrap();
+        record.put(ZplAttribute::DaclCount, count).unwrap();
+        record.set(ZplAttribute::DaclAces, &aces).unwrap();
+        assert!(!is_there(&record), "the list of the mode");
+        record.put(ZplAttribute::Mode, 0o100_600).unwrap();
+        assert!(is_there(&record));
+        record.put(ZplAttribute::Flags, ZnodeFlags::ACL_TRIVIAL.bits()).unwrap();
+        assert!(!is_there(&record), "the flag counts");
     }
 
     #[test]

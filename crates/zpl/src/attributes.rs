@@ -103,12 +103,6 @@ impl Flags {
         self.has(ZnodeFlags::XATTR)
     }
 
-    /// Whether the ACL says no more than the mode.
-    #[must_use]
-    pub const fn is_acl_trivial(self) -> bool {
-        self.has(ZnodeFlags::ACL_TRIVIAL)
-    }
-
     /// Whether entries of the ACL are inheritable.
     #[must_use]
     pub const fn is_acl_inherited(self) -> bool {
@@ -196,6 +190,8 @@ pub struct Attributes {
     pub device: (u32, u32),
     /// Flags.
     pub flags: Flags,
+    /// It has an access control list that says more than its mode.
+    pub has_acl: bool,
     /// Project, if it carries one.
     pub project: Option<u64>,
     /// The hidden directory of extended attributes, if any.

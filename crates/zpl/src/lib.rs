@@ -109,7 +109,7 @@ mod xattr;
 
 pub use attributes::{Attributes, FileKind, Flags, Time};
 pub use diff::{Change, Changed, Differences, diff};
-pub use dir::{Cursor, DirEntry, NewNode, RenameMode};
+pub use dir::{Cursor, DirEntry, Listed, NewNode, RenameMode};
 pub use error::{Errno, ZplError};
 pub use file::{Allocation, File};
 pub use filesystem::{AccessTimes, AttributeChange, FileSystem, FileSystemOptions, XattrMode};

@@ -24,8 +24,8 @@ use crate::prelude::*;
 pub(crate) struct Args {
     #[command(flatten)]
     search: Search,
-    /// Mount options, separated by commas: allow_other, allow_root, auto_unmount, default_permissions or
-    /// no_default_permissions, dev or nodev, suid or nosuid, exec or noexec, atime, noatime, relatime or strictatime, sync or async,
+    /// Mount options, separated by commas: allow_other (root's mounts have it) or noallow_other, allow_root, auto_unmount, default_permissions or
+    /// no_default_permissions, dev or nodev, suid or nosuid, exec or noexec, xattr or noxattr, atime, noatime, relatime or strictatime, sync or async,
     /// io_uring or no_io_uring, threads=N, read_ahead=KIB, layout=mountpoints|names|alone.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,

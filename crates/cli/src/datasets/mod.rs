@@ -17,8 +17,11 @@ pub(crate) async fn select(context: &Context, selection: Selection, keys: &[Sort
     let is_of_several = selection.names.iter().any(|name| Some(pool_of(name)) != first);
     let alone = is_of_several.then(|| context.without_sending());
     let context = alone.as_ref().unwrap_or(context);
-    let nested = context.served_pool().map(|served| served.mounts.nested());
-    let mounts = Arc::new(Mounts::read().with_nested(nested.unwrap_or_default()));
+    let mounts = match context.served_pool() {
+        Some(served) => Mounts::read().renamed(&served.mounts.names()).with_nested(served.mounts.nested()),
+        None => Mounts::read(),
+    };
+    let mounts = Arc::new(mounts);
     cenote_listing::select(context, mounts, crate::time::format, selection, keys).await
 }
 

@@ -592,3 +592,79 @@ fn mount_and_umount_find_their_helpers_in_the_program() {
     good(helper("umount.fuse.cenote").arg(&at));
     images.assert_whole();
 }
+
+/// Holds a file open and mapped, and does in it what its input says: `N TEXT` stores a text at an offset; a line comes when that is done.
+const MAPPER: &str = r#"
+import mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+m = mmap.mmap(fd, os.fstat(fd).st_size)
+print('ready', flush=True)
+for line in sys.stdin:
+    at, text = line.split()
+    m[int(at):int(at) + len(text)] = text.encode()
+    print('done', flush=True)
+"#;
+
+/// Goal: what a program has stored in a mapping of a file, and nobody has synced, is no hole to those who look for holes. Method: a program
+/// that does so; `cp`, which asks for holes, and `lseek` through descriptors of all kinds, among them one of the program that writes.
+#[test]
+fn what_a_mapping_has_changed_is_never_called_a_hole() {
+    use rustix::fs::{SeekFrom, seek};
+    use std::io::{BufRead, BufReader};
+
+    const MIB: u64 = 1 << 20;
+    if !can_mount() {
+        return;
+    }
+    if Command::new("python3").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "python3 is not installed");
+        eprintln!("left out: python3 is not installed");
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    let mounted = Mounted::new(&images, "mine");
+    let path = mounted.path("mapped");
+    let file = File::create(&path).unwrap();
+    file.set_len(8 * MIB).unwrap();
+    file.write_all_at(b"data", 4 * MIB).unwrap();
+    drop(file);
+    let mut mapper = Command::new("python3");
+    mapper.args(["-c", MAPPER]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut mapper = mapper.spawn().unwrap();
+    let (mut orders, answers) = (mapper.stdin.take().unwrap(), BufReader::new(mapper.stdout.take().unwrap()));
+    let mut answers = answers.lines();
+    assert_eq!(answers.next().unwrap().unwrap(), "ready");
+    let mut store = |at: u64, text: &str| {
+        writeln!(orders, "{at} {text}").unwrap();
+        assert_eq!(answers.next().unwrap().unwrap(), "done");
+    };
+    let reader = File::open(&path).unwrap();
+    let writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    for (round, file) in [&reader, &writer].into_iter().enumerate() {
+        let at = [MIB, 6 * MIB][round];
+        let hole = seek(file, SeekFrom::Data(at)).map_or(8 * MIB, |data| data);
+        assert!(hole > at, "there is a hole at {at}");
+        store(at + 5, "journal");
+        let data = seek(file, SeekFrom::Data(at)).unwrap();
+        assert!(data <= at + 5, "{data}: what was stored at {at} is called a hole");
+        store(at + 300_000, "another");
+        assert!(seek(file, SeekFrom::Hole(at + 300_000)).unwrap() > at + 300_000);
+    }
+    let copy = mounted.path("copy");
+    good(Command::new("cp").arg(&path).arg(&copy));
+    assert!(fs::read(&copy).unwrap() == fs::read(&path).unwrap(), "a copy has what was stored");
+    assert_eq!(seek(&reader, SeekFrom::Hole(0)), Ok(0), "holes are found still");
+    // A rollback brings back what a snapshot has, whatever a mapping has changed since.
+    writer.sync_all().unwrap();
+    images.run("zfs", &["snapshot", "mine@then"]);
+    let then = fs::read(&path).unwrap();
+    store(2 * MIB, "later");
+    images.run("zfs", &["rollback", "mine@then"]);
+    assert!(fs::read(&path).unwrap() == then, "what is rolled back stays so");
+    drop((orders, answers));
+    mapper.wait().unwrap();
+    drop((reader, writer));
+    assert!(fs::read(&path).unwrap() == then);
+    mounted.end(End::Unmount);
+    images.assert_whole();
+}

@@ -124,7 +124,9 @@ fn what_is_in_use_stays_until_it_is_forced() {
     let mut file = File::create(second.path("file")).unwrap();
     file.write_all(b"one").unwrap();
     let output = unmount(&images, &[], second.at());
-    assert!(said(&output).contains("busy"), "{}", said(&output));
+    // It says who uses it: this test.
+    let user = format!("busy: process {}", std::process::id());
+    assert!(said(&output).contains(&user), "{}", said(&output));
     // An interrupt says so, and a second one does not ask.
     second.signal("-INT");
     second.says("in use; interrupt again");
@@ -336,4 +338,84 @@ fn a_served_pool_takes_mounts_and_goes_on_without_them() {
     second.wait();
     images.assert_whole();
     assert_eq!(on_disk(&images, "mine/b", "/file"), "again");
+}
+
+/// A mount keeps in the system's table the name that its dataset had; commands know it by the name that it has.
+#[test]
+fn a_dataset_that_is_renamed_while_it_is_mounted_is_known_by_its_new_name() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/old"]);
+    let keeper = Mounted::new(&images, "mine");
+    for flags in [&["-u"][..], &[]] {
+        let mounted = Mounted::new(&images, "mine/old");
+        fs::write(mounted.path("file"), "content").unwrap();
+        images.run("zfs", &[&["rename"], flags, &["mine/old", "mine/renamed"]].concat());
+        assert_eq!(is_mounted(&images, "mine/renamed"), "yes", "{flags:?}");
+        let listed = String::from_utf8(good(images.bare().args(["zfs", "mount"]))).unwrap();
+        let at = mounted.at().display().to_string();
+        let line = listed.lines().find(|line| line.ends_with(&at)).unwrap();
+        assert_eq!(line.split_whitespace().next(), Some("mine/renamed"), "{listed}");
+        assert_eq!(fs::read(mounted.path("file")).unwrap(), b"content");
+        good(images.bare().args(["zfs", "unmount", "mine/renamed"]));
+        mounted.wait();
+        assert_eq!(is_mounted(&images, "mine/renamed"), "no");
+        images.run("zfs", &["rename", "mine/renamed", "mine/old"]);
+    }
+    images.run("zfs", &["destroy", "mine/old"]);
+    keeper.end(End::Unmount);
+    images.assert_whole();
+}
+
+/// A read-only mount sees the pool as it was. Whoever changes the pool is told of it, and what it shows is not destroyed under it.
+#[test]
+fn what_a_read_only_mount_shows_is_in_use() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "mine/shown"]);
+    images.run("zfs", &["create", "mine/shown/below"]);
+    images.run("zfs", &["snapshot", "mine/shown@snap"]);
+    images.run("zfs", &["create", "mine/other"]);
+    for (dataset, busy, free) in [
+        ("mine", &["mine/shown", "mine/shown/below", "mine/other"][..], &[][..]),
+        ("mine/shown", &["mine/shown", "mine/shown/below"], &[]),
+        ("mine/shown@snap", &["mine/shown@snap", "mine/shown"], &["mine/shown/below"]),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = images.command("mount", &[dataset]);
+        command.arg(folder.path());
+        let mounted = Mounted::start(command, folder);
+        for name in busy {
+            let said = images.refused("zfs", &["destroy", "-r", name]);
+            assert!(said.contains("dataset is busy: a read-only mount"), "{said}");
+        }
+        let output = images.command("zfs", &["set", "a:b=c", "mine/other"]).output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(said(&output).contains("is mounted read-only at"), !dataset.contains('@'), "{}", said(&output));
+        for name in free {
+            images.run("zfs", &["destroy", name]);
+        }
+        mounted.end(End::Unmount);
+    }
+    images.run("zfs", &["destroy", "-r", "mine/shown"]);
+    images.assert_whole();
+}
+
+/// A pool's last mount may go before its process has answered the one who unmounts it.
+#[test]
+fn an_unmount_by_force_of_the_last_mount_is_answered() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    for _ in 0..8 {
+        let mounted = Mounted::new(&images, "mine");
+        unmounted(&images, &["-f"], mounted.at());
+        mounted.wait();
+    }
+    images.assert_whole();
 }

@@ -184,3 +184,46 @@ fn strangers_and_mounts_without_the_tunable_change_no_snapshots() {
     mounted.end(End::Unmount);
     images.assert_whole();
 }
+
+/// The kernel keeps listings and attributes: it is told when a property, a snapshot or a txg changes them.
+#[test]
+fn what_the_root_and_its_snapshots_show_is_as_new_as_the_pool() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &["-O", "compression=off"]);
+    let mounted = mounted(&images, "mine", &["-o", "strictatime"]);
+    let at = mounted.at();
+    fs::write(mounted.path("file"), [7; 3 << 20]).unwrap();
+    let links = || fs::metadata(at).unwrap().nlink();
+    for (snapdir, is_listed) in [("hidden", false), ("visible", true), ("hidden", false), ("visible", true)] {
+        images.run("zfs", &["set", &format!("snapdir={snapdir}"), "mine"]);
+        assert_eq!(names(at).contains(&".zfs".to_owned()), is_listed, "{snapdir}");
+        assert_eq!(links(), 2 + u64::from(is_listed), "{snapdir}");
+    }
+    // The root of a snapshot has the time at which it was taken.
+    images.run("zfs", &["snapshot", "mine@taken"]);
+    let taken = images.run("zfs", &["get", "-Hpo", "value", "creation", "mine@taken"]);
+    let root = fs::metadata(mounted.path(".zfs/snapshot/taken")).unwrap();
+    assert_eq!(root.mtime().to_string(), taken.trim());
+    // Its space on disk is known when all is on disk.
+    let before = fs::metadata(mounted.path("file")).unwrap().blocks();
+    fs::write(mounted.path("file"), vec![8; 9 << 20]).unwrap();
+    fs::metadata(mounted.path("file")).unwrap();
+    images.run("zpool", &["sync", "mine"]);
+    let after = fs::metadata(mounted.path("file")).unwrap().blocks();
+    assert!(after > before + (5 << 20) / 512, "{before} {after}");
+    // Nothing is read of an empty file, and it is read all the same.
+    fs::write(mounted.path("empty"), "").unwrap();
+    let accessed = || {
+        let found = fs::metadata(mounted.path("empty")).unwrap();
+        (found.atime(), found.atime_nsec())
+    };
+    let then = accessed();
+    assert_eq!(fs::read(mounted.path("empty")).unwrap(), b"");
+    assert!(accessed() > then);
+    mounted.end(End::Unmount);
+    images.assert_whole();
+}

@@ -12,7 +12,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use crate::mount::HELPERS;
 use cenote_zpl::AccessTimes;
 
-use crate::options::{Access, MountOptions};
+use crate::options::MountOptions;
 
 /// The signal for fusermount3 to unmount: the connection to it ends, with this process at the latest.
 pub(crate) struct Watch(#[allow(dead_code, reason = "it is there to be closed")] UnixStream);
@@ -84,7 +84,7 @@ fn words(name: &str, options: &MountOptions, is_writable: bool) -> String {
         (options.default_permissions, "default_permissions"),
         (options.auto_unmount, "auto_unmount"),
         // The kernel has one option for all users other than the owner; the binding decides which of them have access.
-        (options.access != Access::Owner, "allow_other"),
+        (options.lets_in_others(rustix::process::geteuid().is_root()), "allow_other"),
     ];
     words.extend(more.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, word)| word));
     format!("fsname={name},{}", words.join(","))

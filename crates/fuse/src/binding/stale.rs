@@ -12,10 +12,15 @@
 //!    more: they leave a page that is in use stale.
 //!
 //! All writes of a file that wait when its pages are dropped are answered together.
+//!
+//! Seeks that wait until the kernel has handed over dirty pages (the module `mapped`) wait here too, within the same bounds: the kernel
+//! writes those pages by requests of its own before it drops them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use cenote_taskq::oneshot;
 use cenote_taskq::sync::{Condvar, Mutex};
 
 use super::bound::{Bound, Place};
@@ -32,9 +37,18 @@ struct File {
     waiting: Vec<(Done, [Option<Place>; 2])>,
 }
 
+/// A part of a file of which dirty pages are to be handed over.
+struct Dirty {
+    node: NodeId,
+    range: Range<u64>,
+    done: oneshot::Sender<()>,
+    _places: [Option<Place>; 2],
+}
+
 #[derive(Default)]
 struct State {
     files: BTreeMap<NodeId, File>,
+    dirty: Vec<Dirty>,
     has_thread: bool,
     is_closed: bool,
 }
@@ -64,17 +78,11 @@ impl Dropper {
     /// once where there is nothing to drop, or no room to wait here or in `queue`, where its request came from.
     pub(super) fn written(&self, node: NodeId, queue: Option<&Arc<Bound>>, done: impl FnOnce() + Send + 'static) {
         let Some(stale) = self.shared.direct.written(node) else { return done() };
-        let places = [self.all.enter(), queue.and_then(Bound::enter)];
-        let may_wait = places[0].is_some() && places[1].is_some() == queue.is_some();
+        let (places, may_wait) = self.places(queue);
         let mut state = self.shared.state.lock();
-        if !state.has_thread {
-            let shared = Arc::clone(&self.shared);
-            let started = std::thread::Builder::new().name("fuse-stale".to_owned()).spawn(move || shared.run());
-            if started.is_err() {
-                drop(state);
-                return done();
-            }
-            state.has_thread = true;
+        if !self.has_thread(&mut state) {
+            drop(state);
+            return done();
         }
         let file = state.files.entry(node).or_insert(File { stale, waiting: Vec::new() });
         // Its pages are dropped after this, so all of them count.
@@ -91,6 +99,42 @@ impl Dropper {
             done();
         }
     }
+
+    /// Has the kernel hand over the dirty pages of a part of a file, and drop its pages there. False, and nothing is done, where there is no
+    /// room to wait here or in `queue`, where the request came from.
+    pub(super) async fn handed_over(&self, node: NodeId, range: Range<u64>, queue: Option<&Arc<Bound>>) -> bool {
+        let (places, may_wait) = self.places(queue);
+        if !may_wait {
+            return false;
+        }
+        let (done, handed_over) = oneshot::channel();
+        {
+            let mut state = self.shared.state.lock();
+            if !self.has_thread(&mut state) {
+                return false;
+            }
+            state.dirty.push(Dirty { node, range, done, _places: places });
+        }
+        self.shared.work.notify_one();
+        handed_over.await.is_ok()
+    }
+
+    /// Room to wait here and in a queue, and whether that is enough.
+    fn places(&self, queue: Option<&Arc<Bound>>) -> ([Option<Place>; 2], bool) {
+        let places = [self.all.enter(), queue.and_then(Bound::enter)];
+        let may_wait = places[0].is_some() && places[1].is_some() == queue.is_some();
+        (places, may_wait)
+    }
+
+    /// Starts the thread where it does not run yet.
+    fn has_thread(&self, state: &mut State) -> bool {
+        if !state.has_thread {
+            let shared = Arc::clone(&self.shared);
+            let started = std::thread::Builder::new().name("fuse-stale".to_owned()).spawn(move || shared.run());
+            state.has_thread = started.is_ok();
+        }
+        state.has_thread
+    }
 }
 
 impl Drop for Dropper {
@@ -103,11 +147,11 @@ impl Drop for Dropper {
 impl Shared {
     fn run(&self) {
         loop {
-            let files = {
+            let (files, dirty) = {
                 let mut state = self.state.lock();
                 loop {
-                    if !state.files.is_empty() {
-                        break std::mem::take(&mut state.files);
+                    if !state.files.is_empty() || !state.dirty.is_empty() {
+                        break (std::mem::take(&mut state.files), std::mem::take(&mut state.dirty));
                     }
                     if state.is_closed {
                         return;
@@ -124,6 +168,11 @@ impl Shared {
                     done();
                     drop(places);
                 }
+            }
+            for Dirty { node, range, done, _places } in dirty {
+                // Of a file that the kernel does not know it has no pages.
+                self.notices.drop_part(node, &range);
+                let _ = done.send(());
             }
         }
     }

@@ -82,7 +82,7 @@ impl FileServer for Slow {
     }
 
     async fn open(&self, _: NodeId, _: bool) -> Result<Opened, Errno> {
-        Ok(Opened { keeps_pages: true })
+        Ok(Opened { keeps_pages: true, is_access: false })
     }
 
     async fn read(&self, _: NodeId, _: u64, len: u32) -> Result<Block, Errno> {

@@ -53,8 +53,9 @@ impl Tree {
         self.nested(slot, pin).await
     }
 
-    async fn snapshots(&self, slot: &Slot) -> Result<Vec<Dataset>, Errno> {
-        let found = self.dsl()?.snapshots(&slot.dataset()).await;
+    /// The objects and names of its snapshots. One that cannot be read does not hide the others.
+    async fn snapshots(&self, slot: &Slot) -> Result<Vec<(ObjectId, String)>, Errno> {
+        let found = self.dsl()?.snapshot_names(&slot.dataset()).await;
         found.map_err(|error| self.failed("listing snapshots", slot.root, &error, Errno::IO))
     }
 
@@ -85,10 +86,10 @@ impl Tree {
             Place::Snapshots { slot } => {
                 let head = self.with_control(slot).await?;
                 let snapshots = self.snapshots(&head.slot).await?;
-                let at = self.snapshots_changed(&head.slot).await.unwrap_or(at);
-                let mut stat = made_directory(node.0, 0o777, 2, at);
-                stat.link_count += snapshots.len() as u64;
-                Ok(stat)
+                let links = 2 + snapshots.len() as u64;
+                // As OpenZFS has it: the beginning of time where the pool does not say.
+                let changed = self.snapshots_changed(&head.slot).await.unwrap_or_default();
+                Ok(Stat { modified: changed, changed, ..made_directory(node.0, 0o777, links, at) })
             }
             _ => Err(Errno::NOENT),
         }
@@ -178,11 +179,11 @@ impl Tree {
         let head = self.with_control(slot).await?;
         head.slot.snapshots_listed();
         let mut snapshots = self.snapshots(&head.slot).await?;
-        snapshots.sort_unstable_by_key(|snapshot| snapshot.object);
-        let item = |snapshot: Dataset| {
-            let next = AFTER_CONTROL.checked_add(snapshot.object.0).filter(|next| *next > position)?;
-            let node = Place::SnapshotRoot { slot, objset: snapshot.object.0 }.node()?;
-            Some(self.directory_item(snapshot.snapshot?.into_bytes(), node, next))
+        snapshots.sort_unstable();
+        let item = |(object, name): (ObjectId, String)| {
+            let next = AFTER_CONTROL.checked_add(object.0).filter(|next| *next > position)?;
+            let node = Place::SnapshotRoot { slot, objset: object.0 }.node()?;
+            Some(self.directory_item(name.into_bytes(), node, next))
         };
         Ok(snapshots.into_iter().filter_map(item).take(count_max).collect())
     }

@@ -1,7 +1,7 @@
 //! Listings: the entries that a mount adds to a directory, and the directory's own.
 
 use cenote_taskq::map_concurrent;
-use cenote_zpl::{Cursor, DirEntry};
+use cenote_zpl::{Cursor, DirEntry, Listed};
 
 use super::{Found, Tree};
 use crate::grafts::Graft;
@@ -107,19 +107,31 @@ impl Tree {
         count_max: usize,
         with_entries: bool,
     ) -> Result<Vec<DirItem>, Errno> {
-        let cursor = match position {
+        let mut cursor = match position {
             Position::Head(_) => Cursor::START,
             Position::Zap(cursor) => cursor,
         };
         let found = self.object(node, Errno::NOTDIR).await?;
-        let listed = found.zfsvfs.filesystem.list(found.object, cursor, count_max).await;
-        let listed = listed.map_err(|error| self.zpl("listing", node, &error))?;
         let graft = self.graft_at(node);
-        let items = map_concurrent(STATS_AT_ONCE, listed, |entry| {
-            let covered = graft.as_ref().and_then(|graft| graft.children.get(&entry.name)).copied();
-            self.own_item(node, &found, entry, covered, with_entries)
-        });
-        items.await.into_iter().collect()
+        loop {
+            let listed = found.zfsvfs.filesystem.list_with_odd(found.object, cursor, count_max).await;
+            let Listed { entries, odd } = listed.map_err(|error| self.zpl("listing", node, &error))?;
+            if let Some(odd) = odd {
+                self.note(format!("listing of inode {:#x}: {odd}", node.0));
+            }
+            let Some(last) = entries.last() else { return Ok(Vec::new()) };
+            cursor = last.next;
+            let items = map_concurrent(STATS_AT_ONCE, entries, |entry| {
+                let covered = graft.as_ref().and_then(|graft| graft.children.get(&entry.name)).copied();
+                self.own_item(node, &found, entry, covered, with_entries)
+            });
+            let items: Vec<_> = items.await.into_iter().collect::<Result<_, _>>()?;
+            let items: Vec<_> = items.into_iter().flatten().collect();
+            // No items would mean the end.
+            if !items.is_empty() {
+                return Ok(items);
+            }
+        }
     }
 
     async fn own_item(
@@ -129,13 +141,24 @@ impl Tree {
         entry: DirEntry,
         covered: Option<NodeId>,
         with_entry: bool,
-    ) -> Result<DirItem, Errno> {
-        let next = Position::number(entry.next)
-            .ok_or_else(|| self.failed("listing", directory, &"a hash of too many bits", Errno::UCLEAN))?;
+    ) -> Result<Option<DirItem>, Errno> {
+        let Some(next) = Position::number(entry.next) else {
+            let what = "too many names of one hash: those beyond are not listed";
+            self.failed("listing", directory, &what, Errno::UCLEAN);
+            return Ok(None);
+        };
         if let Some(node) = covered {
-            return Ok(self.directory_item(entry.name, node, next));
+            return Ok(Some(self.directory_item(entry.name, node, next)));
         }
-        let (node, ino) = self.node_of(found, entry.object)?;
+        // An object that no file can be is listed by its number, so that it does not hide the others; looking it up says what is wrong.
+        let (node, ino) = match Self::may_be_file(found, entry.object) {
+            true => self.node_of(found, entry.object)?,
+            false => {
+                let ino = entry.object.0.max(1);
+                let kind = entry.kind;
+                return Ok(Some(DirItem { name: entry.name, ino, kind, next, entry: None, pin: Pin::NONE }));
+            }
+        };
         let mut item = DirItem { name: entry.name, ino, kind: entry.kind, next, entry: None, pin: Pin::NONE };
         if with_entry || item.kind.is_none() {
             // A name whose object cannot be read, or was removed meanwhile, is listed all the same; looking it up says what is wrong.
@@ -147,6 +170,6 @@ impl Tree {
                 item.pin = self.shared.slots.pin(node);
             }
         }
-        Ok(item)
+        Ok(Some(item))
     }
 }

@@ -32,6 +32,8 @@ use crate::zfsvfs::{OpenError, Zfsvfs, errno, made_directory};
 
 /// Memory for the data of requests in flight, in bytes.
 const READ_BUDGET_BYTES: u64 = 256 << 20;
+/// Nodes whose space is about to change of which is kept that the client knows them.
+const PASSING_MAX: usize = 4096;
 /// Causes of errors reported for one mount at most: a bad disk gives one for every block.
 const REPORTS_MAX: u32 = 200;
 
@@ -42,6 +44,8 @@ pub struct TreeOptions {
     pub layout: Layout,
     /// When reading changes access times, whatever the properties say.
     pub access_times: Option<AccessTimes>,
+    /// Whether there are extended attributes of users, whatever the property says.
+    pub xattrs: Option<bool>,
     /// Whether snapshots are taken, destroyed and renamed by `mkdir`, `rmdir` and `rename` in `.zfs/snapshot` (`zfs_admin_snapshot`).
     pub admin_snapshots: bool,
     /// Takes the causes of errors.
@@ -50,7 +54,13 @@ pub struct TreeOptions {
 
 impl Default for TreeOptions {
     fn default() -> Self {
-        Self { layout: Layout::default(), access_times: None, admin_snapshots: false, report: Arc::new(|_| {}) }
+        Self {
+            layout: Layout::default(),
+            access_times: None,
+            xattrs: None,
+            admin_snapshots: false,
+            report: Arc::new(|_| {}),
+        }
     }
 }
 
@@ -83,6 +93,9 @@ struct Shared {
     noted: Mutex<BTreeSet<String>>,
     /// Nodes of files that a rollback has removed, until the numbers are handed out again.
     stale: RwLock<BTreeSet<NodeId>>,
+    /// Nodes that the client was told of while their space was about to change; so many at most, since what it keeps of them it keeps for
+    /// a moment only.
+    passing: Mutex<BTreeSet<NodeId>>,
     /// The times of directories that are in no dataset.
     made_at: Time,
 }
@@ -139,7 +152,7 @@ impl Tree {
     /// It cannot be opened.
     #[boxed]
     pub async fn open(pool: &View, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
-        let source = Source::view(pool, Arc::clone(&options.report));
+        let source = Source::view(pool, options.xattrs, Arc::clone(&options.report));
         Self::of(source, dataset, options).await
     }
 
@@ -150,7 +163,7 @@ impl Tree {
     /// It is no file system, or one that cannot be changed yet, or its property `readonly` is on.
     #[boxed]
     pub async fn open_live(pool: &Pool, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
-        let source = Source::pool(pool, options.access_times, Arc::clone(&options.report));
+        let source = Source::pool(pool, (options.access_times, options.xattrs), Arc::clone(&options.report));
         Self::of(source, dataset, options).await
     }
 
@@ -179,6 +192,7 @@ impl Tree {
                     reports_left: Mutex::new(REPORTS_MAX),
                     noted: Mutex::default(),
                     stale: RwLock::default(),
+                    passing: Mutex::default(),
                     made_at: Time { seconds, nanoseconds: 0 },
                 }),
             };
@@ -226,6 +240,14 @@ impl Tree {
             *left -= 1;
             let last = if *left == 0 { " (further errors are not reported)" } else { "" };
             (self.shared.report)(&format!("{what} of inode {:#x}: {error}{last}", node.0));
+        }
+        drop(left);
+        if let Some(txg) = self.shared.source.frozen_txg() {
+            self.note(format!(
+                "'{}' is shown as of txg {txg}. If the pool was changed since, blocks of that state may have been used again: unmount it \
+                 and mount it again to see the pool as it is now",
+                self.dataset()
+            ));
         }
         errno
     }
@@ -306,6 +328,11 @@ impl Tree {
         self.find(node).await?.ok_or(errno)
     }
 
+    /// Whether an object's number is one that a file can have.
+    fn may_be_file(at: &At<'_>, object: ObjectId) -> bool {
+        object == at.zfsvfs.filesystem.root() || Place::Object { slot: at.slot.index, object }.node().is_some()
+    }
+
     /// The node of an object, and the inode number shown.
     fn node_of(&self, at: &At<'_>, object: ObjectId) -> Result<(NodeId, u64), Errno> {
         let slot = &at.slot;
@@ -331,7 +358,30 @@ impl Tree {
         self.is_fresh(node);
         // A listing names roots without reading them.
         let generation = if node == at.slot.root { 0 } else { attributes.generation };
-        Ok(Entry { node, generation, stat: at.zfsvfs.stat(attributes, ino), pin: self.shared.slots.pin(node) })
+        Ok(Entry { node, generation, stat: self.stat(at, node, attributes, ino), pin: self.shared.slots.pin(node) })
+    }
+
+    /// The attributes that `stat` shows of an object. The root of a snapshot in `.zfs/snapshot` has the times of the snapshot, as in OpenZFS:
+    /// so a listing by time has them in order.
+    fn stat(&self, at: &At<'_>, node: NodeId, attributes: &Attributes, ino: u64) -> Stat {
+        let stat = at.zfsvfs.stat(attributes, ino);
+        if stat.is_passing {
+            let mut passing = self.shared.passing.lock();
+            if passing.len() < PASSING_MAX {
+                passing.insert(node);
+            }
+        }
+        let is_root = attributes.object == at.zfsvfs.filesystem.root();
+        if !is_root || at.slot.root == NodeId::ROOT {
+            return stat;
+        }
+        let dataset = at.slot.dataset();
+        if !dataset.is_snapshot() {
+            return stat;
+        }
+        let seconds = i64::try_from(dataset.phys.creation_time).unwrap_or(0);
+        let taken = Time { seconds, nanoseconds: 0 };
+        Stat { accessed: taken, modified: taken, changed: taken, created: taken, ..stat }
     }
 
     /// An entry for a node that is not an object of a dataset already at hand.

@@ -22,7 +22,7 @@ use cenote_zpl::Forbidden;
 
 use super::Tree;
 use crate::grafts::Named;
-use crate::layout::{Part, Placed, arranged};
+use crate::layout::{CONTROL_NAME, Part, Placed, arranged};
 use crate::node::Place;
 use crate::server::NodeId;
 use crate::slots::{LIVE_MAX, Slot};
@@ -30,6 +30,9 @@ use crate::zfsvfs::OpenError;
 
 /// How long the client may take to say that it has forgotten what it was told to forget.
 const FORGET_TIME_MAX: Duration = Duration::from_secs(2);
+/// How long it may take to hand over what programs have changed by mappings. A disk may be slow; a pool that is full or suspended may never
+/// take it.
+const HAND_OVER_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often it is looked whether it has.
 const FORGET_POLL: Duration = Duration::from_millis(10);
 
@@ -157,20 +160,28 @@ impl Tree {
             return Ok(());
         }
         shared.slot.set_dataset(top.dataset);
-        mounted.set_properties(top.properties);
+        // Roots whose `.zfs` came, went, or is listed otherwise.
+        let mut roots = Vec::new();
+        if mounted.set_properties(top.properties) {
+            roots.push(NodeId::ROOT);
+        }
         drop(mounted);
         let properties: BTreeMap<_, _> =
             below.iter().map(|placed| (placed.dataset.object, placed.properties)).collect();
         for index in placed {
             let Some(slot) = shared.slots.at(index) else { continue };
             if let (Some(zfsvfs), Some(properties)) = (slot.opened(), properties.get(&slot.dataset().object)) {
-                zfsvfs.set_properties(*properties);
+                if zfsvfs.set_properties(*properties) {
+                    roots.push(slot.root);
+                }
             }
         }
         let heads: Vec<_> = std::iter::once(Arc::clone(&shared.slot)).chain(self.placed_slots()).collect();
         let (mut names, mut listings) = self.changed_snapshots(&heads).await;
         listings.extend(changed.iter().map(|(parent, ..)| *parent).collect::<BTreeSet<_>>());
         names.extend(changed.into_iter().map(|(parent, name, _)| (parent, name)));
+        names.extend(roots.iter().map(|root| (*root, CONTROL_NAME.to_vec())));
+        listings.extend(roots);
         self.tell(names, listings).await;
         self.open_some().await;
         Ok(())
@@ -231,6 +242,26 @@ impl Tree {
             listings.into_iter().for_each(|directory| client.forget_content(directory));
         });
         drop(told.await);
+    }
+
+    /// All that was changed until now is on disk: the client asks anew for the space of files that it was told of meanwhile.
+    #[boxed]
+    pub async fn synced(&self) {
+        let passing = std::mem::take(&mut *self.shared.passing.lock());
+        let Some(client) = self.shared.client.get().cloned().filter(|_| !passing.is_empty()) else { return };
+        let told = self.shared.source.handle().spawn_blocking(move || {
+            passing.into_iter().for_each(|node| client.forget_attributes(node));
+        });
+        drop(told.await);
+    }
+
+    /// Has the client hand over what programs have changed by mappings; it is given up on after a moment, where a pool takes no writes.
+    pub(crate) async fn hand_over(&self) {
+        let Some(client) = self.shared.client.get().cloned() else { return };
+        if !self.shared.source.is_frozen() {
+            let handle = self.shared.source.handle();
+            drop(handle.timeout(HAND_OVER_TIME_MAX, handle.spawn_blocking(move || client.hand_over())).await);
+        }
     }
 
     /// Opens the nested datasets, as far as so many are kept open: so a dataset that cannot be changed is reported now, and not at the

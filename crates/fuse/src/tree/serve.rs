@@ -132,7 +132,7 @@ impl FileServer for Tree {
         let attributes = found.zfsvfs.filesystem.attributes(found.object).await;
         let attributes = attributes.map_err(|error| self.stale(&found, "attributes", node, &error))?;
         let (_, ino) = self.node_of(&found, attributes.object)?;
-        Ok(found.zfsvfs.stat(&attributes, ino))
+        Ok(self.stat(&found, node, &attributes, ino))
     }
 
     async fn readlink(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
@@ -148,17 +148,17 @@ impl FileServer for Tree {
         }
         match found.zfsvfs.as_live() {
             Some(live) => {
-                let opened = live.open_file(found.object).await;
-                opened.map_err(|error| self.stale(&found, "opening", node, &error))?;
+                let opened = live.open_file(found.object, !write).await;
+                let is_access = opened.map_err(|error| self.stale(&found, "opening", node, &error))?;
                 let access_times = found.zfsvfs.filesystem.options().access_times;
-                Ok(Opened { keeps_pages: access_times != AccessTimes::Always })
+                Ok(Opened { keeps_pages: access_times != AccessTimes::Always, is_access })
             }
             None => {
                 self.open_file(node).await?;
                 if found.slot.dataset().is_snapshot() {
                     found.slot.file_opened();
                 }
-                Ok(Opened { keeps_pages: true })
+                Ok(Opened { keeps_pages: true, is_access: false })
             }
         }
     }
@@ -338,7 +338,7 @@ impl FileServer for Tree {
         // The request names a node, so a removed file is ESTALE: see `stale`.
         let attributes = attributes.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
         let (_, ino) = self.node_of(&found, attributes.object)?;
-        Ok(found.zfsvfs.stat(&attributes, ino))
+        Ok(self.stat(&found, node, &attributes, ino))
     }
 
     async fn setxattr(&self, node: NodeId, name: &[u8], value: &[u8], flags: i32, caller: Caller) -> Result<(), Errno> {

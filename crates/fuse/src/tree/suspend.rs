@@ -84,6 +84,8 @@ impl Tree {
         } else {
             self.shared.slots.within(dataset).into_iter().find(|slot| slot.dataset().name() == dataset)?
         };
+        // What programs have changed by mappings until now belongs to the state before.
+        self.hand_over().await;
         let (sender, answer) = oneshot::channel();
         let tree = self.clone();
         // In a task of its own: closing must finish even if the caller is dropped meanwhile.

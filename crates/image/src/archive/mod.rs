@@ -120,7 +120,7 @@ impl<'a> Archive<'a> {
         if node.is_directory() {
             name.extend(if name.is_empty() { &b"./"[..] } else { b"/" });
         }
-        if !attributes.flags.is_acl_trivial() {
+        if attributes.has_acl {
             self.foreign_lists += 1;
         }
         let mut entry = Entry {

@@ -242,7 +242,7 @@ impl Copier {
             Xattrs::new()
         });
         let account = self.job.shared.account.clone();
-        if !attributes.flags.is_acl_trivial() {
+        if attributes.has_acl {
             Account::add(&account.foreign_lists, 1);
         }
         if attributes.kind == FileKind::Directory {

@@ -482,6 +482,7 @@ mod tests {
             parent: ObjectId(34),
             device: (1, 1),
             flags: Flags(0),
+            has_acl: false,
             project: None,
             xattr_directory: None,
         }

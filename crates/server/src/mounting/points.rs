@@ -4,9 +4,9 @@
 //! root, or where the caller says so; and a link does not lead out of that root.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use cenote_dsl::name::{is_at_or_below, pool_of};
 use cenote_fuse::{Layout, MountHandle, MountOptions};
@@ -103,29 +103,7 @@ impl<'a> MountPoints<'a> {
     #[boxed]
     pub async fn add(&mut self, candidate: &Candidate<'_>) -> Result<()> {
         let name = candidate.name;
-        let pool = pool_of(name);
-        let (is_of_files, is_first) = match self.of_files.get(pool) {
-            Some(is_of_files) => (*is_of_files, false),
-            None => (is_of_files(self.session, pool).await?, true),
-        };
-        self.of_files.insert(pool.to_owned(), is_of_files);
-        if is_of_files && !self.is_overlay && candidate.pool.altroot().is_none() {
-            if is_first {
-                let why = "the pool is in image files, and its mount points are not taken on its word: --altroot DIR puts them below DIR, \
-                           -O takes them as they are";
-                self.failed(pool, why);
-            }
-            return Ok(());
-        }
-        let Place { at, is_overlay } = match self.place(candidate, is_of_files) {
-            Ok(place) => place,
-            // As OpenZFS does.
-            Err(NoPlace::NotMeant(_)) if self.is_all => return Ok(()),
-            Err(NoPlace::NotMeant(why) | NoPlace::Fault(why)) => {
-                self.failed(name, &why);
-                return Ok(());
-            }
-        };
+        let Some(Place { at, is_overlay }) = self.allowed_place(candidate).await? else { return Ok(()) };
         // A file system that the mount of one above it shows needs no mount of its own.
         let is_shown = |(above, mount): &(String, Arc<MountHandle>)| {
             name != above && is_at_or_below(name, above) && at.starts_with(mount.mountpoint())
@@ -133,9 +111,7 @@ impl<'a> MountPoints<'a> {
         if self.mounts.iter().any(is_shown) {
             return Ok(());
         }
-        // Only now: a mount that already shows this file system shows its files in that directory.
-        if !is_overlay && fs::read_dir(&at).is_ok_and(|mut entries| entries.next().is_some()) {
-            self.failed(name, "directory is not empty");
+        if !self.may_hide(name, &at, is_overlay) {
             return Ok(());
         }
         match self.mount(candidate, &at).await {
@@ -150,8 +126,60 @@ impl<'a> MountPoints<'a> {
         Ok(())
     }
 
+    /// The folder for a file system that somebody else is to mount, which is made where it is missing. None if it cannot be mounted, which is
+    /// reported.
+    ///
+    /// # Errors
+    /// Its pool is not found any more, or the folder cannot be made.
+    #[boxed]
+    pub async fn folder(&mut self, candidate: &Candidate<'_>) -> Result<Option<PathBuf>> {
+        let Some(Place { at, is_overlay }) = self.allowed_place(candidate).await? else { return Ok(None) };
+        if !self.may_hide(candidate.name, &at, is_overlay) {
+            return Ok(None);
+        }
+        make_folder(&at)?;
+        Ok(Some(at))
+    }
+
+    /// Whether a mount may be made over a folder; that it may not is reported. Asked only if no mount shows the file system there.
+    fn may_hide(&mut self, name: &str, at: &Path, is_overlay: bool) -> bool {
+        let is_full = !is_overlay && fs::read_dir(at).is_ok_and(|mut entries| entries.next().is_some());
+        if is_full {
+            self.failed(name, "directory is not empty");
+        }
+        !is_full
+    }
+
+    /// The place of a file system. None if it has none: that is reported, unless it is not meant to have one.
+    async fn allowed_place(&mut self, candidate: &Candidate<'_>) -> Result<Option<Place>> {
+        let name = candidate.name;
+        let pool = pool_of(name);
+        let (is_of_files, is_first) = match self.of_files.get(pool) {
+            Some(is_of_files) => (*is_of_files, false),
+            None => (is_of_files(self.session, pool).await?, true),
+        };
+        self.of_files.insert(pool.to_owned(), is_of_files);
+        if is_of_files && !self.is_overlay && candidate.pool.altroot().is_none() {
+            if is_first {
+                let why = "the pool is in image files, and its mount points are not taken on its word: --altroot DIR puts them below DIR, \
+                           -O takes them as they are";
+                self.failed(pool, why);
+            }
+            return Ok(None);
+        }
+        match self.place(candidate, is_of_files) {
+            Ok(place) => Ok(Some(place)),
+            // As OpenZFS does.
+            Err(NoPlace::NotMeant(_)) if self.is_all => Ok(None),
+            Err(NoPlace::NotMeant(why) | NoPlace::Fault(why)) => {
+                self.failed(name, &why);
+                Ok(None)
+            }
+        }
+    }
+
     async fn mount(&self, candidate: &Candidate<'_>, at: &Path) -> Result<MountHandle> {
-        fs::create_dir_all(at).with_context(|| at.display())?;
+        make_folder(at)?;
         let (handle, report) = (self.session.handle(), report(self.session));
         Ok(cenote_fuse::mount(handle, candidate.pool, candidate.name, at, &self.options, report).await?)
     }
@@ -214,11 +242,20 @@ impl<'a> MountPoints<'a> {
             [(name, mount)] => format!("'{name}' is at {},", mount.mountpoint().display()),
             mounts => format!("{} file systems are", mounts.len()),
         };
-        console.warn(&format!("{described} mounted read-only; {}", going.options().end("unmount")));
+        let end = going.options().end("unmount");
+        console.warn(&format!("{described} mounted read-only ('-o rw' mounts one to be written); {end}"));
         going.ready(&**console)?;
         let mounts: Vec<_> = self.mounts.into_iter().map(|(_, mount)| mount).collect();
         ending::wait_for(self.session.handle(), &**console, &mounts, signals).await?;
         Ok(is_good)
+    }
+}
+
+/// Makes a folder to mount on. Where a mount stands whose process has gone, mounting says how to remove that.
+fn make_folder(at: &Path) -> Result<()> {
+    match fs::create_dir_all(at) {
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+        made => made.with_context(|| at.display()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cenote_format::ids::Guid;
-use cenote_host::CacheFile;
+use cenote_host::{CacheFile, Mounts};
 use serde::Serialize;
 
 use super::passing::send_with;
@@ -53,6 +53,16 @@ pub fn all() -> Vec<PathBuf> {
 /// All servers that say who they are, with their sockets.
 pub fn servers() -> Vec<(PathBuf, Who)> {
     all().into_iter().filter_map(|socket| who(&socket).ok().map(|who| (socket, who))).collect()
+}
+
+/// What is mounted, by the names that datasets have now.
+pub fn mounts() -> Mounts {
+    let mounts = Mounts::read();
+    // Nobody is asked where nothing of ours is mounted.
+    if mounts.ours().next().is_none() {
+        return mounts;
+    }
+    servers().iter().fold(mounts, |mounts, (_, who)| mounts.renamed(&who.names()))
 }
 
 /// Sockets of servers that did not answer in time, as one that was stopped: a command waits for each once.

@@ -57,12 +57,12 @@ use std::io::{BufRead, Read as _};
 use std::path::PathBuf;
 
 use cenote_format::ids::Guid;
-use cenote_host::CacheFile;
+use cenote_host::{CacheFile, Renamed};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, ServerError};
 
-pub use client::{Answer, all, find, only, send, servers, sync, who};
+pub use client::{Answer, all, find, mounts, only, send, servers, sync, who};
 pub(crate) use passing::Receiving;
 pub use passing::{Input, Passed};
 pub use view::PinnedTxg;
@@ -107,6 +107,9 @@ pub struct Who {
     pub devices: Vec<PathBuf>,
     /// Datasets that it has mounted, and where.
     pub mounts: Vec<(String, PathBuf)>,
+    /// Names that the system's table of mounts has for some of them, since they were renamed, and where.
+    #[serde(default)]
+    pub renamed: Vec<(String, PathBuf)>,
     /// It ends when the last of its mounts is unmounted.
     #[serde(rename = "ends_with_mount")]
     pub ends_with_mounts: bool,
@@ -115,6 +118,15 @@ pub struct Who {
 }
 
 impl Who {
+    /// The names of its mounts that are not those of the system's table.
+    pub(crate) fn names(&self) -> Vec<Renamed> {
+        let of = |(before, at): &(String, PathBuf)| {
+            let now = self.mounts.iter().find(|(_, place)| place == at).map(|(now, _)| now.clone())?;
+            Some(Renamed { before: before.clone(), now, at: at.clone() })
+        };
+        self.renamed.iter().filter_map(of).collect()
+    }
+
     /// True if its pool has this name or guid.
     pub fn is_called(&self, name: &str) -> bool {
         self.pool == name || name.parse() == Ok(self.guid)

@@ -13,9 +13,9 @@ use cenote_format::dsl::DatasetFlags;
 use cenote_props::WrongUse;
 use cenote_taskq::boxed;
 
-use crate::Session;
 use crate::error::{Context as _, Result, refused};
 use crate::writing::{Writing, line};
+use crate::{Session, shown};
 
 /// The datasets, snapshots or bookmark to be destroyed.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +86,9 @@ pub async fn destroy(
     }
     if request.is_deferred {
         return Err(WrongUse::new("'-d' is for snapshots").into());
+    }
+    if !request.is_dry {
+        shown::check_unshown(session, std::slice::from_ref(name), "destroy").await?;
     }
     if let (Some(live), Some(volumes)) = (pool.served(), session.served_volumes()) {
         // Writes left by clients that have gone must be on disk before their dataset is destroyed.
@@ -196,6 +199,9 @@ async fn snapshots(
         true => still_there(pool.pool(), names).await?,
         false => names,
     };
+    if !request.is_dry {
+        shown::check_unshown(session, &names, "destroy").await?;
+    }
     session.let_go(|held| names.contains(&held.name())).await?;
     if request.is_dry {
         if !request.with_clones {

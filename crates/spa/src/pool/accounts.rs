@@ -84,7 +84,7 @@ impl Shared {
             account.set(txg, &left, margin_bytes, |later| worst(self.txgs.coming_bytes(later)));
             dirs.insert(dir, phys);
         }
-        self.update_figures(writer, &dirs, usable.bytes).await
+        self.update_figures(writer, &dirs, usable.shown_bytes).await
     }
 
     /// Takes over the used and available bytes of datasets. `dirs` are their directories and all above these.

@@ -20,6 +20,8 @@ pub(crate) struct Usable {
     pub(crate) slop_bytes: u64,
     /// Some of what was freed can be used only after the next txgs.
     pub(crate) has_deferred: bool,
+    /// Bytes that datasets are told that they may use: with what was freed, as OpenZFS has it.
+    pub(crate) shown_bytes: u64,
 }
 
 impl Syncer {
@@ -64,8 +66,10 @@ impl Syncer {
         }
         let slop_bytes = slop_bytes(normal, log);
         let saved = self.shared.saved_bytes;
-        let bytes = (normal + shared).saturating_add(saved).saturating_sub(deferred + lost).saturating_sub(slop_bytes);
-        Usable { bytes, slop_bytes, has_deferred: deferred > 0 }
+        let all = (normal + shared).saturating_add(saved);
+        let bytes = all.saturating_sub(deferred + lost).saturating_sub(slop_bytes);
+        let shown_bytes = all.saturating_sub(lost).saturating_sub(slop_bytes);
+        Usable { bytes, slop_bytes, has_deferred: deferred > 0, shown_bytes }
     }
 
     /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:

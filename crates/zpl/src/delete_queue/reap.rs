@@ -8,12 +8,14 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::{ZapValue, int_key, int_key_name};
 use cenote_format::znode::ZnodeFlags;
+use cenote_format::zpl::DirEntry as Word;
 use cenote_taskq::boxed;
 
 use super::share::{is_small, weight};
 use crate::dir::word;
 use crate::filesystem::FileSystem;
 use crate::node::Node;
+use crate::xattr::{directory_of, there};
 use crate::{FileKind, ZplError};
 
 /// Entries looked at, or taken out, at a time.
@@ -26,6 +28,11 @@ struct Budget {
     blocks: u64,
     /// It ends when the file system's use does.
     is_stopped: bool,
+}
+
+/// Whether a node is what another says that it has hidden: a directory of extended attributes, or a file there.
+fn is_hidden_in(node: &Node, owner: ObjectId) -> bool {
+    node.with(|record| record.flags()).contains(ZnodeFlags::XATTR) || node.word(ZplAttribute::Parent) == owner.0
 }
 
 /// The outcome of freeing an object of the queue.
@@ -262,11 +269,8 @@ impl FileSystem {
         if node.with(|record| record.flags()).contains(ZnodeFlags::XATTR) && node.is_directory() {
             self.purge(&node.object, pending).await?;
         }
-        let hidden = node.word(ZplAttribute::Xattr);
         let mut xattrs = None;
-        if hidden != 0
-            && let Ok(object) = self.shared.objset.object(ObjectId(hidden)).await
-        {
+        if let Some(object) = self.own_hidden_dir(&node).await? {
             self.purge(&object, pending).await?;
             if !self.free_pieces(&object, budget, pending).await? {
                 return Ok(Freed::InPart);
@@ -278,6 +282,14 @@ impl FileSystem {
         }
         self.finish(&node, xattrs).await?;
         Ok(Freed::Whole)
+    }
+
+    /// The hidden directory that goes with a node. An object number that a damaged file names as its own, and that is something else, is
+    /// left alone: it may be another file's, or a directory that is in use.
+    async fn own_hidden_dir(&self, node: &Node) -> Result<Option<Object>, ZplError> {
+        let Some(id) = node.with(directory_of) else { return Ok(None) };
+        let Some(hidden) = there(self.node(id).await)? else { return Ok(None) };
+        Ok((hidden.is_directory() && is_hidden_in(&hidden, node.id)).then(|| hidden.object.clone()))
     }
 
     /// Frees an object's blocks until few are left; whether the budget allowed it.
@@ -362,8 +374,11 @@ impl FileSystem {
             let mut objects = Vec::new();
             for entry in &found {
                 zap.remove(entry.name()).await?;
-                let id = word(directory.id(), &entry.value)?.object;
-                if let Ok(object) = self.shared.objset.object(id).await {
+                let Ok(Word { object: id, .. }) = word(directory.id(), &entry.value) else { continue };
+                if let Ok(file) = self.node(id).await
+                    && is_hidden_in(&file, directory.id())
+                {
+                    let object = file.object.clone();
                     if !is_small(&object) {
                         self.free_pieces(&object, &mut budget, pending).await?;
                     }

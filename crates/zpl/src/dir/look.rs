@@ -31,6 +31,21 @@ pub struct DirEntry {
     pub next: Cursor,
 }
 
+/// Entries of a directory, and what is odd about others.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// Entries that can be shown; none at the end.
+    pub entries: Vec<DirEntry>,
+    /// The first of the entries there that cannot be.
+    pub odd: Option<ZplError>,
+}
+
+impl Listed {
+    fn note(&mut self, error: ZplError) {
+        self.odd.get_or_insert(error);
+    }
+}
+
 /// A place in a directory's listing that stays good across calls: the hash and differentiator after which to go on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cursor {
@@ -130,6 +145,21 @@ impl FileSystem {
     /// It is no directory, or cannot be read.
     #[boxed]
     pub async fn list(&self, directory: ObjectId, cursor: Cursor, count_max: usize) -> Result<Vec<DirEntry>, ZplError> {
+        Ok(self.list_with_odd(directory, cursor, count_max).await?.entries)
+    }
+
+    /// The same, with what is said of entries that nobody could use: their names are none of a path, or they have no value. Entries `.` and
+    /// `..`, which some systems write (Lustre), are left out silently: every directory shows its own.
+    ///
+    /// # Errors
+    /// As [`FileSystem::list`].
+    #[boxed]
+    pub async fn list_with_odd(
+        &self,
+        directory: ObjectId,
+        cursor: Cursor,
+        count_max: usize,
+    ) -> Result<Listed, ZplError> {
         let directory = self.node(directory).await?;
         list(&directory, cursor, count_max, names::is_valid).await
     }
@@ -146,7 +176,7 @@ impl FileSystem {
         count_max: usize,
     ) -> Result<Vec<DirEntry>, ZplError> {
         let directory = self.node(directory).await?;
-        list(&directory, cursor, count_max, names::is_valid_xattr).await
+        Ok(list(&directory, cursor, count_max, names::is_valid_xattr).await?.entries)
     }
 
     /// The target of a symbolic link: any bytes.
@@ -183,26 +213,37 @@ async fn list(
     cursor: Cursor,
     count_max: usize,
     is_valid: fn(&[u8]) -> bool,
-) -> Result<Vec<DirEntry>, ZplError> {
+) -> Result<Listed, ZplError> {
     directory.check_kind(FileKind::Directory)?;
     let _entries = directory.look_at_entries().await;
-    let found = Zap::open(directory.object.clone()).await?.list(cursor.after, count_max).await?;
-    assert!(found.len() <= count_max, "no more entries come than were asked for");
-    let mut entries = Vec::with_capacity(found.len());
-    for entry in found {
-        if !is_valid(entry.name()) {
-            let what = format!("an entry with the illegal name {:?}", String::from_utf8_lossy(entry.name()));
-            return Err(ZplError::Corrupt { object: directory.id.0, what });
+    let zap = Zap::open(directory.object.clone()).await?;
+    let (mut cursor, mut listed) = (cursor, Listed::default());
+    // No entries mean the end, so a part of the directory without any that can be shown is passed over.
+    while listed.entries.is_empty() {
+        let found = zap.list(cursor.after, count_max).await?;
+        assert!(found.len() <= count_max, "no more entries come than were asked for");
+        let Some(last) = found.last() else { break };
+        cursor = Cursor { after: Some((last.hash, last.cd)) };
+        for entry in found {
+            let next = Cursor { after: Some((entry.hash, entry.cd)) };
+            let odd = |what| ZplError::Corrupt { object: directory.id.0, what };
+            match word(directory.id, &entry.value) {
+                _ if matches!(entry.name(), b"." | b"..") => {}
+                _ if !is_valid(entry.name()) => {
+                    listed.note(odd(format!("an entry with the illegal name '{}'", entry.name().escape_ascii())));
+                }
+                Err(error) => listed.note(error),
+                Ok(Word { object: ObjectId(0), .. }) => {
+                    listed.note(odd(format!("the entry '{}' leads nowhere", entry.name().escape_ascii())));
+                }
+                Ok(Word { object, kind }) => {
+                    let kind = FileKind::of_entry_type(kind);
+                    listed.entries.push(DirEntry { name: entry.name().to_vec(), object, kind, next });
+                }
+            }
         }
-        let Word { object, kind } = word(directory.id, &entry.value)?;
-        entries.push(DirEntry {
-            name: entry.name().to_vec(),
-            object,
-            kind: FileKind::of_entry_type(kind),
-            next: Cursor { after: Some((entry.hash, entry.cd)) },
-        });
     }
-    Ok(entries)
+    Ok(listed)
 }
 
 #[cfg(test)]

@@ -10,6 +10,6 @@ mod rename;
 pub use create::NewNode;
 pub(crate) use create::Origin;
 pub(crate) use entry::{entry_value, word};
-pub use look::{Cursor, DirEntry};
+pub use look::{Cursor, DirEntry, Listed};
 pub(crate) use open_zaps::OpenZaps;
 pub use rename::RenameMode;

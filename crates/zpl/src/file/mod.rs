@@ -219,6 +219,17 @@ impl File {
         Ok(())
     }
 
+    /// Notes that an empty file is read, if that is to be noted: it is read without a read. True if it was noted.
+    #[must_use]
+    pub fn note_empty_read(&self) -> bool {
+        match self.filesystem.in_use() {
+            Ok(in_use) if self.size_bytes() == 0 => {
+                self.node.note_access(in_use.nodes.access_times(), self.filesystem.now())
+            }
+            _ => false,
+        }
+    }
+
     fn clip(&self, offset_bytes: u64, len: usize) -> usize {
         let left = self.size_bytes().saturating_sub(offset_bytes);
         len.min(usize::try_from(left).unwrap_or(usize::MAX))

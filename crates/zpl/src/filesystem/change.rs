@@ -189,8 +189,9 @@ impl FileSystem {
         let kind = record.u64(ZplAttribute::Mode) as u32 & MODE_KIND;
         let mode = kind | permissions & 0o7777;
         let flags = record.flags();
-        let is_trivial = flags.contains(ZnodeFlags::ACL_TRIVIAL) || !record.has(ZplAttribute::DaclAces);
-        if !is_trivial && !self.options().acl_is_discarded {
+        // Of an old znode the list stays as it is.
+        let has_list = record.has(ZplAttribute::DaclAces) && acl::is_there(record);
+        if has_list && !self.options().acl_is_discarded {
             let what = "not supported yet: changing the mode of a file with an NFSv4 access control list, unless the property \
                         'aclmode' is 'discard'";
             return Err(ZplError::Unsupported(what.into()));

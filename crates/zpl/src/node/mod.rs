@@ -29,6 +29,7 @@ use cenote_zil::Log;
 use bytes::Bytes;
 use gate::{Gate, SharedTxg};
 
+use crate::acl;
 use crate::attributes::{device_numbers, posix_id};
 use crate::filesystem::options::AccessTimes;
 use crate::record::{Plan, put_time, time};
@@ -225,6 +226,7 @@ impl Node {
                 device: device_numbers(record.u64(ZplAttribute::Rdev)),
                 project: flags.has_project().then(|| record.u64(ZplAttribute::Projid)),
                 flags,
+                has_acl: acl::is_there(record),
                 xattr_directory: Some(ObjectId(record.u64(ZplAttribute::Xattr))).filter(|id| id.0 != 0),
             })
         })
@@ -274,17 +276,15 @@ impl Node {
     }
 
     /// Notes that it was read now, if that is to be noted. Nothing is written: that comes with the next change, or when nobody
-    /// has it open any more ([`Node::unwritten_access`]).
-    pub(crate) fn note_access(&self, rule: AccessTimes, now: Time) {
-        let Ok(in_use) = self.in_use() else { return };
+    /// has it open any more ([`Node::unwritten_access`]). True if it was noted.
+    pub(crate) fn note_access(&self, rule: AccessTimes, now: Time) -> bool {
+        let Ok(in_use) = self.in_use() else { return false };
         let is_unnoted = match rule {
             AccessTimes::Never => true,
             AccessTimes::Relative => now.seconds < in_use.unnoted_until.load(Ordering::Relaxed).cast_signed(),
             AccessTimes::Always => false,
         };
-        if !is_unnoted {
-            in_use.note_access(rule, now);
-        }
+        !is_unnoted && in_use.note_access(rule, now)
     }
 
     /// Forgets when it was read: someone says what is to stand there.
@@ -342,7 +342,7 @@ impl Node {
 }
 
 impl NodeInUse {
-    fn note_access(&self, rule: AccessTimes, now: Time) {
+    fn note_access(&self, rule: AccessTimes, now: Time) -> bool {
         let mut state = self.state.lock();
         let time = |attribute| time(state.attributes.record(), attribute);
         let before = state.accessed.unwrap_or_else(|| time(ZplAttribute::Atime));
@@ -357,6 +357,7 @@ impl NodeInUse {
             let until = u64::try_from(last.seconds.saturating_add(RELATIVE_S)).unwrap_or(0);
             self.unnoted_until.store(until, Ordering::Relaxed);
         }
+        is_noted
     }
 
     fn put(&self, state: &mut State, object: &Object, txg: Txg, mut plan: Plan) -> Result<(), ZplError> {

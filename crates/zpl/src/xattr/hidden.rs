@@ -13,7 +13,7 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zap::ZapValue;
 use cenote_format::znode::ZnodeFlags;
 
-use super::read::directory_of;
+use super::read::{directory_of, there};
 use super::{HIDDEN_DIR_MODE, HIDDEN_FILE_MODE, XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
 use crate::delete_queue::is_small;
 use crate::dir::{Origin, entry_value, word};
@@ -63,22 +63,28 @@ impl FileSystem {
     ) -> Result<DirEdit, ZplError> {
         let now = self.now();
         let mut replaced = None;
+        let mut has_entry = false;
         let mut stored = name.to_vec();
-        let (directory, mut own, mut zap) = match node.with(directory_of) {
-            Some(id) => {
-                let hidden = self.node(id).await?;
+        // In the place of one that is not there another is made.
+        let hidden = match node.with(directory_of) {
+            Some(id) => there(self.node(id).await)?,
+            None => None,
+        };
+        let (directory, mut own, mut zap) = match hidden {
+            Some(hidden) => {
+                let id = hidden.id;
                 let zap = Zap::open(hidden.object.clone()).await?;
                 let bare = name.strip_prefix(b"user.").unwrap_or(name);
                 if zap.lookup(name).await?.is_none() && linux_name(bare) == name && zap.lookup(bare).await?.is_some() {
                     stored = bare.to_vec();
                 }
                 if let Some(found) = zap.lookup(&stored).await? {
-                    let object = self.shared.objset.object(word(id, &found)?.object).await?;
-                    if !is_small(&object) {
+                    has_entry = true;
+                    replaced = there(self.dnode(word(id, &found)?.object).await)?;
+                    if replaced.as_ref().is_some_and(|object| !is_small(object)) {
                         let what = "not supported yet: replacing an extended attribute of many blocks";
                         return Err(ZplError::Unsupported(what.into()));
                     }
-                    replaced = Some(object);
                 }
                 let own = hidden.record();
                 (Some(hidden), own, Some(zap))
@@ -96,7 +102,7 @@ impl FileSystem {
         if let (Some(value), Some(hidden)) = (&value, &directory) {
             self.check_room(hidden, &stored, value.len()).await?;
         }
-        let entries = match (replaced.is_some(), value.is_some()) {
+        let entries = match (has_entry, value.is_some()) {
             (true, false) => -1,
             (false, true) => 1,
             _ => 0,
@@ -136,7 +142,7 @@ impl FileSystem {
         let mut total = (64 << 10) + name.len() + value_bytes;
         if count > FEW {
             for entry in others {
-                let file = self.node(word(hidden.id, &entry.value)?.object).await?;
+                let Some(file) = there(self.node(word(hidden.id, &entry.value)?.object).await)? else { continue };
                 total = total.saturating_add(entry.name().len()).saturating_add(file.size_bytes() as usize);
             }
         }
@@ -195,7 +201,7 @@ impl FileSystem {
     ) -> Result<(), ZplError> {
         let node = self.node(owner).await?;
         let _lock = node.in_use()?.lock.write().await;
-        if node.with(directory_of).is_some() {
+        if self.hidden_dir(&node.record()).await?.is_some() {
             return Err(ZplError::Exists);
         }
         let mut record = node.record();
@@ -223,8 +229,8 @@ impl FileSystem {
     /// Gives the hidden directory and its files the owner, group and project of the file that they belong to, which is
     /// locked; a few in each txg.
     pub(crate) async fn own_xattrs(&self, node: &Node) -> Result<(), ZplError> {
-        let Some(directory) = node.with(directory_of) else { return Ok(()) };
-        let object = self.shared.objset.object(directory).await?;
+        let Some(object) = self.hidden_dir(&node.record()).await? else { return Ok(()) };
+        let directory = object.id();
         let mut ids = vec![directory];
         for entry in Zap::open(object.clone()).await?.list(None, NAMES_MAX).await? {
             ids.push(word(directory, &entry.value)?.object);
@@ -234,7 +240,7 @@ impl FileSystem {
         for ids in ids.chunks(BATCH) {
             let mut changes = Vec::new();
             for id in ids {
-                let hidden = self.node(*id).await?;
+                let Some(hidden) = there(self.node(*id).await)? else { continue };
                 let mut record = hidden.record();
                 for attribute in [ZplAttribute::Uid, ZplAttribute::Gid] {
                     record.put(attribute, owner.u64(attribute))?;

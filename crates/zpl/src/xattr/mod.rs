@@ -18,6 +18,7 @@ use cenote_format::nvlist::{NvList, NvString, NvValue};
 use cenote_format::sa::ZplAttribute;
 
 pub(crate) use hidden::hidden_birth;
+pub(crate) use read::{directory_of, there};
 pub use set::XattrSet;
 pub(crate) use set::xattr_record;
 

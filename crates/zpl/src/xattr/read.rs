@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::Zap;
 use cenote_dmu::sa::SaRecord;
+use cenote_dmu::{DmuErrorKind, Object, Zap};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_taskq::boxed;
@@ -45,7 +45,8 @@ impl FileSystem {
         let node = self.node(id).await?;
         let _shared = node.look().await;
         let record = node.record();
-        if let Some(directory) = directory_of(&record) {
+        if let Some(directory) = self.hidden_dir(&record).await? {
+            let directory = directory.id();
             let mut cursor = Cursor::START;
             loop {
                 let entries = self.list_xattrs(directory, cursor, BATCH).await?;
@@ -56,7 +57,9 @@ impl FileSystem {
                         return Err(corrupt(id, "more extended attributes than any client can list"));
                     }
                     let Some(room) = left.checked_sub(entry.name.len()) else { return Ok(None) };
-                    let Some(value) = self.xattr_file(entry.object, room).await? else { return Ok(None) };
+                    // A name that leads nowhere has no value.
+                    let Some(value) = there(self.xattr_file(entry.object, room).await)? else { continue };
+                    let Some(value) = value else { return Ok(None) };
                     left = room - value.len();
                     found.insert(linux_name(&entry.name), value);
                 }
@@ -104,8 +107,8 @@ impl FileSystem {
         let _shared = node.look().await;
         let record = node.record();
         let mut names: Vec<Vec<u8>> = unpack(id, &record)?.iter().map(|(stored, _)| linux_name(stored)).collect();
-        if let Some(directory) = directory_of(&record) {
-            let found = Zap::open(self.dnode(directory).await?).await?.list(None, NAMES_MAX).await?;
+        if let Some(directory) = self.hidden_dir(&record).await? {
+            let found = Zap::open(directory).await?.list(None, NAMES_MAX).await?;
             names.extend(found.iter().map(|entry| linux_name(entry.name())));
         }
         names.sort_unstable();
@@ -129,8 +132,9 @@ impl FileSystem {
 
     /// The value of an attribute of the hidden directory.
     pub(super) async fn xattr_in_dir(&self, node: &Node, name: &[u8]) -> Result<Option<Vec<u8>>, ZplError> {
-        let Some(directory) = node.with(directory_of) else { return Ok(None) };
-        let zap = Zap::open(self.dnode(directory).await?).await?;
+        let Some(directory) = self.hidden_dir(&node.record()).await? else { return Ok(None) };
+        let id = directory.id();
+        let zap = Zap::open(directory).await?;
         let found = match zap.lookup(name).await? {
             Some(found) => Some(found),
             // Names that other systems have stored are without a namespace.
@@ -140,14 +144,33 @@ impl FileSystem {
             },
         };
         match found {
-            Some(found) => self.xattr_file(word(directory, &found)?.object, usize::MAX).await,
+            Some(found) => Ok(there(self.xattr_file(word(id, &found)?.object, usize::MAX).await)?.flatten()),
+            None => Ok(None),
+        }
+    }
+
+    /// The hidden directory of a file, if it has one. Where the one that it names is not there it has none, as in OpenZFS: the file itself
+    /// is there, and its other attributes are.
+    pub(crate) async fn hidden_dir(&self, record: &SaRecord) -> Result<Option<Object>, ZplError> {
+        match directory_of(record) {
+            Some(id) => there(self.dnode(id).await),
             None => Ok(None),
         }
     }
 }
 
+/// A part of a file, or nothing where the part is not there: an absent part does not make an absent file.
+pub(crate) fn there<T>(found: Result<T, ZplError>) -> Result<Option<T>, ZplError> {
+    match found {
+        Ok(part) => Ok(Some(part)),
+        Err(ZplError::NoEntry) => Ok(None),
+        Err(ZplError::Dmu(error)) if matches!(error.kind, DmuErrorKind::NoSuchObject) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The hidden directory of a file.
-pub(super) fn directory_of(record: &SaRecord) -> Option<ObjectId> {
+pub(crate) fn directory_of(record: &SaRecord) -> Option<ObjectId> {
     Some(ObjectId(record.u64(ZplAttribute::Xattr))).filter(|id| id.0 != 0)
 }
 

@@ -3,20 +3,20 @@
 //! There is no kernel that would keep them mounted: this process serves them, until it is interrupted or they are
 //! unmounted.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use cenote_admin::values::Types;
-use cenote_host::Mounts;
 use cenote_listing::{Column, Item, Selection, document};
 use cenote_server::background::Going;
-use cenote_server::mounting::{Candidate, MountPoints};
-use cenote_server::signals;
+use cenote_server::mounting::{Candidate, MountPoints, MountRequest, mount};
+use cenote_server::{protocol, signals};
 use serde_json::{Map, Value, json};
 
 use crate::args::GoesOn;
 use crate::datasets::select;
+use crate::live;
 use crate::prelude::*;
 
-/// List mounted file systems, or mount some at their mount points, read-only, until interrupted.
+/// List mounted file systems, or mount some at their mount points, until interrupted: read-only, or one to be written with `-o rw`.
 ///
 /// This process serves the mounts. With -a and -R one mount shows a file system and those below it.
 ///
@@ -44,7 +44,10 @@ pub(crate) struct Args {
     /// Print the list as JSON.
     #[arg(short = 'j', long)]
     json: bool,
-    /// Mount options, as of `cenote mount`.
+    /// Not supported yet: keys are given with --key.
+    #[arg(short = 'l')]
+    load_keys: bool,
+    /// Mount options, as of `cenote mount`; `rw` mounts one file system to be written.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Put mount points below this directory.
@@ -77,7 +80,20 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(root) = args.altroot.as_ref().filter(|root| !root.starts_with('/')) {
         return Err(usage(format!("bad alternate root '{root}': it must be an absolute path")));
     }
-    let context = context.with_altroot(args.altroot);
+    if args.load_keys {
+        bail!("not supported yet: asking for keys; '--key DATASET=FILE' gives one");
+    }
+    let context = context.with_altroot(args.altroot.clone());
+    let words = args.options.iter().flat_map(|list| list.split(','));
+    if words.clone().any(|word| word == "rw") {
+        if args.all || args.recursive {
+            bail!(
+                "not supported yet: mounting several to be written; 'cenote mount --rw DATASET FOLDER' mounts one, with those below it"
+            );
+        }
+        let options = words.filter(|word| *word != "rw").map(str::to_owned).collect();
+        return mount_writable(&context, args, options).await;
+    }
     let how = (args.all, args.all || args.recursive, args.overlay, args.verbose);
     let mut points = MountPoints::new(&context, &args.options, how)?;
     let going = Going::begin((&args.goes_on).into(), args.filesystem.as_deref().unwrap_or("all"))?;
@@ -93,6 +109,21 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
     }
     let is_good = points.serve(&going, signals, has_failed).await?;
+    Ok(Outcome::unless(!is_good))
+}
+
+/// Mounts one file system at its mount point, to be written.
+async fn mount_writable(context: &Context, args: Args, options: Vec<String>) -> Result<Outcome> {
+    let mut points = MountPoints::new(context, &options, (false, false, args.overlay, args.verbose))?;
+    let names = args.filesystem.into_iter().collect();
+    let selection = Selection { names, types: Types::FILESYSTEM, may_list_snapshots: false, depth: None };
+    let (items, has_failed) = select(context, selection, &[]).await?;
+    let (Some(item), false) = (items.first(), has_failed) else { return Ok(Outcome::Failed) };
+    let Some(at) = points.folder(&candidate(item).await?).await? else { return Ok(Outcome::Failed) };
+    let options = options.into_iter().chain(["layout=alone".to_owned()]).collect();
+    let request = MountRequest { dataset: item.name.clone(), at, options, is_writable: true, control: None };
+    drop(items);
+    let is_good = mount(context, &request, (&args.goes_on).into(), live::clients(context)).await?;
     Ok(Outcome::unless(!is_good))
 }
 
@@ -116,7 +147,7 @@ async fn candidate(item: &Item) -> Result<Candidate<'_>> {
 
 /// The mounted file systems.
 fn list(context: &Context, is_json: bool) -> Result<Outcome> {
-    let mounts = Mounts::read();
+    let mounts = protocol::mounts();
     let mounted: Vec<(&str, String)> = mounts
         .all()
         .filter(|(name, _)| !name.contains('@'))

@@ -17,6 +17,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(pool) = context.served() {
         args.pools.iter().try_for_each(|name| context.check_served(name))?;
         pool.sync().await?;
+        if let Some(of) = context.served_pool() {
+            of.mounts.synced().await;
+        }
         return Ok(Outcome::Good);
     }
     if args.pools.is_empty() {

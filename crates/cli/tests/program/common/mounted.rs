@@ -140,6 +140,7 @@ impl Mounted {
             "volumes are still served",
             "is left out",
             "still shown in another mount namespace",
+            "since their mountpoint lies elsewhere",
         ];
         assert!(said.lines().all(|line| usual.iter().any(|part| line.contains(part))), "{said}");
     }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::TxTunables;
+use cenote_dmu::Zap;
+use cenote_dmu::tx::{Cost, TxTunables, TxgSource as _};
 use cenote_format::ids::ObjectId;
+use cenote_format::zap::ZapValue;
 use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Class, Runtime};
@@ -500,6 +502,111 @@ fn a_hidden_directory_with_the_number_of_one_that_was_freed_is_another() {
             fs.reap().await.unwrap();
             live.sync().await;
         }
+        live
+    });
+}
+
+/// A part that is missing does not make a file that is missing: without its hidden directory, or with an attribute there that leads nowhere,
+/// a file is shown, changed and removed like any other.
+#[test]
+fn a_file_whose_extended_attributes_are_lost_is_there_all_the_same() {
+    case(FileSystemOptions { xattrs: XattrMode::Dir, ..FileSystemOptions::default() }, async |live| {
+        let fs = &live.fs;
+        let root = fs.root();
+        let owner = AttributeChange { uid: Some(5), ..AttributeChange::default() };
+        for name in ["file", "folder"] {
+            let id = match name {
+                "file" => make_file(fs, name).await.id(),
+                _ => fs.create(root, name.as_bytes(), &directory(0o755)).await.unwrap().object,
+            };
+            for attribute in [&b"user.a"[..], b"user.b"] {
+                fs.set_xattr(id, attribute, b"value", XattrSet::Create).await.unwrap();
+            }
+            live.sync().await;
+            let hidden = fs.attributes(id).await.unwrap().xattr_directory.unwrap();
+            let entries = fs.list_xattrs(hidden, Cursor::START, 10).await.unwrap();
+            let lost = entries.iter().find(|entry| entry.name == b"user.a").unwrap().object;
+            free(&live, &[lost]).await;
+            assert_eq!(errno(fs.xattr(id, b"user.a").await), Some(Errno::NoData));
+            assert_eq!(fs.xattrs(id).await.unwrap().into_keys().collect::<Vec<_>>(), [b"user.b"]);
+            fs.set_attributes(id, &owner).await.unwrap();
+            fs.set_xattr(id, b"user.a", b"again", XattrSet::Any).await.unwrap();
+            assert_eq!(fs.xattrs(id).await.unwrap().len(), 2);
+            live.sync().await;
+            let entries = fs.list_xattrs(hidden, Cursor::START, 10).await.unwrap();
+            let mut all: Vec<ObjectId> = entries.iter().map(|entry| entry.object).collect();
+            all.push(hidden);
+            free(&live, &all).await;
+            assert_eq!(fs.xattr_names(id).await.unwrap(), Vec::<Vec<u8>>::new());
+            assert!(fs.xattrs(id).await.unwrap().is_empty());
+            assert_eq!(errno(fs.xattr(id, b"user.a").await), Some(Errno::NoData));
+            fs.set_attributes(id, &owner).await.unwrap();
+            if name == "folder" {
+                fs.create(id, b"inside", &file(0o644)).await.unwrap();
+                fs.unlink(id, b"inside").await.unwrap();
+                // In the place of what is lost there can be something again.
+                fs.set_xattr(id, b"user.c", b"new", XattrSet::Create).await.unwrap();
+                assert_eq!(fs.xattr(id, b"user.c").await.unwrap(), b"new");
+            } else {
+                fs.unlink(root, name.as_bytes()).await.unwrap();
+            }
+            fs.reap().await.unwrap();
+        }
+        live
+    });
+}
+
+/// Frees objects behind the file system's back.
+async fn free(live: &Live, objects: &[ObjectId]) {
+    let tx = live.txgs.begin(Cost::default().with_objects(8)).await.unwrap();
+    for id in objects {
+        live.fs.dnode(*id).await.unwrap().free(tx.txg());
+    }
+    drop(tx);
+    live.sync().await;
+}
+
+/// Lustre writes `..` into directories that are spread over servers. An entry that cannot be shown does not hide the others.
+#[test]
+fn entries_that_cannot_be_shown_do_not_hide_the_others() {
+    case(FileSystemOptions::default(), async |live| {
+        let fs = &live.fs;
+        let dir = fs.create(fs.root(), b"dir", &directory(0o755)).await.unwrap().object;
+        for name in [&b"one"[..], b"two"] {
+            fs.create(dir, name, &file(0o644)).await.unwrap();
+        }
+        live.sync().await;
+        let odd: [(&[u8], u64); 4] = [(b"..", 34), (b".", 34), (b"a/b", 34), (b"nowhere", 0)];
+        let change = async |is_there: bool| {
+            let mut zap = Zap::open(fs.dnode(dir).await.unwrap()).await.unwrap();
+            for (name, value) in odd {
+                match is_there {
+                    true => zap.insert(name, &ZapValue::from_u64(value)).await.unwrap(),
+                    false => drop(zap.remove(name).await.unwrap()),
+                }
+            }
+            let tx = live.txgs.begin(Cost::default().with_entries(8)).await.unwrap();
+            zap.flush(tx.txg()).await.unwrap();
+            drop(tx);
+            live.sync().await;
+        };
+        change(true).await;
+        // In steps of any size: no entries mean the end.
+        for step in [1, 2, 100] {
+            let (mut cursor, mut names, mut is_odd) = (Cursor::START, Vec::new(), false);
+            loop {
+                let listed = fs.list_with_odd(dir, cursor, step).await.unwrap();
+                is_odd |= listed.odd.is_some();
+                let Some(last) = listed.entries.last() else { break };
+                cursor = last.next;
+                names.extend(listed.entries.into_iter().map(|entry| entry.name));
+            }
+            names.sort();
+            assert_eq!(names, [b"one", b"two"], "in steps of {step}");
+            assert!(is_odd);
+        }
+        change(false).await;
+        assert!(fs.list_with_odd(dir, Cursor::START, 100).await.unwrap().odd.is_none());
         live
     });
 }
