@@ -146,6 +146,10 @@ impl Lower for DslError {
                 of(name);
                 ErrorKind::NotFound
             }
+            Self::Inconsistent(name) => {
+                of(name);
+                ErrorKind::Busy
+            }
             Self::BadName { name, .. } | Self::NotEncrypted(name) => {
                 of(name);
                 ErrorKind::Misuse

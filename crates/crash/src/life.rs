@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_dmu::tx::{SyncMode, TxTunables};
+use cenote_format::dsl::dataset_field;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
 use cenote_spa::{AuxSpec, Clock, CreateOptions, Host, Pool, PropertyValue, TxgRecord, WriteOptions, create, open};
@@ -721,6 +722,7 @@ async fn replayed(
     let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
     let pool = open(handle, found(handle, &machine.paths).await?, &import_options(), options).await;
     let pool = pool.map_err(|error| format!("to be replayed: {error}"))?;
+    nothing_interrupted(&pool).await?;
     tune(&pool, shape).await?;
     let pool = pool.start(TxTunables::default()).await;
     if in_many {
@@ -743,6 +745,19 @@ async fn replayed(
     Ok((pool, filesystems, volume))
 }
 
+/// A pool that is open for writing has no dataset that a receive has left and that cannot be gone on with.
+async fn nothing_interrupted(pool: &Pool) -> Result<(), String> {
+    let dsl = pool.dsl().map_err(words)?;
+    for dir in dsl.tree(dsl.root_dir().await.map_err(words)?, true).await.map_err(words)? {
+        let Some(head) = dsl.head(&dir).await.map_err(words)? else { continue };
+        let goes_on = dsl.dataset_field(&head, dataset_field::RESUME_TO_GUID).await.map_err(words)?.is_some();
+        if head.is_inconsistent() && !goes_on {
+            return Err(format!("{} was received in part, cannot be gone on with, and is there", dir.name));
+        }
+    }
+    Ok(())
+}
+
 /// Opens the pool and sets all to work that changes something.
 async fn opened(
     handle: &Handle,
@@ -757,6 +772,7 @@ async fn opened(
     let found = found(handle, &machine.paths).await?;
     let writer = open(handle, found, &import_options(), options).await;
     let writer = writer.map_err(|error| format!("to be written: {error}"))?;
+    nothing_interrupted(&writer).await?;
     tune(&writer, shape).await?;
     let tunables = TxTunables { zfs_dirty_data_max: DIRTY_BYTES_MAX, ..TxTunables::default() };
     let pool = writer.start(tunables).await;

@@ -71,6 +71,18 @@ impl Dataset {
     pub fn is_inconsistent(&self) -> bool {
         self.phys.flags.contains(DatasetFlags::INCONSISTENT)
     }
+
+    /// Refuses a dataset that is half received or half destroyed. All that read or change what is in a dataset ask here, but for its
+    /// receiver and for reports on what is on disk.
+    ///
+    /// # Errors
+    /// [`DslError::Inconsistent`].
+    pub fn check_whole(&self) -> Result<(), DslError> {
+        match self.is_inconsistent() {
+            true => Err(DslError::Inconsistent(self.name())),
+            false => Ok(()),
+        }
+    }
 }
 
 impl Dsl {
@@ -268,9 +280,16 @@ impl Dsl {
     }
 
     /// Opens the dataset's objset, with its key if that is loaded. `None` if it has no objset yet. A dataset that is being changed is
-    /// opened as of the last sync, or as it is now if there was none yet.
+    /// opened as of the last sync, or as it is now if there was none yet. One that is half received or half destroyed is refused.
     #[boxed]
     pub async fn open(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
+        dataset.check_whole()?;
+        self.open_as_is(dataset).await
+    }
+
+    /// Like [`Dsl::open`], also of a dataset that is half received or half destroyed: for reports on what is on disk.
+    #[boxed]
+    pub async fn open_as_is(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         if dataset.phys.bp.is_hole() {
             return Ok(self.open_head(dataset.object).map(|head| head.objset));
         }
@@ -300,7 +319,7 @@ impl Dsl {
     /// The kind of the dataset, from its objset block (which is never encrypted).
     #[boxed]
     pub async fn kind(&self, dataset: &Dataset) -> Result<ObjsetType, DslError> {
-        let objset = self.open(dataset).await?;
+        let objset = self.open_as_is(dataset).await?;
         Ok(objset.and_then(|objset| objset.phys().objset_type()).unwrap_or(ObjsetType::None))
     }
 }

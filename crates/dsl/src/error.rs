@@ -40,6 +40,11 @@ pub enum DslError {
         /// The contradiction.
         what: String,
     },
+    /// A dataset is half received or half destroyed: what is in it is nothing yet, or nothing any more.
+    #[error(
+        "'{0}': dataset is busy: it is half received or half destroyed ('zfs receive -s' goes on with it, 'zfs receive -A' gives it up)"
+    )]
+    Inconsistent(String),
     /// The dataset is not encrypted.
     #[error("'{0}' is not encrypted")]
     NotEncrypted(String),

@@ -196,10 +196,30 @@ pub fn check_new_dataset(name: &str) -> Result<(), NameError> {
         return Err(NameError::BookmarkDelimiter);
     }
     check_new_parts(name)?;
-    if name.matches('/').count() >= LEVELS_MAX {
-        return Err(NameError::TooDeep);
+    check_depth(name)
+}
+
+/// Refuses names with '%' in them, which are those of datasets that are half received. A verb that gives names or makes something of a
+/// dataset asks for all names that it is given.
+///
+/// # Errors
+/// [`NameError::BadCharacter`].
+pub fn check_no_received(name: &str) -> Result<(), NameError> {
+    match name.contains('%') {
+        true => Err(NameError::BadCharacter('%')),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+/// Refuses the name of a dataset that is below more than 50 levels.
+///
+/// # Errors
+/// [`NameError::TooDeep`].
+pub fn check_depth(name: &str) -> Result<(), NameError> {
+    match name.matches('/').count() >= LEVELS_MAX {
+        true => Err(NameError::TooDeep),
+        false => Ok(()),
+    }
 }
 
 /// Checks the full name of a new snapshot, or the new name of a snapshot.
@@ -219,6 +239,7 @@ pub fn check_new_snapshot(name: &str) -> Result<(), NameError> {
     if dataset.is_empty() || snapshot.is_empty() || snapshot.contains('/') {
         return Err(NameError::EmptyPart);
     }
+    check_no_received(dataset)?;
     check_new_letters(snapshot)?;
     check_no_path(snapshot)?;
     if name.len() > NAME_MAX_BYTES {

@@ -54,6 +54,8 @@ pub struct Promotion {
     pub conflicts: Vec<String>,
     /// Names that the clone has for bookmarks of its own.
     pub bookmark_conflicts: Vec<String>,
+    /// Bytes of the longest name of a snapshot or bookmark that moves, without its dataset's.
+    pub longest_name_bytes: usize,
 }
 
 impl Promotion {
@@ -145,10 +147,15 @@ impl Dsl {
             }
             names.push(name);
         }
+        let mut longest_name_bytes = names.iter().map(String::len).max().unwrap_or(0);
         let taken: BTreeSet<String> =
             self.bookmark_entries(clone.object).await?.into_iter().map(|(name, ..)| name).collect();
         for (name, bookmark, _) in self.bookmark_entries(origin_dir.head_dataset).await? {
-            if bookmark.creation_txg <= origin.creation_txg && taken.contains(&name) {
+            if bookmark.creation_txg > origin.creation_txg {
+                continue;
+            }
+            longest_name_bytes = longest_name_bytes.max(name.len());
+            if taken.contains(&name) {
                 bookmark_conflicts.push(name);
             }
         }
@@ -167,6 +174,7 @@ impl Dsl {
             names,
             conflicts,
             bookmark_conflicts,
+            longest_name_bytes,
         })
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //! A dataset that is new is received into itself, marked likewise.
 //!
-//! **Invariants.** 1. A dataset that is marked as inconsistent has no snapshots of its own, and only its receiver opens it. 2. Heads that
+//! **Invariants.** 1. A dataset that is marked as inconsistent has no snapshots of its own, and only its receiver opens it: [`Dataset::check_whole`](crate::Dataset::check_whole) refuses it to all others. 2. Heads that
 //! are swapped have the same previous snapshot.
 
 use cenote_dmu::{SpaceDelta, Zap};

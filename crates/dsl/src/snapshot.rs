@@ -99,7 +99,6 @@ impl Dsl {
         let names = self.mos().object(phys.snapshot_names).await?;
         Zap::put_entry(&names, txg, name, Some(&ZapValue::from_u64(object.0))).await?;
         self.adjust_count(txg, phys.dir, Counted::Snapshots, 1).await?;
-        self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
         Ok(object)
     }
 
@@ -117,14 +116,15 @@ impl Dsl {
         Ok(Zap::put_entry(&list, txg, &int_key_name(new.0), Some(&ZapValue::from_u64(new.0))).await?)
     }
 
-    /// Notes when snapshots of a directory came or went last, where there is a place for that.
-    async fn note_snapshots_changed(&self, txg: Txg, dir: ObjectId, time_s: u64) -> Result<(), DslError> {
-        let object = self.mos().object(dir).await?;
-        if !object.phys().object_type.is_zap() {
-            return Ok(());
-        }
+    /// Notes when snapshots of a directory came or went last, in a pool that has the feature `extensible_dataset`. Whether the directory has
+    /// become a table of extra fields by it.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    #[boxed]
+    pub async fn note_snapshots_changed(&self, txg: Txg, dir: ObjectId, time_s: u64) -> Result<bool, DslError> {
         let time = ZapValue::from_u64s(&[time_s, 0]);
-        Ok(Zap::put_entry(&object, txg, dir_field::SNAPSHOTS_CHANGED, Some(&time)).await?)
+        self.put_dataset_field(txg, dir, dir_field::SNAPSHOTS_CHANGED, &time).await
     }
 
     /// Marks a snapshot to be destroyed when its last hold and its last clone go.
@@ -218,7 +218,6 @@ impl Dsl {
         }
         object.free(txg);
         self.adjust_count(txg, phys.dir, Counted::Snapshots, -1).await?;
-        self.note_snapshots_changed(txg, phys.dir, birth.time_s).await?;
         Ok(was_zapified)
     }
 

@@ -284,6 +284,9 @@ async fn head(
     if dataset.phys.guid != wanted.phys.guid {
         return Err(DslError::NoSuchDataset(name).into());
     }
+    if dataset.is_inconsistent() {
+        return Err(OpenError::Inconsistent(name));
+    }
     match dsl.kind(&dataset).await {
         Ok(ObjsetType::Zvol) => return Err(OpenError::Volume(name)),
         Ok(ObjsetType::None) => return Err(OpenError::Empty(name)),

@@ -108,7 +108,7 @@ async fn describe(
     if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
         return out.insert("error", &json!("key not loaded"));
     }
-    let Some(objset) = dsl.open(dataset).await? else {
+    let Some(objset) = dsl.open_as_is(dataset).await? else {
         return out.insert("error", &json!("no contents"));
     };
     if dataset.is_inconsistent() {

@@ -47,7 +47,7 @@ impl Target {
         let name = name.strip_suffix('/').unwrap_or(name);
         let dataset = pool.dsl().dataset(name).await?;
         let encryption = pool.dsl().encryption(&dataset.dir).await?;
-        let Some(objset) = pool.dsl().open(&dataset).await? else {
+        let Some(objset) = pool.dsl().open_as_is(&dataset).await? else {
             return Err(InspectError::NotThere(format!("'{name}' has no contents")));
         };
         let is_locked = encryption.is_some_and(|encryption| !encryption.is_loaded);

@@ -403,3 +403,126 @@ fn a_volume_gets_what_comes_under_its_clients() {
     end(serving);
     images.assert_whole();
 }
+
+/// Runs a verb that must be refused, in whatever words.
+fn fails(images: &Images, tool: &str, words: &[&str]) {
+    let output = images.command(tool, words).output().unwrap();
+    assert!(!output.status.success(), "{tool} {words:?} was carried out");
+}
+
+/// Goal: what is half received is used by no verb and opened by nobody but its receiver, whoever has the pool. Method: a file system and a
+/// volume that came in part, and the hidden clone of an increment that did; all verbs and openers, each opening the pool itself, and then
+/// through the process of another dataset's mount. At the end the streams are gone on with, and bring what was sent.
+#[test]
+fn what_is_half_received_is_used_by_no_verb_and_by_no_opener() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &["-O", "compression=off"]);
+    let scratch = tempfile::tempdir().unwrap();
+    let stream = scratch.path().join("stream");
+    images.run("zfs", &["create", "mine/a"]);
+    images.run("zfs", &["create", "-s", "-V", "8M", "mine/v"]);
+    let mounted = Mounted::new(&images, "mine/a");
+    fs::write(mounted.path("f"), vec![7; 900_000]).unwrap();
+    images.run("zfs", &["snapshot", "mine/a@1", "mine/v@1"]);
+    fs::write(mounted.path("g"), vec![8; 900_000]).unwrap();
+    images.run("zfs", &["snapshot", "mine/a@2"]);
+    mounted.end(End::Unmount);
+    sent(&images, &["mine/a@1"], &stream);
+    received(&images, &stream, &["mine/b"]).unwrap();
+    let parts: [(&[&str], &str); 3] =
+        [(&["mine/a@1"], "mine/half"), (&["mine/v@1"], "mine/halfv"), (&["-i", "@1", "mine/a@2"], "mine/b")];
+    for (what, target) in parts {
+        sent(&images, what, &stream);
+        let len = fs::metadata(&stream).unwrap().len();
+        File::options().write(true).open(&stream).unwrap().set_len(len * 2 / 3).unwrap();
+        received(&images, &stream, &["-s", target]).unwrap_err();
+    }
+    let all = || images.run("zfs", &["list", "-Hp", "-o", "name,guid,origin,inconsistent", "-t", "all", "-r", "mine"]);
+    let before = all();
+    assert!(before.lines().filter(|line| line.ends_with("\t1")).count() == 2, "{before}");
+    let folder = scratch.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("own"), "own").unwrap();
+    let at = folder.to_str().unwrap();
+    let tried = || {
+        for name in ["mine/half", "mine/halfv", "mine/b/%recv"] {
+            let of = |rest: &str| format!("{name}{rest}");
+            let (one, new, mark) = (&*of("@1"), &*of("@new"), &*of("#new"));
+            let verbs: [&[&str]; 12] = [
+                &["snapshot", new],
+                &["snapshot", "-r", new],
+                &["clone", one, "mine/x"],
+                &["clone", one, &of("/x")],
+                &["promote", name],
+                &["rename", name, "mine/x"],
+                &["rollback", one],
+                &["bookmark", one, mark],
+                &["hold", "t", one],
+                &["send", name],
+                &["redact", one, "new", one],
+                &["set", "volsize=16M", name],
+            ];
+            verbs.iter().for_each(|verb| fails(&images, "zfs", verb));
+            for opener in [&["--rw", name, at][..], &[name, at], &["--rw", "-o", "layout=alone", name, at]] {
+                fails(&images, "mount", opener);
+            }
+            fails(&images, "ls", &[name]);
+            fails(&images, "cat", &[name]);
+            fails(&images, "put", &[name, at]);
+            fails(&images, "tar", &[name]);
+        }
+        assert_eq!(all(), before);
+    };
+    tried();
+    let other = Mounted::new(&images, "mine/a");
+    tried();
+    for ((_, target), source) in parts.iter().zip(["mine/a@1", "mine/v@1", "mine/a@2"]) {
+        let token = images.run("zfs", &["get", "-H", "-o", "value", "receive_resume_token", target]);
+        sent(&images, &["-t", token.trim()], &stream);
+        received(&images, &stream, &["-s", target]).unwrap();
+        let (_, snapshot) = source.split_once('@').unwrap();
+        assert_eq!(images.get("guid", source), images.get("guid", &format!("{target}@{snapshot}")));
+    }
+    other.end(End::Unmount);
+    let whole = Mounted::new(&images, "mine/half");
+    assert_eq!(fs::read(whole.path("f")).unwrap(), vec![7; 900_000]);
+    assert_eq!(fs::read_dir(whole.path("")).unwrap().count(), 1);
+    whole.end(End::Unmount);
+    images.assert_whole();
+}
+
+/// Goal: a receive that cannot be gone on with leaves nothing when its process was killed: the next that opens the pool for writing destroys
+/// what came, as OpenZFS does when it imports a pool. What can be gone on with stays. Method: both, killed amid a stream.
+#[test]
+fn what_a_killed_receive_leaves_goes_when_the_pool_is_opened_again() {
+    let images = Images::made(&[], 1, &["-O", "compression=off"]);
+    let scratch = tempfile::tempdir().unwrap();
+    let stream = scratch.path().join("stream");
+    fs::write(scratch.path().join("f"), vec![7; 2_000_000]).unwrap();
+    images.run("zfs", &["create", "mine/a"]);
+    images.run("put", &["mine/a", scratch.path().join("f").to_str().unwrap()]);
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    sent(&images, &["mine/a@1"], &stream);
+    let bytes = fs::read(&stream).unwrap();
+    let names = || images.run("zfs", &["list", "-H", "-o", "name", "-r", "mine"]);
+    for words in [&["receive", "mine/lost"][..], &["receive", "-s", "mine/kept"]] {
+        let mut command = images.command("zfs", words);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&bytes[..bytes.len() / 2]).unwrap();
+        let name = words.last().unwrap();
+        while !names().lines().any(|line| line == *name) {
+            assert!(child.try_wait().unwrap().is_none(), "the receive has ended");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(stdin);
+    }
+    assert!(!names().contains("mine/lost"), "the second receive has opened the pool");
+    images.run("zfs", &["set", "a:b=c", "mine"]);
+    assert_eq!(names(), "mine\nmine/a\nmine/kept\n");
+    images.assert_whole();
+}

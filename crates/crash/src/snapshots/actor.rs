@@ -270,7 +270,8 @@ impl Snapshotter {
     fn draw_rest(&mut self, state: &Family) -> Option<Verb> {
         let partials: Vec<_> = state.partials.iter().collect();
         let (dataset, partial) = *self.any(&partials)?;
-        if self.rng.chance(1, 8) {
+        // One that was not noted may have gone when the pool was opened.
+        if partial.is_noted && self.rng.chance(1, 8) {
             return Some(Verb::Abort(dataset.clone()));
         }
         let from = partial.from.as_deref().and_then(|from| state.snapshot(from));

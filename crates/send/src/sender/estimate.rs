@@ -30,7 +30,7 @@ pub async fn estimate(pool: &View, request: &SendRequest, received_bytes: u64) -
         return send(pool, &dry, &mut std::io::sink(), &SendProgress::default()).await;
     }
     // A dataset's own numbers are there without its key.
-    let source = Source::open(pool.dsl(), request.to.clone(), true).await?;
+    let source = Source::open_saved(pool.dsl(), request.to.clone(), true).await?;
     let sizes = match base.and_then(|base| Some((base.txg, base.sizes?))) {
         Some((txg, (referenced, freed))) => pool.dsl().written_since(&source.dataset, txg, referenced, freed).await?,
         None => Sizes::referenced_by(&source.dataset),

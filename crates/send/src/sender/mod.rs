@@ -194,7 +194,10 @@ pub async fn send_if(
     check: &mut dyn FnMut() -> Result<(), SenderError>,
 ) -> Result<u64, SenderError> {
     let dsl = pool.dsl();
-    let source = Source::open(dsl, request.to.clone(), request.flags.raw).await?;
+    let source = match request.saved {
+        None => Source::open(dsl, request.to.clone(), request.flags.raw).await?,
+        Some(_) => Source::open_saved(dsl, request.to.clone(), request.flags.raw).await?,
+    };
     let name = source.name();
     let mut features = features::features(pool, &source, request.flags).await?;
     if request.resume.is_some() {

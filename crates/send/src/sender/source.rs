@@ -21,13 +21,19 @@ pub(super) struct Source {
 impl Source {
     /// Opens a dataset. `is_raw`: its encrypted blocks are sent as they lie on disk, and no key is needed.
     pub(super) async fn open(dsl: &Dsl, dataset: Dataset, is_raw: bool) -> Result<Self, SenderError> {
+        dataset.check_whole()?;
+        Self::open_saved(dsl, dataset, is_raw).await
+    }
+
+    /// As [`Self::open`], also of what was received in part.
+    pub(super) async fn open_saved(dsl: &Dsl, dataset: Dataset, is_raw: bool) -> Result<Self, SenderError> {
         let name = dataset.name();
         let encryption = dsl.encryption(&dataset.dir).await?;
         if encryption.as_ref().is_some_and(|encryption| !encryption.is_loaded) && !is_raw {
             return Err(SenderError::KeyNotLoaded(name));
         }
         let invalid = |what| SenderError::Invalid { dataset: name.clone(), what };
-        let objset = dsl.open(&dataset).await?.ok_or_else(|| invalid("no contents"))?;
+        let objset = dsl.open_as_is(&dataset).await?.ok_or_else(|| invalid("no contents"))?;
         let is_encrypted = encryption.is_some();
         let objset = if is_encrypted && is_raw { objset.without_key() } else { objset };
         let objset_type = objset.phys().objset_type().unwrap_or(ObjsetType::None);

@@ -1,5 +1,6 @@
 //! Clones of snapshots, and heads that go back to their last snapshot.
 
+use cenote_dsl::name::{NAME_MAX_BYTES, NameError, check_no_received};
 use cenote_dsl::{Birth, Bookmark, Dataset, EmptyRefs, Promotion};
 use cenote_format::dsl::{DatasetFlags, dir_field};
 use cenote_format::ids::ObjectId;
@@ -25,7 +26,8 @@ impl Syncer {
             ));
         }
         self.check_create(name).await?;
-        if snapshot.is_inconsistent() {
+        let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
+        if snapshot.is_inconsistent() || head.is_none_or(|head| head.is_inconsistent()) {
             return Err(SpaError::refused(Refusal::Busy, format!("cannot create '{name}': dataset is busy")));
         }
         let encrypted = dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
@@ -88,6 +90,9 @@ impl Syncer {
         }
         let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
         let Some(head) = head else { return cannot(Refusal::Invalid, "its dataset has no head") };
+        if head.is_inconsistent() || snapshot.is_inconsistent() {
+            return cannot(Refusal::Busy, "dataset is busy");
+        }
         let bookmarks = dsl.bookmarks(&head).await.map_err(|error| self.dsl_failed(error))?;
         let is_newer = |bookmark: &Bookmark| bookmark.phys.creation_txg > snapshot.phys.creation_txg;
         let are_newer = !bookmarks_go && bookmarks.iter().any(is_newer);
@@ -145,6 +150,12 @@ impl Syncer {
         if clone.is_snapshot() {
             return cannot(Refusal::Invalid, "snapshots can not be promoted");
         }
+        if let Err(reason) = check_no_received(name) {
+            return cannot(Refusal::Invalid, &reason.to_string());
+        }
+        if clone.is_inconsistent() {
+            return cannot(Refusal::Busy, "dataset is busy");
+        }
         if origin.0 == 0 || origin == dsl.origin() {
             return cannot(Refusal::Invalid, "not a cloned filesystem");
         }
@@ -166,6 +177,10 @@ impl Syncer {
         if let Some(name) = plan.conflicts.first() {
             let parent = dsl.dataset_name(origin).await.map_err(|error| self.dsl_failed(error))?;
             return cannot(Refusal::Exists, &format!("conflicting snapshot '{name}' from parent '{parent}'"));
+        }
+        // The origin's snapshots and bookmarks get longer names with a longer one before them.
+        if name.len() + 1 + plan.longest_name_bytes > NAME_MAX_BYTES {
+            return cannot(Refusal::Invalid, &NameError::TooLong.to_string());
         }
         if let Some(name) = plan.bookmark_conflicts.first() {
             return cannot(

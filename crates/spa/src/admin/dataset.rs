@@ -39,7 +39,7 @@ use cenote_dsl::Head;
 pub(crate) const POLICY_PROPERTIES: [&str; 7] =
     ["compression", "checksum", "copies", "redundant_metadata", "special_small_blocks", "primarycache", "prefetch"];
 /// Blocks of files that count as small are no larger than this.
-const SMALL_BLOCK_MAX_BYTES: u64 = 1 << 20;
+const SMALL_BLOCK_MAX_BYTES: u64 = 16 << 20;
 
 /// Sizes that a file's blocks can have, each a power of two.
 const RECORD_BYTES: RangeInclusive<u32> = 512..=16 << 20;
@@ -125,17 +125,19 @@ impl Syncer {
         let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
         let view = self.dsl().clone();
         let dataset = view.dataset(name).await.map_err(fail)?;
-        let open = self.dsl.open_head(dataset.object);
-        if let Some(head) = open.clone().filter(|_| !self.headers_only.contains(&dataset.object)) {
-            return Ok(head);
-        }
         let refuse =
             |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
         if dataset.is_snapshot() {
             return Err(self.fail(format!("'{name}' is a snapshot, which does not change")));
         }
-        if dataset.is_inconsistent() != is_received {
-            return refuse("changing a dataset that is half received or half destroyed");
+        // Before the next look: a receive that broke off may have left it open.
+        match is_received {
+            false => dataset.check_whole().map_err(fail)?,
+            true => assert!(dataset.is_inconsistent(), "a receive writes what is marked as half received"),
+        }
+        let open = self.dsl.open_head(dataset.object);
+        if let Some(head) = open.clone().filter(|_| !self.headers_only.contains(&dataset.object)) {
+            return Ok(head);
         }
         if view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await.map_err(fail)?.is_some() {
             return refuse("changing an encrypted dataset");
@@ -364,7 +366,8 @@ impl Syncer {
                 let is_size = number.is_power_of_two() && (512..=SMALL_BLOCK_MAX_BYTES).contains(&number);
                 let small = u32::try_from(number).ok().filter(|_| number == 0 || is_size);
                 policy.small_block_bytes = small.ok_or_else(|| {
-                    let what = format!("'{name}' must be zero or a power of 2 from 512B to 1M");
+                    let what =
+                        format!("invalid '{name}={number}' property: must be zero or a power of 2 from 512B to 16M");
                     SpaError::refused(Refusal::Invalid, what)
                 })?;
                 Ok(Needs::empty())

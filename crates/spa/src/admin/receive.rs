@@ -23,9 +23,11 @@
 //!
 //! # Crash
 //!
-//! A dataset that was begun and has no place to go on from is of no use. It is destroyed by the next receive into the same name, or by
+//! A dataset that was begun and has no place to go on from is of no use. As in OpenZFS it is destroyed when the pool is next opened for
+//! writing ([`Syncer::clear_interrupted`]); where its process lives on, by the next receive into the same name or by
 //! [`Syncer::abort_receive`].
 
+use cenote_dsl::name::{NameError, check_new_snapshot, check_no_received};
 use cenote_dsl::{Birth, Dataset, DslError, EmptyRefs, Head};
 use cenote_format::dsl::dataset_field as field;
 use cenote_format::enums::ObjsetType;
@@ -274,6 +276,11 @@ impl Syncer {
     /// The dataset that would be written, and the place that is gone on from.
     async fn begin_receive(&mut self, pool: &Pool, spec: &ReceiveSpec) -> Result<(String, ReceivePoint), SpaError> {
         let beside = format!("{}/{RECEIVED}", spec.dataset);
+        let cannot = |reason: NameError| {
+            SpaError::refused(Refusal::Invalid, format!("cannot receive into '{}': {reason}", spec.dataset))
+        };
+        check_no_received(&spec.dataset).map_err(cannot)?;
+        check_new_snapshot(&format!("{}@{}", spec.dataset, spec.snapshot)).map_err(cannot)?;
         for feature in spec.needs.names().chain(spec.enabled.iter().copied()) {
             if !self.features.has(feature) {
                 return Err(ReceiveRefusal::NoFeature(feature).into());
@@ -306,6 +313,25 @@ impl Syncer {
             let is_broken = left.is_inconsistent() && self.resume_field(&left, field::RESUME_TO_GUID).await?.is_none();
             if is_broken && !pool.is_used(left.object) {
                 self.destroy_dataset(&name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Destroys those of these datasets that a receive has left which cannot be gone on with. One that cannot be destroyed yet stays.
+    pub(crate) async fn clear_interrupted(&mut self, half_received: Vec<Dataset>) -> Result<(), SpaError> {
+        for left in half_received {
+            let name = left.name();
+            // A receive was begun and not ended, or a dataset was half destroyed by software that did so before there were such marks.
+            if self.resume_field(&left, field::RESUME_TO_GUID).await?.is_some() {
+                continue;
+            }
+            let origins = std::slice::from_ref(&left);
+            if self.check_destroy(&name, false).await.is_ok() && self.check_origins_go(origins).await.is_ok() {
+                self.destroy_dataset(&name).await?;
+                self.notes.push(format!(
+                    "'{name}' was half received when its process ended, and could not be gone on with: destroyed"
+                ));
             }
         }
         Ok(())
@@ -731,6 +757,8 @@ impl Syncer {
         let taken = self.dsl.take_snapshot(head, &spec.snapshot, birth, Some(spec.to_guid), &mut rng, &mut refs).await;
         let snapshot = taken.map_err(|error| self.dsl_failed(error))?;
         self.count_empty_refs(refs).await?;
+        let dir = self.dsl.dataset_phys(head).await.map_err(|error| self.dsl_failed(error))?.dir;
+        self.snapshots_changed(dir).await?;
         self.hand_down_features(head, snapshot).await?;
         if let Some(raw) = &spec.raw {
             self.mark_raw(raw, snapshot, &mut rng).await?;

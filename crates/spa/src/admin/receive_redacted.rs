@@ -5,9 +5,10 @@
 //!
 //! ```text
 //! the source here is redacted by    the stream                            it is received if
-//!   S                               from a source redacted by T           T is part of S
+//!   S                               whole                                 always: all that S has left out comes, or goes
+//!                                   from a source redacted by T           T is part of S
 //!                                   redacted by T                         T is part of S
-//!                                   of the snapshot t, whole              t is one of S: what S has left out, t has
+//!                                   of the snapshot t, not redacted       t is one of S: what S has left out, t has
 //! ```
 
 use cenote_dsl::Dataset;
@@ -25,7 +26,7 @@ impl Syncer {
     /// Refuses a stream that brings less than a redacted snapshot lacks.
     pub(super) async fn check_redacted(&self, spec: &ReceiveSpec, source: &Dataset) -> Result<(), SpaError> {
         let own = self.dsl().redaction_snapshots(source).await.map_err(|error| self.dsl_failed(error))?;
-        let Some(own) = own else { return Ok(()) };
+        let (Some(own), Some(_)) = (own, spec.from_guid) else { return Ok(()) };
         let is_part = |some: &[u64]| some.len() <= own.len() && some.iter().all(|guid| own.contains(guid));
         let is_safe = match (&spec.from_redacted, &spec.redacted) {
             (Some(some), _) | (None, Some(some)) => is_part(some),

@@ -1,6 +1,8 @@
 //! Other names for file systems, volumes and snapshots.
 
-use cenote_dsl::name::{NAME_MAX_BYTES, check_new_dataset, check_new_snapshot};
+use cenote_dsl::name::{
+    NAME_MAX_BYTES, NameError, check_depth, check_new_dataset, check_new_snapshot, check_no_received,
+};
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
@@ -29,6 +31,10 @@ impl Syncer {
             None => Some(view.dataset(from).await.map_err(|error| self.dsl_failed(error))?),
         };
         let Some(dataset) = dataset else { return Err(cannot(from, Refusal::Invalid, "it has no contents")) };
+        check_no_received(from).map_err(|reason| cannot(from, Refusal::Invalid, &reason.to_string()))?;
+        if dataset.is_inconsistent() {
+            return Err(cannot(from, Refusal::Busy, "dataset is busy"));
+        }
         match (from.split_once('@').filter(|_| dataset.is_snapshot()), to.split_once('@')) {
             (Some((head, old)), Some((new_head, new))) => {
                 check_new_snapshot(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason.to_string()))?;
@@ -147,15 +153,23 @@ impl Syncer {
             return Err(cannot(from, Refusal::Invalid, "parent is not a filesystem"));
         }
         let longer = to.len().saturating_sub(from.len());
+        let is_deeper = to.matches('/').count() > from.matches('/').count();
         for below in view.tree(dir.clone(), false).await.map_err(failed)? {
-            let longest = view.head(&below).await.map_err(failed)?;
-            let snapshots = match &longest {
-                Some(head) => view.snapshots(head).await.map_err(failed)?,
-                None => Vec::new(),
-            };
-            let snapshot = snapshots.iter().map(|snapshot| snapshot.name().len()).max().unwrap_or(0);
-            if below.name.len().max(snapshot) + longer > NAME_MAX_BYTES {
-                return Err(cannot(from, Refusal::Invalid, "a name below it would become too long"));
+            let mut longest = below.name.len();
+            if let Some(head) = view.head(&below).await.map_err(failed)? {
+                let snapshots = view.snapshots(&head).await.map_err(failed)?;
+                let bookmarks = view.bookmarks(&head).await.map_err(failed)?;
+                let snapshots = snapshots.iter().map(|snapshot| snapshot.name().len());
+                let lens = snapshots.chain(bookmarks.iter().map(|bookmark| bookmark.name.len()));
+                longest = lens.max().unwrap_or(0).max(longest);
+            }
+            if longest + longer > NAME_MAX_BYTES {
+                return Err(cannot(from, Refusal::Invalid, &NameError::TooLong.to_string()));
+            }
+            // As in OpenZFS what lies too deep already may move to where it lies no deeper.
+            let name = format!("{to}{}", below.name.strip_prefix(from).unwrap_or_default());
+            if is_deeper && let Err(reason) = check_depth(&name) {
+                return Err(cannot(from, Refusal::Invalid, &reason.to_string()));
             }
         }
         if parent.object != dir.phys.parent {
@@ -233,6 +247,9 @@ mod tests {
             for (from, to) in [("shared/a@b", "shared/a"), ("shared/c#d", "shared/c"), ("shared/*", "shared/star")] {
                 writer.rename_dataset(from, to).await.unwrap();
             }
+            // OpenZFS renames nothing with this letter either: it is that of half-received datasets.
+            let refused = writer.rename_dataset("shared/h%i", "shared/hi").await.unwrap_err();
+            assert_eq!(refused.to_string(), "cannot rename 'shared/h%i': invalid character '%' in name");
             for name in ["shared/e@f#g", "shared/h%i"] {
                 writer.destroy_dataset(name).await.unwrap();
             }

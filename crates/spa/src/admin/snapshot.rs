@@ -208,8 +208,20 @@ impl Syncer {
             let set = self.dsl.set_snapshot_property(txg, snapshot, property, &ZapValue::from_text(value)).await;
             set.map_err(|error| self.dsl_failed(error))?;
         }
+        self.snapshots_changed(head.dir.object).await?;
         self.record_event("snapshot", "", Some((&wanted.name, snapshot))).await?;
         Ok(snapshot)
+    }
+
+    /// Notes that snapshots of a directory came or went, where the pool can have such notes.
+    pub(crate) async fn snapshots_changed(&mut self, dir: ObjectId) -> Result<(), SpaError> {
+        if !self.features.has("extensible_dataset") {
+            return Ok(());
+        }
+        let zapified = self.dsl.note_snapshots_changed(self.txg, dir, self.time_s()).await;
+        let zapified = zapified.map_err(|error| self.dsl_failed(error))?;
+        self.features.change("extensible_dataset", i64::from(zapified));
+        Ok(())
     }
 
     /// A snapshot or a clone uses the features that its head or its origin uses.
@@ -355,6 +367,7 @@ impl Syncer {
         let gone = self.dsl.destroy_snapshot(birth, snapshot.object, last, free_dir, &mut refs).await;
         let was_zapified = gone.map_err(|error| self.dsl_failed(error))?;
         self.features.change("extensible_dataset", -i64::from(was_zapified));
+        self.snapshots_changed(snapshot.dir.object).await?;
         self.count_empty_refs(refs).await?;
         self.free_list_changed();
         self.clear_bootfs(snapshot.object).await

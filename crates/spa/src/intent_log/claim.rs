@@ -38,14 +38,16 @@ struct Reached {
 
 impl Syncer {
     /// Claims all logs with records, and writes the txgs needed for that; none if no log has records. `missing_log`: logs that cannot be
-    /// read are discarded (`zpool import -m`).
+    /// read are discarded (`zpool import -m`). Then datasets go that a receive has left which cannot be gone on with: nobody is in the middle of
+    /// one when a pool is opened.
     pub(crate) async fn claim_logs(&mut self, missing_log: bool) -> Result<(), SpaError> {
         let (txg, synced) = (self.txg, Txg(self.txg.0 - 1));
         assert!(self.synced.is_none(), "logs are claimed in the first txg");
         assert!(!self.space.with(|allocator| allocator.is_dirty(txg)), "logs are claimed before anything takes space");
         let dmu = self.writer.dmu().clone();
         let mut claimed = Claimed::default();
-        for log in unclaimed(&self.dsl().clone(), &dmu, &self.name).await? {
+        let mut half_received = Vec::new();
+        for log in unclaimed(&self.dsl().clone(), &dmu, &self.name, &mut half_received).await? {
             let header = log.objset.zil_header();
             let mut chain = Chain::new(dmu.zio(), header);
             let first = chain.next().await;
@@ -75,7 +77,7 @@ impl Syncer {
             self.sync().await?;
         }
         self.dsl.retain_heads(|head| !claimed.heads.contains(&head.dataset));
-        Ok(())
+        self.clear_interrupted(half_received).await
     }
 
     /// A log on a device that is away: its first block was taken by a txg that is on disk, the others are free as it is.

@@ -16,7 +16,7 @@ mod destroy;
 mod write;
 
 use cenote_dmu::{KeyAccess, Objset};
-use cenote_dsl::Dsl;
+use cenote_dsl::{Dataset, Dsl};
 use cenote_zil::Link;
 
 use crate::{SpaError, View};
@@ -32,14 +32,24 @@ struct Unclaimed {
     objset: Objset,
 }
 
-/// The logs that are not claimed, and may have records.
-async fn unclaimed(dsl: &Dsl, dmu: &cenote_dmu::Dmu, pool: &str) -> Result<Vec<Unclaimed>, SpaError> {
+/// The logs that are not claimed, and may have records. On the same way, into `half_received`: datasets that are half received or half
+/// destroyed.
+async fn unclaimed(
+    dsl: &Dsl,
+    dmu: &cenote_dmu::Dmu,
+    pool: &str,
+    half_received: &mut Vec<Dataset>,
+) -> Result<Vec<Unclaimed>, SpaError> {
     let dsl_error = |error| SpaError::Dsl { pool: pool.to_owned(), error };
     let root = dsl.root_dir().await.map_err(dsl_error)?;
     let mut found = Vec::new();
     for dir in dsl.tree(root, true).await.map_err(dsl_error)? {
         let Some(head) = dsl.head(&dir).await.map_err(dsl_error)? else { continue };
-        if head.phys.bp.is_hole() || head.is_inconsistent() {
+        if head.is_inconsistent() {
+            half_received.push(head);
+            continue;
+        }
+        if head.phys.bp.is_hole() {
             continue;
         }
         let objset = Objset::open(dmu.clone(), head.objset_id(), head.phys.bp, KeyAccess::None).await;
