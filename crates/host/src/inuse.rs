@@ -36,8 +36,7 @@ pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Resul
             return Err(HostError::InUse(format!("cannot use '{}': {user}", path.display())));
         }
         for label in report.labelled() {
-            held.extend(refuse_imported(handle, path, label).await?);
-            held.extend(member(label));
+            held.extend(refuse_imported(handle, path, label).await?.or_else(|| member(label)));
         }
         let content = foreign(&device).await.when("read", path)?;
         held.extend(content.iter().map(|found| format!("{} {found}", path.display())));

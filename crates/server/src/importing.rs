@@ -80,7 +80,6 @@ impl Session {
                  a new name"
             )));
         }
-        self.check_unused_here(name, &found)?;
         if let Some((other, _)) = noted.iter().find(|(_, entry)| entry.guid == found.guid.0) {
             return Err(refused(format!(
                 "cannot import '{name}': it is imported already, as '{other}'\nuse 'zpool export {other}' first"
@@ -90,7 +89,7 @@ impl Session {
     }
 
     /// Refuses a pool that a process of this system has, which is not imported beside.
-    fn check_unused_here(&self, name: &str, found: &FoundPool) -> Result<()> {
+    fn check_unused_here(found: &FoundPool) -> Result<()> {
         let devices = device_paths(found)?;
         let holder = match server_of(found) {
             Some((_, who)) if who.is_ending => return Ok(()),
@@ -102,7 +101,7 @@ impl Session {
             Some(holder) => {
                 let pool = found.name();
                 let what = format!(
-                    "cannot import '{name}': pool is in use on this system by {holder}; commands find it as '{pool}'"
+                    "cannot import '{pool}': pool is in use on this system by {holder}; commands find it as '{pool}'"
                 );
                 Err(refused(format!("{what}\n'zpool export {pool}' ends that")))
             }
@@ -128,6 +127,7 @@ impl Session {
     /// It cannot be opened, a key is wrong, or the cache file cannot be written.
     #[boxed]
     pub async fn import_noted(&self, found: FoundPool, request: &ImportRequest) -> Result<View> {
+        Self::check_unused_here(&found)?;
         let mut options = self.import_options();
         options.destroyed = request.destroyed;
         options.missing_log |= request.missing_log;

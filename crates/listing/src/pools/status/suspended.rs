@@ -26,7 +26,10 @@ const OF_DEVICES: [&str; 3] = [STATUS, ACTION, MESSAGE];
 const OF_MULTIHOST: [&str; 3] = [MULTIHOST_STATUS, MULTIHOST_ACTION, MULTIHOST_MESSAGE];
 const NAME_WIDTH_MIN: usize = 10;
 
-/// Rows of the tree: depth, vdev.
+/// A row of the tree: depth, vdev.
+type Row<'a> = &'a (usize, &'a VdevStatus);
+
+/// The rows.
 fn rows<'a>(vdev: &'a VdevStatus, depth: usize, into: &mut Vec<(usize, &'a VdevStatus)>) {
     into.push((depth, vdev));
     vdev.children.iter().for_each(|child| rows(child, depth + 1, into));
@@ -109,7 +112,7 @@ fn text_of(
     };
     let width = all.iter().map(|row| shown(row).len()).max().unwrap_or(0).max(NAME_WIDTH_MIN);
     let _ = writeln!(text, "\t{:width$}  {:9} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM");
-    let (plain, logs): (Vec<_>, Vec<_>) = all.iter().partition(|(_, vdev)| !is_of_log(status, vdev));
+    let (plain, logs): (Vec<Row<'_>>, Vec<Row<'_>>) = all.iter().partition(|(_, vdev)| !is_of_log(status, vdev));
     let heading = logs.first().map(|_| None);
     for row in plain.into_iter().map(Some).chain(heading).chain(logs.into_iter().map(Some)) {
         let Some(row) = row else {
