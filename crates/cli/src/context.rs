@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
 use cenote_server::{Console, Handle, Passed, ServedPool, ServerError, Session, SessionOptions, protocol, tunables};
+use cenote_admin::Owner;
 
 use crate::args::{Globals, Search};
 use crate::outcome::{Outcome, causes};
@@ -158,9 +159,9 @@ impl Context {
     }
 
     /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, of: &ServedPool, output: Output, input: Option<Passed>) -> Self {
+    pub(crate) fn served_by(&self, of: &ServedPool, client: Owner, output: Output, input: Option<Passed>) -> Self {
         let speaker = Speaker { output, ..self.speaker.clone() };
-        let session = self.session.served_by(of, Arc::new(speaker.clone()), input);
+        let session = self.session.served_by(of, client, Arc::new(speaker.clone()), input);
         Self { session, speaker }
     }
 

@@ -1,6 +1,7 @@
 //! New pools, on files that are made for them or on devices of this system.
 
 use std::path::Path;
+use cenote_admin::{Owner, create_pool};
 
 use cenote_admin::create_pool;
 use cenote_admin::values::{PoolSettings, check_new_pool, root_setting, stored_only};
@@ -104,7 +105,9 @@ impl NewPool {
             cache_bytes: session.import_options().cache_bytes,
             check: false,
         };
-        let new = create_pool(session.handle(), options, &settings.properties, &properties).await?;
+        // An image that is to be the same whoever makes it is root's where its source says nothing else.
+        let owner = if request.seed.is_some() { Owner::ROOT } else { session.owner() };
+        let new = create_pool(session.handle(), options, &settings.properties, &properties, owner).await?;
         new.files.keep_no_data();
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
         Ok((Self { made: new, latest_s }, made))

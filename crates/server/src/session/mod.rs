@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use cenote_admin::Owner;
 use cenote_dsl::Secret;
 use cenote_format::uberblock::Uberblock;
 use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
@@ -99,6 +100,8 @@ pub struct Session {
 #[derive(Clone)]
 struct Served {
     of: ServedPool,
+    /// The user and group of that client.
+    client: Owner,
     /// The txg that the command reads.
     view: Arc<Mutex<Option<View>>>,
     is_to_end: Arc<AtomicBool>,

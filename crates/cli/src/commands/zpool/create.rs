@@ -13,7 +13,7 @@ use crate::prelude::*;
 /// Make a pool.
 ///
 /// VDEV is a file or device, or `mirror`, `raidz1` to `raidz3`, or `draid` (as in OpenZFS: `draid2:4d:1s:11c`) and the files
-/// or devices after it. Vdevs after `special`, `dedup` or `log` are for metadata and small blocks, for dedup tables, or for
+/// or devices after it. The root directory belongs to the user and group of the process that runs this command. Vdevs after `special`, `dedup` or `log` are for metadata and small blocks, for dedup tables, or for
 /// the intent log; `cache` and `spare` take the devices after them. The pool is exported when the command ends, so that any
 /// system can import it.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
