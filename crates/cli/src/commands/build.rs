@@ -26,8 +26,9 @@ use crate::prelude::*;
 /// as with tar. A file that cannot be read is an error, and then there is no pool. Files made for the pool get their names when it is
 /// whole; until then they are called NAME.unfinished, and where the command fails or is interrupted they are removed.
 ///
-/// With --seed, and SOURCE_DATE_EPOCH in the environment, the same source gives the same bytes: nothing then depends on the
-/// machine, and no time in the pool is later than that.
+/// With --seed, and SOURCE_DATE_EPOCH in the environment, the same source and options give the same bytes: nothing then depends on the
+/// machine, on the user, or on the names of the files that are made, and no time in the pool is later than that. Without --seed the root
+/// directory of an archive or image that does not describe it belongs to the user and group of the process that runs this command.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The pool's name.

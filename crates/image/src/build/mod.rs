@@ -268,6 +268,11 @@ impl Builder {
             let mut buf = Buf::zeroed(block_bytes as usize);
             content.read(at, &mut buf[..len])?;
             object.write_block(self.txg, at / block_bytes, buf.freeze());
+            // Which zeros are holes in a source depends on the file system that it is on; and the pool is to be the same.
+            if buf.iter().all(|byte| *byte == 0) {
+                at += block_bytes;
+                continue;
+            }
             at += block_bytes;
             self.counts.bytes += len as u64;
             self.dirtied(block_bytes).await?;

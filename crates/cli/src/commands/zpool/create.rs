@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::bail;
 use cenote_host::layout::parse_layout;
 use cenote_host::{CacheFile, Entry};
-use cenote_server::{NewPool, NewPoolRequest};
+use cenote_server::{NewPool, NewPoolRequest, writing};
 
 use crate::args::parse_size;
 use crate::prelude::*;
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     /// Draw guids and salts from this number, so that the same command makes the same pool; the time of everything is that
-    /// of SOURCE_DATE_EPOCH if it is set.
+    /// of SOURCE_DATE_EPOCH if it is set. Its labels and history then name no paths of this machine, and its root directory is root's.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// The pool's name.
@@ -56,6 +56,21 @@ pub(crate) struct Args {
     /// The vdevs.
     #[arg(required = true, value_name = "VDEV")]
     vdevs: Vec<String>,
+}
+
+impl Args {
+    /// The line as the history has it.
+    fn line(&self) -> String {
+        let flags = [(self.force, "-f"), (self.no_features, "-d")];
+        let flags = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
+        let values = [("-m", &self.mountpoint), ("-R", &self.root), ("-t", &self.temporary_name)];
+        let values = values.into_iter().filter_map(|(flag, value)| Some([flag, value.as_deref()?]));
+        let of_pool = self.properties.iter().map(|setting| ["-o", setting]);
+        let of_root = self.dataset_properties.iter().map(|setting| ["-O", setting]);
+        let options = values.chain(of_pool).chain(of_root).flatten();
+        let vdevs = self.vdevs.iter().map(String::as_str);
+        writing::line(["zpool", "create"].into_iter().chain(flags).chain(options).chain([&*self.pool]).chain(vdevs))
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -92,7 +107,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         size: args.size,
         seed: args.seed,
         force: args.force,
-        command: format!("zpool create {} {}", args.pool, args.vdevs.join(" ")),
+        // Of a pool that is to be the same wherever it is made, without paths.
+        command: match args.seed {
+            Some(_) => format!("zpool create {}", args.pool),
+            None => args.line(),
+        },
     };
     if args.dry_run {
         request.check(context).await?;
