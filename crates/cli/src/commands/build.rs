@@ -62,18 +62,19 @@ pub(crate) struct Args {
 /// The source of the files.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(super) struct SourceArgs {
-    /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or a directory with
-    /// an OCI image layout, whose layers are put one over the other.
+    /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or an image of a container, whose
+    /// layers are put one over the other: a directory with an OCI image layout, an archive of one, or an archive as `docker save` and
+    /// `podman save` write it.
     #[arg(long, value_name = "DIR|TAR|-")]
     from: PathBuf,
-    /// The kind of the source, where it is ambiguous: a directory with an OCI layout can be taken as a plain directory.
+    /// The kind of the source, where it is ambiguous: a directory or an archive with an image can be taken as a plain one.
     #[arg(long = "as", value_name = "KIND")]
     kind: Option<Kind>,
-    /// Of an OCI layout, the image with this tag.
+    /// Of several images, the one with this tag, or this name and tag.
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
-    /// Of an OCI layout, the image for this platform, such as linux/arm64.
-    #[arg(long, value_name = "OS/ARCH")]
+    /// The image for this platform, such as linux/arm64 or linux/arm/v7: that is what the image's own configuration has to say.
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]")]
     platform: Option<String>,
     /// Memory for names, records and attributes of an archive's or image's files, which are gathered before any is written;
     /// 512M by default.
@@ -88,8 +89,10 @@ enum Kind {
     Dir,
     /// A tar archive.
     Tar,
-    /// A directory with an OCI image layout.
+    /// An OCI image layout: a directory, or an archive of it.
     Oci,
+    /// An archive of images as `docker save` writes it.
+    Docker,
 }
 
 impl SourceArgs {
@@ -104,6 +107,7 @@ impl SourceArgs {
             Kind::Dir => SourceKind::Folder,
             Kind::Tar => SourceKind::Archive,
             Kind::Oci => SourceKind::Image,
+            Kind::Docker => SourceKind::Docker,
         });
         let choice = Choice { tag: self.tag.clone(), platform: self.platform.clone() };
         let source = Source::new(&self.from, kind, choice)?;
@@ -117,7 +121,21 @@ pub(super) fn gathered(context: &Context, source: &Source, mut room: Room) -> Re
         return Ok(None);
     }
     let progress = context.progress("unpacking", None);
-    Ok(Some(source.gathered(&mut room, &mut |bytes| progress.advance(bytes))?))
+    let (tree, image) = source.gathered(&mut room, &mut |bytes| progress.advance(bytes))?;
+    drop(progress);
+    if let Some(image) = image {
+        context.err(format!("image {image}"));
+    }
+    Ok(Some(tree))
+}
+
+/// The rate of so many bytes, where they are enough for one.
+fn rate(bytes: u64, seconds: f64) -> String {
+    const BYTES_MIN: u64 = 16 << 20;
+    match bytes >= BYTES_MIN && seconds > 0.0 {
+        true => format!(", {}/s", nicebytes((bytes as f64 / seconds) as u64)),
+        false => String::new(),
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
