@@ -64,6 +64,9 @@ struct Speaker {
     /// Nothing is told where all is well.
     is_quiet: bool,
 }
+    /// It is in the place of one of OpenZFS's tools: what is told where all is well is for people at a terminal, since programs take each
+    /// line on standard error for a fault.
+    is_in_place: bool,
 
 impl Console for Speaker {
     fn warn(&self, line: &str) {
@@ -71,6 +74,12 @@ impl Console for Speaker {
     }
 
     fn note(&self, line: &str) {
+    fn advise(&self, line: &str) {
+        if !self.is_in_place || self.output.is_err_terminal() {
+            self.output.err(line);
+        }
+    }
+
         if !self.is_quiet {
             self.output.err(line);
         }
@@ -110,7 +119,7 @@ impl Context {
             tunables: settings,
             altroot: None,
         };
-        let speaker = Speaker { output, program: None, is_quiet: false };
+        let speaker = Speaker { output, program: None, is_quiet: false, is_in_place: false };
         Self { session: Session::new(handle, options, Arc::new(speaker.clone())), speaker }
     }
 
@@ -182,6 +191,17 @@ impl Context {
     }
 
     /// Writes a line to standard error.
+    /// In the place of one of OpenZFS's tools, unless it is asked to tell more (`-v`).
+    pub(crate) fn in_place(self, is_in_place: bool) -> Self {
+        let speaker = Speaker { is_in_place, ..self.speaker.clone() };
+        self.with_speaker(speaker)
+    }
+
+    /// Tells a person something, where all that was asked for is done.
+    pub(crate) fn advise(&self, text: impl AsRef<str>) {
+        self.speaker.advise(text.as_ref());
+    }
+
     pub(crate) fn err(&self, text: impl AsRef<str>) {
         self.output().err(text);
     }

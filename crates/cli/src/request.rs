@@ -217,3 +217,4 @@ mod tests {
         assert_eq!(with_tool(vec!["x/cenote".into(), "ls".into()]).len(), 2);
     }
 }
+    context = context.in_place(request.command.is_of_openzfs());

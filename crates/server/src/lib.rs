@@ -80,6 +80,9 @@ pub trait Console: Send + Sync {
     fn warn(&self, line: &str);
 
     /// Its present state.
+    /// A person may like to know of it, where all that was asked for is done. Programs that read what a command says are not told.
+    fn advise(&self, line: &str);
+
     fn note(&self, line: &str);
 
     /// Shows how far something of so many bytes is, until what this returns is dropped. That is told how many more are done.

@@ -127,7 +127,7 @@ pub async fn await_written(session: &Session, socket: &Path, who: &Who, mount: &
             )));
         }
         if now.is_ending && waited >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
-            session.warn(format!("waiting for process {}, which writes what it has in memory", who.pid));
+            session.advise(format!("waiting for process {}, which writes what it has in memory", who.pid));
         }
         session.handle().sleep(POLL).await;
     }

@@ -195,7 +195,7 @@ impl Session {
             cache_bytes: options.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: options.tunables.clone(),
             // An import says so when it waits.
-            notice: Some(Notice::new(move |text| console.warn(text))),
+            notice: Some(Notice::new(move |text| console.advise(text))),
             ..ImportOptions::default()
         }
     }
@@ -221,6 +221,10 @@ impl Session {
 
     pub(crate) fn warn(&self, text: impl AsRef<str>) {
         self.console.warn(text.as_ref());
+    }
+
+    pub(crate) fn advise(&self, text: impl AsRef<str>) {
+        self.console.advise(text.as_ref());
     }
 
     /// Opens a pool that was found. Its background tasks end with the command.
@@ -261,7 +265,7 @@ impl Session {
 
     /// Says what was remarkable about opening a pool.
     pub fn say_notes(&self, pool: &str, notes: &[String]) {
-        notes.iter().for_each(|note| self.warn(format!("pool '{pool}': {note}")));
+        notes.iter().for_each(|note| self.advise(format!("pool '{pool}': {note}")));
     }
 
     /// Every pool that can be found.
@@ -364,7 +368,7 @@ impl Session {
     }
 
     fn tell_user(&self, pool: &View, user: &User) {
-        self.warn(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
+        self.advise(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
     }
 
     /// Finds a pool as [`Session::open_pool`] does, with the options to import it with. A process that is about to let it go is waited
@@ -431,7 +435,10 @@ impl Session {
                 return Ok(has_waited);
             }
             if waited >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
-                self.warn(format!("waiting for {holder}, which has the pool '{}' and may be writing it", found.name()));
+                self.advise(format!(
+                    "waiting for {holder}, which has the pool '{}' and may be writing it",
+                    found.name()
+                ));
             }
             has_waited = true;
             self.handle.sleep(END_POLL).await;
@@ -599,7 +606,7 @@ impl Session {
         let Ok(root) = dsl.dir(&encryption.root).await else { return };
         let Ok(iterations) = dsl.key_field(&root, "pbkdf2iters").await else { return };
         if iterations > TOLD_ITERATIONS {
-            self.warn(format!(
+            self.advise(format!(
                 "'{dataset}' wants its passphrase to be hashed {iterations} times (usual are 350000): this takes long"
             ));
         }

@@ -173,7 +173,9 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
     let pool = context.import_noted(found, &request).await?;
     let state = pool.tree().status().state.name();
     let did = if args.dry_run { "would be" } else { "is" };
-    context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
-    pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
+    let name = pool.name();
+    context
+        .advise(format!("pool '{name}' {did} imported as of txg {}, {state}; nothing is mounted by that", pool.txg()));
+    pool.notes().iter().for_each(|note| context.advise(format!("  {note}")));
     Ok(Outcome::Good)
 }
