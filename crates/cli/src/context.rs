@@ -1,5 +1,6 @@
 //! The surroundings of a command: the way to pools ([`Session`]), its output, and the program that it is a part of.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
@@ -32,7 +33,7 @@ pub(crate) trait Program: Sync {
     fn grammar(&self) -> clap::Command;
 
     /// The form on the wire of what a command line says.
-    fn request(&self, line: &[&str]) -> Result<serde_json::Value>;
+    fn request(&self, line: &[&OsStr]) -> Result<serde_json::Value>;
 
     /// A client's request, from its form on the wire.
     fn sent(&self, request: serde_json::Value) -> Result<Box<dyn Serving>>;
@@ -94,7 +95,7 @@ impl Console for Speaker {
         self.output.redirect_err(to);
     }
 
-    fn ask(&self, socket: &Path, line: &[&str]) -> Result<u8, ServerError> {
+    fn ask(&self, socket: &Path, line: &[&OsStr]) -> Result<u8, ServerError> {
         let program = self.program.context("this is not run by the program");
         let request = program.and_then(|program| program.request(line));
         let request = request.map_err(|error| ServerError::Refused(causes(&error)))?;

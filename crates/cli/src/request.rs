@@ -1,6 +1,6 @@
 //! From an argument vector to a request, and from a request to its outcome.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -33,6 +33,25 @@ pub(crate) struct Request {
 }
 
 impl Serving for Request {
+impl Request {
+    /// The grammar, in which the help of a verb names the options of the whole line in one sentence.
+    fn grammar() -> clap::Command {
+        fn noted(command: clap::Command) -> clap::Command {
+            command.after_long_help(GLOBALS).mut_subcommands(noted)
+        }
+        Self::command().mut_subcommands(noted)
+    }
+
+    /// What a command line says.
+    fn parse<W: Into<OsString> + Clone>(line: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&Self::grammar().try_get_matches_from(line)?)
+    }
+}
+
+/// The end of the help of each verb.
+const GLOBALS: &str = "Also --key, --cache-bytes, --io, --tunable, --rewind, --at-txg, --at-checkpoint and --allow-missing: \
+                       'cenote --help' tells of them.";
+
     fn is_for_suspended(&self) -> bool {
         self.command.is_for_suspended()
     }
@@ -53,7 +72,7 @@ impl Program for Whole {
         Request::command()
     }
 
-    fn request(&self, line: &[&str]) -> anyhow::Result<serde_json::Value> {
+    fn request(&self, line: &[&OsStr]) -> anyhow::Result<serde_json::Value> {
         Ok(serde_json::to_value(Request::try_parse_from(line)?)?)
     }
 
@@ -129,6 +148,64 @@ fn answered(runtime: &Runtime, request: Request, output: &Output) -> u8 {
     let asked = request.clone();
     let result = runtime.block_on(handle_request(runtime.handle(), request, output.clone()));
     let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
+/// Tells why a command line is none, or what it asks for: help. The exit status.
+fn told(argv: &[OsString], error: clap::Error) -> u8 {
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    if let Some(lacking) = verbs::missing(argv, &error) {
+        let _ = match lacking.is_help {
+            true => writeln!(out, "{}", lacking.text),
+            false => writeln!(err, "{}", lacking.text),
+        };
+        return if lacking.is_help { 0 } else { FAILED };
+    }
+    match error.kind() {
+        ErrorKind::DisplayHelp if verbs::is_wrong_help(argv) => {
+            let _ = writeln!(err, "invalid option\n{}", error.render());
+            USAGE
+        }
+        ErrorKind::DisplayHelp if argv.len() == 2 => {
+            let _ = write!(out, "{}", Request::command().mut_args(|arg| arg.hide_long_help(false)).render_long_help());
+            0
+        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            0
+        }
+        _ => {
+            let _ = verbs::with_tip(error, argv, &Request::command()).print();
+            USAGE
+        }
+    }
+}
+
+/// How often a command is done, and after how long again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Repeats {
+    pub(crate) interval: Duration,
+    /// Without end if nothing is said.
+    pub(crate) count: Option<u64>,
+}
+
+/// Does a command again and again. It is the same process each time, which opens pools anew or asks the one that has them.
+fn repeated(runtime: &Runtime, mut request: Request, output: &Output, repeats: Repeats) -> u8 {
+    let mut status = 0;
+    let mut left = repeats.count;
+    loop {
+        let now = answered(runtime, request.clone(), output);
+        if now == PIPE {
+            return now;
+        }
+        status = status.max(now);
+        left = left.map(|left| left.saturating_sub(1));
+        if left == Some(0) {
+            return status;
+        }
+        let handle = runtime.handle();
+        runtime.block_on(handle.sleep(repeats.interval));
+        request.command.go_on();
+    }
+}
+
     if let Err(error) = &result
         && let Some(owned) = outcome::owned(error)
     {

@@ -54,6 +54,7 @@ mod volumes;
 mod watch;
 pub mod writing;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::Path;
 
@@ -95,5 +96,5 @@ pub trait Console: Send + Sync {
     ///
     /// # Errors
     /// It does not answer, or takes no such line.
-    fn ask(&self, socket: &Path, line: &[&str]) -> Result<u8, ServerError>;
+    fn ask(&self, socket: &Path, line: &[&OsStr]) -> Result<u8, ServerError>;
 }

@@ -4,6 +4,7 @@
 //! which may be hundreds of megabytes. Here the end of that is what is waited for: the process ends and the pool is exported, or,
 //! where it goes on serving the pool (other mounts of it, its volumes), its open txg is written.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,13 +25,14 @@ const BEGIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
 #[boxed]
-pub async fn unmount(session: &Session, target: &str, is_forced: bool) -> Result<()> {
+pub async fn unmount(session: &Session, target: &OsStr, is_forced: bool) -> Result<()> {
+    let shown = target.display();
     let mounts = Mounts::read();
     let Some(mount) = mounts.find(target) else {
-        return Err(refused(format!("cannot unmount '{target}': not currently mounted")));
+        return Err(refused(format!("cannot unmount '{shown}': not currently mounted")));
     };
     let unmounted = unmount_one(session, mount, is_forced).await;
-    unmounted.map_err(|error| refused(format!("cannot unmount '{target}': {}", error.chain())))
+    unmounted.map_err(|error| refused(format!("cannot unmount '{shown}': {}", error.chain())))
 }
 
 /// Unmounts all that Cenote has mounted; what is mounted below others goes first. False where that failed for some, which was told.
@@ -63,8 +65,8 @@ pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) ->
     match &server {
         // It finishes what is on its way, and lets go of what is in use.
         Some((socket, _)) if is_forced => {
-            let at = at.to_str().ok_or_else(|| refused("its mount point is not UTF-8"))?;
-            if session.console().ask(socket, &["cenote", "unmount", "--force", "--", at])? != 0 {
+            let line = ["cenote", "unmount", "--force", "--"].map(OsStr::new);
+            if session.console().ask(socket, &[&line[..], &[at.as_os_str()]].concat())? != 0 {
                 return Err(refused("its process did not unmount it"));
             }
         }
