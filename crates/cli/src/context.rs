@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use cenote_server::{Console, Handle, Passed, ServedPool, ServerError, Session, SessionOptions, protocol, tunables};
 use cenote_admin::Owner;
+use cenote_server::{Console, Handle, Passed, ServedPool, ServerError, Session, SessionOptions, protocol, tunables};
 
 use crate::args::{Globals, Search};
 use crate::outcome::{Outcome, causes};
@@ -64,23 +64,23 @@ struct Speaker {
     program: Option<&'static dyn Program>,
     /// Nothing is told where all is well.
     is_quiet: bool,
-}
     /// It is in the place of one of OpenZFS's tools: what is told where all is well is for people at a terminal, since programs take each
     /// line on standard error for a fault.
     is_in_place: bool,
+}
 
 impl Console for Speaker {
     fn warn(&self, line: &str) {
         self.output.err(line);
     }
 
-    fn note(&self, line: &str) {
     fn advise(&self, line: &str) {
         if !self.is_in_place || self.output.is_err_terminal() {
             self.output.err(line);
         }
     }
 
+    fn note(&self, line: &str) {
         if !self.is_quiet {
             self.output.err(line);
         }
@@ -191,7 +191,6 @@ impl Context {
         self.with_speaker(speaker)
     }
 
-    /// Writes a line to standard error.
     /// In the place of one of OpenZFS's tools, unless it is asked to tell more (`-v`).
     pub(crate) fn in_place(self, is_in_place: bool) -> Self {
         let speaker = Speaker { is_in_place, ..self.speaker.clone() };
@@ -203,6 +202,7 @@ impl Context {
         self.speaker.advise(text.as_ref());
     }
 
+    /// Writes a line to standard error.
     pub(crate) fn err(&self, text: impl AsRef<str>) {
         self.output().err(text);
     }

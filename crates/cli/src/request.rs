@@ -5,11 +5,12 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cenote_host::mounthelper;
 use cenote_server::{Handle, IoMode, Runtime, RuntimeOptions, background, protocol};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{Globals, Search};
@@ -22,7 +23,7 @@ use crate::verbs::{self, TOOLS};
 /// The request: everything that the command line says.
 #[derive(Clone, Debug, Parser, Serialize, Deserialize)]
 #[command(name = "cenote", version, about = "OpenZFS pools without a kernel module", max_term_width = 100)]
-#[command(propagate_version = false, disable_help_subcommand = true)]
+#[command(propagate_version = false, disable_help_subcommand = true, args_override_self = true)]
 pub(crate) struct Request {
     #[command(flatten)]
     globals: Globals,
@@ -32,7 +33,6 @@ pub(crate) struct Request {
     command: Command,
 }
 
-impl Serving for Request {
 impl Request {
     /// The grammar, in which the help of a verb names the options of the whole line in one sentence.
     fn grammar() -> clap::Command {
@@ -52,6 +52,7 @@ impl Request {
 const GLOBALS: &str = "Also --key, --cache-bytes, --io, --tunable, --rewind, --at-txg, --at-checkpoint and --allow-missing: \
                        'cenote --help' tells of them.";
 
+impl Serving for Request {
     fn is_for_suspended(&self) -> bool {
         self.command.is_for_suspended()
     }
@@ -105,17 +106,15 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         }
     };
     let argv = verbs::spelt(with_tool(argv));
-    let request = match Request::try_parse_from(&argv) {
+    let mut request = match Request::parse(&argv) {
         Ok(request) => request,
+        Err(error) => return ExitCode::from(told(&argv, error)),
+    };
+    let repeats = match request.command.repeats() {
+        Ok(repeats) => repeats,
         Err(error) => {
-            if let Some(verb) = verbs::missing(&argv, &error) {
-                let _ = writeln!(std::io::stderr(), "not supported yet: {verb}");
-                return ExitCode::from(FAILED);
-            }
-            let error = verbs::without_proposals(error);
-            let _ = error.print();
-            let is_asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if is_asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
+            let _ = writeln!(std::io::stderr(), "{error}");
+            return ExitCode::from(USAGE);
         }
     };
     if let Some(options) = request.command.goes_on()
@@ -131,8 +130,14 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
+    if request.command.shows_health() {
+        output.shows_health();
+    }
     if let Some(line) = notice(&request.command, &runtime.handle().io_mode()) {
         output.err(line);
+    }
+    if let Some(repeats) = repeats {
+        return ExitCode::from(repeated(&runtime, request, &output, repeats));
     }
     let parts = request.command.of_pools();
     if parts.len() < 2 {
@@ -143,11 +148,6 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     ExitCode::from(parts.map(|part| answered(&runtime, part, &output)).fold(0, u8::max))
 }
 
-/// Does what is asked for, here or in the process that has the pool. The exit status.
-fn answered(runtime: &Runtime, request: Request, output: &Output) -> u8 {
-    let asked = request.clone();
-    let result = runtime.block_on(handle_request(runtime.handle(), request, output.clone()));
-    let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
 /// Tells why a command line is none, or what it asks for: help. The exit status.
 fn told(argv: &[OsString], error: clap::Error) -> u8 {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
@@ -206,6 +206,11 @@ fn repeated(runtime: &Runtime, mut request: Request, output: &Output, repeats: R
     }
 }
 
+/// Does what is asked for, here or in the process that has the pool. The exit status.
+fn answered(runtime: &Runtime, request: Request, output: &Output) -> u8 {
+    let asked = request.clone();
+    let result = runtime.block_on(handle_request(runtime.handle(), request, output.clone()));
+    let result = result.and_then(|outcome| Ok(output.flush().map(|()| outcome)?));
     if let Err(error) = &result
         && let Some(owned) = outcome::owned(error)
     {
@@ -241,6 +246,7 @@ fn notice(command: &Command, mode: &IoMode) -> Option<String> {
 /// its client's.
 async fn handle_request(handle: Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
     let mut context = Context::new(handle, &request.globals, request.search, output).of_program(&Whole);
+    context = context.in_place(request.command.is_of_openzfs());
     if request.command.is_for_server() {
         context = context.sending();
     }
@@ -294,4 +300,3 @@ mod tests {
         assert_eq!(with_tool(vec!["x/cenote".into(), "ls".into()]).len(), 2);
     }
 }
-    context = context.in_place(request.command.is_of_openzfs());

@@ -204,7 +204,12 @@ impl<'a> Reader<'a> {
 
     fn path(&mut self, word: &str) -> Result<()> {
         let path = self.folder.join(word);
-        let path = std::path::absolute(&path).at(&path)?;
+        let mut path = std::path::absolute(&path).at(&path)?;
+        if !path.exists()
+            && let Some(disk) = disk_of_short_name(word, Path::new("/dev"))
+        {
+            path = disk;
+        }
         if self.layout.paths().any(|other| other == path) {
             bail!("invalid vdev specification: '{word}' is named twice");
         }
@@ -217,6 +222,17 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
+}
+
+/// The disk that a name without a folder means: the one of that name in `/dev`.
+fn disk_of_short_name(word: &str, folder: &Path) -> Option<PathBuf> {
+    use std::os::unix::fs::FileTypeExt as _;
+    if word.is_empty() || word.contains('/') {
+        return None;
+    }
+    let path = folder.join(word);
+    let is_disk = std::fs::metadata(&path).is_ok_and(|meta| meta.file_type().is_block_device());
+    is_disk.then_some(path)
 }
 
 /// The group that a word begins; nothing for a path.
@@ -362,6 +378,18 @@ mod tests {
         assert_eq!(draid, TopKind::Draid { parity: 2, data: Some(1), spares: 0 });
         assert!(layout("draid2:1d:5c /a /b /c /d").is_err());
         assert!(layout("/a /a").is_err());
+    }
+
+    #[test]
+    fn a_short_name_means_a_disk_and_nothing_else() {
+        for word in ["null", "", "../dev/null", "none", "."] {
+            assert_eq!(disk_of_short_name(word, Path::new("/dev")), None, "{word}");
+        }
+        let mut disks =
+            std::fs::read_dir("/dev").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        if let Some(disk) = disks.find(|name| name.starts_with("loop") && name != "loop-control") {
+            assert_eq!(disk_of_short_name(&disk, Path::new("/dev")), Some(Path::new("/dev").join(&disk)));
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ use std::path::Path;
 pub use cenote_spa::{FoundPool, Rewind, View, tunables};
 pub use cenote_taskq::{Either, Handle, IoChoice, IoMode, Runtime, RuntimeOptions, race};
 use delegated::Delegated;
-pub use error::ServerError;
+pub use error::{ServerError, add_cause};
 pub use image_files::ImageFiles;
 pub use listener::{Call, Ended, Gathered, Handler, Request};
 pub use mounts::{LiveMount, LiveMounts};
@@ -80,10 +80,10 @@ pub trait Console: Send + Sync {
     /// A person should know of it.
     fn warn(&self, line: &str);
 
-    /// Its present state.
     /// A person may like to know of it, where all that was asked for is done. Programs that read what a command says are not told.
     fn advise(&self, line: &str);
 
+    /// Its present state.
     fn note(&self, line: &str);
 
     /// Shows how far something of so many bytes is, until what this returns is dropped. That is told how many more are done.

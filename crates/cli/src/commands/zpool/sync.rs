@@ -8,6 +8,9 @@ use crate::prelude::*;
 /// that commands make by themselves are on disk when they end, so of other pools this only finds out that they are there.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
+    /// Accepted for the sake of scripts: what is in memory is written in any case.
+    #[arg(short = 'f')]
+    force: bool,
     /// The pools.
     #[arg(value_name = "POOL")]
     pools: Vec<String>,
