@@ -33,10 +33,13 @@ impl Site {
         AdminError::refused(Verb::Create, &self.name, reason)
     }
 
-    async fn check(&mut self, pool: &Syncer) -> Result<(), AdminError> {
+    async fn check(&mut self, pool: &Syncer, wanted: ObjsetType) -> Result<(), AdminError> {
         let dsl = pool.dsl();
         self.missing.clear();
-        self.is_there = self.parents && exists(dsl, &self.name).await?;
+        // One of another type is in the way.
+        self.is_there = self.parents
+            && exists(dsl, &self.name).await?
+            && dsl.kind(&dsl.dataset(&self.name).await?).await? == wanted;
         if self.is_there {
             return Ok(());
         }
@@ -114,9 +117,6 @@ async fn make_filesystem(pool: &mut Syncer, name: &str, owner: Owner) -> Result<
     Ok(())
 }
 
-/// Size and kind of a new volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeShape {
 /// The user and group that the root directory of a new file system belongs to: those of who makes it, as in OpenZFS. A user who is not
 /// root could otherwise not write to a file system of their own, nor give it to themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,6 +147,9 @@ pub(crate) fn root_directory(owner: Owner, time_s: u64) -> NodeSpec {
     }
 }
 
+/// Size and kind of a new volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeShape {
     /// Its size in bytes; up to whole blocks.
     pub size_bytes: u64,
     /// The size of its blocks in bytes; the pool's usual one if none is given.
@@ -161,9 +164,9 @@ impl VolumeShape {
     /// # Errors
     /// A word is no size.
     pub fn parse(size: &str, block_size: Option<&str>, sparse: bool) -> Result<Self, ValueError> {
-        let bad = |what: &str, text: &str| invalid(format!("bad volume {what} '{text}'"));
-        let size_bytes = parse_size(size).map_err(|_| bad("size", size))?;
-        let block_bytes = block_size.map(|text| parse_size(text).map_err(|_| bad("block size", text)));
+        let bad = |what: &str, text: &str, why: ValueError| invalid(format!("bad volume {what} '{text}': {why}"));
+        let size_bytes = parse_size(size).map_err(|why| bad("size", size, why))?;
+        let block_bytes = block_size.map(|text| parse_size(text).map_err(|why| bad("block size", text, why)));
         Ok(Self { size_bytes, block_bytes: block_bytes.transpose()?, sparse })
     }
 }
@@ -293,7 +296,11 @@ impl SyncTask for Create {
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            self.site.check(pool).await?;
+            let wanted = match self.kind {
+                Kind::Filesystem => ObjsetType::Zfs,
+                Kind::Volume(..) => ObjsetType::Zvol,
+            };
+            self.site.check(pool, wanted).await?;
             if self.site.is_there {
                 return Ok(());
             }

@@ -184,13 +184,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     drop(progress);
     let seconds = context.handle().now().since(start).as_secs_f64();
     context.out(format!(
-        "{}, {}, {}, {} in {} txgs, {seconds:.1} s, {}/s\n",
+        "{}, {}, {}, {} in {}, {seconds:.1} s{}\n",
         counted(counts.files, "file", "files"),
         counted(counts.directories, "directory", "directories"),
         counted(counts.others, "other", "others"),
         nicebytes(counts.bytes),
-        counts.txgs,
-        nicebytes((counts.bytes as f64 / seconds.max(0.001)) as u64)
+        counted(counts.txgs, "txg", "txgs"),
+        rate(counts.bytes, seconds)
     ))?;
     if !args.no_verify {
         let context = context.with(&Search { paths: places, force: true });
@@ -198,13 +198,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let (report, bytes) = verify_with_progress(&context, &pool, true, true).await?;
         if !report.is_clean() {
             bail!(
-                "what was written is not what is read back: {} errors, {} bad copies, {} bytes leaked; no pool is left",
-                report.error_count,
-                report.bad_copy_count,
-                report.leaked_bytes
+                "what was written is not what is read back: {}, {}, {} leaked; no pool is left",
+                counted(report.error_count, "error", "errors"),
+                counted(report.bad_copy_count, "bad copy", "bad copies"),
+                counted(report.leaked_bytes, "byte", "bytes")
             );
         }
-        context.out(format!("verified: {} in {} blocks\n", nicebytes(bytes), report.statistics.total.count))?;
+        context.out(format!(
+            "verified: {} in {}\n",
+            nicebytes(bytes),
+            counted(report.statistics.total.count, "block", "blocks")
+        ))?;
     }
     made.keep()?;
     Ok(as_it_was(context, &counts))

@@ -126,7 +126,9 @@ async fn add(
     added.map_err(|error| refused(format!("cannot add to '{}': {error}", request.pool)))?;
     let paths: Vec<PathBuf> = layout.paths().map(Path::to_owned).collect();
     session.devices_added(&paths);
-    let words = ["zpool", "add", &request.pool].into_iter().chain(request.vdevs.iter().map(String::as_str));
+    let is_forced = request.allow_in_use && request.allow_replication_mismatch && request.allow_ashift_mismatch;
+    let force = if is_forced { "-f" } else { "" };
+    let words = ["zpool", "add", force, &request.pool].into_iter().chain(request.vdevs.iter().map(String::as_str));
     writing.finish(line(words)).await?;
     CacheFile::of_user()?.update(|pools| {
         if let Some(entry) = pools.get_mut(&request.pool) {
