@@ -4,7 +4,7 @@
 //! that no tool has is wrong usage, status 2; where it is a slip of one verb, that is named as a tip, also if it is one that is missing: the
 //! nearest of ours may do the opposite.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -203,13 +203,13 @@ pub(crate) fn spelt(mut argv: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// The tools of which scripts expect that a wrong option ends with status 2.
-fn has_strict_options(tool: &OsString) -> bool {
+fn has_strict_options(tool: &OsStr) -> bool {
     tool == "zpool" || tool == "zfs"
 }
 
 /// Whether help was asked for by a spelling that is a wrong option of `zpool` and `zfs`: they show the usage as an error.
 pub(crate) fn is_wrong_help(argv: &[OsString]) -> bool {
-    argv.get(1).is_some_and(has_strict_options) && !argv.iter().any(|word| word == "--help")
+    argv.get(1).is_some_and(|tool| has_strict_options(tool)) && !argv.iter().any(|word| word == "--help")
 }
 
 #[cfg(test)]
