@@ -17,6 +17,7 @@ use crate::{AUTO, Setting};
 struct Site {
     name: String,
     parents: bool,
+    owner: Owner,
     /// Names above it that are missing, from the top down.
     missing: Vec<String>,
     /// It is there already, and that is no fault.
@@ -24,18 +25,21 @@ struct Site {
 }
 
 impl Site {
-    fn new(name: &str, parents: bool) -> Self {
-        Self { name: name.to_owned(), parents, missing: Vec::new(), is_there: false }
+    fn new(name: &str, parents: bool, owner: Owner) -> Self {
+        Self { name: name.to_owned(), parents, owner, missing: Vec::new(), is_there: false }
     }
 
     fn refused(&self, reason: Reason) -> AdminError {
         AdminError::refused(Verb::Create, &self.name, reason)
     }
 
-    async fn check(&mut self, pool: &Syncer) -> Result<(), AdminError> {
+    async fn check(&mut self, pool: &Syncer, wanted: ObjsetType) -> Result<(), AdminError> {
         let dsl = pool.dsl();
         self.missing.clear();
-        self.is_there = self.parents && exists(dsl, &self.name).await?;
+        // One of another type is in the way.
+        self.is_there = self.parents
+            && exists(dsl, &self.name).await?
+            && dsl.kind(&dsl.dataset(&self.name).await?).await? == wanted;
         if self.is_there {
             return Ok(());
         }
@@ -79,7 +83,7 @@ impl Site {
 
     async fn make_parents(&self, pool: &mut Syncer) -> Result<(), AdminError> {
         for above in &self.missing {
-            make_filesystem(pool, above).await?;
+            make_filesystem(pool, above, self.owner).await?;
         }
         Ok(())
     }
@@ -107,13 +111,40 @@ async fn check_names(dsl: &Dsl, above: &str) -> Result<(), AdminError> {
 }
 
 /// Makes an empty file system.
-async fn make_filesystem(pool: &mut Syncer, name: &str) -> Result<(), AdminError> {
+async fn make_filesystem(pool: &mut Syncer, name: &str, owner: Owner) -> Result<(), AdminError> {
     let head = pool.create_dataset(name, ObjsetType::Zfs).await?;
-    let now = [pool.time_s(), 0];
-    let node =
-        NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
-    BulkWriter::create(&head.objset, pool.txg(), &node).await?;
+    BulkWriter::create(&head.objset, pool.txg(), &root_directory(owner, pool.time_s())).await?;
     Ok(())
+}
+
+/// The user and group that the root directory of a new file system belongs to: those of who makes it, as in OpenZFS. A user who is not
+/// root could otherwise not write to a file system of their own, nor give it to themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+impl Owner {
+    /// Root's.
+    pub const ROOT: Self = Self { uid: 0, gid: 0 };
+}
+
+/// The attributes of a new file system's root directory.
+pub(crate) fn root_directory(owner: Owner, time_s: u64) -> NodeSpec {
+    let now = [time_s, 0];
+    NodeSpec {
+        mode: MODE_DIR | 0o755,
+        uid: owner.uid.into(),
+        gid: owner.gid.into(),
+        atime: now,
+        mtime: now,
+        ctime: now,
+        crtime: now,
+        ..NodeSpec::default()
+    }
 }
 
 /// Size and kind of a new volume.
@@ -133,9 +164,9 @@ impl VolumeShape {
     /// # Errors
     /// A word is no size.
     pub fn parse(size: &str, block_size: Option<&str>, sparse: bool) -> Result<Self, ValueError> {
-        let bad = |what: &str, text: &str| invalid(format!("bad volume {what} '{text}'"));
-        let size_bytes = parse_size(size).map_err(|_| bad("size", size))?;
-        let block_bytes = block_size.map(|text| parse_size(text).map_err(|_| bad("block size", text)));
+        let bad = |what: &str, text: &str, why: ValueError| invalid(format!("bad volume {what} '{text}': {why}"));
+        let size_bytes = parse_size(size).map_err(|why| bad("size", size, why))?;
+        let block_bytes = block_size.map(|text| parse_size(text).map_err(|why| bad("block size", text, why)));
         Ok(Self { size_bytes, block_bytes: block_bytes.transpose()?, sparse })
     }
 }
@@ -179,7 +210,7 @@ pub async fn plan_volume(
     shape: VolumeShape,
     settings: Vec<Setting>,
 ) -> Result<VolumePlan, AdminError> {
-    let task = Create::volume(name, shape, settings, false);
+    let task = Create::volume(name, shape, settings, false, Owner::ROOT);
     let planned = pool.change(move |syncer| Box::pin(async move { task.plan(syncer, shape) }));
     let (spec, reserved_bytes) = planned.await?;
     Ok(VolumePlan { size_bytes: spec.size_bytes, block_bytes: u64::from(spec.block_bytes), reserved_bytes })
@@ -200,13 +231,13 @@ enum Kind {
 
 impl Create {
     /// The task that makes a file system.
-    pub(crate) fn filesystem(name: &str, settings: Vec<Setting>, parents: bool) -> Self {
-        Self { site: Site::new(name, parents), settings, kind: Kind::Filesystem }
+    pub(crate) fn filesystem(name: &str, settings: Vec<Setting>, parents: bool, owner: Owner) -> Self {
+        Self { site: Site::new(name, parents, owner), settings, kind: Kind::Filesystem }
     }
 
-    /// The task that makes a volume.
-    pub(crate) fn volume(name: &str, shape: VolumeShape, settings: Vec<Setting>, parents: bool) -> Self {
-        Self { site: Site::new(name, parents), settings, kind: Kind::Volume(shape, None) }
+    /// The task that makes a volume. File systems above it get this owner.
+    pub(crate) fn volume(name: &str, shape: VolumeShape, settings: Vec<Setting>, parents: bool, owner: Owner) -> Self {
+        Self { site: Site::new(name, parents, owner), settings, kind: Kind::Volume(shape, None) }
     }
 
     /// The number that a property is to have; of one that is given twice, the last.
@@ -265,7 +296,11 @@ impl SyncTask for Create {
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            self.site.check(pool).await?;
+            let wanted = match self.kind {
+                Kind::Filesystem => ObjsetType::Zfs,
+                Kind::Volume(..) => ObjsetType::Zvol,
+            };
+            self.site.check(pool, wanted).await?;
             if self.site.is_there {
                 return Ok(());
             }
@@ -296,7 +331,7 @@ impl SyncTask for Create {
             self.site.make_parents(pool).await?;
             match &self.kind {
                 Kind::Filesystem => {
-                    make_filesystem(pool, &self.site.name).await?;
+                    make_filesystem(pool, &self.site.name, self.site.owner).await?;
                     for (property, value) in &self.settings {
                         pool.change_property(&self.site.name, property, Some(value)).await?;
                     }

@@ -11,6 +11,7 @@
 //! ```text
 //! create_pool         (by spa)           with root directory and all properties
 //! create_filesystem   Create             with missing parents, root directory and all properties
+//! create_filesystem_of                   the same, whose root directory belongs to somebody
 //! create_volume       Create             with missing parents, size, reservation and all properties
 //! destroy             Destroy            a dataset, or a tree of them, from below
 //! set_properties      SetProperties      one for each dataset, all or none
@@ -75,7 +76,7 @@ use snapshot::{Holds, Promote};
 
 pub use bookmark::BookmarkRequest;
 pub use compatibility::{CompatibilityError, ReadList, lacking_features};
-pub use create::{VolumePlan, VolumeShape, outermost_new, plan_volume};
+pub use create::{Owner, VolumePlan, VolumeShape, outermost_new, plan_volume};
 pub use destroy::{Destroy, Reach};
 pub use error::{AdminError, Reason, Verb};
 pub use named::{NamedSnapshots, clones_of, still_there};
@@ -92,25 +93,54 @@ pub type Setting = (String, PropertyValue);
 pub const AUTO: u64 = u64::MAX;
 
 /// Creates a file system with these properties; with `parents` also its missing ancestors. Returns false if it already existed, which is
-/// an error without `parents`.
+/// an error without `parents`. The root directories of what is made belong to `owner`.
 ///
 /// # Errors
 /// The name is taken or invalid, the parent does not exist, a property value is invalid, there is no space for the reservation; or as
 /// [`Pool::change`].
+pub fn create_filesystem_of<'a>(
+    pool: &'a Pool,
+    name: &'a str,
+    settings: Vec<Setting>,
+    parents: bool,
+    owner: Owner,
+) -> BoxFuture<'a, Result<bool, AdminError>> {
+    Box::pin(async move { pool.sync_task(Create::filesystem(name, settings, parents, owner)).await })
+}
+
+/// As [`create_filesystem_of`] root.
+///
+/// # Errors
+/// As [`create_filesystem_of`].
 pub fn create_filesystem<'a>(
     pool: &'a Pool,
     name: &'a str,
     settings: Vec<Setting>,
     parents: bool,
 ) -> BoxFuture<'a, Result<bool, AdminError>> {
-    Box::pin(async move { pool.sync_task(Create::filesystem(name, settings, parents)).await })
+    create_filesystem_of(pool, name, settings, parents, Owner::ROOT)
 }
 
-/// Creates a volume with these properties; with `parents` also its missing ancestors. Returns false if it already existed, which is an
-/// error without `parents`.
+/// Creates a volume with these properties; with `parents` also its missing ancestors, which belong to `owner`. Returns false if it
+/// already existed, which is an error without `parents`.
 ///
 /// # Errors
-/// As [`create_filesystem`]; or the size is invalid.
+/// As [`create_filesystem_of`]; or the size is invalid.
+pub fn create_volume_of<'a>(
+    pool: &'a Pool,
+    name: &'a str,
+    shape: VolumeShape,
+    settings: Vec<Setting>,
+    parents: bool,
+    owner: Owner,
+) -> BoxFuture<'a, Result<bool, AdminError>> {
+    Box::pin(async move { pool.sync_task(Create::volume(name, shape, settings, parents, owner)).await })
+}
+
+/// As [`create_volume_of`] root.
+///
+/// # Errors
+/// As [`create_volume_of`].
 pub fn create_volume<'a>(
     pool: &'a Pool,
     name: &'a str,
@@ -118,7 +148,7 @@ pub fn create_volume<'a>(
     settings: Vec<Setting>,
     parents: bool,
 ) -> BoxFuture<'a, Result<bool, AdminError>> {
-    Box::pin(async move { pool.sync_task(Create::volume(name, shape, settings, parents)).await })
+    create_volume_of(pool, name, shape, settings, parents, Owner::ROOT)
 }
 
 /// Destroys a dataset, with as much of what depends on it as `reach` says. The blocks are freed in the background.

@@ -4,10 +4,11 @@ use cenote_dmu::Object;
 use cenote_spa::{CreateOptions, FileSizes, Pool, PropertyValue, SpaError, create};
 use cenote_taskq::{BoxFuture, Handle};
 use cenote_zpl::Properties;
-use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
+use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
-use crate::Setting;
+use crate::create::root_directory;
 use crate::error::AdminError;
+use crate::{Owner, Setting};
 
 /// A pool whose first txg is not written yet, with an empty root file system.
 pub struct NewPool {
@@ -20,7 +21,7 @@ pub struct NewPool {
 }
 
 /// Makes a pool in memory and labels on its devices, with properties of the pool (none where one is taken away) and of its root file
-/// system.
+/// system, whose root directory belongs to `owner`.
 ///
 /// # Errors
 /// As [`create`]; a property cannot have its value.
@@ -29,6 +30,7 @@ pub fn create_pool<'a>(
     options: CreateOptions,
     of_pool: &'a [(String, Option<PropertyValue>)],
     of_root: &'a [Setting],
+    owner: Owner,
 ) -> BoxFuture<'a, Result<NewPool, AdminError>> {
     Box::pin(async move {
         let pool = create(handle, options).await?;
@@ -40,9 +42,7 @@ pub fn create_pool<'a>(
         for (name, value) in of_root {
             pool.set_property(&head, name, value).await?;
         }
-        let now = [pool.time_s(), 0];
-        let node =
-            NodeSpec { mode: MODE_DIR | 0o755, atime: now, mtime: now, ctime: now, crtime: now, ..NodeSpec::default() };
+        let node = root_directory(owner, pool.time_s());
         let mut files = BulkWriter::create(&head.objset, pool.txg(), &node).await?;
         let number = |wanted: &str| {
             of_root.iter().rev().find(|(name, _)| name == wanted).and_then(|(_, value)| match value {

@@ -264,9 +264,9 @@ impl Holds {
     }
 }
 
-/// Bytes of a hold's tag at most: with the prefix of temporary holds it is a name in the MOS (`MAXNAMELEN` less `MAX_TAG_PREFIX_LEN` and the
-/// terminating zero).
-const TAG_MAX_BYTES: usize = 256 - 17 - 1;
+/// Bytes of a hold's tag at most: it is a name in the snapshot's table of holds (`MAXNAMELEN` less the terminating zero). Temporary holds,
+/// which are not placed here, are in a table of the pool too, with a prefix.
+const TAG_MAX_BYTES: usize = 256 - 1;
 
 impl SyncTask for Holds {
     type Made = ();

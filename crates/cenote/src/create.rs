@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cenote_admin::Owner;
 use cenote_admin::values::{self, When};
 use cenote_host::images::Images;
 use cenote_host::layout::parse_layout;
@@ -169,9 +170,10 @@ impl CreateOptions {
             cache_bytes: cache_bytes(self.cache_bytes, is_simulated),
             check: false,
         };
+        let owner = if is_simulated { Owner::ROOT } else { crate::pool::maker() };
         // The size of sectors is no property that is set later.
         of_pool.retain(|(name, _)| name != "ashift");
-        let pool = cenote_admin::create_pool(&handle, options, &of_pool, &of_root).await.raised()?.pool;
+        let pool = cenote_admin::create_pool(&handle, options, &of_pool, &of_root, owner).await.raised()?.pool;
         pool.sync().await.raised()?;
         pool.export().await.raised()?;
         Ok(layout.paths().map(Path::to_owned).collect())

@@ -150,7 +150,7 @@ impl Pool {
     pub async fn create_filesystem(&self, name: &str, properties: &[(&str, &str)]) -> Result<Dataset, Error> {
         let pool = self.writable()?;
         let settings = settings(properties, When::Creation, Types::FILESYSTEM)?;
-        cenote_admin::create_filesystem(pool, name, settings, false).await.raised()?;
+        cenote_admin::create_filesystem_of(pool, name, settings, false, self.owner()).await.raised()?;
         self.dataset(name).await
     }
 

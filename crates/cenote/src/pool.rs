@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use cenote_admin::Owner;
 use cenote_dmu::tx::TxTunables;
 use cenote_dsl::{Dsl, Secret};
 use cenote_format::ids::{Guid, ObjectId};
@@ -28,6 +29,12 @@ pub(crate) enum Access {
 pub(crate) enum Open {
     Files(Arc<filesystem::Inner>),
     Volume(Arc<volume::Inner>),
+}
+
+/// The owner of root directories that this process makes. Root's belong to root.
+pub(crate) fn maker() -> Owner {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if uid.is_root() { Owner::ROOT } else { Owner { uid: uid.as_raw(), gid: gid.as_raw() } }
 }
 
 pub(crate) struct Inner {
@@ -80,6 +87,12 @@ impl Pool {
             Access::Read(view) => view.name(),
             Access::Write(pool) => pool.name(),
         }
+    }
+
+    /// The owner of root directories that are made in it.
+    pub(crate) fn owner(&self) -> Owner {
+        // A simulated machine has no other user than root.
+        if self.inner.is_noted { maker() } else { Owner::ROOT }
     }
 
     /// Its guid.

@@ -1,5 +1,6 @@
 //! The surroundings of a command: the way to pools ([`Session`]), its output, and the program that it is a part of.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use cenote_admin::Owner;
 use cenote_server::{Console, Handle, Passed, ServedPool, ServerError, Session, SessionOptions, protocol, tunables};
 
 use crate::args::{Globals, Search};
@@ -31,7 +33,7 @@ pub(crate) trait Program: Sync {
     fn grammar(&self) -> clap::Command;
 
     /// The form on the wire of what a command line says.
-    fn request(&self, line: &[&str]) -> Result<serde_json::Value>;
+    fn request(&self, line: &[&OsStr]) -> Result<serde_json::Value>;
 
     /// A client's request, from its form on the wire.
     fn sent(&self, request: serde_json::Value) -> Result<Box<dyn Serving>>;
@@ -62,11 +64,20 @@ struct Speaker {
     program: Option<&'static dyn Program>,
     /// Nothing is told where all is well.
     is_quiet: bool,
+    /// It is in the place of one of OpenZFS's tools: what is told where all is well is for people at a terminal, since programs take each
+    /// line on standard error for a fault.
+    is_in_place: bool,
 }
 
 impl Console for Speaker {
     fn warn(&self, line: &str) {
         self.output.err(line);
+    }
+
+    fn advise(&self, line: &str) {
+        if !self.is_in_place || self.output.is_err_terminal() {
+            self.output.err(line);
+        }
     }
 
     fn note(&self, line: &str) {
@@ -84,7 +95,7 @@ impl Console for Speaker {
         self.output.redirect_err(to);
     }
 
-    fn ask(&self, socket: &Path, line: &[&str]) -> Result<u8, ServerError> {
+    fn ask(&self, socket: &Path, line: &[&OsStr]) -> Result<u8, ServerError> {
         let program = self.program.context("this is not run by the program");
         let request = program.and_then(|program| program.request(line));
         let request = request.map_err(|error| ServerError::Refused(causes(&error)))?;
@@ -109,7 +120,7 @@ impl Context {
             tunables: settings,
             altroot: None,
         };
-        let speaker = Speaker { output, program: None, is_quiet: false };
+        let speaker = Speaker { output, program: None, is_quiet: false, is_in_place: false };
         Self { session: Session::new(handle, options, Arc::new(speaker.clone())), speaker }
     }
 
@@ -158,9 +169,9 @@ impl Context {
     }
 
     /// For a client of this process, which has this pool.
-    pub(crate) fn served_by(&self, of: &ServedPool, output: Output, input: Option<Passed>) -> Self {
+    pub(crate) fn served_by(&self, of: &ServedPool, client: Owner, output: Output, input: Option<Passed>) -> Self {
         let speaker = Speaker { output, ..self.speaker.clone() };
-        let session = self.session.served_by(of, Arc::new(speaker.clone()), input);
+        let session = self.session.served_by(of, client, Arc::new(speaker.clone()), input);
         Self { session, speaker }
     }
 
@@ -178,6 +189,17 @@ impl Context {
     pub(crate) fn quiet(self, is_quiet: bool) -> Self {
         let speaker = Speaker { is_quiet: self.speaker.is_quiet || is_quiet, ..self.speaker.clone() };
         self.with_speaker(speaker)
+    }
+
+    /// In the place of one of OpenZFS's tools, unless it is asked to tell more (`-v`).
+    pub(crate) fn in_place(self, is_in_place: bool) -> Self {
+        let speaker = Speaker { is_in_place, ..self.speaker.clone() };
+        self.with_speaker(speaker)
+    }
+
+    /// Tells a person something, where all that was asked for is done.
+    pub(crate) fn advise(&self, text: impl AsRef<str>) {
+        self.speaker.advise(text.as_ref());
     }
 
     /// Writes a line to standard error.

@@ -38,7 +38,7 @@ impl Request for Asked {
     }
 
     fn serve(self: Box<Self>, call: Call<'_>) -> Ended {
-        let context = self.context.served_by(call.of, Output::to(call.out, call.err), call.input);
+        let context = self.context.served_by(call.of, call.client, Output::to(call.out, call.err), call.input);
         let result = context.handle().block_on(serve(&context, self.request));
         let result = result.and_then(|outcome| Ok(context.output().flush().map(|()| outcome)?));
         let (status, error) = match result {

@@ -8,7 +8,7 @@ use cenote_admin::AdminError;
 use cenote_admin::values::ValueError;
 pub(crate) use cenote_admin::values::WrongUse;
 use cenote_image::ImageError;
-use cenote_server::{Owned, ServerError};
+use cenote_server::{Owned, ServerError, add_cause};
 
 /// How a command that ran to its end ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,9 +136,8 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
     for cause in error.chain().map(ToString::to_string) {
         if text.is_empty() {
             text = cause;
-        } else if !text.contains(&cause) {
-            text.push_str(": ");
-            text.push_str(&cause);
+        } else {
+            add_cause(&mut text, &cause);
         }
     }
     text

@@ -1,15 +1,16 @@
 //! From an argument vector to a request, and from a request to its outcome.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cenote_host::mounthelper;
 use cenote_server::{Handle, IoMode, Runtime, RuntimeOptions, background, protocol};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches, Parser};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{Globals, Search};
@@ -32,6 +33,25 @@ pub(crate) struct Request {
     command: Command,
 }
 
+impl Request {
+    /// The grammar, in which the help of a verb names the options of the whole line in one sentence.
+    fn grammar() -> clap::Command {
+        fn noted(command: clap::Command) -> clap::Command {
+            command.after_long_help(GLOBALS).mut_subcommands(noted)
+        }
+        Self::command().mut_subcommands(noted)
+    }
+
+    /// What a command line says.
+    fn parse<W: Into<OsString> + Clone>(line: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
+        Self::from_arg_matches(&Self::grammar().try_get_matches_from(line)?)
+    }
+}
+
+/// The end of the help of each verb.
+const GLOBALS: &str = "Also --key, --cache-bytes, --io, --tunable, --rewind, --at-txg, --at-checkpoint and --allow-missing: \
+                       'cenote --help' tells of them.";
+
 impl Serving for Request {
     fn is_for_suspended(&self) -> bool {
         self.command.is_for_suspended()
@@ -53,7 +73,7 @@ impl Program for Whole {
         Request::command()
     }
 
-    fn request(&self, line: &[&str]) -> anyhow::Result<serde_json::Value> {
+    fn request(&self, line: &[&OsStr]) -> anyhow::Result<serde_json::Value> {
         Ok(serde_json::to_value(Request::try_parse_from(line)?)?)
     }
 
@@ -86,17 +106,15 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         }
     };
     let argv = verbs::spelt(with_tool(argv));
-    let request = match Request::try_parse_from(&argv) {
+    let mut request = match Request::parse(&argv) {
         Ok(request) => request,
+        Err(error) => return ExitCode::from(told(&argv, error)),
+    };
+    let repeats = match request.command.repeats() {
+        Ok(repeats) => repeats,
         Err(error) => {
-            if let Some(verb) = verbs::missing(&argv, &error) {
-                let _ = writeln!(std::io::stderr(), "not supported yet: {verb}");
-                return ExitCode::from(FAILED);
-            }
-            let error = verbs::without_proposals(error);
-            let _ = error.print();
-            let is_asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            return if is_asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
+            let _ = writeln!(std::io::stderr(), "{error}");
+            return ExitCode::from(USAGE);
         }
     };
     if let Some(options) = request.command.goes_on()
@@ -112,8 +130,14 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
             return ExitCode::from(FAILED);
         }
     };
+    if request.command.shows_health() {
+        output.shows_health();
+    }
     if let Some(line) = notice(&request.command, &runtime.handle().io_mode()) {
         output.err(line);
+    }
+    if let Some(repeats) = repeats {
+        return ExitCode::from(repeated(&runtime, request, &output, repeats));
     }
     let parts = request.command.of_pools();
     if parts.len() < 2 {
@@ -122,6 +146,64 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
     // One that fails does not keep the others from being done.
     let parts = parts.into_iter().map(|command| Request { command, ..request.clone() });
     ExitCode::from(parts.map(|part| answered(&runtime, part, &output)).fold(0, u8::max))
+}
+
+/// Tells why a command line is none, or what it asks for: help. The exit status.
+fn told(argv: &[OsString], error: clap::Error) -> u8 {
+    let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
+    if let Some(lacking) = verbs::missing(argv, &error) {
+        let _ = match lacking.is_help {
+            true => writeln!(out, "{}", lacking.text),
+            false => writeln!(err, "{}", lacking.text),
+        };
+        return if lacking.is_help { 0 } else { FAILED };
+    }
+    match error.kind() {
+        ErrorKind::DisplayHelp if verbs::is_wrong_help(argv) => {
+            let _ = writeln!(err, "invalid option\n{}", error.render());
+            USAGE
+        }
+        ErrorKind::DisplayHelp if argv.len() == 2 => {
+            let _ = write!(out, "{}", Request::command().mut_args(|arg| arg.hide_long_help(false)).render_long_help());
+            0
+        }
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            0
+        }
+        _ => {
+            let _ = verbs::with_tip(error, argv, &Request::command()).print();
+            USAGE
+        }
+    }
+}
+
+/// How often a command is done, and after how long again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Repeats {
+    pub(crate) interval: Duration,
+    /// Without end if nothing is said.
+    pub(crate) count: Option<u64>,
+}
+
+/// Does a command again and again. It is the same process each time, which opens pools anew or asks the one that has them.
+fn repeated(runtime: &Runtime, mut request: Request, output: &Output, repeats: Repeats) -> u8 {
+    let mut status = 0;
+    let mut left = repeats.count;
+    loop {
+        let now = answered(runtime, request.clone(), output);
+        if now == PIPE {
+            return now;
+        }
+        status = status.max(now);
+        left = left.map(|left| left.saturating_sub(1));
+        if left == Some(0) {
+            return status;
+        }
+        let handle = runtime.handle();
+        runtime.block_on(handle.sleep(repeats.interval));
+        request.command.go_on();
+    }
 }
 
 /// Does what is asked for, here or in the process that has the pool. The exit status.
@@ -164,6 +246,7 @@ fn notice(command: &Command, mode: &IoMode) -> Option<String> {
 /// its client's.
 async fn handle_request(handle: Handle, request: Request, output: Output) -> anyhow::Result<Outcome> {
     let mut context = Context::new(handle, &request.globals, request.search, output).of_program(&Whole);
+    context = context.in_place(request.command.is_of_openzfs());
     if request.command.is_for_server() {
         context = context.sending();
     }

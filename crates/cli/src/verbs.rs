@@ -1,95 +1,196 @@
 //! Verbs of OpenZFS's tools: those that Cenote does not have yet, and the spellings of "help" and "version".
 //!
-//! Scripts and fingers know OpenZFS's verbs. One that is missing here is named as missing, with status 1 and no proposal: the
-//! nearest verb by spelling may do the opposite (`send` is near `set`). Words that no tool has are wrong usage, status 2.
+//! Scripts and fingers know OpenZFS's verbs. One that is missing here is named as missing, with status 1 and with what to do instead. A word
+//! that no tool has is wrong usage, status 2; where it is a slip of one verb, that is named as a tip, also if it is one that is missing: the
+//! nearest of ours may do the opposite.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Tools that the binary is when it is called by their names.
 pub(crate) const TOOLS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
 
+/// A verb of OpenZFS's that Cenote lacks, and what to do instead.
+type Missing = (&'static str, &'static str);
+
+/// Repairs that only OpenZFS makes.
+const RESILVERS: &str = "export the pool and import it with OpenZFS, which does that and resilvers; Cenote reads and writes the pool before \
+                         and after it";
+/// Encryption.
+const KEYS: &str = "'--key DATASET=FILE' loads a key for one command, such as 'cenote --key tank/a=FILE cp tank/a / DIR'; changing keys \
+                    takes OpenZFS";
+/// Shares.
+const SHARES: &str = "mount the file system with 'cenote mount' and export the folder by /etc/exports or smb.conf";
+/// Delegation.
+const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
+
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [&str; 19] = [
-    "attach",
-    "checkpoint",
-    "condense",
-    "ddtprune",
-    "detach",
-    "events",
-    "initialize",
-    "iostat",
-    "offline",
-    "online",
-    "prefetch",
-    "reguid",
-    "reopen",
-    "replace",
-    "resilver",
-    "scrub",
-    "split",
-    "trim",
-    "wait",
+const ZPOOL: [Missing; 19] = [
+    ("attach", RESILVERS),
+    (
+        "checkpoint",
+        "'zfs snapshot -r POOL@NAME' keeps all datasets as they are; '--at-checkpoint' reads a checkpoint of OpenZFS's",
+    ),
+    ("condense", "nothing has to be done: space maps are condensed as they are written"),
+    ("ddtprune", "export the pool and import it with OpenZFS"),
+    ("detach", RESILVERS),
+    (
+        "events",
+        "'zpool status' has the errors of devices, 'zpool history -i' what was done to the pool, and the log of the process that has \
+                the pool what happened meanwhile",
+    ),
+    ("initialize", "write the free space with a file of zeros in a mount, with compression=off, and remove it"),
+    (
+        "iostat",
+        "'zpool list -v' has the space of each vdev, 'cenote kstat POOL' the counts of I/O since the start, and 'iostat -x' \
+                the rates of disks",
+    ),
+    ("offline", RESILVERS),
+    ("online", RESILVERS),
+    ("prefetch", "nothing has to be done: what is read stays in the cache ('--cache-bytes')"),
+    ("reguid", "'cenote cp' or 'zfs send' to a new pool; OpenZFS changes the guid of one that exists"),
+    ("reopen", "'zpool clear POOL' opens devices again that have failed"),
+    ("replace", RESILVERS),
+    ("resilver", RESILVERS),
+    (
+        "scrub",
+        "'cenote verify POOL' reads and checks every copy of every block, and repairs nothing; OpenZFS scrubs and repairs",
+    ),
+    ("split", "'zfs send -R' to a new pool"),
+    ("trim", "export the pool and import it with OpenZFS"),
+    (
+        "wait",
+        "'zpool status' and 'zpool get freeing' show what goes on in the background; other commands end when they are done. For the \
+              usage of the verbs that are there: 'zpool --help'",
+    ),
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [&str; 16] = [
-    "allow",
-    "change-key",
-    "jail",
-    "load-key",
-    "program",
-    "project",
-    "rewrite",
-    "share",
-    "unallow",
-    "unjail",
-    "unload-key",
-    "unshare",
-    "unzone",
-    "upgrade",
-    "wait",
-    "zone",
+const ZFS: [Missing; 16] = [
+    ("allow", DELEGATION),
+    ("change-key", KEYS),
+    ("jail", "it is for FreeBSD"),
+    ("load-key", KEYS),
+    ("program", "the verbs of 'zfs' do each step; 'zfs snapshot' and 'zfs destroy' take several datasets in one txg"),
+    ("project", "'zfs projectspace' shows what projects use; OpenZFS sets project ids"),
+    ("rewrite", "copy the file and rename the copy over it"),
+    ("share", SHARES),
+    ("unallow", DELEGATION),
+    ("unjail", "it is for FreeBSD"),
+    ("unload-key", KEYS),
+    ("unshare", SHARES),
+    ("unzone", "'cenote mount' of the dataset in the container"),
+    (
+        "upgrade",
+        "OpenZFS changes the version of a file system; 'zfs get version' shows it, and 'zpool upgrade' enables features of the pool",
+    ),
+    ("wait", "'zfs get -p used' and 'zpool get freeing' show what goes on in the background"),
+    ("zone", "'cenote mount' of the dataset in the container"),
 ];
 
 /// Verbs of `zstream` up to OpenZFS 2.4 that are not among our commands.
-const ZSTREAM: [&str; 1] = ["raw"];
+const ZSTREAM: [Missing; 1] = [("raw", "'zfs receive' takes the stream")];
 
-/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs program`.
-pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<String> {
+fn missing_of(tool: &str) -> &'static [Missing] {
+    match tool {
+        "zpool" => &ZPOOL,
+        "zfs" => &ZFS,
+        "zstream" => &ZSTREAM,
+        _ => &[],
+    }
+}
+
+/// The text for a verb of OpenZFS's that Cenote lacks, and whether its help was asked for.
+pub(crate) struct Lacking {
+    pub(crate) text: String,
+    pub(crate) is_help: bool,
+}
+
+/// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs program`, with what to do instead.
+pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<Lacking> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
     let Some(ContextValue::String(verb)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     let at = argv.iter().position(|word| word.to_str() == Some(verb))?;
-    let has_verb = |tool: &&str| match *tool {
-        "zpool" => ZPOOL.contains(&verb.as_str()),
-        "zfs" => ZFS.contains(&verb.as_str()),
-        "zstream" => ZSTREAM.contains(&verb.as_str()),
-        _ => false,
-    };
-    let tool = argv[..at].iter().rev().filter_map(|word| word.to_str()).find(has_verb)?;
-    Some(format!("{tool} {verb}"))
+    let tool = argv[..at].iter().rev().filter_map(|word| word.to_str()).find(|word| TOOLS.contains(word))?;
+    let (_, instead) = missing_of(tool).iter().find(|(name, _)| name == verb)?;
+    let is_help = argv[at + 1..].iter().any(|word| word == "--help");
+    Some(Lacking { text: format!("not supported yet: {tool} {verb}\ninstead: {instead}"), is_help })
 }
 
-/// The error without proposals of other verbs.
-pub(crate) fn without_proposals(mut error: clap::Error) -> clap::Error {
-    if error.kind() == ErrorKind::InvalidSubcommand {
-        error.remove(ContextKind::SuggestedSubcommand);
-        error.remove(ContextKind::Suggested);
+/// Letters to insert, remove, replace or swap to get from one word to the other.
+fn slips(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for line in 0..=a.len() {
+        for column in 0..=b.len() {
+            rows[line][column] = match (line, column) {
+                (0, count) | (count, 0) => count,
+                _ => {
+                    let replaced = rows[line - 1][column - 1] + usize::from(a[line - 1] != b[column - 1]);
+                    let mut least = replaced.min(rows[line - 1][column] + 1).min(rows[line][column - 1] + 1);
+                    if line > 1 && column > 1 && a[line - 1] == b[column - 2] && a[line - 2] == b[column - 1] {
+                        least = least.min(rows[line - 2][column - 2] + 1);
+                    }
+                    least
+                }
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+/// The verb that a mistyped one of a level is likely to mean: the only one that is as near.
+fn meant<'a>(verb: &str, verbs: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const WORD_MAX: usize = 20;
+    if verb.len() > WORD_MAX {
+        return None;
+    }
+    let slips_max = if verb.len() < 4 { 1 } else { 2 };
+    let mut found: Vec<(usize, &str)> = verbs.map(|name| (slips(verb, name), name)).collect();
+    found.sort_unstable();
+    match found[..] {
+        [(count, name), (next, _), ..] if count <= slips_max && count < next => Some(name),
+        _ => None,
+    }
+}
+
+/// The error with a tip where a verb is mistyped, and without clap's own, which may be the opposite of a verb that Cenote lacks.
+pub(crate) fn with_tip(mut error: clap::Error, argv: &[OsString], grammar: &clap::Command) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    error.remove(ContextKind::SuggestedSubcommand);
+    error.remove(ContextKind::Suggested);
+    let Some(ContextValue::String(verb)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+    let (verb, mut level, mut tool) = (verb.clone(), grammar, "");
+    for word in argv.iter().skip(1).filter_map(|word| word.to_str()).take_while(|word| *word != verb) {
+        if let Some(below) = level.find_subcommand(word) {
+            (level, tool) = (below, below.get_name());
+        }
+    }
+    let ours =
+        level.get_subcommands().flat_map(|verb| std::iter::once(verb.get_name()).chain(verb.get_visible_aliases()));
+    let all = ours.chain(missing_of(tool).iter().map(|(name, _)| *name));
+    if let Some(name) = meant(&verb, all) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name.to_owned()]));
     }
     error
 }
 
 /// An argument vector whose first word is the program, with the spellings that OpenZFS's tools have for help and version made
-/// ours: `-?` is `--help`, `help VERB` is `VERB --help`, and `-V` and `--version` of a tool are its verb `version`.
+/// ours: `zpool -?` is `zpool --help`, `help VERB` is `VERB --help`, and `-V` and `--version` of a tool are its verb `version`. Behind a
+/// verb `-?` and `-h` are no options there ([`is_wrong_help`]).
 pub(crate) fn spelt(mut argv: Vec<OsString>) -> Vec<OsString> {
-    // After `--` words mean themselves.
-    let options = argv.iter().position(|word| word == "--").unwrap_or(argv.len());
-    argv[..options].iter_mut().filter(|word| *word == "-?").for_each(|word| *word = "--help".into());
     let is_tool = argv.get(1).and_then(|word| word.to_str()).is_some_and(|word| TOOLS.contains(&word));
     let verb = if is_tool { 2 } else { 1 };
+    let is_strict = is_tool && has_strict_options(&argv[1]);
+    // After `--` words mean themselves.
+    let options = argv.iter().position(|word| word == "--").unwrap_or(argv.len());
+    let end = if is_strict { options.min(verb + 1) } else { options };
+    argv[..end].iter_mut().filter(|word| *word == "-?").for_each(|word| *word = "--help".into());
     match argv.get(verb).and_then(|word| word.to_str()) {
         Some("help") => {
             argv.remove(verb);
@@ -99,6 +200,16 @@ pub(crate) fn spelt(mut argv: Vec<OsString>) -> Vec<OsString> {
         _ => {}
     }
     argv
+}
+
+/// The tools of which scripts expect that a wrong option ends with status 2.
+fn has_strict_options(tool: &OsStr) -> bool {
+    tool == "zpool" || tool == "zfs"
+}
+
+/// Whether help was asked for by a spelling that is a wrong option of `zpool` and `zfs`: they show the usage as an error.
+pub(crate) fn is_wrong_help(argv: &[OsString]) -> bool {
+    argv.get(1).is_some_and(|tool| has_strict_options(tool)) && !argv.iter().any(|word| word == "--help")
 }
 
 #[cfg(test)]
@@ -119,26 +230,43 @@ mod tests {
     }
 
     #[test]
-    fn no_verb_is_both_here_and_missing() {
-        for (tool, verbs) in [("zpool", &ZPOOL[..]), ("zfs", &ZFS), ("zstream", &ZSTREAM)] {
+    fn no_verb_is_both_here_and_missing_and_each_has_something_instead() {
+        for tool in ["zpool", "zfs", "zstream"] {
             let grammar = Request::command();
             let ours = grammar.find_subcommand(tool).unwrap();
-            for verb in verbs {
+            for (verb, instead) in missing_of(tool) {
                 assert!(ours.find_subcommand(verb).is_none(), "{tool} {verb}");
+                assert!(instead.len() > 10, "{tool} {verb}");
                 let search = if tool == "zstream" { "" } else { "-d zfs " };
-                let (argv, error) = refused(&format!("cenote {tool} {search}{verb} -r x/y@z"));
-                assert!(missing(&argv, &error).is_some_and(|name| name.ends_with(verb)), "{tool} {verb}");
+                for (rest, is_help) in [("-r x/y@z", false), ("--help", true)] {
+                    let (argv, error) = refused(&format!("cenote {tool} {search}{verb} {rest}"));
+                    let lacking = missing(&argv, &error).unwrap();
+                    assert!(lacking.text.starts_with(&format!("not supported yet: {tool} {verb}\ninstead: ")));
+                    assert_eq!(lacking.is_help, is_help, "{tool} {verb} {rest}");
+                }
             }
         }
     }
 
     #[test]
-    fn a_typing_slip_gets_usage_and_no_other_verb() {
-        for line in ["cenote zfs sedn p", "cenote zpool lits", "cenote zfs attach x", "cenote lss x"] {
+    fn a_typing_slip_gets_usage_and_the_verb_that_is_meant() {
+        for (line, tip) in [
+            ("cenote zfs sedn p", Some("'send'")),
+            ("cenote zfs snapshto p", Some("'snapshot'")),
+            ("cenote zpool stauts", Some("'status'")),
+            ("cenote zpool atach x", Some("'attach'")),
+            ("cenote zpool lits", Some("'list'")),
+            ("cenote moutn p", Some("'mount'")),
+            ("cenote zstream rwa", Some("'raw'")),
+            ("cenote zfs attach x", None),
+            ("cenote zfs xyzzy x", None),
+            ("cenote zfs se x", None),
+        ] {
             let (argv, error) = refused(line);
-            assert_eq!(missing(&argv, &error), None, "{line}");
-            let text = without_proposals(error).render().to_string();
-            assert!(text.contains("Usage:") && !text.contains("tip:"), "{line}: {text}");
+            assert!(missing(&argv, &error).is_none(), "{line}");
+            let text = with_tip(error, &argv, &Request::command()).render().to_string();
+            assert!(text.contains("Usage:") && text.contains("tip:") == tip.is_some(), "{line}: {text}");
+            assert!(tip.is_none_or(|tip| text.contains(tip)), "{line}: {text}");
         }
     }
 
@@ -149,7 +277,9 @@ mod tests {
             ("cenote help zfs list", "cenote zfs list --help"),
             ("cenote zfs help list", "cenote zfs list --help"),
             ("cenote zpool -?", "cenote zpool --help"),
-            ("cenote zfs list -?", "cenote zfs list --help"),
+            ("cenote zfs list -?", "cenote zfs list -?"),
+            ("cenote zfs receive -- -?", "cenote zfs receive -- -?"),
+            ("cenote ls -?", "cenote ls --help"),
             ("cenote zfs -V", "cenote zfs version"),
             ("cenote zpool --version", "cenote zpool version"),
             ("cenote zdb -V", "cenote zdb -V"),

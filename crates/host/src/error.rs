@@ -51,7 +51,7 @@ pub enum HostError {
     #[error("cannot import '{0}': no such pool available")]
     NoSuchPool(String),
     /// A device of a new vdev is not there.
-    #[error("cannot open '{}': no such device (--size makes files)", .0.display())]
+    #[error("cannot open '{}': no such device or file{}", .0.display(), meant_word(.0))]
     NoSuchDevice(PathBuf),
     /// Words that name no vdevs, or disks that cannot be put together so.
     #[error("{0}")]
@@ -68,6 +68,33 @@ pub enum HostError {
     /// Of a pool.
     #[error(transparent)]
     Spa(Box<SpaError>),
+}
+
+/// The way out where a device is not there: a word that was meant, or a file that is to be made.
+fn meant_word(path: &Path) -> String {
+    const WORDS: [&str; 12] = [
+        "mirror", "raidz", "raidz1", "raidz2", "raidz3", "draid", "draid1", "draid2", "special", "spare", "cache",
+        "dedup",
+    ];
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let sorted = |word: &str| {
+        let mut letters: Vec<char> = word.chars().collect();
+        letters.sort_unstable();
+        letters
+    };
+    // Letters that are swapped, one that is missing or too many, or another.
+    let is_slip = |word: &&&str| {
+        let (a, b) = (name, **word);
+        let ahead = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+        let (rest_a, rest_b) = (&a.as_bytes()[ahead..], &b.as_bytes()[ahead..]);
+        let behind = rest_a.iter().rev().zip(rest_b.iter().rev()).take_while(|(a, b)| a == b).count();
+        let differing = rest_a.len().max(rest_b.len()) - behind;
+        differing <= 1 || sorted(a) == sorted(b)
+    };
+    match WORDS.iter().find(is_slip) {
+        Some(word) => format!(" (is '{word}' meant? '--size SIZE' makes a file)"),
+        None => " ('--size SIZE' makes a file of that size)".to_owned(),
+    }
 }
 
 impl From<SpaError> for HostError {
@@ -91,5 +118,22 @@ impl<T, E: Into<io::Error>> At<T> for Result<T, E> {
 
     fn when(self, verb: &'static str, path: &Path) -> Result<T, HostError> {
         self.map_err(|error| HostError::Cannot { verb, path: path.to_owned(), error: error.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mistyped_word_of_a_layout_is_named() {
+        let text = |name: &str| HostError::NoSuchDevice(Path::new("/x").join(name)).to_string();
+        for (slip, word) in [("mirorr", "mirror"), ("miror", "mirror"), ("raidz4", "raidz"), ("spaer", "spare")] {
+            assert!(text(slip).contains(&format!("is '{word}' meant?")), "{}", text(slip));
+        }
+        assert_eq!(
+            text("sdb"),
+            "cannot open '/x/sdb': no such device or file ('--size SIZE' makes a file of that size)"
+        );
     }
 }

@@ -378,6 +378,18 @@ mod tests {
     }
 
     #[test]
+    fn a_short_name_means_a_disk_and_nothing_else() {
+        for word in ["null", "", "../dev/null", "none", "."] {
+            assert_eq!(short_name(word), None, "{word}");
+        }
+        let mut disks =
+            std::fs::read_dir("/dev").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        if let Some(disk) = disks.find(|name| name.starts_with("loop") && name != "loop-control") {
+            assert_eq!(short_name(&disk).map(|path| path.file_name().map(ToOwned::to_owned)), Some(Some(disk.into()));
+        }
+    }
+
+    #[test]
     fn classes_are_in_force_until_the_next() {
         use AllocationClass::{Dedup, Log, Normal, Special};
         let all = layout("/a special /b mirror /c /d log /e mirror /f /g dedup /h cache /i /j spare /k mirror /l /m");

@@ -5,7 +5,8 @@
 //! **Need.** `mount -t cenote tank/home /home`, and a line of `/etc/fstab`, should do what they do for any type of file system. For a
 //! type that it does not know, `mount(8)` calls `/sbin/mount.TYPE SOURCE FOLDER [-sfnv] [-o OPTIONS]`, and `umount(8)` calls
 //! `/sbin/umount.TYPE FOLDER`. Links of these names to this program make it the helper, for the types `cenote` and `fuse.cenote` (that
-//! of our mounts in the system's table, so `umount` finds it too, and waits until everything is on disk).
+//! of our mounts in the system's table, so `umount` finds it too, and waits until everything is on disk). Where OpenZFS is not installed,
+//! a link `mount.zfs` has lines for its type work too.
 //!
 //! **Shape.** A helper's command line is translated into one of ours:
 //! ```text
@@ -25,9 +26,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 /// Types of file systems that this program is a helper for, as parts of its names.
-const TYPES: [&str; 3] = ["cenote", "fuse.cenote", "fuse3.cenote"];
+const TYPES: [&str; 4] = ["cenote", "fuse.cenote", "fuse3.cenote", "zfs"];
 /// Options that only `mount(8)` or systemd obey, and those that ask for nothing that is not so.
-const NOT_OURS: [&str; 22] = [
+const NOT_OURS: [&str; 23] = [
+    // By which OpenZFS tells its own mounts from those of other programs.
+    "zfsutil",
     "auto",
     "noauto",
     "user",
@@ -232,6 +235,10 @@ mod tests {
             (
                 "mount.cenote tank@s /mnt -sv -odir=/a,dir=/b,force",
                 "mount -d /a -d /b -f --background -o dev,suid,allow_other -- tank@s /mnt",
+            ),
+            (
+                "mount.zfs tank /mnt -o ro,noatime,nosuid,zfsutil",
+                "mount --background --quiet -o dev,suid,allow_other,noatime,nosuid -- tank /mnt",
             ),
             (
                 "mount.cenote tank /mnt -t fuse.cenote -o ro,remount",

@@ -1,5 +1,6 @@
 //! The mounted datasets and their mount points, by the system's mount table.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use cenote_dsl::name::Name;
@@ -120,9 +121,11 @@ impl Mounts {
     }
 
     /// The mount of a dataset of this name, or at this path; of several the last, which is on top.
-    pub fn find(&self, target: &str) -> Option<&Mounted> {
+    pub fn find(&self, target: impl AsRef<OsStr>) -> Option<&Mounted> {
+        let target = target.as_ref();
         let last = |is_meant: &dyn Fn(&&Mounted) -> bool| self.0.iter().rev().find(is_meant);
-        let named = if target.starts_with('/') { None } else { last(&|mounted| mounted.dataset == target) };
+        let is_path = Path::new(target).is_absolute();
+        let named = if is_path { None } else { last(&|mounted| *mounted.dataset == *target) };
         named.or_else(|| {
             let path = placed(Path::new(target))?;
             last(&|mounted| mounted.at == path)

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use cenote_admin::{NewPool, create_pool};
+use cenote_admin::{NewPool, Owner, create_pool};
 use cenote_host::images::Images;
 use cenote_host::layout::parse_layout;
 use cenote_spa::{Clock, CreateOptions, ImportOptions, View, find, import};
@@ -28,7 +28,7 @@ pub(crate) async fn make(handle: &Handle, image: &Path, size_bytes: u64) -> NewP
         cache_bytes: 64 << 20,
         check: false,
     };
-    let new = create_pool(handle, options, &[], &[]).await.unwrap();
+    let new = create_pool(handle, options, &[], &[], Owner::ROOT).await.unwrap();
     new.files.keep_no_data();
     new
 }

@@ -16,6 +16,7 @@
 //! **Rejected.** *A connection that lasts as long as the mount*: it would take a thread of the process for each, and would say nothing
 //! that the table of mounts does not.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,11 +63,10 @@ impl Delegated<'_> {
         let (dataset, pid) = (self.dataset, who.pid);
         check_namespace(&who)?;
         let at = self.place()?;
-        let not_utf8 = || refused(format!("cannot mount at '{}': not UTF-8", at.display()));
-        let text = at.to_str().ok_or_else(not_utf8)?;
+        let text = at.display();
         let options = self.options.iter().flat_map(|list| ["-o", list]);
-        let mut line = vec!["cenote", "mount", "--rw"];
-        line.extend(options.chain(["--", dataset, text]));
+        let mut line: Vec<&OsStr> = ["cenote", "mount", "--rw"].map(OsStr::new).to_vec();
+        line.extend(options.chain(["--", dataset]).map(OsStr::new).chain([at.as_os_str()]));
         if session.console().ask(socket, &line)? != 0 {
             return Ok(false);
         }

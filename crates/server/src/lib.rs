@@ -56,13 +56,14 @@ mod volumes;
 mod watch;
 pub mod writing;
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::path::Path;
 
 pub use cenote_spa::{FoundPool, Rewind, View, tunables};
 pub use cenote_taskq::{Either, Handle, IoChoice, IoMode, Runtime, RuntimeOptions, race};
 use delegated::Delegated;
-pub use error::ServerError;
+pub use error::{ServerError, add_cause};
 pub use image_files::ImageFiles;
 pub use listener::{Call, Ended, Gathered, Handler, Request};
 pub use mounts::{LiveMount, LiveMounts};
@@ -81,6 +82,9 @@ pub trait Console: Send + Sync {
     /// A person should know of it.
     fn warn(&self, line: &str);
 
+    /// A person may like to know of it, where all that was asked for is done. Programs that read what a command says are not told.
+    fn advise(&self, line: &str);
+
     /// Its present state.
     fn note(&self, line: &str);
 
@@ -94,5 +98,5 @@ pub trait Console: Send + Sync {
     ///
     /// # Errors
     /// It does not answer, or takes no such line.
-    fn ask(&self, socket: &Path, line: &[&str]) -> Result<u8, ServerError>;
+    fn ask(&self, socket: &Path, line: &[&OsStr]) -> Result<u8, ServerError>;
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use cenote_admin::Owner;
 use cenote_host::Mounts;
 use cenote_taskq::{Either, Handle, Instant, race};
 
@@ -63,6 +64,8 @@ pub trait Request: Send {
 pub struct Call<'a> {
     /// The pool that the client asks about.
     pub of: &'a ServedPool,
+    /// The user and group of the client, as the system says.
+    pub client: Owner,
     /// The client's standard input, where the request came with one.
     pub input: Option<Passed>,
     /// Its output.
@@ -304,10 +307,11 @@ impl Shared {
     fn hear(&self, stream: &UnixStream, client: Slot, views: &Arc<Slots>) -> Result<()> {
         stream.set_read_timeout(Some(SILENCE_MAX))?;
         stream.set_write_timeout(Some(SILENCE_MAX))?;
-        let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
-        if peer != rustix::process::geteuid() && !peer.is_root() {
+        let peer = rustix::net::sockopt::socket_peercred(stream)?;
+        if peer.uid != rustix::process::geteuid() && !peer.uid.is_root() {
             return Err(ServerError::Untrusted("another user".to_owned()));
         }
+        let client_owner = Owner { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
         let passed = RefCell::default();
         let mut lines = BufReader::new(Receiving::new(stream, &passed));
         let Some(line) = read_line(&mut lines)? else { return Ok(()) };
@@ -340,7 +344,9 @@ impl Shared {
         };
         let (out, err) = (Gathered::default(), Gathered::default());
         let ended = match request {
-            Ok(request) => request.serve(Call { of: &self.of, input, out: out.clone(), err: err.clone() }),
+            Ok(request) => {
+                request.serve(Call { of: &self.of, client: client_owner, input, out: out.clone(), err: err.clone() })
+            }
             Err(error) => Ended { status: FAILED, error: Some(error.causes()), exports: false },
         };
         says.text(&out.take())?;

@@ -1,14 +1,12 @@
 //! New pools, on files that are made for them or on devices of this system.
 
-use std::path::Path;
-
-use cenote_admin::create_pool;
 use cenote_admin::values::{PoolSettings, check_new_pool, root_setting, stored_only};
+use cenote_admin::{Owner, create_pool};
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::Layout;
 use cenote_host::{clock, host, refuse_mismatch};
 use cenote_props::{dataset, effect, pool as pool_table};
-use cenote_spa::{Clock, CreateOptions, DiskSpec};
+use cenote_spa::{Clock, CreateOptions};
 
 use crate::Session;
 use crate::error::{Result, refused};
@@ -84,10 +82,13 @@ impl NewPool {
         let made = ImageFiles::unfinished(session, request.layout, request.size)?;
         // An image that is to be the same wherever it is made does not follow the file system that it is made on.
         let of_image = settings.ashift.or(request.seed.map(|_| IMAGE_ASHIFT));
-        let (mut tops, auxiliaries) = request.layout.open(session.handle(), &|path| made.place(path), of_image).await?;
+        let (mut tops, mut auxiliaries) =
+            request.layout.open(session.handle(), &|path| made.place(path), of_image).await?;
         let is_image = tops.iter().flat_map(|top| &top.disks).all(|disk| disk.is_file);
         if request.seed.is_some() {
-            tops.iter_mut().flat_map(|top| &mut top.disks).for_each(name_by_file);
+            let of_tops = tops.iter_mut().flat_map(|top| &mut top.disks);
+            let all = of_tops.chain(&mut auxiliaries.spares).chain(&mut auxiliaries.caches);
+            all.enumerate().for_each(|(at, disk)| disk.path = neutral_path(request.name, at));
         }
         let options = CreateOptions {
             name: request.name.to_owned(),
@@ -104,19 +105,17 @@ impl NewPool {
             cache_bytes: session.import_options().cache_bytes,
             check: false,
         };
-        let new = create_pool(session.handle(), options, &settings.properties, &properties).await?;
+        // An image that is to be the same whoever makes it is root's where its source says nothing else.
+        let owner = if request.seed.is_some() { Owner::ROOT } else { session.owner() };
+        let new = create_pool(session.handle(), options, &settings.properties, &properties, owner).await?;
         new.files.keep_no_data();
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
         Ok((Self { made: new, latest_s }, made))
     }
 }
 
-/// Has labels name a file without its folder, so that an image made from a seed does not depend on where it is made. An import finds
-/// the pool's files by their guids, and OpenZFS wants absolute paths.
-fn name_by_file(disk: &mut DiskSpec) {
-    if disk.is_file
-        && let Some(name) = Path::new(&disk.path).file_name()
-    {
-        disk.path = format!("/{}", name.to_string_lossy());
-    }
+/// The path that labels name for a device of a pool that is made from a seed, so that the pool does not depend on where it is made, nor
+/// on its files' names. OpenZFS wants a path, and an absolute one. An import finds devices by their guids, and writes their real paths.
+fn neutral_path(pool: &str, at: usize) -> String {
+    format!("/{pool}-{}", at + 1)
 }

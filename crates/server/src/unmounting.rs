@@ -5,6 +5,7 @@
 //! where it goes on serving the pool (other mounts of it, its volumes), its open txg is written.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -26,13 +27,14 @@ const BEGIN_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
 #[boxed]
-pub async fn unmount(session: &Session, target: &str, is_forced: bool) -> Result<()> {
+pub async fn unmount(session: &Session, target: &OsStr, is_forced: bool) -> Result<()> {
+    let shown = target.display();
     let mounts = protocol::mounts();
     let Some(mount) = mounts.find(target) else {
-        return Err(refused(format!("cannot unmount '{target}': not currently mounted")));
+        return Err(refused(format!("cannot unmount '{shown}': not currently mounted")));
     };
     let unmounted = unmount_one(session, mount, is_forced).await;
-    unmounted.map_err(|error| refused(format!("cannot unmount '{target}': {}", why(mount, &error))))
+    unmounted.map_err(|error| refused(format!("cannot unmount '{shown}': {}", why(mount, &error))))
 }
 
 /// Unmounts what Cenote has mounted of the pools that are imported or served; what is mounted below others goes first. False where that
@@ -81,8 +83,8 @@ pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) ->
     match &server {
         // It finishes what is on its way, and lets go of what is in use.
         Some((socket, _)) if is_forced => {
-            let at = at.to_str().ok_or_else(|| refused("its mount point is not UTF-8"))?;
-            match session.console().ask(socket, &["cenote", "unmount", "--force", "--", at]) {
+            let line = ["cenote", "unmount", "--force", "--"].map(OsStr::new);
+            match session.console().ask(socket, &[&line[..], &[at.as_os_str()]].concat()) {
                 Ok(0) => {}
                 Ok(_) => return Err(refused("its process did not unmount it")),
                 // A process that ends with its last mount may go before it has answered. What it did is seen: here, and by the pool.
@@ -149,7 +151,7 @@ pub async fn await_written(session: &Session, socket: &Path, who: &Who, mount: &
             )));
         }
         if now.is_ending && waited >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
-            session.warn(format!("waiting for process {}, which writes what it has in memory", who.pid));
+            session.advise(format!("waiting for process {}, which writes what it has in memory", who.pid));
         }
         session.handle().sleep(POLL).await;
     }

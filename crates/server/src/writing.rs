@@ -92,7 +92,7 @@ impl Writing {
             match job.stalled {
                 Some(reason) => session.warn(format!("{bytes} bytes are not freed yet: {reason}")),
                 None => {
-                    session.warn(format!("{bytes} bytes are not freed yet; this goes on when the pool is next used"))
+                    session.advise(format!("{bytes} bytes are not freed yet; this goes on when the pool is next used"))
                 }
             }
         }
@@ -169,7 +169,7 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
         }
     };
     if let Some(last) = last {
-        session.warn(format!("pool '{name}' was not exported, but {last}; going on with it"));
+        session.advise(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }
     session.say_notes(pool.name(), pool.notes());
     shown::tell(session, pool.name(), &devices);

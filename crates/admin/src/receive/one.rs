@@ -19,7 +19,7 @@ use super::list::{List, Sent};
 use super::name;
 use super::request::{ACTION, Naming, OF_ENCRYPTION, ReceiveError, Told};
 use super::run::Run;
-use crate::{Setting, create_filesystem};
+use crate::{Setting, create_filesystem_of};
 
 /// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl<R: Read> Run<'_, R> {
         if above.len() <= self.request.target.len() || self.exists(above).await? {
             return Ok(());
         }
-        let made = create_filesystem(self.pool, above, Vec::new(), true).await;
+        let made = create_filesystem_of(self.pool, above, Vec::new(), true, self.request.owner).await;
         made.map(drop).map_err(|error| ReceiveError::new(action, error))
     }
 

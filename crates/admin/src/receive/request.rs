@@ -6,8 +6,8 @@ use cenote_props::{Types, is_user_property};
 use cenote_spa::PropertyValue;
 use cenote_taskq::BoxFuture;
 
-use crate::Setting;
 use crate::values::{ValueError, When, check_once, dataset_setting};
+use crate::{Owner, Setting};
 
 /// The part of a sent name that is added to the name that was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub struct ReceiveRequest {
     pub encryption: Vec<String>,
     /// Properties that are left out (`-x`).
     pub excluded: Vec<String>,
+    /// The owner of file systems that are made above the new ones.
+    pub owner: Owner,
 }
 
 impl ReceiveRequest {

@@ -94,7 +94,7 @@ pub fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
         Kind::Number(_) if value == "auto" => {
             return Err(ValueError::Invalid(format!("'auto' is invalid value for '{name}'")));
         }
-        Kind::Number(_) => match parse_size(value).map_err(|_| invalid(format!("bad numeric value '{value}'")))? {
+        Kind::Number(_) => match parse_size(value)? {
             0 if ["quota", "refquota"].contains(&name) => {
                 return Err(ValueError::Invalid("use 'none' to disable quota/refquota".into()));
             }
@@ -105,7 +105,7 @@ pub fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
                 [("off", _), ("on", _)] => vec!["on", "off"],
                 words => words.iter().map(|(word, _)| *word).collect(),
             };
-            invalid(format!("'{name}' must be one of '{}'", words.join(" | ")))
+            invalid(one_of(name, value, &words))
         })?,
         Kind::Text(_) if value.len() >= VALUE_MAX_BYTES => {
             return Err(ValueError::Invalid(format!("'{name}' is too long")));
@@ -120,6 +120,33 @@ pub fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
     }
     Ok(PropertyValue::Number(kept))
 }
+
+/// The refusal of a word that a property does not know: with those that begin with it, and all in lines of a terminal's width.
+fn one_of(name: &str, value: &str, words: &[&str]) -> String {
+    const LINE_BYTES_MAX: usize = 90;
+    const LIKE_MAX: usize = 3;
+    let mut text = format!("'{name}' must be one of '");
+    let mut line_bytes = text.len();
+    for (at, word) in words.iter().enumerate() {
+        let word = if at == 0 { (*word).to_owned() } else { format!(" | {word}") };
+        if line_bytes + word.len() > LINE_BYTES_MAX {
+            text.push_str("\n   ");
+            line_bytes = 3;
+        }
+        line_bytes += word.len();
+        text.push_str(&word);
+    }
+    text.push('\'');
+    let like: Vec<&str> = words.iter().copied().filter(|word| !value.is_empty() && word.starts_with(value)).collect();
+    if let Some(like) = like.get(..like.len().min(LIKE_MAX)).filter(|like| !like.is_empty()) {
+        text.push_str(&format!("\n(like '{value}': {})", like.join(", ")));
+    }
+    text
+}
+
+/// Quotas of users, groups and projects: properties that are named by whom they are for.
+const OF_ACCOUNTS: [&str; 6] =
+    ["userquota@", "groupquota@", "projectquota@", "userobjquota@", "groupobjquota@", "projectobjquota@"];
 
 fn check_text(name: &str, value: &str) -> Result<()> {
     if name != "mountpoint" || ["none", "legacy"].contains(&value) {
@@ -146,6 +173,11 @@ pub fn dataset_property(name: &str, when: When, types: Types) -> Result<String> 
         return Ok(name.to_owned());
     }
     let Some(property) = find(dataset::PROPERTIES, name) else {
+        if OF_ACCOUNTS.iter().any(|prefix| name.starts_with(prefix)) {
+            let what =
+                "quotas of users, groups and projects; 'quota' and 'refquota' of a dataset for each of them limit it";
+            return Err(ValueError::NotYet(format!("not supported yet: '{name}': {what}")));
+        }
         return Err(ValueError::Unknown(format!("invalid property '{name}'")));
     };
     let name = property.name;
@@ -327,6 +359,9 @@ mod tests {
             ("utf8only=on", "'utf8only' is readonly"),
             ("encryption=on", "'encryption' is readonly"),
             ("nothing=1", "invalid property 'nothing'"),
+            ("userquota@root=1G", "not supported yet: 'userquota@root'"),
+            ("projectobjquota@7=1", "not supported yet: 'projectobjquota@7'"),
+            ("compression=zst", "(like 'zst': zstd, zstd-fast, zstd-1)"),
             ("dedup=on", "not supported yet"),
             ("compression", "missing '='"),
             ("compression=best", "'compression' must be one of 'on | off | lzjb | "),

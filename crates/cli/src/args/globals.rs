@@ -14,32 +14,37 @@ use serde::{Deserialize, Serialize};
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Globals {
     /// Load a dataset's key from a file, or from standard input.
-    #[arg(id = "global-key", long = "key", value_name = "DATASET=FILE|-", global = true)]
+    #[arg(id = "global-key", long = "key", value_name = "DATASET=FILE|-", global = true, hide_long_help = true)]
     pub(crate) keys: Vec<String>,
     /// Memory for the block cache: bytes, or with a suffix K, M, G; by default a quarter of what there is, or of what the control
-    /// group may use. A pool that is written takes, beside the cache: for what is not on disk yet eight tenths of the cache's size
-    /// (zfs_dirty_data_max, a tenth of memory from 32 MiB to 4 GiB, twice); for buffers half of it, 512 MiB at most; 192 MiB for
-    /// devices and for itself; and 32 MiB for each TB of the pool.
-    #[arg(id = "global-cache-bytes", long = "cache-bytes", value_name = "SIZE", value_parser = parse_size, global = true)]
+    /// group may use. A pool that is written takes more (docs/LIMITS.md, Memory).
+    #[arg(id = "global-cache-bytes", long = "cache-bytes", value_name = "SIZE", value_parser = parse_size, global = true, hide_long_help = true)]
     pub(crate) cache_bytes: Option<u64>,
     /// How devices are read.
-    #[arg(id = "global-io", long = "io", value_name = "HOW", default_value = "auto", global = true)]
+    #[arg(
+        id = "global-io",
+        long = "io",
+        value_name = "HOW",
+        default_value = "auto",
+        global = true,
+        hide_long_help = true
+    )]
     pub(crate) io: Io,
     /// Give a tunable another value, as zfs_txg_timeout=10 or zfs_dirty_data_max=1G; 'cenote tunables' lists them.
-    #[arg(id = "global-tunable", long = "tunable", value_name = "NAME=VALUE", value_parser = parse_tunable, global = true)]
+    #[arg(id = "global-tunable", long = "tunable", value_name = "NAME=VALUE", value_parser = parse_tunable, global = true, hide_long_help = true)]
     #[serde(default)]
     pub(crate) tunables: Vec<String>,
     /// Which root to open where the newest does not hold.
-    #[arg(id = "global-rewind", long = "rewind", value_name = "HOW", global = true)]
+    #[arg(id = "global-rewind", long = "rewind", value_name = "HOW", global = true, hide_long_help = true)]
     pub(crate) rewind: Option<RewindHow>,
     /// Open the pool as of this txg, or the newest before it.
-    #[arg(id = "global-txg", long = "at-txg", value_name = "TXG", global = true)]
+    #[arg(id = "global-txg", long = "at-txg", value_name = "TXG", global = true, hide_long_help = true)]
     pub(crate) at_txg: Option<u64>,
     /// Open the pool as of its checkpoint.
-    #[arg(id = "global-checkpoint", long = "at-checkpoint", global = true)]
+    #[arg(id = "global-checkpoint", long = "at-checkpoint", global = true, hide_long_help = true)]
     pub(crate) at_checkpoint: bool,
     /// Go on without top-level vdevs and logs that are missing; what lies on them gives errors.
-    #[arg(id = "global-missing", long = "allow-missing", global = true)]
+    #[arg(id = "global-missing", long = "allow-missing", global = true, hide_long_help = true)]
     pub(crate) allow_missing: bool,
 }
 

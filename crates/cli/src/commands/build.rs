@@ -26,8 +26,9 @@ use crate::prelude::*;
 /// as with tar. A file that cannot be read is an error, and then there is no pool. Files made for the pool get their names when it is
 /// whole; until then they are called NAME.unfinished, and where the command fails or is interrupted they are removed.
 ///
-/// With --seed, and SOURCE_DATE_EPOCH in the environment, the same source gives the same bytes: nothing then depends on the
-/// machine, and no time in the pool is later than that.
+/// With --seed, and SOURCE_DATE_EPOCH in the environment, the same source and options give the same bytes: nothing then depends on the
+/// machine, on the user, or on the names of the files that are made, and no time in the pool is later than that. Without --seed the root
+/// directory of an archive or image that does not describe it belongs to the user and group of the process that runs this command.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The pool's name.
@@ -61,18 +62,19 @@ pub(crate) struct Args {
 /// The source of the files.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(super) struct SourceArgs {
-    /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or a directory with
-    /// an OCI image layout, whose layers are put one over the other.
+    /// Where files come from: a directory, a tar archive (plain, gzip or zstd; `-` is standard input), or an image of a container, whose
+    /// layers are put one over the other: a directory with an OCI image layout, an archive of one, or an archive as `docker save` and
+    /// `podman save` write it.
     #[arg(long, value_name = "DIR|TAR|-")]
     from: PathBuf,
-    /// The kind of the source, where it is ambiguous: a directory with an OCI layout can be taken as a plain directory.
+    /// The kind of the source, where it is ambiguous: a directory or an archive with an image can be taken as a plain one.
     #[arg(long = "as", value_name = "KIND")]
     kind: Option<Kind>,
-    /// Of an OCI layout, the image with this tag.
+    /// Of several images, the one with this tag, or this name and tag.
     #[arg(long, value_name = "NAME")]
     tag: Option<String>,
-    /// Of an OCI layout, the image for this platform, such as linux/arm64.
-    #[arg(long, value_name = "OS/ARCH")]
+    /// The image for this platform, such as linux/arm64 or linux/arm/v7: that is what the image's own configuration has to say.
+    #[arg(long, value_name = "OS/ARCH[/VARIANT]")]
     platform: Option<String>,
     /// Memory for names, records and attributes of an archive's or image's files, which are gathered before any is written;
     /// 512M by default.
@@ -87,8 +89,10 @@ enum Kind {
     Dir,
     /// A tar archive.
     Tar,
-    /// A directory with an OCI image layout.
+    /// An OCI image layout: a directory, or an archive of it.
     Oci,
+    /// An archive of images as `docker save` writes it.
+    Docker,
 }
 
 impl SourceArgs {
@@ -103,6 +107,7 @@ impl SourceArgs {
             Kind::Dir => SourceKind::Folder,
             Kind::Tar => SourceKind::Archive,
             Kind::Oci => SourceKind::Image,
+            Kind::Docker => SourceKind::Docker,
         });
         let choice = Choice { tag: self.tag.clone(), platform: self.platform.clone() };
         let source = Source::new(&self.from, kind, choice)?;
@@ -116,7 +121,21 @@ pub(super) fn gathered(context: &Context, source: &Source, mut room: Room) -> Re
         return Ok(None);
     }
     let progress = context.progress("unpacking", None);
-    Ok(Some(source.gathered(&mut room, &mut |bytes| progress.advance(bytes))?))
+    let (tree, image) = source.gathered(&mut room, &mut |bytes| progress.advance(bytes))?;
+    drop(progress);
+    if let Some(image) = image {
+        context.err(format!("image {image}"));
+    }
+    Ok(Some(tree))
+}
+
+/// The rate of so many bytes, where they are enough for one.
+fn rate(bytes: u64, seconds: f64) -> String {
+    const BYTES_MIN: u64 = 16 << 20;
+    match bytes >= BYTES_MIN && seconds > 0.0 {
+        true => format!(", {}/s", nicebytes((bytes as f64 / seconds) as u64)),
+        false => String::new(),
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -165,13 +184,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     drop(progress);
     let seconds = context.handle().now().since(start).as_secs_f64();
     context.out(format!(
-        "{}, {}, {}, {} in {} txgs, {seconds:.1} s, {}/s\n",
+        "{}, {}, {}, {} in {}, {seconds:.1} s{}\n",
         counted(counts.files, "file", "files"),
         counted(counts.directories, "directory", "directories"),
         counted(counts.others, "other", "others"),
         nicebytes(counts.bytes),
-        counts.txgs,
-        nicebytes((counts.bytes as f64 / seconds.max(0.001)) as u64)
+        counted(counts.txgs, "txg", "txgs"),
+        rate(counts.bytes, seconds)
     ))?;
     if !args.no_verify {
         let context = context.with(&Search { paths: places, force: true });
@@ -179,13 +198,17 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let (report, bytes) = verify_with_progress(&context, &pool, true, true).await?;
         if !report.is_clean() {
             bail!(
-                "what was written is not what is read back: {} errors, {} bad copies, {} bytes leaked; no pool is left",
-                report.error_count,
-                report.bad_copy_count,
-                report.leaked_bytes
+                "what was written is not what is read back: {}, {}, {} leaked; no pool is left",
+                counted(report.error_count, "error", "errors"),
+                counted(report.bad_copy_count, "bad copy", "bad copies"),
+                counted(report.leaked_bytes, "byte", "bytes")
             );
         }
-        context.out(format!("verified: {} in {} blocks\n", nicebytes(bytes), report.statistics.total.count))?;
+        context.out(format!(
+            "verified: {} in {}\n",
+            nicebytes(bytes),
+            counted(report.statistics.total.count, "block", "blocks")
+        ))?;
     }
     made.keep()?;
     Ok(as_it_was(context, &counts))

@@ -27,6 +27,7 @@ mod zpool;
 mod zstream;
 
 use crate::args::GoesOn;
+use crate::request::Repeats;
 
 crate::table::commands! {
     /// The commands.
@@ -106,6 +107,26 @@ impl Command {
             Self::Inspect(_) | Self::Kstat(_) | Self::Unmount(_) => true,
             Self::Zpool(args) => args.is_for_suspended(),
             _ => false,
+        }
+    }
+
+    /// Whether it shows the health of pools.
+    pub(crate) const fn shows_health(&self) -> bool {
+        matches!(self, Self::Zpool(args) if args.is_status())
+    }
+
+    /// How often it is done, and after how long again, where its line says so; its words are then without that.
+    pub(crate) fn repeats(&mut self) -> anyhow::Result<Option<Repeats>> {
+        match self {
+            Self::Zpool(args) => args.repeats(),
+            _ => Ok(None),
+        }
+    }
+
+    /// From now on it is done again.
+    pub(crate) fn go_on(&mut self) {
+        if let Self::Zpool(args) = self {
+            args.go_on();
         }
     }
 

@@ -43,6 +43,7 @@ pub(crate) struct Args {
     /// The dataset, or dataset@snapshot.
     dataset: String,
     /// Where: a folder that is there.
+    #[serde(with = "cenote_server::protocol::bytes")]
     mountpoint: PathBuf,
 }
 

@@ -75,9 +75,9 @@ pub(super) fn tell(context: &Context, progress: &Progress, event: Event<'_>) {
 /// The outcome: a failure where the source changed while it was read.
 pub(super) fn as_it_was(context: &Context, counts: &Counts) -> Outcome {
     if counts.changed > 0 {
-        let count = counts.changed;
+        let places = counted(counts.changed, "place", "places");
         context.err(format!(
-            "the source changed while it was read, in {count} places: some of it is there as it was, some as it is"
+            "the source changed while it was read, in {places}: some of it is there as it was, some as it is"
         ));
     }
     Outcome::unless(counts.changed > 0)

@@ -32,7 +32,7 @@ use cenote_server::{NewPool, NewPoolRequest, View};
 
 use super::cp::summary;
 use crate::files::{Dataset, FileSystem, filesystem, shown};
-use crate::output::Content;
+use crate::output::{Content, counted};
 use crate::prelude::*;
 
 /// The pool that streams are received into, and the dataset.
@@ -282,7 +282,8 @@ async fn archived(context: &Context, args: &Args, files: &FileSystem) -> Result<
     let sockets = archive.sockets;
     archive.finish()?;
     if sockets > 0 {
-        context.err(format!("{sockets} sockets left out: archives cannot hold them"));
+        let sockets = counted(sockets, "socket", "sockets");
+        context.err(format!("{sockets} left out: archives cannot hold them"));
     }
     let is_whole = failures.load(Ordering::Relaxed) == 0;
     target.finish(is_whole)?;

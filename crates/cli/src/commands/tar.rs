@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use cenote_image::archive::{Archive, Options};
 
 use crate::files::{self, bytes_of, follow, shown};
-use crate::output::Content;
+use crate::output::{Content, counted};
 use crate::prelude::*;
 
 /// Bytes gathered before they are written to a file.
@@ -98,10 +98,12 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let (foreign_lists, sockets) = (archive.foreign_lists, archive.sockets);
     archive.finish()?;
     if foreign_lists > 0 && options.xattrs {
-        context.err(format!("{foreign_lists} files have NFSv4 access control lists, which the archive does not hold"));
+        let files = counted(foreign_lists, "file has", "files have");
+        context.err(format!("{files} NFSv4 access control lists, which the archive does not hold"));
     }
     if sockets > 0 {
-        context.err(format!("{sockets} sockets left out: archives cannot hold them"));
+        let sockets = counted(sockets, "socket", "sockets");
+        context.err(format!("{sockets} left out: archives cannot hold them"));
     }
     Ok(Outcome::unless(failed.get()))
 }

@@ -1,5 +1,6 @@
 //! `cenote unmount`.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::ensure;
@@ -18,7 +19,7 @@ pub(crate) struct Args {
     force: bool,
     /// Folders, or the datasets that are mounted.
     #[arg(required = true, value_name = "FOLDER|DATASET")]
-    targets: Vec<String>,
+    targets: Vec<OsString>,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -39,7 +40,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 async fn forced(of: &ServedPool, args: &Args) -> Result<Outcome> {
     ensure!(args.force, "a server of a pool does not do this");
     for target in &args.targets {
-        ensure!(of.mounts.detach_at(Path::new(target)).await, "cannot unmount '{target}': not currently mounted");
+        let shown = target.display();
+        ensure!(of.mounts.detach_at(Path::new(target)).await, "cannot unmount '{shown}': not currently mounted");
     }
     Ok(Outcome::Good)
 }

@@ -1,6 +1,7 @@
 //! Where a command's text goes, and how it is set.
 
 mod escape;
+mod health;
 mod progress;
 
 use std::borrow::Cow;
@@ -26,6 +27,8 @@ struct Shared {
     err: Mutex<Box<dyn Write + Send>>,
     is_out_terminal: bool,
     is_err_terminal: AtomicBool,
+    /// What is written is the health of pools, which has colours.
+    has_health: AtomicBool,
 }
 
 impl Output {
@@ -37,6 +40,7 @@ impl Output {
                 err: Mutex::new(Box::new(io::stderr())),
                 is_out_terminal: io::stdout().is_terminal(),
                 is_err_terminal: AtomicBool::new(io::stderr().is_terminal()),
+                has_health: AtomicBool::new(false),
             }),
         }
     }
@@ -49,6 +53,7 @@ impl Output {
                 err: Mutex::new(Box::new(err)),
                 is_out_terminal: false,
                 is_err_terminal: AtomicBool::new(false),
+                has_health: AtomicBool::new(false),
             }),
         }
     }
@@ -56,7 +61,11 @@ impl Output {
     /// Writes text to standard output. A terminal gets no control characters but line ends, tabs and colours.
     pub(crate) fn out(&self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         if self.is_terminal() {
-            return self.bytes(escape::for_terminal(bytes.as_ref()));
+            let shown = escape::for_terminal(bytes.as_ref());
+            return match self.shared.has_health.load(Ordering::Relaxed) {
+                true => self.bytes(health::coloured(&String::from_utf8_lossy(&shown))),
+                false => self.bytes(shown),
+            };
         }
         self.bytes(bytes)
     }
@@ -70,7 +79,8 @@ impl Output {
     /// to tell.
     pub(crate) fn err(&self, text: impl AsRef<str>) {
         let _ = self.flush();
-        let text = text.as_ref().as_bytes();
+        let text = for_people(text.as_ref());
+        let text = text.as_bytes();
         let shown = if self.is_err_terminal() { escape::for_terminal(text) } else { Cow::Borrowed(text) };
         // In one piece: several processes may append to one log.
         let line = [&shown[..], b"\n"].concat();
@@ -93,6 +103,7 @@ impl Output {
             err: Mutex::new(Box::new(err)),
             is_out_terminal: true,
             is_err_terminal: AtomicBool::new(true),
+            has_health: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -101,6 +112,12 @@ impl Output {
     pub(crate) fn redirect_err(&self, to: impl Write + Send + 'static) {
         self.shared.is_err_terminal.store(false, Ordering::Relaxed);
         *self.shared.err.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(to);
+    }
+
+    /// What is written from now on is the health of pools: with colours on a terminal, where `ZFS_COLOR` asks for them.
+    pub(crate) fn shows_health(&self) {
+        let has_colours = std::env::var_os("ZFS_COLOR").is_some() && std::env::var_os("NO_COLOR").is_none();
+        self.shared.has_health.store(has_colours, Ordering::Relaxed);
     }
 
     /// Writes out what is gathered.
@@ -126,6 +143,28 @@ impl Output {
             text.to_owned()
         }
     }
+}
+
+/// A message without the numbers of the system's errors, which say nothing that their words do not.
+fn for_people(text: &str) -> Cow<'_, str> {
+    const BEFORE: &str = " (os error ";
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(BEFORE) {
+        shown.push_str(before);
+        rest = match after.split_once(')') {
+            Some((number, behind)) if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => behind,
+            _ => {
+                shown.push_str(BEFORE);
+                after
+            }
+        };
+    }
+    if shown.is_empty() && rest.len() == text.len() {
+        return Cow::Borrowed(text);
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
 }
 
 /// Standard output as a writer of text.
@@ -203,6 +242,19 @@ mod tests {
             read.read_to_string(&mut text).unwrap();
             let expected = if is_terminal { "tank\\u{1b}]0;pwn\\u{7}\n" } else { evil };
             assert_eq!(text, format!("{expected}{expected}\n"));
+        }
+    }
+
+    #[test]
+    fn messages_have_no_numbers_of_errors() {
+        for (text, shown) in [
+            ("x: Permission denied (os error 13)", "x: Permission denied"),
+            ("a (os error 2): b (os error 5)!", "a: b!"),
+            ("a (os error x)", "a (os error x)"),
+            (" (os error 2)", ""),
+            ("nothing", "nothing"),
+        ] {
+            assert_eq!(for_people(text), shown);
         }
     }
 

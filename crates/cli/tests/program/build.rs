@@ -158,13 +158,21 @@ fn layers_of_an_image_lie_one_over_the_other() {
     let plain = "application/vnd.oci.image.layer.v1.tar";
     let packed = zstd::encode_all(above.as_slice(), 1).unwrap();
     let layers = [blob(&layout, &below, plain), blob(&layout, &packed, "application/vnd.oci.image.layer.v1.tar+zstd")];
-    let manifest = json!({ "schemaVersion": 2, "config": {}, "layers": layers });
-    let mut image = blob(&layout, manifest.to_string().as_bytes(), MANIFEST);
+    let image_of = |architecture: &str, layers: &[serde_json::Value]| {
+        let config = json!({ "os": "linux", "architecture": architecture });
+        let config = blob(&layout, config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json");
+        let manifest = json!({ "schemaVersion": 2, "config": config, "layers": layers });
+        blob(&layout, manifest.to_string().as_bytes(), MANIFEST)
+    };
+    let (mut image, mut other) = (image_of("amd64", &layers), image_of("arm64", &[]));
+    let index = |images: &[&serde_json::Value]| {
+        let index = json!({ "schemaVersion": 2, "manifests": images });
+        fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    };
+    let unsaid = image.clone();
     image["platform"] = json!({ "os": "linux", "architecture": "amd64" });
-    let mut other = blob(&layout, json!({ "schemaVersion": 2, "layers": [] }).to_string().as_bytes(), MANIFEST);
     other["platform"] = json!({ "os": "linux", "architecture": "arm64" });
-    let index = json!({ "schemaVersion": 2, "manifests": [image, other] });
-    fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    index(&[&image, &other]);
     fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     let built = build(dir.path(), &layout, &["--platform", "linux/amd64"]);
     let listed = good(program().args(["ls", "-d"]).arg(&built).args(["-f", "-R", "built"]));
@@ -182,7 +190,18 @@ fn layers_of_an_image_lie_one_over_the_other() {
         said(&output)
     };
     assert!(refused(&["--platform", "linux/s390x"]).contains("there is: linux/amd64, linux/arm64"));
-    assert!(refused(&["--tag", "none"]).contains("no such image"));
+    assert!(refused(&["--tag", "none"]).contains("no image is as --tag"));
+    // An index that says nothing, or something else than the image itself.
+    let mut wrong = unsaid.clone();
+    wrong["platform"] = json!({ "os": "linux", "architecture": "arm64" });
+    for (images, why) in [(&unsaid, "no image for linux/arm64"), (&wrong, "says linux/amd64, whatever the index says")]
+    {
+        index(&[images]);
+        assert!(refused(&["--platform", "linux/arm64"]).contains(why), "{why}");
+    }
+    index(&[&unsaid]);
+    build(dir.path(), &layout, &["--platform", "linux/amd64"]);
+    index(&[&image, &other]);
     let path = layout.join("blobs/sha256").join(layers[0]["digest"].as_str().unwrap().trim_start_matches("sha256:"));
     let mut bytes = fs::read(&path).unwrap();
     bytes[600] ^= 1;
@@ -420,6 +439,113 @@ fn a_layout_leads_nowhere_and_removes_nothing_without_a_name() {
         of_layer(&layer(&[("etc/", None), ("etc/a", Some("1")), (name, Some(""))]));
         assert!(refused().contains("removes nothing that has a name"), "{name}: {}", refused());
     }
+}
+
+/// An archive with a link after the files.
+fn with_link(files: &[(&str, Option<&str>)], name: &str, target: &str) -> Vec<u8> {
+    let mut bytes = layer(files);
+    bytes.truncate(bytes.len() - 1024);
+    let mut target_of = tar::Builder::new(bytes);
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    target_of.append_link(&mut header, name, target).unwrap();
+    target_of.into_inner().unwrap()
+}
+
+fn tree_of(image: &Path) -> String {
+    String::from_utf8(good(program().args(["ls", "-d"]).arg(image).args(["-f", "-R", "built"]))).unwrap()
+}
+
+/// Goal: an archive of images is taken for what it is, and a hostile one leads nowhere. Method: one as docker writes it, with layers that are
+/// links to others, packed or not, of several images; the same as an OCI layout; and archives with one thing wrong.
+#[test]
+fn an_archive_of_images_gives_the_files_of_the_one_that_is_meant() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = dir.path().join("image.tar");
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let sum = |bytes: &[u8]| {
+        let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("sha256:{hex}")
+    };
+    let below = text(&with_link(
+        &[("usr/", None), ("usr/lib/", None), ("usr/lib/a", Some("1")), ("gone", Some(""))],
+        "lib",
+        "usr/lib",
+    ));
+    let above = text(&layer(&[("lib/b", Some("2")), (".wh.gone", Some(""))]));
+    let config = |architecture: &str, layers: &[&str]| {
+        let hashes: Vec<String> = layers.iter().map(|layer| sum(layer.as_bytes())).collect();
+        json!({ "os": "linux", "architecture": architecture, "rootfs": { "type": "layers", "diff_ids": hashes } })
+            .to_string()
+    };
+    let (one, two) = (config("amd64", &[&below, &above]), config("arm64", &[&below]));
+    let image = |config: &str, tag: &str, layers: &[&str]| json!({ "Config": config, "RepoTags": [tag, "also:this"], "Layers": layers });
+    let both = json!([image("1.json", "x/y:1", &["l1.tar", "two/layer.tar"]), image("2.json", "x/y:2", &["l1.tar"])])
+        .to_string();
+    let archive = |manifest: &str, link: &str| {
+        let files = [
+            ("manifest.json", Some(manifest)),
+            ("1.json", Some(&*one)),
+            ("2.json", Some(&*two)),
+            ("l1.tar", Some(&*below)),
+            ("l2.tar", Some(&*above)),
+        ];
+        with_link(&files, "two/layer.tar", link)
+    };
+    let whole = archive(&both, "../l2.tar");
+    let merged = "/:\nlib\nusr\n\n/usr:\nlib\n\n/usr/lib:\na\nb\n";
+    let lower = "/:\ngone\nlib\nusr\n\n/usr:\nlib\n\n/usr/lib:\na\n";
+    for packed in [false, true] {
+        let bytes = if packed { zstd::encode_all(&whole[..], 1).unwrap() } else { whole.clone() };
+        fs::write(&from, bytes).unwrap();
+        assert_eq!(tree_of(&build(dir.path(), &from, &["--tag", "x/y:1"])), merged);
+        assert_eq!(tree_of(&build(dir.path(), &from, &["--tag", "2", "--as", "docker"])), lower);
+        assert_eq!(tree_of(&build(dir.path(), &from, &["--platform", "linux/arm64"])), lower);
+    }
+    assert!(tree_of(&build(dir.path(), &from, &["--as", "tar"])).contains("l1.tar"), "asked for as files");
+    let refused = |rest: &[&str]| {
+        let mut command = program();
+        command.args(["build", "--pool", "built", "--size", "128M", "--from"]).arg(&from).args(rest);
+        let output = command.arg(dir.path().join("refused")).output().unwrap();
+        assert!(!output.status.success(), "{rest:?}");
+        said(&output)
+    };
+    assert!(refused(&["--tag", "this"]).contains("several images: say which"), "{}", refused(&["--tag", "this"]));
+    assert!(refused(&["--tag", "3"]).contains("x/y:2"), "{}", refused(&["--tag", "3"]));
+    assert!(refused(&["--as", "oci"]).contains("no archive of an OCI image layout"));
+    // Of an archive that asks for more than it has nothing is taken as an image.
+    for (manifest, link) in [
+        (both.clone(), "../../etc/passwd"),
+        (both.clone(), "two/layer.tar"),
+        (both.replace("l1.tar", "/etc/passwd"), "../l2.tar"),
+        (both.replace("1.json", "none.json"), "../l2.tar"),
+        (json!({ "name": "an application" }).to_string(), "../l2.tar"),
+    ] {
+        fs::write(&from, archive(&manifest, link)).unwrap();
+        assert!(refused(&["--as", "docker"]).contains("no archive as 'docker save' writes it"), "{manifest} {link}");
+        assert!(tree_of(&build(dir.path(), &from, &[])).contains("l1.tar"));
+    }
+    let swapped = json!([image("1.json", "x/y:1", &["two/layer.tar", "l1.tar"])]).to_string();
+    fs::write(&from, archive(&swapped, "../l2.tar")).unwrap();
+    assert!(refused(&[]).contains("not the one that the image's configuration gives"), "layers in another order");
+    // The same image as a layout, in an archive.
+    let layout = dir.path().join("layout");
+    fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+    let plain = "application/vnd.oci.image.layer.v1.tar";
+    let layers = [blob(&layout, below.as_bytes(), plain), blob(&layout, above.as_bytes(), plain)];
+    let config = blob(&layout, one.as_bytes(), "application/vnd.oci.image.config.v1+json");
+    let manifest = json!({ "schemaVersion": 2, "config": config, "layers": layers }).to_string();
+    let image = blob(&layout, manifest.as_bytes(), "application/vnd.oci.image.manifest.v1+json");
+    fs::write(layout.join("index.json"), json!({ "manifests": [image] }).to_string()).unwrap();
+    fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append_dir_all(".", &layout).unwrap();
+    fs::write(&from, builder.into_inner().unwrap()).unwrap();
+    for rest in [&[][..], &["--as", "oci", "--platform", "linux/amd64"]] {
+        assert_eq!(tree_of(&build(dir.path(), &from, rest)), merged);
+    }
+    assert!(refused(&["--platform", "linux/arm64"]).contains("no image for linux/arm64"));
 }
 
 /// A build of a directory into these images.

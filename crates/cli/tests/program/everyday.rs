@@ -24,17 +24,112 @@ fn cenote(words: &[&str]) -> Output {
 
 #[test]
 fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
-    for (words, line) in [
-        (&["zfs", "program", "p", "x"][..], "not supported yet: zfs program\n"),
-        (&["zpool", "-d", "/tmp", "scrub", "p"], "not supported yet: zpool scrub\n"),
-        (&["zpool", "help", "iostat"], "not supported yet: zpool iostat\n"),
+    for (words, line, status) in [
+        (&["zfs", "program", "p", "x"][..], "not supported yet: zfs program\ninstead: ", 1),
+        (&["zpool", "-d", "/tmp", "scrub", "p"], "not supported yet: zpool scrub\ninstead: 'cenote verify POOL'", 1),
+        (&["zpool", "wait", "p"], "not supported yet: zpool wait\ninstead: ", 1),
+        (&["zpool", "help", "iostat"], "not supported yet: zpool iostat\ninstead: ", 0),
+        (&["zpool", "replace", "--help"], "not supported yet: zpool replace\ninstead: ", 0),
     ] {
         let output = cenote(words);
-        assert_eq!((output.status.code(), &*String::from_utf8_lossy(&output.stderr)), (Some(1), line), "{words:?}");
+        let text = String::from_utf8(if status == 0 { output.stdout } else { output.stderr }).unwrap();
+        assert!(output.status.code() == Some(status) && text.starts_with(line), "{words:?}: {text}");
     }
-    let slip = cenote(&["zfs", "snapshoot", "p@x"]);
-    assert_eq!(slip.status.code(), Some(2));
-    assert!(said(&slip).contains("Usage:") && !said(&slip).contains("tip:"), "{}", said(&slip));
+    assert!(said(&cenote(&["zpool", "wait", "p"])).contains("usage"));
+    for (words, verb) in [(["zfs", "snapshoot", "p@x"], "snapshot"), (["zpool", "stauts", "p"], "status")] {
+        let slip = cenote(&words);
+        assert_eq!(slip.status.code(), Some(2));
+        let text = said(&slip);
+        assert!(text.contains("Usage:") && text.contains("tip:") && text.contains(verb), "{text}");
+    }
+    let images = Images::none();
+    let output = images.bare().args(["zpool", "create", "q", "mirorr", "/a", "/b"]).output().unwrap();
+    assert!(said(&output).contains("is 'mirror' meant?"), "{}", said(&output));
+}
+
+#[test]
+fn a_wrong_spelling_of_help_behind_a_verb_is_a_wrong_option() {
+    for words in
+        [&["zfs", "list", "-?"][..], &["zfs", "get", "-h", "all"], &["zpool", "status", "-h"], &["zpool", "-h"]]
+    {
+        let output = cenote(words);
+        assert_eq!((output.status.code(), &output.stdout[..]), (Some(2), &b""[..]), "{words:?}");
+        assert!(said(&output).contains("Usage:"), "{words:?}: {}", said(&output));
+    }
+    // An option that means something there.
+    assert!(!said(&cenote(&["zfs", "receive", "-?", "p/x"])).contains("cannot receive"));
+    for words in [&["zfs", "list", "--help"][..], &["ls", "-h"], &["zpool", "-?"]] {
+        assert_eq!(cenote(words).status.code(), Some(0), "{words:?}");
+    }
+    let images = Images::made(&[], 1, &[]);
+    images.run("zpool", &["history", "-lil", "mine"]);
+    images.run("zfs", &["list", "-H", "-H", "-p", "-p", "-o", "used", "-o", "name"]);
+}
+
+#[test]
+fn pools_are_listed_again_and_again_at_an_interval() {
+    let images = Images::made(&[], 1, &[]);
+    let lines = |words: &[&str]| images.run("zpool", words).lines().map(str::to_owned).collect::<Vec<_>>();
+    let listed = lines(&["list", "mine", "0.05", "3"]);
+    assert_eq!(listed.len(), 4, "{listed:?}");
+    assert!(listed[0].starts_with("NAME") && listed[1..].iter().all(|line| line.starts_with("mine ")), "{listed:?}");
+    assert_eq!(
+        lines(&["list", "-H", "-T", "u", "-o", "name", "0.05", "2"]).iter().filter(|line| *line == "mine").count(),
+        2
+    );
+    assert_eq!(lines(&["status", "0.05", "2"]).iter().filter(|line| line.contains("pool: mine")).count(), 2);
+    for wrong in [&["list", "0"][..], &["status", "mine", "1", "0"]] {
+        let output = images.command("zpool", wrong).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", said(&output));
+    }
+}
+
+/// Goal: programs that take each line on standard error for a fault see none where all is well. Method: commands that scripts read, of a pool
+/// that another process has, of one with a disk missing, and of one that was killed.
+#[test]
+fn commands_that_scripts_read_say_nothing_where_all_is_well() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&["mirror"], 2, &[]);
+    images.run("zfs", &["snapshot", "mine@1"]);
+    let silent = |tool: &str, words: &[&str]| {
+        let output = images.command(tool, words).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{tool} {words:?}: {}", said(&output));
+    };
+    let read = || {
+        for words in [
+            &["send", "mine@1"][..],
+            &["send", "-nP", "mine@1"],
+            &["diff", "mine@1"],
+            &["holds", "mine@1"],
+            &["list", "-t", "all"],
+            &["get", "all", "mine"],
+            &["userspace", "mine"],
+        ] {
+            silent("zfs", words);
+        }
+        for words in [&["list"][..], &["status"], &["get", "all", "mine"], &["history", "mine"]] {
+            silent("zpool", words);
+        }
+        silent("zdb", &["-d", "mine"]);
+    };
+    let mounted = Mounted::new(&images, "mine");
+    read();
+    // One that asks for it, and commands of our own, are told.
+    for (tool, words) in [("zfs", &["send", "-v", "mine@1"][..]), ("ls", &["mine"])] {
+        let output = images.command(tool, words).output().unwrap();
+        assert!(said(&output).contains("in use by process"), "{tool}: {}", said(&output));
+    }
+    let at = mounted.at().to_owned();
+    mounted.kill();
+    let _ = Command::new("fusermount3").arg("-uz").arg(at).output();
+    silent("zfs", &["set", "a:b=1", "mine"]);
+    fs::remove_file(&images.files[1]).unwrap();
+    for words in [&["snapshot", "mine@2"][..], &["set", "a:b=2", "mine"], &["create", "mine/a"]] {
+        silent("zfs", words);
+    }
+    read();
 }
 
 #[test]
@@ -475,16 +570,99 @@ fn a_build_is_the_same_wherever_it_is_made() {
     let source = scratch.path().join("source");
     fs::create_dir(&source).unwrap();
     fs::write(source.join("file"), "content").unwrap();
-    let built = |folder: &str| {
+    let archive = scratch.path().join("source.tar");
+    good(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&source).arg("file"));
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Another folder, user, umask, time zone, locale, host id and name of the files.
+    let built = |folder: &str, user: u32, names: [&str; 2], setting: &str| {
         let dir = scratch.path().join(folder);
         fs::create_dir(&dir).unwrap();
-        let mut command = program();
-        command.env("SOURCE_DATE_EPOCH", "1700000000").args(["build", "--pool", "p", "--size", "80M", "--seed", "1"]);
-        let said = good(command.arg("--from").arg(&source).arg(dir.join("p.img")));
-        assert!(String::from_utf8_lossy(&said).starts_with("1 file, 0 directories, 0 others"), "{said:?}");
-        fs::read(dir.join("p.img")).unwrap()
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&dir, Some(user), Some(user)).unwrap();
+        }
+        let run = |words: &str| {
+            let mut command = Command::new("sh");
+            let line = format!(
+                "{setting}; export SOURCE_DATE_EPOCH=1700000000 CENOTE_CACHE=$PWD/cache/c; exec \"$0\" {words}"
+            );
+            command.arg("-c").arg(line).arg(program().get_program()).current_dir(&dir).env("HOME", &dir);
+            if rustix::process::geteuid().is_root() {
+                std::os::unix::process::CommandExt::gid(
+                    std::os::unix::process::CommandExt::uid(&mut command, user),
+                    user,
+                );
+            }
+            good(&mut command)
+        };
+        let [a, b] = names;
+        let mut all = Vec::new();
+        for from in [&source, &archive] {
+            let from = from.display();
+            let said = run(&format!("build --pool p --size 80M --seed 1 --from {from} mirror {a} {b}"));
+            assert!(String::from_utf8_lossy(&said).starts_with("1 file, 0 directories, 0 others"), "{said:?}");
+            all.extend([a, b].map(|name| fs::read(dir.join(name)).unwrap()));
+            run(&format!("zpool create -f --seed 1 --size 80M q q{a} special mirror {b}x {b}y cache {b}c"));
+            run("zpool export q");
+            all.extend(
+                [format!("q{a}"), format!("{b}x"), format!("{b}c")].map(|name| fs::read(dir.join(name)).unwrap()),
+            );
+            [a, b].iter().for_each(|name| fs::remove_file(dir.join(name)).unwrap());
+            [format!("q{a}"), format!("{b}x"), format!("{b}y"), format!("{b}c")]
+                .map(|name| fs::remove_file(dir.join(name)).unwrap());
+        }
+        all
     };
-    assert!(built("here") == built("there"));
+    let here = built("here", 0, ["p.img", "q.img"], "umask 022");
+    let other = "umask 077; export TZ=Asia/Tokyo LC_ALL=de_DE.UTF-8 ZFS_HOSTID=0xabcd";
+    let there = built("there", 4321, ["first", "second"], other);
+    for (at, (here, there)) in here.iter().zip(&there).enumerate() {
+        assert!(here == there, "image {at} differs");
+    }
+    assert_eq!(here.len(), there.len());
+}
+
+/// Goal: a user can write to what the user makes. Method: the owner of root directories in all ways to make a file system, made by root and
+/// by somebody else.
+#[test]
+fn a_new_root_directory_belongs_to_who_makes_it() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(scratch.path().join("file"), "x").unwrap();
+    good(Command::new("tar").arg("-cf").arg(scratch.path().join("a.tar")).arg("-C").arg(scratch.path()).arg("file"));
+    for user in [0, 4321] {
+        let dir = scratch.path().join(user.to_string());
+        fs::create_dir(&dir).unwrap();
+        std::os::unix::fs::chown(&dir, Some(user), Some(user)).unwrap();
+        let cenote = |line: &str| {
+            let mut command = program();
+            command.args(line.split(' ')).current_dir(&dir).env("HOME", &dir).env("XDG_RUNTIME_DIR", &dir);
+            command.env("CENOTE_CACHE", dir.join("cache/c"));
+            std::os::unix::process::CommandExt::gid(std::os::unix::process::CommandExt::uid(&mut command, user), user);
+            String::from_utf8(good(&mut command)).unwrap()
+        };
+        let owner = |dataset: &str| {
+            let manifest: serde_json::Value = serde_json::from_str(&cenote(&format!("manifest {dataset}"))).unwrap();
+            let root = manifest["datasets"][dataset]["entries"].as_array().unwrap();
+            let root = root.iter().find(|entry| entry["path"] == ".").unwrap();
+            (root["uid"].as_u64().unwrap(), root["gid"].as_u64().unwrap())
+        };
+        cenote("zpool create --size 80M p p.img");
+        cenote("zfs create p/a");
+        cenote("zfs create -p p/b/c/d");
+        cenote("zfs create -p -s -V 8M p/above/volume");
+        cenote("zfs snapshot p/a@s");
+        cenote("zfs clone -p p/a@s p/e/clone");
+        cenote("zfs rename -p p/b/c/d p/f/g");
+        for dataset in ["p", "p/a", "p/b", "p/b/c", "p/f", "p/f/g", "p/above", "p/e", "p/e/clone"] {
+            assert_eq!(owner(dataset), (user.into(), user.into()), "{dataset} of {user}");
+        }
+        cenote("build --pool built --size 80M --from ../a.tar built.img");
+        cenote("zpool import -d built.img built");
+        assert_eq!(owner("built"), (user.into(), user.into()), "an archive that does not describe it");
+    }
 }
 
 #[test]
@@ -506,4 +684,23 @@ fn a_build_that_is_too_small_says_which_size_is_enough() {
     let enough = text.split("--size ").nth(1).unwrap().split(' ').next().unwrap();
     let large = build(enough);
     assert!(large.status.success(), "{text} {}", said(&large));
+}
+
+#[test]
+fn a_folder_whose_name_is_no_text_is_mounted_and_unmounted() {
+    use std::os::unix::ffi::OsStrExt as _;
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &[]);
+    let scratch = tempfile::tempdir().unwrap();
+    let folder = scratch.path().join(std::ffi::OsStr::from_bytes(b"a \xff"));
+    fs::create_dir(&folder).unwrap();
+    for (round, force) in [&[][..], &["--force"]].iter().enumerate() {
+        good(images.command("mount", &["--rw", "--background", "--log", "/dev/null", "mine"]).arg(&folder));
+        fs::write(folder.join(round.to_string()), "x").unwrap();
+        good(images.bare().arg("unmount").args(*force).arg(&folder));
+    }
+    assert_eq!(good(&mut images.command("ls", &["mine"])), b"0\n1\n");
+    assert!(said(&images.bare().arg("unmount").arg(&folder).output().unwrap()).contains("not currently mounted"));
 }

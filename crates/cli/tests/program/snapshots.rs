@@ -48,7 +48,7 @@ fn a_refused_verb_leaves_the_pool_exported() {
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "mine/a"]);
     images.run("zfs", &["snapshot", "mine/a@1"]);
-    let long = "t".repeat(239);
+    let long = "t".repeat(256);
     let too_long = format!("a:b={}", "v".repeat(8192));
     for (words, expected) in [
         (&["snapshot", "mine/a@1"][..], "cannot create snapshot 'mine/a@1': dataset already exists"),
@@ -208,7 +208,11 @@ fn a_rollback_takes_clones_of_newer_snapshots_along() {
     images.run("zfs", &["snapshot", "mine/goes@x"]);
     images.run("zfs", &["clone", "mine/goes@x", "mine/goes-too"]);
     let refused = images.refused("zfs", &["rollback", "-r", "mine/a@1"]);
-    assert!(refused.contains("mine/goes"), "{refused}");
+    assert!(
+        refused.contains("cannot rollback to 'mine/a@1': clones of previous snapshots exist\nuse '-R' to"),
+        "{refused}"
+    );
+    assert!(refused.contains("\nmine/goes"), "{refused}");
     // A dataset that would go with the clone that it is below.
     images.run("zfs", &["rename", "mine/a", "mine/goes/a"]);
     let refused = images.refused("zfs", &["rollback", "-R", "mine/goes/a@1"]);

@@ -11,6 +11,7 @@ mod oci;
 mod size;
 mod source;
 mod spool;
+mod store;
 mod tarball;
 mod tree;
 
@@ -31,7 +32,7 @@ use crate::error::{Result, bad_name, malformed, unsupported};
 pub use entries::Budget;
 pub use existing::{folder_of, open_files};
 pub use folder::{Event, Folder};
-pub use oci::{Choice, add_image, is_layout};
+pub use oci::{Choice, is_layout};
 pub use size::{bytes_below, size_of_devices, size_that_is_enough};
 pub use source::{Source, SourceKind};
 pub use spool::{Room, archive};
@@ -267,6 +268,11 @@ impl Builder {
             let len = block_bytes.min(size - at) as usize;
             let mut buf = Buf::zeroed(block_bytes as usize);
             content.read(at, &mut buf[..len])?;
+            // Which zeros are holes in a source depends on the file system that it is on; and the pool is to be the same.
+            if buf.iter().all(|byte| *byte == 0) {
+                at += block_bytes;
+                continue;
+            }
             object.write_block(self.txg, at / block_bytes, buf.freeze());
             at += block_bytes;
             self.counts.bytes += len as u64;

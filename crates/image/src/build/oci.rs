@@ -1,31 +1,41 @@
-//! OCI image layouts: which image, and its layers, one over the other.
+//! Images of containers: which image of an index, and its layers, one over the other.
 //!
 //! ```text
-//! DIR/oci-layout   DIR/index.json ─► manifest (of a platform; perhaps by way of another index) ─► config, layers
-//! DIR/blobs/sha256/…   each under its own hash
+//! OCI layout, in a directory or an archive:
+//!   oci-layout   index.json ─► manifest (of a platform; perhaps by way of another index) ─► config, layers
+//!   blobs/sha256/…   each under its own hash
+//! docker's archive (docker save, podman save):
+//!   manifest.json ─► for each image: config, layers, and its tags
 //! ```
 //!
-//! The maker of a layout is not trusted: directories are held open, blobs are regular files in them and no links, and nothing is
-//! read beyond the size that the descriptor gives.
+//! The maker of an image is not trusted: see [`Store`] for names. Nothing is read beyond the size that a descriptor gives; blobs have the
+//! hash that names them, and layers of docker's archives the one that the image's configuration gives.
+//!
+//! An image says its platform in its own configuration. An index may say it too, beside the manifest, and need not; so where a platform is
+//! asked for, it is the configuration that is believed.
 
-use std::fs::File;
-use std::io::Read as _;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, openat};
 use serde::Deserialize;
 
 use super::spool::{self, Room};
+use super::store::{Part, Store};
 use super::tarball::{Whiteouts, add_archive};
 use super::tree::FileTree;
 use crate::error::{Context as _, ImageError, Result, malformed, too_large, unsupported};
 
-/// The largest index or manifest, in bytes: the limit of registries.
+/// The largest index, manifest or configuration, in bytes: the limit of registries.
 const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
 /// Indexes of indexes at most.
 const DEPTH_MAX: u32 = 4;
+/// Images of one index that are looked at.
+const IMAGES_MAX: usize = 256;
 /// The annotation with an image's tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
+/// The annotation with an image's whole name, as docker's newer archives have it.
+const IMAGE_NAME: &str = "io.containerd.image.name";
 
 /// A reference to a blob.
 #[derive(Clone, Debug, Deserialize)]
@@ -33,17 +43,23 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 struct Descriptor {
     #[serde(default)]
     media_type: String,
+    #[serde(default)]
     digest: String,
+    #[serde(default)]
     size: u64,
     platform: Option<Platform>,
     #[serde(default)]
-    annotations: std::collections::BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
 }
 
-#[derive(Clone, Debug, Deserialize)]
+/// A platform, as an index or an image's configuration says it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 struct Platform {
-    architecture: String,
+    #[serde(default)]
     os: String,
+    #[serde(default)]
+    architecture: String,
+    variant: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -53,16 +69,108 @@ struct Index {
 
 #[derive(Debug, Deserialize)]
 struct Manifest {
+    config: Option<Descriptor>,
     layers: Vec<Descriptor>,
 }
 
-/// Which image of a layout is meant.
+/// An image's configuration, as far as it counts here.
+#[derive(Debug, Deserialize)]
+struct Config {
+    #[serde(flatten)]
+    platform: Platform,
+    #[serde(default)]
+    rootfs: RootFs,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct RootFs {
+    #[serde(default)]
+    diff_ids: Vec<String>,
+}
+
+/// An image of docker's archive.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DockerImage {
+    config: String,
+    layers: Vec<String>,
+    repo_tags: Option<Vec<String>>,
+}
+
+/// Which image is meant.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     /// Its tag.
     pub tag: Option<String>,
-    /// `OS/ARCHITECTURE`; this machine's if nothing is said and there is more than one.
+    /// `OS/ARCHITECTURE`, perhaps `/VARIANT`; this machine's if nothing is said and there is more than one.
     pub platform: Option<String>,
+}
+
+impl Choice {
+    /// Whether any is.
+    pub(crate) const fn is_made(&self) -> bool {
+        self.tag.is_some() || self.platform.is_some()
+    }
+}
+
+/// The form of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// OCI's layout.
+    Layout,
+    /// Docker's archive.
+    Docker,
+}
+
+impl Platform {
+    /// As a person writes it: `linux/arm64`, `linux/arm/v7`.
+    fn parse(text: &str) -> Result<Self> {
+        let mut words = text.split('/');
+        let (Some(os), Some(architecture), variant, None) = (words.next(), words.next(), words.next(), words.next())
+        else {
+            return Err(ImageError::Choice(format!("'{text}' is no platform: one is written as linux/arm64")));
+        };
+        let variant = variant.map(str::to_owned);
+        Ok(Self { os: os.to_owned(), architecture: as_images_name(architecture).to_owned(), variant })
+    }
+
+    /// This machine's, as images name it.
+    fn of_this_machine() -> Self {
+        let architecture = as_images_name(std::env::consts::ARCH).to_owned();
+        Self { os: "linux".to_owned(), architecture, variant: None }
+    }
+
+    /// Whether an image of platform `of` is one for this platform. Where the image says no variant it has the usual one.
+    fn is_of(&self, of: &Self) -> bool {
+        let usual = (of.architecture == "arm64").then_some("v8");
+        let variant = of.variant.as_deref().or(usual);
+        self.os == of.os
+            && self.architecture == of.architecture
+            && self.variant.as_deref().is_none_or(|wanted| variant == Some(wanted))
+    }
+
+    fn is_said(&self) -> bool {
+        !self.os.is_empty() && !self.architecture.is_empty()
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variant = self.variant.iter().flat_map(|variant| ["/", variant]).collect::<String>();
+        match self.is_said() {
+            true => write!(f, "{}/{}{variant}", self.os, self.architecture),
+            false => f.write_str("no platform that it says"),
+        }
+    }
+}
+
+/// An architecture by the name that images have for it.
+fn as_images_name(architecture: &str) -> &str {
+    match architecture {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 /// Whether a directory is an image layout.
@@ -70,145 +178,289 @@ pub fn is_layout(dir: &Path) -> bool {
     dir.join("oci-layout").is_file() && dir.join("index.json").is_file()
 }
 
-/// Takes all layers of an image into a tree. `progress` is told of bytes that are unpacked.
+/// The form of the image that an archive looks like; none if it looks like an archive of files.
+pub(crate) fn form_of(store: &Store) -> Option<Form> {
+    if store.has("oci-layout") && store.has("index.json") {
+        return Some(Form::Layout);
+    }
+    // A file of this name may be anything.
+    let images = docker_images(store).ok().filter(|images| !images.is_empty())?;
+    let is_there = |image: &DockerImage| store.has(&image.config) && image.layers.iter().all(|layer| store.has(layer));
+    images.iter().all(is_there).then_some(Form::Docker)
+}
+
+/// Takes all layers of an image into a tree; the image's name and platform for people. `progress` is told of bytes that are unpacked.
 ///
 /// # Errors
-/// The layout has no such image, or something in it is damaged.
-pub fn add_image(
+/// There is no such image, or something in it is damaged.
+pub(crate) fn add_image(
     tree: &mut FileTree,
-    dir: &Path,
+    store: &Store,
+    form: Form,
     choice: &Choice,
     room: &mut Room,
     progress: &mut dyn FnMut(u64),
-) -> Result<()> {
-    let layout = Layout::open(dir)?;
-    let index = spool::regular(&layout.root, "index.json").and_then(|file| document(file, DOCUMENT_MAX_BYTES));
+) -> Result<String> {
+    let wanted = choice.platform.as_deref().map(Platform::parse).transpose()?;
+    match form {
+        Form::Layout => add_of_layout(tree, store, choice, wanted.as_ref(), room, progress),
+        Form::Docker => add_of_docker(tree, store, choice, wanted.as_ref(), room, progress),
+    }
+}
+
+fn add_of_layout(
+    tree: &mut FileTree,
+    store: &Store,
+    choice: &Choice,
+    wanted: Option<&Platform>,
+    room: &mut Room,
+    progress: &mut dyn FnMut(u64),
+) -> Result<String> {
+    let index = store.open("index.json").and_then(|part| part.document(DOCUMENT_MAX_BYTES));
     let index: Index = index.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)).context("index.json")?;
-    let manifest = choose(&layout, index, choice, 0)?;
-    for layer in &manifest.layers {
-        if !layer.media_type.contains("tar") {
+    let chosen = choose(store, index, choice, wanted, 0)?;
+    for layer in &chosen.manifest.layers {
+        if !layer.media_type.contains("tar") || layer.media_type.contains("encrypted") {
             return Err(unsupported(format!("a layer of the type '{}'", layer.media_type)));
         }
-        let (file, hash) = layout.open_blob(layer)?;
-        let file = spool::blob(file, &hash, layer.size, room, progress);
-        let file = file.with_context(|| format!("layer {}", layer.digest))?;
-        add_archive(tree, file, Whiteouts::Apply).with_context(|| format!("layer {}", layer.digest))?;
+        let at = || format!("layer {}", layer.digest);
+        let (part, hash) = blob(store, layer).with_context(at)?;
+        let file = spool::blob(&part, &hash, layer.size, room, progress).with_context(at)?;
+        add_archive(tree, file, Whiteouts::Apply).with_context(at)?;
     }
-    Ok(())
+    Ok(chosen.name)
 }
 
-/// A layout whose directories are held open.
-struct Layout {
-    root: File,
-    blobs: File,
+fn docker_images(store: &Store) -> Result<Vec<DockerImage>> {
+    let bytes = store.open("manifest.json").and_then(|part| part.document(DOCUMENT_MAX_BYTES));
+    bytes.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?)).context("manifest.json")
 }
 
-impl Layout {
-    fn open(dir: &Path) -> Result<Self> {
-        let root = File::open(dir)?;
-        let enter = |at: &File, name: &str| -> Result<File> {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let opened = openat(at, name, flags, Mode::empty()).map_err(std::io::Error::from);
-            Ok(opened.with_context(|| format!("the directory '{name}' of the layout"))?.into())
-        };
-        let blobs = enter(&enter(&root, "blobs")?, "sha256")?;
-        Ok(Self { root, blobs })
+fn add_of_docker(
+    tree: &mut FileTree,
+    store: &Store,
+    choice: &Choice,
+    wanted: Option<&Platform>,
+    room: &mut Room,
+    progress: &mut dyn FnMut(u64),
+) -> Result<String> {
+    let mut images = Vec::new();
+    for image in docker_images(store)?.into_iter().take(IMAGES_MAX) {
+        let config = store.open(&image.config).and_then(|part| part.document(DOCUMENT_MAX_BYTES));
+        let config: Config = config
+            .and_then(|bytes| Ok(serde_json::from_slice(&bytes)?))
+            .with_context(|| format!("the configuration '{}'", image.config))?;
+        images.push((image, config));
     }
-
-    /// A blob's file, and the hash that it should have.
-    fn open_blob(&self, blob: &Descriptor) -> Result<(File, Vec<u8>)> {
-        let (name, hash) = place(blob)?;
-        let file = spool::regular(&self.blobs, name).with_context(|| format!("the blob {}", blob.digest))?;
-        Ok((file, hash))
+    let described = |(image, config): &(DockerImage, Config)| {
+        let tags = image.repo_tags.iter().flatten().cloned().collect::<Vec<_>>().join(", ");
+        let name = if tags.is_empty() { image.config.trim_end_matches(".json").to_owned() } else { tags };
+        format!("{name} ({})", config.platform)
+    };
+    let all: Vec<String> = images.iter().map(described).collect();
+    if let Some(tag) = &choice.tag {
+        images.retain(|(image, _)| image.repo_tags.iter().flatten().any(|name| is_called(name, tag)));
     }
+    if let Some(wanted) = wanted {
+        images.retain(|(_, config)| wanted.is_of(&config.platform));
+    } else if images.len() > 1 && images.iter().any(|(_, config)| Platform::of_this_machine().is_of(&config.platform)) {
+        images.retain(|(_, config)| Platform::of_this_machine().is_of(&config.platform));
+    }
+    let name = images.first().map(described);
+    let (Some((image, config)), Some(name), true) = (images.first(), name, images.len() == 1) else {
+        return Err(not_one(images.is_empty(), &all));
+    };
+    if config.rootfs.diff_ids.len() != image.layers.len() {
+        let (layers, hashes) = (image.layers.len(), config.rootfs.diff_ids.len());
+        return Err(malformed(format!("the image has {layers} layers, and its configuration tells of {hashes}")));
+    }
+    for (layer, digest) in image.layers.iter().zip(&config.rootfs.diff_ids) {
+        let at = || format!("layer '{layer}'");
+        let part = store.open(layer).with_context(at)?;
+        let file = spool::layer(&part, &hash_of(digest)?, room, progress).with_context(at)?;
+        add_archive(tree, file, Whiteouts::Apply).with_context(at)?;
+    }
+    Ok(name)
 }
 
-/// All of a file of no more than `size_bytes`.
-fn document(file: File, size_bytes: u64) -> Result<Vec<u8>> {
-    if size_bytes > DOCUMENT_MAX_BYTES || file.metadata()?.len() > size_bytes {
-        return Err(too_large("is too large for an index, or larger than its descriptor says"));
-    }
-    let mut bytes = Vec::new();
-    file.take(size_bytes).read_to_end(&mut bytes)?;
-    Ok(bytes)
+/// Whether a tag that was asked for is the one that an image has: all of it, or what is behind the last colon.
+fn is_called(name: &str, tag: &str) -> bool {
+    name == tag || name.rsplit_once(':').is_some_and(|(_, last)| last == tag) || name.ends_with(&format!("/{tag}"))
 }
 
-/// A blob's file name, and its hash.
-fn place(blob: &Descriptor) -> Result<(&str, Vec<u8>)> {
-    let Some(hex) = blob.digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64) else {
-        return Err(unsupported(format!("a digest of the form '{}'", blob.digest)));
+/// No image is as it was asked for, or several are.
+fn not_one(is_none: bool, there: &[String]) -> ImageError {
+    let there = there.join(", ");
+    ImageError::Choice(match is_none {
+        true if there.is_empty() => "there is no image in it".to_owned(),
+        true => format!("no image is as --tag and --platform say; there is: {there}"),
+        false => format!("several images: say which with --tag or --platform: {there}"),
+    })
+}
+
+/// The hash in a digest.
+fn hash_of(digest: &str) -> Result<Vec<u8>> {
+    let Some(hex) = digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64) else {
+        return Err(unsupported(format!("a digest of the form '{digest}'")));
     };
     let hash: Option<Vec<u8>> =
         (0..32).map(|at| hex.get(2 * at..2 * at + 2).and_then(|byte| u8::from_str_radix(byte, 16).ok())).collect();
-    let hash = hash.with_context(|| format!("'{}' is no digest", blob.digest))?;
-    Ok((hex, hash))
+    hash.with_context(|| format!("'{digest}' is no digest"))
 }
 
-fn read_blob(layout: &Layout, blob: &Descriptor) -> Result<Vec<u8>> {
+/// A blob's file, and the hash that it should have.
+fn blob(store: &Store, blob: &Descriptor) -> Result<(Part, Vec<u8>)> {
+    let hash = hash_of(&blob.digest)?;
+    let name = format!("blobs/{}", blob.digest.replacen(':', "/", 1));
+    let part = store.open(&name).with_context(|| format!("the blob {}", blob.digest))?;
+    Ok((part, hash))
+}
+
+fn read_blob(store: &Store, of: &Descriptor) -> Result<Vec<u8>> {
     use sha2::{Digest as _, Sha256};
-    let (file, hash) = layout.open_blob(blob)?;
-    let bytes = document(file, blob.size).with_context(|| format!("the blob {}", blob.digest))?;
+    let (part, hash) = blob(store, of)?;
+    let bytes = part.document(DOCUMENT_MAX_BYTES.min(of.size));
+    let bytes = bytes.with_context(|| format!("the blob {}", of.digest))?;
     if Sha256::digest(&bytes).as_slice() != hash {
-        return Err(malformed(format!("the blob {} is damaged: its SHA-256 is not its name", blob.digest)));
+        return Err(malformed(format!("the blob {} is damaged: its SHA-256 is not its name", of.digest)));
     }
     Ok(bytes)
 }
 
-fn choose(layout: &Layout, index: Index, choice: &Choice, depth: u32) -> Result<Manifest> {
-    let mut found = index.manifests;
-    if let Some(tag) = choice.tag.as_ref().filter(|_| depth == 0) {
-        found.retain(|image| image.annotations.get(REF_NAME) == Some(tag));
+/// The image that was chosen.
+struct Chosen {
+    name: String,
+    manifest: Manifest,
+}
+
+impl Descriptor {
+    fn is_index(&self) -> bool {
+        self.media_type.contains("index") || self.media_type.contains("manifest.list")
     }
-    if found.len() > 1 || choice.platform.is_some() {
-        let wanted = choice.platform.clone().unwrap_or_else(this_platform);
-        let is_wanted = |image: &Descriptor| {
-            image
-                .platform
-                .as_ref()
-                .is_none_or(|platform| format!("{}/{}", platform.os, platform.architecture) == wanted)
-        };
-        // An index states an image's platform beside the manifest; one without it may lead to several.
-        let platforms: Vec<String> = found.iter().map(described).collect();
-        found.retain(is_wanted);
-        if found.is_empty() {
-            return Err(ImageError::Choice(format!("no image for {wanted}; there is: {}", platforms.join(", "))));
-        }
+
+    /// Statements about images stand beside them, for a platform that there is none of.
+    fn is_statement(&self) -> bool {
+        self.platform.as_ref().is_some_and(|platform| platform.os == "unknown")
     }
-    let [image] = &found[..] else {
-        let names: Vec<String> = found.iter().map(described).collect();
-        match names.is_empty() {
-            true => return Err(ImageError::Choice("the layout has no such image".into())),
-            false => {
-                return Err(ImageError::Choice(format!(
-                    "several images: say which with --tag or --platform: {}",
-                    names.join(", ")
-                )));
-            }
-        }
-    };
-    let bytes = read_blob(layout, image)?;
-    if image.media_type.contains("index") || image.media_type.contains("manifest.list") {
-        if depth == DEPTH_MAX {
-            return Err(malformed("indexes lead to indexes without end"));
-        }
-        return choose(layout, serde_json::from_slice(&bytes)?, choice, depth + 1);
+
+    fn name(&self) -> Option<&str> {
+        [IMAGE_NAME, REF_NAME].into_iter().find_map(|key| Some(self.annotations.get(key)?.as_str()))
     }
+}
+
+fn manifest_of(store: &Store, image: &Descriptor) -> Result<Manifest> {
+    let bytes = read_blob(store, image)?;
     serde_json::from_slice(&bytes).with_context(|| format!("manifest {}", image.digest))
 }
 
+/// The platform that the configuration of an image says.
+fn platform_of(store: &Store, manifest: &Manifest) -> Result<Platform> {
+    let Some(config) = &manifest.config else { return Ok(Platform::default()) };
+    let bytes = read_blob(store, config)?;
+    let config: Config =
+        serde_json::from_slice(&bytes).with_context(|| format!("the configuration {}", config.digest))?;
+    Ok(config.platform)
+}
+
+fn choose(store: &Store, index: Index, choice: &Choice, wanted: Option<&Platform>, depth: u32) -> Result<Chosen> {
+    let mut found = index.manifests;
+    found.retain(|image| !image.is_statement());
+    if found.len() > IMAGES_MAX {
+        return Err(too_large(format!("an index of {} images (limit: {IMAGES_MAX})", found.len())));
+    }
+    let all: Vec<String> = found.iter().map(described).collect();
+    if let Some(tag) = choice.tag.as_ref().filter(|_| depth == 0) {
+        let names = |image: &Descriptor| [IMAGE_NAME, REF_NAME].map(|key| image.annotations.get(key).cloned());
+        found.retain(|image| names(image).iter().flatten().any(|name| is_called(name, tag)));
+    }
+    // Several tags of one image.
+    let mut seen = std::collections::BTreeSet::new();
+    found.retain(|image| seen.insert(image.digest.clone()));
+    let usual = Platform::of_this_machine();
+    let asked = wanted.or((found.len() > 1).then_some(&usual));
+    if let Some(asked) = asked {
+        let mut kept = Vec::new();
+        for image in found {
+            let platform = match &image.platform {
+                Some(platform) => Some(platform.clone()),
+                // It may lead to several.
+                None if image.is_index() => None,
+                None => Some(platform_of(store, &manifest_of(store, &image)?)?),
+            };
+            if platform.is_none_or(|platform| asked.is_of(&platform)) {
+                kept.push(image);
+            }
+        }
+        if kept.is_empty() {
+            return Err(ImageError::Choice(format!("no image for {asked}; there is: {}", all.join(", "))));
+        }
+        found = kept;
+    }
+    let [image] = &found[..] else {
+        return Err(not_one(
+            found.is_empty(),
+            &if found.is_empty() { all } else { found.iter().map(described).collect() },
+        ));
+    };
+    if image.is_index() {
+        if depth == DEPTH_MAX {
+            return Err(malformed("indexes lead to indexes without end"));
+        }
+        let below = serde_json::from_slice(&read_blob(store, image)?)?;
+        let chosen = choose(store, below, choice, wanted, depth + 1)?;
+        let name = image.name().map(|name| format!("{name}, ")).unwrap_or_default() + &chosen.name;
+        return Ok(Chosen { name, ..chosen });
+    }
+    let manifest = manifest_of(store, image)?;
+    let platform = platform_of(store, &manifest);
+    // Where none is asked for it is only told.
+    let platform = if asked.is_some() { platform? } else { platform.unwrap_or_default() };
+    if let Some(asked) = asked.filter(|asked| !asked.is_of(&platform)) {
+        let digest = &image.digest;
+        return Err(ImageError::Choice(format!(
+            "no image for {asked}: the configuration of the image {digest} says {platform}, whatever the index says"
+        )));
+    }
+    let name = format!("{} ({platform})", image.name().unwrap_or(&image.digest));
+    Ok(Chosen { name, manifest })
+}
+
 fn described(image: &Descriptor) -> String {
-    let platform = image.platform.as_ref().map(|platform| format!("{}/{}", platform.os, platform.architecture));
-    let tag = image.annotations.get(REF_NAME).cloned();
-    let words: Vec<String> = tag.into_iter().chain(platform).collect();
+    let platform = image.platform.as_ref().map(ToString::to_string);
+    let words: Vec<String> = image.name().map(str::to_owned).into_iter().chain(platform).collect();
     if words.is_empty() { image.digest.clone() } else { words.join(" ") }
 }
 
-/// This machine's platform as images name it.
-fn this_platform() -> String {
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
-    format!("linux/{architecture}")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_platform_is_the_one_that_was_asked_for_with_the_usual_variant() {
+        let platform = |text: &str| Platform::parse(text).unwrap();
+        for (wanted, of, is) in [
+            ("linux/amd64", "linux/amd64", true),
+            ("linux/x86_64", "linux/amd64", true),
+            ("linux/arm64", "linux/amd64", false),
+            ("linux/arm64", "linux/arm64/v8", true),
+            ("linux/arm64/v8", "linux/arm64", true),
+            ("linux/arm64/v9", "linux/arm64", false),
+            ("linux/arm/v7", "linux/arm/v6", false),
+            ("linux/arm/v7", "linux/arm", false),
+            ("windows/amd64", "linux/amd64", false),
+        ] {
+            assert_eq!(platform(wanted).is_of(&platform(of)), is, "{wanted} {of}");
+        }
+        assert!(!platform("linux/amd64").is_of(&Platform::default()), "one that says nothing is none");
+        for wrong in ["linux", "linux/arm/v7/x", ""] {
+            assert!(Platform::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_tag_is_meant_by_all_of_it_or_by_its_end() {
+        assert!(is_called("docker.io/library/busybox:1.36", "1.36"));
+        assert!(is_called("docker.io/library/busybox:1.36", "busybox:1.36"));
+        assert!(!is_called("docker.io/library/busybox:1.36", "box:1.36"));
+    }
 }

@@ -9,8 +9,11 @@ use cenote_spa::TopKind;
 
 /// Space for a file beside its data: a dnode and its share of directories, in two copies, and the old blocks that a txg keeps.
 const ENTRY_BYTES: u64 = 4 << 10;
-/// The least space that a pool keeps back for itself, with labels.
-const KEPT_BACK_BYTES: u64 = 160 << 20;
+/// Space for labels, for metadata in three copies and for the txgs of a new pool; found with pools of 64 MiB to 2 GiB.
+const KEPT_BACK_BYTES: u64 = 24 << 20;
+
+/// The smallest device of a pool.
+const LEAST_BYTES: u64 = 64 << 20;
 
 /// The size of all files and devices of a new pool together.
 ///
@@ -54,7 +57,9 @@ pub fn size_that_is_enough(layout: &Layout, data_bytes: u64) -> u64 {
         }
     };
     let shares = layout.tops.iter().map(share).sum::<u64>().max(1);
-    // Metadata and padding, and what a pool keeps back.
-    let wanted = data_bytes.saturating_add(data_bytes / 8).saturating_mul(1000) / shares;
-    (wanted + wanted / 16 + KEPT_BACK_BYTES).div_ceil(MIB) * MIB
+    let is_striped = layout.tops.iter().any(|top| !matches!(top.kind, TopKind::Single | TopKind::Mirror));
+    // Metadata, and the padding of stripes; a thirty-second that a pool keeps back.
+    let beside = if is_striped { data_bytes / 8 } else { data_bytes / 64 };
+    let wanted = data_bytes.saturating_add(beside).saturating_mul(1000) / shares;
+    (wanted + wanted / 32 + KEPT_BACK_BYTES).max(LEAST_BYTES).div_ceil(MIB) * MIB
 }

@@ -4,19 +4,25 @@ use std::path::{Path, PathBuf};
 
 use cenote_props::WrongUse;
 
-use super::{Budget, Choice, FileTree, Room, Whiteouts, add_archive, add_image, archive, is_layout};
+use super::oci::{self, Form, add_image};
+use super::store::Store;
+use super::{Budget, Choice, FileTree, Room, Whiteouts, add_archive, archive, is_layout};
 use crate::ImageError;
-use crate::error::{Context as _, Result};
+use crate::error::{Context as _, Result, malformed};
 
 /// The kind of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceKind {
     /// A folder of this machine.
     Folder,
-    /// A tar archive.
+    /// An archive: of an image if it looks like one, else of files.
+    AnyArchive,
+    /// A tar archive of files.
     Archive,
-    /// A folder with an OCI image layout.
+    /// An OCI image layout: a folder with it, or an archive of it.
     Image,
+    /// Docker's archive of images.
+    Docker,
 }
 
 /// A source of files.
@@ -42,34 +48,58 @@ impl Source {
         let kind = kind.unwrap_or(match is_dir {
             true if is_layout(path) => SourceKind::Image,
             true => SourceKind::Folder,
-            false => SourceKind::Archive,
+            false => SourceKind::AnyArchive,
         });
         let wrong = |what: &str| Err(ImageError::Choice(format!("'{}' is {what}", path.display())));
         match kind {
-            SourceKind::Folder | SourceKind::Image if !is_dir => return wrong("no directory"),
-            SourceKind::Image if !is_layout(path) => return wrong("no OCI image layout"),
-            SourceKind::Archive if is_dir => return wrong("a directory"),
-            SourceKind::Folder | SourceKind::Archive if choice.tag.is_some() || choice.platform.is_some() => {
-                return Err(WrongUse::new("--tag and --platform are for OCI image layouts").into());
-            }
+            SourceKind::Folder if !is_dir => return wrong("no directory"),
+            SourceKind::Image if is_dir && !is_layout(path) => return wrong("no OCI image layout"),
+            SourceKind::Archive | SourceKind::Docker if is_dir => return wrong("a directory"),
+            SourceKind::Folder | SourceKind::Archive if choice.is_made() => return Err(no_choice()),
             _ => {}
         }
         Ok(Self { kind, path: path.to_owned(), choice, memory_bytes: Budget::DEFAULT_BYTES })
     }
 
-    /// All files of an archive or image, put together before any is written. `advance` is told of bytes that were read.
+    /// All files of an archive or image, put together before any is written; and of an image its name and platform. `advance` is told of
+    /// bytes that were read.
     ///
     /// # Errors
-    /// The source cannot be read, is damaged, or takes more memory or room than there is.
-    pub fn gathered(&self, room: &mut Room, advance: &mut dyn FnMut(u64)) -> Result<FileTree> {
+    /// The source cannot be read, is damaged, is of another kind, or takes more memory or room than there is.
+    pub fn gathered(&self, room: &mut Room, advance: &mut dyn FnMut(u64)) -> Result<(FileTree, Option<String>)> {
         let mut tree = FileTree::new(Budget::new(self.memory_bytes));
-        let from = || self.path.display().to_string();
-        if self.kind == SourceKind::Image {
-            add_image(&mut tree, &self.path, &self.choice, room, advance).with_context(from)?;
-        } else {
-            let file = archive(&self.path, room, advance).with_context(from)?;
-            add_archive(&mut tree, file, Whiteouts::Ignore).with_context(from)?;
-        }
-        Ok(tree)
+        let name = self.gather(&mut tree, room, advance).with_context(|| self.path.display().to_string())?;
+        Ok((tree, name))
     }
+
+    fn gather(&self, tree: &mut FileTree, room: &mut Room, advance: &mut dyn FnMut(u64)) -> Result<Option<String>> {
+        if self.kind == SourceKind::Image && self.path.is_dir() {
+            let store = Store::directory(&self.path)?;
+            return add_image(tree, &store, Form::Layout, &self.choice, room, advance).map(Some);
+        }
+        let file = archive(&self.path, room, advance)?;
+        if self.kind != SourceKind::Archive {
+            let image = Store::archive(&file)?.and_then(|store| Some((oci::form_of(&store)?, store)));
+            match (image, self.kind) {
+                (Some((Form::Layout, store)), SourceKind::AnyArchive | SourceKind::Image) => {
+                    return add_image(tree, &store, Form::Layout, &self.choice, room, advance).map(Some);
+                }
+                // Docker's newer archives are layouts too.
+                (Some((_, store)), SourceKind::AnyArchive | SourceKind::Docker) if store.has("manifest.json") => {
+                    return add_image(tree, &store, Form::Docker, &self.choice, room, advance).map(Some);
+                }
+                (_, SourceKind::Image) => return Err(malformed("is no archive of an OCI image layout")),
+                (_, SourceKind::Docker) => return Err(malformed("is no archive as 'docker save' writes it")),
+                _ if self.choice.is_made() => return Err(no_choice()),
+                _ => {}
+            }
+        }
+        add_archive(tree, file, Whiteouts::Ignore)?;
+        Ok(None)
+    }
+}
+
+/// An image was chosen of what has none.
+fn no_choice() -> ImageError {
+    WrongUse::new("--tag and --platform are for images of containers").into()
 }

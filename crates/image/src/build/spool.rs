@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use cenote_props::number::nicebytes;
@@ -10,6 +11,7 @@ use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
+use super::store::Part;
 use crate::error::{Context as _, Result, malformed, too_large, unsupported};
 
 /// Bytes that tell how a stream is compressed.
@@ -116,34 +118,69 @@ pub(crate) fn regular(directory: &File, name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// The bytes of a blob whose SHA-256 and size are known, which are checked.
+/// The bytes of a part of a file, from its beginning on.
+struct Reading<'a> {
+    part: &'a Part,
+    at: u64,
+}
+
+impl Read for Reading<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let len = (buffer.len() as u64).min(self.part.size_bytes - self.at) as usize;
+        let len = self.part.file.read_at(&mut buffer[..len], self.part.start + self.at)?;
+        self.at += len as u64;
+        Ok(len)
+    }
+}
+
+/// The SHA-256 of all that a reader gives.
+fn hash_of(mut source: impl Read) -> Result<Vec<u8>> {
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; CHUNK_BYTES];
+    loop {
+        let len = source.read(&mut buffer)?;
+        if len == 0 {
+            return Ok(hash.finalize().to_vec());
+        }
+        hash.update(&buffer[..len]);
+    }
+}
+
+/// The bytes of a blob whose SHA-256 and size are known, which are checked; unpacked.
 pub(crate) fn blob(
-    mut file: File,
+    part: &Part,
     sha256: &[u8],
     size_bytes: u64,
     room: &mut Room,
     progress: &mut dyn FnMut(u64),
 ) -> Result<File> {
-    let found = file.metadata()?.len();
+    let found = part.size_bytes;
     if found != size_bytes {
         return Err(malformed(format!("has {found} bytes, and should have {size_bytes}")));
     }
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; CHUNK_BYTES];
-    let mut left = size_bytes;
-    while left > 0 {
-        let len = file.read(&mut buffer[..left.min(CHUNK_BYTES as u64) as usize])?;
-        if len == 0 {
-            break;
-        }
-        left -= len as u64;
-        hash.update(&buffer[..len]);
-    }
-    if hash.finalize().as_slice() != sha256 {
+    if hash_of(Reading { part, at: 0 })? != sha256 {
         return Err(malformed("is damaged: its SHA-256 is not its name"));
     }
+    of_part(part, room, progress)
+}
+
+/// The bytes of a layer, unpacked, whose SHA-256 is then the one that an image's configuration gives.
+pub(crate) fn layer(part: &Part, sha256: &[u8], room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
+    let mut file = of_part(part, room, progress)?;
+    if hash_of(&file)? != sha256 {
+        return Err(malformed("is damaged: its SHA-256 is not the one that the image's configuration gives"));
+    }
     file.seek(SeekFrom::Start(0))?;
-    archive_of(file, room, progress)
+    Ok(file)
+}
+
+fn of_part(part: &Part, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
+    if part.start == 0 && part.size_bytes == part.file.metadata()?.len() {
+        let mut file = part.file.try_clone()?;
+        file.seek(SeekFrom::Start(0))?;
+        return archive_of(file, room, progress);
+    }
+    unpacked(Reading { part, at: 0 }, room, progress)
 }
 
 fn unpacked(source: impl Read, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {

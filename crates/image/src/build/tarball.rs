@@ -36,7 +36,14 @@ pub enum Whiteouts {
 /// It is no archive, or has something that cannot be kept; the message names the entry.
 pub fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts) -> Result<()> {
     if whiteouts == Whiteouts::Apply {
-        // They are about what was there before this layer, wherever they stand in it.
+        // They are about what was there before this layer, wherever they stand in it; but not about what is behind a link that this layer
+        // makes a directory.
+        let mut entries = Entries::of(&file)?;
+        while let Some(entry) = entries.next()? {
+            if entry.header.entry_type().is_dir() {
+                tree.replace_link(&entry.path)?;
+            }
+        }
         let mut entries = Entries::of(&file)?;
         while let Some(entry) = entries.next()? {
             apply_whiteout(tree, &entry.path)?;

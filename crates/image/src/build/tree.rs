@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use cenote_format::ids::ObjectId;
-use cenote_zpl::bulk::{MODE_DIR, MODE_FILE, MODE_KIND, NodeSpec};
+use cenote_zpl::bulk::{MODE_DIR, MODE_FILE, MODE_KIND, MODE_SYMLINK, NodeSpec};
 
 use super::entries::{Budget, shown};
 use super::{Builder, Content, DirectoryId, ROOT};
@@ -23,6 +23,11 @@ const NODE_BYTES: u64 = size_of::<Node>() as u64 + 96;
 const DIRECTORY_BYTES: u64 = 400;
 /// Memory for an extended attribute beside its bytes.
 const XATTR_BYTES: u64 = 96;
+
+/// Symbolic links on the way to one file at most, as in Linux.
+const LINKS_MAX: usize = 40;
+/// Names that all these links lead through at most: Linux lets a path have some 2000.
+const LINKED_PARTS_MAX: usize = 4096;
 
 /// Where a file's bytes are: ranges of the file, each from an offset of an archive. The rest is holes.
 #[derive(Clone, Debug, Default)]
@@ -116,24 +121,67 @@ impl FileTree {
         Node { spec, content: Extents::default(), children: BTreeMap::new(), links: 1 }
     }
 
-    /// The node that a path leads to.
-    fn find(&self, parts: &[&[u8]]) -> Option<usize> {
-        parts.iter().try_fold(0, |at, part| self.nodes[at].children.get(*part).copied())
+    /// The node that a path leads to, by way of symbolic links for all but its last name.
+    fn find(&mut self, parts: &[&[u8]]) -> Result<Option<usize>> {
+        let Some((name, above)) = parts.split_last() else { return Ok(Some(0)) };
+        let directory = self.directory(above, false)?;
+        Ok(directory.and_then(|directory| self.nodes[directory].children.get(*name).copied()))
     }
 
     /// The directory that a path leads to, made where there is none.
     fn make_directories(&mut self, parts: &[&[u8]]) -> Result<usize> {
-        let mut at = 0;
-        for part in parts {
-            at = match self.nodes[at].children.get(*part) {
-                Some(child) if self.nodes[*child].is_directory() => *child,
-                Some(_) => {
-                    return Err(malformed(format!("'{}' is a file, and another entry is to be in it", shown(part))));
-                }
-                None => self.enter(at, part, Self::directory_node())?,
+        let directory = self.directory(parts, true)?;
+        directory.with_context(|| format!("'{}' leads to no directory", shown(&parts.join(&b'/'))))
+    }
+
+    /// The directory that a path leads to; with `is_made` what is missing is made. Symbolic links on the way are followed within the tree, as
+    /// a process sees them whose root it is: layers of images have files below names that a layer before them made links, as
+    /// `lib -> usr/lib`.
+    fn directory(&mut self, parts: &[&[u8]], is_made: bool) -> Result<Option<usize>> {
+        // Directories on the way, from the root on, and names that are still to be looked up, the next one last.
+        let mut way = vec![0];
+        let mut left: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.to_vec()).collect();
+        let (mut links, mut linked_parts) = (0, 0);
+        while let Some(part) = left.pop() {
+            if part == b".." {
+                // Above the root is the root.
+                way.truncate((way.len() - 1).max(1));
+                continue;
+            }
+            let at = way.last().copied().unwrap_or(0);
+            let child = match self.nodes[at].children.get(&part) {
+                Some(child) => *child,
+                None if is_made => self.enter(at, &part, Self::directory_node())?,
+                None => return Ok(None),
             };
+            let node = &self.nodes[child];
+            match &node.spec.target {
+                _ if node.is_directory() => way.push(child),
+                Some(target) if node.spec.mode & MODE_KIND == MODE_SYMLINK => {
+                    let names = target.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
+                    let names: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+                    links += 1;
+                    linked_parts += names.len();
+                    if links > LINKS_MAX || linked_parts > LINKED_PARTS_MAX {
+                        let path = shown(&parts.join(&b'/'));
+                        return Err(malformed(format!("too many symbolic links on the way to '{path}'")));
+                    }
+                    if target.starts_with(b"/") {
+                        way.truncate(1);
+                    }
+                    left.extend(names.into_iter().rev());
+                }
+                _ if is_made => {
+                    let what = format!("'{}' is a file, and another entry is to be in it", shown(&part));
+                    return Err(malformed(what));
+                }
+                _ => return Ok(None),
+            }
+            if way.len() > DEPTH_MAX {
+                return Err(too_large(format!("'{}' is nested too deeply", shown(&parts.join(&b'/')))));
+            }
         }
-        Ok(at)
+        Ok(way.last().copied())
     }
 
     fn enter(&mut self, directory: usize, name: &[u8], node: Node) -> Result<usize> {
@@ -193,7 +241,7 @@ impl FileTree {
     /// # Errors
     /// There is no such file.
     pub fn link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
-        let from = self.find(&components(target)?).filter(|node| !self.nodes[*node].is_directory());
+        let from = self.find(&components(target)?)?.filter(|node| !self.nodes[*node].is_directory());
         let from = from.with_context(|| format!("a hard link to '{}', which is not there", shown(target)))?;
         let parts = components(path)?;
         let Some((name, above)) = parts.split_last() else { return Err(malformed("the root cannot be a link")) };
@@ -208,6 +256,18 @@ impl FileTree {
         Ok(())
     }
 
+    /// Puts an empty directory in the place of a symbolic link, if a path leads to one.
+    ///
+    /// # Errors
+    /// The path leads out of the tree.
+    pub fn replace_link(&mut self, path: &[u8]) -> Result<()> {
+        let found = self.find(&components(path)?)?;
+        match found.is_some_and(|node| self.nodes[node].spec.mode & MODE_KIND == MODE_SYMLINK) {
+            true => self.put(path, Self::directory_node().spec, Extents::default()),
+            false => Ok(()),
+        }
+    }
+
     /// Removes what a path leads to, if there is anything.
     ///
     /// # Errors
@@ -215,7 +275,7 @@ impl FileTree {
     pub fn remove(&mut self, path: &[u8]) -> Result<()> {
         let parts = components(path)?;
         if let Some((name, above)) = parts.split_last()
-            && let Some(parent) = self.find(above)
+            && let Some(parent) = self.directory(above, false)?
         {
             self.forget(parent, name);
         }
@@ -227,7 +287,7 @@ impl FileTree {
     /// # Errors
     /// The path leads out of the tree.
     pub fn clear(&mut self, path: &[u8]) -> Result<()> {
-        let Some(directory) = self.find(&components(path)?) else { return Ok(()) };
+        let Some(directory) = self.directory(&components(path)?, false)? else { return Ok(()) };
         let names: Vec<Vec<u8>> = self.nodes[directory].children.keys().cloned().collect();
         names.iter().for_each(|name| self.forget(directory, name));
         Ok(())
@@ -306,18 +366,19 @@ mod tests {
         tree.put(path.as_bytes(), spec, Extents::default()).unwrap();
     }
 
-    fn mode(tree: &FileTree, path: &str) -> Option<u32> {
-        Some(tree.nodes[tree.find(&components(path.as_bytes()).unwrap())?].spec.mode)
+    fn mode(tree: &mut FileTree, path: &str) -> Option<u32> {
+        let node = tree.find(&components(path.as_bytes()).unwrap()).unwrap()?;
+        Some(tree.nodes[node].spec.mode)
     }
 
     #[test]
     fn directories_that_nobody_names_are_made_and_described_later() {
         let mut tree = FileTree::new(Budget::new(Budget::DEFAULT_BYTES));
         put(&mut tree, "./a/b/c", file());
-        assert_eq!(mode(&tree, "a/b"), Some(MODE_DIR | 0o755));
+        assert_eq!(mode(&mut tree, "a/b"), Some(MODE_DIR | 0o755));
         put(&mut tree, "/a//b/", directory());
-        assert_eq!(mode(&tree, "a/b"), Some(MODE_DIR | 0o700));
-        assert!(mode(&tree, "a/b/c").is_some());
+        assert_eq!(mode(&mut tree, "a/b"), Some(MODE_DIR | 0o700));
+        assert!(mode(&mut tree, "a/b/c").is_some());
     }
 
     #[test]
@@ -325,8 +386,8 @@ mod tests {
         let mut tree = FileTree::new(Budget::new(Budget::DEFAULT_BYTES));
         put(&mut tree, "a/b", file());
         put(&mut tree, "a", file());
-        assert_eq!(mode(&tree, "a"), Some(MODE_FILE | 0o644));
-        assert_eq!(mode(&tree, "a/b"), None);
+        assert_eq!(mode(&mut tree, "a"), Some(MODE_FILE | 0o644));
+        assert_eq!(mode(&mut tree, "a/b"), None);
         assert!(tree.put(b"a/b", file(), Extents::default()).is_err());
     }
 
@@ -336,9 +397,59 @@ mod tests {
         put(&mut tree, "one", file());
         tree.link(b"two", b"one").unwrap();
         tree.remove(b"one").unwrap();
-        let two = tree.find(&[b"two"]).unwrap();
-        assert_eq!((tree.nodes[two].links, mode(&tree, "one")), (1, None));
+        let two = tree.find(&[b"two"]).unwrap().unwrap();
+        assert_eq!((tree.nodes[two].links, mode(&mut tree, "one")), (1, None));
         assert!(tree.link(b"three", b"one").is_err());
+    }
+
+    fn symlink(tree: &mut FileTree, path: &str, target: &str) {
+        let spec = NodeSpec { mode: MODE_SYMLINK | 0o777, target: Some(target.into()), ..NodeSpec::default() };
+        put(tree, path, spec);
+    }
+
+    #[test]
+    fn a_file_below_a_link_to_a_directory_is_put_there_and_never_out_of_the_tree() {
+        let mut tree = FileTree::new(Budget::new(Budget::DEFAULT_BYTES));
+        put(&mut tree, "usr/lib/a", file());
+        for (path, target) in [
+            ("lib", "usr/lib"),
+            ("abs", "/usr/./lib/"),
+            ("usr/up", "../../../usr/lib"),
+            ("twice", "lib"),
+            ("new", "made/here"),
+            ("tofile", "usr/lib/a"),
+            ("round", "about"),
+            ("about", "round"),
+        ] {
+            symlink(&mut tree, path, target);
+        }
+        for (at, name) in ["lib", "abs", "usr/up", "twice"].iter().enumerate() {
+            put(&mut tree, &format!("{name}/{at}"), file());
+            assert!(mode(&mut tree, &format!("usr/lib/{at}")).is_some(), "{name}");
+            assert_eq!(mode(&mut tree, name).unwrap() & MODE_KIND, MODE_SYMLINK, "{name}");
+        }
+        put(&mut tree, "new/x", file());
+        assert!(mode(&mut tree, "made/here/x").is_some(), "a link that leads nowhere yet");
+        for (path, why) in [("tofile/x", "is a file"), ("round/x", "too many symbolic links")] {
+            let error = tree.put(path.as_bytes(), file(), Extents::default()).unwrap_err().to_string();
+            assert!(error.contains(why), "{path}: {error}");
+        }
+        // Other names, and what layers remove.
+        tree.link(b"lib/again", b"abs/0").unwrap();
+        assert!(mode(&mut tree, "usr/lib/again").is_some());
+        tree.remove(b"lib/0").unwrap();
+        assert_eq!(mode(&mut tree, "usr/lib/0"), None);
+        tree.clear(b"twice").unwrap();
+        assert_eq!(mode(&mut tree, "usr/lib/a"), None);
+        tree.remove(b"lib").unwrap();
+        assert!(mode(&mut tree, "lib").is_none() && mode(&mut tree, "usr/lib").is_some(), "the link itself goes");
+        // A directory takes the place of a link, and then what is behind the link has nothing to do with it.
+        tree.replace_link(b"twice").unwrap();
+        tree.replace_link(b"usr").unwrap();
+        assert_eq!(mode(&mut tree, "twice").unwrap() & MODE_KIND, MODE_DIR);
+        put(&mut tree, "abs", directory());
+        put(&mut tree, "abs/x", file());
+        assert!(mode(&mut tree, "usr/lib/x").is_none());
     }
 
     #[test]

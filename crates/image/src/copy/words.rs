@@ -3,7 +3,7 @@
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_props::number::nicebytes;
+use cenote_props::number::{counted, nicebytes};
 use cenote_zpl::shown;
 
 use super::{Account, Lost};
@@ -47,11 +47,12 @@ impl Account {
             ));
         }
         if count(&self.foreign_lists) > 0 && has_xattrs {
-            let entries = count(&self.foreign_lists);
-            lines.push(format!("NFSv4 access control lists cannot be kept here: {entries} entries have one"));
+            let entries = counted(count(&self.foreign_lists), "entry has", "entries have");
+            lines.push(format!("NFSv4 access control lists cannot be kept here: {entries} one"));
         }
         if count(&self.failures) > 0 {
-            lines.push(format!("{} entries could not be copied, or not wholly", count(&self.failures)));
+            let entries = counted(count(&self.failures), "entry", "entries");
+            lines.push(format!("{entries} could not be copied, or not wholly"));
         }
         lines
     }
@@ -59,19 +60,19 @@ impl Account {
     /// The counts of copied files and bytes, in a line.
     pub fn text(&self) -> String {
         format!(
-            "{} files ({}), {} there already, {} directories, {} further links, {} links and special files\n",
-            count(&self.files),
+            "{} ({}), {} there already, {}, {}, {}\n",
+            counted(count(&self.files), "file", "files"),
             nicebytes(count(&self.bytes)),
             count(&self.skipped),
-            count(&self.directories),
-            count(&self.links),
-            count(&self.others)
+            counted(count(&self.directories), "directory", "directories"),
+            counted(count(&self.links), "further link", "further links"),
+            counted(count(&self.others), "link or special file", "links and special files")
         )
     }
 }
 
 fn others(entries: u64) -> String {
-    if entries > 1 { format!(" and {} others", entries - 1) } else { String::new() }
+    if entries > 1 { format!(" and {}", counted(entries - 1, "other", "others")) } else { String::new() }
 }
 
 /// A copy holds a descriptor for each directory that it is in, and for each file in flight.

@@ -124,7 +124,7 @@ pub fn remount(request: &MountRequest) -> Result<()> {
     let options = parse_options(&request.options)?;
     let mounts = Mounts::read();
     let at = request.at.display();
-    let mount = mounts.find(&request.at.to_string_lossy()).filter(|mount| mount.is_ours());
+    let mount = mounts.find(&request.at).filter(|mount| mount.is_ours());
     let Some(mount) = mount.filter(|mount| mount.dataset == request.dataset) else {
         return Err(refused(format!("cannot remount: '{}' is not mounted at '{at}'", request.dataset)));
     };

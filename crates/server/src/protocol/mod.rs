@@ -48,6 +48,7 @@
 //! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on as it comes*: a client
 //! that does not read could hold up the sync.
 
+pub mod bytes;
 mod client;
 mod passing;
 pub(crate) mod place;
@@ -104,8 +105,10 @@ pub struct Who {
     /// The pool's guid.
     pub guid: u64,
     /// The devices that the pool was put together from.
+    #[serde(with = "bytes::list")]
     pub devices: Vec<PathBuf>,
     /// Datasets that it has mounted, and where.
+    #[serde(with = "bytes::named")]
     pub mounts: Vec<(String, PathBuf)>,
     /// Names that the system's table of mounts has for some of them, since they were renamed, and where.
     #[serde(default)]

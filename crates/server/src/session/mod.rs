@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use cenote_admin::Owner;
 use cenote_dsl::Secret;
 use cenote_format::ids::Guid;
 use cenote_format::uberblock::Uberblock;
@@ -100,6 +101,8 @@ pub struct Session {
 #[derive(Clone)]
 struct Served {
     of: ServedPool,
+    /// The user and group of that client.
+    client: Owner,
     /// The txg that the command reads.
     view: Arc<Mutex<Option<View>>>,
     is_to_end: Arc<AtomicBool>,
@@ -193,7 +196,7 @@ impl Session {
             cache_bytes: options.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: options.tunables.clone(),
             // An import says so when it waits.
-            notice: Some(Notice::new(move |text| console.warn(text))),
+            notice: Some(Notice::new(move |text| console.advise(text))),
             ..ImportOptions::default()
         }
     }
@@ -219,6 +222,10 @@ impl Session {
 
     pub(crate) fn warn(&self, text: impl AsRef<str>) {
         self.console.warn(text.as_ref());
+    }
+
+    pub(crate) fn advise(&self, text: impl AsRef<str>) {
+        self.console.advise(text.as_ref());
     }
 
     /// Opens a pool that was found. Its background tasks end with the command.
@@ -259,7 +266,7 @@ impl Session {
 
     /// Says what was remarkable about opening a pool.
     pub fn say_notes(&self, pool: &str, notes: &[String]) {
-        notes.iter().for_each(|note| self.warn(format!("pool '{pool}': {note}")));
+        notes.iter().for_each(|note| self.advise(format!("pool '{pool}': {note}")));
     }
 
     /// Every pool that can be found.
@@ -380,7 +387,7 @@ impl Session {
     }
 
     fn tell_user(&self, pool: &View, user: &User) {
-        self.warn(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
+        self.advise(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
     }
 
     /// Finds a pool as [`Session::open_pool`] does, with the options to import it with. A process that is about to let it go is waited
@@ -447,7 +454,10 @@ impl Session {
                 return Ok(has_waited);
             }
             if waited >= TELL_AFTER && !std::mem::replace(&mut is_told, true) {
-                self.warn(format!("waiting for {holder}, which has the pool '{}' and may be writing it", found.name()));
+                self.advise(format!(
+                    "waiting for {holder}, which has the pool '{}' and may be writing it",
+                    found.name()
+                ));
             }
             has_waited = true;
             self.handle.sleep(END_POLL).await;
@@ -633,7 +643,7 @@ impl Session {
         let Ok(root) = dsl.dir(&encryption.root).await else { return };
         let Ok(iterations) = dsl.key_field(&root, "pbkdf2iters").await else { return };
         if iterations > TOLD_ITERATIONS {
-            self.warn(format!(
+            self.advise(format!(
                 "'{dataset}' wants its passphrase to be hashed {iterations} times (usual are 350000): this takes long"
             ));
         }

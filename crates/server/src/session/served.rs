@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cenote_admin::Owner;
 use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
@@ -13,6 +14,7 @@ use cenote_host::{Mounted, Mounts};
 use cenote_spa::{FoundPool, Pool, SpaError};
 use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
+use rustix::process::{getegid, geteuid};
 
 use super::{END_POLL, Served, Session};
 use crate::error::{Result, ServerError, refused};
@@ -24,11 +26,11 @@ const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid"
 const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Session {
-    /// For a client of this process, which has this pool.
+    /// For a client of this process, which has this pool. `client` is the user and group that the system names for it.
     #[must_use]
-    pub fn served_by(&self, of: &ServedPool, console: Arc<dyn Console>, input: Option<Passed>) -> Self {
+    pub fn served_by(&self, of: &ServedPool, client: Owner, console: Arc<dyn Console>, input: Option<Passed>) -> Self {
         let input = Arc::new(Mutex::new(input));
-        let served = Served { of: of.clone(), view: Arc::default(), is_to_end: Arc::default(), input };
+        let served = Served { of: of.clone(), client, view: Arc::default(), is_to_end: Arc::default(), input };
         let mut session = self.clone();
         (session.console, session.opened, session.served) = (console, Arc::default(), Some(served));
         session.kept = Arc::default();
@@ -49,6 +51,13 @@ impl Session {
                 None => Err(refused("this command reads standard input, and its client has sent none")),
             },
         }
+    }
+
+    /// The owner of root directories that are made: the user of this process, or the one whose work it does. Root's belong to root.
+    pub fn owner(&self) -> Owner {
+        let own = || Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
+        let owner = self.served.as_ref().map_or_else(own, |served| served.client);
+        if owner.uid == 0 { Owner::ROOT } else { owner }
     }
 
     /// The pool of this process, where it does a client's work.

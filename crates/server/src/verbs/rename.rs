@@ -1,6 +1,6 @@
 //! `zfs rename`.
 
-use cenote_admin::{create_filesystem, outermost_new, tree_names};
+use cenote_admin::{create_filesystem_of, outermost_new, tree_names};
 use cenote_dsl::name::{check_new_dataset, check_new_snapshot};
 use cenote_taskq::boxed;
 
@@ -46,7 +46,7 @@ pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -
     }
     let outermost = outermost_new(pool.pool(), to).await?;
     if request.parents {
-        make_above(&pool, from, to).await?;
+        make_above(session, &pool, from, to).await?;
     }
     let (old, new) = (from.clone(), to.clone());
     let volumes = session.served_volumes().cloned();
@@ -66,7 +66,7 @@ pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -
 }
 
 /// Makes the file systems that are missing above a new name, if the dataset can move there at all.
-async fn make_above(pool: &Writing, from: &str, to: &str) -> Result<()> {
+async fn make_above(session: &Session, pool: &Writing, from: &str, to: &str) -> Result<()> {
     pool.pool().dsl()?.dataset(from).await?;
     let is_of_pool = to.split('/').next() == from.split('/').next();
     let is_below = to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/'));
@@ -77,7 +77,7 @@ async fn make_above(pool: &Writing, from: &str, to: &str) -> Result<()> {
         && check_new_dataset(to).is_ok()
         && above.contains('/')
     {
-        create_filesystem(pool.pool(), above, Vec::new(), true).await?;
+        create_filesystem_of(pool.pool(), above, Vec::new(), true, session.owner()).await?;
     }
     Ok(())
 }

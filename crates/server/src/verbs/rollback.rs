@@ -30,6 +30,17 @@ pub async fn rollback(
         true => clones_of_newer(pool.pool(), snapshot).await?,
         false => Vec::new(),
     };
+    if destroys_newer && !destroys_clones {
+        // The same check as at the destruction, in the words of this verb.
+        let standing = clones_of_newer(pool.pool(), snapshot).await?;
+        if !standing.is_empty() {
+            return Err(refused(format!(
+                "cannot rollback to '{snapshot}': clones of previous snapshots exist\nuse '-R' to force deletion of the following clones \
+                 and dependents:\n{}",
+                standing.join("\n")
+            )));
+        }
+    }
     session.release(&clones, "destroy").await?;
     if is_newer {
         let is_going = |held: &Dataset| {

@@ -2,7 +2,7 @@
 
 use anyhow::{anyhow, bail};
 use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, stored_of_datasets};
-use cenote_admin::{clone_dataset, create_filesystem};
+use cenote_admin::{clone_dataset, create_filesystem_of};
 use cenote_listing::type_of;
 use cenote_server::writing::{Writing, line};
 
@@ -49,7 +49,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         && let Some((above, _)) = name.rsplit_once('/')
         && above.contains('/')
     {
-        create_filesystem(pool.pool(), above, Vec::new(), true).await?;
+        create_filesystem_of(pool.pool(), above, Vec::new(), true, context.owner()).await?;
     }
     clone_dataset(pool.pool(), &args.snapshot, name, settings).await?;
     let options = args.properties.iter().flat_map(|setting| ["-o", setting]);

@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use cenote_admin::values::Types;
 use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, stored_of_datasets};
 use cenote_admin::{
-    NewVolume, Setting, VolumeShape, create_filesystem, create_volume, new_properties, outermost_new, plan_volume,
+    NewVolume, Setting, VolumeShape, create_filesystem_of, create_volume_of, new_properties, outermost_new, plan_volume,
 };
 use cenote_server::writing::{Writing, line};
 
@@ -13,7 +13,7 @@ use crate::prelude::*;
 
 /// Make a file system, or with -V a volume.
 ///
-/// For a volume as much is reserved as it takes when all of it is written, unless -s is given.
+/// The root directory of a new file system belongs to the user and group of the process that runs this command. For a volume as much is reserved as it takes when all of it is written, unless -s is given.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// Make what is missing above it too.
@@ -78,8 +78,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let outermost = outermost_new(pool.pool(), name).await?;
     match shape {
-        Some(shape) => create_volume(pool.pool(), name, shape, settings, args.parents).await?,
-        None => create_filesystem(pool.pool(), name, settings, args.parents).await?,
+        Some(shape) => create_volume_of(pool.pool(), name, shape, settings, args.parents, context.owner()).await?,
+        None => create_filesystem_of(pool.pool(), name, settings, args.parents, context.owner()).await?,
     };
     let options = args.properties.iter().flat_map(|setting| ["-o", setting]);
     let flag = |is_given: bool, flag| if is_given { flag } else { "" };

@@ -3,6 +3,7 @@
 use std::io::{self, BufReader};
 
 use anyhow::{anyhow, bail};
+use cenote_admin::Owner;
 use cenote_admin::receive::{HealRequest, Naming, ReceiveRequest, Told, heal as healing};
 use cenote_server::writing::{Writing, line};
 use cenote_server::{Input, verbs};
@@ -68,7 +69,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn request(&self) -> Result<ReceiveRequest> {
+    fn request(&self, owner: Owner) -> Result<ReceiveRequest> {
         let mut request = ReceiveRequest {
             target: self.target.clone(),
             naming: match (self.without_pool, self.last) {
@@ -81,6 +82,7 @@ impl Args {
             skips_holds: self.skip_holds,
             is_verbose: self.verbose,
             is_dry: self.dryrun,
+            owner,
             ..ReceiveRequest::default()
         };
         request.set(&self.properties, &self.exclude)?;
@@ -105,7 +107,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.abort {
         return abort(context, &args).await;
     }
-    let request = args.request()?;
+    let request = args.request(context.owner())?;
     let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
     let (input, mut said) = (stream(context)?, Ok(()));
     let received = verbs::receive(context, pool.pool(), input, &request, &mut tell(context, &mut said)).await;

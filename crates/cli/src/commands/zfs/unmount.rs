@@ -1,5 +1,7 @@
 //! `zfs unmount`.
 
+use std::ffi::OsString;
+
 use cenote_server::unmounting;
 
 use crate::prelude::*;
@@ -18,7 +20,7 @@ pub(crate) struct Args {
     unload: bool,
     /// The file system, or the folder at which it is mounted.
     #[arg(value_name = "FILESYSTEM|MOUNTPOINT")]
-    target: Option<String>,
+    target: Option<OsString>,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::bail;
 use cenote_host::layout::parse_layout;
 use cenote_host::{CacheFile, Entry, this_boot};
-use cenote_server::{NewPool, NewPoolRequest};
+use cenote_server::{NewPool, NewPoolRequest, writing};
 
 use super::check_cachefile;
 use crate::args::parse_size;
@@ -14,7 +14,7 @@ use crate::prelude::*;
 /// Make a pool.
 ///
 /// VDEV is a file or device, or `mirror`, `raidz1` to `raidz3`, or `draid` (as in OpenZFS: `draid2:4d:1s:11c`) and the files
-/// or devices after it. Vdevs after `special`, `dedup` or `log` are for metadata and small blocks, for dedup tables, or for
+/// or devices after it. The root directory belongs to the user and group of the process that runs this command. Vdevs after `special`, `dedup` or `log` are for metadata and small blocks, for dedup tables, or for
 /// the intent log; `cache` and `spare` take the devices after them. The pool is exported when the command ends, so that any
 /// system can import it.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
     /// Draw guids and salts from this number, so that the same command makes the same pool; the time of everything is that
-    /// of SOURCE_DATE_EPOCH if it is set.
+    /// of SOURCE_DATE_EPOCH if it is set. Its labels and history then name no paths of this machine, and its root directory is root's.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// The pool's name.
@@ -57,6 +57,21 @@ pub(crate) struct Args {
     /// The vdevs.
     #[arg(required = true, value_name = "VDEV")]
     vdevs: Vec<String>,
+}
+
+impl Args {
+    /// The line as the history has it.
+    fn line(&self) -> String {
+        let flags = [(self.force, "-f"), (self.no_features, "-d")];
+        let flags = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
+        let values = [("-m", &self.mountpoint), ("-R", &self.root), ("-t", &self.temporary_name)];
+        let values = values.into_iter().filter_map(|(flag, value)| Some([flag, value.as_deref()?]));
+        let of_pool = self.properties.iter().map(|setting| ["-o", setting]);
+        let of_root = self.dataset_properties.iter().map(|setting| ["-O", setting]);
+        let options = values.chain(of_pool).chain(of_root).flatten();
+        let vdevs = self.vdevs.iter().map(String::as_str);
+        writing::line(["zpool", "create"].into_iter().chain(flags).chain(options).chain([&*self.pool]).chain(vdevs))
+    }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -100,7 +115,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         size: args.size,
         seed: args.seed,
         force: args.force,
-        command: command_line(&args),
+        // Of a pool that is to be the same wherever it is made, without paths.
+        command: match args.seed {
+            Some(_) => format!("zpool create {}", args.pool),
+            None => args.line(),
+        },
     };
     if args.dry_run {
         request.check(context).await?;
@@ -126,24 +145,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         anyhow::Ok(())
     })?;
     Ok(Outcome::Good)
-}
-
-/// The command as the history has it: with its options, as OpenZFS.
-fn command_line(args: &Args) -> String {
-    let mut words = vec!["zpool", "create"];
-    words.extend(
-        [(args.force, "-f"), (args.no_features, "-d")].iter().filter_map(|(is_set, flag)| is_set.then_some(*flag)),
-    );
-    let named = [("-m", &args.mountpoint), ("-R", &args.root), ("-t", &args.temporary_name)];
-    for (flag, value) in named.iter().filter_map(|(flag, value)| Some((*flag, value.as_deref()?))) {
-        words.extend([flag, value]);
-    }
-    for (flag, settings) in [("-o", &args.properties), ("-O", &args.dataset_properties)] {
-        settings.iter().for_each(|setting| words.extend([flag, setting]));
-    }
-    words.push(&args.pool);
-    words.extend(args.vdevs.iter().map(String::as_str));
-    words.join(" ")
 }
 
 /// Refuses a mount point, where one is asked for, that would hide what is in it.

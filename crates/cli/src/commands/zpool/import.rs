@@ -184,7 +184,10 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
     let state = pool.tree().status().state.name();
     let (did, name) = (if args.dry_run { "can be" } else { "is" }, pool.name());
     let how = if request.is_read_only { " read-only" } else { "" };
-    context.err(format!("pool '{name}' {did} imported{how}: {state}, at txg {}", pool.txg()));
-    pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
+    context.advise(format!(
+        "pool '{name}' {did} imported{how} as of txg {}, {state}; nothing is mounted by that",
+        pool.txg()
+    ));
+    pool.notes().iter().for_each(|note| context.advise(format!("  {note}")));
     Ok(Outcome::Good)
 }

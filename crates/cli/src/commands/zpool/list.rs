@@ -31,15 +31,18 @@ pub(crate) struct Args {
     /// The properties to show, separated by commas; `all` for all.
     #[arg(short = 'o', value_name = "PROPERTIES", default_value = COLUMNS)]
     columns: String,
-    /// The pools.
+    /// The pools; and behind them after how many seconds it is done again, and how often, such as `tank 5 10`.
     #[arg(value_name = "POOL")]
-    pools: Vec<String>,
+    pub(super) pools: Vec<String>,
+    /// It was done before: the heading is there.
+    #[arg(skip)]
+    #[serde(default)]
+    pub(super) is_again: bool,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let form = args.json.form(args.scripted, args.exact)?;
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
-    super::refuse_interval(&args.pools)?;
     let columns = parse_pool_columns(&args.columns)?;
     let (pools, lost, mut failed) = context.open_pools_and_lost(&args.pools).await?;
     let lost: Vec<LostPool> = lost.into_iter().map(lost_pool).collect();
@@ -56,6 +59,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     match views.is_empty() && lost.is_empty() {
         true if args.pools.is_empty() && !args.scripted && !failed => context.out("no pools available\n")?,
         true => {}
+        false if args.is_again && !args.scripted && !args.verbose && form.json.is_none() => {
+            let (_, rows) = listed.text.split_once('\n').unwrap_or_default();
+            context.out(rows)?;
+        }
         false => context.out(listed.text)?,
     }
     Ok(Outcome::unless(failed))

@@ -18,6 +18,7 @@ mod upgrade;
 mod version;
 
 use crate::prelude::*;
+use crate::request::Repeats;
 
 /// Pools: create, add, remove, clear, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
@@ -68,6 +69,27 @@ impl Args {
         )
     }
 
+    /// Whether it is `zpool status`.
+    pub(crate) const fn is_status(&self) -> bool {
+        matches!(&self.command, Zpool::Status(args) if !args.is_json())
+    }
+
+    /// How often it is done, where its line says so.
+    pub(crate) fn repeats(&mut self) -> Result<Option<Repeats>> {
+        match &mut self.command {
+            Zpool::List(args) => take_repeats(&mut args.pools),
+            Zpool::Status(args) => take_repeats(&mut args.pools),
+            _ => Ok(None),
+        }
+    }
+
+    /// From now on it is done again.
+    pub(crate) fn go_on(&mut self) {
+        if let Zpool::List(args) = &mut self.command {
+            args.is_again = true;
+        }
+    }
+
     /// Whether it can be done while the pool's devices fail.
     pub(crate) const fn is_for_suspended(&self) -> bool {
         matches!(self.command, Zpool::Clear(_) | Zpool::Export(_) | Zpool::Status(_))
@@ -78,13 +100,49 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     args.command.run(&context.with(&args.search)).await
 }
 
-/// Refuses the interval (and count) at which OpenZFS's commands repeat their output: a pool that is opened read-only does
-/// not change under the command. Numbers that are too large for an interval may be a pool's guid.
-fn refuse_interval(arguments: &[String]) -> Result<()> {
-    const INTERVAL_MAX: f64 = 1e6;
-    match arguments.last().and_then(|last| last.parse::<f64>().ok()) {
-        Some(seconds) if seconds < INTERVAL_MAX => anyhow::bail!("not supported yet: repeating at an interval"),
-        _ => Ok(()),
+/// The interval and count at the end of a command's words, in OpenZFS's form: the last word is an interval, in seconds, or it is a count with
+/// the interval before it. They are taken off. A number that is too large for an interval may be a pool's guid.
+fn take_repeats(words: &mut Vec<String>) -> Result<Option<Repeats>> {
+    const INTERVAL_MAX_S: f64 = 1e6;
+    let seconds = |word: Option<&String>| {
+        let seconds = word?.parse::<f64>().ok()?;
+        (seconds < INTERVAL_MAX_S).then_some(seconds)
+    };
+    let Some(last) = seconds(words.last()) else { return Ok(None) };
+    let before = words.len().checked_sub(2).and_then(|at| seconds(words.get(at)));
+    let (interval, count) = match before {
+        Some(interval) => (interval, Some(last)),
+        None => (last, None),
+    };
+    let is_count = |count: f64| count >= 1.0 && count.fract() == 0.0;
+    if interval <= 0.0 || !interval.is_finite() {
+        return Err(crate::outcome::usage("interval cannot be zero"));
+    }
+    if count.is_some_and(|count| !is_count(count)) {
+        return Err(crate::outcome::usage("count cannot be zero, nor a part of a number"));
+    }
+    words.truncate(words.len() - if count.is_some() { 2 } else { 1 });
+    Ok(Some(Repeats { interval: std::time::Duration::from_secs_f64(interval), count: count.map(|count| count as u64) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_and_a_count_stand_behind_the_pools() {
+        let taken = |line: &str| {
+            let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+            let repeats = take_repeats(&mut words).map_err(|error| error.to_string());
+            (words.join(" "), repeats.map(|repeats| repeats.map(|it| (it.interval.as_secs_f64(), it.count))))
+        };
+        assert_eq!(taken("tank pool2"), ("tank pool2".into(), Ok(None)));
+        assert_eq!(taken("tank 1"), ("tank".into(), Ok(Some((1.0, None)))));
+        assert_eq!(taken("0.5 3"), (String::new(), Ok(Some((0.5, Some(3))))));
+        assert_eq!(taken("12345678901234567890").1, Ok(None), "a guid");
+        for wrong in ["tank 0", "tank -1", "1 0", "1 2.5", "nan"] {
+            assert!(taken(wrong).1.is_err() || wrong == "nan", "{wrong}");
+        }
     }
 }
 

@@ -52,9 +52,9 @@ pub(crate) struct Args {
     /// Show the time first: u in seconds since 1970, d as a date.
     #[arg(short = 'T', value_name = "u|d")]
     timestamp: Option<String>,
-    /// The pools.
+    /// The pools; and behind them after how many seconds it is done again, and how often, such as `tank 5 10`.
     #[arg(value_name = "POOL")]
-    pools: Vec<String>,
+    pub(super) pools: Vec<String>,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
@@ -62,7 +62,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.json_flat_vdevs && !args.json.json {
         return Err(crate::outcome::usage("'--json-flat-vdevs' only works with '-j' option"));
     }
-    super::refuse_interval(&args.pools)?;
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
     // Of a pool that is suspended, or has a device that hangs, nothing is read for this: that could wait for the device.
     if let Some((pool, reason)) = context.served().map(|pool| (pool, pool.suspended()))
@@ -150,6 +149,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 }
 
 impl Args {
+    /// Whether JSON is asked for.
+    pub(super) const fn is_json(&self) -> bool {
+        self.json.json
+    }
+
     fn options(&self) -> StatusOptions {
         StatusOptions {
             names: self.names.into(),

@@ -124,6 +124,8 @@ impl Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let told = (args.verbose > 0).then(|| context.clone().in_place(false));
+    let context = told.as_ref().unwrap_or(context);
     if args.dedup {
         context.err(
             "WARNING: deduplicated send is no longer supported.  A regular,\nnon-deduplicated stream will be \

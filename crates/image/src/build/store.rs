@@ -1,0 +1,172 @@
+//! Files of an image by their names: in a directory with a layout, or in an archive of one (`docker save`, `podman save`,
+//! `skopeo copy ... oci-archive:`).
+//!
+//! The maker of an image is not trusted. Directories are held open, files in them are regular and no links. An archive's links lead to
+//! other entries of the archive alone, and only an archive of few entries is looked at as an image.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, openat};
+use tar::EntryType;
+
+use super::entries::{Entries, shown};
+use super::spool;
+use crate::error::{Context as _, Result, malformed, too_large};
+
+/// Entries of an archive of an image at most: a directory, a configuration and a layer for each of some thousand layers.
+const ENTRIES_MAX: usize = 1 << 14;
+/// Links of an archive that lead to links at most.
+const LINKS_MAX: usize = 8;
+
+/// A file: some bytes of a file of this machine.
+pub(crate) struct Part {
+    pub file: File,
+    pub start: u64,
+    pub size_bytes: u64,
+}
+
+impl Part {
+    /// All of it, which is no more than `bytes_max`.
+    pub(crate) fn document(&self, bytes_max: u64) -> Result<Vec<u8>> {
+        if self.size_bytes > bytes_max {
+            return Err(too_large("is too large for an index, or larger than its descriptor says"));
+        }
+        let mut bytes = vec![0; self.size_bytes as usize];
+        self.file.read_exact_at(&mut bytes, self.start).context("is cut short")?;
+        Ok(bytes)
+    }
+}
+
+/// An entry of an archive.
+pub(crate) enum Item {
+    File {
+        start: u64,
+        size_bytes: u64,
+    },
+    /// Another entry's name.
+    Link(Vec<u8>),
+}
+
+/// The files of an image.
+pub(crate) enum Store {
+    /// A directory with a layout: itself, and the one of its blobs.
+    Directory { root: File, blobs: File },
+    /// An archive.
+    Archive { file: File, items: BTreeMap<Vec<u8>, Item> },
+}
+
+impl Store {
+    /// A directory with a layout.
+    pub(crate) fn directory(dir: &Path) -> Result<Self> {
+        let root = File::open(dir)?;
+        let enter = |at: &File, name: &str| -> Result<File> {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let opened = openat(at, name, flags, Mode::empty()).map_err(std::io::Error::from);
+            Ok(opened.with_context(|| format!("the directory '{name}' of the layout"))?.into())
+        };
+        let blobs = enter(&enter(&root, "blobs")?, "sha256")?;
+        Ok(Self::Directory { root, blobs })
+    }
+
+    /// An archive that can be read anywhere; none if it has too many entries for an image's.
+    pub(crate) fn archive(file: &File) -> Result<Option<Self>> {
+        let mut items = BTreeMap::new();
+        let mut entries = Entries::of(file)?;
+        let mut count = 0;
+        while let Some(entry) = entries.next()? {
+            count += 1;
+            if count > ENTRIES_MAX {
+                return Ok(None);
+            }
+            let Some(name) = plain(b"", &entry.path) else { continue };
+            let item = match entry.header.entry_type() {
+                EntryType::Regular | EntryType::Continuous if !entry.path.ends_with(b"/") => {
+                    Item::File { start: entry.start, size_bytes: entry.size_bytes }
+                }
+                EntryType::Symlink => match entry.link.as_ref().and_then(|link| plain(above(&name), link)) {
+                    Some(to) => Item::Link(to),
+                    None => continue,
+                },
+                EntryType::Link => match entry.link.as_ref().and_then(|link| plain(b"", link)) {
+                    Some(to) => Item::Link(to),
+                    None => continue,
+                },
+                _ => continue,
+            };
+            // As when it is unpacked: the last of a name counts.
+            items.insert(name, item);
+        }
+        Ok(Some(Self::Archive { file: file.try_clone()?, items }))
+    }
+
+    /// Whether it has a file of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.open(name).is_ok()
+    }
+
+    /// The file of a name.
+    pub(crate) fn open(&self, name: &str) -> Result<Part> {
+        match self {
+            Self::Directory { root, blobs } => {
+                let file = match name.strip_prefix("blobs/sha256/") {
+                    Some(blob) => spool::regular(blobs, blob)?,
+                    None => spool::regular(root, name)?,
+                };
+                let size_bytes = file.metadata()?.len();
+                Ok(Part { file, start: 0, size_bytes })
+            }
+            Self::Archive { file, items } => {
+                let mut at = plain(b"", name.as_bytes()).with_context(|| format!("'{name}' is no name of a file"))?;
+                for _ in 0..LINKS_MAX {
+                    match items.get(&at) {
+                        Some(Item::File { start, size_bytes }) => {
+                            return Ok(Part { file: file.try_clone()?, start: *start, size_bytes: *size_bytes });
+                        }
+                        Some(Item::Link(to)) => at = to.clone(),
+                        None => return Err(malformed(format!("'{}' is not in the archive", shown(&at)))),
+                    }
+                }
+                Err(malformed(format!("links of the archive lead from '{name}' to links without end")))
+            }
+        }
+    }
+}
+
+/// The directory of a plain name.
+fn above(name: &[u8]) -> &[u8] {
+    name.iter().rposition(|byte| *byte == b'/').map_or(&[], |at| &name[..at])
+}
+
+/// A name seen from a directory of the archive, without `.`, `..` and doubled slashes; none if it leads out, or is the root.
+fn plain(from: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+    let mut parts: Vec<&[u8]> = Vec::new();
+    for part in from.split(|byte| *byte == b'/').chain(name.split(|byte| *byte == b'/')) {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    (!parts.is_empty()).then(|| parts.join(&b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_an_archive_stay_in_it() {
+        let name = |from: &str, name: &str| {
+            plain(from.as_bytes(), name.as_bytes()).map(|name| String::from_utf8(name).unwrap())
+        };
+        assert_eq!(name("", "./a//b/./c").as_deref(), Some("a/b/c"));
+        assert_eq!(name("id", "../hash.tar").as_deref(), Some("hash.tar"));
+        assert_eq!(name("id", "/hash.tar").as_deref(), Some("id/hash.tar"));
+        for out in ["..", "../..", "a/../..", "", "."] {
+            assert_eq!(name("", out), None, "{out}");
+        }
+    }
+}
