@@ -385,7 +385,7 @@ mod tests {
         let mut disks =
             std::fs::read_dir("/dev").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         if let Some(disk) = disks.find(|name| name.starts_with("loop") && name != "loop-control") {
-            assert_eq!(short_name(&disk).map(|path| path.file_name().map(ToOwned::to_owned)), Some(Some(disk.into()));
+            assert_eq!(short_name(&disk).and_then(|path| Some(path.file_name()?.to_owned())), Some(disk.into()));
         }
     }
 

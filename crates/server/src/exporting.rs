@@ -3,6 +3,7 @@
 //! A pool that a process has open for writing is exported by that process. Processes that show one read-only are asked by nothing but the
 //! end of their mounts, so those are unmounted first; one in use keeps the pool, as in OpenZFS.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use cenote_format::ids::Guid;
@@ -71,6 +72,7 @@ async fn export(session: &Session, had: &Had, is_forced: bool) -> Result<bool> {
     if let Some(socket) = server_of(session, had).await? {
         let flag: &[&str] = if is_forced { &["-f"] } else { &[] };
         let line = [&["cenote", "zpool", "export"], flag, &["--", &had.name]].concat();
+        let line: Vec<&OsStr> = line.into_iter().map(OsStr::new).collect();
         // It forgets it too.
         let status = session.console().ask(&socket, &line);
         let status = status.map_err(|error| refused(format!("cannot export '{}': {}", had.name, error.chain())))?;
