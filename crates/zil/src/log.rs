@@ -325,6 +325,9 @@ impl LoggedTx {
         self.record(|log, txg| {
             let indirect = log.is_indirect(bytes.end - bytes.start, &shape).then_some(shape.block_bytes);
             let data = data.filter(|_| indirect.is_none());
+            if indirect.is_none() {
+                log.txgs.dirty().wrote_for_log(txg, bytes.end - bytes.start);
+            }
             log.push_write(txg, ItxWrite { object, generation, bytes, data, indirect });
         });
     }

@@ -22,6 +22,9 @@ struct Shard {
     by_txg: [AtomicI64; TXGS],
     /// Bytes that are not added to the total yet.
     unsaid: AtomicI64,
+    /// Bytes that intent logs may have to copy, by txg, and those of them that are not added to their total yet.
+    logged: [AtomicI64; TXGS],
+    logged_unsaid: AtomicI64,
 }
 
 /// How many bytes are dirty, in all and in each txg.
@@ -33,6 +36,8 @@ pub struct Dirty {
     tunables: InForce,
     shards: Box<[Shard]>,
     total: AtomicI64,
+    /// Of bytes that intent logs may have to copy.
+    logged: AtomicI64,
     step: AtomicI64,
     /// The time at which the last delayed change was admitted, in nanoseconds since `start`; the delay of the next one counts from it.
     let_go_ns: AtomicU64,
@@ -52,6 +57,7 @@ impl Dirty {
             tunables: InForce::new(tunables),
             shards: (0..count).map(|_| Shard::default()).collect(),
             total: AtomicI64::new(0),
+            logged: AtomicI64::new(0),
             step: AtomicI64::new(step(&tunables, count)),
             let_go_ns: AtomicU64::new(NEVER),
             moved: Notify::new(),
@@ -90,6 +96,26 @@ impl Dirty {
         }
     }
 
+    /// Counts a write of which an intent log may have to copy the bytes (OpenZFS's `dsl_pool_wrlog_count`).
+    pub fn wrote_for_log(&self, txg: Txg, bytes: u64) {
+        let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let shard = &self.shards[thread_shard() & (self.shards.len() - 1)];
+        shard.logged[slot(txg)].fetch_add(bytes, Ordering::Relaxed);
+        let unsaid = shard.logged_unsaid.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if unsaid >= self.step.load(Ordering::Relaxed) {
+            let unsaid = shard.logged_unsaid.swap(0, Ordering::Relaxed);
+            let before = self.logged.fetch_add(unsaid, Ordering::Relaxed);
+            let sync = self.tunables().wrlog_sync_bytes() as i64;
+            if before <= sync && before + unsaid > sync {
+                self.moved.all();
+            }
+        }
+    }
+
+    fn logged_bytes(&self) -> u64 {
+        self.logged.load(Ordering::Relaxed).max(0) as u64
+    }
+
     /// Bytes dirty in all, to within the steps of the shards.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
@@ -115,12 +141,18 @@ impl Dirty {
             left += shard.by_txg[slot(txg)].swap(0, Ordering::Relaxed);
         }
         self.total.fetch_sub(left, Ordering::Relaxed);
+        let logged: i64 = self.shards.iter().map(|shard| shard.logged[slot(txg)].swap(0, Ordering::Relaxed)).sum();
+        self.logged.fetch_sub(logged, Ordering::Relaxed);
         self.moved.all();
     }
 
-    /// Whether so much is dirty that a txg should be written.
-    pub(super) fn wants_sync(&self) -> bool {
-        self.total_bytes() >= self.tunables().sync_bytes()
+    /// Whether so much is dirty, or intent logs may have to copy so much of the open txg, that a txg should be written.
+    pub(super) fn wants_sync(&self, open: Txg) -> bool {
+        let tunables = self.tunables();
+        let logged = || self.shards.iter().map(|shard| shard.logged[slot(open)].load(Ordering::Relaxed)).sum::<i64>();
+        let logged_max = tunables.wrlog_sync_bytes();
+        self.total_bytes() >= tunables.sync_bytes()
+            || self.logged_bytes() > logged_max && logged().max(0) as u64 > logged_max
     }
 
     /// Wakes all changes that wait for room, to check again.
@@ -146,11 +178,18 @@ impl Dirty {
             }
             moved.await;
         }
-        let delay = self.tunables().delay(self.total_bytes());
+        let (tunables, logged) = (self.tunables(), self.logged_bytes());
+        let (delay, wrlog_delay) = (tunables.delay(self.total_bytes()), tunables.wrlog_delay(logged));
+        if !delay.is_zero() {
+            self.counts.count(Event::Delay);
+        }
+        if !wrlog_delay.is_zero() {
+            self.counts.count(Event::WrlogDelay);
+        }
+        let delay = delay.max(wrlog_delay);
         if delay.is_zero() {
             return;
         }
-        self.counts.count(Event::Delay);
         // Delayed changes are admitted one after the other, one delay apart. So the delay sets their rate, however many there are.
         let (now, delay_ns) = (self.handle.now() - self.start, delay.as_nanos() as u64);
         let now_ns = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);

@@ -11,6 +11,8 @@ pub(super) enum Event {
     Assigned,
     /// A change waited because much was dirty.
     Delay,
+    /// A change waited because intent logs might have to copy much.
+    WrlogDelay,
     /// A change waited because as much was dirty as may be.
     OverMax,
     /// A change was refused for a quota.
@@ -21,9 +23,10 @@ pub(super) enum Event {
     Error,
 }
 
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 7] = [
     "dmu_tx_assigned",
     "dmu_tx_dirty_delay",
+    "dmu_tx_wrlog_delay",
     "dmu_tx_dirty_over_max",
     "dmu_tx_quota",
     "dmu_tx_suspended",
@@ -32,7 +35,7 @@ const NAMES: [&str; 6] = [
 
 /// The counts.
 #[derive(Debug, Default)]
-pub(super) struct TxCounts(Counters<6>);
+pub(super) struct TxCounts(Counters<7>);
 
 impl TxCounts {
     pub(super) fn count(&self, event: Event) {

@@ -21,11 +21,12 @@
 //! **Life of a change.**
 //! 1. [`Transactions::assign`] asks [`Dirty`] whether there is room: below `zfs_delay_min_dirty_percent` of `zfs_dirty_data_max` a change
 //!    is not delayed; above it the delay grows with the amount of dirty data; at the limit the change waits until some data is written.
+//!    Writes that intent logs may have to copy are counted too, each time, with a limit of their own (`zfs_wrlog_data_max`).
 //! 2. It asks the [`Account`]s of the dataset, from the inside out, whether there is space for the worst case.
 //! 3. It enters the group of the open txg, through the lock of its own worker's shard. The result, a [`Tx`], keeps the txg from being
 //!    written until it is dropped; layers of objects are changed under it.
-//! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, or somebody waits for it, the next txg is
-//!    opened. All shards are locked for that, so that no change is assigned to the old txg after another was assigned to the new one.
+//! 4. When the txg has been open for `zfs_txg_timeout`, holds a fifth of what may be dirty, has much for intent logs, or somebody wants it,
+//!    the next txg is opened. All shards are locked for that, so that no change is assigned to the old txg after another was assigned to the new one.
 //!    Then the group of the old txg is closed (quiesced), which waits for its holders only.
 //! 5. The task that syncs (the counterpart of OpenZFS's `txg_sync_thread`; a *sync task* is something else) takes the quiesced txg
 //!    ([`Transactions::next`]). Data is subtracted from [`Dirty`] as it is written, metadata at the end of the txg.

@@ -20,12 +20,15 @@ cenote_kstat::tunables! {
         zfs_delay_scale: u64 = 500_000, "ns", Number(0, 1_000_000_000), AtOpen;
         /// Longest delay of one change.
         zfs_delay_max_ns: u64 = 100_000_000, "ns", Number(0, 10_000_000_000), AtOpen;
+        /// Bytes of writes that intent logs may have to copy before their txgs are on disk; a range that is overwritten counts each time.
+        /// Towards it changes are delayed, and a txg is written long before. 0: twice zfs_dirty_data_max.
+        zfs_wrlog_data_max: u64 = 0, "bytes", Number(0, 1 << 50), AtOpen;
     }
 }
 
 /// Those in force: read by every change, set now and then.
 #[derive(Debug)]
-pub(super) struct InForce([AtomicU64; 6]);
+pub(super) struct InForce([AtomicU64; 7]);
 
 impl InForce {
     pub(super) fn new(tunables: TxTunables) -> Self {
@@ -41,7 +44,7 @@ impl InForce {
     }
 
     pub(super) fn get(&self) -> TxTunables {
-        let [timeout, dirty_max, sync_percent, delay_percent, delay_scale, delay_max] = &self.0;
+        let [timeout, dirty_max, sync_percent, delay_percent, delay_scale, delay_max, wrlog_max] = &self.0;
         let get = |held: &AtomicU64| held.load(Ordering::Relaxed);
         TxTunables {
             zfs_txg_timeout: get(timeout),
@@ -50,6 +53,7 @@ impl InForce {
             zfs_delay_min_dirty_percent: get(delay_percent),
             zfs_delay_scale: get(delay_scale),
             zfs_delay_max_ns: get(delay_max),
+            zfs_wrlog_data_max: get(wrlog_max),
         }
     }
 }
@@ -77,7 +81,7 @@ impl TxTunables {
         Self { zfs_txg_timeout: BY_HAND_TIMEOUT_S, zfs_dirty_data_max: BY_HAND_DIRTY_BYTES, ..Self::for_memory(0) }
     }
 
-    const fn words(&self) -> [u64; 6] {
+    const fn words(&self) -> [u64; 7] {
         [
             self.zfs_txg_timeout,
             self.zfs_dirty_data_max,
@@ -85,6 +89,7 @@ impl TxTunables {
             self.zfs_delay_min_dirty_percent,
             self.zfs_delay_scale,
             self.zfs_delay_max_ns,
+            self.zfs_wrlog_data_max,
         ]
     }
 
@@ -96,15 +101,36 @@ impl TxTunables {
         percent(self.zfs_dirty_data_max, self.zfs_dirty_data_sync_percent)
     }
 
+    const fn wrlog_max_bytes(&self) -> u64 {
+        match self.zfs_wrlog_data_max {
+            0 => self.zfs_dirty_data_max.saturating_mul(2),
+            bytes => bytes,
+        }
+    }
+
+    /// A txg is written when logs may have to copy so many bytes of it: a little later than for dirty data, as in OpenZFS.
+    pub(super) const fn wrlog_sync_bytes(&self) -> u64 {
+        percent(self.wrlog_max_bytes(), (self.zfs_dirty_data_sync_percent + 10) / 2)
+    }
+
+    /// How long a change waits when logs may have to copy so many bytes.
+    pub(super) fn wrlog_delay(&self, bytes: u64) -> Duration {
+        self.delay_towards(bytes, self.wrlog_max_bytes())
+    }
+
     /// How long a change waits when so many bytes are dirty: nothing below the first threshold, more without bound towards
     /// the limit.
     pub(super) fn delay(&self, dirty_bytes: u64) -> Duration {
-        let least = percent(self.zfs_dirty_data_max, self.zfs_delay_min_dirty_percent);
-        let over = dirty_bytes.saturating_sub(least);
+        self.delay_towards(dirty_bytes, self.zfs_dirty_data_max)
+    }
+
+    fn delay_towards(&self, bytes: u64, max_bytes: u64) -> Duration {
+        let least = percent(max_bytes, self.zfs_delay_min_dirty_percent);
+        let over = bytes.saturating_sub(least);
         if over == 0 {
             return Duration::ZERO;
         }
-        let left = self.zfs_dirty_data_max.saturating_sub(dirty_bytes).max(1);
+        let left = max_bytes.saturating_sub(bytes).max(1);
         let delay_ns = u128::from(self.zfs_delay_scale) * u128::from(over) / u128::from(left);
         Duration::from_nanos(u64::try_from(delay_ns).unwrap_or(u64::MAX))
             .min(Duration::from_nanos(self.zfs_delay_max_ns))
@@ -130,6 +156,10 @@ mod tests {
         assert_eq!(tunables.delay(1000), Duration::from_millis(100));
         let delays: Vec<_> = (0..=1000).map(|dirty| tunables.delay(dirty)).collect();
         assert!(delays.is_sorted());
+        let logged = TxTunables { zfs_wrlog_data_max: 500, ..tunables };
+        assert_eq!(tunables.wrlog_delay(1600), tunables.delay(800), "twice as much by default");
+        assert_eq!(logged.wrlog_delay(400), tunables.delay(800));
+        assert_eq!((tunables.wrlog_sync_bytes(), logged.wrlog_sync_bytes()), (300, 75));
     }
 
     #[test]

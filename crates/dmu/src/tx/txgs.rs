@@ -409,7 +409,7 @@ impl Transactions {
                 let open = shared.shards[0].0.lock().txg;
                 assert!(state.synced < open, "no txg that is open is on disk");
                 let at = state.opened_at + shared.dirty.tunables().timeout();
-                if is_free && (state.wanted >= open || shared.dirty.wants_sync()) {
+                if is_free && (state.wanted >= open || shared.dirty.wants_sync(open)) {
                     return true;
                 }
                 let now = shared.handle.now();
