@@ -115,6 +115,8 @@ mutants! {
     LogDeviceClearedEarly = "log-device-cleared-early",
     /// A block that was stored for a log and changed since can be taken again at once.
     LogDataFreedEarly = "log-data-freed-early",
+    /// Intent logs take main space without a limit.
+    LogSpaceUnlimited = "log-space-unlimited",
     /// A snapshot is acknowledged before its txg is on disk.
     SnapshotEarly = "snapshot-early",
     /// Of snapshots that are asked for together the last is of the next txg.
