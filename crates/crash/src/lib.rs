@@ -36,6 +36,7 @@
 //! * [`life`]: the course above.
 //! * `judge`: the verdict below.
 //! * [`zdb`]: OpenZFS's own verdict on some of the images.
+//! * [`log_space`]: lives of another kind, short of space, whose clients wait for every write.
 //! * [`mutants`]: whether the verdict finds bugs that are there ([`cenote_taskq::mutant`]).
 //!
 //! # Verdict
@@ -62,6 +63,7 @@ mod aim;
 mod judge;
 pub mod life;
 pub mod load;
+pub mod log_space;
 pub mod machine;
 pub mod model;
 pub mod mutants;
