@@ -37,6 +37,7 @@
 //! * `judge`: the verdict below.
 //! * [`hosts`]: other lives, in which a second host gets the pool.
 //! * [`zdb`]: OpenZFS's own verdict on some of the images.
+//! * [`log_space`]: lives of another kind, short of space, whose clients wait for every write.
 //! * [`mutants`]: whether the verdict finds bugs that are there ([`cenote_taskq::mutant`]).
 //!
 //! # Verdict
@@ -64,6 +65,7 @@ pub mod hosts;
 mod judge;
 pub mod life;
 pub mod load;
+pub mod log_space;
 pub mod machine;
 pub mod model;
 pub mod mutants;

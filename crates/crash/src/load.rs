@@ -77,6 +77,10 @@ impl TxgSource for Noting {
         })
     }
 
+    fn begin_replayed(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        TxgSource::begin_replayed(&self.head, cost)
+    }
+
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
         TxgSource::wait_synced(&self.head, txg)
     }

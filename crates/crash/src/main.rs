@@ -1,6 +1,9 @@
 //! `crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--without-snapshots] [--verbose]`: N cuts from the first on; of some, zdb
 //! judges what they have left. With `--seconds` no life is begun later.
 //!
+//! `crash --little-space [--count N] [--first N]`: N lives of pools that are short of space ([`cenote_crash::log_space`]), and each of their
+//! pools rescued.
+//!
 //! `crash --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
 //! them; COUNT of them are chosen by the seed.
 //!
@@ -12,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use cenote_crash::life::Life;
 use cenote_crash::mutants::{chosen, cuts_max, hunt};
-use cenote_crash::{CUTS, zdb};
+use cenote_crash::{CUTS, log_space, zdb};
 use cenote_taskq::mutant::Mutant;
 use cenote_testkit::campaign::{note_panics, watch};
 
 const USAGE: &str = "usage: crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N]
             [--without-snapshots] [--verbose]
+       crash --little-space [--count N] [--first N]
        crash --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]";
 /// Real seconds that a life may take before the watchdog ends the program: it takes half a second of processor time, but one may have
 /// to wait long for a processor.
@@ -36,6 +40,8 @@ struct Arguments {
     verbose: bool,
     /// Snapshots are taken, and what is done with them.
     has_snapshots: bool,
+    /// Lives that are short of space.
+    little_space: bool,
     /// Which bugs the engine is to have.
     mutants: Option<String>,
     seed: u64,
@@ -51,6 +57,7 @@ fn arguments() -> Option<Arguments> {
         every: 0,
         verbose: false,
         has_snapshots: true,
+        little_space: false,
         mutants: None,
         seed: 0,
         zdb_every: 0,
@@ -66,6 +73,7 @@ fn arguments() -> Option<Arguments> {
             "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
             "--seed" => found.seed = args.next()?.parse().ok()?,
             "--verbose" => found.verbose = true,
+            "--little-space" => found.little_space = true,
             "--without-snapshots" => found.has_snapshots = false,
             _ => return None,
         }
@@ -87,9 +95,32 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         },
+        None if arguments.little_space => live_in_little_space(&arguments),
         None => run(&arguments),
     };
     if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Lives lives that are short of space, and rescues their pools; whether all was well.
+fn live_in_little_space(arguments: &Arguments) -> bool {
+    note_panics();
+    let current = watch("life in little space", Duration::from_secs(SECONDS_MAX));
+    let mut failures = 0;
+    for number in arguments.first..arguments.first + arguments.count {
+        current.store(number + 1, Ordering::Relaxed);
+        for (what, lived) in [("life", log_space::live(number)), ("rescue", log_space::rescue(number))] {
+            match lived {
+                Ok((shape, done)) if arguments.verbose => println!("{what} {number}: {done:?}, {shape}"),
+                Ok(_) => {}
+                Err(error) => {
+                    failures += 1;
+                    println!("{what} {number}: {error}");
+                }
+            }
+        }
+    }
+    println!("{} lives in little space, {failures} failures", arguments.count);
+    failures == 0
 }
 
 /// Has the engine have one bug after the other; whether all were found.

@@ -6,6 +6,7 @@ use cenote_taskq::mutant::{self, Mutant};
 
 use crate::CUTS;
 use crate::life::{self, Life};
+use crate::log_space;
 
 /// Within how many cuts, from the first on, a bug is to be found: several times the number that it took when it was tried last.
 #[must_use]
@@ -38,6 +39,8 @@ pub fn cuts_max(mutant: Mutant) -> u64 {
         Mutant::LivelistFreeForgotten => 2000,
         // A receive has to be cut between two of its txgs.
         Mutant::ReceiveNotedEarly => 800,
+        // For lives that are short of space.
+        Mutant::LogSpaceUnlimited => 40,
         // Nothing else does what these are in.
         _ if Mutant::OF_SNAPSHOTS.contains(&mutant) => 400,
         // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.
@@ -69,6 +72,11 @@ pub fn hunt(mutant: Mutant, has_snapshots: bool) -> Result<Hunt, String> {
 pub fn hunt_in(mutant: Mutant, lives: usize, has_snapshots: bool) -> Result<Hunt, String> {
     if !mutant::set(Some(mutant)) {
         return Err("deliberate bugs are only in builds with debug assertions".to_owned());
+    }
+    if mutant == Mutant::LogSpaceUnlimited {
+        let found = (0..cuts_max(mutant)).find_map(|number| log_space::live(number).err().map(|what| (number, what)));
+        mutant::set(None);
+        return Ok(Hunt { mutant, found });
     }
     // Those that need snapshots are looked for where there are some.
     let is_worth = |number: &u64| !Mutant::OF_SNAPSHOTS.contains(&mutant) || life::has_snapshots(*number);

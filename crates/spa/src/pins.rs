@@ -26,6 +26,8 @@ pub(crate) struct Pins {
 struct State {
     pins: Vec<Weak<Pin>>,
     is_closed: bool,
+    /// Space that was freed up to this txg may be used already.
+    released: Txg,
 }
 
 /// A txg that is kept for as long as this is there, unless too much would have to be.
@@ -64,9 +66,28 @@ impl Pins {
         if state.is_closed {
             return None;
         }
-        let pin = Arc::new(Pin { txg, is_given_up: AtomicBool::new(false), has_devices, pins: Arc::clone(self) });
+        let pin = Arc::new(Pin {
+            txg,
+            is_given_up: AtomicBool::new(txg < state.released),
+            has_devices,
+            pins: Arc::clone(self),
+        });
         state.pins.push(Arc::downgrade(&pin));
         Some(pin)
+    }
+
+    /// Has what was freed up to this txg, which is on disk, be used from now on, if nobody reads an earlier txg; one that comes late for such
+    /// a txg is given up at once. Whether that is so.
+    pub(crate) fn release(&self, txg: Txg) -> bool {
+        let mut state = self.state.lock();
+        let there: Vec<Arc<Pin>> = state.pins.iter().filter_map(Weak::upgrade).collect();
+        let is_free = there.iter().all(|pin| pin.is_given_up());
+        if is_free {
+            state.released = state.released.max(txg);
+        }
+        // Those that are let go here wake others, so not under the lock.
+        drop(state);
+        is_free
     }
 
     /// The txgs that are pinned. `is_too_much`: as much is kept as may be, so the oldest is given up.
@@ -128,7 +149,12 @@ mod tests {
         assert_eq!(pins.txgs(false), [Txg(5), Txg(5), Txg(9)]);
         assert_eq!(pins.txgs(true), [Txg(9)]);
         assert!(one.is_given_up() && two.is_given_up() && !three.is_given_up());
+        assert!(!pins.release(Txg(10)), "one reads txg 9");
         drop(three);
         assert_eq!(pins.txgs(false), []);
+        assert!(pins.release(Txg(10)));
+        let late = pins.pin(Txg(9), true).unwrap();
+        assert!(late.is_given_up(), "its blocks may be in use again");
+        assert!(!pins.pin(Txg(10), true).unwrap().is_given_up());
     }
 }

@@ -117,6 +117,8 @@ mutants! {
     LogDataFreedEarly = "log-data-freed-early",
     /// Whether another host may have the pool is asked before a write, and not before clients are told of it.
     LateNotAskedAfterWrite = "late-not-asked-after-write",
+    /// Intent logs take main space without a limit.
+    LogSpaceUnlimited = "log-space-unlimited",
     /// A snapshot is acknowledged before its txg is on disk.
     SnapshotEarly = "snapshot-early",
     /// Of snapshots that are asked for together the last is of the next txg.

@@ -10,7 +10,7 @@ use cenote_format::ids::BlockId;
 use cenote_format::zil::{LogRecord, Tx, Write};
 use cenote_taskq::{boxed, for_each_concurrent};
 
-use crate::chain::{Chain, Content};
+use crate::chain::{Chain, Content, Link};
 use crate::position::Position;
 
 /// Records of a batch, if one block of the log has no more.
@@ -26,16 +26,20 @@ const READS: usize = 32;
 ///
 /// Blocks of the dataset that their writes need are read into the cache. An error is left to the replay.
 #[boxed]
-pub async fn next_batch(chain: &mut Chain<'_>, objset: &Objset, position: &Position) -> Vec<Content> {
+pub async fn next_batch(chain: &mut Chain<'_>, objset: &Objset, position: &Position) -> Vec<Link> {
     let (mut batch, mut records, mut log_bytes) = (Vec::new(), 0, 0);
     while records < RECORDS_MIN && log_bytes < LOG_MAX_BYTES {
         let Some(link) = chain.next().await else { break };
-        let Some(content) = link.content else { continue };
+        let Some(content) = &link.content else { continue };
         records += content.records().filter(|record| position.is_left(record)).count();
         log_bytes += content.len_bytes();
-        batch.push(content);
+        batch.push(link);
     }
-    let left = batch.iter().flat_map(Content::records).filter(|record| position.is_left(record));
+    let left = batch
+        .iter()
+        .filter_map(|link| link.content.as_ref())
+        .flat_map(Content::records)
+        .filter(|record| position.is_left(record));
     let writes: Vec<LogRecord<'_>> = left.filter(|record| matches!(record.tx, Tx::Write(_))).collect();
     if writes.len() > 1 {
         let left_bytes = AtomicU64::new(AHEAD_MAX_BYTES);

@@ -44,6 +44,8 @@ pub struct Link {
     pub pointer: Blkptr,
     /// Its content; `None` for the last block of the chain, which was allocated and never written.
     pub content: Option<Content>,
+    /// The block that follows; a hole if there is none.
+    pub next: Blkptr,
 }
 
 impl Link {
@@ -168,7 +170,7 @@ impl<'a> Chain<'a> {
         self.last_block = sequence;
         if (self.last_block, self.last_record) == (block_max, record_max) {
             self.end = Some(End::Claimed);
-            return Some(Link { pointer, content: None });
+            return Some(Link { pointer, content: None, next: Blkptr::HOLE });
         }
         let content = match self.read(&pointer, record_max).await {
             Ok((content, next)) => {
@@ -180,7 +182,8 @@ impl<'a> Chain<'a> {
                 None
             }
         };
-        Some(Link { pointer, content })
+        let next = if content.is_some() { self.at } else { Blkptr::HOLE };
+        Some(Link { pointer, content, next })
     }
 
     /// Reads a block whose link goes on, and counts its records.

@@ -4,7 +4,7 @@ use cenote_format::zil::{LogRecord, ZilHeader};
 use cenote_zio::Zio;
 use thiserror::Error;
 
-use crate::{Chain, Position};
+use crate::{Chain, Position, Survey};
 
 /// The reason why a log cannot be replayed; the log stays unchanged.
 #[derive(Clone, Debug, Error)]
@@ -27,7 +27,8 @@ impl ReplayError {
     }
 }
 
-/// Reads all of a claimed log; `look` sees each record, whether it is left to be replayed or not, and says what of it is not supported.
+/// Reads all of a claimed log, and returns what its replay has to know; `look` sees each record, whether it is left to be replayed or not, and
+/// says what of it is not supported.
 ///
 /// # Errors
 /// The log is encrypted, it cannot be read up to where it was claimed, or a record that is left is not supported.
@@ -35,8 +36,9 @@ pub async fn check(
     zio: &Zio,
     header: ZilHeader,
     mut look: impl FnMut(&LogRecord<'_>) -> Option<&'static str>,
-) -> Result<(), ReplayError> {
+) -> Result<Survey, ReplayError> {
     let position = Position::of(&header);
+    let mut survey = Survey::default();
     let mut chain = Chain::new(zio, header);
     while let Some(link) = chain.next().await {
         if link.pointer.is_encrypted() {
@@ -48,8 +50,10 @@ pub async fn check(
                 return Err(ReplayError::new(record.sequence, format_args!("not supported yet: {what}")));
             }
         }
+        survey.look(&link, &position);
     }
-    reaches_claim(&chain, &header)
+    reaches_claim(&chain, &header)?;
+    Ok(survey)
 }
 
 /// Checks that a walk of a claimed log has reached the end that the claim recorded: a device may fail during the walk.

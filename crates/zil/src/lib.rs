@@ -27,6 +27,10 @@
 //! recent bursts. So a chain ends in a block that is allocated and not written yet. The first block of a chain is allocated in the sync
 //! of the txg with the dataset's first change, which is synced soon; a client that syncs earlier waits for that txg.
 //!
+//! *Space.* A log block takes main space only from the share that logs have until the next sync (`log_room` in `spa`): the sync needs space
+//! too. Without a place for the next block the log ends, as after an error, and its clients wait for their txg, whose sync frees the log.
+//! A log that has taken half of the share has the open txg written, so that this is rare.
+//!
 //! *Few blocks*: a *burst* turns all itxs that are in the commit order into records and fills log blocks with them; one burst runs at a
 //! time. A burst is delayed while earlier blocks are being written or wait for their flush to begin, for at most the recent latency of a
 //! block, and only while more clients may join: not once as many clients wait as the log has had recently.
@@ -61,6 +65,10 @@
 //! position ([`Marking::Within`]). Other records can be replayed twice without harm (writes, sizes, attributes): a later txg stores their
 //! position ([`Marking::After`]).
 //!
+//! *Space while replaying*: a log may have taken most of the pool. Each txg of a replay frees the log blocks that it has passed, and the data
+//! blocks that no later record points to ([`Replaying::passed`]). A write whose bytes later records write again is passed over ([`Survey`]).
+//! Where space is short the txgs are small, and a change that cannot fit ends the replay instead of suspending the pool (`room`).
+//!
 //! *Reading ahead*: each block names the next, so that a walk would wait for a device at each. Blocks that follow one another on a vdev are
 //! read together (`ahead`), and so is what the writes of the next records will read of the dataset (`batch`).
 //!
@@ -85,9 +93,11 @@
 //! 8. Every log block that a txg has allocated can be reached from the log's header once the txg is on disk (else it would leak): the
 //!    sync waits for the blocks that lead to it (`Logs::landed`), and frees the blocks behind one that failed (`writer::blocks`; checked
 //!    by the account of space after power cuts).
+//! 9. A block of a claimed log is freed in the txg whose header names the block after it and has a position behind its records (asserted in
+//!    `replaying`); a data block that records point to, with the last of them.
 //!
 //! **Crash.** Claiming is one txg: before it the log is as it was, after it the header says so. A crash while replaying leaves a
-//! position; replay goes on there. A crash before the log is destroyed leaves a log whose records are all replayed already.
+//! position, and what is left of the log from there on; replay goes on there. A crash before the log is destroyed leaves a log whose records are all replayed already.
 //!
 //! **Rejected.** *Replaying when the pool is opened*: a dataset that is not opened need not be changed, and the key of an encrypted one is
 //! not there yet. *Skipping a record that cannot be replayed*, as OpenZFS does after a warning: an acknowledged change would be lost.
@@ -112,6 +122,8 @@ mod logs;
 mod lwb;
 mod position;
 mod replaying;
+mod room;
+mod survey;
 mod tunables;
 mod writer;
 
@@ -123,5 +135,6 @@ pub use log::{Log, LoggedTx, Ticket};
 pub use logs::Logs;
 pub use position::{Marking, Position, unsupported};
 pub use replaying::Replaying;
+pub use survey::Survey;
 pub use tunables::ZilTunables;
 pub use writer::{LogData, LogDataError, LogWriter, Retired};

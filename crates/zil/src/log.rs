@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use cenote_dmu::tx::{Cost, PendingFrees, SyncMode, Tx, TxError, TxgSource};
+use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::{self as format, LogRecord, SetSaXattr};
 use cenote_taskq::BoxFuture;
@@ -24,10 +25,10 @@ use crate::writer::{LogData, LogWriter, WaitFor};
 
 /// The txgs of a dataset and its log.
 pub struct Log {
-    source: Arc<dyn TxgSource>,
+    pub(crate) source: Arc<dyn TxgSource>,
     mode: AtomicU64,
     /// None where the dataset has no log: then its txgs are waited for.
-    writer: Option<Arc<LogWriter>>,
+    pub(crate) writer: Option<Arc<LogWriter>>,
     /// The newest txg that the dataset may have been changed in.
     changed: AtomicU64,
 }
@@ -86,6 +87,12 @@ impl Log {
 
     async fn begin_noted(&self, cost: Cost) -> Result<Tx, TxError> {
         let tx = self.source.begin(cost).await?;
+        self.note(&tx);
+        Ok(tx)
+    }
+
+    /// Takes note of the dataset being changed.
+    fn note(&self, tx: &Tx) {
         assert!(tx.txg() > Txg(0), "txg 0 says that nothing was changed");
         if self.changed.load(Ordering::Acquire) < tx.txg().0 {
             self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
@@ -97,7 +104,18 @@ impl Log {
             // So that the first client that waits finds a block allocated.
             self.source.hurry();
         }
-        Ok(tx)
+    }
+
+    /// Whether blocks that a replay has passed can be freed: not where the log is not the pool's.
+    pub(crate) const fn frees_passed(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// A replay has passed these blocks: they are freed in the sync of this txg, which the caller holds.
+    pub(crate) fn free_passed(&self, txg: Txg, blocks: Vec<Blkptr>) {
+        if let Some(writer) = &self.writer {
+            writer.io.free_passed(txg, blocks);
+        }
     }
 
     /// Waits until everything that was changed so far, of an object or of all, is stable, as a client has asked for (`fsync`, `FLUSH`);
@@ -211,6 +229,18 @@ impl TxgSource for Log {
         Box::pin(async move {
             let tx = self.source.begin_apart(cost).await?;
             self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+            Ok(tx)
+        })
+    }
+
+    fn begin_replayed(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(async move {
+            self.wait_for_room(&cost).await?;
+            let tx = self.source.begin_replayed(cost).await?;
+            self.note(&tx);
+            if let Some(writer) = &self.writer {
+                writer.not_logged(tx.txg());
+            }
             Ok(tx)
         })
     }

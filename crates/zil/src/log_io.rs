@@ -51,6 +51,8 @@ pub(crate) struct LogIo {
     failures: AtomicU64,
     /// Leaves that lack blocks of these txgs, first and last.
     missed: Mutex<BTreeMap<Guid, (Txg, Txg)>>,
+    /// Blocks of claimed logs that replays have passed, by the txg that frees them.
+    passed: Mutex<BTreeMap<Txg, Vec<Blkptr>>>,
     rng: Mutex<Rng>,
     pub(crate) tunables: ZilTunables,
     /// Of all logs.
@@ -120,6 +122,7 @@ impl LogIo {
             storing: Arc::new(Semaphore::new(STORING_MAX_BYTES)),
             failures: AtomicU64::new(0),
             missed: Mutex::default(),
+            passed: Mutex::default(),
             rng: Mutex::new(Rng::new(seed)),
             tunables,
             counts: ZilCounts::default(),
@@ -334,6 +337,17 @@ impl LogIo {
             true => Ok(true),
             false => Err(LogDeviceError::Unflushed),
         }
+    }
+
+    pub(crate) fn free_passed(&self, txg: Txg, blocks: Vec<Blkptr>) {
+        self.passed.lock().entry(txg).or_default().extend(blocks);
+    }
+
+    /// Blocks that replays have passed in txgs up to this one; each is given once.
+    pub(crate) fn take_passed(&self, until: Txg) -> Vec<Blkptr> {
+        let mut passed = self.passed.lock();
+        let later = passed.split_off(&Txg(until.0 + 1));
+        std::mem::replace(&mut *passed, later).into_values().flatten().collect()
     }
 
     /// Leaves that lack blocks of logs of txgs up to this one, with the first and the last txg of those; each is given once.

@@ -149,6 +149,12 @@ impl Logs {
         writer.inspect(|writer| writer.kstat(sheet));
     }
 
+    /// Called in the sync of a txg: the blocks of claimed logs that replays have passed and that the txg frees.
+    #[must_use]
+    pub fn take_passed(&self, txg: Txg) -> Vec<Blkptr> {
+        self.shared.io.take_passed(txg)
+    }
+
     /// Leaves that lack blocks of logs of txgs up to this one, with the first and the last txg of those; each is given once.
     #[must_use]
     pub fn take_missed(&self, until: Txg) -> BTreeMap<Guid, (Txg, Txg)> {

@@ -1,21 +1,27 @@
 //! The source of txgs during replay: it stores the replay position together with the effects of the records.
+//!
+//! **Space.** The log that is replayed has taken its space already, and what it says was acknowledged. So its changes ask for no account: a
+//! pool that is full of the log must be able to replay it. Where space is short the txgs of a replay are small, so that each can be written
+//! with what is kept back for syncs (module `room`), and each frees the log blocks behind the position ([`Replaying::passed`]).
 
 use std::sync::Arc;
 
 use cenote_dmu::Objset;
 use cenote_dmu::tx::{Cost, Tx, TxError, TxgSource};
 use cenote_format::ids::Txg;
+use cenote_format::zil::LogBlockId;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_taskq::{BoxFuture, boxed};
 
-use crate::Marking;
+use crate::chain::Link;
+use crate::{Log, Marking, Survey};
 
 /// Says that no record's position goes into the txgs that are begun.
 const NONE: u64 = 0;
 
 /// The txgs of a dataset during its replay; nothing else changes the dataset meanwhile.
 pub struct Replaying {
-    source: Arc<dyn TxgSource>,
+    log: Arc<Log>,
     objset: Objset,
     /// The record whose position goes into the next txg that is begun.
     within: AtomicU64,
@@ -26,11 +32,11 @@ pub struct Replaying {
 }
 
 impl Replaying {
-    /// Of a dataset whose changes otherwise go to `source`.
+    /// Of a dataset whose changes otherwise go to `log`.
     #[must_use]
-    pub const fn new(source: Arc<dyn TxgSource>, objset: Objset) -> Self {
+    pub const fn new(log: Arc<Log>, objset: Objset) -> Self {
         let (within, begun, last) = (AtomicU64::new(NONE), AtomicU64::new(0), AtomicU64::new(0));
-        Self { source, objset, within, begun, last }
+        Self { log, objset, within, begun, last }
     }
 
     /// Replays the record of this number: `effect` makes its changes in txgs of this source.
@@ -43,6 +49,9 @@ impl Replaying {
         marking: Marking,
         effect: impl Future<Output = Result<(), E>>,
     ) -> Result<(), E> {
+        if self.log.replay_is_full() {
+            self.sync_replayed().await?;
+        }
         let before = self.objset.zil_header().replay_seq;
         assert!(before < sequence, "records are replayed once, in order");
         self.begun.store(0, Ordering::Relaxed);
@@ -74,6 +83,31 @@ impl Replaying {
         Ok(())
     }
 
+    /// All records of a log block are replayed, or need not be: it is freed in the txg whose header names the next one.
+    ///
+    /// # Errors
+    /// Those of [`TxgSource::begin`].
+    #[boxed]
+    pub async fn passed(&self, link: &Link, survey: &Survey) -> Result<(), TxError> {
+        let header = self.objset.zil_header();
+        // The last stays until the log is destroyed.
+        let is_last = link.next.is_hole() || LogBlockId::of(&link.next).sequence > header.claim_block_seq;
+        if is_last || !self.log.frees_passed() {
+            return Ok(());
+        }
+        assert_eq!(header.log, link.pointer, "log blocks are passed in order");
+        let tx = TxgSource::begin_apart(self, Cost::objects(1)).await?;
+        self.objset.change_zil_header(tx.txg(), |header| header.log = link.next);
+        self.log.free_passed(tx.txg(), survey.passed(link, header.claim_txg));
+        Ok(())
+    }
+
+    /// Whether space is so short that what the replay has removed should be freed on the way.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.log.replay_is_short()
+    }
+
     /// Waits until all that was replayed so far is on disk: objects that were freed are gone then.
     ///
     /// # Errors
@@ -82,7 +116,7 @@ impl Replaying {
     pub async fn sync_replayed(&self) -> Result<(), TxError> {
         match self.last.load(Ordering::Relaxed) {
             0 => Ok(()),
-            txg => self.source.wait_synced(Txg(txg)).await,
+            txg => TxgSource::wait_synced(self.log.as_ref(), Txg(txg)).await,
         }
     }
 
@@ -92,7 +126,7 @@ impl Replaying {
     /// A txg could not be written.
     #[boxed]
     pub async fn end(&self) -> Result<(), TxError> {
-        self.source.log_replayed(Txg(self.last.load(Ordering::Relaxed))).await
+        self.log.log_replayed(Txg(self.last.load(Ordering::Relaxed))).await
     }
 }
 
@@ -111,13 +145,13 @@ impl TxgSource for Replaying {
 
     fn begin_apart(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
         Box::pin(async move {
-            let tx = self.source.begin(cost).await?;
+            let tx = self.log.begin_replayed(cost).await?;
             self.last.fetch_max(tx.txg().0, Ordering::Relaxed);
             Ok(tx)
         })
     }
 
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
-        self.source.wait_synced(txg)
+        TxgSource::wait_synced(self.log.as_ref(), txg)
     }
 }

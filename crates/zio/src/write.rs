@@ -127,6 +127,16 @@ pub trait Allocator: Send + Sync {
         self.allocate(request)
     }
 
+    /// True if intent logs have taken so much since the last txg that the open one should be written: their blocks are freed with it.
+    fn logs_want_txg(&self) -> bool {
+        false
+    }
+
+    /// Bytes that can be allocated now, and those of them that are kept back, for the replay of an intent log; `None` without a limit.
+    fn replay_space(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// True if some vdev has nothing but intent logs.
     fn has_log_devices(&self) -> bool {
         false

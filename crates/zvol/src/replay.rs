@@ -4,7 +4,7 @@ use cenote_dmu::DmuError;
 use cenote_format::ids::BlockId;
 use cenote_format::zil::{CloneRange, ClonedPart, LogRecord, Tx, Write, ZilHeader};
 use cenote_taskq::boxed;
-use cenote_zil::{Chain, Marking, Position, ReplayError, Replaying, reaches_claim};
+use cenote_zil::{Chain, Marking, Position, ReplayError, Replaying, Survey, reaches_claim};
 
 use crate::VolumeError;
 use crate::live::{Clear, LiveVolume, LiveVolumeError};
@@ -34,13 +34,13 @@ impl LiveVolume {
         }
         let source = Replaying::new(self.log.clone(), self.objset.clone());
         if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
-            cenote_zil::check(self.objset.dmu().zio(), header, unsupported).await?;
-            self.replay_all(header, &source).await?;
+            let survey = cenote_zil::check(self.objset.dmu().zio(), header, unsupported).await?;
+            self.replay_all(header, &source, &survey).await?;
         }
         Ok(source.end().await?)
     }
 
-    async fn replay_all(&self, header: ZilHeader, source: &Replaying) -> Result<(), LiveVolumeError> {
+    async fn replay_all(&self, header: ZilHeader, source: &Replaying, survey: &Survey) -> Result<(), LiveVolumeError> {
         let position = Position::of(&header);
         let mut chain = Chain::new(self.objset.dmu().zio(), header);
         loop {
@@ -48,9 +48,15 @@ impl LiveVolume {
             if batch.is_empty() {
                 break;
             }
-            for record in batch.iter().flat_map(|content| content.records()).filter(|it| position.is_left(it)) {
-                let replayed = source.replay(record.sequence, Marking::of(&record.tx), self.effect(&record)).await;
-                replayed.map_err(|error| ReplayError::new(record.sequence, error))?;
+            for link in &batch {
+                let records = link.content.iter().flat_map(|content| content.records());
+                for record in records.filter(|record| position.is_left(record)) {
+                    let effect =
+                        async { if survey.is_superseded(&record) { Ok(()) } else { self.effect(&record).await } };
+                    let replayed = source.replay(record.sequence, Marking::of(&record.tx), effect).await;
+                    replayed.map_err(|error| ReplayError::new(record.sequence, error))?;
+                }
+                source.passed(link, survey).await?;
             }
         }
         Ok(reaches_claim(&chain, &header)?)

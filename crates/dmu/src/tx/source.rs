@@ -29,6 +29,14 @@ pub trait TxgSource: Send + Sync + 'static {
         self.begin(cost)
     }
 
+    /// The same for a change that a client was told of before a crash: no account of space is asked.
+    ///
+    /// # Errors
+    /// The pool is closed or suspended.
+    fn begin_replayed(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        self.begin(cost)
+    }
+
     /// Waits until a txg is on disk, and has it written soon. The caller holds no txg.
     ///
     /// # Errors

@@ -219,6 +219,13 @@ impl Transactions {
         under_way.saturating_add(self.shared.dirty.txg_bytes(txg))
     }
 
+    /// Bytes that are dirty, and those that may still become so, in all txgs that are not on disk.
+    #[must_use]
+    pub fn unsynced_bytes(&self) -> u64 {
+        let (synced, open) = (self.synced_txg(), self.open_txg());
+        (synced.0 + 1..=open.0).map(|txg| self.coming_bytes(Txg(txg))).fold(0, u64::saturating_add)
+    }
+
     fn enter_with(&self, cost: &Cost) -> Result<Tx, TxError> {
         let shard = &self.shared.shards[thread_shard() & (self.shared.shards.len() - 1)];
         {
@@ -259,6 +266,20 @@ impl Transactions {
                 self.shared.dirty.wake();
             }
             passed.await;
+        }
+    }
+
+    /// Has a txg written soon, without waiting for it.
+    pub fn want(&self, txg: Txg) {
+        let is_news = {
+            let mut state = self.shared.state.lock();
+            let is_news = state.wanted < txg;
+            state.wanted = state.wanted.max(txg);
+            is_news
+        };
+        if is_news {
+            self.shared.passed.all();
+            self.shared.dirty.wake();
         }
     }
 

@@ -331,6 +331,12 @@ impl Allocator {
         self.vdevs.get(&id.vdev)?.metaslabs.get(usize::try_from(id.index).ok()?)
     }
 
+    /// Whether a metaslab of a main vdev is set aside for intent logs.
+    #[must_use]
+    pub fn is_for_logs(&self, id: MetaslabId) -> bool {
+        self.vdevs.get(&id.vdev).is_some_and(|vdev| vdev.embedded == Some(id.index))
+    }
+
     /// All metaslabs.
     pub fn metaslabs(&self) -> impl Iterator<Item = &Metaslab> {
         self.vdevs.values().flat_map(|vdev| &vdev.metaslabs)

@@ -7,7 +7,8 @@
 //! **Invariants.**
 //! 1. Nothing is allocated in the first txg before all logs are claimed (asserted where claiming begins).
 //! 2. A block is claimed once, whatever logs point to it; one that cannot be claimed ends its log.
-//! 3. Destroying a log frees exactly the blocks that were claimed, up to the end that the header records, and drops the BRT references
+//! 3. Passing the blocks of a log in its replay, and destroying the rest, frees exactly what was claimed, up to the end that the header
+//!    records, and drops the BRT references
 //!    that the claim added for cloned blocks.
 
 mod check;

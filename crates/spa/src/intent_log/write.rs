@@ -36,6 +36,7 @@ impl Syncer {
             let txgs = Dtl::of(first.0..last.0.saturating_add(1));
             self.note_dtls(txg, 1, [(leaf, txgs)].into()).await?;
         }
+        self.free_blocks(txg, &logs.take_passed(txg)).await?;
         for head in self.dsl.heads() {
             let Some((writer, retired)) = logs.retire(head.dataset, txg) else { continue };
             let header = head.objset.zil_header();

@@ -13,6 +13,8 @@ use crate::pool::head::LiveHead;
 use crate::pool::shared::Shared;
 use crate::pool::space::HeadSpace;
 use crate::sync::Syncer;
+use crate::sync::log_room::Split;
+use crate::sync::usable::Usable;
 
 /// A quota may be exceeded by what frees space by this much, as the root may by half of what is kept back.
 const FREEING_BYTES: u64 = 16 << 20;
@@ -71,20 +73,27 @@ impl Shared {
         let worst = |bytes: u64| bytes.saturating_mul(data_percent.max(metadata_percent)) / 100;
         let margin_bytes = (dirty.max_bytes().saturating_mul(data_percent) / 100).saturating_mul(2);
         let mut dirs = BTreeMap::new();
+        let mut shown_bytes = usable.shown_bytes;
         for (dir, account) in accounts {
             let phys =
                 writer.dsl.dir_phys(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
             let mut left = left_of(&phys);
             if phys.parent.0 == 0 {
-                left.bytes = Some(usable.bytes.saturating_sub(phys.used_bytes));
-                left.to_free_bytes = Some((usable.bytes + usable.slop_bytes / 2).saturating_sub(phys.used_bytes));
-                left.has_deferred = usable.has_deferred;
+                let left_bytes = usable.bytes.saturating_sub(phys.used_bytes);
+                let split = share_with_logs(writer, &usable, left_bytes, margin_bytes);
+                // Blocks of logs are no dataset's; what is kept back makes up for those of a log in use.
+                let taken_by_logs = left_bytes.saturating_add(usable.slop_bytes).saturating_sub(usable.free_bytes);
+                shown_bytes = usable.shown_bytes.saturating_sub(taken_by_logs.saturating_sub(usable.slop_bytes / 2));
+                left.bytes = Some(split.data_bytes);
+                left.to_free_bytes = Some(split.frees_bytes);
+                // Space that logs have comes back with the next txgs too.
+                left.has_deferred = usable.has_deferred || split.data_bytes < left_bytes.min(margin_bytes);
             }
             (left.data_percent, left.metadata_percent) = (data_percent, metadata_percent);
             account.set(txg, &left, margin_bytes, |later| worst(self.txgs.coming_bytes(later)));
             dirs.insert(dir, phys);
         }
-        self.update_figures(writer, &dirs, usable.shown_bytes).await
+        self.update_figures(writer, &dirs, shown_bytes).await
     }
 
     /// Takes over the used and available bytes of datasets. `dirs` are their directories and all above these.
@@ -115,6 +124,20 @@ impl LiveHead {
     pub fn space(&self) -> HeadSpace {
         self.pool.shared.figures.lock().get(&self.head.dataset).copied().unwrap_or_default()
     }
+}
+
+/// Shares the free space between data and intent logs until the next sync.
+fn share_with_logs(writer: &Syncer, usable: &Usable, left_bytes: u64, dirty_max_bytes: u64) -> Split {
+    let mut room = writer.space.log_room().lock();
+    let scaled = |bytes: u64, of: u64, to: u64| match of {
+        0 => 0,
+        of => u64::try_from(u128::from(bytes) * u128::from(to) / u128::from(of)).unwrap_or(u64::MAX),
+    };
+    let unsynced = scaled(room.unsynced_bytes(), usable.free_raw_bytes, usable.free_bytes);
+    let free_bytes = usable.free_bytes.saturating_sub(unsynced);
+    let split = Split::of(free_bytes, usable.slop_bytes, left_bytes, dirty_max_bytes);
+    room.share(scaled(split.log_bytes, usable.free_bytes, usable.free_raw_bytes));
+    split
 }
 
 /// The bytes that the dataset of a directory may use beyond those it uses: the least that any directory up to the root leaves it.

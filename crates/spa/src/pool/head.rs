@@ -101,6 +101,14 @@ impl TxgSource for LiveHead {
         Box::pin(Self::begin(self, cost))
     }
 
+    fn begin_replayed(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
+        Box::pin(async move {
+            let shared = &self.pool.shared;
+            shared.pass().await?;
+            shared.unless_refused(shared.txgs.assign(cost, None)).await
+        })
+    }
+
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
         let shared = &self.pool.shared;
         Box::pin(shared.unless_refused(shared.txgs.wait_synced(txg)))

@@ -27,7 +27,8 @@
 //! 3. Every device is flushed.
 //! 4. The uberblock is written, and the labels too if the configuration changed, in an order that leaves a valid pool if power fails at
 //!    any step (`cenote_vdev::commit`).
-//! 5. Space that was freed two txgs ago can be allocated again (OpenZFS's `TXG_DEFER_SIZE`).
+//! 5. Space that was freed two txgs ago can be allocated again (OpenZFS's `TXG_DEFER_SIZE`); where hardly any is left, what this txg has
+//!    freed (`space`, `log_room`).
 //!
 //! **Creation** is a txg like any other: the MOS is filled in memory, the devices get labels without an uberblock, and the first sync
 //! writes the pool's first uberblock.
@@ -43,7 +44,7 @@
 //!    (asserted by `audit`, in tests and simulations).
 //!
 //! **Crash.** Until step 4 has written its first uberblock the pool is as of the last txg, whole: none of its blocks was overwritten, since
-//! freed space waits for two txgs. After that uberblock the pool is as of this txg.
+//! freed space waits until the txg that freed it is on disk, and for two more where there is enough. After that uberblock the pool is as of this txg.
 //!
 //! **Growth** (`admin::add`): new vdevs become part of the pool, and of the topology, in the beginning of a txg, and are written to from the next
 //! one on, whether or not the pool is in use.
@@ -82,6 +83,7 @@ mod free;
 pub(crate) mod history;
 mod hold;
 pub(crate) mod late;
+pub(crate) mod log_room;
 pub(crate) mod multihost;
 mod phases;
 mod preload;
@@ -89,7 +91,7 @@ pub(crate) mod space;
 pub(crate) mod space_maps;
 pub(crate) mod troubles;
 mod txg;
-mod usable;
+pub(crate) mod usable;
 pub(crate) mod vdev_config;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,10 @@
 //! The pool's allocator: implements `zio`'s trait [`Allocator`](cenote_zio::Allocator) with `metaslab`, and stores the space maps as
 //! objects of the MOS.
 
+use crate::figures::slop_bytes;
 use crate::pins::{KEPT_SHARE_MAX, Pins};
 use crate::sync::clock::Clock;
+use crate::sync::log_room::LogRoom;
 use crate::sync::troubles::Troubles;
 use cenote_dmu::{DmuError, Objset};
 use cenote_format::blkptr::Dva;
@@ -12,6 +14,7 @@ use cenote_metaslab::{
     AllocError, Allocator, ClassKind, Extent, Keep, LoadStep, MetaslabId, Request, SizeRange, SizeRule, SpaceError,
     VdevMaps, VdevSetup,
 };
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Handle};
 use cenote_vdev::config::{VdevConfig, VdevKind};
@@ -24,8 +27,8 @@ use thiserror::Error;
 
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
-/// One part in this many of the free space may be allocated without waiting (`allocate_at_once`) in one txg.
-const AT_ONCE_PART: u64 = 4;
+/// With less left than one part in so many of the space that is kept back, freed space can be used when its txg is on disk.
+const SHORT_PART: u64 = 4;
 /// The time after which a metaslab whose space map could not be read is tried again.
 const TRY_AGAIN_MS: u64 = 60_000;
 
@@ -80,8 +83,8 @@ pub(crate) struct Space {
     is_checked: bool,
     /// Bytes of special vdevs that small blocks of files may still take before the next txg.
     small_left_bytes: AtomicU64,
-    /// Bytes that allocations without waiting (`allocate_at_once`) may still take before the next txg.
-    at_once_left_bytes: AtomicU64,
+    /// Main space that intent logs may still take, with the data that is stored for them.
+    log_room: Mutex<LogRoom>,
     /// The pool has a log device (SLOG).
     has_log_devices: AtomicBool,
     /// Log devices on which nothing is placed.
@@ -108,7 +111,7 @@ impl Space {
             is_checked: allocator.is_checked(),
             allocator: Mutex::new(allocator),
             small_left_bytes: AtomicU64::new(0),
-            at_once_left_bytes: AtomicU64::new(0),
+            log_room: Mutex::default(),
             has_log_devices: AtomicBool::new(allocator_has_logs),
             log_devices: Mutex::default(),
             has_special_devices: AtomicBool::new(false),
@@ -118,15 +121,25 @@ impl Space {
             pins: Arc::default(),
         };
         this.measure();
+        let (available, slop) = this.available_and_slop();
+        this.log_room.lock().open(available, slop);
         this
     }
 
-    /// Finds out how much small blocks of files may take of special vdevs: all but what is kept for metadata. And how much may be taken at
-    /// once: what is stored for logs and changed again and again is free only when its txg is on disk, which needs space too.
-    fn measure(&self) {
+    /// Bytes of main space that can be allocated now, and those that are kept back, as the vdevs count them.
+    fn available_and_slop(&self) -> (u64, u64) {
+        let (embedded, ..) = self.with(|allocator| allocator.class_figures(ClassKind::EmbeddedLog));
         let (size, allocated, deferred) = self.with(|allocator| allocator.class_figures(ClassKind::Normal));
-        let free = size.saturating_sub(allocated).saturating_sub(deferred);
-        self.at_once_left_bytes.store(free / AT_ONCE_PART, Ordering::Relaxed);
+        (size.saturating_sub(allocated).saturating_sub(deferred), slop_bytes(size, embedded))
+    }
+
+    /// Main space that intent logs may still take, and the account of it.
+    pub(crate) const fn log_room(&self) -> &Mutex<LogRoom> {
+        &self.log_room
+    }
+
+    /// Finds out how much small blocks of files may take of special vdevs: all but what is kept for metadata.
+    fn measure(&self) {
         let (size, left) = self.with(|allocator| {
             let (size, allocated, _) = allocator.class_figures(ClassKind::Special);
             let kept_pct = allocator.tunables().zfs_special_class_metadata_reserve_pct.min(100);
@@ -244,9 +257,13 @@ impl Space {
         let (kept, free) = self.with(|allocator| allocator.kept_figures());
         let pins = self.pins.txgs(kept > free / KEPT_SHARE_MAX);
         assert!(pins.iter().all(|pin| *pin <= txg), "a txg is pinned that is on disk");
-        let keep = Keep { may_defer: true, pins: &pins };
+        let (available, slop) = self.available_and_slop();
+        // A pool that has not enough left for its own txgs cannot wait two of them for each block. As in OpenZFS, and later than there.
+        let is_short = available < slop / SHORT_PART;
+        let keep = Keep { may_defer: !(is_short && pins.is_empty() && self.pins.release(txg)), pins: &pins };
         let next = self.with(|allocator| allocator.sync_done(txg, &keep, now_ms))?;
         self.measure();
+        self.log_room.lock().synced(txg);
         Ok(next)
     }
 
@@ -318,9 +335,20 @@ impl Space {
     }
 
     async fn place(&self, request: &AllocationRequest) -> Result<Vec<Dva>, NoSpace> {
+        self.place_within(request, false).await
+    }
+
+    /// Places a block. `is_for_log`: main space is taken only as far as intent logs may have it.
+    async fn place_within(&self, request: &AllocationRequest, is_for_log: bool) -> Result<Vec<Dva>, NoSpace> {
         let mut is_fragmented = false;
         let first = self.class_of(request);
+        let is_for_log = is_for_log && !mutant::is(Mutant::LogSpaceUnlimited);
         for class in [first].iter().chain(first.fallbacks()) {
+            let is_limited = is_for_log && *class == ClassKind::Normal;
+            let bytes = request.psize_bytes.saturating_mul(u64::from(request.copies));
+            if is_limited && !self.log_room.lock().has(bytes) {
+                return Err(NoSpace::Full);
+            }
             let wanted = Request { class: *class, ..self.allocator_request(request) };
             for _ in 0..LOADS_MAX {
                 match self.with(|allocator| allocator.allocate(&wanted)) {
@@ -330,9 +358,12 @@ impl Space {
                             extents.iter().all(|extent| extent.asize_bytes >= request.psize_bytes),
                             "a place is as large as its block at least"
                         );
+                        let taken = extents.iter().map(|extent| extent.asize_bytes).sum::<u64>();
                         if *class == ClassKind::Special {
-                            let taken = extents.iter().map(|extent| extent.asize_bytes).sum::<u64>();
                             self.take_special(taken);
+                        }
+                        if is_limited {
+                            self.log_room.lock().take(request.txg, taken);
                         }
                         return Ok(extents.into_iter().map(dva).collect());
                     }
@@ -438,17 +469,20 @@ impl cenote_zio::Allocator for Space {
 
     fn allocate_log(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
         assert_eq!(request.object_type, DmuType::INTENT_LOG, "a log's space is for its blocks");
-        Box::pin(async move { self.place(&request).await })
+        Box::pin(async move { self.place_within(&request, true).await })
     }
 
     fn allocate_at_once(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
-        Box::pin(async move {
-            let bytes = request.psize_bytes.saturating_mul(u64::from(request.copies));
-            let taking = |left: u64| left.checked_sub(bytes);
-            let taken = self.at_once_left_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taking);
-            taken.map_err(|_| NoSpace::Full)?;
-            self.place(&request).await
-        })
+        Box::pin(async move { self.place_within(&request, true).await })
+    }
+
+    fn replay_space(&self) -> Option<(u64, u64)> {
+        let (available, slop) = self.available_and_slop();
+        Some((available.saturating_sub(self.log_room.lock().unsynced_bytes()), slop))
+    }
+
+    fn logs_want_txg(&self) -> bool {
+        self.log_room.lock().wants_txg()
     }
 
     fn has_log_devices(&self) -> bool {

@@ -22,6 +22,10 @@ pub(crate) struct Usable {
     pub(crate) has_deferred: bool,
     /// Bytes that datasets are told that they may use: with what was freed, as OpenZFS has it.
     pub(crate) shown_bytes: u64,
+    /// Bytes that can be allocated now, as datasets count them and as the vdevs do. Blocks of intent logs take of these, and are no
+    /// dataset's.
+    pub(crate) free_bytes: u64,
+    pub(crate) free_raw_bytes: u64,
 }
 
 impl Syncer {
@@ -35,19 +39,23 @@ impl Syncer {
     /// The space that datasets may use, as of the last sync.
     pub(crate) fn usable(&self) -> Usable {
         let (mut normal, mut log, mut shared, mut deferred, mut lost) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
+        let (mut free_bytes, mut free_raw_bytes) = (0, 0);
         for top in &self.root_vdev.config.children {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
             let mut sums = (0_u64, 0_u64, 0_u64, 0_u64);
-            let mut unreadable = 0;
+            let (mut unreadable, mut main_free) = (0, 0);
             self.space.with(|allocator| {
                 for metaslab in allocator.metaslabs().filter(|metaslab| metaslab.id().vdev == vdev) {
                     sums.0 += 1;
                     sums.1 += metaslab.size_bytes();
                     sums.2 += metaslab.allocated_bytes();
                     sums.3 += metaslab.deferred_bytes();
-                    if metaslab.is_unreadable() {
-                        let free = metaslab.size_bytes().saturating_sub(metaslab.allocated_bytes());
-                        unreadable += free.saturating_sub(metaslab.deferred_bytes());
+                    let free = metaslab.size_bytes().saturating_sub(metaslab.allocated_bytes());
+                    let free = free.saturating_sub(metaslab.deferred_bytes());
+                    match metaslab.is_unreadable() {
+                        true => unreadable += free,
+                        false if allocator.is_for_logs(metaslab.id()) => {}
+                        false => main_free += free,
                     }
                 }
             });
@@ -59,6 +67,8 @@ impl Syncer {
                     log += self.deflated_bytes(vdev, one);
                     deferred += self.deflated_bytes(vdev, kept);
                     lost += self.deflated_bytes(vdev, unreadable);
+                    free_bytes += self.deflated_bytes(vdev, main_free);
+                    free_raw_bytes += main_free;
                 }
                 AllocationClass::Special | AllocationClass::Dedup => shared += self.deflated_bytes(vdev, allocated),
                 AllocationClass::Normal | AllocationClass::Log => {}
@@ -69,7 +79,7 @@ impl Syncer {
         let all = (normal + shared).saturating_add(saved);
         let bytes = all.saturating_sub(deferred + lost).saturating_sub(slop_bytes);
         let shown_bytes = all.saturating_sub(lost).saturating_sub(slop_bytes);
-        Usable { bytes, slop_bytes, has_deferred: deferred > 0, shown_bytes }
+        Usable { bytes, slop_bytes, has_deferred: deferred > 0, shown_bytes, free_bytes, free_raw_bytes }
     }
 
     /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:

@@ -398,6 +398,9 @@ impl LogWriter {
         let tx = self.txgs.enter().ok()?;
         let placed =
             self.io.dmu.zio().place_log(self.io.allocator.as_ref(), size_bytes as u64, tx.txg(), identity).await;
+        if self.io.allocator.logs_want_txg() {
+            self.txgs.want(tx.txg());
+        }
         Some((placed.ok()?, tx))
     }
 

@@ -7,9 +7,13 @@
 //! **Not in order.** A client's `fsync` logs what it asks for and leaves out what other files have, so a record may be of an object that
 //! a later operation has removed. Records that change an object that is not there are passed over.
 //!
+//! **Space.** Log blocks that are passed are freed on the way. Where space is short, so are removed files, which stand in the delete queue
+//! otherwise until the file system is in use.
+//!
 //! **Behind the end.** An indirect write gives the whole of a block, which may reach behind the file's end as of that write, for a record
 //! that follows and makes the file longer ([`Reach::To`](crate::file::Reach)). Bytes that are still behind the end when all is replayed
-//! become zeros: else they would come into view when the file grows.
+//! become zeros: else they would come into view when the file grows. That comes before their log blocks are passed, since a replay that goes on
+//! after a crash does not see those; where a later record makes the file longer by its size alone (`TX_WRITE2`), no more are passed.
 
 mod attributes;
 mod data;
@@ -23,7 +27,7 @@ use cenote_dmu::{DmuErrorKind, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_format::zil::{LogRecord, Tx, ZilHeader};
 use cenote_taskq::{BoxFuture, boxed};
-use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, reaches_claim, unsupported};
+use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, Survey, reaches_claim, unsupported};
 
 use crate::filesystem::{FileSystem, FileSystemOptions};
 use crate::{AccessTimes, XattrMode, ZplError};
@@ -55,7 +59,7 @@ fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> BoxFutu
         }
         let source = Arc::new(Replaying::new(log, objset.clone()));
         if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
-            let padded = check(objset, header).await?;
+            let (padded, survey) = check(objset, header).await?;
             // Inheritance and permissions were decided when the records were made.
             let options = FileSystemOptions {
                 xattrs: XattrMode::Sa,
@@ -66,32 +70,36 @@ fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> BoxFutu
             };
             let log = Arc::new(Log::without(source.clone(), SyncMode::Standard));
             let filesystem = FileSystem::open_unreplayed(objset, log, options, true).await?;
-            Replay { filesystem, source: source.clone() }.run(header, padded).await?;
+            Replay { filesystem, source: source.clone(), survey }.run(header, padded).await?;
         }
         Ok(source.end().await?)
     })
 }
 
-/// Reads all of the log. Returns the files that may have blocks beyond their end.
-async fn check(objset: &Objset, header: ZilHeader) -> Result<BTreeSet<ObjectId>, ZplError> {
+/// Reads all of the log. Returns the files that may have blocks beyond their end, and what is known of the records.
+async fn check(objset: &Objset, header: ZilHeader) -> Result<(BTreeSet<ObjectId>, Survey), ZplError> {
     let mut padded = BTreeSet::new();
     let look = |record: &LogRecord<'_>| {
-        if let Tx::Write(write) = &record.tx
-            && write.data.is_none()
-            && !write.size_only
-        {
-            padded.insert(write.object);
-        }
+        padded.extend(padding(record));
         unsupported(record)
     };
-    cenote_zil::check(objset.dmu().zio(), header, look).await?;
-    Ok(padded)
+    let survey = cenote_zil::check(objset.dmu().zio(), header, look).await?;
+    Ok((padded, survey))
+}
+
+/// The file that may have bytes behind its end by a record.
+fn padding(record: &LogRecord<'_>) -> Option<ObjectId> {
+    match &record.tx {
+        Tx::Write(write) if write.data.is_none() && !write.size_only => Some(write.object),
+        _ => None,
+    }
 }
 
 /// A file system whose log is replayed.
 struct Replay {
     filesystem: FileSystem,
     source: Arc<Replaying>,
+    survey: Survey,
 }
 
 impl Replay {
@@ -99,15 +107,35 @@ impl Replay {
         let position = Position::of(&header);
         let objset = self.filesystem.objset();
         let mut chain = Chain::new(objset.dmu().zio(), header);
+        let mut passes = true;
         loop {
             let batch = cenote_zil::next_batch(&mut chain, objset, &position).await;
             if batch.is_empty() {
                 break;
             }
-            for record in batch.iter().flat_map(|content| content.records()).filter(|it| position.is_left(it)) {
-                let sequence = record.sequence;
-                let replayed = self.record(&record).await;
-                replayed.map_err(|error| ReplayError::new(sequence, error))?;
+            for link in &batch {
+                let mut padded_here = BTreeSet::new();
+                let records = link.content.iter().flat_map(|content| content.records());
+                for record in records {
+                    let sequence = record.sequence;
+                    if let Some(id) = padding(&record) {
+                        padded_here.insert(id);
+                        passes &= !self.survey.is_sized_after(id, sequence);
+                    }
+                    if position.is_left(&record) {
+                        let replayed = self.record(&record).await;
+                        replayed.map_err(|error| ReplayError::new(sequence, error))?;
+                    }
+                }
+                if passes {
+                    for id in padded_here {
+                        self.trim(id).await?;
+                    }
+                    self.source.passed(link, &self.survey).await?;
+                }
+            }
+            if self.source.is_short() {
+                self.filesystem.reap().await?;
             }
         }
         reaches_claim(&chain, &header)?;
@@ -132,6 +160,7 @@ impl Replay {
     async fn effect(&self, record: &LogRecord<'_>) -> Result<(), ZplError> {
         match &record.tx {
             Tx::Commit => Ok(()),
+            Tx::Write(_) if self.survey.is_superseded(record) => Ok(()),
             Tx::Create(create) => self.create(create).await,
             Tx::Remove { directory, name } => self.filesystem.unlink(*directory, name).await,
             Tx::Rmdir { directory, name } => self.filesystem.rmdir(*directory, name).await,
