@@ -29,7 +29,11 @@ pub(super) fn coloured(text: &str) -> String {
             section = heading;
             let rest = &line[heading.len()..];
             shown.push_str(&format!("{BOLD}{heading}{PLAIN}"));
-            let colour = if section == "status:" { Some(YELLOW) } else { colour_of(rest.trim()) };
+            let colour = match section {
+                "status:" => Some(YELLOW),
+                " state:" => colour_of(rest.trim()),
+                _ => None,
+            };
             push(&mut shown, colour, rest);
         } else if section == "status:" && line.starts_with('\t') {
             push(&mut shown, Some(YELLOW), line);
@@ -84,6 +88,7 @@ mod tests {
         let plain = [BOLD, RED, YELLOW, PLAIN].iter().fold(shown.clone(), |text, code| text.replace(code, ""));
         assert_eq!(plain, text);
         for part in [
+            "\x1b[1m  pool:\x1b[0m DEGRADED\n",
             "\x1b[1m state:\x1b[0m\x1b[33m DEGRADED\x1b[0m",
             "\x1b[33m\tnot there.\x1b[0m",
             "\tp  \x1b[33mDEGRADED\x1b[0m  0",
