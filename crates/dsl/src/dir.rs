@@ -51,7 +51,7 @@ impl Dsl {
         if dnode.phys().bonus_type != DmuType::DSL_DIR {
             return Err(DslError::Corrupt { object: object.0, what: format!("'{name}' is not a DSL directory") });
         }
-        let phys = DslDirPhys::parse(&dnode.phys().bonus, dnode.byte_order())
+        let phys = dnode.bonus(DslDirPhys::parse)
             .map_err(|error| DslError::Format { object: object.0, error })?;
         Ok(Dir { object, name, phys })
     }

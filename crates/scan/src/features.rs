@@ -249,7 +249,7 @@ impl Sums {
             (DmuType::ZAP_METADATA, DmuType::DSL_DATASET) => {
                 self.add("extensible_dataset", 1);
                 let is_snapshot =
-                    DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order()).is_ok_and(|it| it.is_snapshot());
+                    dnode.bonus(DslDatasetPhys::parse).is_ok_and(|it| it.is_snapshot());
                 let fields = fields(dnode).await?;
                 let noted = FEATURES.iter().filter(|feature| {
                     feature.per_dataset && fields.iter().any(|field| field.name() == feature.guid.as_bytes())

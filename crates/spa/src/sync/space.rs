@@ -273,7 +273,7 @@ impl Space {
                 LoadStep::More { loading: mut next, object, offset_bytes, len_bytes } => {
                     let map = mos.object(object).await?;
                     let bytes = map.read(offset_bytes, len_bytes as usize).await?;
-                    next.feed(&bytes, cenote_zio::ORDER)?;
+                    next.feed(&bytes)?;
                     loading = *next;
                 }
             }
