@@ -322,7 +322,7 @@ impl Dataset {
     }
 
     /// Sets a property, in OpenZFS's words: `("compression", "zstd")`, `("quota", "10G")`, `("org.example:note", "mine")`. It is on disk
-    /// when this returns, and file systems that are open obey it.
+    /// when this returns, and file systems and volumes that are open obey it.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse), [`NotSupported`](ErrorKind::NotSupported),
