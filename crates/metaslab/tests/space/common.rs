@@ -242,7 +242,6 @@ pub(crate) fn request(txg: Txg, psize: u64, copies: usize) -> Request {
         is_gang: false,
         is_log: false,
         now_ms: txg.0 * 5000,
-        is_busy: false,
     }
 }
 

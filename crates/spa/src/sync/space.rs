@@ -249,7 +249,6 @@ impl Space {
             is_gang: false,
             is_log: request.object_type == DmuType::INTENT_LOG,
             now_ms: self.now_ms(),
-            is_busy: false,
         }
     }
 
