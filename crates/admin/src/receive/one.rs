@@ -8,6 +8,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Guid;
 use cenote_format::stream::BeginFlags;
 use cenote_props::Types;
+use cenote_props::number::nicebytes;
 use cenote_send::SendError;
 use cenote_send::receiver::{
     Header, ReceiveOptions, ReceiveProgress, ReceiverError, receive_resume_token, receive_stream, skip_stream,
@@ -28,23 +29,6 @@ pub(super) enum Received {
     Now,
     /// It was there already, or nothing was to be received.
     Skipped,
-}
-
-/// A size as `zfs receive -v` says it.
-fn nice(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
-    let mut at = 0;
-    let mut value = bytes as f64;
-    while value >= 1024.0 && at + 1 < UNITS.len() {
-        value /= 1024.0;
-        at += 1;
-    }
-    match value {
-        _ if at == 0 => format!("{bytes}B"),
-        value if value < 10.0 => format!("{value:.2}{}", UNITS[at]),
-        value if value < 100.0 => format!("{value:.1}{}", UNITS[at]),
-        value => format!("{value:.0}{}", UNITS[at]),
-    }
 }
 
 impl<R: Read> Run<'_, R> {
@@ -192,7 +176,7 @@ impl<R: Read> Run<'_, R> {
         let took = (self.pool.handle().now() - began).max(Duration::from_nanos(1)).as_secs_f64();
         let bytes = progress.bytes.load(std::sync::atomic::Ordering::Relaxed);
         let rate = (bytes as f64 / took) as u64;
-        self.tell(format!("received {} stream in {took:.2} seconds ({}/sec)", nice(bytes), nice(rate)));
+        self.tell(format!("received {} stream in {took:.2} seconds ({}/sec)", nicebytes(bytes), nicebytes(rate)));
         Ok(Received::Now)
     }
 
