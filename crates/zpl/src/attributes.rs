@@ -109,12 +109,6 @@ impl Flags {
         self.has(ZnodeFlags::ACL_TRIVIAL)
     }
 
-    /// Whether entries of the ACL are inheritable.
-    #[must_use]
-    pub const fn is_acl_inherited(self) -> bool {
-        self.has(ZnodeFlags::INHERIT_ACE)
-    }
-
     /// Whether the file carries a project id.
     #[must_use]
     pub const fn has_project(self) -> bool {
@@ -141,12 +135,6 @@ impl Flags {
     #[must_use]
     pub const fn is_project_inherited(self) -> bool {
         self.has(ZnodeFlags::PROJECT_INHERIT)
-    }
-
-    /// Whether the file must not be unlinked (a flag of BSD).
-    #[must_use]
-    pub const fn is_no_unlink(self) -> bool {
-        self.has(ZnodeFlags::NO_UNLINK)
     }
 }
 
