@@ -1,5 +1,6 @@
 //! Clones of snapshots.
 
+use cenote_dsl::name::parent_of;
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{PropertyValue, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
@@ -54,7 +55,7 @@ impl Clone {
                 return Err(self.refused(Reason::NotWholeBlocks(block_bytes)));
             }
             // Nothing may stand in the way of changing the clone once it is made.
-            let (above, _) = self.name.rsplit_once('/').unwrap_or_default();
+            let above = parent_of(&self.name).unwrap_or_default();
             let dedup =
                 dsl.property(&dsl.dir(above).await?, "dedup", true).await?.and_then(|found| found.value.number());
             let off = u64::from(cenote_format::enums::Checksum::Off.number());
@@ -85,7 +86,7 @@ impl SyncTask for Clone {
                 pool.check_property(property, value).map_err(|error| self.refused(Reason::Value(error)))?;
             }
             let reserved = self.asked("refreservation").unwrap_or(0);
-            if let Some((above, _)) = self.name.rsplit_once('/').filter(|_| reserved != 0) {
+            if let Some(above) = parent_of(&self.name).filter(|_| reserved != 0) {
                 let dir = pool.dsl().dir(above).await?;
                 if reserved > pool.available_bytes(pool.dsl(), &dir).await? {
                     return Err(self.refused(Reason::OutOfSpace));

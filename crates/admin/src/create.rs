@@ -1,6 +1,7 @@
 //! Making file systems and volumes.
 
 use cenote_dmu::Zap;
+use cenote_dsl::name::parent_of;
 use cenote_dsl::{Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
@@ -55,7 +56,7 @@ impl Site {
         let first = self.missing.first().unwrap_or(&self.name);
         let parent = pool.check_create(first).await?;
         pool.check_new_below(&self.name, &parent, self.missing.len() as u64 + 1).await?;
-        if let Some((above, _)) = first.rsplit_once('/') {
+        if let Some(above) = parent_of(first) {
             check_names(dsl, above).await?;
         }
         Ok(())
@@ -64,7 +65,7 @@ impl Site {
     /// The nearest dataset above that is there.
     fn above(&self) -> Option<&str> {
         let first = self.missing.first().unwrap_or(&self.name);
-        first.rsplit_once('/').map(|(above, _)| above)
+        parent_of(first)
     }
 
     /// Refuses to reserve more than is available.
@@ -179,7 +180,7 @@ impl VolumeShape {
 pub async fn outermost_new(pool: &Pool, name: &str) -> Result<String, AdminError> {
     let dsl = pool.dsl()?;
     let mut outermost = name;
-    while let Some((above, _)) = outermost.rsplit_once('/') {
+    while let Some(above) = parent_of(outermost) {
         match dsl.dir(above).await {
             Err(DslError::NoSuchDataset(_)) => outermost = above,
             Ok(_) | Err(_) => break,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use cenote_admin::VolumeShape;
 use cenote_admin::values::{self, When};
+use cenote_dsl::name::is_at_or_below;
 use cenote_dsl::property::Value;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
@@ -322,7 +323,7 @@ impl Dataset {
     }
 
     /// Sets a property, in OpenZFS's words: `("compression", "zstd")`, `("quota", "10G")`, `("org.example:note", "mine")`. It is on disk
-    /// when this returns, and file systems that are open obey it.
+    /// when this returns, and file systems and volumes that are open obey it.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse), [`NotSupported`](ErrorKind::NotSupported),
@@ -462,8 +463,8 @@ impl Pool {
             }
         }
         let is_within = |other: &str| {
-            let is_below = |rest: &str| reach == Reach::AllBelow && rest.starts_with(['/', '@']);
-            other.strip_prefix(name).is_some_and(|rest| rest.is_empty() || is_below(rest))
+            let dataset = other.split('@').next().unwrap_or(other);
+            other == name || (reach == Reach::AllBelow && is_at_or_below(dataset, name))
         };
         match open.values().find(|open| is_within(open.name())) {
             Some(used) => {

@@ -5,7 +5,6 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use cenote_dmu::Objset;
 use cenote_dsl::{Dataset, Dsl, DslError};
@@ -16,6 +15,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Join};
 use cenote_zil::Log;
 use cenote_zpl::{AttributeChange, Attributes, NewNode, Properties, RenameMode, XattrSet, ZplError};
+use cenote_zvol::VolumeProperties;
 
 use crate::error::{Error, ErrorKind, Place};
 use crate::file::File;
@@ -23,9 +23,8 @@ use crate::metadata::{FileKind, Metadata, time_of};
 use crate::pool::{Access, Open, Pool};
 use crate::raise::{Lower as _, Raise as _, Raised};
 use crate::readdir::ReadDir;
+use crate::volume;
 
-/// Pause before freeing is tried again where it failed.
-const REAP_AGAIN: Duration = Duration::from_secs(1);
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -45,6 +44,8 @@ pub(crate) struct Live {
     may_change: AtomicBool,
     /// Frees files without a name and without a user, in the background.
     reaper: Mutex<Option<Join<()>>>,
+    /// The error that keeps it from that.
+    reap_failure: ReapFailure,
 }
 
 impl Drop for Inner {
@@ -53,15 +54,16 @@ impl Drop for Inner {
     }
 }
 
-/// Frees the delete queue, until the file system is closed.
-async fn reap(files: cenote_zpl::FileSystem) {
-    let handle = files.objset().dmu().handle().clone();
-    while files.garbage().await {
-        if files.reap().await.is_err() {
-            // A full pool has space again some time; one that is not written any more is closed soon.
-            handle.sleep(REAP_AGAIN).await;
-        }
-    }
+/// The error that keeps the delete queue from being freed: its kind, its place, and its text.
+type ReapFailure = Arc<Mutex<Option<(ErrorKind, Place, String)>>>;
+
+/// Frees the delete queue, until the file system is closed, and keeps the error that stands in its way.
+async fn reap(files: cenote_zpl::FileSystem, failure: ReapFailure) {
+    let parts = |error: ZplError| {
+        let error = error.raise();
+        (error.kind(), error.place().clone(), error.to_string())
+    };
+    files.reap_until_stopped(|error| *failure.lock() = error.map(parts)).await;
 }
 
 impl Inner {
@@ -73,7 +75,9 @@ impl Inner {
         let Some(live) = &self.live else { return };
         let mut reaper = live.reaper.lock();
         if reaper.is_none() && live.may_change.load(Ordering::Relaxed) {
-            *reaper = Some(live.head.pool().handle().spawn(Class::Background, reap(self.files.clone())));
+            *reaper = Some(
+                live.head.pool().handle().spawn(Class::Background, reap(self.files.clone(), live.reap_failure.clone())),
+            );
         }
     }
 
@@ -215,7 +219,7 @@ async fn changed(head: LiveHead, properties: &Properties, name: &str) -> Result<
     log.set_for_throughput(properties.is_for_throughput);
     let opened = cenote_zpl::FileSystem::open_logged(head.objset(), log.clone(), properties.files).await;
     let may_change = AtomicBool::new(!properties.forbidden.write);
-    let live = Live { head, log, may_change, reaper: Mutex::default() };
+    let live = Live { head, log, may_change, reaper: Mutex::default(), reap_failure: Arc::default() };
     Ok(Inner { files: opened.raised()?, name: name.to_owned(), live: Some(live), _hold: None })
 }
 
@@ -229,23 +233,36 @@ async fn frozen(pool: &Pool, dataset: &Dataset, hold: Option<LongHold>) -> Resul
     Ok(Inner { files, name, live: None, _hold: hold })
 }
 
-/// Has all open file systems obey their properties as they are now.
+/// The properties of what is open.
+enum Obeyed {
+    Files(Box<Properties>),
+    Volume(VolumeProperties),
+}
+
+/// Has all open file systems and volumes obey their properties as they are now.
 pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
     let Access::Write(spa) = &pool.inner.access else { return Ok(()) };
     let open: Vec<(ObjectId, Open)> =
         pool.inner.open.lock().await.iter().map(|(id, open)| (*id, open.clone())).collect();
     for (id, open) in open {
-        let Open::Files(inner) = open else { continue };
+        let is_volume = matches!(open, Open::Volume(_));
         let found = spa.look(move |syncer| {
             Box::pin(async move {
                 let dsl = syncer.dsl().clone();
                 let dir = dsl.dataset_phys(id).await?.dir;
                 let dir = dsl.dir_object(dir, dsl.dir_name(dir).await?).await?;
+                if is_volume {
+                    return Ok(Obeyed::Volume(volume::properties(&dsl, &dir).await?));
+                }
                 let dataset = dsl.dataset_object(id, dir, None).await?;
-                properties(syncer, &dsl, &dataset).await
+                Ok(Obeyed::Files(Box::new(properties(syncer, &dsl, &dataset).await?)))
             })
         });
-        inner.obey(&found.await.map_err(|Raised(error)| error)?);
+        match (open, found.await.map_err(|Raised(error)| error)?) {
+            (Open::Files(inner), Obeyed::Files(properties)) => inner.obey(&properties),
+            (Open::Volume(inner), Obeyed::Volume(properties)) => inner.obey(properties),
+            (Open::Files(_) | Open::Volume(_), _) => unreachable!("properties of the kind that is open were read"),
+        }
     }
     Ok(())
 }
@@ -658,6 +675,15 @@ impl FileSystem {
     pub async fn sync(&self) -> Result<(), Error> {
         let Some(live) = &self.inner.live else { return Ok(()) };
         live.log.sync(None).await.map_err(|error| error.raise().of_dataset(self.name()))
+    }
+
+    /// The error that keeps the space of removed files from being freed, if there is one. It is tried again, so none is told once that
+    /// worked. What is not freed is freed by the next user of the file system.
+    #[must_use]
+    pub fn freeing_error(&self) -> Option<Error> {
+        let failure = self.inner.live.as_ref()?.reap_failure.lock().clone();
+        let (kind, place, text) = failure?;
+        Some(Error::new(kind, place, format!("freeing what was removed: {text}")).of_dataset(self.name()))
     }
 
     /// The space that it uses and may still use, as of the last txg. None where it is not changed through this handle: see

@@ -3,21 +3,17 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cenote_dmu::tx::SyncMode;
-use cenote_dsl::{Dataset, DslError};
+use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{LiveHead, LongHold, SpaError};
-use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
+use cenote_zvol::{VolumeError, VolumeProperties};
 
 use crate::error::Error;
 use crate::file::Bytes;
 use crate::filesystem::{frozen_objset, same_dataset};
 use crate::pool::{Access, Open, Pool};
 use crate::raise::{Lower as _, Raise as _, Raised};
-
-/// The number of `logbias=throughput`.
-const THROUGHPUT: u64 = 1;
 
 pub(crate) struct Inner {
     pub(crate) name: String,
@@ -33,14 +29,8 @@ enum State {
 
 /// A volume as it was found by its name.
 enum Found {
-    Head(LiveHead, Numbers),
+    Head(LiveHead, VolumeProperties),
     Frozen(LongHold),
-}
-
-/// Numbers of properties.
-struct Numbers {
-    sync: u64,
-    logbias: u64,
 }
 
 /// A volume, or a snapshot of one: a block device's bytes. Cheap to clone, and any number of tasks may use it at once.
@@ -100,11 +90,10 @@ async fn open(pool: &Pool, name: &str) -> Result<Volume, Error> {
         Access::Read(_) => frozen(pool, &dataset, None).await?,
         Access::Write(spa) => match find(spa, &dataset, name).await? {
             Found::Frozen(hold) => frozen(pool, &dataset, Some(hold)).await?,
-            Found::Head(head, numbers) => {
-                let log = head.log(SyncMode::of_number(numbers.sync));
-                log.set_for_throughput(numbers.logbias == THROUGHPUT);
-                let live = LiveVolume::open(head.objset(), log).await.raised()?;
+            Found::Head(head, properties) => {
+                let live = LiveVolume::open(head.objset(), head.log(properties.sync)).await.raised()?;
                 live.replay().await.raised()?;
+                live.obey(properties);
                 State::Live(live)
             }
         },
@@ -121,24 +110,35 @@ async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<F
         Box::pin(async move {
             let dsl = syncer.dsl().clone();
             let dataset = same_dataset(&dsl, &wanted, &name).await?;
-            let number = async |property: &str| {
-                let found = dsl.property(&dataset.dir, property, true).await?;
-                Ok::<_, DslError>(found.and_then(|found| found.value.number()).unwrap_or(0))
-            };
-            if dataset.is_snapshot() || number("readonly").await? == 1 {
+            if dataset.is_snapshot() {
                 return Ok(Found::Frozen(syncer.long_hold(dataset.object)));
             }
-            let numbers = Numbers { sync: number("sync").await?, logbias: number("logbias").await? };
+            let properties = properties(&dsl, &dataset.dir).await?;
             let head = match syncer.open_head(&name).await {
                 Ok(head) => head,
                 // It can be read all the same.
                 Err(SpaError::Unwritable { .. }) => return Ok(Found::Frozen(syncer.long_hold(dataset.object))),
                 Err(error) => return Err(error.into()),
             };
-            Ok(Found::Head(pool.adopt(syncer, &name, head).await?, numbers))
+            Ok(Found::Head(pool.adopt(syncer, &name, head).await?, properties))
         })
     });
     found.await.map_err(|Raised(error)| error)
+}
+
+/// The properties that a volume obeys, inherited ones too.
+pub(crate) async fn properties(dsl: &Dsl, dir: &Dir) -> Result<VolumeProperties, DslError> {
+    let found = dsl.properties(dir, |name| VolumeProperties::NAMES.contains(&name)).await?;
+    Ok(VolumeProperties::of(|name| found.get(name).and_then(|found| found.value.number())))
+}
+
+impl Inner {
+    /// Obeys changed properties from the next call on.
+    pub(crate) fn obey(&self, properties: VolumeProperties) {
+        if let State::Live(live) = &self.state {
+            live.obey(properties);
+        }
+    }
 }
 
 async fn frozen(pool: &Pool, dataset: &Dataset, hold: Option<LongHold>) -> Result<State, Error> {

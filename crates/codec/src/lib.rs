@@ -32,6 +32,7 @@ pub mod compress;
 pub mod crypt;
 #[doc(hidden)]
 pub mod fuzz;
+mod kernel;
 pub mod raidz;
 #[allow(unsafe_code)]
 mod simd;

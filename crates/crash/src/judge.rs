@@ -8,7 +8,7 @@ use cenote_dsl::property::Source;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::int_key;
-use cenote_format::zpl::master_node;
+use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_scan::{BadBlock, VerifyOptions, VerifyReport, verify};
 use cenote_spa::{FoundPool, ImportOptions, Rewind, View, find, import};
 use cenote_taskq::Handle;
@@ -22,8 +22,6 @@ use crate::machine::{Machine, Shape};
 use crate::model::{Datasets, Files, Grown, content};
 use crate::snapshots::FAMILIES;
 
-/// The object of a file system with its fixed entries.
-const MASTER_NODE: ObjectId = ObjectId(1);
 /// Entries of the delete queue at most.
 const QUEUE_MAX: usize = 1 << 16;
 /// Bytes that a file system may use beyond its quota: nothing is let in that does not fit at worst, and metadata costs more than that

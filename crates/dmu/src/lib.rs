@@ -43,8 +43,9 @@
 //! 2. A reader sees no block of an object beyond `maxblkid`, even if a (corrupt) tree has one.
 //! 3. Objects of an encrypted dataset whose key is not loaded give an error that says so; only their trees (not their
 //!    contents) can be walked, through [`Objset::without_key`].
-//!
-//! 4. Every task that a reader starts is a member of the pool's group of detached work: once that is closed none runs and
+//! 4. A byte order belongs to a block: to the bonus of a dnode that of the dnode's block ([`Object::bonus`]), to data that of each data
+//!    block. So no object has one. Arrays of integers are read in ours ([`Object::read`]), blocks with their own ([`Object::block`]).
+//! 5. Every task that a reader starts is a member of the pool's group of detached work: once that is closed none runs and
 //!    none starts.
 //!
 //! **Writing** has a theory of its own: [`sync`].

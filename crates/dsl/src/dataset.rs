@@ -107,8 +107,7 @@ impl Dsl {
         if dnode.phys().bonus_type != DmuType::DSL_DATASET {
             return Err(DslError::Corrupt { object: object.0, what: "not a DSL dataset".into() });
         }
-        let phys = DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())
-            .map_err(|error| DslError::Format { object: object.0, error })?;
+        let phys = dnode.bonus(DslDatasetPhys::parse).map_err(|error| DslError::Format { object: object.0, error })?;
         Ok(Dataset { object, dir, snapshot, phys })
     }
 

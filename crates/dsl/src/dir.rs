@@ -8,7 +8,7 @@ use cenote_format::dsl::{DslDirPhys, dir_field};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::boxed;
 
-use crate::name::{Name, Tail};
+use crate::name::{Name, Tail, parent_and_last};
 use crate::{DEPTH_MAX, Dsl, DslError};
 
 /// Children of one directory at most, as a bound on memory.
@@ -33,7 +33,7 @@ impl Dir {
     /// The last part of its name, under which the directory above lists it.
     #[must_use]
     pub fn last_name(&self) -> &str {
-        self.name.rsplit_once('/').map_or(self.name.as_str(), |(_, last)| last)
+        parent_and_last(&self.name).map_or(self.name.as_str(), |(_, last)| last)
     }
 }
 
@@ -51,8 +51,7 @@ impl Dsl {
         if dnode.phys().bonus_type != DmuType::DSL_DIR {
             return Err(DslError::Corrupt { object: object.0, what: format!("'{name}' is not a DSL directory") });
         }
-        let phys = DslDirPhys::parse(&dnode.phys().bonus, dnode.byte_order())
-            .map_err(|error| DslError::Format { object: object.0, error })?;
+        let phys = dnode.bonus(DslDirPhys::parse).map_err(|error| DslError::Format { object: object.0, error })?;
         Ok(Dir { object, name, phys })
     }
 
@@ -162,7 +161,7 @@ impl Dsl {
     /// The directory above, `None` for the root.
     #[boxed]
     pub async fn parent(&self, dir: &Dir) -> Result<Option<Dir>, DslError> {
-        match dir.name.rsplit_once('/') {
+        match parent_and_last(&dir.name) {
             Some((name, _)) if dir.phys.parent.0 != 0 => {
                 Ok(Some(self.dir_object(dir.phys.parent, name.to_owned()).await?))
             }

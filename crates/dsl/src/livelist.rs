@@ -3,11 +3,11 @@
 //! ```text
 //! clone's directory (zapified) ── livelist (ZAP, like a deadlist: txg in hexadecimal ─► bpobj)
 //!                                   0a30 ─► A B C  F(B)        blocks born after txg 0xa30, up to the next
-//!                                   0b02 ─► D E    F(E)  F(D)  in the order in which they came (A) and went (F)
+//!                                   0b02 ─► D E    F(E)  F(D)  in the order in which they were allocated (A) and freed (F)
 //! ```
-//! An entry that a block came has the pointer, without what only matters to a reader; one that it went has the lowest bit of the fill count
-//! set. Both stand in the list of the block's birth. From the end of a list to its beginning each that went takes away one that came before, of
-//! the same place: what is left is what the clone has.
+//! An entry records that the clone allocated a block (A) or freed it (F). It is the block's pointer, without the fields that only readers
+//! need; the lowest bit of the fill count is set for a free. Both entries are in the list of the block's birth. Read a list from its end: each
+//! free cancels one earlier allocation of the same place. The allocations that remain are the clone's own blocks.
 //!
 //! **Life of one.** A clone gets it, empty, when it is made, where the pool has the feature `livelist` (counted by their number). Each
 //! txg that writes the clone enters the blocks that are new, then those that were given up, of all that was born after the origin; blocks

@@ -164,6 +164,24 @@ pub fn is_at_or_below(dataset: &str, name: &str) -> bool {
     dataset.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Whether a dataset is below the dataset of a name.
+#[must_use]
+pub fn is_below(dataset: &str, name: &str) -> bool {
+    dataset != name && is_at_or_below(dataset, name)
+}
+
+/// The name of the dataset above, and the last part of the name; `None` for a pool's root.
+#[must_use]
+pub fn parent_and_last(name: &str) -> Option<(&str, &str)> {
+    name.rsplit_once('/')
+}
+
+/// The name of the dataset above; `None` for a pool's root.
+#[must_use]
+pub fn parent_of(name: &str) -> Option<&str> {
+    Some(parent_and_last(name)?.0)
+}
+
 /// Checks the name of a new pool.
 ///
 /// # Errors

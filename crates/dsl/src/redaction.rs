@@ -72,7 +72,7 @@ impl Dsl {
             let object = self.mos_object(id).await?;
             let parsed = match object.spill().await? {
                 Some((spill, order)) => RedactionListPhys::parse(&spill, order),
-                None => RedactionListPhys::parse(&object.phys().bonus, object.byte_order()),
+                None => object.bonus(RedactionListPhys::parse),
             };
             parsed.map_err(|error| DslError::Format { object: id.0, error })
         })
@@ -88,7 +88,7 @@ impl Dsl {
         let Some(last) = phys.entry_count.checked_sub(1) else { return Ok((0, 0)) };
         let object = self.mos_object(id).await?;
         let bytes = object.read(last.saturating_mul(RedactBlock::SIZE_BYTES as u64), RedactBlock::SIZE_BYTES).await?;
-        let entry = RedactBlock::parse(&bytes, object.byte_order());
+        let entry = RedactBlock::parse(&bytes, ORDER);
         let entry = entry.map_err(|error| DslError::Format { object: id.0, error })?;
         Ok((entry.object.0, entry.block.saturating_add(entry.block_count)))
     }

@@ -245,16 +245,15 @@ impl Dsl {
             Sizes { used_bytes: phys.bytes, compressed_bytes, uncompressed_bytes }
         };
         let dnode = self.mos_object(object).await?;
-        let order = dnode.byte_order();
         if dnode.phys().object_type == DmuType::BPOBJ {
-            let phys = BpobjPhys::parse(&dnode.phys().bonus, order).map_err(|error| dnode.error(error))?;
+            let phys = dnode.bonus(BpobjPhys::parse).map_err(|error| dnode.error(error))?;
             return match limit {
                 None => Ok(of_bpobj(&phys)),
                 Some(_) => Err(DslError::Unsupported("sums over deadlists of pools before version 26".into())),
             };
         }
         let Some(limit) = limit else {
-            let phys = DeadlistPhys::parse(&dnode.phys().bonus, order).map_err(|error| dnode.error(error))?;
+            let phys = dnode.bonus(DeadlistPhys::parse).map_err(|error| dnode.error(error))?;
             let (used_bytes, compressed_bytes) = (phys.used_bytes, phys.compressed_bytes);
             return Ok(Sizes { used_bytes, compressed_bytes, uncompressed_bytes: phys.uncompressed_bytes });
         };
@@ -264,8 +263,7 @@ impl Dsl {
             let (Some(start), Some(bpobj)) = (start, entry.value.as_u64()) else { continue };
             if start < limit.0 {
                 let dnode = self.mos_object(ObjectId(bpobj)).await?;
-                let phys =
-                    BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
+                let phys = dnode.bonus(BpobjPhys::parse).map_err(|error| dnode.error(error))?;
                 sizes = sizes.plus(of_bpobj(&phys));
             }
         }

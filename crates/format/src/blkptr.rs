@@ -595,14 +595,6 @@ impl Blkptr {
         mac[8..].copy_from_slice(&order.bytes64(self.words[CHECKSUM + 3]));
         mac
     }
-
-    /// Whether two block pointers point at the same birth of the same block (`BP_EQUAL`).
-    #[must_use]
-    pub fn same_block(&self, other: &Self) -> bool {
-        self.words[..6] == other.words[..6]
-            && self.physical_birth() == other.physical_birth()
-            && self.logical_birth() == other.logical_birth()
-    }
 }
 
 const fn is_payload_word(index: usize) -> bool {

@@ -91,11 +91,6 @@ bitflags! {
     }
 }
 
-impl DnodeFlags {
-    /// The flags that survive a raw send, and are authenticated with an encrypted dnode.
-    pub const PORTABLE: Self = Self::SPILL_BLKPTR;
-}
-
 /// Bytes for bonus buffer and spill pointer behind the first block pointer of a dnode with `slots` slots.
 #[must_use]
 pub const fn bonus_capacity_bytes(slots: usize) -> usize {

@@ -530,12 +530,6 @@ impl NvList {
             _ => None,
         })
     }
-
-    /// The array of texts of this name.
-    #[must_use]
-    pub fn strs(&self, name: &str) -> Option<&[NvString]> {
-        self.pick(name, |value| if let NvValue::StringArray(items) = value { Some(items.as_slice()) } else { None })
-    }
 }
 
 /// A cursor over the packed bytes; every step is checked.

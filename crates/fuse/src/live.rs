@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cenote_dmu::tx::TxError;
 use cenote_format::ids::ObjectId;
@@ -22,8 +21,6 @@ use crate::groups;
 use crate::server::{Caller, Changed, Errno, NewFile, Rename, Report, SetAttributes, Writer};
 use crate::zfsvfs::errno;
 
-/// Pause before freeing is tried again where it failed.
-const REAP_AGAIN: Duration = Duration::from_secs(1);
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const SETGID: u32 = 0o2000;
 const KEEP_SIZE: i32 = 1;
@@ -62,22 +59,12 @@ impl Drop for Live {
 
 /// Frees the delete queue, until the file system is closed.
 async fn reap(filesystem: FileSystem, report: Report) {
-    let handle = filesystem.objset().dmu().handle().clone();
-    let mut said = None;
-    while filesystem.garbage().await {
-        match filesystem.reap().await {
-            Ok(_) => said = None,
-            Err(error) => {
-                let error = format!("freeing what was removed: {error}");
-                if said.as_ref() != Some(&error) {
-                    report(&error);
-                    said = Some(error);
-                }
-                // A full pool has space again some time; one that is not written any more is closed soon.
-                handle.sleep(REAP_AGAIN).await;
-            }
+    let told = |error: Option<ZplError>| {
+        if let Some(error) = error {
+            report(&format!("freeing what was removed: {error}"));
         }
-    }
+    };
+    filesystem.reap_until_stopped(told).await;
 }
 
 impl Live {

@@ -437,7 +437,7 @@ mod tests {
     use super::*;
     use crate::testpool;
 
-    /// Has every `from` in a directory's blocks replaced by `to`, of the same length: names whose hashes on disk are other names'.
+    /// Replaces every `from` in a directory's blocks by `to`, of the same length. The hashes on disk stay those of the old names.
     async fn forge(new: &NewPool, from: &[u8], to: &[u8]) {
         let directory = &new.root.0;
         for at in 0.. {

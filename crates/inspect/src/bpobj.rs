@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::Object;
+use cenote_dmu::{ORDER, Object};
 use cenote_format::bpobj::{self as format_bpobj, BpobjPhys};
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
@@ -53,8 +53,7 @@ async fn tree(report: &mut Report, pool: &View, name: &str, list: Object) -> Val
             report.problem(format_args!("{what}: it is below two lists, or below itself"));
             continue;
         }
-        let order = list.byte_order();
-        let Some(phys) = report.take(&what, BpobjPhys::parse(&list.phys().bonus, order)) else { continue };
+        let Some(phys) = report.take(&what, list.bonus(BpobjPhys::parse)) else { continue };
         count = count.saturating_add(phys.blkptr_count);
         let mut row = map([("object", list.id().0.into())]);
         row.append(&mut bpobj_fields(&phys));
@@ -63,7 +62,7 @@ async fn tree(report: &mut Report, pool: &View, name: &str, list: Object) -> Val
         let stored = list.last_block().0.saturating_add(1).saturating_mul(list.block_bytes());
         let size = phys.blkptr_count.min(room).saturating_mul(128).min(stored);
         if let Some(bytes) = report.take(&what, list.read(0, size as usize).await) {
-            pointers.extend(format_bpobj::blkptrs(&bytes, order).map(|bp| json!({ "pointer": bp.to_string() })));
+            pointers.extend(format_bpobj::blkptrs(&bytes, ORDER).map(|bp| json!({ "pointer": bp.to_string() })));
         }
         let Some((object, below)) = phys.children.filter(|(_, below)| *below > 0) else { continue };
         let Some(array) = report.take(&what, pool.mos().object(object).await) else { continue };
@@ -74,7 +73,7 @@ async fn tree(report: &mut Report, pool: &View, name: &str, list: Object) -> Val
         }
         let size = below.min(room) * 8;
         let Some(bytes) = report.take(&what, array.read(0, size as usize).await) else { continue };
-        for child in format_bpobj::children(&bytes, array.byte_order()) {
+        for child in format_bpobj::children(&bytes, ORDER) {
             if let Some(child) = report.take(&what, pool.mos().object(child).await) {
                 pending.push(child);
             }

@@ -48,7 +48,7 @@ pub(crate) async fn all(report: &mut Report, pool: &View) -> Vec<Found> {
             continue;
         }
         let what = format!("dataset object {}", dnode.id());
-        if let Some(phys) = report.take(&what, DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())) {
+        if let Some(phys) = report.take(&what, dnode.bonus(DslDatasetPhys::parse)) {
             found.push(Found { object: dnode.id(), name: names.get(&dnode.id().0).cloned(), phys });
         }
     }

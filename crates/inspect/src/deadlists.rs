@@ -47,13 +47,13 @@ async fn list(report: &mut Report, pool: &View, object: ObjectId, verbose: bool,
     let Some(dnode) = report.take(&what, pool.mos().object(object).await) else { return };
     if dnode.phys().object_type == DmuType::BPOBJ {
         // Before version 26 there was one list for all births.
-        if let Some(phys) = report.take(&what, BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order())) {
+        if let Some(phys) = report.take(&what, dnode.bonus(BpobjPhys::parse)) {
             row.insert("used_bytes".into(), phys.bytes.into());
             row.insert("pointers".into(), phys.blkptr_count.into());
         }
         return;
     }
-    if let Some(phys) = report.take(&what, DeadlistPhys::parse(&dnode.phys().bonus, dnode.byte_order())) {
+    if let Some(phys) = report.take(&what, dnode.bonus(DeadlistPhys::parse)) {
         row.insert("used_bytes".into(), phys.used_bytes.into());
         row.insert("compressed_bytes".into(), phys.compressed_bytes.into());
         row.insert("uncompressed_bytes".into(), phys.uncompressed_bytes.into());
@@ -77,7 +77,7 @@ async fn list(report: &mut Report, pool: &View, object: ObjectId, verbose: bool,
     for (from, object) in ranges {
         let mut row = map([("from_birth_txg", from.into()), ("object", object.0.into())]);
         if let Some(list) = report.take(&what, pool.mos().object(object).await)
-            && let Some(phys) = report.take(&what, BpobjPhys::parse(&list.phys().bonus, list.byte_order()))
+            && let Some(phys) = report.take(&what, list.bonus(BpobjPhys::parse))
         {
             row.insert("pointers".into(), phys.blkptr_count.into());
             row.insert("used_bytes".into(), phys.bytes.into());

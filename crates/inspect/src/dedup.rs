@@ -64,7 +64,7 @@ fn row(references: Value, stat: &DdtStat) -> Value {
 async fn table(report: &mut Report, pool: &View, vdev: u32, with_entries: bool) -> Option<Value> {
     let what = format!("block reference table of vdev {vdev}");
     let dnode = report.take(&what, pool.directory_object(&pool_directory::brt(vdev)).await)??;
-    let phys = report.take(&what, BrtVdevPhys::parse(&dnode.phys().bonus, dnode.byte_order()))?;
+    let phys = report.take(&what, dnode.bonus(BrtVdevPhys::parse))?;
     let mut shown = map([
         ("vdev", vdev.into()),
         ("object", dnode.id().0.into()),

@@ -129,8 +129,7 @@ async fn logs(report: &mut Report, pool: &View) {
     for (txg, object) in logs {
         let mut row = map([("txg", txg.into()), ("object", object.into())]);
         if let Some(dnode) = report.take("log space map", pool.mos().object(ObjectId(object)).await)
-            && let Some(phys) =
-                report.take("log space map", SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order()))
+            && let Some(phys) = report.take("log space map", dnode.bonus(SpaceMapPhys::parse))
         {
             row.insert("map_bytes".into(), phys.length_bytes.into());
             row.insert("allocated_bytes".into(), phys.allocated_bytes.into());
@@ -152,14 +151,14 @@ async fn entries(report: &mut Report, pool: &View, vdev: &VdevSpace, index: usiz
         return;
     }
     let Some(dnode) = report.take("space map", pool.mos().object(metaslab.object).await) else { return };
-    let Some(phys) = report.take("space map", SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order())) else {
+    let Some(phys) = report.take("space map", dnode.bonus(SpaceMapPhys::parse)) else {
         return;
     };
     let mut shown = Map::new();
     let mut rows = space_map_entries(report, &dnode, &phys).await;
     first(&mut shown, "entries", &mut rows, report.limit);
     report.put("map_bytes", phys.length_bytes);
-    report.put("byte_order", values::order(dnode.byte_order()));
+    report.put("byte_order", values::order(dnode.phys().endian));
     report.append(shown);
     report.put(
         "histogram",

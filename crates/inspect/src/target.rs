@@ -64,7 +64,7 @@ impl Target {
             let what = format!("object {number} of the MOS is no dataset but {}", dnode.phys().object_type);
             return Err(InspectError::NotThere(what));
         }
-        let phys = DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order())?;
+        let phys = dnode.bonus(DslDatasetPhys::parse)?;
         if phys.bp.is_hole() {
             return Err(InspectError::NotThere(format!("dataset object {number} has no contents")));
         }

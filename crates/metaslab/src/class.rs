@@ -79,23 +79,13 @@ pub(crate) struct Share {
     pub(crate) data_disks: u64,
 }
 
-/// The limits of a group's turn: its bytes (aliquot), and bytes in flight up to which it may go on (queue target).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Quota {
-    pub(crate) aliquot: u64,
-    pub(crate) queue_target: u64,
-}
-
 /// An attempt to allocate from the group whose turn it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt {
     pub(crate) psize: u64,
     pub(crate) placed: bool,
-    pub(crate) quota: Quota,
-    /// Bytes in flight of this allocator there.
-    pub(crate) queued: u64,
-    /// Whether the pool writes as fast as it can.
-    pub(crate) busy: bool,
+    /// The bytes of its turn.
+    pub(crate) aliquot: u64,
 }
 
 fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
@@ -134,8 +124,8 @@ impl Class {
         self.allocators.get(allocator).map_or(0, |allocator_state| allocator_state.rotor)
     }
 
-    /// Computes everyone's quota. `decay`: a txg has passed, so the average of large requests decays.
-    pub(crate) fn balance(&mut self, shares: &[Share], decay: bool, tunables: &Tunables) -> Vec<Quota> {
+    /// Computes everyone's turn, in bytes (the aliquot). `decay`: a txg has passed, so the average of large requests decays.
+    pub(crate) fn balance(&mut self, shares: &[Share], decay: bool, tunables: &Tunables) -> Vec<u64> {
         if decay {
             self.io_size = (self.io_size.saturating_mul(3) + tunables.metaslab_aliquot / 8) / 4;
         }
@@ -144,41 +134,33 @@ impl Class {
         let (size, allocated) = (sum(|share| share.size_bytes), sum(|share| share.allocated_bytes));
         let disks = sum(|share| share.data_disks.max(1));
         let mut total = 0_u64;
-        let mut quotas = Vec::with_capacity(shares.len());
+        let mut aliquots = Vec::with_capacity(shares.len());
         for share in shares {
             let per_turn = scale(tunables.metaslab_aliquot, disks, count).max(self.io_size.saturating_mul(4));
             let by_size = scale(per_turn, share.size_bytes.saturating_mul(count), size);
-            let mut quota = Quota { aliquot: by_size, queue_target: by_size.saturating_mul(2) };
+            let mut aliquot = by_size;
             if tunables.metaslab_bias_enabled && size > 0 && share.size_bytes > 0 {
                 // Free parts in 65 536ths.
                 let mine = scale(65_536, share.size_bytes.saturating_sub(share.allocated_bytes), share.size_bytes);
                 let all = scale(65_536, size.saturating_sub(allocated), size);
-                quota.aliquot = scale(by_size, mine, all.max(1));
-                // From two and a half turns while three quarters are free down to one when only a quarter is.
-                let turns = (mine * 3 + 16_384).min(163_840);
-                quota.queue_target = quota.aliquot.max(scale(quota.aliquot, turns, 65_536));
+                aliquot = scale(by_size, mine, all.max(1));
             }
-            total = total.saturating_add(quota.aliquot);
-            quotas.push(quota);
+            total = total.saturating_add(aliquot);
+            aliquots.push(aliquot);
         }
         self.reserved_max = if shares.is_empty() { u64::MAX } else { total.saturating_mul(4) };
-        quotas
+        aliquots
     }
 
     /// After an attempt at the group whose turn it is: the next one's comes if this one had its share.
-    pub(crate) fn rotate(&mut self, allocator: usize, attempt: Attempt, tunables: &Tunables) {
-        let Attempt { psize, placed, quota, queued, busy } = attempt;
+    pub(crate) fn rotate(&mut self, allocator: usize, attempt: Attempt) {
+        let Attempt { psize, placed, aliquot } = attempt;
         let (len, kind) = (self.ring.len(), self.kind);
         let Some(allocator_state) = self.allocators.get_mut(allocator).filter(|_| len > 1) else { return };
         let done = allocator_state.done.saturating_add(psize);
         // Whether the next block, if as large as this, would still be for the greater part within.
         let next = done.saturating_add(psize / 2);
-        let stay = placed
-            && !matches!(kind, ClassKind::Log | ClassKind::EmbeddedLog)
-            && (next < quota.aliquot
-                || (next < quota.queue_target
-                    && queued.saturating_add(psize + psize / 2) < quota.queue_target
-                    && (tunables.metaslab_perf_bias >= 2 || (tunables.metaslab_perf_bias == 1 && busy))));
+        let stay = placed && !matches!(kind, ClassKind::Log | ClassKind::EmbeddedLog) && next < aliquot;
         if stay {
             allocator_state.done = done;
         } else {
@@ -244,37 +226,29 @@ mod tests {
         let tunables = Tunables::default();
         let even = class.balance(&[share(100, 30), share(100, 30)], true, &tunables);
         assert_eq!(even[0], even[1]);
-        assert!(even[0].aliquot.abs_diff(2 << 20) < 1 << 10, "{even:?}");
+        assert!(even[0].abs_diff(2 << 20) < 1 << 10, "{even:?}");
         let by_size = class.balance(&[share(100, 30), share(300, 30)], true, &tunables);
-        assert!(by_size[1].aliquot.abs_diff(3 * by_size[0].aliquot) < 1 << 10, "{by_size:?}");
+        assert!(by_size[1].abs_diff(3 * by_size[0]) < 1 << 10, "{by_size:?}");
         let by_free = class.balance(&[share(100, 80), share(100, 40)], true, &tunables);
-        assert!(by_free[1].aliquot.abs_diff(3 * by_free[0].aliquot) < 1 << 10, "{by_free:?}");
+        assert!(by_free[1].abs_diff(3 * by_free[0]) < 1 << 10, "{by_free:?}");
         let unbiased = Tunables { metaslab_bias_enabled: false, ..tunables };
         let flat = class.balance(&[share(100, 80), share(100, 40)], true, &unbiased);
         assert_eq!(flat[0], flat[1]);
     }
 
     #[test]
-    fn a_fast_vdev_goes_on_while_the_pool_is_busy() {
-        let quota = Quota { aliquot: 1000, queue_target: 2500 };
-        let count = |queued, busy, bias| {
-            let mut class = Class::new(ClassKind::Normal, 1);
-            let member = |id| Member { vdev: VdevId(id), which: Which::Main };
-            (0..2).for_each(|id| class.join(member(id)));
-            let tunables = Tunables { metaslab_perf_bias: bias, ..Tunables::default() };
-            let mut count = 0;
-            while class.rotor(0) == 0 {
-                class.rotate(0, Attempt { psize: 100, placed: true, quota, queued, busy }, &tunables);
-                count += 1;
-            }
-            count
-        };
-        let plain = count(0, false, 1);
-        assert_eq!(plain, 10);
-        assert!(count(0, true, 1) > 2 * plain, "a short queue");
-        assert_eq!(count(2400, true, 1), plain, "a long queue");
-        assert_eq!(count(0, true, 0), plain, "turned off");
-        assert!(count(0, false, 2) > 2 * plain, "always");
+    fn a_vdev_has_its_turn_and_then_the_next_one_has() {
+        let mut class = Class::new(ClassKind::Normal, 1);
+        let member = |id| Member { vdev: VdevId(id), which: Which::Main };
+        (0..2).for_each(|id| class.join(member(id)));
+        let mut count = 0;
+        while class.rotor(0) == 0 {
+            class.rotate(0, Attempt { psize: 100, placed: true, aliquot: 1000 });
+            count += 1;
+        }
+        assert_eq!(count, 10);
+        class.rotate(0, Attempt { psize: 100, placed: false, aliquot: 1000 });
+        assert_eq!(class.rotor(0), 0, "one that has no place for a block loses its turn");
     }
 
     #[test]

@@ -53,12 +53,8 @@ pub(crate) struct Group {
     order: BTreeSet<Rank>,
     /// For each allocator, the metaslab of first and of second copies.
     active: Vec<[Option<u64>; 2]>,
-    /// Bytes allocated and not written yet, by allocator.
-    pub(crate) queued_bytes: Vec<u64>,
     /// Bytes before the rotor moves on.
     pub(crate) aliquot: u64,
-    /// Bytes in flight up to which a fast vdev may go on.
-    pub(crate) queue_target: u64,
     /// Not even the smallest block fitted.
     pub(crate) is_full: bool,
     /// Too full or too fragmented, while others are not.
@@ -100,8 +96,7 @@ fn rank(metaslab: &Metaslab) -> Rank {
 
 impl VdevSpaces {
     pub(crate) fn new(setup: VdevSetup, metaslabs: Vec<Metaslab>, allocators: usize) -> Self {
-        let group =
-            Group { active: vec![[None; 2]; allocators], queued_bytes: vec![0; allocators], ..Group::default() };
+        let group = Group { active: vec![[None; 2]; allocators], ..Group::default() };
         let mut vdev = Self { setup, metaslabs, embedded: None, log: group.clone(), main: group, is_allocatable: true };
         vdev.main.order = vdev.metaslabs.iter().map(rank).collect();
         vdev

@@ -141,13 +141,17 @@ pub use tunables::Tunables;
 pub use weight::Weight;
 pub use work::{MetaslabWork, TxgWork};
 
+/// The byte order of the integers that are read from objects, and written into them.
+pub const ORDER: Endian = Endian::Little;
+
 /// The objects that hold space maps, as the pool gives access to them. Errors are those of the layer that holds them.
 pub trait SpaceObjects: Send + Sync + 'static {
-    /// The bonus of an object and its byte order.
+    /// The bonus of an object and the byte order of that. Data have an order of their own: see [`SpaceObjects::read`].
     fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), ObjectError>>;
     /// The size of an object's data blocks.
     fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, ObjectError>>;
-    /// `len` bytes of an object's data at `offset_bytes`.
+    /// `len` bytes of an object's data at `offset_bytes`. Their 64-bit integers are little-endian ([`ORDER`]): an implementation turns
+    /// round those of blocks that are not.
     fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, ObjectError>>;
 }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use cenote_format::Endian;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 use cenote_taskq::buf::Block;
 use cenote_taskq::{Class, Handle, boxed};
 
 use crate::{
-    MetaslabSpace, ObjectError, PoolSpace, RangeSet, SpaceMapError, SpaceObjects, SpaceProblem, VdevMaps, VdevSpace,
+    MetaslabSpace, ORDER, ObjectError, PoolSpace, RangeSet, SpaceMapError, SpaceObjects, SpaceProblem, VdevMaps,
+    VdevSpace,
 };
 
 /// Bytes of a space map read at a time: a multiple of every block size that they have, up to 128 KiB, so that no
@@ -76,7 +76,7 @@ pub(crate) async fn replay(
     while at < phys.length_bytes {
         let len = CHUNK_BYTES.min(phys.length_bytes - at);
         let bytes: Block = objects.read(object, at, len as usize).await?;
-        for record in SpaceMapRecords::new(&bytes, order) {
+        for record in SpaceMapRecords::new(&bytes, ORDER) {
             visit(record?)?;
         }
         at += len;
@@ -86,9 +86,8 @@ pub(crate) async fn replay(
 
 /// Words of an object that is an array of 64-bit integers.
 pub(crate) async fn words(objects: &dyn SpaceObjects, object: ObjectId, count: u64) -> Result<Vec<u64>, ObjectError> {
-    let (_, order): (_, Endian) = objects.bonus(object).await?;
     let bytes = objects.read(object, 0, count as usize * 8).await?;
-    Ok(bytes.as_chunks::<8>().0.iter().map(|word| order.u64(*word)).collect())
+    Ok(bytes.as_chunks::<8>().0.iter().map(|word| ORDER.u64(*word)).collect())
 }
 
 async fn load_vdev(handle: &Handle, objects: &Arc<dyn SpaceObjects>, maps: VdevMaps) -> (VdevSpace, Vec<SpaceProblem>) {

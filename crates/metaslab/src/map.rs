@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use cenote_format::Endian;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::{
     HISTOGRAM_BUCKETS, RUN_MAX, RUN2_MAX, SpaceMapEntry, SpaceMapPhys, SpaceMapType, SpaceMapWriter,
 };
 
-use crate::{RangeTree, SpaceError, SpaceStore};
+use crate::{ORDER, RangeTree, SpaceError, SpaceStore};
 
 /// Bytes of entries encoded before they are handed to the store: bounds memory while a large map is rewritten.
 const WRITE_BYTES: usize = 1 << 20;
@@ -86,7 +85,7 @@ impl SpaceMap {
         ranges: impl Iterator<Item = Range<u64>>,
     ) -> Result<(), SpaceError> {
         let block_size = usize::try_from(self.block_size_bytes).unwrap_or(usize::MAX);
-        let begin = |at: u64| SpaceMapWriter::new(at, block_size, batch.two_words, Endian::Little);
+        let begin = |at: u64| SpaceMapWriter::new(at, block_size, batch.two_words, ORDER);
         let mut writer = begin(self.length_bytes);
         // Each entry takes two words and a padding at most, if it is not broken up.
         let (mut opened, mut entries) = (false, 0);

@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cenote_format::Endian;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::spacemap::SpaceMapPhys;
 use cenote_taskq::{Class, Handle, Join, boxed};
@@ -56,7 +55,7 @@ pub async fn open(
         let (bonus, order) = objects.bonus(object).await.map_err(fail)?;
         let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| of_log(txg, object, error))?;
         let length_bytes = phys.length_bytes;
-        heads.push(LogHead { txg, object, order, length_bytes });
+        heads.push(LogHead { txg, object, length_bytes });
         let block_size_bytes = objects.block_bytes(object).await.map_err(fail)?;
         found.push(FoundLog { txg, object, length_bytes, block_size_bytes });
     }
@@ -82,7 +81,6 @@ fn of_log(txg: Txg, object: ObjectId, error: impl Into<SpaceMapError>) -> SpaceP
 struct LogHead {
     txg: Txg,
     object: ObjectId,
-    order: Endian,
     length_bytes: u64,
 }
 
@@ -113,7 +111,7 @@ async fn replay(
             let decoded = handle.spawn(Class::Issue, async move {
                 let len = CHUNK_BYTES.min(head.length_bytes - at);
                 let bytes = objects.read(head.object, at, len as usize).await?;
-                places.changes(head.txg, &bytes, head.order, count)
+                places.changes(head.txg, &bytes, count)
             });
             ahead.push_back((head, decoded));
         }
@@ -128,7 +126,7 @@ async fn replay(
     }
     let mut all = Vec::with_capacity(count);
     for mut applying in busy {
-        let none = LogHead { txg: Txg(0), object: ObjectId(0), order: Endian::Little, length_bytes: 0 };
+        let none = LogHead { txg: Txg(0), object: ObjectId(0), length_bytes: 0 };
         all.push(ended(&mut applying, last.unwrap_or(none)).await?);
     }
     Ok(all)

@@ -20,12 +20,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use cenote_format::Endian;
 use cenote_format::ids::{Txg, VdevId};
 use cenote_format::spacemap::{SpaceMapEntry, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 
 use crate::load::LOG_SHIFT;
-use crate::{LogEntryFault, Metaslab, MetaslabFault, MetaslabId, RangeTree, SpaceError, SpaceMapError, VdevMaps};
+use crate::{
+    LogEntryFault, Metaslab, MetaslabFault, MetaslabId, ORDER, RangeTree, SpaceError, SpaceMapError, VdevMaps,
+};
 
 /// Units of a window.
 const WINDOW_UNITS: u64 = 1 << 15;
@@ -297,15 +298,9 @@ impl Places {
     }
 
     /// The changes that a piece of the log of `txg` tells of, for each shard.
-    pub(crate) fn changes(
-        &self,
-        txg: Txg,
-        bytes: &[u8],
-        order: Endian,
-        shards: usize,
-    ) -> Result<Vec<Vec<LogEntry>>, SpaceMapError> {
+    pub(crate) fn changes(&self, txg: Txg, bytes: &[u8], shards: usize) -> Result<Vec<Vec<LogEntry>>, SpaceMapError> {
         let mut all = vec![Vec::new(); shards];
-        for record in SpaceMapRecords::new(bytes, order) {
+        for record in SpaceMapRecords::new(bytes, ORDER) {
             let SpaceMapRecord::Entry(entry) = record? else { continue };
             if let Some(change) = self.change(txg, &entry)? {
                 all[change.place as usize % shards].push(change);

@@ -7,8 +7,6 @@ cenote_kstat::tunables! {
         metaslab_aliquot: u64 = 2 << 20, "bytes", Number(4096, 1 << 30), AtOpen;
         /// Gives emptier vdevs more than fuller ones.
         metaslab_bias_enabled: bool = true, "", Switch, AtOpen;
-        /// Gives faster vdevs more than slower ones: 0 never, 1 while the pool is busy, 2 always.
-        metaslab_perf_bias: u8 = 1, "", Number(0, 2), AtOpen;
         /// Least size of blocks that may be stored as gangs on purpose, for tests. By default there are none.
         metaslab_force_ganging: u64 = (16 << 20) + 1, "bytes", Number(512, 1 << 40), AtOpen;
         /// Percentage of such blocks that is stored as gangs.

@@ -17,17 +17,20 @@
 //!
 //! **Invariants.**
 //! 1. Needed and not noted is a fault; noted and not needed is none.
-//! 2. A count is compared only where OpenZFS's rule for it is known and can be told from what is on disk.
+//! 2. A count is compared only where OpenZFS's rule for it is known and can be told from what is on disk. Where the rule was another in the
+//!    past, every count that one of its versions leaves is right.
 //! 3. Memory is bounded by the number of datasets, and reports by a constant.
 //!
 //! **Rejected.** To compare needs with the pool's count alone: two datasets that need a feature, one of which has it noted, would pass.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use cenote_dmu::{DmuError, Object, Zap, ZapEntry};
+use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DslDatasetPhys, dataset_field, dir_field, pool_directory};
-use cenote_format::enums::Checksum;
+use cenote_format::enums::{Checksum, Compress};
 use cenote_format::ids::{ObjectId, ObjsetId};
 use cenote_format::needs::Needs;
 use cenote_spa::{View, features::FEATURES};
@@ -45,8 +48,20 @@ const PLAIN_BOOKMARK_WORDS: usize = 3;
 /// In use as soon as they are enabled (`ZFEATURE_FLAG_ACTIVATE_ON_ENABLE`, and the oldest one likewise).
 const ALWAYS_USED: [&str; 5] = ["lz4_compress", "hole_birth", "embedded_data", "head_errlog", "spacemap_v2"];
 
-/// Counted up and not always down: OpenZFS forgets a dataset's bookmarks when it destroys the dataset.
-const NEVER_LESS: [&str; 1] = ["bookmark_v2"];
+/// The counts that writers have left in a pool with so many uses of a feature. Rules of counting have changed, and a pool keeps the counts
+/// of its last writer.
+fn counts_of(name: &str, uses: u64, has_lz4: bool) -> RangeInclusive<u64> {
+    match name {
+        // Counted up and not always down: OpenZFS forgets a dataset's bookmarks when it destroys the dataset.
+        "bookmark_v2" => uses..=u64::MAX,
+        // Until 2013 it counted when a dataset first used it, and metadata were not compressed with it before that. Such a pool has a
+        // count of 0 until a later version writes it.
+        "lz4_compress" if !has_lz4 => 0..=uses,
+        // A checkpoint that is being discarded has no entry any more, and counts until all of its space is free.
+        "zpool_checkpoint" => uses..=1,
+        _ => uses..=uses,
+    }
+}
 
 /// The features that blocks need, as far as the walk has seen them.
 #[derive(Default)]
@@ -54,6 +69,8 @@ pub(crate) struct FeatureUse {
     needs: BTreeMap<ObjsetId, Needs>,
     /// The first place of each need.
     places: BTreeMap<(ObjsetId, &'static str), Bookmark>,
+    /// A block is compressed with LZ4, of the MOS or of a dataset.
+    has_lz4: bool,
 }
 
 /// Sums and notes read from the objects of the MOS.
@@ -68,6 +85,12 @@ struct Sums {
 }
 
 impl FeatureUse {
+    /// Notes what the block of a pointer needs.
+    pub(crate) fn note_pointer(&mut self, at: Bookmark, bp: &Blkptr) {
+        self.has_lz4 |= !bp.is_hole() && bp.compress() == Some(Compress::Lz4);
+        self.note(at, Needs::of_pointer(bp));
+    }
+
     /// Notes what a block needs. The MOS and what belongs to no dataset any more have no features of their own.
     pub(crate) fn note(&mut self, at: Bookmark, needs: Needs) {
         if needs.is_empty() || at.objset == ObjsetId(0) || at.objset == ObjsetId(u64::MAX) {
@@ -106,11 +129,7 @@ impl FeatureUse {
             else {
                 continue;
             };
-            let is_right = match counted.unwrap_or(0) {
-                counted if NEVER_LESS.contains(&feature.name) => counted >= uses,
-                counted => counted == uses,
-            };
-            if is_right {
+            if counts_of(feature.name, uses, self.has_lz4).contains(&counted.unwrap_or(0)) {
                 continue;
             }
             faults.push(match counted {
@@ -248,8 +267,7 @@ impl Sums {
             }
             (DmuType::ZAP_METADATA, DmuType::DSL_DATASET) => {
                 self.add("extensible_dataset", 1);
-                let is_snapshot =
-                    DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order()).is_ok_and(|it| it.is_snapshot());
+                let is_snapshot = dnode.bonus(DslDatasetPhys::parse).is_ok_and(|it| it.is_snapshot());
                 let fields = fields(dnode).await?;
                 let noted = FEATURES.iter().filter(|feature| {
                     feature.per_dataset && fields.iter().any(|field| field.name() == feature.guid.as_bytes())
@@ -310,6 +328,17 @@ mod tests {
     use cenote_spa::features::by_name;
 
     use super::*;
+
+    #[test]
+    fn counts_by_the_rules_of_earlier_versions_are_right() {
+        assert!(counts_of("lz4_compress", 1, false).contains(&0) && counts_of("lz4_compress", 1, false).contains(&1));
+        assert!(!counts_of("lz4_compress", 1, true).contains(&0) && !counts_of("lz4_compress", 1, false).contains(&2));
+        assert!(
+            counts_of("zpool_checkpoint", 0, true).contains(&1) && !counts_of("zpool_checkpoint", 1, true).contains(&0)
+        );
+        assert!(counts_of("bookmark_v2", 2, true).contains(&5) && !counts_of("bookmark_v2", 2, true).contains(&1));
+        assert!(!counts_of("hole_birth", 1, false).contains(&0));
+    }
 
     #[test]
     fn each_need_is_a_feature_of_datasets() {

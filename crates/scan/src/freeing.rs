@@ -11,8 +11,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{DataStream, DmuError, DmuErrorKind, Object, Run, Zap};
-use cenote_format::Endian;
+use cenote_dmu::{DataStream, DmuError, DmuErrorKind, ORDER, Object, Run, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::{self, BpobjPhys};
 use cenote_format::bptree::{BptreeEntry, BptreePhys};
@@ -42,7 +41,7 @@ pub(crate) struct PointerLists<'a> {
     pool: &'a View,
     pending: Vec<ObjectId>,
     seen: BTreeSet<ObjectId>,
-    current: Option<(DataStream, Endian)>,
+    current: Option<DataStream>,
 }
 
 impl<'a> PointerLists<'a> {
@@ -53,15 +52,14 @@ impl<'a> PointerLists<'a> {
     }
 
     async fn begin(&mut self, list: &Object) -> Result<(), DmuError> {
-        let order = list.byte_order();
-        let phys = BpobjPhys::parse(&list.phys().bonus, order).map_err(|error| list.error(error))?;
-        self.current = Some((list.stream(0..size_bytes(list, &phys), CHUNK_BYTES), order));
+        let phys = list.bonus(BpobjPhys::parse).map_err(|error| list.error(error))?;
+        self.current = Some(list.stream(0..size_bytes(list, &phys), CHUNK_BYTES));
         let Some((object, count)) = phys.children.filter(|(_, count)| *count > 0) else { return Ok(()) };
         let array = self.pool.mos().object(object).await?;
         let size = count.min(LISTS_MAX as u64 + 1) * 8;
         let bytes = array.read(0, size as usize).await?;
         // Each list is in one list, once.
-        for child in bpobj::children(&bytes, array.byte_order()) {
+        for child in bpobj::children(&bytes, ORDER) {
             if !self.seen.insert(child) {
                 return Err(array.error(DmuErrorKind::Corrupt(format!("list {child} is listed twice"))));
             }
@@ -76,9 +74,9 @@ impl<'a> PointerLists<'a> {
     /// The next pointers; `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Blkptr>>, DmuError> {
         loop {
-            if let Some((stream, order)) = &mut self.current {
+            if let Some(stream) = &mut self.current {
                 match stream.next().await? {
-                    Some(Run::Data { block, .. }) => return Ok(Some(bpobj::blkptrs(&block, *order).collect())),
+                    Some(Run::Data { block, .. }) => return Ok(Some(bpobj::blkptrs(&block, ORDER).collect())),
                     Some(Run::Hole { .. }) => continue,
                     None => self.current = None,
                 }
@@ -107,8 +105,7 @@ pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<It
             return roots;
         }
     };
-    let order = tree.byte_order();
-    let Ok(phys) = BptreePhys::parse(&tree.phys().bonus, order) else {
+    let Ok(phys) = tree.bonus(BptreePhys::parse) else {
         problems.push("destroyed datasets: their list has no header".into());
         return roots;
     };
@@ -118,7 +115,7 @@ pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<It
     for index in phys.begin..phys.end.min(phys.begin.saturating_add(LISTS_MAX as u64)) {
         let at = index.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
         let read = async {
-            let entry = BptreeEntry::parse(&tree.read(at, BptreeEntry::SIZE_BYTES).await?, order)?;
+            let entry = BptreeEntry::parse(&tree.read(at, BptreeEntry::SIZE_BYTES).await?, ORDER)?;
             Ok::<_, FreeingError>((entry.bp, entry.birth_txg, Resume::of(&entry.bookmark)?))
         };
         match read.await {
@@ -182,7 +179,7 @@ type Place = Option<(VdevId, u64)>;
 impl LivelistPart {
     pub(crate) async fn open(pool: &View, object: ObjectId) -> Result<Self, DmuError> {
         let list = pool.mos().object(object).await?;
-        let phys = BpobjPhys::parse(&list.phys().bonus, list.byte_order()).map_err(|error| list.error(error))?;
+        let phys = list.bonus(BpobjPhys::parse).map_err(|error| list.error(error))?;
         if phys.blkptr_count > LIVELIST_ENTRIES_MAX {
             let what = format!("a livelist of {} entries in one part", phys.blkptr_count);
             return Err(list.error(DmuErrorKind::Corrupt(what)));
@@ -203,7 +200,7 @@ impl LivelistPart {
         let bytes = self.list.read(start, (self.end_bytes - start) as usize).await?;
         self.end_bytes = start;
         let mut kept = Vec::new();
-        for bp in Blkptr::array(&bytes, self.list.byte_order()).rev() {
+        for bp in Blkptr::array(&bytes, ORDER).rev() {
             if let Some(bp) = take(&mut self.frees, bp) {
                 kept.push(bp);
             }
@@ -242,7 +239,7 @@ mod tests {
         bytes[8..16].copy_from_slice(&place.to_le_bytes());
         bytes[80..88].copy_from_slice(&7_u64.to_le_bytes());
         bytes[88] = u8::from(is_free);
-        Blkptr::from_array(&bytes, Endian::Little)
+        Blkptr::from_array(&bytes, ORDER)
     }
 
     proptest! {

@@ -76,8 +76,7 @@ impl SharedBlocks {
 
     async fn load_brt(&mut self, pool: &View, vdev: VdevId) -> Result<(), TableError> {
         let Some(dnode) = Self::object_of(pool, &pool_directory::brt(vdev.0)).await? else { return Ok(()) };
-        let order = dnode.byte_order();
-        let phys = BrtVdevPhys::parse(&dnode.phys().bonus, order)?;
+        let phys = dnode.bonus(BrtVdevPhys::parse)?;
         let endian = phys.endian()?;
         if phys.entries.0 == 0 {
             return Ok(());
@@ -131,7 +130,7 @@ impl SharedBlocks {
         for index in 0..2 {
             let name = pool_directory::ddt_log(checksum, index);
             let Some(dnode) = Self::ddt_object(pool, &name, checksum).await? else { continue };
-            let header = DdtLogHeader::parse(&dnode.phys().bonus, dnode.byte_order())?;
+            let header = dnode.bonus(DdtLogHeader::parse)?;
             logs.push((dnode, header));
         }
         logs.sort_by_key(|(_, header)| !header.is_flushing());
@@ -150,12 +149,11 @@ impl SharedBlocks {
         header: &DdtLogHeader,
         latest: &mut BTreeMap<DdtKey, DdtPhys>,
     ) -> Result<(), TableError> {
-        let order = dnode.byte_order();
         let checkpoint = header.checkpoint();
         // From data to data: a hostile log can be holes for as long as there are block numbers.
         let mut from = BlockId(0);
         while let Some(block) = dnode.next_data_block(from).await? {
-            if let Some((bytes, _)) = dnode.block(block).await? {
+            if let Some((bytes, order)) = dnode.block(block).await? {
                 for record in DdtLogRecords::new(&bytes, order)? {
                     let record = record?;
                     if checkpoint.is_none_or(|flushed| record.key > flushed) {

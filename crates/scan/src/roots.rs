@@ -48,7 +48,7 @@ pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Root
             if dnode.phys().bonus_type != DmuType::DSL_DATASET {
                 continue;
             }
-            match DslDatasetPhys::parse(&dnode.phys().bonus, dnode.byte_order()) {
+            match dnode.bonus(DslDatasetPhys::parse) {
                 Ok(phys) if phys.bp.is_hole() => {}
                 Ok(phys) => {
                     let key = pool.dsl().loaded_key_of_dir(phys.dir).await.ok().flatten();

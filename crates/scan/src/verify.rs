@@ -6,7 +6,6 @@ use std::sync::Arc;
 use cenote_dmu::DmuError;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, VdevId};
-use cenote_format::needs::Needs;
 use cenote_metaslab::PoolSpace;
 use cenote_spa::{SpaError, View};
 use cenote_taskq::{BoxFuture, Class, Handle, JoinSet};
@@ -411,7 +410,7 @@ impl<'a> Walk<'a> {
                     self.bad(BadBlock::new(item.bookmark, &error));
                     continue;
                 }
-                self.features.note(item.bookmark, Needs::of_pointer(&item.bp));
+                self.features.note_pointer(item.bookmark, &item.bp);
                 if item.bp.is_embedded() || self.is_tree_again(&item) {
                     continue;
                 }

@@ -111,9 +111,9 @@ struct Shared {
 }
 
 impl Control {
-    /// Takes commands for a pool that this process has open for writing, and says where: at `path`, or at the usual place.
-    /// Without `path`, a failure is said, and no reason not to go on. With `ends_with_mounts` this process ends with the last mount of the
-    /// pool.
+    /// Takes commands for a pool that this process has open for writing, and says where: at `path`, or at the usual place. If it cannot
+    /// listen at the usual place it warns, and the process goes on without commands. With `ends_with_mounts` this process ends with the
+    /// last mount of the pool.
     ///
     /// # Errors
     /// Nobody can listen at `path`.

@@ -5,10 +5,12 @@
 
 use std::fmt::Display;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_host::{Holder, clock, device_paths, host, owners};
 use cenote_spa::{FoundPool, ImportOptions, Pool, SpaError, Syncer, WriteOptions, open};
+use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, boxed};
 
 use crate::error::{Result, refused};
@@ -16,8 +18,14 @@ use crate::session::server_of;
 use crate::{Session, shown, signals};
 
 /// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
+///
+/// A command ends it with [`Writing::finish`] or [`Writing::leave`]. Where it returns early, with an error as a rule, the session exports
+/// the pool at its end if a txg was written ([`Session::close_pools`]): nobody finds it as if its user had been killed.
 pub struct Writing {
     pool: Pool,
+    /// The pools of the session whose commands ended early.
+    left: Left,
+    is_ended: bool,
     /// A server has it and goes on using it: a step is on disk when it is made. Otherwise this process has it for this command alone,
     /// and all steps are one txg: they are on disk together or not at all.
     is_served: bool,
@@ -29,9 +37,19 @@ impl Writing {
     pub async fn open(session: &Session, name: &str) -> Result<Self> {
         session.check_served(name)?;
         match session.served() {
-            Some(pool) => Ok(Self { pool: pool.clone(), is_served: true }),
-            None => Ok(Self { pool: open_for_writing(session, name).await?, is_served: false }),
+            Some(pool) => Ok(Self::of(session, pool.clone(), true)),
+            None => Ok(Self::of(session, open_for_writing(session, name).await?, false)),
         }
+    }
+
+    fn of(session: &Session, pool: Pool, is_served: bool) -> Self {
+        Self { pool, left: session.left(), is_ended: false, is_served }
+    }
+
+    /// The pool, which whoever calls this exports.
+    fn ended(mut self) -> Pool {
+        self.is_ended = true;
+        self.pool.clone()
     }
 
     /// The same with txgs that are written in the background as they fill, for changes that do not fit into one.
@@ -40,7 +58,7 @@ impl Writing {
             return self;
         }
         let tunables = TxTunables::for_memory(session.memory_bytes()).with(session.tunables());
-        Self { pool: self.pool.start(tunables).await, ..self }
+        Self::of(session, self.ended().start(tunables).await, false)
     }
 
     /// The pool.
@@ -101,18 +119,16 @@ impl Writing {
 
     /// Leaves the pool as it is, where nothing was done that is to be noted. It is exported if a txg was written on the way.
     pub async fn leave(self) -> Result<()> {
-        if !self.is_served && !self.pool.history().is_empty() {
-            let guid = self.pool.guid();
-            self.pool.export().await?;
-            owners::ended(guid);
+        if self.is_served {
+            return Ok(());
         }
-        Ok(())
+        Ok(leave(self.ended()).await?)
     }
 
     /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.
     pub async fn finish(self, line: String) -> Result<()> {
         if !self.is_served {
-            return finish(self.pool, &line).await;
+            return finish(self.ended(), &line).await;
         }
         let user = u64::from(rustix::process::getuid().as_raw());
         let what = "a command cannot be noted in the pool's history";
@@ -121,6 +137,29 @@ impl Writing {
             .change_later(what, move |syncer| Box::pin(async move { syncer.record_command(&line, user).await }));
         Ok(noted?)
     }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if !self.is_ended && !self.is_served && !self.pool.history().is_empty() {
+            self.left.lock().push(self.pool.clone());
+        }
+    }
+}
+
+/// Pools that commands have left without a word.
+pub(crate) type Left = Arc<Mutex<Vec<Pool>>>;
+
+/// Exports a pool if a txg of it was written. Without that it is on disk as it was, and stays so.
+#[boxed]
+pub(crate) async fn leave(pool: Pool) -> Result<(), SpaError> {
+    if pool.history().is_empty() {
+        return Ok(());
+    }
+    let guid = pool.guid();
+    pool.export().await?;
+    owners::ended(guid);
+    Ok(())
 }
 
 /// Opens a pool to be changed by this process alone.

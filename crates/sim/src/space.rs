@@ -78,7 +78,7 @@ async fn audit_dir(view: &View, dir: &Dir, known: &BTreeMap<ObjectId, Blocks>) -
         ensure!(phys.unique_bytes == unique, "{name}: has {unique} alone, says {}", phys.unique_bytes);
         let dead = sum(before, &|place| !own.contains_key(place));
         let deadlist = view.mos().object(phys.deadlist).await?;
-        let deadlist = DeadlistPhys::parse(&deadlist.phys().bonus, deadlist.byte_order())?;
+        let deadlist = deadlist.bonus(DeadlistPhys::parse)?;
         ensure!(deadlist.used_bytes == dead, "{name}: {dead} are dead, its list says {}", deadlist.used_bytes);
     }
     let since = match dir.phys.origin.0 {
@@ -128,11 +128,11 @@ async fn listed_in(view: &View, livelist: ObjectId) -> Result<BTreeSet<Place>> {
     let mut left = BTreeSet::new();
     for entry in Zap::open(view.mos().object(livelist).await?).await?.entries(ENTRIES_MAX).await? {
         let list = view.mos().object(ObjectId(entry.value.as_u64().context("an entry without a list")?)).await?;
-        let (first, order) = (int_key(entry.name()).context("an entry without a txg")?, list.byte_order());
-        let phys = BpobjPhys::parse(&list.phys().bonus, order)?;
+        let first = int_key(entry.name()).context("an entry without a txg")?;
+        let phys = list.bonus(BpobjPhys::parse)?;
         let bytes = list.read(0, phys.blkptr_count as usize * Blkptr::SIZE).await?;
         let (mut gone, mut gone_count): (BTreeMap<_, u64>, u64) = (BTreeMap::new(), 0);
-        for bp in Blkptr::array(&bytes, order).rev() {
+        for bp in Blkptr::array(&bytes, cenote_dmu::ORDER).rev() {
             let place = place(&bp).context("an entry without a place")?;
             ensure!(bp.logical_birth().0 > first, "a livelist's entry is older than its list");
             let before = gone.entry(place).or_default();

@@ -243,7 +243,8 @@ impl View {
         for top in &self.vdevs().children {
             let Ok(id) = u32::try_from(top.id) else { continue };
             let Some(dnode) = self.entry(&pool_directory::brt(id)).await? else { continue };
-            let phys = BrtVdevPhys::parse(&dnode.phys().bonus, dnode.byte_order())
+            let phys = dnode
+                .bonus(BrtVdevPhys::parse)
                 .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
             figures.used_bytes = figures.used_bytes.saturating_add(phys.used_bytes);
             figures.saved_bytes = figures.saved_bytes.saturating_add(phys.saved_bytes);
@@ -293,7 +294,7 @@ impl View {
         }
         let saved = self.dedup().await?.saved_bytes().saturating_add(self.cloning().await?.saved_bytes);
         let deferred = match self.entry(pool_directory::SYNC_BPOBJ).await? {
-            Some(dnode) => BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_or(0, |phys| phys.bytes),
+            Some(dnode) => dnode.bonus(BpobjPhys::parse).map_or(0, |phys| phys.bytes),
             None => 0,
         };
         let slop = slop_bytes(normal, embedded_log);

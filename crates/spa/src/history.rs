@@ -18,7 +18,7 @@ impl View {
             return Ok(());
         };
         let format = |error| SpaError::Format { pool: self.name().to_owned(), error };
-        let phys = HistoryPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(format)?;
+        let phys = dnode.bonus(HistoryPhys::parse).map_err(format)?;
         if phys.ring_end > HISTORY_MAX_BYTES {
             return Err(self.corrupt(format!("its history claims a size of {} bytes", phys.ring_end)));
         }

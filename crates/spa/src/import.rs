@@ -627,14 +627,14 @@ impl Import<'_> {
 async fn load_dtl(mos: &Objset, object: ObjectId) -> Result<Dtl, cenote_dmu::DmuError> {
     const DTL_MAX_BYTES: u64 = 64 << 20;
     let dnode = mos.object(object).await?;
-    let phys = SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
+    let phys = dnode.bonus(SpaceMapPhys::parse).map_err(|error| dnode.error(error))?;
     if phys.length_bytes > DTL_MAX_BYTES {
         let what = format!("a dirty time log of {} bytes", phys.length_bytes);
         return Err(dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what)));
     }
     let mut txgs = Dtl::new();
     let bytes = dnode.read(0, phys.length_bytes as usize).await?;
-    for record in SpaceMapRecords::new(&bytes, dnode.byte_order()) {
+    for record in SpaceMapRecords::new(&bytes, cenote_dmu::ORDER) {
         let SpaceMapRecord::Entry(entry) = record.map_err(|error| dnode.error(error))? else { continue };
         let range = entry.offset_units..entry.offset_units.saturating_add(entry.run_units);
         match entry.kind {

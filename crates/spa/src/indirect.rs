@@ -114,8 +114,7 @@ pub(crate) fn removal_order(previous: &BTreeMap<VdevId, Option<VdevId>>) -> Vec<
 
 async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, DmuError> {
     let dnode = mos.object(object).await?;
-    let phys =
-        IndirectMappingPhys::parse(&dnode.phys().bonus, dnode.byte_order()).map_err(|error| dnode.error(error))?;
+    let phys = dnode.bonus(IndirectMappingPhys::parse).map_err(|error| dnode.error(error))?;
     if phys.entry_count > ENTRIES_MAX {
         let what = format!("a mapping of {} entries", phys.entry_count);
         return Err(dnode.error(DmuErrorKind::Corrupt(what)));
@@ -126,7 +125,7 @@ async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, DmuErro
         let len = CHUNK_BYTES.min(size - data.len());
         data.extend_from_slice(&dnode.read(data.len() as u64, len).await?);
     }
-    IndirectMapping::parse(&phys, &data, dnode.byte_order()).map_err(|error| dnode.error(error))
+    IndirectMapping::parse(&phys, &data, cenote_dmu::ORDER).map_err(|error| dnode.error(error))
 }
 
 impl IndirectMap for Mappings {
@@ -218,7 +217,8 @@ impl View {
         let Some(vdev) = removing.removing_vdev else { return Ok(None) };
         let Some(object) = self.shared.mappings.objects.get(&vdev) else { return Ok(None) };
         let dnode = self.mos().object(*object).await.map_err(|error| self.dmu_error(error))?;
-        let phys = IndirectMappingPhys::parse(&dnode.phys().bonus, dnode.byte_order())
+        let phys = dnode
+            .bonus(IndirectMappingPhys::parse)
             .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
         Ok(Some((vdev, phys.max_offset_bytes)))
     }

@@ -31,7 +31,8 @@ impl SpaceObjects for MosObjects {
     fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), ObjectError>> {
         Box::pin(async move {
             let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
-            Ok((dnode.phys().bonus.to_vec(), dnode.byte_order()))
+            let phys = dnode.phys();
+            Ok((phys.bonus.to_vec(), phys.endian))
         })
     }
 

@@ -274,7 +274,7 @@ pub(crate) async fn feature_counts(dnode: Object) -> Result<BTreeMap<String, u64
 /// Reads an nvlist that an object holds: its size is the bonus, its bytes the data.
 pub(crate) async fn packed_list(dnode: &Object) -> Result<NvList, cenote_dmu::DmuError> {
     let corrupt = |what: String| dnode.error(cenote_dmu::DmuErrorKind::Corrupt(what));
-    let size = dnode.phys().bonus.first_chunk::<8>().map(|bytes| dnode.byte_order().u64(*bytes));
+    let size = dnode.bonus_word();
     let size = size.ok_or_else(|| corrupt("a packed nvlist without its size".into()))?;
     if size > CONFIG_MAX_BYTES {
         return Err(corrupt(format!("a packed nvlist of {size} bytes")));

@@ -72,12 +72,6 @@ impl Semaphore {
         Some(Permit { semaphore: self, count })
     }
 
-    /// As [`Semaphore::try_acquire`], with a permit that holds on to the semaphore.
-    pub fn try_acquire_owned(self: &Arc<Self>, count: u64) -> Option<OwnedPermit> {
-        self.try_acquire(count)?.forget();
-        Some(OwnedPermit { semaphore: Arc::clone(self), count })
-    }
-
     /// Adds `count` permits: new ones, or ones whose [`Permit`] was forgotten.
     pub fn add(&self, count: u64) {
         let mut wakers = Vec::new();

@@ -127,6 +127,9 @@ mod survey;
 mod tunables;
 mod writer;
 
+/// The number of `logbias=throughput`.
+pub const LOGBIAS_THROUGHPUT: u64 = 1;
+
 pub use batch::next_batch;
 pub use chain::{Chain, Content, End, Link};
 pub use check::{ReplayError, check, reaches_claim};

@@ -136,12 +136,6 @@ impl Flags {
     pub const fn is_project_inherited(self) -> bool {
         self.has(ZnodeFlags::PROJECT_INHERIT)
     }
-
-    /// Whether the file must not be unlinked (a flag of BSD).
-    #[must_use]
-    pub const fn is_no_unlink(self) -> bool {
-        self.has(ZnodeFlags::NO_UNLINK)
-    }
 }
 
 /// The user and group that Linux shows for ids that are not POSIX.

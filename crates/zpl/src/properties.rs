@@ -111,7 +111,7 @@ impl Properties {
             files,
             has_xattrs: number("xattr") != Some(0),
             sync: SyncMode::of_number(number("sync").unwrap_or(0)),
-            is_for_throughput: number("logbias") == Some(1),
+            is_for_throughput: number("logbias") == Some(cenote_zil::LOGBIAS_THROUGHPUT),
             snapdir: match number("snapdir") {
                 Some(1) => Snapdir::Visible,
                 Some(2) => Snapdir::Disabled,

@@ -50,7 +50,7 @@ impl FileSystem {
     pub async fn domains(&self) -> Result<BTreeMap<u64, String>, ZplError> {
         let Some(object) = self.fuid_table() else { return Ok(BTreeMap::new()) };
         let dnode = self.dnode(object).await?;
-        let size = dnode.phys().bonus.first_chunk::<8>().map_or(0, |bytes| dnode.byte_order().u64(*bytes));
+        let size = dnode.bonus_word().unwrap_or(0);
         if size == 0 {
             return Ok(BTreeMap::new());
         }

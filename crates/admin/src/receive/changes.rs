@@ -7,6 +7,7 @@
 
 use std::io::Read;
 
+use cenote_dsl::name::{parent_and_last, parent_of};
 use cenote_spa::Pool;
 
 use super::list::List;
@@ -40,7 +41,7 @@ async fn gather(pool: &Pool, top: &str, from: &str) -> Result<Vec<Local>, AdminE
             .into_iter()
             .map(|of| (of.snapshot.clone().unwrap_or_default(), of.phys.guid.0, of.phys.creation_txg.0))
             .collect();
-        let above = dir.name.rsplit_once('/').map(|(above, _)| above);
+        let above = parent_of(&dir.name);
         let parent = found.iter().find(|other| Some(other.name.as_str()) == above);
         let parent_from = parent.and_then(|parent| parent.snapshots.iter().find(|(name, ..)| name == from));
         let origin = match dir.phys.origin {
@@ -154,7 +155,7 @@ impl<R: Read> Run<'_, R> {
                 }
                 continue;
             }
-            let last = |name: &str| name.rsplit_once('/').map(|(_, last)| last.to_owned());
+            let last = |name: &str| parent_and_last(name).map(|(_, last)| last.to_owned());
             let is_moved = sent.parent_from != 0 && dataset.parent_from != 0 && sent.parent_from != dataset.parent_from;
             let (here, there) = (last(&dataset.name), last(&sent.name));
             let is_renamed = dataset.name != top && here.is_some() && there.is_some() && here != there;

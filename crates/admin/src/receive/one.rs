@@ -4,10 +4,12 @@ use std::io::Read;
 use std::time::Duration;
 
 use cenote_dsl::DslError;
+use cenote_dsl::name::{is_below, parent_and_last, parent_of};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Guid;
 use cenote_format::stream::BeginFlags;
 use cenote_props::Types;
+use cenote_props::number::nicebytes;
 use cenote_send::SendError;
 use cenote_send::receiver::{
     Header, ReceiveOptions, ReceiveProgress, ReceiverError, receive_resume_token, receive_stream, skip_stream,
@@ -28,23 +30,6 @@ pub(super) enum Received {
     Now,
     /// It was there already, or nothing was to be received.
     Skipped,
-}
-
-/// A size as `zfs receive -v` says it.
-fn nice(bytes: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
-    let mut at = 0;
-    let mut value = bytes as f64;
-    while value >= 1024.0 && at + 1 < UNITS.len() {
-        value /= 1024.0;
-        at += 1;
-    }
-    match value {
-        _ if at == 0 => format!("{bytes}B"),
-        value if value < 10.0 => format!("{value:.2}{}", UNITS[at]),
-        value if value < 100.0 => format!("{value:.1}{}", UNITS[at]),
-        value => format!("{value:.0}{}", UNITS[at]),
-    }
 }
 
 impl<R: Read> Run<'_, R> {
@@ -192,7 +177,7 @@ impl<R: Read> Run<'_, R> {
         let took = (self.pool.handle().now() - began).max(Duration::from_nanos(1)).as_secs_f64();
         let bytes = progress.bytes.load(std::sync::atomic::Ordering::Relaxed);
         let rate = (bytes as f64 / took) as u64;
-        self.tell(format!("received {} stream in {took:.2} seconds ({}/sec)", nice(bytes), nice(rate)));
+        self.tell(format!("received {} stream in {took:.2} seconds ({}/sec)", nicebytes(bytes), nicebytes(rate)));
         Ok(Received::Now)
     }
 
@@ -201,7 +186,7 @@ impl<R: Read> Run<'_, R> {
         let is_there = self.exists(dataset).await?;
         Ok(match (wants_new, is_there) {
             (true, true) if !self.request.is_forced => Some(ReceiveRefusal::Overwrites(dataset.to_owned())),
-            (true, false) if self.request.naming != Naming::WithoutPool => match dataset.rsplit_once('/') {
+            (true, false) if self.request.naming != Naming::WithoutPool => match parent_and_last(dataset) {
                 Some((above, _)) if !self.exists(above).await? => Some(ReceiveRefusal::Missing(above.to_owned())),
                 _ => None,
             },
@@ -244,7 +229,7 @@ impl<R: Read> Run<'_, R> {
     ) -> Result<(), ReceiveError> {
         let (dataset, snapshot) = target.split_once('@').expect("checked: it is a snapshot's name");
         if wants_new {
-            if let Some((above, last)) = dataset.rsplit_once('/')
+            if let Some((above, last)) = parent_and_last(dataset)
                 && let Some((sent, _)) = sent
                 && !self.exists(above).await?
                 && let Some(parent) = self.by_guid(sent.parent_from, above).await?
@@ -254,8 +239,7 @@ impl<R: Read> Run<'_, R> {
             }
             return Ok(());
         }
-        let is_below = sent_name.strip_prefix(top).is_some_and(|below| below.starts_with('/'));
-        let may_move = self.request.naming != Naming::Exact || is_below;
+        let may_move = self.request.naming != Naming::Exact || is_below(sent_name, top);
         if may_move
             && !self.exists(dataset).await?
             && let Some(source) = self.by_guid(header.begin.from_guid.0, dataset).await?
@@ -268,7 +252,7 @@ impl<R: Read> Run<'_, R> {
 
     /// Makes what is missing between the name that was given and a new dataset.
     async fn make_parents(&mut self, dataset: &str, action: &str) -> Result<(), ReceiveError> {
-        let Some((above, _)) = dataset.rsplit_once('/') else { return Ok(()) };
+        let Some(above) = parent_of(dataset) else { return Ok(()) };
         if above.len() <= self.request.target.len() || self.exists(above).await? {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! Streams that go on: from a token, or of what was received in part.
 
+use cenote_dsl::name::parent_of;
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::dsl::dataset_field;
 use cenote_format::ids::{Guid, ObjectId};
@@ -135,7 +136,7 @@ async fn by_guid(dsl: &Dsl, name: &str, guid: Guid) -> Result<Option<Dataset>, D
                 }
             }
         }
-        let Some((above, _)) = top.rsplit_once('/') else { return Ok(None) };
+        let Some(above) = parent_of(top) else { return Ok(None) };
         top = above;
     }
 }

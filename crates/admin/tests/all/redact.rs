@@ -32,7 +32,7 @@ async fn entries(view: &View, bookmark: &str) -> Vec<RedactBlock> {
     assert_eq!((phys.last_object, phys.last_block), (u64::MAX, u64::MAX), "it is complete");
     let object = view.mos().object(list).await.unwrap();
     let bytes = object.read(0, phys.entry_count as usize * RedactBlock::SIZE_BYTES).await.unwrap();
-    let parse = |entry| RedactBlock::parse(entry, object.byte_order()).unwrap();
+    let parse = |entry| RedactBlock::parse(entry, cenote_dmu::ORDER).unwrap();
     bytes.chunks_exact(RedactBlock::SIZE_BYTES).map(parse).collect()
 }
 

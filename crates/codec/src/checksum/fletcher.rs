@@ -16,11 +16,10 @@
 //! pieces combine into the sum over both ([`Fletcher4::append`]), and words can be dealt to lanes, summed apart and
 //! recombined ([`combine_lanes`]).
 
-use std::sync::LazyLock;
-
 use cenote_format::Endian;
 
 use super::Words;
+use crate::kernel::kernels;
 use crate::simd;
 
 /// Pieces shorter than this are summed by the portable kernel: recombining lanes costs more than it saves. Measured by
@@ -44,19 +43,6 @@ pub struct Fletcher2 {
 pub fn fletcher4(data: &[u8], order: Endian) -> Words {
     let mut state = Fletcher4::default();
     state.update(data, order);
-    state.finish()
-}
-
-/// Fletcher-4 of a whole block, copied to `target` on the way. For data that must move anyway, such as from a device's
-/// buffer into a cache's.
-///
-/// # Panics
-///
-/// If the lengths differ.
-#[must_use]
-pub fn fletcher4_copying(data: &[u8], target: &mut [u8], order: Endian) -> Words {
-    let mut state = Fletcher4::default();
-    state.update_copying(data, target, order);
     state.finish()
 }
 
@@ -263,43 +249,9 @@ impl<const LANES: usize> Weights<LANES> {
     }
 }
 
-/// A way to compute Fletcher-4 that this processor has; see the kernels of RAID-Z for why holding one is proof.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Choice);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
-    Scalar,
-    Simd(simd::fletcher::Kernel),
-}
-
-impl Kernel {
-    /// Portable code.
-    pub const SCALAR: Self = Self(Choice::Scalar);
-
-    /// Every kernel of this processor, slowest first.
-    #[must_use]
-    pub fn available() -> Vec<Self> {
-        std::iter::once(Self::SCALAR)
-            .chain(simd::fletcher::Kernel::available().into_iter().map(|kernel| Self(Choice::Simd(kernel))))
-            .collect()
-    }
-
-    /// The fastest, chosen once.
-    #[must_use]
-    pub fn best() -> Self {
-        static BEST: LazyLock<Kernel> = LazyLock::new(|| Kernel::available().last().copied().unwrap_or(Kernel::SCALAR));
-        *BEST
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self.0 {
-            Choice::Scalar => "scalar",
-            Choice::Simd(kernel) => kernel.name(),
-        }
-    }
+kernels! {
+    /// A way to compute Fletcher-4 that this processor has.
+    simd::fletcher::Kernel
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The inner loop of parity, by several instruction sets: up to three outputs as sums of inputs times constants.
 
-use std::sync::LazyLock;
-
 use super::PARITY_MAX;
 use super::gf::REDUCTION;
+use crate::kernel::kernels;
 use crate::simd;
 
 /// A known column's bytes over some span, and its factor in each output.
@@ -13,45 +12,12 @@ pub(crate) struct Input<'a> {
     pub(crate) coefficients: [u8; PARITY_MAX],
 }
 
-/// A way to compute parity that this processor has. The only values there are come from [`Kernel::available`], so
-/// holding one proves that its instructions exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Choice);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Choice {
-    Scalar,
-    Simd(simd::parity::Kernel),
+kernels! {
+    /// A way to compute parity that this processor has.
+    simd::parity::Kernel
 }
 
 impl Kernel {
-    /// Portable code.
-    pub const SCALAR: Self = Self(Choice::Scalar);
-
-    /// Every kernel of this processor, slowest first.
-    #[must_use]
-    pub fn available() -> Vec<Self> {
-        std::iter::once(Self::SCALAR)
-            .chain(simd::parity::Kernel::available().into_iter().map(|kernel| Self(Choice::Simd(kernel))))
-            .collect()
-    }
-
-    /// The fastest, chosen once.
-    #[must_use]
-    pub fn best() -> Self {
-        static BEST: LazyLock<Kernel> = LazyLock::new(|| Kernel::available().last().copied().unwrap_or(Kernel::SCALAR));
-        *BEST
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self.0 {
-            Choice::Scalar => "scalar",
-            Choice::Simd(kernel) => kernel.name(),
-        }
-    }
-
     /// Sets each output to the sum of the inputs times their coefficients for it. All slices have one length. If
     /// `plain`, the first output's coefficients are all 1.
     pub(super) fn run(self, inputs: &[Input<'_>], outputs: &mut [&mut [u8]], plain: bool) {

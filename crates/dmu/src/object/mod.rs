@@ -21,10 +21,10 @@ mod stream;
 
 use std::sync::Arc;
 
-use cenote_format::Endian;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::DnodePhys;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
+use cenote_format::{Endian, FormatError};
 use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
@@ -162,13 +162,21 @@ impl Object {
         }
     }
 
-    /// The byte order of the dnode itself, and so of its bonus.
+    /// What `parse` makes of the bonus: it gets the bytes and their byte order, which is that of the block that holds the dnode. Blocks
+    /// of the object's data have orders of their own.
+    ///
+    /// # Errors
+    /// Those of `parse`.
+    pub fn bonus<T>(&self, parse: impl FnOnce(&[u8], Endian) -> Result<T, FormatError>) -> Result<T, FormatError> {
+        let phys = self.phys();
+        parse(&phys.bonus, phys.endian)
+    }
+
+    /// The 64-bit integer that the bonus begins with; `None` if it is shorter.
     #[must_use]
-    pub fn byte_order(&self) -> Endian {
-        match &self.form {
-            Form::Frozen(tree) => tree.phys().endian,
-            Form::Open(shared) => shared.state.lock().head.endian,
-        }
+    pub fn bonus_word(&self) -> Option<u64> {
+        let phys = self.phys();
+        phys.bonus.first_chunk().map(|word| phys.endian.u64(*word))
     }
 
     /// Bytes of a data block.

@@ -7,9 +7,9 @@
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-use cenote_format::Endian;
-use cenote_format::dmu_type::DmuType;
+use cenote_format::dmu_type::{Byteswap, DmuType};
 use cenote_format::ids::BlockId;
+use cenote_format::{Endian, byteswap};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Join, JoinError, boxed, give_way};
 
@@ -40,7 +40,7 @@ pub struct Extent {
 #[derive(Clone)]
 enum Way {
     Plain,
-    /// One of several reads, which together let expect others.
+    /// One of several reads of one reader, which together predict its next ones.
     Watched(Arc<Watch>, Arc<Zfetch>),
     /// Past the cache.
     Direct,
@@ -49,7 +49,7 @@ enum Way {
 /// A block and the byte order of its fields; `None` for a hole.
 type Found = Option<(Block, Endian)>;
 
-/// The facts about a range of an object, from one look at it.
+/// The size, blocks and tree of a range of an object, all taken under one lock.
 struct Look {
     size_bytes: u64,
     /// The blocks that the range reaches up to the object's last one, and where in the first it begins.
@@ -118,7 +118,25 @@ impl Object {
         })
     }
 
-    /// `len` bytes at `offset_bytes`; what lies in holes or past the last block is zeros.
+    /// A block's bytes as readers get them. The order of integers belongs to the block, and blocks of one object can have different
+    /// ones. Objects that are arrays of integers are given in ours ([`cenote_zio::ORDER`]); others say themselves where it matters.
+    pub(super) fn in_our_order(&self, (block, order): (Block, Endian)) -> Result<Block, DmuError> {
+        if order == cenote_zio::ORDER {
+            return Ok(block);
+        }
+        let kind = self.phys().object_type.byteswap();
+        match kind.filter(|kind| is_array(*kind)) {
+            None => Ok(block),
+            Some(kind) => {
+                let mut turned = Buf::copied_from(&block);
+                byteswap::swap(kind, &mut turned, order).map_err(|error| self.error(error))?;
+                Ok(turned.freeze())
+            }
+        }
+    }
+
+    /// `len` bytes at `offset_bytes`; what lies in holes or past the last block is zeros. An object that is an array of integers
+    /// gives them in our byte order, whichever each of its blocks is in.
     ///
     /// Within one block nothing is copied. Blocks of a longer range are read concurrently, a bounded number at a time. The
     /// caller bounds `len`, to [`READ_SIZE_MAX_BYTES`] at most: the result is one buffer.
@@ -241,7 +259,7 @@ impl Object {
         if first == last {
             let found = self.find_at(tree.as_ref(), BlockId(first), &way).await?;
             return Ok(match found {
-                Some((block, _)) => part_of(block, start_in_block..start_in_block + len),
+                Some(found) => part_of(self.in_our_order(found)?, start_in_block..start_in_block + len),
                 None => Buf::zeroed(len).freeze(),
             });
         }
@@ -255,7 +273,8 @@ impl Object {
             Ok(Begun::Task(self.spawn_read(read)?))
         };
         let take = |index: u64, read: Result<Result<Found, DmuError>, JoinError>| {
-            let Some((block, _)) = read.map_err(|error| self.interrupted(&error))?? else { return Ok(()) };
+            let Some(found) = read.map_err(|error| self.interrupted(&error))?? else { return Ok(()) };
+            let block = self.in_our_order(found)?;
             // Inside the range, so these neither overflow nor exceed `len`.
             let block_start = index * size;
             let skip = offset_bytes.saturating_sub(block_start) as usize;
@@ -359,8 +378,13 @@ async fn piece_on_disk(tree: &BlockTree, block: u64, end: u64) -> Result<(bool, 
     Ok((false, hole.0.clamp(block + 1, end)))
 }
 
+/// True if data of this kind are integers of one width.
+fn is_array(kind: Byteswap) -> bool {
+    matches!(kind, Byteswap::Uint16 | Byteswap::Uint32 | Byteswap::Uint64)
+}
+
 /// True if data of this kind are bytes, which have no order.
-fn is_bytes(kind: DmuType) -> bool {
+pub(super) fn is_bytes(kind: DmuType) -> bool {
     [DmuType::PLAIN_FILE_CONTENTS, DmuType::ZVOL, DmuType::UINT8_DATA].contains(&kind)
 }
 

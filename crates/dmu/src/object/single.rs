@@ -15,7 +15,7 @@ use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
 use super::layer::Known;
-use super::read::part_of;
+use super::read::{is_bytes, part_of};
 use super::{Form, Object};
 use crate::DmuError;
 use crate::prefetch::{Watch, Zfetch};
@@ -76,7 +76,7 @@ impl Object {
         self.part(at, at.tree.load(at.block, &at.pointer, || ()).await)
     }
 
-    /// As [`Object::read_at`], and takes note of what it lets expect.
+    /// As [`Object::read_at`], and records the access, to predict the next ones.
     pub(super) async fn read_at_watched(
         &self,
         at: &Located<'_>,
@@ -135,11 +135,11 @@ impl Object {
         self.is_fit(tree, &found.0, found.1).then_some(found)
     }
 
-    /// A block of an open object may be changed and written again: then it has our byte order, and the size of the others. The general
-    /// way sees to that, or refuses.
+    /// A block in another byte order may have to be turned round. A block of an open object may be changed and written again: then it has
+    /// our byte order, and the size of the others. The general way sees to that, or refuses.
     fn is_fit(&self, tree: &BlockTree, bytes: &Block, order: Endian) -> bool {
         match &self.form {
-            Form::Frozen(_) => true,
+            Form::Frozen(_) => order == cenote_zio::ORDER || is_bytes(tree.phys().object_type),
             Form::Open(_) => order == cenote_zio::ORDER && bytes.len() as u64 == tree.block_bytes(),
         }
     }

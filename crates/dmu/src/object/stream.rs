@@ -32,7 +32,8 @@ pub enum Run {
 }
 
 impl Object {
-    /// The data of `range` in order, with up to `window_bytes` of reads in flight. Holes come as runs of their own.
+    /// The data of `range` in order, with up to `window_bytes` of reads in flight. Holes come as runs of their own. Integers are in our
+    /// byte order as [`Object::read`] gives them.
     #[must_use]
     pub fn stream(&self, range: Range<u64>, window_bytes: u64) -> DataStream {
         DataStream {
@@ -112,7 +113,9 @@ impl DataStream {
                 Some(block) => Begun::Done(Ok(Some(block))),
                 None => {
                     let object = self.object.clone();
-                    let read = async move { Ok(object.block(block_id).await?.map(|(block, _)| block)) };
+                    let read = async move {
+                        object.block(block_id).await?.map(|found| object.in_our_order(found)).transpose()
+                    };
                     Begun::Task(self.object.spawn_read(read)?)
                 }
             };

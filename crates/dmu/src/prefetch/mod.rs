@@ -100,7 +100,7 @@ impl Zfetch {
         Arc::new(Self { state: Mutex::new(State { block_bytes, streams: Streams::new(limits) }) })
     }
 
-    /// Takes note of an access and sets out to load what it lets expect.
+    /// Records an access, and starts to load the blocks that it predicts.
     fn access(self: &Arc<Self>, tree: &BlockTree, first: u64, count: u64) -> Noticed {
         let dmu = tree.reader().dmu();
         let (block_bytes, last) = (tree.block_bytes(), tree.last_block().0);

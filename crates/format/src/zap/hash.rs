@@ -54,12 +54,6 @@ impl ZapHasher {
         if self.flags.contains(ZapFlags::HASH64) { 48 } else { 28 }
     }
 
-    /// The largest collision differentiator: what is left of 64 bits in a directory cookie (with a cap of 32 bits).
-    #[must_use]
-    pub const fn cd_max(&self) -> u32 {
-        if self.flags.contains(ZapFlags::HASH64) { (1 << 16) - 1 } else { u32::MAX }
-    }
-
     fn cut(&self, hash: u64) -> u64 {
         hash & !((1_u64 << (64 - self.bits())) - 1)
     }

@@ -24,7 +24,7 @@ pub(super) async fn show(
     attributes: Option<&SaTables>,
     shown: &mut Map<String, Value>,
 ) {
-    let (bytes, order) = (&dnode.phys().bonus, dnode.byte_order());
+    let (bytes, order) = (&dnode.phys().bonus, dnode.phys().endian);
     if bytes.is_empty() && dnode.phys().spill.is_none() {
         return;
     }

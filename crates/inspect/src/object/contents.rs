@@ -1,6 +1,6 @@
 //! The contents of an object, by its type.
 
-use cenote_dmu::{Object, Zap, ZapEntry};
+use cenote_dmu::{ORDER, Object, Zap, ZapEntry};
 use cenote_format::bpobj::{self, BpobjPhys};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::nvlist::NvList;
@@ -132,7 +132,7 @@ fn entry_row(kind: DmuType, entry: &ZapEntry) -> Value {
 
 async fn packed(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
-    let Some(size) = dnode.phys().bonus.first_chunk::<8>().map(|bytes| dnode.byte_order().u64(*bytes)) else {
+    let Some(size) = dnode.bonus_word() else {
         return report.problem(format_args!("{what}: a packed list without its size"));
     };
     if size > LIST_MAX_BYTES {
@@ -154,24 +154,22 @@ async fn words(report: &mut Report, dnode: &Object, shown: &mut Map<String, Valu
     let what = format!("object {}", dnode.id());
     let len = stored_bytes(dnode, (report.limit as u64).saturating_add(1), 8);
     let Some(bytes) = report.take(&what, dnode.read(0, len).await) else { return };
-    let mut words: Vec<Value> =
-        bytes.as_chunks::<8>().0.iter().map(|word| dnode.byte_order().u64(*word).into()).collect();
+    let mut words: Vec<Value> = bytes.as_chunks::<8>().0.iter().map(|word| ORDER.u64(*word).into()).collect();
     first(shown, "words", &mut words, report.limit);
 }
 
 async fn block_pointers(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
-    let Some(phys) = report.take(&what, BpobjPhys::parse(&dnode.phys().bonus, dnode.byte_order())) else { return };
+    let Some(phys) = report.take(&what, dnode.bonus(BpobjPhys::parse)) else { return };
     let len = stored_bytes(dnode, phys.blkptr_count.min(report.limit as u64), 128);
     let Some(bytes) = report.take(&what, dnode.read(0, len).await) else { return };
-    let mut rows: Vec<Value> =
-        bpobj::blkptrs(&bytes, dnode.byte_order()).map(|bp| json!({ "pointer": bp.to_string() })).collect();
+    let mut rows: Vec<Value> = bpobj::blkptrs(&bytes, ORDER).map(|bp| json!({ "pointer": bp.to_string() })).collect();
     cut(shown, "list", &mut rows, report.limit, phys.blkptr_count);
 }
 
 async fn space_map(report: &mut Report, dnode: &Object, shown: &mut Map<String, Value>) {
     let what = format!("object {}", dnode.id());
-    let Some(phys) = report.take(&what, SpaceMapPhys::parse(&dnode.phys().bonus, dnode.byte_order())) else { return };
+    let Some(phys) = report.take(&what, dnode.bonus(SpaceMapPhys::parse)) else { return };
     let mut rows = space_map_entries(report, dnode, &phys).await;
     first(shown, "entries", &mut rows, report.limit);
 }
@@ -186,7 +184,7 @@ pub(crate) async fn space_map_entries(report: &mut Report, dnode: &Object, phys:
     while at < length && rows.len() <= report.limit {
         let len = CHUNK_BYTES.min(length - at);
         let Some(bytes) = report.take(&what, dnode.read(at, len as usize).await) else { break };
-        for record in SpaceMapRecords::new(&bytes, dnode.byte_order()) {
+        for record in SpaceMapRecords::new(&bytes, ORDER) {
             if rows.len() > report.limit {
                 break;
             }

@@ -239,7 +239,7 @@ impl<'a> Looker<'a> {
         let compress = Compress::from_number(phys.compress).map(Compress::name);
         shown.insert("checksum".into(), checksum.map_or_else(|| phys.checksum.to_string(), str::to_owned).into());
         shown.insert("compression".into(), compress.map_or_else(|| phys.compress.to_string(), str::to_owned).into());
-        shown.insert("byte_order".into(), values::order(dnode.byte_order()).into());
+        shown.insert("byte_order".into(), values::order(phys.endian).into());
         if let Some(spill) = phys.spill {
             shown.insert("spill".into(), spill.to_string().into());
         }

@@ -9,8 +9,8 @@ use cenote_dsl::property::{self as stored, Value};
 use cenote_dsl::{DslError, Encryption};
 use cenote_format::dsl::{BookmarkFlags, DatasetFlags, DirFlags, dataset_field, dir_field};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::ObjectId;
 use cenote_format::objset::ObjsetFlags;
+use cenote_format::zpl::MASTER_NODE;
 use cenote_props::{Attribute, Kind, Property, Types, dataset as table};
 use cenote_send::receiver::receive_resume_token;
 use cenote_taskq::boxed;
@@ -443,7 +443,6 @@ impl Item {
 
     /// The properties in the master node; none where the dataset's key is not loaded.
     async fn filesystem_fact(&self, name: &str) -> Option<u64> {
-        const MASTER_NODE: ObjectId = ObjectId(1);
         if self.caches.master.get().is_none() {
             let read = async {
                 // A half-received dataset cannot be opened for use.

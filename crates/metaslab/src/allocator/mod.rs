@@ -71,8 +71,6 @@ pub struct Request {
     pub is_log: bool,
     /// Now, in milliseconds from any origin.
     pub now_ms: u64,
-    /// Whether the pool writes as fast as it can, so that fast vdevs may take more than their share.
-    pub is_busy: bool,
 }
 
 /// Why there is no space.
@@ -408,11 +406,11 @@ impl Allocator {
         }
         let all_strained = strained.iter().all(|strained| *strained);
         let Some(class) = self.classes.get_mut(&kind) else { return };
-        let quotas = class.balance(&shares, decay, &self.tunables);
-        for ((member, quota), strained) in ring.iter().zip(quotas).zip(strained) {
+        let aliquots = class.balance(&shares, decay, &self.tunables);
+        for ((member, aliquot), strained) in ring.iter().zip(aliquots).zip(strained) {
             let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { continue };
             let group = vdev.group_mut(member.which);
-            (group.aliquot, group.queue_target) = (quota.aliquot, quota.queue_target);
+            group.aliquot = aliquot;
             group.is_shunned = strained && !all_strained;
         }
     }

@@ -6,8 +6,8 @@ use cenote_format::ids::{Txg, VdevId};
 use cenote_zio::OutsideExtents;
 
 use super::{AllocError, Allocator, Extent, Request, slot};
-use crate::class::{Attempt, ClassKind, Member, Quota};
-use crate::group::{Group, Search, Which};
+use crate::class::{Attempt, ClassKind, Member};
+use crate::group::Search;
 use crate::{Metaslab, MetaslabId, SizeRange, SpaceError};
 
 impl Allocator {
@@ -37,29 +37,6 @@ impl Allocator {
         }
         let bytes = copies.saturating_mul(psize_bytes);
         self.classes.get_mut(&class).is_none_or(|class| class.unreserve(allocator, bytes))
-    }
-
-    fn group_of(&mut self, extent: &Extent) -> Option<&mut Group> {
-        let vdev = self.vdevs.get_mut(&extent.vdev)?;
-        let index = extent.offset_bytes >> vdev.setup.maps.metaslab_shift;
-        let which = if vdev.embedded == Some(index) { Which::Embedded } else { Which::Main };
-        Some(vdev.group_mut(which))
-    }
-
-    /// A copy is on its way to its vdev: counts towards the vdev's queue until [`Self::write_ended`].
-    pub fn write_began(&mut self, extent: &Extent, allocator: usize, psize_bytes: u64) {
-        let queue = self.group_of(extent).and_then(|group| group.queued_bytes.get_mut(allocator));
-        if let Some(queue) = queue {
-            *queue = queue.saturating_add(psize_bytes);
-        }
-    }
-
-    /// A copy was written, or failed to be.
-    pub fn write_ended(&mut self, extent: &Extent, allocator: usize, psize_bytes: u64) {
-        let queue = self.group_of(extent).and_then(|group| group.queued_bytes.get_mut(allocator));
-        if let Some(queue) = queue {
-            *queue = queue.saturating_sub(psize_bytes);
-        }
     }
 
     /// Checks before a device write that the block lies in an allocated extent. Without an `ExtentCheck` there is no check.
@@ -176,11 +153,9 @@ impl Allocator {
     fn rotate(&mut self, request: &Request, member: Member, placed: bool) {
         let Some(vdev) = self.vdevs.get(&member.vdev) else { return };
         let group = vdev.group(member.which);
-        let quota = Quota { aliquot: group.aliquot, queue_target: group.queue_target };
-        let queued = group.queued_bytes.get(request.allocator).copied().unwrap_or(0);
-        let attempt = Attempt { psize: request.psize.min_bytes, placed, quota, queued, busy: request.is_busy };
+        let attempt = Attempt { psize: request.psize.min_bytes, placed, aliquot: group.aliquot };
         if let Some(class) = self.classes.get_mut(&request.class) {
-            class.rotate(request.allocator, attempt, &self.tunables);
+            class.rotate(request.allocator, attempt);
         }
     }
 

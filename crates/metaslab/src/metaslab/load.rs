@@ -3,12 +3,11 @@
 //! Reading takes time, and txgs sync meanwhile. A map is only ever appended to while it is not loaded (condensing needs it
 //! loaded), so a load that comes to the end of what it began with reads the rest, and is complete when there is none.
 
-use cenote_format::Endian;
 use cenote_format::ids::ObjectId;
 use cenote_format::spacemap::{SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 
 use super::{Loaded, Metaslab};
-use crate::{MetaslabId, RangeTree, SpaceError};
+use crate::{MetaslabId, ORDER, RangeTree, SpaceError};
 
 /// A load under way. It belongs to no metaslab's lock: bytes can be fed to it while others use the metaslab.
 #[derive(Clone, Debug)]
@@ -45,9 +44,9 @@ pub enum LoadStep {
 }
 
 impl Loading {
-    /// Applies the next bytes of the map, in the object's byte order: whole entries.
-    pub fn feed(&mut self, bytes: &[u8], order: Endian) -> Result<(), SpaceError> {
-        for record in SpaceMapRecords::new(bytes, order) {
+    /// Applies the next bytes of the map, in [`ORDER`]: whole entries.
+    pub fn feed(&mut self, bytes: &[u8]) -> Result<(), SpaceError> {
+        for record in SpaceMapRecords::new(bytes, ORDER) {
             let unreadable = |error| SpaceError::Entry { object: self.object, error };
             let SpaceMapRecord::Entry(entry) = record.map_err(unreadable)? else { continue };
             let (start, end) = entry.range_bytes(self.start_bytes, self.size_bytes, self.ashift).map_err(unreadable)?;

@@ -212,7 +212,7 @@ pub(crate) fn go_on_loading(allocator: &mut Allocator, disk: &Disk, id: Metaslab
         match allocator.end_load(id, loading, txg, txg.0 * 5000).unwrap() {
             LoadStep::Done => return,
             LoadStep::More { loading: mut again, object, offset_bytes, len_bytes } => {
-                again.feed(disk.bytes(object, offset_bytes, len_bytes), Endian::Little).unwrap();
+                again.feed(disk.bytes(object, offset_bytes, len_bytes)).unwrap();
                 loading = *again;
             }
         }
@@ -242,7 +242,6 @@ pub(crate) fn request(txg: Txg, psize: u64, copies: usize) -> Request {
         is_gang: false,
         is_log: false,
         now_ms: txg.0 * 5000,
-        is_busy: false,
     }
 }
 

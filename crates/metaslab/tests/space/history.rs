@@ -189,7 +189,7 @@ impl Pool {
         let mut fed = None;
         if let (Some(map), false) = (self.allocator.metaslab(slow).unwrap().map(), self.random.below(2) == 0) {
             let bytes = self.disk.bytes(map.object, 0, map.length_bytes);
-            loading.feed(bytes, cenote_format::Endian::Little).unwrap();
+            loading.feed(bytes).unwrap();
             fed = Some(map.length_bytes);
         }
         self.free_some(frees);

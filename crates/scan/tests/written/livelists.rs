@@ -456,9 +456,9 @@ async fn damage(pool: &Pool, name: &'static str, how: Damage) {
                 Damage::Twice => put(&livelist, "ffffffff", list).await,
                 Damage::Miscounted => {
                     let list = mos.object(ObjectId(list.as_u64().unwrap())).await.unwrap();
-                    let mut phys = BpobjPhys::parse(&list.phys().bonus, list.byte_order()).unwrap();
+                    let mut phys = list.bonus(BpobjPhys::parse).unwrap();
                     phys.freed_count = phys.freed_count.map(|count| count + 1);
-                    list.set_bonus(txg, &phys.emit(list.byte_order())).unwrap();
+                    list.set_bonus(txg, &phys.emit(cenote_dmu::ORDER)).unwrap();
                 }
                 Damage::NoLivelist => {
                     put(&mos.object(dir.object).await.unwrap(), dir_field::LIVELIST, ZapValue::from_u64(1)).await;

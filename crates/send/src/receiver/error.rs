@@ -75,11 +75,3 @@ impl From<SpaError> for ReceiverError {
         Self::Spa(Box::new(error))
     }
 }
-
-impl ReceiverError {
-    /// Whether the stream itself is at fault, and not the pool.
-    #[must_use]
-    pub const fn is_of_stream(&self) -> bool {
-        matches!(self, Self::Stream(_) | Self::Invalid { .. })
-    }
-}

@@ -87,10 +87,9 @@ impl List {
             let count = ENTRIES.min(self.count - self.next);
             let size = RedactBlock::SIZE_BYTES as u64;
             let bytes = self.object.read(self.next.saturating_mul(size), (count * size) as usize).await?;
-            let order = self.object.byte_order();
             let before = self.read.len();
             for entry in bytes.chunks_exact(RedactBlock::SIZE_BYTES) {
-                let entry = RedactBlock::parse(entry, order).map_err(|error| self.object.error(error))?;
+                let entry = RedactBlock::parse(entry, cenote_dmu::ORDER).map_err(|error| self.object.error(error))?;
                 self.read.push_back(entry);
             }
             if self.read.len() - before < count as usize {

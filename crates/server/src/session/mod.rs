@@ -8,7 +8,8 @@
 //!
 //! **Shape.** [`Session`] is cheap to clone, and all clones share what was opened. Messages for a person go to its [`Console`].
 //!
-//! **Invariants.** 1. Background tasks of opened pools end with [`Session::close_pools`]. 2. A pool that a server has is read at a txg that
+//! **Invariants.** 1. Background tasks of opened pools end with [`Session::close_pools`], and a pool that a command has written is exported by
+//! then, whichever way the command ended. 2. A pool that a server has is read at a txg that
 //! the server keeps until the end; [`Session::check_views`] says whether it did.
 
 mod found;
@@ -34,6 +35,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle, boxed};
 
 use crate::error::{Result, ServerError, refused};
+use crate::writing::{Left, leave};
 use crate::{Console, Passed, PinnedTxg, ServedPool, Who, protocol};
 
 pub use found::{Found, no_label};
@@ -89,6 +91,8 @@ pub struct Session {
     options: SessionOptions,
     console: Arc<dyn Console>,
     opened: Arc<Opened>,
+    /// Pools that a command has written and left early.
+    left: Left,
     /// The pool that this process has, where it does a client's work.
     served: Option<Served>,
     /// Txgs of pools of servers that the command reads, with the pools' names.
@@ -118,8 +122,8 @@ struct Opened(Mutex<Vec<Group>>);
 impl Session {
     /// One that has opened nothing yet.
     pub fn new(handle: Handle, options: SessionOptions, console: Arc<dyn Console>) -> Self {
-        let (opened, kept) = (Arc::default(), Arc::default());
-        Self { handle, options, console, opened, served: None, kept, may_send: false }
+        let (opened, left, kept) = (Arc::default(), Arc::default(), Arc::default());
+        Self { handle, options, console, opened, left, served: None, kept, may_send: false }
     }
 
     /// The same that tells another console.
@@ -244,10 +248,29 @@ impl Session {
         Ok(pool)
     }
 
+    /// The pools that commands have left early, for [`Writing`](crate::writing::Writing).
+    pub(crate) fn left(&self) -> Left {
+        self.left.clone()
+    }
+
+    /// Exports the pools that a command has written and left early.
+    async fn export_left(&self) {
+        let left = std::mem::take(&mut *self.left.lock());
+        for pool in left {
+            let name = pool.name().to_owned();
+            match self.handle.timeout(CLOSE_TIME_MAX, leave(pool)).await {
+                Some(Ok(())) => {}
+                Some(Err(error)) => self.warn(format!("pool '{name}' was not exported: {error}")),
+                None => self.warn(format!("pool '{name}' was not exported: its devices do not answer")),
+            }
+        }
+    }
+
     /// Closes every pool that was opened, as [`View::close`] does: what goes on by itself ends, and nothing begins. For the
     /// end of a command, however it came.
     #[boxed]
     pub async fn close_pools(&self) {
+        self.export_left().await;
         if let Some(served) = &self.served {
             *served.view.lock() = None;
         }

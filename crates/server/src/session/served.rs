@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use cenote_admin::Owner;
 use cenote_dsl::Dataset;
+use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
-use cenote_host::{Mounted, Mounts};
+use cenote_host::Mounts;
 use cenote_spa::{FoundPool, Pool, SpaError};
 use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
@@ -138,11 +139,10 @@ impl Session {
         if !changed.iter().any(|name| OF_MOUNTS.contains(&name.as_str())) {
             return;
         }
-        let is_at_or_below = |mounted: &Mounted, dataset: &String| {
-            mounted.dataset.strip_prefix(dataset.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         let mounts = Mounts::read();
-        for mounted in mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(mounted, dataset))) {
+        for mounted in
+            mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(&mounted.dataset, dataset)))
+        {
             let (dataset, at) = (&mounted.dataset, mounted.at.display());
             self.warn(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
         }
@@ -257,7 +257,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::check_reachable`] where the pool's devices do not let themselves be read; nothing where they do, or there is no
+    /// As [`Session::check_reachable`] if the pool's devices cannot be read. Returns without an error if they can, or if there is no
     /// server.
     #[boxed]
     pub async fn check_failing(&self, name: &str) -> Result<()> {

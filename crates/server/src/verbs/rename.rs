@@ -1,7 +1,7 @@
 //! `zfs rename`.
 
-use cenote_admin::{create_filesystem_of, outermost_new, tree_names};
-use cenote_dsl::name::{check_new_dataset, check_new_snapshot};
+use cenote_admin::{create_filesystem, create_filesystem_of, outermost_new, tree_names};
+use cenote_dsl::name::{check_new_dataset, check_new_snapshot, is_below, parent_of};
 use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
@@ -69,11 +69,10 @@ pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -
 async fn make_above(session: &Session, pool: &Writing, from: &str, to: &str) -> Result<()> {
     pool.pool().dsl()?.dataset(from).await?;
     let is_of_pool = to.split('/').next() == from.split('/').next();
-    let is_below = to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/'));
     // The rename says what is wrong with a name that it cannot give.
-    if let Some((above, _)) = to.rsplit_once('/')
+    if let Some(above) = parent_of(to)
         && is_of_pool
-        && !is_below
+        && !is_below(to, from)
         && check_new_dataset(to).is_ok()
         && above.contains('/')
     {

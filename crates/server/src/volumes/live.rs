@@ -7,21 +7,18 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::tx::{SyncMode, TxError};
+use cenote_dmu::tx::TxError;
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
 use cenote_spa::{Head, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, BoxFuture, Either, boxed, race};
-use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
+use cenote_zvol::{VolumeError, VolumeProperties};
 
 use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
 use super::zvol_state::ZvolState;
 use super::{chosen, io_error, is_at_or_below, names, sorted};
-
-/// The number of `logbias=throughput`.
-pub(super) const THROUGHPUT: u64 = 1;
 
 /// The volumes at and below datasets of pools of this process, to be written.
 pub struct LiveVolumes(Mutex<Vec<Below>>);
@@ -135,19 +132,19 @@ impl Exports for LiveVolumes {
     }
 }
 
-/// Opens a volume's head dataset, where the sync looks at the pool. `sync` and `logbias` are the numbers of the properties.
+/// Opens a volume's head dataset, where the sync looks at the pool.
 pub(super) async fn open(
     pool: &Pool,
     writer: &Syncer,
     name: &str,
     head: Head,
-    (sync, logbias): (u64, u64),
+    properties: VolumeProperties,
 ) -> Result<LiveVolume, ExportError> {
     let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
     let objset = head.objset().clone();
-    let log = head.log(SyncMode::of_number(sync));
-    log.set_for_throughput(logbias == THROUGHPUT);
-    LiveVolume::open(&objset, log).await.map_err(|error| volume_error(&error))
+    let live = LiveVolume::open(&objset, head.log(properties.sync)).await.map_err(|error| volume_error(&error))?;
+    live.obey(properties);
+    Ok(live)
 }
 
 /// Gives a volume another size, on disk when this returns.

@@ -75,7 +75,7 @@ async fn names(dsl: &Dsl, below: &str) -> Result<Vec<ExportName>, DslError> {
 
 /// Whether a dataset or snapshot is this one, of this one, or below it.
 fn is_at_or_below(name: &str, below: &str) -> bool {
-    name.strip_prefix(below).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    cenote_dsl::name::is_at_or_below(name.split('@').next().unwrap_or(name), below)
 }
 
 /// The volume or snapshot of this name, if it is one, as it is on disk.

@@ -23,15 +23,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_dmu::tx::SyncMode;
-use cenote_dsl::{Dir, Dsl};
+use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::ids::ObjectId;
 use cenote_nbd::{Export, ExportError};
 use cenote_spa::{LongHold, Pool, SpaError, Syncer};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncMutexGuard, boxed};
-use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
+use cenote_zvol::{Volume, VolumeProperties};
 
 use super::gate::Gate;
 use super::zvol_state::{SuspendedVolume, ZvolState};
@@ -96,7 +95,7 @@ impl OpenVolumes {
                 let opened = async {
                     let view = writer.dsl().clone();
                     let dir = view.dataset(&wanted).await.map_err(|error| io_error(&error))?.dir;
-                    let how = (number(&view, &dir, "sync").await?, number(&view, &dir, "logbias").await?);
+                    let how = properties(&view, &dir).await.map_err(|error| io_error(&error))?;
                     let head = writer.open_head(&wanted).await.map_err(|error| io_error(&error))?;
                     live::open(&pool, writer, &wanted, head, how).await
                 };
@@ -123,11 +122,10 @@ impl OpenVolumes {
     /// one of these. Returns a sentence where that fails.
     #[boxed]
     pub async fn refresh(&self, changed: &[String]) -> Vec<String> {
-        let is_changed = |property: &str| changed.iter().any(|name| name == property);
-        if !is_changed("readonly") && !is_changed("logbias") && !is_changed("sync") {
+        if !changed.iter().any(|name| VolumeProperties::NAMES.contains(&name.as_str())) {
             return Vec::new();
         }
-        // A suspended volume reads its properties when it resumes.
+        // A suspended volume reads its properties when it resumes (`reopened`).
         let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().filter_map(|zvol| zvol.now()).collect();
         let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
         let now = self.pool.look(move |writer| {
@@ -138,12 +136,7 @@ impl OpenVolumes {
                 for dataset in datasets {
                     let name = view.dataset_name(dataset).await.map_err(failed)?;
                     let dir = view.dataset(&name).await.map_err(failed)?.dir;
-                    let mut values = [0; 3];
-                    for (value, property) in values.iter_mut().zip(["readonly", "sync", "logbias"]) {
-                        let found = view.property(&dir, property, true).await.map_err(failed)?;
-                        *value = found.and_then(|found| found.value.number()).unwrap_or(0);
-                    }
-                    now.push(values);
+                    now.push(properties(&view, &dir).await.map_err(failed)?);
                 }
                 Ok::<_, SpaError>(now)
             })
@@ -152,11 +145,7 @@ impl OpenVolumes {
             Ok(now) => now,
             Err(error) => return vec![format!("volumes that are open go on as they were: {error}")],
         };
-        for (live, [readonly, sync, logbias]) in open.iter().zip(now) {
-            live.set_read_only(readonly == 1);
-            live.set_sync(SyncMode::of_number(sync));
-            live.set_for_throughput(logbias == live::THROUGHPUT);
-        }
+        open.iter().zip(now).for_each(|(live, properties)| live.obey(properties));
         Vec::new()
     }
 
@@ -257,10 +246,10 @@ impl Locked<'_> {
     }
 }
 
-/// The numeric value of a property.
-async fn number(view: &Dsl, dir: &Dir, property: &str) -> Result<u64, ExportError> {
-    let found = view.property(dir, property, true).await.map_err(|error| io_error(&error))?;
-    Ok(found.and_then(|found| found.value.number()).unwrap_or(0))
+/// The properties that a volume obeys, inherited ones too.
+async fn properties(view: &Dsl, dir: &Dir) -> Result<VolumeProperties, DslError> {
+    let found = view.properties(dir, |name| VolumeProperties::NAMES.contains(&name)).await?;
+    Ok(VolumeProperties::of(|name| found.get(name).and_then(|found| found.value.number())))
 }
 
 /// Finds out what a name stands for, and opens it if it is not, in a txg's sync.
@@ -274,9 +263,8 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
     if open.contains(&dataset.object) {
         return Ok(Some(Seen::Open(dataset.object)));
     }
-    let number = async |property: &str| number(&view, &dataset.dir, property).await;
-    let (sync, logbias, readonly) = (number("sync").await?, number("logbias").await?, number("readonly").await?);
-    if readonly == 1 {
+    let properties = properties(&view, &dataset.dir).await.map_err(|error| io_error(&error))?;
+    if properties.is_read_only {
         return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
     }
     let head = match writer.open_head(name).await {
@@ -285,6 +273,6 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
         Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object)))),
         Err(error) => return Err(io_error(&error)),
     };
-    let live = live::open(pool, writer, name, head, (sync, logbias)).await?;
+    let live = live::open(pool, writer, name, head, properties).await?;
     Ok(Some(Seen::New(dataset.object, live)))
 }

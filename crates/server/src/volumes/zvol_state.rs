@@ -72,7 +72,6 @@ struct Inner {
     all: Arc<OpenVolumes>,
     zvol: Arc<ZvolState>,
     name: String,
-    is_read_only: bool,
 }
 
 impl SuspendedVolume {
@@ -89,7 +88,7 @@ impl SuspendedVolume {
                 }
             }
         };
-        let inner = Inner { all: all.clone(), zvol, name: name.to_owned(), is_read_only: live.is_read_only() };
+        let inner = Inner { all: all.clone(), zvol, name: name.to_owned() };
         let (sender, answer) = oneshot::channel();
         let handle = inner.handle();
         // In a task of its own: the caller may be dropped meanwhile. Then dropping the value resumes the volume.
@@ -133,10 +132,7 @@ impl Inner {
     async fn resume(self) -> Result<(), ExportError> {
         let opened = self.all.reopened(&self.name).await;
         let (state, result) = match opened {
-            Ok(live) => {
-                live.set_read_only(self.is_read_only);
-                (State::Open(Arc::new(live)), Ok(()))
-            }
+            Ok(live) => (State::Open(Arc::new(live)), Ok(())),
             Err(error) => (State::Lost, Err(error)),
         };
         self.zvol.set(state);

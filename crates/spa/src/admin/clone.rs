@@ -1,6 +1,6 @@
 //! Clones of snapshots, and heads that go back to their last snapshot.
 
-use cenote_dsl::name::{NAME_MAX_BYTES, NameError, check_no_received};
+use cenote_dsl::name::{NAME_MAX_BYTES, NameError, check_no_received, parent_and_last};
 use cenote_dsl::{Birth, Bookmark, Dataset, EmptyRefs, Promotion};
 use cenote_format::dsl::{DatasetFlags, dir_field};
 use cenote_format::ids::ObjectId;
@@ -44,7 +44,7 @@ impl Syncer {
     #[boxed]
     pub async fn clone_dataset(&mut self, origin: &str, name: &str) -> Result<(), SpaError> {
         let snapshot = self.check_clone(origin, name).await?;
-        let (above, last) = name.rsplit_once('/').expect("checked: it is below another");
+        let (above, last) = parent_and_last(name).expect("checked: it is below another");
         let parent = self.dsl.dir(above).await.map_err(|error| self.dsl_failed(error))?;
         let birth = Birth { time_s: self.time_s(), txg: self.txg };
         let mut rng = Rng::new(self.handle.random_u64());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use cenote_dsl::name::{is_at_or_below, parent_of};
 use cenote_dsl::{Counted, Dir};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::boxed;
@@ -69,7 +70,7 @@ impl Syncer {
             let mut at = name.split('@').next();
             while let Some(dataset) = at {
                 *counts.entry(dataset).or_default() += 1;
-                at = dataset.rsplit_once('/').map(|(above, _)| above);
+                at = parent_of(dataset);
             }
         }
         for (name, count) in counts {
@@ -127,7 +128,7 @@ impl Syncer {
         // Directories above both count the same as before.
         let mut common = Some(to.clone());
         while let Some(dir) = &common
-            && !cenote_dsl::name::is_at_or_below(&from.name, &dir.name)
+            && !is_at_or_below(&from.name, &dir.name)
         {
             common = self.dsl.parent(dir).await.map_err(|error| self.dsl_failed(error))?;
         }

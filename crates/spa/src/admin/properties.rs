@@ -3,6 +3,7 @@
 
 use cenote_dmu::Zap;
 use cenote_dsl::Birth;
+use cenote_dsl::name::{is_below, parent_and_last};
 use cenote_dsl::property::Source;
 use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
@@ -309,7 +310,7 @@ impl Syncer {
         for head in heads {
             let Some(name) = names.get(&head.dataset) else { continue };
             if *name != dir.name {
-                if !name.starts_with(&format!("{}/", dir.name)) {
+                if !is_below(name, &dir.name) {
                     continue;
                 }
                 let below = self.dir_of(view, name).await?;
@@ -343,7 +344,7 @@ impl Syncer {
     pub(crate) async fn check_create_with(&self, name: &str, is_raw: bool) -> Result<Dir, SpaError> {
         cenote_dsl::name::check_new_dataset(name)
             .map_err(|reason| SpaError::refused(Refusal::Invalid, format!("cannot create '{name}': {reason}")))?;
-        let Some((above, last)) = name.rsplit_once('/') else {
+        let Some((above, last)) = parent_and_last(name) else {
             return Err(SpaError::refused(
                 Refusal::Invalid,
                 format!("cannot create '{name}': a pool's root dataset comes with it"),
@@ -386,7 +387,7 @@ impl Syncer {
     pub async fn create_dataset(&mut self, name: &str, kind: ObjsetType) -> Result<Head, SpaError> {
         let parent = self.check_create(name).await?;
         let view = self.dsl().clone();
-        let (_, last) = name.rsplit_once('/').expect("checked: it is below another");
+        let (_, last) = parent_and_last(name).expect("checked: it is below another");
         let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &parent, &mut policy).await?;
         let birth = Birth { time_s: self.time_s(), txg: self.txg };

@@ -27,7 +27,7 @@
 //! writing ([`Syncer::clear_interrupted`]); where its process lives on, by the next receive into the same name or by
 //! [`Syncer::abort_receive`].
 
-use cenote_dsl::name::{NameError, check_new_snapshot, check_no_received};
+use cenote_dsl::name::{NameError, check_new_snapshot, check_no_received, parent_and_last, parent_of};
 use cenote_dsl::{Birth, Dataset, DslError, EmptyRefs, Head};
 use cenote_format::dsl::dataset_field as field;
 use cenote_format::enums::ObjsetType;
@@ -98,7 +98,7 @@ impl Receiving {
         pool.change(move |syncer| Box::pin(async move { syncer.note_received(dataset, point).await })).await
     }
 
-    /// Has all that was received on disk. Nobody has the dataset that was written open afterwards.
+    /// Writes everything that was received to disk, and closes the dataset that was received into.
     ///
     /// # Errors
     /// The pool has failed.
@@ -289,7 +289,7 @@ impl Syncer {
         match self.place_of(pool, spec).await? {
             Place::Resumed { name, point } => Ok((name, point)),
             Place::New => {
-                let (above, last) = spec.dataset.rsplit_once('/').expect("checked: it is below another");
+                let (above, last) = parent_and_last(&spec.dataset).expect("checked: it is below another");
                 let origin = match &spec.origin {
                     Some(name) if spec.raw.is_none() => Some(self.check_clone(name, &spec.dataset).await?.object),
                     // The origin of a clone is looked at with the place.
@@ -347,7 +347,7 @@ impl Syncer {
         }
         let Some(head) = found else {
             let wants_new = spec.from_guid.is_none() || spec.origin.is_some();
-            let Some((above, _)) = name.rsplit_once('/').filter(|_| wants_new) else {
+            let Some(above) = parent_of(name).filter(|_| wants_new) else {
                 return refuse(ReceiveRefusal::Missing(name.to_owned()));
             };
             let Some(parent) = self.find(above).await? else {

@@ -1,7 +1,8 @@
 //! Other names for file systems, volumes and snapshots.
 
 use cenote_dsl::name::{
-    NAME_MAX_BYTES, NameError, check_depth, check_new_dataset, check_new_snapshot, check_no_received,
+    NAME_MAX_BYTES, NameError, check_depth, check_new_dataset, check_new_snapshot, check_no_received, is_at_or_below,
+    is_below, parent_and_last,
 };
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
@@ -124,14 +125,14 @@ impl Syncer {
     async fn check_move(&self, view: &Dsl, dir: &Dir, to: &str) -> Result<(Dir, String), SpaError> {
         let from = dir.name.as_str();
         let failed = |error: DslError| self.dsl_failed(error);
-        let (Some((above, last)), false) = (to.rsplit_once('/'), dir.phys.parent.0 == 0) else {
+        let (Some((above, last)), false) = (parent_and_last(to), dir.phys.parent.0 == 0) else {
             return Err(cannot(
                 from,
                 Refusal::Invalid,
                 "the root dataset has its pool's name, and nothing else can have one like it",
             ));
         };
-        if above == from || above.starts_with(&format!("{from}/")) {
+        if is_at_or_below(above, from) {
             return Err(cannot(
                 from,
                 Refusal::Invalid,
@@ -195,7 +196,7 @@ impl Syncer {
         let mut at = Some(parent.clone());
         while let Some(above) = at {
             // An ancestor of both places already counts these bytes.
-            let is_common = dir.name.starts_with(&format!("{}/", above.name));
+            let is_common = is_below(&dir.name, &above.name);
             let quota = above.phys.quota_bytes;
             if !is_common && quota != 0 && above.phys.used_bytes.saturating_add(moved_bytes) > quota {
                 return Err(cannot(&dir.name, Refusal::NoSpace, "out of space"));

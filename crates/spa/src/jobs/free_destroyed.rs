@@ -101,7 +101,7 @@ impl Syncer {
 
     async fn bptree(&self, list: ObjectId) -> Result<List, SpaError> {
         let object = self.mos.object(list).await.map_err(|error| self.dmu_error(error))?;
-        let phys = BptreePhys::parse(&object.phys().bonus, object.byte_order());
+        let phys = object.bonus(BptreePhys::parse);
         let phys = phys.map_err(|error| self.fail(format!("the list of destroyed datasets: {error}")))?;
         Ok(List { object, phys })
     }

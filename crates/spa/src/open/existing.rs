@@ -265,7 +265,7 @@ impl Opening<'_> {
         let config = mos.object(entry(pool_directory::CONFIG).await?).await.map_err(dmu_failed)?;
         let free_bpobj = entry(pool_directory::FREE_BPOBJ).await?;
         let list = mos.object(free_bpobj).await.map_err(dmu_failed)?;
-        let list = BpobjPhys::parse(&list.phys().bonus, list.byte_order());
+        let list = list.bonus(BpobjPhys::parse);
         let list = list.map_err(|error| SpaError::Format { pool: pool.name().to_owned(), error })?;
         let free_list = FreeList::open(&list);
         let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await.map_err(dmu_failed)?;

@@ -286,7 +286,7 @@ pub(crate) async fn remove_listed(
 pub(crate) async fn read_list(object: &Object) -> Result<NvList, DmuError> {
     let (objset, id) = (object.objset_id(), object.id());
     let corrupt = |what: String| DmuError::new(objset, id, DmuErrorKind::Corrupt(what));
-    let size = object.phys().bonus.first_chunk::<8>().map(|bytes| u64::from_le_bytes(*bytes));
+    let size = object.bonus_word();
     let size = size.filter(|size| *size <= LIST_MAX_BYTES);
     let size = size.ok_or_else(|| corrupt("a packed list without its size, or too long".into()))?;
     let bytes = object.read(0, size as usize).await?;

@@ -128,7 +128,13 @@ impl FeatureCounts {
                 }
             }
         }
-        Ok(Self { counts, for_read, for_write, is_dirty: false })
+        // Versions before 2013 counted it when a dataset first used it. Blocks of the MOS that are written from now on use it.
+        let lz4 = counts.get_mut("lz4_compress").filter(|(_, count)| *count == 0);
+        let is_dirty = lz4.is_some();
+        if let Some((_, count)) = lz4 {
+            *count = 1;
+        }
+        Ok(Self { counts, for_read, for_write, is_dirty })
     }
 
     /// Enables a feature in a pool that exists, where it is not. Whether it was not.

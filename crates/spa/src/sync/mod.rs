@@ -183,7 +183,7 @@ pub struct Syncer {
     pub(crate) zil: ZilTunables,
     /// How long clones' livelists get.
     pub(crate) livelist_limits: LivelistLimits,
-    /// Features of which it is known that they are noted with a dataset.
+    /// For each dataset, the features that are known to be recorded in its ZAP already.
     pub(crate) used_features: BTreeMap<ObjectId, Needs>,
     /// The txg that changes go to.
     pub(crate) txg: Txg,

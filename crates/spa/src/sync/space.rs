@@ -279,7 +279,6 @@ impl Space {
             is_gang: false,
             is_log: request.object_type == DmuType::INTENT_LOG,
             now_ms: self.now_ms(),
-            is_busy: false,
         }
     }
 
@@ -303,7 +302,7 @@ impl Space {
                 LoadStep::More { loading: mut next, object, offset_bytes, len_bytes } => {
                     let map = mos.object(object).await?;
                     let bytes = map.read(offset_bytes, len_bytes as usize).await?;
-                    next.feed(&bytes, cenote_zio::ORDER)?;
+                    next.feed(&bytes)?;
                     loading = *next;
                 }
             }

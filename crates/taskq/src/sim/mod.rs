@@ -148,11 +148,6 @@ impl Sim {
         self.state.lock().disks.get(path).cloned()
     }
 
-    /// Removes the disk at `path` from the simulated machine. Tasks that have it open keep it.
-    pub fn remove_disk(&self, path: &Path) -> Option<Arc<SimDisk>> {
-        self.state.lock().disks.remove(path)
-    }
-
     /// Adds to the trace something that must not differ between two runs of a seed.
     pub fn note(&self, word: u64) {
         let mut state = self.state.lock();

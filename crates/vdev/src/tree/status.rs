@@ -127,14 +127,6 @@ impl VdevTree {
         self.topology().status_for(false)
     }
 
-    /// The leaves of a top-level vdev.
-    #[must_use]
-    pub fn leaves_of(&self, vdev: VdevId) -> Vec<Guid> {
-        let status = self.status();
-        let top = status.children.iter().find(|top| top.top == vdev);
-        top.map_or_else(Vec::new, |top| top.leaves().into_iter().map(|leaf| leaf.guid).collect())
-    }
-
     /// The same for a reader: a leaf whose device has too large sectors counts as any other.
     #[must_use]
     pub fn status_for_reading(&self) -> VdevStatus {

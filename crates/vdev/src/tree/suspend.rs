@@ -142,7 +142,9 @@ impl State {
     /// Returns the kept block, to be dropped after the state is unlocked.
     fn forget(&mut self, number: u64) -> Option<UnflushedWrite> {
         let kept = self.kept.remove(&number)?;
+        assert!(kept.block.len() <= self.kept_bytes, "what is forgotten was counted when it was kept");
         self.kept_bytes -= kept.block.len();
+        assert!(!self.kept.is_empty() || self.kept_bytes == 0, "without a kept write no byte is kept");
         Some(kept)
     }
 
@@ -161,6 +163,7 @@ impl State {
 
     /// Devices have answered. Whether someone may be waiting for that.
     fn leave(&mut self) -> bool {
+        assert!(self.under_way > 0, "what ends was under way (invariant 4)");
         self.under_way -= 1;
         self.under_way == 0 && self.reason.is_some()
     }

@@ -1,6 +1,7 @@
 //! Freeing what is in the delete queue.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_dmu::tx::{Cost, PendingFrees, TxgSource};
 use cenote_dmu::{DmuErrorKind, Object, Zap};
@@ -22,6 +23,9 @@ use crate::{FileKind, ZplError};
 const BATCH: usize = 64;
 /// Blocks that are freed at the end of a file system's use, so that little is left to the next user.
 const LAST_BLOCKS: u64 = 16 << 10;
+
+/// Pause before freeing is tried again where it failed.
+const REAP_AGAIN: Duration = Duration::from_secs(1);
 
 /// How much one call frees at most.
 struct Budget {
@@ -124,6 +128,25 @@ impl FileSystem {
                 }
             }
             came.await;
+        }
+    }
+
+    /// Frees the delete queue in the background, until [`Self::stop_reaping`]. `report` is told when the outcome changes: the error that
+    /// keeps space from being freed, and `None` once it is freed again.
+    pub async fn reap_until_stopped(&self, mut report: impl FnMut(Option<ZplError>) + Send) {
+        let handle = self.shared.objset.dmu().handle().clone();
+        let mut told: Option<String> = None;
+        while self.garbage().await {
+            let error = self.reap().await.err();
+            let (now, failed) = (error.as_ref().map(ToString::to_string), error.is_some());
+            if now != told {
+                report(error);
+                told = now;
+            }
+            if failed {
+                // A full pool has space again some time; one that is not written any more is closed soon.
+                handle.sleep(REAP_AGAIN).await;
+            }
         }
     }
 

@@ -60,7 +60,7 @@ impl FileSystem {
         Ok(file)
     }
 
-    /// Opens whatever it is that is to stay while it is in use. Only a regular file can be read and written.
+    /// Opens a file, directory or node of another kind, which is not freed while it is open. Only a regular file can be read and written.
     ///
     /// # Errors
     /// It is not there.

@@ -40,6 +40,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let dsl = pool.pool().dsl()?;
     let kind = dsl.kind(&dsl.dataset(&args.snapshot).await?).await?;
     if args.parents && dsl.find_dir(name).await?.is_some() {
+        pool.leave().await?;
         return Ok(Outcome::Good);
     }
     let settings = dataset_settings(&args.properties, When::Cloning, type_of(kind)?);

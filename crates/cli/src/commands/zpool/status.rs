@@ -90,8 +90,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let options = args.options();
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
     for pool in &pools {
-        Status::new(&facts(context, pool.clone()), options).look().await;
-        let view = facts(context, pool.clone());
+        let view = Status::facts(|| facts(context, pool.clone()), options).await;
         let report = Status::new(&view, options);
         let condition = report.condition().await.unwrap_or_else(|error| {
             context.err(error.to_string());

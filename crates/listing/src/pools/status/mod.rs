@@ -67,10 +67,16 @@ impl<'a> Status<'a> {
         Self { view, options }
     }
 
-    /// Reads what the report reads, so that errors which that meets are counted before the condition is judged. Those that end it are
-    /// the report's to tell.
+    /// The facts that a report is made of. The pool is read twice: errors that the first reading meets are counted, and the report, which
+    /// judges the pool by those counts, reads the second time. `facts` gives the pool's facts as they are now.
+    pub async fn facts(facts: impl Fn() -> Facts, options: StatusOptions) -> Facts {
+        Status::new(&facts(), options).read_all().await;
+        facts()
+    }
+
+    /// Reads everything that the report reads. An error that ends the reading is told by the report.
     #[boxed]
-    pub async fn look(&self) {
+    async fn read_all(&self) {
         let Self { view, options } = self;
         let _ = (scan::text(view, options.time).await, view.tree(options.names).await, view.pool.logged_errors().await);
     }
