@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_testkit::zdb::{command, program};
+use cenote_testkit::zdb::{command as zdb_command, program};
 
 use crate::steps::{Context, Outcome, Tally};
 use crate::{golden, packages, process, zdb};
@@ -131,7 +131,7 @@ fn make(count: usize, dir: &Path) -> Result<Vec<PathBuf>> {
         let mut command = Command::new(&ztest);
         command.args(["-T", "15", "-P", "5", "-s", "512m", "-p", POOL, "-f"]).arg(&place).args(layout);
         let output = process::output(&mut command)?;
-        let mut zdb = command().context("zdb is not installed (Debian package zfsutils-linux, from backports)")?;
+        let mut zdb = zdb_command().context("zdb is not installed (Debian package zfsutils-linux, from backports)")?;
         let account = process::output(zdb.args(["-e", "-p"]).arg(&place).args(["-bcc", POOL]))?;
         let text = format!("{}{}", String::from_utf8_lossy(&account.stdout), account.stderr);
         let good = account.good && text.contains("No leaks");

@@ -1,6 +1,6 @@
 //! `zfs rename`.
 
-use cenote_admin::{create_filesystem, create_filesystem_of, outermost_new, tree_names};
+use cenote_admin::{create_filesystem_of, outermost_new, tree_names};
 use cenote_dsl::name::{check_new_dataset, check_new_snapshot, is_below, parent_of};
 use cenote_taskq::boxed;
 
