@@ -59,14 +59,22 @@ impl Names {
         if self.is_full || config.kind != VdevKind::Disk {
             return path;
         }
-        let short = DEVICE_DIRS.iter().find_map(|dir| path.strip_prefix(dir)?.strip_prefix('/'));
-        match short {
+        match short(&path) {
             // The first partition of a disk that is ZFS's as a whole goes without saying.
             Some(name) if config.whole_disk => without_partition(name).to_owned(),
             Some(name) => name.to_owned(),
             None => path,
         }
     }
+}
+
+fn short(path: &str) -> Option<&str> {
+    DEVICE_DIRS.iter().find_map(|dir| path.strip_prefix(dir)?.strip_prefix('/'))
+}
+
+/// A device's path without the folder of devices that it is in; any other path whole.
+pub(crate) fn without_dir(path: &str) -> &str {
+    short(path).unwrap_or(path)
 }
 
 /// A disk's name from its partition's: `sda1`, `nvme0n1p1`, `ata-X-part1`.

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use cenote_format::ids::{Guid, VdevId};
 
 use super::node::{CoarseSectors, Kind, LeafState, Node};
+use super::topology::Top;
 use super::{HangStatus, Topology, VdevTree};
 use crate::dtl::Dtl;
 use crate::fault::ErrorTotals;
@@ -82,6 +83,8 @@ pub struct VdevStatus {
     pub coarse: Option<CoarseSectors>,
     /// How it hangs, in a pool that is in use; none if it does not.
     pub hang: Option<HangStatus>,
+    /// It is a top-level vdev with blocks of intent logs alone.
+    pub is_log: bool,
     /// Its children.
     pub children: Vec<VdevStatus>,
 }
@@ -141,7 +144,8 @@ impl VdevTree {
 
 impl Topology {
     fn status_for(&self, reading: bool) -> VdevStatus {
-        let children: Vec<_> = self.tops.iter().map(|top| self.node_status(self.node(top.node), reading)).collect();
+        let of_top = |top: &Top| VdevStatus { is_log: top.is_log, ..self.node_status(self.node(top.node), reading) };
+        let children: Vec<_> = self.tops.iter().map(of_top).collect();
         let state = combine(&children, 0);
         let mut missed = Dtl::new();
         for top in &children {
@@ -157,6 +161,7 @@ impl Topology {
             missed,
             coarse: None,
             hang: None,
+            is_log: false,
             children,
         }
     }
@@ -196,6 +201,7 @@ impl Topology {
                 Kind::Leaf(leaf) => leaf.hang_status(),
                 _ => None,
             },
+            is_log: false,
             children: Vec::new(),
         }
     }

@@ -57,7 +57,7 @@ use super::build::{Builder, bad};
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
 use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman};
-use crate::config::{VdevConfig, VdevKind};
+use crate::config::{AllocationClass, VdevConfig, VdevKind};
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
@@ -136,6 +136,8 @@ impl Common {
 pub(super) struct Top {
     pub(super) node: NodeIndex,
     pub(super) ashift: u32,
+    /// It has blocks of intent logs alone.
+    pub(super) is_log: bool,
 }
 
 /// See the module comment. Cheap to clone.
@@ -177,7 +179,8 @@ impl Topology {
                 return Err(bad(top.guid, format!("top-level vdev {id} says that it is {}", top.id)));
             }
             let ashift = top.ashift.max(ASHIFT_MIN);
-            tops.push(Top { node: builder.add(top, VdevId(id), ashift, None)?, ashift });
+            let is_log = top.class == AllocationClass::Log;
+            tops.push(Top { node: builder.add(top, VdevId(id), ashift, None)?, ashift, is_log });
         }
         let Builder { mut nodes, by_guid, spares, .. } = builder;
         // Distributed spares name their draid by guid, which may come after them.

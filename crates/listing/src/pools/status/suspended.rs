@@ -8,6 +8,7 @@ use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
 use crate::pools::advice::MESSAGES as SEE;
+use crate::pools::names::without_dir;
 
 /// OpenZFS's words: scripts look for them.
 const STATUS: &str = "One or more devices are faulted in response to IO failures.";
@@ -25,15 +26,23 @@ const OF_DEVICES: [&str; 3] = [STATUS, ACTION, MESSAGE];
 const OF_MULTIHOST: [&str; 3] = [MULTIHOST_STATUS, MULTIHOST_ACTION, MULTIHOST_MESSAGE];
 const NAME_WIDTH_MIN: usize = 10;
 
-/// Rows of the tree: depth, vdev.
+/// A row of the tree: depth, vdev.
+type Row<'a> = &'a (usize, &'a VdevStatus);
+
+/// The rows.
 fn rows<'a>(vdev: &'a VdevStatus, depth: usize, into: &mut Vec<(usize, &'a VdevStatus)>) {
     into.push((depth, vdev));
     vdev.children.iter().for_each(|child| rows(child, depth + 1, into));
 }
 
-/// The last part of a place.
+/// A device without the folder of devices that it is in, a file with its whole path: as while the pool is well.
 fn name(vdev: &VdevStatus) -> &str {
-    vdev.name.rsplit('/').next().unwrap_or(&vdev.name)
+    without_dir(&vdev.name)
+}
+
+/// Whether a vdev is a log, or below one.
+fn is_of_log(root: Option<&VdevStatus>, vdev: &VdevStatus) -> bool {
+    root.is_some_and(|root| root.children.iter().any(|top| top.is_log && top.top == vdev.top))
 }
 
 /// Whether a device below has hung.
@@ -103,7 +112,13 @@ fn text_of(
     };
     let width = all.iter().map(|row| shown(row).len()).max().unwrap_or(0).max(NAME_WIDTH_MIN);
     let _ = writeln!(text, "\t{:width$}  {:9} {:>5} {:>5} {:>5}", "NAME", "STATE", "READ", "WRITE", "CKSUM");
-    for row in &all {
+    let (plain, logs): (Vec<Row<'_>>, Vec<Row<'_>>) = all.iter().partition(|(_, vdev)| !is_of_log(status, vdev));
+    let heading = logs.first().map(|_| None);
+    for row in plain.into_iter().map(Some).chain(heading).chain(logs.into_iter().map(Some)) {
+        let Some(row) = row else {
+            text.push_str("\tlogs\t\n");
+            continue;
+        };
         let (depth, vdev) = row;
         let state = if *depth == 0 { root_state } else { vdev.state.name() };
         let [read, write, checksum] = [vdev.errors.read, vdev.errors.write, vdev.errors.checksum].map(nicenum);
@@ -184,8 +199,22 @@ mod tests {
             missed: Dtl::new(),
             coarse: None,
             hang,
+            is_log: false,
             children,
         }
+    }
+
+    #[test]
+    fn logs_have_their_heading_and_devices_their_usual_names() {
+        let mut log = vdev("/dev/disk/by-id/ata-X", VdevState::Online, None, Vec::new());
+        (log.is_log, log.top) = (true, VdevId(0));
+        let mut data = vdev("/images/d0", VdevState::Unavailable, None, Vec::new());
+        data.top = VdevId(1);
+        let mut root = vdev("root", VdevState::Unavailable, None, vec![log, data]);
+        root.top = VdevId(u32::MAX);
+        let text = text_of("mine", Some(&root), Some("a write failed"), OF_DEVICES);
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in {text}"));
+        assert!(at("/images/d0 ") < at("\tlogs\t\n") && at("\tlogs\t\n") < at("  ata-X "), "{text}");
     }
 
     #[test]
