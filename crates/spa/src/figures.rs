@@ -1,12 +1,14 @@
 //! Figures of an open pool that its MOS keeps: dedup, cloning, scans, checkpoint, spares; and the space that datasets may
 //! use.
 
+use std::collections::BTreeSet;
+
 use cenote_dmu::{DmuError, Object, Zap};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::brt::BrtVdevPhys;
 use cenote_format::ddt::{self, DdtStat, parse_histogram};
 use cenote_format::dsl::{ScanPhys, pool_directory};
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_metaslab::PoolSpace;
 use cenote_taskq::boxed;
@@ -133,6 +135,13 @@ impl View {
         self.auxiliary(pool_directory::L2CACHE).await
     }
 
+    /// The guids of spares and cache devices.
+    #[boxed]
+    pub async fn auxiliary_guids(&self) -> Result<BTreeSet<Guid>, SpaError> {
+        let (spares, caches) = (self.spares().await?, self.cache_devices().await?);
+        Ok(spares.iter().chain(&caches).map(|device| device.guid).collect())
+    }
+
     /// Devices listed beside the tree: the object's nvlist has them under the entry's own name.
     async fn auxiliary(&self, name: &str) -> Result<Vec<VdevConfig>, SpaError> {
         let Some(list) = self.packed(name).await? else { return Ok(Vec::new()) };
@@ -151,6 +160,13 @@ impl View {
         let words: Vec<u64> = value.integers().collect();
         let scan = ScanPhys::from_words(&words);
         scan.map(Some).map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })
+    }
+
+    /// The words of the record of scrubs and resilvers, as many as there are.
+    #[boxed]
+    pub async fn scan_words(&self) -> Result<Vec<u64>, SpaError> {
+        let value = self.checked(self.directory().lookup(pool_directory::SCAN.as_bytes()).await)?;
+        Ok(value.iter().flat_map(|value| value.integers()).collect())
     }
 
     /// A number in the MOS's directory.

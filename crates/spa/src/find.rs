@@ -21,6 +21,7 @@ use cenote_vdev::tree::{CoarseSectors, VdevStatus, VdevTree};
 
 use crate::SpaError;
 use crate::config::{LabelConfig, PoolState, provisional};
+use crate::small::too_small;
 
 /// Devices probed at once.
 const PROBES_MAX: usize = 64;
@@ -201,7 +202,16 @@ impl FoundPool {
 
     /// The health of that tree, by which devices were found.
     pub fn status(&self) -> Result<VdevStatus, VdevError> {
-        Ok(self.tree_of_labels()?.status())
+        let too_small = self.too_small();
+        let leaves = self.leaves.iter().filter(|(guid, _)| !too_small.contains_key(guid));
+        let disks = leaves.map(|(guid, leaf)| (*guid, leaf.disk.clone()));
+        Ok(VdevTree::open(&self.vdevs()?, disks)?.status())
+    }
+
+    /// Leaves whose devices are too small for what the pool has on them, and are not used, each with what is to be said of it.
+    pub fn too_small(&self) -> BTreeMap<Guid, String> {
+        let disks = self.leaves.iter().map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect();
+        self.vdevs().map_or_else(|_| BTreeMap::new(), |tree| too_small(&tree, &disks))
     }
 
     /// That tree with the devices that were found: enough to read blocks of a pool that cannot be imported. It lacks the facts that labels
@@ -259,6 +269,42 @@ impl FoundPool {
             }
         }
         Ok(again)
+    }
+
+    /// Keeps the spares and cache devices that are this pool's, opened for this process alone like its leaves, so that nobody makes something
+    /// else of them meanwhile. Others that were found on the way are left out. Lines say which cannot be had: the pool needs none of them.
+    pub(crate) async fn lock_auxiliaries(&mut self, handle: &Handle, own: &BTreeSet<Guid>) -> Vec<String> {
+        let leaves: BTreeSet<PathBuf> = self.leaves.values().map(|leaf| leaf.disk.device().path().to_owned()).collect();
+        let (mut kept, mut lines) = (BTreeMap::new(), Vec::new());
+        for auxiliary in self.auxiliaries.values().filter(|auxiliary| own.contains(&auxiliary.guid)) {
+            let disk = &auxiliary.disk;
+            let whole = disk.device().path();
+            let node = match disk.start_bytes() {
+                0 => None,
+                start => handle.partition_node(whole, start, disk.size_bytes()).await,
+            };
+            let path = node.unwrap_or_else(|| whole.to_owned());
+            // A partition of a disk that has a leaf too: the disk is had already.
+            if leaves.contains(&path) {
+                kept.insert(auxiliary.guid, auxiliary.clone());
+                continue;
+            }
+            let what = if auxiliary.state == PoolState::Spare { "hot spare" } else { "cache device" };
+            let line = |why: String| format!("the {what} {} is not used: {why}", path.display());
+            match handle.open_alone(&path, LOCK_PATIENCE).await {
+                Ok(device) => {
+                    let report = probe_device(&device).await;
+                    let again = report.labelled().filter_map(auxiliary_of).find(|again| again.guid == auxiliary.guid);
+                    match again {
+                        Some(again) => drop(kept.insert(again.guid, again)),
+                        None => lines.push(line("its label has changed".to_owned())),
+                    }
+                }
+                Err(error) => lines.push(line(error.to_string())),
+            }
+        }
+        self.auxiliaries = Arc::new(kept);
+        lines
     }
 
     /// The pool as its devices have it now, if it was in use when it was found, and its user has exported it since.

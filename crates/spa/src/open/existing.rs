@@ -117,11 +117,17 @@ async fn open_found(
     let used = usable_leaves(&pool);
     let name = pool.name().to_owned();
     let before = *pool.uberblock();
+    let auxiliaries = pool.auxiliary_guids().await;
     pool.close().await;
     drop(pool);
     let watched =
         Candidate { handle, found: &found, name: &name, newest: &before, options: how }.required(Purpose::Write);
-    let found = found.opened_for_writing(handle, &used).await?;
+    let mut found = found.opened_for_writing(handle, &used).await?;
+    let unlocked = match auxiliaries {
+        Ok(own) => found.lock_auxiliaries(handle, &own).await,
+        // No block of the pool is on them.
+        Err(error) => vec![format!("hot spares and cache devices are not locked: {error}")],
+    };
     // Another may have had it until now.
     found.check_kernel(handle, kernel_pools).await?;
     found.check_owner(how)?;
@@ -133,6 +139,7 @@ async fn open_found(
     }
     let settings = Settings::of(&how.tunables);
     let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
+    writer.notes.extend(unlocked);
     writer.owner_mark = how.owner_mark;
     writer.zil = ZilTunables::default().with(&how.tunables);
     writer.livelist_limits = LivelistTunables::default().with(&how.tunables).limits();

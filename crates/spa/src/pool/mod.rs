@@ -84,6 +84,7 @@ mod view;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ use crate::jobs::JobStatus;
 use crate::longholds::LongHold;
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
-use crate::{FailedPool, SpaError};
+use crate::{FailedPool, FoundAuxiliary, SpaError};
 use frees::Frees;
 use kstat::Kstats;
 use shared::Shared;
@@ -441,6 +442,15 @@ impl Pool {
             })
         })
         .await
+    }
+
+    /// Where the hot spares and cache devices are that this process has opened with the pool.
+    ///
+    /// # Errors
+    /// As [`Self::peek`].
+    pub async fn auxiliary_paths(&self) -> Result<Vec<PathBuf>, SpaError> {
+        let path = |found: &FoundAuxiliary| found.disk.device().path().to_owned();
+        self.peek(move |syncer| syncer.found.auxiliaries.values().map(path).collect()).await
     }
 
     /// Why the pool can only be reported on and let go, if that is so.
