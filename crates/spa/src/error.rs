@@ -248,10 +248,7 @@ pub enum SpaError {
         device: String,
     },
     /// No uberblock leads to a MOS that can be read.
-    #[error(
-        "cannot import '{pool}': I/O error: no readable root among {tried} uberblocks{}; the last failed: {last}\nRecovery to an earlier txg may work: 'zpool import -F', then '-FX'.",
-        limit.map_or(String::new(), |limit| format!(" up to txg {limit}"))
-    )]
+    #[error("cannot import '{pool}': I/O error: {}", no_root(*tried, *limit, last))]
     NoRoot {
         /// The pool.
         pool: String,
@@ -316,6 +313,21 @@ pub enum SpaError {
 impl SpaError {
     pub(crate) fn refused(why: Refusal, what: impl Into<String>) -> Self {
         Self::Refused { why, what: what.into() }
+    }
+}
+
+/// Recovery is advised only where there is something to go back to.
+fn no_root(tried: usize, limit: Option<u64>, last: &str) -> String {
+    let limit = limit.map_or(String::new(), |limit| format!(" up to txg {limit}"));
+    match tried {
+        0 => format!(
+            "{last}{limit}\nNothing leads to its data: '-F' has nothing to go back to. Attach further devices of the pool if there are any; \
+             'cenote inspect labels DEVICE' shows what is left of the labels."
+        ),
+        _ => format!(
+            "no readable root among {tried} uberblocks{limit}; the last failed: {last}\nRecovery to an earlier txg may work: 'zpool import \
+             -F', then '-FX'."
+        ),
     }
 }
 

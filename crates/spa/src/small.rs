@@ -8,6 +8,9 @@ use cenote_format::label::DeviceLayout;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
 
+/// Bytes of labels and boot block beside what a pool has on a device.
+const LABELS_BYTES: u64 = (4 << 20) + (512 << 10);
+
 /// The leaves whose disks are too small, each with what is to be said of it.
 pub(crate) fn too_small(root: &VdevConfig, disks: &BTreeMap<Guid, Disk>) -> BTreeMap<Guid, String> {
     let mut found = BTreeMap::new();
@@ -26,9 +29,15 @@ fn look(vdev: &VdevConfig, wanted_bytes: u64, disks: &BTreeMap<Guid, Disk>, foun
             let Some(disk) = disks.get(&vdev.guid) else { return };
             let has_bytes = DeviceLayout::new(disk.size_bytes()).map_or(0, |layout| layout.allocatable_bytes());
             if has_bytes < wanted_bytes {
+                // Where its end was cut off, the rest is read once there is room again.
+                let (path, device_bytes) = (disk.path(), wanted_bytes.saturating_add(LABELS_BYTES));
+                let advice = match vdev.kind {
+                    VdevKind::File => format!("'truncate -s {device_bytes} {path}' enlarges it"),
+                    _ => format!("copy it to a device of {device_bytes} bytes"),
+                };
                 let what = format!(
-                    "{} is too small: the pool has {wanted_bytes} bytes on it, and there is room for {has_bytes}",
-                    disk.path()
+                    "{path} is too small: the pool has {wanted_bytes} bytes on it, and there is room for {has_bytes}; if its end was cut \
+                     off, {advice}, and what is left can be read"
                 );
                 found.insert(vdev.guid, what);
             }

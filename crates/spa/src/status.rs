@@ -35,6 +35,8 @@ pub enum Condition {
     DeviceErrors,
     /// Devices that were taken offline.
     OfflineDevice,
+    /// An incompatibility that an earlier OpenZFS has left, by its number.
+    Errata(u8),
     /// A version before features.
     OldVersion,
     /// Features that are known here and not enabled there.
@@ -56,6 +58,7 @@ impl Condition {
             Self::LostDevices => Some("ZFS-8000-3C"),
             Self::DataErrors => Some("ZFS-8000-8A"),
             Self::DeviceErrors => Some("ZFS-8000-9P"),
+            Self::Errata(_) => Some("ZFS-8000-ER"),
             _ => None,
         }
     }
@@ -86,6 +89,9 @@ pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<
     if of_devices.is_some() {
         return Ok(of_devices);
     }
+    if let Some(number) = errata(pool).await? {
+        return Ok(Some(Condition::Errata(number)));
+    }
     let config = pool.config();
     if config.u64("version") != Some(FEATURES_VERSION) {
         return Ok(Some(Condition::OldVersion));
@@ -100,6 +106,33 @@ pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<
         matches!(name, FeatureName::Known(feature) if !feature.is_newer()) && *state == FeatureState::Disabled
     };
     Ok(features.iter().any(is_disabled).then_some(Condition::FeaturesDisabled))
+}
+
+/// The erratum of OpenZFS that a pool shows, if it does.
+///
+/// 1 and 2: OpenZFS 0.6.2's development versions had a word more in the record of scrubs, with an asynchronous destroy under way or not. 4:
+/// encryption without the feature bookmark_v2, so that snapshots may lack the guid of their set of IVs. 3 is not looked for but taken from the
+/// configuration, where OpenZFS notes it, as the others.
+#[boxed]
+pub async fn errata(pool: &View) -> Result<Option<u8>, SpaError> {
+    /// Words of the record of scrubs.
+    const SCAN_WORDS: usize = 24;
+    /// Flags of a scrub that are known.
+    const SCAN_FLAGS: u64 = 0b11;
+    let words = pool.scan_words().await?;
+    if let Some(overflow) = words.get(SCAN_WORDS) {
+        return Ok(Some(if overflow & !SCAN_FLAGS == 0 { 1 } else { 2 }));
+    }
+    let features = pool.features().await?;
+    let is_enabled = |wanted: &str| {
+        let is_it = |name: &FeatureName| matches!(name, FeatureName::Known(feature) if feature.name == wanted);
+        features.iter().any(|(name, state)| is_it(name) && *state != FeatureState::Disabled)
+    };
+    if is_enabled("encryption") && !is_enabled("bookmark_v2") {
+        return Ok(Some(4));
+    }
+    let noted = pool.config().u64("errata").and_then(|number| u8::try_from(number).ok());
+    Ok(noted.filter(|number| (1..=4).contains(number)))
 }
 
 /// The most urgent condition of the devices alone.

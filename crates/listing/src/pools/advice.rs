@@ -52,6 +52,7 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
             "One or more devices has been taken offline by the administrator.\n\tSufficient replicas exist for the pool to continue functioning in a\n\tdegraded state.",
             "Online the device using 'zpool online' or replace the device with\n\t'zpool replace'.",
         ),
+        Condition::Errata(number) => errata_of_status(number),
         Condition::OldVersion => (
             "The pool is formatted using a legacy on-disk format.  The pool can\n\tstill be used, but some features are unavailable.",
             "Upgrade the pool using 'zpool upgrade'.  Once this is done, the\n\tpool will no longer be accessible on software that does not support\n\tfeature flags.",
@@ -59,6 +60,47 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
         Condition::FeaturesDisabled => (
             "Some supported and requested features are not enabled on the pool.\n\tThe pool can still be used, but some features are unavailable.",
             "Enable all features using 'zpool upgrade'. Once this is done,\n\tthe pool may no longer be accessible by software that does not support\n\tthe features. See zpool-features(7) for details.",
+        ),
+    }
+}
+
+/// Of a pool with an erratum.
+const fn errata_of_status(number: u8) -> (&'static str, &'static str) {
+    match number {
+        1 => ("Errata #1 detected.", "To correct the issue run 'zpool scrub' with OpenZFS."),
+        2 => (
+            "Errata #2 detected.",
+            "Revert to an earlier version of ZFS and allow the asynchronous destroy\n\tto complete before updating.",
+        ),
+        3 => (
+            "Errata #3 detected.\n\tExisting encrypted datasets contain an on-disk incompatibility\n\twhich needs to be corrected.",
+            "To correct the issue backup existing encrypted datasets to new\n\tencrypted datasets and destroy the old ones. 'zfs mount -o ro' can\n\tbe used to temporarily mount existing encrypted datasets readonly.",
+        ),
+        _ => (
+            "Errata #4 detected.\n\tExisting encrypted snapshots and bookmarks contain an on-disk\n\tincompatibility. This may cause on-disk corruption if they are used\n\twith 'zfs recv'.",
+            "To correct the issue, enable the bookmark_v2 feature. No additional\n\taction is needed if there are no encrypted snapshots or bookmarks.\n\tIf preserving the encrypted snapshots and bookmarks is required,\n\tuse a non-raw send to backup and restore them. Alternately, they may\n\tbe removed to resolve the incompatibility.",
+        ),
+    }
+}
+
+/// `status:` and `action:` of `zpool import` for a pool with an erratum.
+const fn errata_of_import(number: u8) -> (&'static str, &'static str) {
+    match number {
+        1 => (
+            "Errata #1 detected.",
+            "The pool can be imported using its name or numeric identifier,\n\thowever there is a compatibility issue which should be corrected\n\tby running 'zpool scrub'",
+        ),
+        2 => (
+            "Errata #2 detected.",
+            "The pool cannot be imported with this version of ZFS due to\n\tan active asynchronous destroy. Revert to an earlier version\n\tand allow the destroy to complete before updating.",
+        ),
+        3 => (
+            "Errata #3 detected.",
+            "Existing encrypted datasets contain an on-disk incompatibility, which\n\tneeds to be corrected. Backup these datasets to new encrypted datasets\n\tand destroy the old ones.",
+        ),
+        _ => (
+            "Errata #4 detected.",
+            "Existing encrypted snapshots and bookmarks contain an on-disk\n\tincompatibility. This may cause on-disk corruption if they are used\n\twith 'zfs recv'. To correct the issue, enable the bookmark_v2 feature.\n\tNo additional action is needed if there are no encrypted snapshots or\n\tbookmarks. If preserving the encrypted snapshots and bookmarks is\n\trequired, use a non-raw send to backup and restore them. Alternately,\n\tthey may be removed to resolve the incompatibility.",
         ),
     }
 }
@@ -89,6 +131,7 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
         Condition::DataErrors => "The pool data is corrupted.",
         Condition::DeviceErrors => "One or more devices contains corrupted data.",
         Condition::OfflineDevice => "One or more devices are offlined.",
+        Condition::Errata(number) => errata_of_import(number).0,
         Condition::OldVersion => "The pool is formatted using a legacy on-disk version.",
         Condition::FeaturesDisabled => {
             "Some supported features are not enabled on the pool.\n\t(Note that they may be intentionally disabled if the\n\t'compatibility' property is set.)"
@@ -98,6 +141,7 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
         Condition::OldVersion | Condition::FeaturesDisabled if is_online => {
             "The pool can be imported using its name or numeric identifier, though\n\tsome features will not be available without an explicit 'zpool upgrade'."
         }
+        Condition::Errata(number) => errata_of_import(number).1,
         Condition::LostDevices => ATTACH,
         Condition::CoarseSectors => "The pool can be imported read-only.",
         _ if is_online => BY_NAME,
@@ -140,6 +184,13 @@ pub(super) const UNKNOWN_VERSION: ImportAdvice = ImportAdvice {
     status: Some("The pool is formatted using an incompatible version."),
     action: "The pool cannot be imported.  Access the pool on a system running newer\n\tsoftware, or recreate the pool from backup.",
     message: Some("ZFS-8000-A5"),
+};
+
+/// For a pool with a device that is there and not usable, and that it cannot do without.
+pub(super) const DAMAGED_DEVICE: ImportAdvice = ImportAdvice {
+    status: Some("One or more devices contains corrupted data."),
+    action: DAMAGED,
+    message: Some("ZFS-8000-5E"),
 };
 
 /// For a pool whose root cannot be read.

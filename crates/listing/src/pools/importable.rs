@@ -35,8 +35,9 @@ impl Importable {
         let is_destroyed = found.state() == PoolState::Destroyed;
         let names = Names::default().with_paths();
         let is_elsewhere = is_elsewhere(&found, host_id);
-        let mut active = None;
-        let (tree, state, mut advice, unknown) = match opened {
+        let mut action = None;
+        let mut problem = "corrupted data";
+        let (tree, state, mut advice, mut lines) = match opened {
             Ok(pool) => {
                 let status = pool.tree().status();
                 let state = status.state.name();
@@ -48,11 +49,19 @@ impl Importable {
             }
             Err(error) => {
                 if let SpaError::Active { hostname, hostid, .. } = &error {
-                    active = Some(format!(
+                    action = Some(format!(
                         "The pool must be exported from {hostname} (hostid={hostid:x})\n\tbefore it can be safely imported."
                     ));
                 }
-                let (advice, unknown) = refusal(error);
+                let too_small: Vec<String> = found.too_small().into_values().collect();
+                let is_of_devices = matches!(error, SpaError::NoRoot { .. } | SpaError::MissingDevices { .. });
+                let (advice, lines) = match is_of_devices && !too_small.is_empty() {
+                    true => (advice::DAMAGED_DEVICE, too_small),
+                    false => {
+                        problem = problem_of(&error);
+                        refusal(error)
+                    }
+                };
                 let tree = match (found.vdevs(), found.status()) {
                     (Ok(config), Ok(status)) => {
                         let root = found_tree(&found, &name, &config, &status, names);
@@ -60,22 +69,23 @@ impl Importable {
                     }
                     _ => None,
                 };
-                (tree, "UNAVAIL", advice, unknown)
+                (tree, "UNAVAIL", advice, lines)
             }
         };
         if is_elsewhere && state != "UNAVAIL" {
             advice = advice::OTHER_SYSTEM;
+            lines = Vec::new();
         }
         // The text of a label was checked by nobody yet, and may be anything.
         let _ = writeln!(text, "  pool: {}\n    id: {guid}", one_line(&name));
         let _ = writeln!(text, " state: {state}{}", if is_destroyed { " (DESTROYED)" } else { "" });
         if let Some(status) = advice.status {
             let _ = writeln!(text, "status: {status}");
-            for feature in unknown {
-                let _ = writeln!(text, "\t{}", one_line(&feature));
+            for line in lines {
+                let _ = writeln!(text, "\t{}", one_line(&line));
             }
         }
-        let _ = writeln!(text, "action: {}", active.as_deref().unwrap_or(advice.action));
+        let _ = writeln!(text, "action: {}", action.as_deref().unwrap_or(advice.action));
         if let Some(comment) = found.newest().and_then(|leaf| leaf.config.str("comment")) {
             let _ = writeln!(text, "comment: {}", one_line(comment));
         }
@@ -88,7 +98,7 @@ impl Importable {
         text.push_str("config:\n\n");
         if let Some(tree) = &tree {
             let mut rows = Rows { width: tree.name_width().max(NAME_WIDTH_MIN), text };
-            rows.all(tree, state, if active.is_some() { "currently in use" } else { "corrupted data" });
+            rows.all(tree, state, problem);
         }
         if advice.message == advice::UNKNOWN_DEVICES.message {
             text.push_str(
@@ -104,14 +114,26 @@ fn is_elsewhere(found: &FoundPool, host_id: u64) -> bool {
     found.state() == PoolState::Active && hostid != 0 && hostid != host_id
 }
 
-/// The advice for a pool that does not open, and the features that are to blame.
+/// The words for why a pool is unavailable, where none of its devices is to blame.
+const fn problem_of(error: &SpaError) -> &'static str {
+    match error {
+        SpaError::Active { .. } | SpaError::InKernel { .. } => "currently in use",
+        SpaError::UnsupportedFeatures { .. } => "unsupported feature(s)",
+        SpaError::UnsupportedVersion { .. } => "newer version",
+        _ => "corrupted data",
+    }
+}
+
+/// The advice for a pool that does not open, and lines that say more of the reason.
 fn refusal(error: SpaError) -> (ImportAdvice, Vec<String>) {
     match error {
         SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),
         SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features),
         SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
         SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
-        _ => (advice::DAMAGED_ROOT, Vec::new()),
+        SpaError::NoRoot { last, .. } => (advice::DAMAGED_ROOT, vec![last]),
+        SpaError::Corrupt { what, .. } => (advice::DAMAGED_ROOT, vec![what]),
+        error => (advice::DAMAGED_ROOT, vec![error.to_string()]),
     }
 }
 

@@ -25,6 +25,8 @@ const LABEL_ALIGNMENT: u64 = 256 << 10;
 pub enum Reason {
     /// Its device was not found.
     CannotOpen,
+    /// Its device is too small for what the pool has on it.
+    TooSmall,
     /// Too many of its children cannot be used.
     NoReplicas,
     /// It was faulted by the administrator.
@@ -42,6 +44,7 @@ impl Reason {
     pub fn text(self) -> String {
         let words = match self {
             Self::CannotOpen => "cannot open",
+            Self::TooSmall => "device is too small",
             Self::NoReplicas => "insufficient replicas",
             Self::External => "external device fault",
             Self::Missing => "missing device",
@@ -55,6 +58,7 @@ impl Reason {
     const fn word(self) -> &'static str {
         match self {
             Self::CannotOpen => "OPEN_FAILED",
+            Self::TooSmall => "TOO_SMALL",
             Self::NoReplicas => "NO_REPLICAS",
             Self::External => "EXTERNAL",
             Self::Missing => "BAD_GUID_SUM",
@@ -239,6 +243,7 @@ struct Builder<'a> {
     names: Names,
     /// The pool and its space, where it is open.
     open: Option<(&'a View, &'a cenote_metaslab::PoolSpace)>,
+    too_small: std::collections::BTreeMap<Guid, String>,
 }
 
 impl Facts {
@@ -249,7 +254,8 @@ impl Facts {
     #[boxed]
     pub async fn tree(&self, names: Names) -> Result<Tree> {
         let (pool, space) = (&self.pool, self.space().await?);
-        let builder = Builder { found: pool.found(), names, open: Some((pool, space)) };
+        let too_small = pool.found().too_small();
+        let builder = Builder { found: pool.found(), names, open: Some((pool, space)), too_small };
         let status = self.devices();
         let mut root = builder.root(pool.name(), pool.vdevs(), &status);
         let shown = root.children.iter().filter(|top| top.class != "log");
@@ -285,7 +291,7 @@ pub(crate) fn found_tree(
     status: &VdevStatus,
     names: Names,
 ) -> Vdev {
-    Builder { found, names, open: None }.root(name, config, status)
+    Builder { found, names, open: None, too_small: found.too_small() }.root(name, config, status)
 }
 
 impl Builder<'_> {
@@ -297,7 +303,8 @@ impl Builder<'_> {
 
     fn vdev(&self, config: &VdevConfig, status: &VdevStatus, top: Option<&VdevConfig>) -> Vdev {
         let is_leaf = config.kind.is_leaf();
-        let is_missing = is_leaf && status.state == VdevState::Unavailable && status.coarse.is_none();
+        let is_small = self.too_small.contains_key(&config.guid);
+        let is_missing = is_leaf && status.state == VdevState::Unavailable && status.coarse.is_none() && !is_small;
         let recorded = config.path.as_deref().map(str::to_owned);
         let disk = self.found.leaves.get(&config.guid).map(|leaf| &leaf.disk);
         let path = disk.map(|disk| disk.path().to_string()).or_else(|| recorded.clone());
@@ -311,6 +318,9 @@ impl Builder<'_> {
         };
         let reason = match status.state {
             VdevState::Unavailable if config.kind == VdevKind::Missing => Some(Reason::Missing),
+            VdevState::Unavailable if disk.is_some() && self.too_small.contains_key(&config.guid) => {
+                Some(Reason::TooSmall)
+            }
             VdevState::Unavailable if is_leaf => Some(status.coarse.map_or(Reason::CannotOpen, Reason::Sectors)),
             VdevState::Unavailable => Some(Reason::NoReplicas),
             VdevState::Faulted => Some(Reason::External),
