@@ -22,7 +22,7 @@ use crate::verbs::{self, TOOLS};
 /// The request: everything that the command line says.
 #[derive(Clone, Debug, Parser, Serialize, Deserialize)]
 #[command(name = "cenote", version, about = "OpenZFS pools without a kernel module", max_term_width = 100)]
-#[command(propagate_version = false, disable_help_subcommand = true)]
+#[command(propagate_version = false, disable_help_subcommand = true, args_override_self = true)]
 pub(crate) struct Request {
     #[command(flatten)]
     globals: Globals,

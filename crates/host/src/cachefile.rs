@@ -26,6 +26,8 @@ type Result<T> = std::result::Result<T, HostError>;
 
 /// The form that this program writes.
 const VERSION: u32 = 1;
+/// The folder of root's.
+const SYSTEM_DIR: &str = "/var/cache";
 
 /// The record of an imported pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +57,12 @@ pub struct Entry {
     /// The name in the pool itself, where it was imported under another.
     #[serde(default)]
     pub own_name: Option<String>,
+    /// It is never written while it is imported.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub readonly: bool,
+    /// The kernel's number of the boot for which it is imported, with `cachefile=none`. Otherwise for all that follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot: Option<String>,
     /// Other properties given to this import.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
@@ -91,6 +99,12 @@ impl Entry {
     }
 }
 
+/// The kernel's number of this boot; empty where it has none.
+#[must_use]
+pub fn this_boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
 /// The file's content.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Content {
@@ -114,7 +128,7 @@ impl CacheFile {
         }
         let dir = match variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()) {
             Some(dir) => dir,
-            None if rustix::process::geteuid().is_root() => PathBuf::from("/var/cache"),
+            None if rustix::process::geteuid().is_root() => PathBuf::from(SYSTEM_DIR),
             None => {
                 let none =
                     || HostError::Variable("neither XDG_CACHE_HOME nor HOME says where the cache file is".into());
@@ -122,6 +136,41 @@ impl CacheFile {
             }
         };
         Ok(Self { path: dir.join("cenote").join("pools.json") })
+    }
+
+    /// Root's, which is the system's.
+    fn of_system() -> Self {
+        Self { path: PathBuf::from(SYSTEM_DIR).join("cenote").join("pools.json") }
+    }
+
+    /// The pools that are imported on this system as far as this user may know: his own and root's. A list of root's that cannot be read
+    /// has none.
+    ///
+    /// # Errors
+    /// The user's own has not the content that it should have.
+    pub fn of_all() -> Result<Vec<(String, Entry)>> {
+        let (own, system) = (Self::of_user().ok(), Self::of_system());
+        let mut all = Vec::new();
+        if let Some(own) = &own {
+            match own.pools() {
+                Ok(pools) => all.extend(pools),
+                // He has imported nothing by a list that he may not read.
+                Err(HostError::Untrusted { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if own.is_none_or(|own| own.path != system.path) {
+            all.extend(system.pools().unwrap_or_default());
+        }
+        Ok(all)
+    }
+
+    /// Refuses a list that this user cannot change, before something is done that is to be noted in it.
+    ///
+    /// # Errors
+    /// As [`Self::update`].
+    pub fn check_writable(&self) -> Result<()> {
+        self.update(|_| Ok(()))
     }
 
     /// The folder that it stands in.
@@ -134,6 +183,11 @@ impl CacheFile {
         let text = match std::fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let what = "permission denied: this list of imported pools is another user's; XDG_CACHE_HOME or CENOTE_CACHE names it \
+                            (kept by 'su' or 'sudo'?), and can name another";
+                return Err(HostError::Untrusted { path: self.path.clone(), what: what.to_owned() });
+            }
             Err(error) => return Err(error).at(&self.path),
         };
         let wrong = |what: String| HostError::Content { path: self.path.clone(), what };
@@ -142,7 +196,10 @@ impl CacheFile {
         if content.version != VERSION {
             return Err(wrong(format!("version {} of cache files is not supported", content.version)));
         }
-        Ok(content.pools)
+        let mut pools = content.pools;
+        // `cachefile=none`: until the system is started anew.
+        pools.retain(|_, entry| entry.boot.as_ref().is_none_or(|boot| *boot == this_boot()));
+        Ok(pools)
     }
 
     /// Changes the list. The file is replaced whole, so that a reader sees the old or the new one; of two that change it

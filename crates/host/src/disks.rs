@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cenote_spa::{FoundPool, SpaError};
+use cenote_spa::{FoundPool, SpaError, View};
 use cenote_taskq::{Handle, boxed};
 
 use crate::HostError;
@@ -64,16 +64,32 @@ pub async fn search(handle: &Handle, named: &[PathBuf]) -> Result<Vec<PathBuf>, 
     Ok(paths)
 }
 
-/// The devices of a pool. Partitions are found through what they are on.
+/// The devices of a pool's vdevs. Partitions are found through what they are on. Spares and cache devices are not among them: their labels
+/// do not say whose they are.
 ///
 /// # Errors
 /// A device's path is empty.
 pub fn device_paths(found: &FoundPool) -> Result<Vec<PathBuf>, HostError> {
-    let leaves = found.leaves.values().map(|leaf| &leaf.disk);
-    let auxiliaries = found.auxiliaries.values().map(|auxiliary| &auxiliary.disk);
+    absolute(found.leaves.values().map(|leaf| leaf.disk.device().path()))
+}
+
+/// The devices of an open pool, with its spares and cache devices.
+///
+/// # Errors
+/// A device's path is empty, or the pool's lists cannot be read.
+#[boxed]
+pub async fn all_device_paths(pool: &View) -> Result<Vec<PathBuf>, HostError> {
+    let own = pool.auxiliary_guids().await?;
+    let found = pool.found();
+    let auxiliaries = found.auxiliaries.values().filter(|auxiliary| own.contains(&auxiliary.guid));
+    let disks = found.leaves.values().map(|leaf| &leaf.disk).chain(auxiliaries.map(|auxiliary| &auxiliary.disk));
+    absolute(disks.map(|disk| disk.device().path()))
+}
+
+/// Whole paths, each once.
+fn absolute<'a>(all: impl Iterator<Item = &'a Path>) -> Result<Vec<PathBuf>, HostError> {
     let mut paths = Vec::new();
-    for disk in leaves.chain(auxiliaries) {
-        let path = disk.device().path();
+    for path in all {
         let path = std::path::absolute(path).at(path)?;
         if !paths.contains(&path) {
             paths.push(path);

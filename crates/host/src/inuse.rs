@@ -1,6 +1,6 @@
 //! Devices that cannot be used for a vdev: those in use, and those that hold something.
 //!
-//! In use (mounted, swap, part of another device, another process's, the kernel's ZFS module's): never. Merely there (a pool that is not
+//! In use (mounted, swap, part of another device, another process's, the kernel's ZFS module's, of a pool that is imported here): never. Merely there (a pool that is not
 //! destroyed, a file system, a partition table, …): with `-f` only, in OpenZFS's words.
 
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use cenote_vdev::leaf::{LabelReport, probe_device};
 
 use crate::HostError;
 use crate::error::At as _;
+use crate::holder::Holder;
+use crate::imported::{Imported, Role, imported};
 use crate::layout::Layout;
 
 type Result<T> = std::result::Result<T, HostError>;
@@ -33,7 +35,9 @@ pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Resul
         if let Some(user) = handle.in_use(path, LOCK_PATIENCE).await {
             return Err(HostError::InUse(format!("cannot use '{}': {user}", path.display())));
         }
-        held.extend(report.labelled().filter_map(member));
+        for label in report.labelled() {
+            held.extend(refuse_imported(handle, path, label).await?.or_else(|| member(label)));
+        }
         let content = foreign(&device).await.when("read", path)?;
         held.extend(content.iter().map(|found| format!("{} {found}", path.display())));
     }
@@ -60,26 +64,51 @@ pub async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelReport) -
     }
 }
 
+/// Refuses a device of a pool that this system has ([`imported`]), which nothing overrides. A copy of one is described instead.
+///
+/// # Errors
+/// It is.
+#[boxed]
+pub async fn refuse_imported(handle: &Handle, path: &Path, label: &LabelReport) -> Result<Option<String>> {
+    let Some(Imported { pool, role, process }) = imported(handle, path, label).await? else { return Ok(None) };
+    let path = path.display();
+    let way_out = match process {
+        None => format!("'zpool export {pool}' or 'zpool destroy {pool}' first"),
+        process => format!("{} has it", Holder { pid: process }),
+    };
+    Err(HostError::InUse(match role {
+        Role::Member => format!("{path} is part of active pool '{pool}': {way_out}"),
+        Role::Spare => format!(
+            "{path} is reserved as a hot spare of active pool '{pool}': 'zpool remove {pool} {path}' first (spares of several pools are \
+             not supported yet)"
+        ),
+        Role::Cache => format!("{path} is a cache device of active pool '{pool}': 'zpool remove {pool} {path}' first"),
+        Role::Unknown => format!(
+            "{path} may be a spare or cache device of active pool '{pool}', which cannot be read: 'zpool export {pool}' first"
+        ),
+        Role::CopyOf(used) => {
+            return Ok(Some(format!("{path} is a copy of {}, which is part of active pool '{pool}'", used.display())));
+        }
+    }))
+}
+
 fn name_of(label: &LabelReport) -> &str {
     label.best_config().and_then(|config| config.str("name")).unwrap_or("?")
 }
 
-/// The pool, or the pool's spares or cache devices, that a device belongs to by its label; none where that pool is destroyed.
+/// The pool that a device belongs to by its label; none where that pool is destroyed, and for spares and cache devices, whose labels name none:
+/// as in OpenZFS only those of imported pools are in anybody's way.
 fn member(label: &LabelReport) -> Option<String> {
     let state = PoolState::from_number(label.best_config()?.u64("state")?);
     let (path, name) = (label.disk.path(), name_of(label));
     let has_left = label.best_config()?.u64("txg") == Some(0);
-    if has_left && !matches!(state, PoolState::Spare | PoolState::L2Cache) {
+    if has_left {
         // A label of no txg: the device was removed from the pool, or never became a part of it.
         return None;
     }
     Some(match state {
-        // In nobody's way, as in OpenZFS.
-        PoolState::Destroyed => return None,
+        PoolState::Destroyed | PoolState::Spare | PoolState::L2Cache => return None,
         PoolState::Exported => format!("{path} is part of exported pool '{name}'"),
-        // Their labels name no pool.
-        PoolState::Spare => format!("{path} is reserved as a hot spare"),
-        PoolState::L2Cache => format!("{path} is a cache device of a pool"),
         PoolState::Active | PoolState::Other(_) => format!("{path} is part of potentially active pool '{name}'"),
     })
 }

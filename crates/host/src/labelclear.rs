@@ -10,7 +10,7 @@ use cenote_vdev::disk::Disk;
 use cenote_vdev::leaf::probe;
 
 use crate::HostError;
-use crate::inuse::refuse_kernels;
+use crate::inuse::{refuse_imported, refuse_kernels};
 
 /// Takes all labels off a device or file; `force`: also of one that is part of a pool that is not destroyed.
 ///
@@ -22,7 +22,9 @@ pub async fn clear_labels(handle: &Handle, path: &Path, force: bool) -> Result<(
     let failed = |what: &str, error: &dyn std::fmt::Display| HostError::InUse(format!("{what} {name}: {error}"));
     let opened = handle.open(path, OpenOptions::default()).await;
     let device = opened.map_err(|error| failed("failed to open", &error))?;
-    refuse_kernels(handle, path, &probe(&Disk::whole(device)).await).await?;
+    let report = probe(&Disk::whole(device)).await;
+    refuse_kernels(handle, path, &report).await?;
+    let copy = refuse_imported(handle, path, &report).await?;
     let device = handle.open_alone(path, LOCK_PATIENCE).await.map_err(|error| match error.kind() {
         ErrorKind::ResourceBusy => HostError::InUse(format!("cannot clear '{name}': {error}")),
         _ => failed("failed to open", &error),
@@ -35,11 +37,16 @@ pub async fn clear_labels(handle: &Handle, path: &Path, force: bool) -> Result<(
         PoolState::Destroyed => None,
         PoolState::Active => Some("a member (ACTIVE) of"),
         PoolState::Exported => Some("a member of exported"),
-        PoolState::Spare => Some("a reserved hot spare of"),
-        PoolState::L2Cache => Some("a cache device of"),
+        // Their labels name no pool, and none that is imported has them.
+        PoolState::Spare | PoolState::L2Cache => None,
         PoolState::Other(_) => Some("in an unknown way part of"),
     };
-    if let Some(what) = what.filter(|_| !force) {
+    if let Some(copy) = copy.filter(|_| !force) {
+        return Err(HostError::InUse(format!("use '-f' to override the following error:\n{copy}")));
+    }
+    // A label of no txg: the device was removed from the pool.
+    let has_left = config.u64("txg") == Some(0);
+    if let Some(what) = what.filter(|_| !force && !has_left) {
         let pool = config.str("name").unwrap_or("?");
         let text = format!("use '-f' to override the following error:\n{name} is {what} pool \"{pool}\"");
         return Err(HostError::InUse(text));

@@ -205,6 +205,7 @@ impl<'a> Reader<'a> {
     fn path(&mut self, word: &str) -> Result<()> {
         let path = self.folder.join(word);
         let path = std::path::absolute(&path).at(&path)?;
+        let path = if path.exists() { path } else { short_name(word).unwrap_or(path) };
         if self.layout.paths().any(|other| other == path) {
             bail!("invalid vdev specification: '{word}' is named twice");
         }
@@ -217,6 +218,18 @@ impl<'a> Reader<'a> {
         }
         Ok(())
     }
+}
+
+/// The device that a word without a folder names, as OpenZFS looks for it. A file of that name in the command's folder goes first.
+fn short_name(word: &str) -> Option<PathBuf> {
+    const DIRS: [&str; 5] =
+        ["/dev/disk/by-id", "/dev/disk/by-path", "/dev/disk/by-partlabel", "/dev/disk/by-label", "/dev"];
+    let is_plain = !word.is_empty() && !word.contains('/') && word != "..";
+    let paths = DIRS.iter().filter(|_| is_plain).map(|dir| Path::new(dir).join(word));
+    // Nothing else in /dev is a disk.
+    paths.into_iter().find(|path| {
+        std::fs::metadata(path).is_ok_and(|found| std::os::unix::fs::FileTypeExt::is_block_device(&found.file_type()))
+    })
 }
 
 /// The group that a word begins; nothing for a path.

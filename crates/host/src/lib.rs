@@ -16,6 +16,7 @@
 //! identity    host id, name and clock
 //! layout      vdevs as people name them, opened
 //! labelclear  labels taken off a device
+//! imported    devices of pools that this system has: in the cache file, or a process's
 //! inuse       devices that cannot be used for vdevs
 //! memory      how large the block cache is
 //! mounthelper command lines of mount(8)'s helpers
@@ -23,7 +24,8 @@
 //! ```
 //!
 //! **Invariants.** 1. A file is trusted only if this user or root has written it (`cachefile::own_folder`). 2. A note of an owner is made
-//! before the pool's labels name it ([`owners`]).
+//! before the pool's labels name it ([`owners`]). 3. Nothing is made of a device of a pool that this system has, whatever its label says and
+//! whether or not a process has the pool open at the moment ([`imported`]).
 //!
 //! **Crash.** Each file is replaced as a whole.
 //!
@@ -39,6 +41,7 @@ mod error;
 pub mod holder;
 mod identity;
 pub mod images;
+mod imported;
 pub mod inuse;
 mod labelclear;
 pub mod layout;
@@ -49,12 +52,13 @@ pub mod owners;
 mod replication;
 
 pub use accounts::Accounts;
-pub use cachefile::{CacheFile, Entry, make_own_folder};
+pub use cachefile::{CacheFile, Entry, make_own_folder, this_boot};
 pub use compatibility::feature_list;
-pub use disks::{choose, device_paths, is_disk, search};
+pub use disks::{all_device_paths, choose, device_paths, is_disk, search};
 pub use error::HostError;
 pub use holder::Holder;
 pub use identity::{clock, host, host_id};
+pub use imported::{Imported, imported};
 pub use labelclear::clear_labels;
 pub use memory::{default_cache_bytes, usable};
 pub use mounts::{Mounted, Mounts};

@@ -1,4 +1,4 @@
-//! Notes of which process of this system has which pool open for writing.
+//! Notes of which process of this system has which pool: open for writing, or mounted to be read.
 //!
 //! # Theory
 //!
@@ -13,6 +13,10 @@
 //! **Life.** Made and locked under another name, then renamed, so that no other process meets it unlocked. Removed when the pool is
 //! exported. One that is left is looked at by the next opening: its process is gone if nobody has it locked, or if it is of an
 //! earlier boot of this machine. It goes when that opening ends, or with the next.
+//!
+//! *Readers.* A process that shows a pool read-only for as long as somebody looks (`cenote mount`, `serve`) has a note as well, `GUID-rMARK`.
+//! No label names it, and it says nothing of who may write. Both kinds list the pool's devices: while the lock is there nobody makes
+//! another pool of them ([`crate::imported`]).
 //!
 //! **Invariants.** 1. A note is there, and locked, before its mark is in a label. 2. A note that is locked is never removed by another
 //! process. 3. A note that cannot be read, is of another machine, or lies where another user could have put it proves nothing.
@@ -32,7 +36,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::HostError;
-use crate::cachefile::{CacheFile, Entry, make_own_folder, own_folder};
+use crate::cachefile::{CacheFile, Entry, make_own_folder, own_folder, this_boot};
+use crate::disks::device_paths;
 use crate::error::At as _;
 
 type Result<T> = std::result::Result<T, HostError>;
@@ -53,9 +58,11 @@ struct Held {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     version: u32,
-    /// For people.
     pool: String,
     process: u32,
+    /// The pool's devices. Notes of earlier versions have none.
+    #[serde(default)]
+    devices: Vec<PathBuf>,
     /// The kernel's number of this boot.
     boot: String,
     /// The machine's own number, and its name; empty where it has none.
@@ -75,7 +82,7 @@ impl System {
     fn here() -> Self {
         let text = |path| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         Self {
-            boot: text("/proc/sys/kernel/random/boot_id"),
+            boot: this_boot(),
             machine: text("/etc/machine-id"),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
         }
@@ -84,6 +91,105 @@ impl System {
 
 fn folder() -> Result<PathBuf> {
     Ok(CacheFile::of_user()?.dir().join("owners"))
+}
+
+/// A process that has a pool, as its note says.
+pub(crate) struct Having {
+    pub(crate) pool: String,
+    pub(crate) guid: Guid,
+    pub(crate) process: u32,
+    pub(crate) devices: Vec<PathBuf>,
+}
+
+/// The processes of this system that have pools and live.
+pub(crate) fn living() -> Vec<Having> {
+    let Ok(folder) = folder() else { return Vec::new() };
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| having(&entry.path())).collect()
+}
+
+/// The mark with which this process has a pool open for writing.
+#[must_use]
+pub fn own_mark(guid: Guid) -> Option<u64> {
+    let held = HELD.lock();
+    let path = &held.iter().find(|held| held.guid == guid)?.path;
+    u64::from_str_radix(path.file_name()?.to_str()?.split_once('-')?.1, 16).ok()
+}
+
+/// The processes that show a pool read-only.
+#[must_use]
+pub fn readers(guid: Guid) -> Vec<u32> {
+    let Ok(folder) = folder() else { return Vec::new() };
+    let prefix = format!("{:016x}-r", guid.0);
+    let entries = std::fs::read_dir(&folder).into_iter().flatten().flatten();
+    let of_readers = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix));
+    of_readers.filter_map(|entry| having(&entry.path())).map(|having| having.process).collect()
+}
+
+fn having(path: &Path) -> Option<Having> {
+    let guid = path.file_name()?.to_str()?.split_once('-').filter(|_| path.extension().is_none())?.0;
+    let guid = Guid(u64::from_str_radix(guid, 16).ok()?);
+    let file = File::open(path).ok()?;
+    if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+        return None;
+    }
+    let note = read_note(&file)?;
+    Some(Having { pool: note.pool, guid, process: note.process, devices: note.devices })
+}
+
+fn read_note(file: &File) -> Option<Note> {
+    use std::io::Read as _;
+    let mut bytes = Vec::new();
+    file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    serde_json::from_slice(&bytes).ok().filter(|note: &Note| note.version == 1)
+}
+
+/// Notes that this process shows a pool read-only, from these devices, until the note is dropped.
+///
+/// # Errors
+/// The note cannot be made.
+pub fn begin_reading(pool: &str, guid: Guid, devices: Vec<PathBuf>) -> Result<Reading> {
+    let folder = folder()?;
+    make_own_folder(&folder)?;
+    remove_unlocked(&folder, &format!("{:016x}-r", guid.0), None);
+    let path = folder.join(format!("{:016x}-r{:016x}", guid.0, new_mark(&folder)?));
+    let lock = make(&path, &Note::new(pool, devices))?;
+    Ok(Reading { path, _lock: lock })
+}
+
+/// A note that this process shows a pool read-only. Removed when dropped.
+#[derive(Debug)]
+pub struct Reading {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        // A note that stays is not locked, and is removed with the next.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn new_mark(folder: &Path) -> Result<u64> {
+    let mut mark = [0; 8];
+    rustix::rand::getrandom(&mut mark[..], rustix::rand::GetRandomFlags::empty()).at(folder)?;
+    Ok(u64::from_le_bytes(mark))
+}
+
+impl Note {
+    fn new(pool: &str, devices: Vec<PathBuf>) -> Self {
+        let here = System::here();
+        Self {
+            version: 1,
+            pool: pool.to_owned(),
+            process: std::process::id(),
+            devices,
+            boot: here.boot,
+            machine: here.machine,
+            host: here.host,
+        }
+    }
 }
 
 fn name_of(guid: Guid, mark: u64) -> String {
@@ -104,11 +210,8 @@ pub fn note_gone_owner(found: &FoundPool, how: &mut ImportOptions) -> Option<Str
 
 /// Why the process of a note is known to be gone, if it is.
 fn why_gone(path: &Path, here: &System) -> Option<String> {
-    use std::io::Read as _;
     let file = File::open(path).ok()?;
-    let mut bytes = Vec::new();
-    (&file).take(NOTE_BYTES_MAX).read_to_end(&mut bytes).ok()?;
-    let note: Note = serde_json::from_slice(&bytes).ok().filter(|note: &Note| note.version == 1)?;
+    let note = read_note(&file)?;
     if note.boot == here.boot && !note.boot.is_empty() {
         // The lock is the same kernel's.
         return flock(&file, FlockOperation::NonBlockingLockShared)
@@ -125,18 +228,9 @@ pub fn begin(found: &FoundPool) -> Result<u64> {
     let folder = folder()?;
     make_own_folder(&folder)?;
     remove_left(&folder, found.guid, found.owner_mark());
-    let mut mark = [0; 8];
-    rustix::rand::getrandom(&mut mark[..], rustix::rand::GetRandomFlags::empty()).at(&folder)?;
-    let mark = u64::from_le_bytes(mark);
-    let (held, here) = (folder.join(name_of(found.guid, mark)), System::here());
-    let note = Note {
-        version: 1,
-        pool: found.name().to_owned(),
-        process: std::process::id(),
-        boot: here.boot,
-        machine: here.machine,
-        host: here.host,
-    };
+    let mark = new_mark(&folder)?;
+    let held = folder.join(name_of(found.guid, mark));
+    let note = Note::new(found.name(), device_paths(found)?);
     let lock = make(&held, &note)?;
     HELD.lock().push(Held { guid: found.guid, path: held, _lock: lock });
     Ok(mark)
@@ -167,10 +261,14 @@ fn make(path: &Path, note: &Note) -> Result<File> {
 /// Removes notes of a pool whose processes are gone, but the one whose mark its labels have.
 fn remove_left(folder: &Path, guid: Guid, kept: Option<u64>) {
     let kept = kept.map(|mark| name_of(guid, mark));
-    let prefix = format!("{:016x}-", guid.0);
+    remove_unlocked(folder, &format!("{:016x}-", guid.0), kept.as_deref());
+}
+
+/// Removes notes whose names begin so and whose processes are gone.
+fn remove_unlocked(folder: &Path, prefix: &str, kept: Option<&str>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if !name.starts_with(&prefix) || kept.as_ref() == Some(&name) {
+        if !name.starts_with(prefix) || kept == Some(name.as_str()) {
             continue;
         }
         let Ok(file) = File::open(entry.path()) else { continue };
@@ -213,7 +311,15 @@ mod tests {
 
     fn note(boot: &str, machine: &str) -> Note {
         let (pool, process) = ("tank".into(), 7);
-        Note { version: 1, pool, process, boot: boot.into(), machine: machine.into(), host: "h".into() }
+        Note {
+            version: 1,
+            pool,
+            process,
+            devices: Vec::new(),
+            boot: boot.into(),
+            machine: machine.into(),
+            host: "h".into(),
+        }
     }
 
     #[test]

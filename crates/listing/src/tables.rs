@@ -6,12 +6,12 @@ use std::error::Error;
 use std::fmt::Write as _;
 
 use cenote_props::{Align, Table};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::gettable::{Field, Got, Gotten};
 use crate::{
-    Cell, Column, Facts, Item, Json, ListError, Names, PoolColumn, Values, all_columns, all_listed, all_shown,
-    document, property,
+    Cell, Column, Facts, Item, Json, ListError, LostPool, Names, PoolColumn, Source, Values, all_columns, all_listed,
+    all_shown, document, property,
 };
 
 /// The least width of names beside a tree.
@@ -215,6 +215,7 @@ pub async fn get_pools(
 /// It is not known which columns there are, or the vdevs or properties of a pool cannot be read at all.
 pub async fn list_pools(
     views: &[Facts],
+    lost: &[LostPool],
     columns: Option<Vec<PoolColumn>>,
     trees: Option<Names>,
     form: Form,
@@ -247,8 +248,23 @@ pub async fn list_pools(
             None => None,
         });
     }
+    let of_lost = |pool: &LostPool, column: &PoolColumn| match column.name() {
+        "name" => Cell::new(pool.name.clone(), Source::None),
+        "health" => Cell::new("UNAVAIL", Source::None),
+        "guid" => Cell::new(pool.guid.to_string(), Source::None),
+        _ => Column::absent(),
+    };
     if let Some(json) = form.json {
         let mut found = Map::new();
+        for pool in lost {
+            let shown = columns.iter().filter(|column| column.name() != "name");
+            let properties: Map<String, Value> =
+                shown.map(|column| (column.name().to_owned(), property(json, &of_lost(pool, column)))).collect();
+            let object = json!({
+                "name": pool.name, "type": "POOL", "state": "UNAVAIL", "pool_guid": json.number(pool.guid), "properties": properties,
+            });
+            found.insert(if form.is_by_guid { pool.guid.to_string() } else { pool.name.clone() }, object);
+        }
         for ((view, row), tree) in views.iter().zip(&cells).zip(&shown) {
             let values = columns.iter().zip(row).filter(|(column, _)| column.name() != "name");
             let properties: Map<String, Value> =
@@ -263,6 +279,10 @@ pub async fn list_pools(
         let time = stamp.iter().map(|stamp| ("time", json.text(stamp)));
         let text = document("zpool list", time.chain([("pools", Value::Object(found))]));
         return Ok(Listed { text, is_whole });
+    }
+    for pool in lost {
+        cells.push(columns.iter().map(|column| of_lost(pool, column)).collect());
+        shown.push(None);
     }
     let mut table = table(
         columns

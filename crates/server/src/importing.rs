@@ -1,15 +1,19 @@
 //! Pools that are imported: found, opened once to see that they can be, and noted in the cache file, where other commands find them.
 //!
-//! Opening a pool is reading it, and nothing on its devices changes. An import therefore never competes with another system's, but what is
+//! Opening a pool is reading it, and nothing on its devices changes, but for one that was destroyed: its labels say at once that it is not. An import therefore never competes with another system's, but what is
 //! read of a pool that changes meanwhile need not be consistent, which is why `-f` is asked for all the same.
+
+use std::path::PathBuf;
 
 use cenote_dsl::name::check_new_pool;
 use cenote_format::ids::Txg;
-use cenote_host::{CacheFile, Entry, device_paths};
-use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View};
+use cenote_host::{CacheFile, Entry, Holder, all_device_paths, device_paths, holder, this_boot};
+use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View, find};
 use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
+use crate::session::server_of;
+use crate::writing::{self, revive};
 use crate::{Found, Session, choose, protocol};
 
 /// The options of an import, beside those of the session.
@@ -29,6 +33,10 @@ pub struct ImportRequest {
     pub rewind: Option<Rewind>,
     /// It is only seen whether it can be opened.
     pub is_dry: bool,
+    /// It is never written while it is imported.
+    pub is_read_only: bool,
+    /// It is imported until the system is started anew (`cachefile=none`).
+    pub is_for_boot: bool,
 }
 
 /// The root of this txg, or of the newest before it.
@@ -80,6 +88,26 @@ impl Session {
         Ok(found)
     }
 
+    /// Refuses a pool that a process of this system has, which is not imported beside.
+    fn check_unused_here(found: &FoundPool) -> Result<()> {
+        let devices = device_paths(found)?;
+        let holder = match server_of(found) {
+            Some((_, who)) if who.is_ending => return Ok(()),
+            Some((_, who)) => Some(Holder { pid: Some(who.pid) }),
+            None => holder::of(devices.iter().map(PathBuf::as_path)),
+        };
+        match holder {
+            None => Ok(()),
+            Some(holder) => {
+                let pool = found.name();
+                let what = format!(
+                    "cannot import '{pool}': pool is in use on this system by {holder}; commands find it as '{pool}'"
+                );
+                Err(refused(format!("{what}\n'zpool export {pool}' ends that")))
+            }
+        }
+    }
+
     /// The pools of those found that are neither imported nor served, in the order of their names; and the names that pools have here.
     ///
     /// # Errors
@@ -99,6 +127,7 @@ impl Session {
     /// It cannot be opened, a key is wrong, or the cache file cannot be written.
     #[boxed]
     pub async fn import_noted(&self, found: FoundPool, request: &ImportRequest) -> Result<View> {
+        Self::check_unused_here(&found)?;
         let mut options = self.import_options();
         options.destroyed = request.destroyed;
         options.missing_log |= request.missing_log;
@@ -110,9 +139,11 @@ impl Session {
         }
         options.rewind = request.rewind.unwrap_or(options.rewind);
         let own_name = found.name().to_owned();
-        let entry = Entry {
+        if !request.is_dry {
+            CacheFile::of_user()?.check_writable()?;
+        }
+        let mut entry = Entry {
             guid: found.guid.0,
-            paths: device_paths(&found)?,
             force: options.force,
             destroyed: options.destroyed,
             missing_log: options.missing_log,
@@ -125,12 +156,33 @@ impl Session {
             },
             checkpoint: options.checkpoint,
             own_name: request.new_name.is_some().then_some(own_name),
+            readonly: request.is_read_only,
+            boot: request.is_for_boot.then(this_boot),
             ..Entry::default()
         };
-        let pool = self.import(found, &options).await?;
+        let mut pool = self.import(found.clone(), &options).await?;
         self.load_keys(&pool).await?;
-        // The note is what makes it imported. A file from which a kernel would import it at its next start, which `cachefile`
-        // is about, does not exist here.
+        entry.paths = all_device_paths(&pool).await?;
+        if request.destroyed && !request.is_dry && !request.is_read_only {
+            let name = pool.name().to_owned();
+            // Its devices are opened for writing next.
+            pool.close().await;
+            drop(pool);
+            let line = ["zpool", "import", "-D", &found.name().to_owned(), request.new_name.as_deref().unwrap_or("")];
+            match revive(self, found.clone(), &options, &writing::line(line)).await {
+                Ok(()) => (entry.destroyed, options.destroyed) = (false, false),
+                Err(error) => self.warn(format!(
+                    "pool '{name}' is imported, but its devices still say that it is destroyed, and other systems take them without a \
+                     question: {}",
+                    error.chain()
+                )),
+            }
+            let (found_now, _) = find(self.handle(), &entry.paths).await;
+            let again = found_now.into_iter().find(|now| now.guid == found.guid).unwrap_or(found);
+            pool = self.import(again, &options).await?;
+            self.load_keys(&pool).await?;
+        }
+        // The note is what makes it imported.
         if !request.is_dry {
             CacheFile::of_user()?.update(|pools| {
                 pools.insert(pool.name().to_owned(), entry);

@@ -15,7 +15,7 @@ use signal_hook::iterator::Signals;
 use crate::background::{Going, GoingOptions};
 use crate::ending::{self, EndedBy};
 use crate::error::{Context as _, Result, refused};
-use crate::mounting::{check_writable, parse_options, report};
+use crate::mounting::{check_writable, note_reading, parse_options, report};
 use crate::{Handler, LiveVolumes, PoolVolumes, Pools, Recovery, Session, Volumes, signals};
 
 /// A request to serve.
@@ -148,10 +148,11 @@ async fn serve_frozen(
     signals: Signals,
 ) -> Result<()> {
     let (handle, console) = (session.handle(), session.console());
-    let mut views = BTreeMap::new();
+    let (mut views, mut notes) = (BTreeMap::new(), Vec::new());
     for name in &wanted.pools {
         let pool = session.open_pool(name).await?;
         session.say_notes(pool.name(), pool.notes());
+        notes.extend(note_reading(session, &pool).await);
         views.insert(name.as_str(), pool);
     }
     let server = if request.has_listener() {
@@ -184,6 +185,7 @@ async fn serve_frozen(
         handle.spawn_blocking(move || waiting.forever().next()).await?;
     }
     server.into_iter().for_each(Server::shutdown);
+    drop(notes);
     Ok(())
 }
 

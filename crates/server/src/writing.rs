@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_host::{Holder, clock, device_paths, host, owners};
-use cenote_spa::{Pool, SpaError, Syncer, WriteOptions, open};
+use cenote_spa::{FoundPool, ImportOptions, Pool, SpaError, Syncer, WriteOptions, open};
 use cenote_taskq::{BoxFuture, boxed};
 
 use crate::error::{Result, refused};
@@ -140,11 +140,16 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
     if found.name() != name && how.new_name.is_some() {
         return Err(refused("not supported yet: changing a pool that was imported under another name"));
     }
+    if session.noted(found.guid).is_some_and(|(_, entry)| entry.readonly) {
+        return Err(refused(format!(
+            "cannot open '{name}' for writing: it is imported with readonly=on; 'zpool export {name}' and import it without that"
+        )));
+    }
     if let Some((_, who)) = server_of(&found) {
         let holder = Holder { pid: Some(who.pid) };
         return Err(refused(format!("cannot open '{name}' for writing: it is in use by {holder}")));
     }
-    let devices = device_paths(&found)?;
+    let mut devices = device_paths(&found)?;
     let last = owners::note_gone_owner(&found, &mut how);
     match owners::begin(&found) {
         Ok(mark) => how.owner_mark = Some(mark),
@@ -167,10 +172,26 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
         session.warn(format!("pool '{name}' was not exported, but {last}; going on with it"));
     }
     session.say_notes(pool.name(), pool.notes());
+    devices.extend(pool.auxiliary_paths().await?);
     if !rustix::process::geteuid().is_root() {
         pool.obey_limits().await?;
     }
     Ok((pool, devices))
+}
+
+/// Has the labels of a pool that was destroyed say that it is not: everybody would take its devices without a question.
+///
+/// # Errors
+/// It cannot be written.
+#[boxed]
+pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOptions, line: &str) -> Result<()> {
+    // In the pool it keeps its name.
+    let mut how = ImportOptions { new_name: None, ..how.clone() };
+    owners::note_gone_owner(&found, &mut how);
+    how.owner_mark = owners::begin(&found).ok();
+    let options = WriteOptions { clock: clock()?, host: host(false), check: false };
+    let pool = open(session.handle(), found, &how, options).await?;
+    finish(pool, line).await
 }
 
 /// Notes the command and writes what it changed.

@@ -3,8 +3,9 @@
 mod names;
 
 use anyhow::Result;
-use cenote_listing::{Facts, Form};
-use cenote_server::View;
+use cenote_host::owners;
+use cenote_listing::{Facts, Form, Imported, LostPool};
+use cenote_server::{Lost, View};
 
 use crate::context::Context;
 use crate::outcome::usage;
@@ -12,10 +13,23 @@ use crate::output::{Json, json_of};
 
 pub(crate) use names::NameArgs;
 
-/// An open pool, with what the server knows of its devices, if there is one.
+/// An open pool, with what the server knows of its devices, if there is one, and how it is imported here.
 pub(crate) fn facts(context: &Context, pool: View) -> Facts {
     let devices = context.served().and_then(|pool| pool.devices()).filter(|devices| devices.guid == pool.guid());
-    Facts::with_devices(pool, devices)
+    let guid = pool.guid();
+    let noted = context.noted(guid).map(|(_, entry)| entry);
+    let is_served = context.served().is_some_and(|pool| pool.guid() == guid);
+    let imported = Imported {
+        is_read_only: noted.as_ref().map_or(!is_served, |entry| entry.readonly),
+        is_for_boot: noted.is_some_and(|entry| entry.boot.is_some()),
+        load_guid: owners::own_mark(guid).filter(|_| is_served),
+    };
+    Facts::with_devices(pool, devices).imported(imported)
+}
+
+/// A pool that is imported and cannot be opened, as it is shown.
+pub(crate) fn lost_pool(lost: Lost) -> LostPool {
+    LostPool { name: lost.name, guid: lost.guid, paths: lost.paths }
 }
 
 /// Options for JSON that the `zpool` commands share.

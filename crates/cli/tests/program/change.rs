@@ -134,7 +134,7 @@ fn file_systems_come_and_go_and_a_pool_goes() {
     assert!(after < used + (64 << 10), "{used} before, {after} after");
 
     let file = images.files[0].to_str().unwrap().to_owned();
-    assert!(images.refused("zpool", &["labelclear", &file]).contains("exported pool \"mine\""));
+    assert!(images.refused("zpool", &["labelclear", &file]).contains("active pool 'mine'"));
     images.run("zpool", &["destroy", "mine"]);
     assert!(images.refused("zfs", &["list", "mine"]).contains("destroyed"));
     assert!(images.run("zpool", &["import", "-D"]).contains("mine"));

@@ -227,7 +227,7 @@ fn what_lies_on_a_device_or_file_is_named_and_needs_force() {
     assert!(create(&images, &["-f", "mine", path]).status.success());
     // A pool that exists, in OpenZFS's words.
     let output = create(&images, &["other", path]);
-    assert!(said(&output).contains(&format!("{path} is part of exported pool 'mine'")), "{}", said(&output));
+    assert!(said(&output).contains(&format!("{path} is part of active pool 'mine'")), "{}", said(&output));
 }
 
 #[test]
@@ -324,4 +324,230 @@ fn of_two_pools_of_a_name_the_second_is_not_imported() {
     let output = import.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("cannot import 'mine': a pool with that name already exists"), "{}", said(&output));
+}
+
+/// A folder with image files and a cache file, and the program in it.
+struct World(tempfile::TempDir);
+
+impl World {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn file(&self, name: &str) -> String {
+        let path = self.path(name);
+        std::fs::File::create(&path).unwrap().set_len(80 << 20).unwrap();
+        path
+    }
+
+    /// A line of words; those that begin with `@` are files here.
+    fn output(&self, line: &str) -> Output {
+        let mut command = common::program();
+        command.env("CENOTE_CACHE", self.path("cache/pools.json"));
+        for word in line.split(' ') {
+            match word.strip_prefix('@') {
+                Some(name) => command.arg(self.path(name)),
+                None => command.arg(word),
+            };
+        }
+        command.output().unwrap()
+    }
+
+    fn run(&self, line: &str) -> String {
+        let output = self.output(line);
+        assert!(output.status.success(), "{line}: {}", said(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn refused(&self, line: &str) -> String {
+        let output = self.output(line);
+        assert_eq!(output.status.code(), Some(1), "{line}: {}", said(&output));
+        said(&output)
+    }
+}
+
+/// The labels at both ends of a file.
+fn labels(path: &str) -> Vec<u8> {
+    use std::os::unix::fs::FileExt as _;
+    let file = std::fs::File::open(path).unwrap();
+    let (bytes, mut ends) = (512 << 10, vec![0; 1 << 20]);
+    let (head, tail) = ends.split_at_mut(bytes);
+    file.read_exact_at(head, 0).unwrap();
+    file.read_exact_at(tail, file.metadata().unwrap().len() - bytes as u64).unwrap();
+    ends
+}
+
+/// Whether a verb takes a device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Takes {
+    Yes,
+    WithForce,
+    Never,
+}
+
+/// States of a device `@x`, each with the commands that lead to it, and whether `create`, `add` and `labelclear` take it. (A file without a
+/// label has none to clear.)
+const STATES: [(&str, &[&str], Takes, &str); 16] = [
+    ("of an imported pool", &["zpool create pa @x"], Takes::Never, "x"),
+    ("the same by a link", &["zpool create pa @x", "LINK"], Takes::Never, "link"),
+    ("the same by a hard link", &["zpool create pa @x", "HARD"], Takes::Never, "hard"),
+    ("moved while its pool is imported", &["zpool create pa @x", "MOVE"], Takes::Never, "moved"),
+    ("a copy of one", &["zpool create pa @x", "COPY"], Takes::WithForce, "copy"),
+    ("of a pool under another name", &["zpool create -t other pa @x"], Takes::Never, "x"),
+    ("of one with an alternate root", &["zpool create -R /nowhere pa @x"], Takes::Never, "x"),
+    ("of one that is imported until a restart", &["zpool create -o cachefile=none pa @x"], Takes::Never, "x"),
+    ("of an exported pool", &["zpool create pa @x", "zpool export pa"], Takes::WithForce, "x"),
+    ("of a destroyed pool", &["zpool create pa @x", "zpool destroy pa"], Takes::Yes, "x"),
+    (
+        "of one that was destroyed and imported",
+        &["zpool create pa @x", "zpool destroy pa", "zpool import -d @x -D pa"],
+        Takes::Never,
+        "x",
+    ),
+    (
+        "of one that was destroyed, imported and exported",
+        &["zpool create pa @x", "zpool destroy pa", "zpool import -d @x -D pa", "zpool export pa"],
+        Takes::WithForce,
+        "x",
+    ),
+    ("a spare of an imported pool", &["zpool create pa @a spare @x"], Takes::Never, "x"),
+    ("a cache device of one", &["zpool create pa @a cache @x"], Takes::Never, "x"),
+    ("a former spare", &["zpool create pa @a spare @x", "zpool remove pa @x"], Takes::Yes, "x"),
+    ("a former cache device", &["zpool create pa @a cache @x", "zpool destroy pa"], Takes::Yes, "x"),
+];
+
+#[test]
+fn a_device_is_taken_as_its_state_says_by_every_verb() {
+    let verbs = ["create -f new", "create new", "add -f more", "add more", "labelclear -f", "labelclear"];
+    for (state, commands, takes, name) in STATES {
+        let mut world = in_state(commands);
+        for verb in verbs {
+            let line = format!("zpool {verb} @{name}");
+            let path = world.path(name);
+            let before = labels(&path);
+            let output = world.output(&line);
+            let is_taken = takes == Takes::Yes || takes == Takes::WithForce && verb.contains("-f");
+            assert_eq!(output.status.success(), is_taken, "{state}: {line}: {}", said(&output));
+            if is_taken {
+                world = in_state(commands);
+            } else {
+                assert!(labels(&path) == before, "{state}: {line}: it was written");
+            }
+            if takes == Takes::Never {
+                assert!(said(&output).contains("active pool"), "{state}: {line}: {}", said(&output));
+            }
+        }
+    }
+}
+
+/// Files `@x` and `@a`, after these commands, and another pool.
+fn in_state(commands: &[&str]) -> World {
+    let world = World::new();
+    for file in ["x", "a", "b"] {
+        world.file(file);
+    }
+    world.run("zpool create more @b");
+    let path = |name: &str| world.path(name);
+    for command in commands {
+        match *command {
+            "LINK" => std::os::unix::fs::symlink(path("x"), path("link")).unwrap(),
+            "HARD" => std::fs::hard_link(path("x"), path("hard")).unwrap(),
+            "MOVE" => std::fs::rename(path("x"), path("moved")).unwrap(),
+            "COPY" => drop(std::fs::copy(path("x"), path("copy")).unwrap()),
+            line => drop(world.run(line)),
+        }
+    }
+    world
+}
+
+#[test]
+fn a_log_device_that_was_removed_is_free() {
+    let world = World::new();
+    for name in ["a", "x"] {
+        world.file(name);
+    }
+    world.run("zpool create pa @a log @x");
+    assert!(world.refused("zpool create -f pb @x").contains("active pool 'pa'"));
+    world.run("zpool remove pa @x");
+    world.run("zpool create pb @x");
+}
+
+#[test]
+fn a_read_only_import_is_not_written() {
+    let world = World::new();
+    world.file("x");
+    world.run("zpool create pa @x");
+    world.run("zpool export pa");
+    world.run("zpool import -d @x -o readonly=on pa");
+    assert!(world.run("zpool get -H -o value readonly pa").contains("on"));
+    assert!(world.refused("zfs create pa/fs").contains("readonly=on"));
+    assert!(world.refused("zpool create -f pb @x").contains("active pool"));
+    world.run("zpool export pa");
+    world.run("zpool import -d @x -o cachefile=none pa");
+    assert!(world.run("zpool get -H -o value readonly,cachefile pa").contains("off\nnone"));
+    world.run("zfs create pa/fs");
+    assert!(world.refused("zpool import -d @x -o cachefile=/x pa").contains("not supported yet"));
+    // As after a restart.
+    let list = world.path("cache/pools.json");
+    let text = std::fs::read_to_string(&list).unwrap();
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    std::fs::write(&list, text.replace(boot.trim(), "another")).unwrap();
+    assert!(world.run("zpool list").contains("no pools available"));
+}
+
+#[test]
+fn every_pool_is_exported_or_told_of() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "-V", "1M", "mine/v"]);
+    let serving = serving(&images);
+    let command = |words: &[&str]| {
+        let mut command = images.bare();
+        command.env("CENOTE_CACHE", images.dir.parent().unwrap().join("serving/cache.json"));
+        command.args(words).output().unwrap()
+    };
+    let other = images.dir.parent().unwrap().join("other.img");
+    let made = command(&["zpool", "create", "--size", "80M", "other", other.to_str().unwrap()]);
+    assert!(made.status.success(), "{}", said(&made));
+    let imported = command(&["zpool", "import", "-d", images.dir.to_str().unwrap(), "mine"]);
+    assert!(said(&imported).contains("in use on this system by process"), "{}", said(&imported));
+    let exported = command(&["zpool", "export", "-a"]);
+    assert!(exported.status.success(), "{}", said(&exported));
+    assert_eq!(String::from_utf8(command(&["zpool", "list"]).stdout).unwrap(), "no pools available\n");
+    // Its process has ended with it.
+    drop(serving);
+    images.assert_whole();
+}
+
+#[test]
+fn a_spare_and_a_cache_device_are_held_like_other_devices() {
+    let images = Images::none();
+    let file = |name: &str| images.dir.join(name).to_str().unwrap().to_owned();
+    let mut create = images.bare();
+    create.args(["zpool", "create", "--size", "80M", "mine", &file("d"), "spare", &file("s"), "cache", &file("c")]);
+    good(&mut create);
+    images.run("zfs", &["create", "-V", "1M", "mine/v"]);
+    let serving = serving(&images);
+    for name in ["d", "s", "c"] {
+        let held = std::fs::File::open(file(name)).unwrap();
+        assert!(held.try_lock_shared().is_err(), "{name} is not locked");
+    }
+    serving.end().unwrap();
+}
+
+#[test]
+fn a_pool_without_its_devices_is_listed_as_unavailable() {
+    let world = World::new();
+    world.file("x");
+    world.run("zpool create gone @x");
+    std::fs::remove_file(world.path("x")).unwrap();
+    let listed = world.run("zpool list -H -o name,size,health");
+    assert!(listed.contains("gone\t-\tUNAVAIL"), "{listed}");
+    let status = world.run("zpool status -x");
+    assert!(status.contains("state: UNAVAIL") && !status.contains("healthy"), "{status}");
+    let json = world.run("zpool status -j");
+    assert!(json.contains("\"state\":\"UNAVAIL\"") || json.contains("\"state\": \"UNAVAIL\""), "{json}");
 }

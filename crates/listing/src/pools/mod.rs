@@ -12,6 +12,7 @@ mod errors;
 mod features;
 mod history;
 mod importable;
+mod lost;
 mod names;
 mod properties;
 mod rows;
@@ -32,6 +33,7 @@ use crate::error::Result;
 pub use errors::places;
 pub use history::history_line;
 pub use importable::Importable;
+pub use lost::LostPool;
 pub use names::Names;
 pub(crate) use properties::all_columns;
 pub use properties::{Column as PoolColumn, Values, parse_pool_columns};
@@ -45,17 +47,36 @@ pub struct Facts {
     space: OnceLock<PoolSpace>,
     /// The health of its devices as the server knows it that writes the pool.
     devices: Option<VdevStatus>,
+    imported: Imported,
+}
+
+/// How this system has a pool. OpenZFS keeps it in the kernel's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Imported {
+    /// It is only looked at, or was imported with `readonly=on`.
+    pub is_read_only: bool,
+    /// It is imported until the system is started anew.
+    pub is_for_boot: bool,
+    /// The number that was drawn when the process that has it opened it.
+    pub load_guid: Option<u64>,
 }
 
 impl Facts {
     /// A pool of which no process knows more.
     pub fn new(pool: View) -> Self {
-        Self { pool, space: OnceLock::new(), devices: None }
+        let imported = Imported { is_read_only: true, ..Imported::default() };
+        Self { pool, space: OnceLock::new(), devices: None, imported }
     }
 
     /// With the health of its devices as the process knows it that writes the pool.
     pub fn with_devices(pool: View, devices: Option<VdevStatus>) -> Self {
         Self { devices, ..Self::new(pool) }
+    }
+
+    /// As this system has it imported.
+    #[must_use]
+    pub fn imported(self, imported: Imported) -> Self {
+        Self { imported, ..self }
     }
 
     /// The health of its devices.

@@ -149,9 +149,10 @@ impl<'a> Values<'a> {
         if property.name == "health" {
             return Ok(Some(Cell::new(self.view.state(), Source::None)));
         }
-        // Made anew whenever OpenZFS opens a pool, and of no use where nothing is kept open.
+        // Made anew whenever a pool is opened, and of no use where nothing is kept open.
         if property.name == "load_guid" {
-            return Ok(Some(Cell::new("-", Source::None)));
+            let text = self.view.imported.load_guid.map_or("-".to_owned(), |guid| guid.to_string());
+            return Ok(Some(Cell::new(text, Source::None)));
         }
         let (number, source) = self.number(property).await?;
         let plain = |number: u64| if is_exact { number.to_string() } else { nicenum(number) };
@@ -183,6 +184,7 @@ impl<'a> Values<'a> {
         Ok(match name {
             "name" => Some((pool.name().to_owned(), Source::None)),
             "altroot" => pool.altroot().map(local),
+            "cachefile" => self.view.imported.is_for_boot.then(|| local("none")),
             "comment" | "compatibility" => pool.config().str(name).map(local),
             "bootfs" => match self.stored.get(name).and_then(Value::number) {
                 Some(object) if object != 0 => Some((pool.dsl().dataset_name(ObjectId(object)).await?, Source::Local)),
@@ -211,7 +213,7 @@ impl<'a> Values<'a> {
                 normal.map(|top| top.sizes.expandable).sum()
             }
             "guid" => pool.guid().0,
-            "readonly" => 1,
+            "readonly" => u64::from(self.view.imported.is_read_only),
             "dedupratio" => pool.dedup().await?.ratio_hundredths(),
             "dedup_table_size" => pool.dedup().await?.table_bytes,
             "bcloneused" => pool.cloning().await?.used_bytes,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cenote_dsl::name::pool_of;
 use cenote_fuse::{Layout, MountHandle, MountOptions, Unmount, change_mount};
-use cenote_host::Mounts;
+use cenote_host::{Mounts, all_device_paths, owners};
 use cenote_props::WrongUse;
 use cenote_spa::View;
 use cenote_taskq::boxed;
@@ -79,12 +79,25 @@ pub async fn mount(
     }
     let pool = session.open_pool(pool_of(dataset)).await?;
     session.say_notes(pool.name(), pool.notes());
+    let _reading = note_reading(session, &pool).await;
     let mount = cenote_fuse::mount(handle, &pool, dataset, at, &options, report(session)).await?;
     let end = going.options().end("unmount");
     console.note(&format!("'{dataset}' is mounted at {}; {end}", mount.mountpoint().display()));
     going.ready(&**console)?;
     ending::wait_for(handle, &**console, &[Arc::new(mount)], signals).await?;
     Ok(true)
+}
+
+/// Notes that this process shows a pool read-only, so that nobody makes another of its devices meanwhile.
+pub(crate) async fn note_reading(session: &Session, pool: &View) -> Option<owners::Reading> {
+    let noted = async {
+        let devices = all_device_paths(pool).await?;
+        owners::begin_reading(pool.name(), pool.guid(), devices)
+    };
+    let noted = noted.await.inspect_err(|error| {
+        session.warn(format!("no note can be kept that this process shows '{}': {error}", pool.name()));
+    });
+    noted.ok()
 }
 
 /// Mounts a dataset for another process that was asked to. The mount is this process's from now on.

@@ -11,12 +11,13 @@ use std::sync::Arc;
 use cenote_dsl::name::{is_at_or_below, pool_of};
 use cenote_fuse::{Layout, MountHandle, MountOptions};
 use cenote_host::device_paths;
+use cenote_host::owners::Reading;
 use cenote_props::WrongUse;
 use cenote_spa::View;
 use cenote_taskq::boxed;
 use signal_hook::iterator::Signals;
 
-use super::{parse_options, report};
+use super::{note_reading, parse_options, report};
 use crate::background::Going;
 use crate::error::{Context as _, Result};
 use crate::{Session, ending};
@@ -72,6 +73,8 @@ pub struct MountPoints<'a> {
     /// Pools seen, and whether each is in image files.
     of_files: BTreeMap<String, bool>,
     has_failed: bool,
+    /// That this process shows these pools.
+    notes: Vec<Reading>,
 }
 
 impl<'a> MountPoints<'a> {
@@ -87,7 +90,17 @@ impl<'a> MountPoints<'a> {
         let mut options = parse_options(lists)?;
         options.layout = if is_tree { Layout::Mountpoints } else { Layout::Alone };
         let (mounts, of_files) = (Vec::new(), BTreeMap::new());
-        Ok(Self { session, options, is_all, is_overlay, is_verbose, mounts, of_files, has_failed: false })
+        Ok(Self {
+            session,
+            options,
+            is_all,
+            is_overlay,
+            is_verbose,
+            mounts,
+            of_files,
+            has_failed: false,
+            notes: Vec::new(),
+        })
     }
 
     /// Reports a file system that cannot be mounted. Others are mounted nevertheless.
@@ -108,6 +121,9 @@ impl<'a> MountPoints<'a> {
             Some(is_of_files) => (*is_of_files, false),
             None => (is_of_files(self.session, pool).await?, true),
         };
+        if is_first {
+            self.notes.extend(note_reading(self.session, candidate.pool).await);
+        }
         self.of_files.insert(pool.to_owned(), is_of_files);
         if is_of_files && !self.is_overlay && candidate.pool.altroot().is_none() {
             if is_first {

@@ -19,6 +19,8 @@ pub struct Found {
     skipped: Vec<Skipped>,
     /// Files and devices that were named themselves, not by a folder that they are in.
     named: Vec<PathBuf>,
+    /// Folders were named in which to look.
+    is_of_folders: bool,
 }
 
 impl Found {
@@ -40,18 +42,27 @@ impl Found {
         if let Some(first) = first {
             let devices = if count == 1 { "device" } else { "devices" };
             let place = format!("{}'{}'", if count == 1 { "" } else { "first " }, first.display());
-            lines.push(format!(
-                "{count} {devices} could not be opened: permission denied ({place}); run this as root, or as a user who may read"
-            ));
+            let advice = match rustix::process::geteuid().is_root() {
+                true => "this system keeps them from root too, as containers do",
+                false => "run this as root, or as a user who may read",
+            };
+            lines.push(format!("{count} {devices} could not be opened: permission denied ({place}); {advice}"));
         }
-        for path in self.named.iter().filter(|path| self.pools.is_empty() && self.is_skipped(path)).take(TOLD_MAX) {
-            lines.push(no_label(handle, path).await);
+        let mut told = 0;
+        for path in self.skipped.iter().filter(|skipped| skipped.reason == SkipReason::NoLabel).map(|it| &it.path) {
+            let is_named = self.named.contains(path);
+            // Of a folder only what may hold a pool inside is told of.
+            if told == TOLD_MAX || !(is_named || self.is_of_folders) {
+                continue;
+            }
+            let held = content(handle, path).await;
+            let is_packed = |found: &Foreign| matches!(found.kind, ForeignKind::Container | ForeignKind::Packed);
+            if held.first().is_some_and(is_packed) || is_named && self.pools.is_empty() {
+                lines.push(describe(path, held.first()));
+                told += 1;
+            }
         }
         lines
-    }
-
-    fn is_skipped(&self, path: &Path) -> bool {
-        self.skipped.iter().any(|skipped| skipped.path == path)
     }
 }
 
@@ -63,8 +74,9 @@ impl Session {
     #[boxed]
     pub async fn search_pools(&self) -> Result<Found> {
         let paths = self.paths().await?;
-        let mut named = self.options.paths.clone();
-        named.retain(|path| paths.contains(path));
+        // What is looked at has a whole path.
+        let given: Vec<PathBuf> = self.options.paths.iter().filter_map(|path| std::path::absolute(path).ok()).collect();
+        let (named, folders): (Vec<_>, Vec<_>) = given.into_iter().partition(|path| paths.contains(path));
         let (pools, skipped) = find(self.handle(), &paths).await;
         for Skipped { path, reason } in skipped.iter().filter(|skipped| named.contains(&skipped.path)) {
             match reason {
@@ -77,19 +89,26 @@ impl Session {
                 }
             }
         }
-        Ok(Found { pools, skipped, named })
+        Ok(Found { pools, skipped, named, is_of_folders: !folders.is_empty() })
     }
 }
 
 /// A line that says of a file or device without labels what it holds instead.
 #[boxed]
 pub async fn no_label(handle: &Handle, path: &Path) -> String {
-    let name = path.display();
-    let held = match handle.open(path, OpenOptions::default()).await {
+    describe(path, content(handle, path).await.first())
+}
+
+async fn content(handle: &Handle, path: &Path) -> Vec<Foreign> {
+    match handle.open(path, OpenOptions::default()).await {
         Ok(device) => foreign(&device).await.unwrap_or_default(),
         Err(_) => Vec::new(),
-    };
-    match held.first() {
+    }
+}
+
+fn describe(path: &Path, found: Option<&Foreign>) -> String {
+    let name = path.display();
+    match found {
         Some(found) => format!("'{name}' {found}{}", advice(path, *found)),
         None => format!("'{name}' has no label of a pool"),
     }

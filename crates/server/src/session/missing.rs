@@ -1,5 +1,7 @@
 //! Why a pool cannot be opened: it is not there, or a process has it.
 
+use std::path::PathBuf;
+
 use cenote_host::Holder;
 
 /// No pool of this name was found.
@@ -20,21 +22,41 @@ impl std::fmt::Display for NoSuchPool {
 
 impl std::error::Error for NoSuchPool {}
 
-/// A pool that was imported is not there any more.
+/// A pool that was imported is not there any more, or this user may not read it.
 #[derive(Debug)]
-pub struct Gone(
+pub struct Gone {
     /// Its name.
-    pub String,
-);
+    pub name: String,
+    /// A device of it that may not be opened.
+    pub denied: Option<PathBuf>,
+}
 
 impl std::fmt::Display for Gone {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = &self.0;
-        write!(f, "cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
+        let name = &self.name;
+        match &self.denied {
+            Some(path) => write!(f, "cannot open '{name}': permission denied to open its device '{}'", path.display()),
+            None => {
+                write!(f, "cannot open '{name}': none of its devices is where it was; 'zpool export {name}' forgets it")
+            }
+        }
     }
 }
 
 impl std::error::Error for Gone {}
+
+/// A pool that is imported and does not let itself be opened.
+#[derive(Debug)]
+pub struct Lost {
+    /// Its name here.
+    pub name: String,
+    /// Its guid.
+    pub guid: u64,
+    /// The devices that it was imported from.
+    pub paths: Vec<PathBuf>,
+    /// Why.
+    pub why: String,
+}
 
 /// A process that has a pool which is read meanwhile.
 pub(super) struct User {

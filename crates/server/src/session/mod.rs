@@ -22,12 +22,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cenote_dsl::Secret;
+use cenote_format::ids::Guid;
 use cenote_format::uberblock::Uberblock;
 use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
 use cenote_kstat::Settings;
 use cenote_props::WrongUse;
 use cenote_spa::multihost::Notice;
-use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SpaError, View, find, import};
+use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SkipReason, SpaError, View, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle, boxed};
 
@@ -36,7 +37,7 @@ use crate::{Console, Passed, PinnedTxg, ServedPool, Who, protocol};
 
 pub use found::{Found, no_label};
 use missing::User;
-pub use missing::{Gone, NoSuchPool};
+pub use missing::{Gone, Lost, NoSuchPool};
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -298,10 +299,20 @@ impl Session {
         if let Some(view) = &*served.view.lock() {
             return Ok(view.clone());
         }
-        let view = served.of.pool.view(&self.import_options()).await?;
+        let mut options = self.import_options();
+        if options.altroot.is_none() {
+            options.altroot = self.noted(served.of.guid).and_then(|(_, entry)| entry.altroot);
+        }
+        let view = served.of.pool.view(&options).await?;
         self.opened.0.lock().push(view.dmu().detached().clone());
         *served.view.lock() = Some(view.clone());
         Ok(view)
+    }
+
+    /// The note of an imported pool, and its name here.
+    pub fn noted(&self, guid: Guid) -> Option<(String, Entry)> {
+        let pools = CacheFile::of_user().ok()?.pools().ok()?;
+        pools.into_iter().find(|(_, entry)| entry.guid == guid.0)
     }
 
     /// The root that a server keeps for this command.
@@ -499,7 +510,7 @@ impl Session {
                         Some(found) => Some(found),
                         None => self.find_pools().await?.into_iter().find(|found| found.guid == guid),
                     };
-                    Ok((now.ok_or_else(|| Gone(name.clone()))?, self.import_options()))
+                    Ok((now.ok_or_else(|| Gone { name: name.clone(), denied: None })?, self.import_options()))
                 };
                 let opened = self.open_for_list(locate, is_only).await?;
                 pools.push((name, opened));
@@ -517,6 +528,12 @@ impl Session {
     /// Opens the pools named, or all ([`Session::open_all`]) where none is; a pool that cannot be opened is reported and
     /// left out. The second value is whether there was such a one.
     pub async fn open_pools(&self, names: &[String]) -> Result<(Vec<View>, bool)> {
+        let (pools, _, failed) = self.open_pools_and_lost(names).await?;
+        Ok((pools, failed))
+    }
+
+    /// As [`Session::open_pools`], with the pools that are imported and could not be opened.
+    pub async fn open_pools_and_lost(&self, names: &[String]) -> Result<(Vec<View>, Vec<Lost>, bool)> {
         let mut results = Vec::new();
         if names.is_empty() {
             results = self.open_all().await?;
@@ -531,19 +548,29 @@ impl Session {
         }
         let (mut pools, mut failed) = (Vec::new(), false);
         let (is_only, is_all) = (results.len() == 1, names.is_empty());
-        for (_, result) in results {
+        let mut lost = Vec::new();
+        let noted = match self.served.is_none() && self.options.paths.is_empty() {
+            true => CacheFile::of_user()?.pools().unwrap_or_default(),
+            false => std::collections::BTreeMap::new(),
+        };
+        for (name, result) in results {
             match result {
                 Ok(pool) => pools.push(pool),
                 // A server is asked for what is its pool's alone.
                 Err(error) if matches!(error, ServerError::Owned(_)) && is_only => return Err(error),
                 Err(error) => {
-                    self.warn(error.chain());
+                    let why = error.chain();
+                    self.warn(&why);
+                    if let Some(entry) = noted.get(&name) {
+                        let (guid, paths) = (entry.guid, entry.paths.clone());
+                        lost.push(Lost { name, guid, paths, why });
+                    }
                     // A pool that was remembered and is gone is no failure of those that are there.
                     failed |= !(is_all && matches!(error, ServerError::Gone(_)));
                 }
             }
         }
-        Ok((pools, failed))
+        Ok((pools, lost, failed))
     }
 
     /// Opens one of all pools, of which it may be the only one. Its process is told of only where that has more than is seen.
@@ -574,14 +601,16 @@ impl Session {
         mut options: ImportOptions,
     ) -> Result<(FoundPool, ImportOptions)> {
         entry.apply(name, &mut options)?;
-        let (pools, _) = find(&self.handle, &entry.paths).await;
+        let (pools, skipped) = find(&self.handle, &entry.paths).await;
+        let denied =
+            skipped.into_iter().find(|skipped| skipped.reason == SkipReason::Denied).map(|skipped| skipped.path);
         let found = pools.into_iter().find(|found| found.guid.0 == entry.guid);
         // Devices may have moved since.
         let found = match found {
             Some(found) => Some(found),
             None => self.find_pools().await?.into_iter().find(|found| found.guid.0 == entry.guid),
         };
-        let found = found.ok_or_else(|| Gone(name.to_owned()))?;
+        let found = found.ok_or_else(|| Gone { name: name.to_owned(), denied })?;
         Ok((found, options))
     }
 

@@ -233,16 +233,6 @@ impl Session {
         }
     }
 
-    /// Has the server asked, if there is one, whatever pool it has.
-    pub fn check_any_server(&self) -> Result<()> {
-        let mut sockets = if self.may_send { protocol::all() } else { Vec::new() };
-        match (sockets.pop(), sockets.len()) {
-            (None, _) => Ok(()),
-            (Some(socket), 0) => Err(Owned { pool: String::new(), socket }.into()),
-            (Some(_), others) => Err(refused(format!("{} pools are served: say which is meant", others + 1))),
-        }
-    }
-
     /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
     /// server that it may be.
     #[boxed]

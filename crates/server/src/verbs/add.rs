@@ -88,6 +88,23 @@ impl AddRequest {
         }
     }
 
+    /// The command as the history has it.
+    fn line(&self) -> String {
+        let flags = [
+            (self.allow_in_use, "--allow-in-use"),
+            (self.allow_replication_mismatch, "--allow-replication-mismatch"),
+            (self.allow_ashift_mismatch, "--allow-ashift-mismatch"),
+        ];
+        let mut words = vec!["zpool", "add"];
+        match flags.iter().all(|(is_set, _)| *is_set) {
+            true => words.push("-f"),
+            false => words.extend(flags.iter().filter_map(|(is_set, flag)| is_set.then_some(*flag))),
+        }
+        self.properties.iter().for_each(|setting| words.extend(["-o", setting]));
+        words.push(&self.pool);
+        line(words.into_iter().chain(self.vdevs.iter().map(String::as_str)))
+    }
+
     async fn checked(&self, session: &Session) -> Result<Checked> {
         let layout = parse_layout_in(&self.folder, &self.vdevs)?;
         let mut ashift = None;
@@ -126,8 +143,7 @@ async fn add(
     added.map_err(|error| refused(format!("cannot add to '{}': {error}", request.pool)))?;
     let paths: Vec<PathBuf> = layout.paths().map(Path::to_owned).collect();
     session.devices_added(&paths);
-    let words = ["zpool", "add", &request.pool].into_iter().chain(request.vdevs.iter().map(String::as_str));
-    writing.finish(line(words)).await?;
+    writing.finish(request.line()).await?;
     CacheFile::of_user()?.update(|pools| {
         if let Some(entry) = pools.get_mut(&request.pool) {
             let new = paths.iter().filter(|path| !entry.paths.contains(path)).cloned().collect::<Vec<_>>();

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use anyhow::bail;
 use cenote_host::layout::parse_layout;
-use cenote_host::{CacheFile, Entry};
+use cenote_host::{CacheFile, Entry, this_boot};
 use cenote_server::{NewPool, NewPoolRequest};
 
+use super::check_cachefile;
 use crate::args::parse_size;
 use crate::prelude::*;
 
@@ -82,8 +83,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         if !mountpoint.starts_with('/') && mountpoint != "none" && mountpoint != "legacy" {
             bail!("invalid mountpoint '{mountpoint}': must be an absolute path, 'legacy', or 'none'");
         }
+        if args.seed.is_none() {
+            check_empty(mountpoint, args.root.as_deref())?;
+        }
         dataset_properties.push(format!("mountpoint={mountpoint}"));
     }
+    let cachefile = properties.iter().rev().find_map(|setting| setting.strip_prefix("cachefile="));
+    cachefile.map_or(Ok(()), check_cachefile)?;
+    // As OpenZFS has it, a pool with an alternate root is for now, unless a list is named.
+    let is_for_boot = cachefile.map_or(args.root.is_some(), |value| value == "none");
     let request = NewPoolRequest {
         name: &args.pool,
         layout: &layout,
@@ -92,7 +100,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         size: args.size,
         seed: args.seed,
         force: args.force,
-        command: format!("zpool create {} {}", args.pool, args.vdevs.join(" ")),
+        command: command_line(&args),
     };
     if args.dry_run {
         request.check(context).await?;
@@ -100,6 +108,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         context.out(layout.describe())?;
         return Ok(Outcome::Good);
     }
+    // Before anything is written.
+    cache.check_writable()?;
     let (new, made) = NewPool::make(context, &request).await?;
     new.made.pool.sync().await?;
     let guid = new.made.pool.guid().0;
@@ -108,8 +118,43 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let paths = layout.paths().map(Path::to_owned).collect();
     cache.update(|pools| {
         let own_name = args.temporary_name.as_ref().map(|_| args.pool.clone());
-        pools.insert(here.clone(), Entry { guid, paths, altroot: args.root.clone(), own_name, ..Entry::default() });
+        let boot = is_for_boot.then(this_boot);
+        pools.insert(
+            here.clone(),
+            Entry { guid, paths, altroot: args.root.clone(), own_name, boot, ..Entry::default() },
+        );
         anyhow::Ok(())
     })?;
     Ok(Outcome::Good)
+}
+
+/// The command as the history has it: with its options, as OpenZFS.
+fn command_line(args: &Args) -> String {
+    let mut words = vec!["zpool", "create"];
+    words.extend(
+        [(args.force, "-f"), (args.no_features, "-d")].iter().filter_map(|(is_set, flag)| is_set.then_some(*flag)),
+    );
+    let named = [("-m", &args.mountpoint), ("-R", &args.root), ("-t", &args.temporary_name)];
+    for (flag, value) in named.iter().filter_map(|(flag, value)| Some((*flag, value.as_deref()?))) {
+        words.extend([flag, value]);
+    }
+    for (flag, settings) in [("-o", &args.properties), ("-O", &args.dataset_properties)] {
+        settings.iter().for_each(|setting| words.extend([flag, setting.as_str()]));
+    }
+    words.push(&args.pool);
+    words.extend(args.vdevs.iter().map(String::as_str));
+    words.join(" ")
+}
+
+/// Refuses a mount point, where one is asked for, that would hide what is in it.
+fn check_empty(mountpoint: &str, root: Option<&str>) -> Result<()> {
+    let at = match root {
+        _ if !mountpoint.starts_with('/') => return Ok(()),
+        Some(root) => Path::new(root).join(mountpoint.trim_start_matches('/')),
+        None => Path::new(mountpoint).to_owned(),
+    };
+    if std::fs::read_dir(&at).is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!("mountpoint '{}' exists and is not empty\nuse '-m' option to provide a different default", at.display());
+    }
+    Ok(())
 }

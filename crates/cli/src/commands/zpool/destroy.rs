@@ -1,6 +1,6 @@
 //! `zpool destroy`.
 
-use cenote_host::CacheFile;
+use cenote_server::exporting;
 use cenote_server::writing::open_for_writing;
 
 use crate::prelude::*;
@@ -8,7 +8,7 @@ use crate::prelude::*;
 /// Destroy a pool: its labels say so, and its devices can be used for others. Until then `zpool import -D` has it back.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// Accepted for the sake of scripts: nothing is mounted.
+    /// Also if a read-only mount of it is in use, whose users get errors.
     #[arg(short = 'f')]
     force: bool,
     /// The pool.
@@ -16,10 +16,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    open_for_writing(context, &args.pool).await?.destroy().await?;
-    CacheFile::of_user()?.update(|pools| {
-        pools.remove(&args.pool);
-        anyhow::Ok(())
-    })?;
+    let pool = open_for_writing(context, &args.pool).await?;
+    let guid = pool.guid();
+    if let Err(error) = exporting::end_readers(context, "destroy", &args.pool, guid, args.force).await {
+        // As it was.
+        pool.export().await?;
+        return Err(error.into());
+    }
+    pool.destroy().await?;
+    // It may be noted under another name.
+    exporting::forget_guid(guid)?;
     Ok(Outcome::Good)
 }

@@ -1,13 +1,13 @@
-//! `zpool export`: forget imported pools.
+//! `zpool export`: imported pools are imported no more.
 
-use cenote_host::CacheFile;
+use cenote_server::exporting;
 
 use crate::prelude::*;
 
-/// Forget imported pools.
+/// Forget imported pools, and end what shows them.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// All of them.
+    /// All of them, and all that servers and mounts have. One that is in use is told of and stays, with status 1.
     #[arg(short = 'a')]
     all: bool,
     /// Also a pool that is in use, whose users get errors, and a server's pool whose devices fail: what is not on disk is lost.
@@ -24,6 +24,20 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     if !args.all && args.pools.is_empty() {
         return Err(usage("missing pool argument"));
+    }
+    if args.all {
+        return Ok(Outcome::unless(!exporting::export_all(context, args.force).await?));
+    }
+    if args.pools.len() > 1 && context.served().is_none() {
+        let mut failed = false;
+        for name in &args.pools {
+            let exported = exporting::export_named(context, name, args.force).await;
+            failed |= !exported.unwrap_or_else(|error| {
+                context.err(error.chain());
+                false
+            });
+        }
+        return Ok(Outcome::unless(failed));
     }
     for name in &args.pools {
         if context.served().is_some() {
@@ -43,20 +57,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             context.ask_to_end();
         } else if let Ok((found, _)) = context.locate(name).await {
             context.check_server(&found)?;
+            exporting::end_readers(context, "export", name, found.guid, args.force).await?;
         }
     }
     let mut failed = false;
-    CacheFile::of_user()?.update(|pools| {
-        if args.all {
-            pools.clear();
+    for name in &args.pools {
+        if !exporting::forget(name)? && context.served().is_none() {
+            context.err(format!("cannot open '{name}': no such pool"));
+            failed = true;
         }
-        for name in &args.pools {
-            if pools.remove(name).is_none() && context.served().is_none() {
-                context.err(format!("cannot open '{name}': no such pool"));
-                failed = true;
-            }
-        }
-        anyhow::Ok(())
-    })?;
+    }
     Ok(Outcome::unless(failed))
 }

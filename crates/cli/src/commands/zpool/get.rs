@@ -35,8 +35,11 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut views = Vec::new();
     let mut failed = false;
     if let Some((first, rest)) = args.pools.split_first() {
+        // No one server has them all.
+        let several = args.pools.len() > 1;
+        let opening = if several { context.without_sending() } else { context.clone() };
         for name in &args.pools {
-            match context.open_pool(name).await {
+            match opening.open_pool(name).await {
                 Ok(pool) => views.push(facts(context, pool)),
                 Err(ServerError::NoSuchPool(_)) => {
                     if name != first && views.len() == 1 {

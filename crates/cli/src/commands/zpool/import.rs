@@ -1,4 +1,4 @@
-//! `zpool import`: which pools are there, and opening them. Nothing on a pool's devices changes ([`cenote_server::importing`]).
+//! `zpool import`: which pools are there, and noting that they are imported ([`cenote_server::importing`]).
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,11 +9,13 @@ use cenote_listing::Importable;
 use cenote_server::importing::{ImportRequest, rewind_to};
 use cenote_server::{FoundPool, Rewind};
 
+use super::check_cachefile;
 use crate::prelude::*;
 
 /// List pools that can be imported, or import some: check that they open, and note where they are.
 ///
-/// Every pool is opened read-only, whatever the options say; nothing is written to its devices.
+/// Nothing is mounted, and nothing is written to a pool's devices until a command changes it; but the labels of a pool that was destroyed say
+/// at once that it is not.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub(crate) struct Args {
@@ -50,7 +52,7 @@ pub(crate) struct Args {
     /// Put mount points below this directory.
     #[arg(short = 'R', value_name = "ROOT")]
     root: Option<String>,
-    /// Properties for this import, such as readonly=on or cachefile=none.
+    /// Properties for this import: readonly=on (nothing changes it), cachefile=none (until the system is started anew), altroot=ROOT.
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     options: Vec<String>,
     /// Search devices: this is always done.
@@ -129,9 +131,10 @@ fn check(args: &Args) -> Result<()> {
             bail!("not supported yet: mount options ('{option}')");
         };
         match name {
-            "readonly" if value == "on" => {}
-            "readonly" => bail!("not supported yet: importing for writing; every import is read-only"),
-            "cachefile" | "altroot" => {}
+            "readonly" if matches!(value, "on" | "off") => {}
+            "readonly" => bail!("invalid value '{value}' for property 'readonly': 'on' or 'off'"),
+            "cachefile" => check_cachefile(value)?,
+            "altroot" => {}
             _ if is_pool_property(name) => {
                 bail!("not supported yet: the property '{name}' for an import")
             }
@@ -161,19 +164,27 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
         (None, true, false) => Some(Rewind::Recent),
         (None, false, _) => None,
     };
+    let altroot = args.root.as_deref().or_else(|| option(args, "altroot")).map(str::to_owned);
     let request = ImportRequest {
         destroyed: args.destroyed,
         missing_log: args.missing_log,
         at_checkpoint: args.rewind_to_checkpoint,
-        altroot: args.root.as_deref().or_else(|| option(args, "altroot")).map(str::to_owned),
         new_name: args.new_name.clone(),
         rewind,
         is_dry: args.dry_run,
+        is_read_only: option(args, "readonly") == Some("on"),
+        // As OpenZFS has it, a pool with an alternate root is for now, unless a list is named.
+        is_for_boot: match option(args, "cachefile") {
+            Some(value) => value == "none",
+            None => altroot.is_some(),
+        },
+        altroot,
     };
     let pool = context.import_noted(found, &request).await?;
     let state = pool.tree().status().state.name();
-    let did = if args.dry_run { "would be" } else { "is" };
-    context.err(format!("pool '{}' {did} open read-only at txg {}, {state}", pool.name(), pool.txg()));
+    let (did, name) = (if args.dry_run { "can be" } else { "is" }, pool.name());
+    let how = if request.is_read_only { " read-only" } else { "" };
+    context.err(format!("pool '{name}' {did} imported{how}: {state}, at txg {}", pool.txg()));
     pool.notes().iter().for_each(|note| context.err(format!("  {note}")));
     Ok(Outcome::Good)
 }

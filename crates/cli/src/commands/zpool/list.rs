@@ -1,8 +1,8 @@
 //! `zpool list`: pools and their space.
 
-use cenote_listing::{Facts, Names, list_pools, parse_pool_columns};
+use cenote_listing::{Facts, LostPool, Names, list_pools, parse_pool_columns};
 
-use crate::pools::{JsonArgs, NameArgs, facts};
+use crate::pools::{JsonArgs, NameArgs, facts, lost_pool};
 use crate::prelude::*;
 use crate::time;
 
@@ -41,17 +41,19 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
     super::refuse_interval(&args.pools)?;
     let columns = parse_pool_columns(&args.columns)?;
-    let (pools, mut failed) = context.open_pools(&args.pools).await?;
+    let (pools, lost, mut failed) = context.open_pools_and_lost(&args.pools).await?;
+    let lost: Vec<LostPool> = lost.into_iter().map(lost_pool).collect();
     let views: Vec<Facts> = pools.into_iter().map(|pool| facts(context, pool)).collect();
     let trees = args.verbose.then(|| Names::from(args.names));
-    let listed = list_pools(&views, columns, trees, form, stamp.as_deref(), &mut |text| context.err(text)).await?;
+    let listed =
+        list_pools(&views, &lost, columns, trees, form, stamp.as_deref(), &mut |text| context.err(text)).await?;
     failed |= !listed.is_whole;
     match (form.json, stamp) {
-        (Some(_), _) if failed || views.is_empty() => return Ok(Outcome::unless(failed)),
+        (Some(_), _) if failed || (views.is_empty() && lost.is_empty()) => return Ok(Outcome::unless(failed)),
         (None, Some(stamp)) => context.out(format!("{stamp}\n"))?,
         _ => {}
     }
-    match views.is_empty() {
+    match views.is_empty() && lost.is_empty() {
         true if args.pools.is_empty() && !args.scripted && !failed => context.out("no pools available\n")?,
         true => {}
         false => context.out(listed.text)?,

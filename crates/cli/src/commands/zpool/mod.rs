@@ -87,3 +87,14 @@ fn refuse_interval(arguments: &[String]) -> Result<()> {
         _ => Ok(()),
     }
 }
+
+/// Refuses lists of imported pools other than the user's own.
+fn check_cachefile(value: &str) -> Result<()> {
+    match value {
+        "none" | "" => Ok(()),
+        _ => anyhow::bail!(
+            "not supported yet: cachefile={value}: imported pools are noted in one list; 'none' has a pool forgotten when the system is \
+             started anew, and the variable CENOTE_CACHE names another list"
+        ),
+    }
+}

@@ -6,7 +6,7 @@ use cenote_listing::Condition;
 use cenote_listing::{Status, StatusOptions, document, has_hanging, suspended_json, suspended_text};
 use serde_json::{Map, Value, json};
 
-use crate::pools::{JsonArgs, NameArgs, facts};
+use crate::pools::{JsonArgs, NameArgs, facts, lost_pool};
 use crate::prelude::*;
 use crate::time;
 
@@ -82,7 +82,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     {
         context.check_failing(name).await?;
     }
-    let (pools, mut failed) = context.open_pools(&args.pools).await?;
+    let (pools, lost, mut failed) = context.open_pools_and_lost(&args.pools).await?;
     let is_all = args.pools.is_empty();
     let mut text = String::new();
     if let Some(stamp) = &stamp {
@@ -123,11 +123,23 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             failed = true;
         }
     }
+    for pool in lost.into_iter().map(lost_pool) {
+        shown += 1;
+        if args.json.json {
+            let key = if args.json.json_pool_key_guid { pool.guid.to_string() } else { pool.name.clone() };
+            found.insert(key, Value::Object(pool.json(json)));
+            continue;
+        }
+        if !std::mem::take(&mut first) {
+            text.push('\n');
+        }
+        pool.text(&mut text);
+    }
     if args.json.json {
         let time = stamp.iter().map(|stamp| ("time", json.text(stamp)));
         context.out(document("zpool status", time.chain([("pools", Value::Object(found))])))?;
     } else {
-        if is_all && pools.is_empty() && !failed {
+        if is_all && pools.is_empty() && shown == 0 && !failed {
             context.err("no pools available");
         } else if is_all && args.explain && shown == 0 && !failed {
             text.push_str("all pools are healthy\n");

@@ -1,5 +1,7 @@
 //! `zpool sync`.
 
+use cenote_server::{Session, protocol};
+
 use crate::prelude::*;
 
 /// Have everything of pools on disk: of all that are imported, or of those named.
@@ -8,6 +10,9 @@ use crate::prelude::*;
 /// that commands make by themselves are on disk when they end, so of other pools this only finds out that they are there.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
+    /// Accepted for the sake of scripts: a txg is written in any case.
+    #[arg(short = 'f')]
+    force: bool,
     /// The pools.
     #[arg(value_name = "POOL")]
     pools: Vec<String>,
@@ -19,11 +24,26 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         pool.sync().await?;
         return Ok(Outcome::Good);
     }
-    if args.pools.is_empty() {
-        context.check_any_server()?;
-    }
-    for name in &args.pools {
+    if let [name] = &args.pools[..] {
         context.check_reachable(name).await?;
+        return Ok(Outcome::Good);
     }
-    Ok(Outcome::Good)
+    let mut failed = false;
+    let mut served = protocol::servers();
+    for name in &args.pools {
+        if !served.iter().any(|(_, who)| who.is_called(name))
+            && let Err(error) = context.without_sending().check_reachable(name).await
+        {
+            context.err(error.chain());
+            failed = true;
+        }
+    }
+    served.retain(|(_, who)| args.pools.is_empty() || args.pools.iter().any(|name| who.is_called(name)));
+    for (socket, who) in served {
+        if !Session::sync_server(&socket) {
+            context.err(format!("cannot sync '{}': process {} did not say that all is written", who.pool, who.pid));
+            failed = true;
+        }
+    }
+    Ok(Outcome::unless(failed))
 }

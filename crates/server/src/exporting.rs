@@ -1,0 +1,162 @@
+//! Pools that are imported no more: what shows them ends, and the cache file forgets them.
+//!
+//! A pool that a process has open for writing is exported by that process. Processes that show one read-only are asked by nothing but the
+//! end of their mounts, so those are unmounted first; one in use keeps the pool, as in OpenZFS.
+
+use std::path::PathBuf;
+
+use cenote_format::ids::Guid;
+use cenote_host::{CacheFile, Mounted, Mounts, owners};
+use cenote_taskq::boxed;
+
+use crate::error::{Result, ServerError, refused};
+use crate::{Session, protocol, unmounting};
+
+/// A pool that is imported, or that a process has.
+struct Had {
+    name: String,
+    guid: Guid,
+}
+
+fn all_had() -> Result<Vec<Had>> {
+    let noted = CacheFile::of_user()?.pools()?;
+    let mut all: Vec<Had> = noted.into_iter().map(|(name, entry)| Had { name, guid: Guid(entry.guid) }).collect();
+    for (_, who) in protocol::servers() {
+        if !all.iter().any(|had| had.guid.0 == who.guid) {
+            all.push(Had { name: who.pool, guid: Guid(who.guid) });
+        }
+    }
+    all.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(all)
+}
+
+/// Exports every pool that is imported, and every one that a process of this user has. False where one is left, which is told.
+///
+/// # Errors
+/// The cache file cannot be read.
+#[boxed]
+pub async fn export_all(session: &Session, is_forced: bool) -> Result<bool> {
+    let mut is_good = true;
+    for had in all_had()? {
+        match export(session, &had, is_forced).await {
+            Ok(true) => {}
+            // Its server has said why.
+            Ok(false) => is_good = false,
+            Err(error) => {
+                session.warn(error.chain());
+                is_good = false;
+            }
+        }
+    }
+    Ok(is_good)
+}
+
+/// Exports a pool of several that are named, each whoever has it. False where that failed, which its server has told.
+///
+/// # Errors
+/// There is none of this name, or it is in use.
+#[boxed]
+pub async fn export_named(session: &Session, name: &str, is_forced: bool) -> Result<bool> {
+    let noted = CacheFile::of_user()?.pools()?;
+    let guid = match session.locate(name).await {
+        Ok((found, _)) => Some(found.guid),
+        // A pool whose devices are gone is forgotten.
+        Err(_) => noted.get(name).map(|entry| Guid(entry.guid)),
+    };
+    let Some(guid) = guid else { return Err(refused(format!("cannot open '{name}': no such pool"))) };
+    export(session, &Had { name: name.to_owned(), guid }, is_forced).await
+}
+
+async fn export(session: &Session, had: &Had, is_forced: bool) -> Result<bool> {
+    if let Some(socket) = server_of(session, had).await? {
+        let flag: &[&str] = if is_forced { &["-f"] } else { &[] };
+        let line = [&["cenote", "zpool", "export"], flag, &["--", &had.name]].concat();
+        // It forgets it too.
+        let status = session.console().ask(&socket, &line);
+        let status = status.map_err(|error| refused(format!("cannot export '{}': {}", had.name, error.chain())))?;
+        return Ok(status == 0);
+    }
+    end_readers(session, "export", &had.name, had.guid, is_forced).await?;
+    match forget(&had.name)? {
+        true => Ok(true),
+        false => Err(refused(format!("cannot open '{}': no such pool", had.name))),
+    }
+}
+
+/// The socket of the process that has a pool and goes on. One that ends is waited for.
+async fn server_of(session: &Session, had: &Had) -> Result<Option<PathBuf>> {
+    let Some(socket) = protocol::find(had.guid) else { return Ok(None) };
+    match protocol::who(&socket) {
+        Ok(who) if who.guid != had.guid.0 => Ok(None),
+        Ok(who) if who.is_ending => {
+            // A pool that was not imported is gone then.
+            let _ = session.locate(&had.name).await;
+            Ok(None)
+        }
+        // The reason why it does not say who it is comes with the request.
+        Ok(_) | Err(_) => Ok(Some(socket)),
+    }
+}
+
+/// Takes a pool out of the cache file, whatever name it has there.
+///
+/// # Errors
+/// The file cannot be changed.
+pub fn forget_guid(guid: Guid) -> Result<()> {
+    CacheFile::of_user()?.update(|pools| {
+        pools.retain(|_, entry| entry.guid != guid.0);
+        Ok::<_, ServerError>(())
+    })
+}
+
+/// Takes a pool out of the cache file. False if it is not in there.
+///
+/// # Errors
+/// The file cannot be changed.
+pub fn forget(name: &str) -> Result<bool> {
+    let mut was_there = false;
+    CacheFile::of_user()?.update(|pools| {
+        was_there = pools.remove(name).is_some();
+        Ok::<_, ServerError>(())
+    })?;
+    Ok(was_there)
+}
+
+/// Before `verb`: unmounts what processes show of a pool read-only, with `is_forced` whoever uses it. They end with their last mount.
+///
+/// # Errors
+/// Something of it is in use, or a process shows it in another way.
+#[boxed]
+pub async fn end_readers(session: &Session, verb: &str, name: &str, guid: Guid, is_forced: bool) -> Result<()> {
+    if owners::readers(guid).is_empty() {
+        return Ok(());
+    }
+    let mounts = Mounts::read();
+    let is_of_pool = |mounted: &&Mounted| {
+        let rest = mounted.dataset.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    };
+    let mut shown: Vec<&Mounted> = mounts.ours().filter(is_of_pool).collect();
+    shown.reverse();
+    for mounted in shown {
+        unmounting::unmount_one(session, mounted, is_forced).await.map_err(|error| {
+            let (dataset, at) = (&mounted.dataset, mounted.at.display());
+            refused(format!("cannot {verb} '{name}': '{dataset}' is mounted at {at}: {}", error.chain()))
+        })?;
+    }
+    let begun = session.handle().now();
+    loop {
+        let Some(process) = owners::readers(guid).first().copied() else { return Ok(()) };
+        if session.handle().now() - begun >= END_TIME_MAX {
+            let what =
+                format!("cannot {verb} '{name}': pool is busy: process {process} serves it read-only; end that first");
+            return Err(refused(what));
+        }
+        session.handle().sleep(END_POLL).await;
+    }
+}
+
+/// How long a process may take to end when its last mount is gone.
+const END_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(3);
+/// How often that is looked for.
+const END_POLL: std::time::Duration = std::time::Duration::from_millis(20);
