@@ -94,7 +94,13 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let pool = source.split(['/', '@']).next().unwrap_or(&source).to_owned();
     if args.labels > 0 {
         let uberblocks = args.uberblocks > 0;
-        return labels::run(context, labels::Args { common: common(), uberblocks, source }).await;
+        // Scripts know a device without labels by OpenZFS's status 2.
+        let text = format!("no valid label on '{source}'");
+        return match labels::run(context, labels::Args { common: common(), uberblocks, source }).await {
+            Ok(Outcome::Failed) => Err(usage(text)),
+            Err(error) => Err(usage(format!("{error:#}"))),
+            good => good,
+        };
     }
     if args.read {
         let [block] = rest else { return Err(usage("-R wants POOL VDEV:OFFSET:SIZE[:FLAGS]")) };

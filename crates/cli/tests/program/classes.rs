@@ -224,7 +224,7 @@ fn what_cannot_be_added_is_refused_and_nothing_changes() {
         assert!(bytes() == before, "{line} changed something");
     }
     let said = images.refused("zpool", &["add", "mine", "log", &used]);
-    assert!(said.contains("is part of active pool 'other'"), "{said}");
+    assert!(said.contains("is part of exported pool 'other'"), "{said}");
     let words = words(&images, "add -n mine mirror @c @d log @e");
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let shown = images.run("zpool", &words);
