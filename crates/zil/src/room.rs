@@ -7,7 +7,9 @@ use crate::Log;
 /// Where space is short the txg of a replay is written when it has made one part in so many of what is left dirty.
 const DIRTY_PART: u64 = 8;
 /// A txg takes so much whatever is in it: the objects of the pool, three copies of each block.
-const SYNC_BYTES: u64 = 128 << 10;
+const SYNC_BYTES: u64 = 96 << 10;
+/// Of the worst case of a change of names or attributes, one part in so many is what it takes.
+const WORST_PART: u64 = 8;
 /// Syncs after which what earlier ones have freed can be used.
 const SYNCS: u32 = 4;
 
@@ -38,9 +40,11 @@ impl Log {
     /// # Errors
     /// There is no space for it: better that the log stays than that the pool stops.
     pub(crate) async fn wait_for_room(&self, cost: &Cost) -> Result<(), TxError> {
+        // Only a write of data changes one object and says how much it writes.
+        let bytes = if cost.objects > 1 { cost.write_bytes / WORST_PART } else { cost.write_bytes };
         for _ in 0..SYNCS {
-            let Some((free, dirty)) = self.short_of(cost.write_bytes) else { return Ok(()) };
-            if dirty.saturating_add(cost.write_bytes).saturating_add(SYNC_BYTES) <= free / 4 * 3 {
+            let Some((free, dirty)) = self.short_of(bytes) else { return Ok(()) };
+            if dirty.saturating_add(bytes).saturating_add(SYNC_BYTES) <= free / 4 * 3 {
                 return Ok(());
             }
             let Some(writer) = &self.writer else { return Ok(()) };
