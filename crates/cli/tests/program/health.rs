@@ -2,6 +2,8 @@
 //! it; and nothing is written while the one device is away that has what another missed. Method: the review's scenario, with files
 //! that are hidden and put back.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use crate::common;
 
 use common::images::Images;
@@ -123,7 +125,7 @@ fn a_block_that_cannot_be_read_is_named_by_status_until_it_is_well() {
     assert!(!places.is_empty());
     places.iter().for_each(|at| image.write_all_at(&[0xaa; 64], *at as u64).unwrap());
 
-    let mounted = common::mounted::Mounted::new(&images, "mine/fs");
+    let mut mounted = common::mounted::Mounted::new(&images, "mine/fs");
     let bad = mounted.at().join(source.path().file_name().unwrap()).join("sub/bad");
     let bad = if bad.exists() { bad } else { mounted.path("sub/bad") };
     let below = bad.strip_prefix(mounted.at()).unwrap().display().to_string();
@@ -141,7 +143,9 @@ fn a_block_that_cannot_be_read_is_named_by_status_until_it_is_well() {
     is_told(&images.run("zpool", &["status", "-v", "mine"]));
     let short = images.run("zpool", &["status", "mine"]);
     assert!(short.contains("errors: 1 data errors, use '-v' for a list"), "{short}");
-    mounted.end(common::mounted::End::Unmount);
+    common::good(std::process::Command::new("fusermount3").arg("-u").arg(mounted.at()));
+    // It has told of the block that could not be read.
+    assert!(mounted.wait_whatever_it_says().success());
 
     // By a later process, and for OpenZFS.
     is_told(&images.run("zpool", &["status", "-v", "mine"]));
@@ -185,9 +189,9 @@ fn a_log_device_is_removed_while_a_client_fsyncs() {
         return;
     }
     let mut images = Images::none();
-    let file = |name: &str| images.dir.join(name).display().to_string();
+    let [disk, device] = ["disk", "log"].map(|name| images.dir.join(name).display().to_string());
     let mut command = images.bare();
-    command.args(["zpool", "create", "--size", "96M", "mine", &file("disk"), "log", &file("log")]);
+    command.args(["zpool", "create", "--size", "96M", "mine", &disk, "log", &device]);
     common::good(&mut command);
     images.note_files();
     let mounted = common::mounted::Mounted::new(&images, "mine");
@@ -207,7 +211,7 @@ fn a_log_device_is_removed_while_a_client_fsyncs() {
         while std::fs::metadata(mounted.path("f3")).is_err() {
             std::thread::yield_now();
         }
-        images.run("zpool", &["remove", "mine", &file("log")]);
+        images.run("zpool", &["remove", "mine", &device]);
         ends.store(true, Ordering::Relaxed);
         assert!(client.join().unwrap() > 3);
     });
