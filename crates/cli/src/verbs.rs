@@ -114,12 +114,12 @@ pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<Lacking>
     }
     let Some(ContextValue::String(verb)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     let at = argv.iter().position(|word| word.to_str() == Some(verb))?;
-    // A value of an option may be called as a tool.
+    // A value of an option behind it may be called as another tool.
     let of_tool = |word: &OsString| {
         let tool = word.to_str()?;
         missing_of(tool).iter().find(|(name, _)| name == verb).map(|(_, instead)| (tool.to_owned(), *instead))
     };
-    let (tool, instead) = argv[..at].iter().rev().find_map(of_tool)?;
+    let (tool, instead) = argv[..at].iter().find_map(of_tool)?;
     let is_help = argv[at + 1..].iter().any(|word| word == "--help");
     Some(Lacking { text: format!("not supported yet: {tool} {verb}\ninstead: {instead}"), is_help })
 }

@@ -200,7 +200,7 @@ impl Session {
             cache_bytes: options.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: options.tunables.clone(),
             // An import says so when it waits.
-            notice: Some(Notice::new(move |text| console.advise(text))),
+            notice: Some(Notice::new(move |text| console.warn(text))),
             ..ImportOptions::default()
         }
     }
