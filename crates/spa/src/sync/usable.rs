@@ -18,6 +18,8 @@ pub(crate) struct Usable {
     pub(crate) bytes: u64,
     /// The slop space: bytes kept back so that the pool can always be written.
     pub(crate) slop_bytes: u64,
+    /// Bytes that were freed and can be used only after the next txgs: not among [`Self::bytes`].
+    pub(crate) deferred_bytes: u64,
     /// Some of what was freed can be used only after the next txgs.
     pub(crate) has_deferred: bool,
 }
@@ -65,7 +67,7 @@ impl Syncer {
         let slop_bytes = slop_bytes(normal, log);
         let saved = self.shared.saved_bytes;
         let bytes = (normal + shared).saturating_add(saved).saturating_sub(deferred + lost).saturating_sub(slop_bytes);
-        Usable { bytes, slop_bytes, has_deferred: deferred > 0 }
+        Usable { bytes, slop_bytes, deferred_bytes: deferred, has_deferred: deferred > 0 }
     }
 
     /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:
