@@ -32,12 +32,17 @@ impl Site {
         AdminError::refused(Verb::Create, &self.name, reason)
     }
 
-    async fn check(&mut self, pool: &Syncer) -> Result<(), AdminError> {
+    /// `kind`: the kind that what is there already has to be of.
+    async fn check(&mut self, pool: &Syncer, kind: ObjsetType) -> Result<(), AdminError> {
         let dsl = pool.dsl();
         self.missing.clear();
         self.is_there = self.parents && exists(dsl, &self.name).await?;
         if self.is_there {
-            return Ok(());
+            let found = dsl.dataset(&self.name).await?;
+            return match dsl.kind(&found).await? == kind {
+                true => Ok(()),
+                false => Err(self.refused(Reason::OtherKind)),
+            };
         }
         if self.parents {
             for (at, _) in self.name.match_indices('/') {
@@ -133,9 +138,9 @@ impl VolumeShape {
     /// # Errors
     /// A word is no size.
     pub fn parse(size: &str, block_size: Option<&str>, sparse: bool) -> Result<Self, ValueError> {
-        let bad = |what: &str, text: &str| invalid(format!("bad volume {what} '{text}'"));
-        let size_bytes = parse_size(size).map_err(|_| bad("size", size))?;
-        let block_bytes = block_size.map(|text| parse_size(text).map_err(|_| bad("block size", text)));
+        let bad = |what: &str, text: &str, why| invalid(format!("bad volume {what} '{text}': {why}"));
+        let size_bytes = parse_size(size).map_err(|why| bad("size", size, why))?;
+        let block_bytes = block_size.map(|text| parse_size(text).map_err(|why| bad("block size", text, why)));
         Ok(Self { size_bytes, block_bytes: block_bytes.transpose()?, sparse })
     }
 }
@@ -265,7 +270,11 @@ impl SyncTask for Create {
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            self.site.check(pool).await?;
+            let kind = match self.kind {
+                Kind::Filesystem => ObjsetType::Zfs,
+                Kind::Volume(..) => ObjsetType::Zvol,
+            };
+            self.site.check(pool, kind).await?;
             if self.site.is_there {
                 return Ok(());
             }

@@ -226,6 +226,15 @@ impl SyncTask for Rollback {
                 pool.check_rollback(&self.snapshot, true).await?;
                 return Ok(());
             }
+            let mut clones = Vec::new();
+            for newer in &self.newer {
+                clones.extend(dsl.clones(&dsl.dataset(newer).await?).await?);
+            }
+            // Of the hidden clone of a receive it is said below that it is in the way.
+            clones.retain(|clone| !clone.contains('%'));
+            if !clones.is_empty() {
+                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::ClonesOfNewer(clones)));
+            }
             for newer in &self.newer {
                 pool.check_destroy_snapshot(newer, false).await?;
             }
@@ -264,9 +273,8 @@ impl Holds {
     }
 }
 
-/// Bytes of a hold's tag at most: with the prefix of temporary holds it is a name in the MOS (`MAXNAMELEN` less `MAX_TAG_PREFIX_LEN` and the
-/// terminating zero).
-const TAG_MAX_BYTES: usize = 256 - 17 - 1;
+/// Bytes of a hold's tag at most: a name in the MOS (`MAXNAMELEN` less the terminating zero).
+const TAG_MAX_BYTES: usize = 255;
 
 impl SyncTask for Holds {
     type Made = ();

@@ -7,7 +7,7 @@ use cenote_spa::PropertyValue;
 use cenote_taskq::BoxFuture;
 
 use crate::Setting;
-use crate::values::{ValueError, When, check_once, dataset_setting};
+use crate::values::{ValueError, When, check_once, dataset_setting, full_name};
 
 /// The part of a sent name that is added to the name that was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl ReceiveRequest {
                 self.origin = Some(origin.to_owned());
                 continue;
             }
-            if text.starts_with("volsize=") {
+            if full_name(text.split('=').next().unwrap_or_default()) == "volsize" {
                 let what = "not supported yet: changing the property 'volsize' of what is received";
                 return Err(ValueError::NotYet(what.into()));
             }
@@ -89,11 +89,16 @@ impl ReceiveRequest {
             if !is_known {
                 return Err(invalid(format!("invalid property '{name}'")));
             }
-            let is_given = self.overrides.iter().any(|(given, _)| given == name);
-            if is_given || self.excluded.contains(name) {
+            let name = full_name(name);
+            // The version of a file system is a part of it.
+            if name == "version" {
+                return Err(invalid(format!("property '{name}' cannot be excluded")));
+            }
+            let mut given = settings.iter().filter_map(|setting| setting.split('=').next());
+            if given.any(|given| full_name(given) == name) || self.excluded.iter().any(|other| other == name) {
                 return Err(ValueError::Invalid(format!("property '{name}' specified multiple times")));
             }
-            self.excluded.push(name.clone());
+            self.excluded.push(name.to_owned());
         }
         Ok(())
     }

@@ -2,18 +2,22 @@
 
 use super::{ValueError, invalid};
 
-/// A size in bytes, with an optional suffix: `K`, `M`, `G`, `T`, `P`, `E` (with `B` or `iB` after it if one likes), each
+/// A size in bytes, with an optional suffix: `K`, `M`, `G`, `T`, `P`, `E`, `Z` (with `B` or `iB` after it if one likes), each
 /// 1024 times the one before.
 ///
 /// # Errors
-/// It is no size.
+/// It is no size, in OpenZFS's words.
 pub fn parse_size(text: &str) -> Result<u64, ValueError> {
-    let bad = || invalid(format!("'{text}' is not a size"));
+    let bad = || invalid(format!("bad numeric value '{text}'"));
+    let too_large = || invalid("numeric value is too large");
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
-    let suffix = suffix.to_ascii_uppercase();
-    let suffix = suffix.strip_suffix("IB").or_else(|| suffix.strip_suffix('B')).unwrap_or(&suffix);
-    let shift = match suffix {
+    let unit = suffix.to_ascii_uppercase();
+    let unit = match unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')) {
+        Some(unit) => unit,
+        None => &unit,
+    };
+    let shift = match unit {
         "" => 0,
         "K" => 10,
         "M" => 20,
@@ -21,13 +25,21 @@ pub fn parse_size(text: &str) -> Result<u64, ValueError> {
         "T" => 40,
         "P" => 50,
         "E" => 60,
-        _ => return Err(bad()),
+        "Z" => 70,
+        _ if number.is_empty() => return Err(bad()),
+        _ => return Err(invalid(format!("invalid numeric suffix '{suffix}'"))),
     };
-    if let Ok(whole) = number.parse::<u64>() {
-        return whole.checked_mul(1 << shift).ok_or_else(bad);
+    if !number.contains('.') {
+        if number.is_empty() {
+            return Err(bad());
+        }
+        // A number of digits alone fails to parse where it is too large only.
+        let whole = number.parse::<u64>().map_err(|_| too_large())?;
+        let bytes = u128::from(whole).checked_shl(shift).and_then(|bytes| u64::try_from(bytes).ok());
+        return bytes.filter(|_| shift < u64::BITS).ok_or_else(too_large);
     }
-    let value = number.parse::<f64>().map_err(|_| bad())? * (1_u64 << shift) as f64;
-    if value < u64::MAX as f64 { Ok(value as u64) } else { Err(bad()) }
+    let value = number.parse::<f64>().map_err(|_| bad())? * 2_f64.powi(shift.cast_signed());
+    if value < u64::MAX as f64 { Ok(value as u64) } else { Err(too_large()) }
 }
 
 #[cfg(test)]
