@@ -468,7 +468,8 @@ fn wrong_input_has_openzfs_statuses() {
 fn user_properties_of_snapshots_are_set_inherited_and_sent() {
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "-o", "a:b=above", "mine/a"]);
-    images.run("zfs", &["snapshot", "mine/a@1", "mine/a@2"]);
+    images.run("zfs", &["snapshot", "mine/a@1"]);
+    images.run("zfs", &["snapshot", "mine/a@2"]);
     images.run("zfs", &["snapshot", "-o", "a:b=first", "mine/a@3"]);
     assert_eq!(images.get("a:b", "mine/a@1"), "above\tinherited from mine/a");
     images.run("zfs", &["set", "a:b=own", "c:d=x", "mine/a@1", "mine/a@2"]);
