@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{Pool, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::error::{AdminError, Reason, Verb};
 
@@ -42,6 +42,25 @@ async fn has_only_left_over(pool: &Syncer, name: &str) -> Result<bool, AdminErro
     let Some(head) = dsl.head(&dir).await? else { return Ok(false) };
     let is_left_over = |(child, _): &(String, _)| child.starts_with('%');
     Ok(!children.is_empty() && children.iter().all(is_left_over) && dsl.snapshots(&head).await?.is_empty())
+}
+
+/// Refuses to destroy a dataset alone that has snapshots or datasets below it: to be asked before its users have to let go of it.
+///
+/// # Errors
+/// It has some, or there is none of this name; or as [`Pool::look`].
+#[boxed]
+pub async fn check_goes_alone(pool: &Pool, name: &str) -> Result<(), AdminError> {
+    let name = name.to_owned();
+    let look = pool.look(move |syncer| {
+        Box::pin(async move {
+            let dataset = syncer.dsl().dataset(&name).await?;
+            if dataset.dir.phys.parent.0 != 0 && !has_only_left_over(syncer, &name).await? {
+                syncer.check_childless(&dataset).await?;
+            }
+            Ok::<_, AdminError>(())
+        })
+    });
+    look.await
 }
 
 /// A dataset that goes, and the names of those that have to go before.

@@ -58,6 +58,9 @@ pub enum Reason {
     /// There is none of this name.
     #[error("dataset does not exist")]
     NotThere,
+    /// There is a dataset of this name, of another kind.
+    #[error("dataset already exists")]
+    OtherKind,
     /// It is open to be changed.
     #[error("dataset is busy")]
     Busy,
@@ -75,6 +78,12 @@ pub enum Reason {
     /// Snapshots that are newer stand in the way.
     #[error("more recent snapshots or bookmarks exist\nuse '-r' to force deletion of the following snapshots and bookmarks:\n{}", .0.iter().rev().map(String::as_str).collect::<Vec<_>>().join("\n"))]
     Newer(Vec<String>),
+    /// Clones of snapshots that are newer stand in the way.
+    #[error("clones of previous snapshots exist\nuse '-R' to force deletion of the following clones and dependents:\n{}", .0.join("\n"))]
+    ClonesOfNewer(Vec<String>),
+    /// The dataset is a snapshot, and the property none of a user.
+    #[error("this property can not be modified for snapshots")]
+    NotOfSnapshots,
     /// A range of snapshots with several ends.
     #[error("a range has one '%'")]
     Range,

@@ -77,7 +77,7 @@ use snapshot::{Holds, Promote};
 pub use bookmark::BookmarkRequest;
 pub use compatibility::{CompatibilityError, ReadList, lacking_features};
 pub use create::{Owner, VolumePlan, VolumeShape, outermost_new, plan_volume};
-pub use destroy::{Destroy, Reach};
+pub use destroy::{Destroy, Reach, check_goes_alone};
 pub use error::{AdminError, Reason, Verb};
 pub use named::{NamedSnapshots, clones_of, still_there};
 pub use new_properties::{NewVolume, new_properties};

@@ -1,7 +1,7 @@
 //! Setting properties and having them inherited.
 
 use cenote_format::enums::ObjsetType;
-use cenote_props::{Types, dataset, find};
+use cenote_props::{Types, dataset, find, is_user_property};
 use cenote_spa::{PropertyValue, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
@@ -22,12 +22,26 @@ enum Step {
     Resize(Resize),
     Reserve(u64),
     Change(Setting),
+    OfSnapshot(Setting),
 }
 
 impl SetProperties {
     /// The task.
     pub(crate) fn new(dataset: &str, settings: Vec<Setting>) -> Self {
         Self { dataset: dataset.to_owned(), settings, steps: Vec::new() }
+    }
+
+    /// A snapshot has user properties alone of its own.
+    fn check_of_snapshot(&mut self, pool: &Syncer) -> Result<(), AdminError> {
+        for (property, value) in &self.settings {
+            if !is_user_property(property) {
+                return Err(AdminError::refused(Verb::SetProperty, &self.dataset, Reason::NotOfSnapshots));
+            }
+            let checked = pool.check_property(property, value);
+            checked.map_err(|error| AdminError::refused(Verb::SetProperty, &self.dataset, Reason::Value(error)))?;
+            self.steps.push(Step::OfSnapshot((property.clone(), value.clone())));
+        }
+        Ok(())
     }
 
     /// Refuses properties that do not apply to the dataset: file systems and volumes have different ones.
@@ -58,8 +72,11 @@ impl SyncTask for SetProperties {
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
-            self.check_types(pool).await?;
             self.steps.clear();
+            if pool.dsl().dataset(&self.dataset).await?.is_snapshot() {
+                return self.check_of_snapshot(pool);
+            }
+            self.check_types(pool).await?;
             for (property, value) in &self.settings {
                 self.steps.push(match (property.as_str(), value) {
                     ("volsize", PropertyValue::Number(bytes)) => {
@@ -83,6 +100,9 @@ impl SyncTask for SetProperties {
             for step in &self.steps {
                 match step {
                     Step::Resize(resize) => resize.make(pool, &self.dataset).await?,
+                    Step::OfSnapshot((property, value)) => {
+                        pool.change_snapshot_property(&self.dataset, property, Some(value), false).await?;
+                    }
                     Step::Reserve(bytes) => set_reserved(pool, &self.dataset, *bytes).await?,
                     Step::Change((property, value)) => {
                         pool.change_property(&self.dataset, property, Some(value)).await?;
@@ -102,13 +122,14 @@ pub(crate) struct InheritProperty {
     /// Received values come into force again.
     received: bool,
     names: Vec<String>,
+    is_snapshot: bool,
 }
 
 impl InheritProperty {
     /// The task.
     pub(crate) fn new(dataset: &str, property: &str, recursive: bool, received: bool) -> Self {
         let (dataset, property) = (dataset.to_owned(), property.to_owned());
-        Self { dataset, property, recursive, received, names: Vec::new() }
+        Self { dataset, property, recursive, received, names: Vec::new(), is_snapshot: false }
     }
 
     /// Whether datasets of a directory's kind have the property.
@@ -131,6 +152,17 @@ impl SyncTask for InheritProperty {
 
     fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
         Box::pin(async move {
+            self.is_snapshot = pool.dsl().dataset(&self.dataset).await?.is_snapshot();
+            if self.is_snapshot {
+                self.names = vec![self.dataset.clone()];
+                if !is_user_property(&self.property) {
+                    let why = "property doesn't apply to datasets of this type";
+                    return Err(
+                        invalid(format!("cannot inherit {} for '{}': {why}", self.property, self.dataset)).into()
+                    );
+                }
+                return Ok(());
+            }
             let dir = pool.dsl().dir(&self.dataset).await?;
             let dirs = if self.recursive { pool.dsl().tree(dir, false).await? } else { vec![dir] };
             self.names.clear();
@@ -160,6 +192,9 @@ impl SyncTask for InheritProperty {
         Box::pin(async move {
             for name in &self.names {
                 match self.received {
+                    received if self.is_snapshot => {
+                        pool.change_snapshot_property(name, &self.property, None, received).await?;
+                    }
                     true => pool.revert_property(name, &self.property).await?,
                     false => pool.change_property(name, &self.property, None).await?,
                 }

@@ -226,6 +226,15 @@ impl SyncTask for Rollback {
                 pool.check_rollback(&self.snapshot, true).await?;
                 return Ok(());
             }
+            let mut clones = Vec::new();
+            for newer in &self.newer {
+                clones.extend(dsl.clones(&dsl.dataset(newer).await?).await?);
+            }
+            // Of the hidden clone of a receive it is said below that it is in the way.
+            clones.retain(|clone| !clone.contains('%'));
+            if !clones.is_empty() {
+                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::ClonesOfNewer(clones)));
+            }
             for newer in &self.newer {
                 pool.check_destroy_snapshot(newer, false).await?;
             }

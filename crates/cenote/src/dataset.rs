@@ -168,7 +168,7 @@ impl Pool {
     ) -> Result<Dataset, Error> {
         let pool = self.writable()?;
         let (blocks, others): (Vec<_>, Vec<_>) =
-            properties.iter().copied().partition(|(property, _)| *property == "volblocksize");
+            properties.iter().copied().partition(|(property, _)| values::full_name(property) == "volblocksize");
         let block_bytes = blocks.last().map(|(_, size)| values::parse_size(size)).transpose().raised()?;
         let settings = settings(&others, When::Creation, Types::VOLUME)?;
         let shape = VolumeShape { size_bytes, block_bytes, sparse: false };

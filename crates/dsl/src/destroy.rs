@@ -43,12 +43,44 @@ impl Dsl {
         value: Option<&ZapValue>,
     ) -> Result<(), DslError> {
         let properties = self.properties_with_quota(txg, dir, name, value).await?;
-        let inherit = PropertyEntry::Inherited.name(name);
-        let zap = Zap::open(properties.clone()).await?;
-        let was_received = zap.lookup(HAS_RECEIVED.as_bytes()).await?.is_some();
-        let marked = value.is_none() && was_received;
-        Zap::put_entry(&properties, txg, name, value).await?;
-        Ok(Zap::put_entry(&properties, txg, &inherit, marked.then_some(&ZapValue::from_u64(0))).await?)
+        put_own(&properties, txg, name, value).await
+    }
+
+    /// Sets a property of a snapshot, or takes it away, so that the snapshot has that of its dataset.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    #[boxed]
+    pub async fn change_snapshot_property(
+        &self,
+        txg: Txg,
+        snapshot: ObjectId,
+        name: &str,
+        value: Option<&ZapValue>,
+    ) -> Result<(), DslError> {
+        let properties = match (self.dataset_phys(snapshot).await?.properties, value) {
+            (ObjectId(0), None) => return Ok(()),
+            (ObjectId(0), Some(value)) => return self.set_snapshot_property(txg, snapshot, name, value).await,
+            (properties, _) => self.mos().object(properties).await?,
+        };
+        put_own(&properties, txg, name, value).await
+    }
+
+    /// Has a property of a snapshot be as it was received; where it was not, the snapshot has that of its dataset.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    #[boxed]
+    pub async fn revert_snapshot_property(&self, txg: Txg, snapshot: ObjectId, name: &str) -> Result<(), DslError> {
+        let properties = self.dataset_phys(snapshot).await?.properties;
+        if properties.0 == 0 {
+            return Ok(());
+        }
+        let properties = self.mos().object(properties).await?;
+        for entry in [PropertyEntry::Local, PropertyEntry::Inherited] {
+            Zap::put_entry(&properties, txg, &entry.name(name), None).await?;
+        }
+        Ok(())
     }
 
     /// The object of a directory's properties. A `quota` that is in force from now on is also noted in the directory.
@@ -143,4 +175,15 @@ impl Dsl {
         }
         Ok(())
     }
+}
+
+/// Sets a property of the directory or snapshot that has this table of properties, or takes it away. Where one came with a stream an entry
+/// says that it is not in force.
+async fn put_own(properties: &Object, txg: Txg, name: &str, value: Option<&ZapValue>) -> Result<(), DslError> {
+    let inherit = PropertyEntry::Inherited.name(name);
+    let zap = Zap::open(properties.clone()).await?;
+    let was_received = zap.lookup(HAS_RECEIVED.as_bytes()).await?.is_some();
+    let marked = value.is_none() && was_received;
+    Zap::put_entry(properties, txg, name, value).await?;
+    Ok(Zap::put_entry(properties, txg, &inherit, marked.then_some(&ZapValue::from_u64(0))).await?)
 }

@@ -191,12 +191,12 @@ impl Source {
         Ok(opened)
     }
 
-    /// Opens the on-disk state of a dataset for reading, for our own use.
+    /// Opens the on-disk state of a dataset for reading, for our own use: also of what was received and is about to take another's place.
     ///
     /// # Errors
     /// It cannot be read.
     pub(crate) async fn filesystem(&self, dataset: &Dataset) -> Result<FileSystem, OpenError> {
-        let objset = self.dsl()?.open(dataset).await?.ok_or_else(|| OpenError::Empty(dataset.name()))?;
+        let objset = self.dsl()?.open_as_is(dataset).await?.ok_or_else(|| OpenError::Empty(dataset.name()))?;
         FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(dataset.name(), error))
     }
 

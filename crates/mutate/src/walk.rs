@@ -171,7 +171,7 @@ impl Walk<'_> {
         if self.plan.objsets.as_ref().is_some_and(|objsets| !objsets.contains(&dataset.object.0)) {
             return;
         }
-        let objset = dsl.open(dataset).await;
+        let objset = dsl.open_as_is(dataset).await;
         let Some(Some(objset)) = self.ok(objset) else { return };
         self.tally.datasets += 1;
         self.objects(&objset).await;

@@ -109,7 +109,7 @@ impl Pools {
         let view = pool.view(runtime, world).await?;
         let mut heads = Vec::new();
         for dir in view.dsl().tree(view.dsl().root_dir().await?, false).await? {
-            let Some(head) = view.dsl().head(&dir).await? else { continue };
+            let Some(head) = view.dsl().head(&dir).await?.filter(|head| !head.is_inconsistent()) else { continue };
             let mut chain = view.dsl().snapshots(&head).await?;
             let kind = view.dsl().open(&head).await?.and_then(|objset| objset.phys().objset_type());
             if kind.is_some_and(|kind| matches!(kind, ObjsetType::Zfs | ObjsetType::Zvol)) {

@@ -603,6 +603,15 @@ fn can_embed(policy: &WritePolicy, packed: &[u8]) -> bool {
         && (1..=EMBEDDED_MAX_BYTES).contains(&packed.len())
 }
 
+impl WritePolicy {
+    /// Whether the block that would be replaced has the same content as the one of a pointer, by a cryptographic checksum, so that it stays
+    /// in its place (nopwrite).
+    #[must_use]
+    pub fn keeps_previous(&self, bp: &Blkptr) -> bool {
+        is_unchanged(self, bp)
+    }
+}
+
 /// Whether the previous block has the same content, by a cryptographic checksum (nopwrite).
 pub(crate) fn is_unchanged(policy: &WritePolicy, bp: &Blkptr) -> bool {
     let previous = &policy.previous;

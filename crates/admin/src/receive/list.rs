@@ -108,7 +108,8 @@ fn settings(list: &NvList) -> Vec<Setting> {
             }
             value => Some(value),
         };
-        let is_text = match table::find(name) {
+        let known = table::find(name);
+        let is_text = match known {
             _ if is_user_property(name) => true,
             Some(property) if !property.is_read_only() && name != "keylocation" => {
                 matches!(property.kind, Kind::Text(_))
@@ -123,7 +124,7 @@ fn settings(list: &NvList) -> Vec<Setting> {
             },
             _ => continue,
         };
-        settings.push((name.to_owned(), value));
+        settings.push((known.map_or(name, |known| known.name).to_owned(), value));
     }
     settings
 }

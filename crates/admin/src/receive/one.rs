@@ -132,7 +132,7 @@ impl<R: Read> Run<'_, R> {
         };
         let began = self.pool.handle().now();
         let progress = ReceiveProgress::default();
-        let properties = self.properties(dataset, types, sent.map(|(sent, _)| sent), wants_new);
+        let properties = self.properties(dataset, types, sent.map(|(sent, _)| sent));
         let pool = self.pool.clone();
         let warned = Mutex::new(Vec::new());
         let begun = async |is_new: bool| {
@@ -288,22 +288,27 @@ impl<R: Read> Run<'_, R> {
     }
 
     /// The properties that a dataset of these types gets.
-    fn properties(&self, dataset: &str, types: Types, sent: Option<&Sent>, wants_new: bool) -> Properties {
+    fn properties(&self, dataset: &str, types: Types, sent: Option<&Sent>) -> Properties {
         let request = self.request;
         let is_top = self.outcome.datasets.first().is_none_or(|first| first == dataset);
-        let is_given = |name: &str| request.overrides.iter().any(|(other, _)| other == name);
+        // Below the top what is set there comes from there, or is as it is by default.
+        let is_from_top = |name: &str| !is_top && request.overrides.iter().any(|(other, _)| other == name);
         let is_excluded = |name: &str| request.excluded.iter().any(|other| other == name);
-        let received = sent.and_then(|sent| sent.properties.clone());
-        // Below the top an override is inherited from there, if it can be.
-        let is_inherited = |name: &str| {
-            !is_top && cenote_props::dataset::find(name).is_none_or(cenote_props::Property::is_inheritable)
-        };
-        let local = request.overrides.iter().filter(|(name, _)| !is_inherited(name) && applies(name, types));
-        let local = local.filter(|_| is_top || wants_new);
-        let hidden = received.iter().flatten().map(|(name, _)| name.clone());
-        let hidden = hidden.filter(|name| is_excluded(name) || is_given(name) && is_inherited(name));
+        let is_inherited =
+            |name: &str| cenote_props::dataset::find(name).is_none_or(cenote_props::Property::is_inheritable);
+        let mut received = sent.and_then(|sent| sent.properties.clone());
+        let mut hidden = Vec::new();
+        if let Some(list) = &mut received {
+            for (name, _) in list.iter().filter(|(name, _)| is_excluded(name) || is_from_top(name)) {
+                hidden.push((name.clone(), is_excluded(name)));
+            }
+            // What is not inherited cannot be hidden by what is above: it does not come.
+            list.retain(|(name, _)| is_inherited(name) || !hidden.iter().any(|(other, _)| other == name));
+            hidden.retain(|(name, _)| is_inherited(name));
+        }
+        let local = request.overrides.iter().filter(|(name, _)| is_top && applies(name, types));
         let (reserved, local) = local.cloned().partition(|(name, _): &Setting| name == "refreservation");
-        Properties { local, reserved, hidden: hidden.collect(), received }
+        Properties { local, reserved, hidden, received }
     }
 
     /// Whether a stream was refused because its very snapshot is there.
@@ -376,11 +381,14 @@ impl<R: Read> Run<'_, R> {
         let Some((sent, name)) = sent else { return Ok(()) };
         let properties = sent.properties_of(name).to_vec();
         if !properties.is_empty() {
-            let target = target.to_owned();
+            let (target, snapshot) = (target.to_owned(), target);
             let set = self.pool.change(move |syncer| {
                 Box::pin(async move { syncer.receive_snapshot_properties(&target, &properties).await })
             });
-            set.await?;
+            for (property, why) in set.await? {
+                let text = format!("cannot receive {property} property on {snapshot}: {why}");
+                self.caller.told(Told::Err(text));
+            }
         }
         if !self.request.skips_holds {
             for tag in sent.holds_of(name) {
@@ -403,8 +411,8 @@ struct Properties {
     local: Vec<Setting>,
     /// Of those what is set when all has come.
     reserved: Vec<Setting>,
-    /// Inherited, whatever came.
-    hidden: Vec<String>,
+    /// Inherited, whatever came; each with whether a value that was set here stays in force all the same.
+    hidden: Vec<(String, bool)>,
     /// That came; `None` if the stream has none.
     received: Option<Vec<Setting>>,
 }
@@ -426,8 +434,11 @@ async fn set_properties(
                 let received = syncer.receive_properties(&dataset, received).await?;
                 refused.extend(received.into_iter().map(|(name, error)| (name, error.to_string())));
             }
-            for name in &properties.hidden {
-                syncer.change_property(&dataset, name, None).await?;
+            for (name, keeps_own) in &properties.hidden {
+                let is_own = *keeps_own && syncer.has_own_property(&dataset, name).await?;
+                if !is_own {
+                    syncer.change_property(&dataset, name, None).await?;
+                }
             }
             for (name, value) in &properties.local {
                 match syncer.check_change_property(&dataset, name, Some(value)).await {

@@ -6,7 +6,7 @@ use cenote_props::{Types, is_user_property};
 use cenote_spa::PropertyValue;
 use cenote_taskq::BoxFuture;
 
-use crate::values::{ValueError, When, check_once, dataset_setting};
+use crate::values::{ValueError, When, check_once, dataset_setting, full_name};
 use crate::{Owner, Setting};
 
 /// The part of a sent name that is added to the name that was given.
@@ -69,7 +69,7 @@ impl ReceiveRequest {
                 self.origin = Some(origin.to_owned());
                 continue;
             }
-            if text.starts_with("volsize=") {
+            if full_name(text.split('=').next().unwrap_or_default()) == "volsize" {
                 let what = "not supported yet: changing the property 'volsize' of what is received";
                 return Err(ValueError::NotYet(what.into()));
             }
@@ -91,11 +91,16 @@ impl ReceiveRequest {
             if !is_known {
                 return Err(invalid(format!("invalid property '{name}'")));
             }
-            let is_given = self.overrides.iter().any(|(given, _)| given == name);
-            if is_given || self.excluded.contains(name) {
+            let name = full_name(name);
+            // The version of a file system is a part of it.
+            if name == "version" {
+                return Err(invalid(format!("property '{name}' cannot be excluded")));
+            }
+            let mut given = settings.iter().filter_map(|setting| setting.split('=').next());
+            if given.any(|given| full_name(given) == name) || self.excluded.iter().any(|other| other == name) {
                 return Err(ValueError::Invalid(format!("property '{name}' specified multiple times")));
             }
-            self.excluded.push(name.clone());
+            self.excluded.push(name.to_owned());
         }
         Ok(())
     }

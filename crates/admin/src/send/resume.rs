@@ -119,7 +119,7 @@ const fn with(one: SendFlags, other: SendFlags) -> SendFlags {
     }
 }
 
-/// The snapshot of a guid: by the name that it had, else in the same dataset, else in ever larger parts of the pool.
+/// The snapshot of a guid, or the head whose contents a stream has as those of a snapshot: by the name that it had, else in the same dataset, else in ever larger parts of the pool.
 async fn by_guid(dsl: &Dsl, name: &str, guid: Guid) -> Result<Option<Dataset>, DslError> {
     if let Ok(found) = dsl.dataset(name).await
         && found.phys.guid == guid
@@ -131,6 +131,9 @@ async fn by_guid(dsl: &Dsl, name: &str, guid: Guid) -> Result<Option<Dataset>, D
         if let Some(dir) = dsl.find_dir(top).await? {
             for dir in dsl.tree(dir, false).await? {
                 let Some(head) = dsl.head(&dir).await? else { continue };
+                if head.phys.guid == guid {
+                    return Ok(Some(head));
+                }
                 if let Some(found) = dsl.snapshots(&head).await?.into_iter().find(|found| found.phys.guid == guid) {
                     return Ok(Some(found));
                 }

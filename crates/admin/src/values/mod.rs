@@ -118,6 +118,11 @@ pub fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
     if name == "recordsize" && (!kept.is_power_of_two() || !(512..=BLOCK_MAX_BYTES).contains(&kept)) {
         return Err(ValueError::Invalid(format!("'{name}' must be power of 2 from 512B to 16M")));
     }
+    let is_size = kept.is_power_of_two() && (512..=BLOCK_MAX_BYTES).contains(&kept);
+    if name == "special_small_blocks" && kept != 0 && !is_size {
+        let what = format!("invalid '{name}={kept}' property: must be zero or a power of 2 from 512B to 16M");
+        return Err(ValueError::Invalid(what));
+    }
     Ok(PropertyValue::Number(kept))
 }
 
@@ -161,15 +166,24 @@ fn check_text(name: &str, value: &str) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a user property whose name or value no pool keeps: of a pool as of a dataset or a snapshot.
+fn check_user_property(name: &str, value: &str) -> Result<()> {
+    if name.len() >= NAME_MAX_BYTES {
+        return Err(ValueError::Invalid(format!("property name '{name}' is too long")));
+    }
+    if value.len() >= VALUE_MAX_BYTES {
+        return Err(ValueError::Invalid("property value too long".into()));
+    }
+    Ok(())
+}
+
 /// The name of a property of datasets of these types that may be set then.
 ///
 /// # Errors
 /// It may not, or not yet.
 pub fn dataset_property(name: &str, when: When, types: Types) -> Result<String> {
     if is_user_property(name) {
-        if name.len() >= NAME_MAX_BYTES {
-            return Err(ValueError::Invalid(format!("property name '{name}' is too long")));
-        }
+        check_user_property(name, "")?;
         return Ok(name.to_owned());
     }
     let Some(property) = find(dataset::PROPERTIES, name) else {
@@ -212,14 +226,20 @@ fn is_once(property: &Property) -> bool {
     matches!(property.attribute, Once | OnceDefault)
 }
 
-/// Refuses a property that is set twice in one command.
+/// The name of a property of datasets by its name or its column: `compress` is `compression`. Others are as they are.
+#[must_use]
+pub fn full_name(name: &str) -> &str {
+    find(dataset::PROPERTIES, name).map_or(name, |property| property.name)
+}
+
+/// Refuses a property that is set twice in one command, be it by two of its names.
 ///
 /// # Errors
 /// One is.
 pub fn check_once<'a>(settings: impl IntoIterator<Item = &'a String>) -> Result<()> {
     let mut names = BTreeSet::new();
     for setting in settings {
-        let name = setting.split('=').next().unwrap_or_default();
+        let name = full_name(setting.split('=').next().unwrap_or_default());
         if !names.insert(name) {
             return Err(ValueError::Invalid(format!("property '{name}' specified multiple times")));
         }
@@ -233,6 +253,7 @@ pub fn check_once<'a>(settings: impl IntoIterator<Item = &'a String>) -> Result<
 /// The property may not be set then, or cannot have this value.
 pub fn dataset_setting(text: &str, when: When, types: Types) -> Result<Option<(String, PropertyValue)>> {
     let (name, value) = setting(text)?;
+    let name = full_name(name);
     // A property that is chosen at creation may be given the one value that Cenote makes datasets with.
     if when != When::Later
         && let Some(property) = find(dataset::PROPERTIES, name).filter(|property| is_once(property))
@@ -251,8 +272,10 @@ pub fn dataset_setting(text: &str, when: When, types: Types) -> Result<Option<(S
     let name = dataset_property(name, when, types)?;
     let value = match find(dataset::PROPERTIES, &name) {
         Some(property) => kept(property, value)?,
-        None if value.len() >= VALUE_MAX_BYTES => return Err(ValueError::Invalid("property value too long".into())),
-        None => PropertyValue::Text(value.to_owned()),
+        None => {
+            check_user_property(&name, value)?;
+            PropertyValue::Text(value.to_owned())
+        }
     };
     let is_auto = name == "refreservation" && matches!(value, PropertyValue::Number(AUTO));
     if is_auto && !types.contains(Types::VOLUME) {
@@ -348,6 +371,10 @@ mod tests {
         assert_eq!(set("compression=lz4").unwrap().1, PropertyValue::Number(15));
         assert_eq!(set("quota=none").unwrap().1, PropertyValue::Number(0));
         assert_eq!(set("recordsize=1M").unwrap().1, PropertyValue::Number(1 << 20));
+        assert_eq!(set("special_small_blocks=16M").unwrap().1, PropertyValue::Number(16 << 20));
+        // Columns are names too.
+        assert_eq!(set("recsize=1M").unwrap(), ("recordsize".into(), PropertyValue::Number(1 << 20)));
+        assert!(check_once(&["compress=off".to_owned(), "compression=on".to_owned()]).is_err());
         assert_eq!(set("mountpoint=/x").unwrap().1, PropertyValue::Text("/x".into()));
         assert_eq!(set("a:b=c").unwrap(), ("a:b".into(), PropertyValue::Text("c".into())));
     }
@@ -374,6 +401,13 @@ mod tests {
             ("recordsize=auto", "'auto' is invalid value for 'recordsize'"),
             ("refreservation=auto", "'refreservation=auto' only allowed on volumes"),
             ("quota=0", "use 'none' to disable quota/refquota"),
+            ("quota=8Gi", "invalid numeric suffix 'Gi'"),
+            ("quota=1GG", "invalid numeric suffix 'GG'"),
+            ("quota=16E", "numeric value is too large"),
+            ("quota=1z", "numeric value is too large"),
+            ("quota=18446744073709551616", "numeric value is too large"),
+            ("special_small_blocks=300", "invalid 'special_small_blocks=300' property: must be zero or a power of 2"),
+            ("special_small_blocks=32M", "must be zero or a power of 2 from 512B to 16M"),
             ("mountpoint=relative", "'mountpoint' must be an absolute path, 'none', or 'legacy'"),
             ("mountpoint=", "'mountpoint' must be an absolute path, 'none', or 'legacy'"),
             ("volsize=1M", "'volsize' does not apply to datasets of this type"),

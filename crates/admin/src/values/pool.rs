@@ -4,7 +4,7 @@ use cenote_props::effect::{self, Effect};
 use cenote_props::{find, is_user_property, pool};
 use cenote_spa::PropertyValue;
 
-use super::{ValueError, kept, setting};
+use super::{ValueError, check_user_property, kept, setting};
 
 type Result<T> = std::result::Result<T, ValueError>;
 
@@ -18,6 +18,7 @@ const COMMENT_MAX_BYTES: usize = 32;
 pub fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
     let (name, value) = setting(text)?;
     if is_user_property(name) {
+        check_user_property(name, value)?;
         return Ok((name.to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));
     }
     let Some(property) = find(pool::PROPERTIES, name) else {

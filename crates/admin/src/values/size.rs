@@ -2,11 +2,11 @@
 
 use super::{ValueError, invalid};
 
-/// A size in bytes, with an optional suffix: `K`, `M`, `G`, `T`, `P`, `E` (with `B` or `iB` after it if one likes), each
+/// A size in bytes, with an optional suffix: `K`, `M`, `G`, `T`, `P`, `E`, `Z` (with `B` or `iB` after it if one likes), each
 /// 1024 times the one before.
 ///
 /// # Errors
-/// It is no size.
+/// It is no size, in OpenZFS's words.
 pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     let bad = || invalid(format!("bad numeric value '{text}'"));
     let too_large = || invalid("numeric value is too large");

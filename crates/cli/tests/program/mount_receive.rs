@@ -500,9 +500,11 @@ fn what_a_killed_receive_leaves_goes_when_the_pool_is_opened_again() {
     let images = Images::made(&[], 1, &["-O", "compression=off"]);
     let scratch = tempfile::tempdir().unwrap();
     let stream = scratch.path().join("stream");
-    fs::write(scratch.path().join("f"), vec![7; 2_000_000]).unwrap();
+    let folder = scratch.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("f"), vec![7; 2_000_000]).unwrap();
     images.run("zfs", &["create", "mine/a"]);
-    images.run("put", &["mine/a", scratch.path().join("f").to_str().unwrap()]);
+    images.run("put", &["mine/a", folder.to_str().unwrap()]);
     images.run("zfs", &["snapshot", "mine/a@1"]);
     sent(&images, &["mine/a@1"], &stream);
     let bytes = fs::read(&stream).unwrap();

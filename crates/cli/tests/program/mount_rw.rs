@@ -668,3 +668,34 @@ fn what_a_mapping_has_changed_is_never_called_a_hole() {
     mounted.end(End::Unmount);
     images.assert_whole();
 }
+
+/// Goal: bytes that are written again as they are take no space beside those of the snapshot (nopwrite), whether the intent log has stored
+/// their blocks at once or not. Method: the file of a clone, written over with its own bytes, with `O_SYNC` and without.
+#[test]
+fn the_same_bytes_over_a_clones_file_take_no_space() {
+    if !can_mount() {
+        return;
+    }
+    let images = Images::made(&[], 1, &["-O", "compression=on", "-O", "checksum=sha256"]);
+    images.run("zfs", &["create", "mine/o"]);
+    let bytes: Vec<u8> =
+        (0_u64..1 << 19).flat_map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes()).collect();
+    let mounted = Mounted::new(&images, "mine/o");
+    fs::write(mounted.path("f"), &bytes).unwrap();
+    mounted.end(End::Unmount);
+    images.run("zfs", &["snapshot", "mine/o@1"]);
+    for (name, flags) in [("mine/plain", 0), ("mine/sync", rustix::fs::OFlags::SYNC.bits().cast_signed())] {
+        images.run("zfs", &["clone", "mine/o@1", name]);
+        let mounted = Mounted::new(&images, name);
+        let file = OpenOptions::new().write(true).custom_flags(flags).open(mounted.path("f")).unwrap();
+        for (at, part) in bytes.chunks(1 << 20).enumerate() {
+            file.write_all_at(part, (at << 20) as u64).unwrap();
+        }
+        drop(file);
+        assert_eq!(fs::read(mounted.path("f")).unwrap(), bytes);
+        mounted.end(End::Unmount);
+        let written = images.run("zfs", &["get", "-Hp", "-o", "value", "written", name]);
+        assert!(written.trim().parse::<u64>().unwrap() < 500_000, "{name}: {written}");
+    }
+    images.assert_whole();
+}

@@ -377,3 +377,46 @@ fn what_is_kept_and_not_obeyed_says_so_and_is_kept() {
     assert!(output.stderr.is_empty(), "{}", said(&output));
     images.assert_whole();
 }
+
+/// Goal: no command gives a name or a value that is longer or deeper than OpenZFS's, be it by a change of another name. Method: each limit
+/// from both sides.
+#[test]
+fn names_and_values_past_openzfs_limits_are_refused_wherever_they_come_from() {
+    let images = Images::made(&[], 1, &[]);
+    let run = |words: &[&str]| images.run("zfs", words);
+    let refused = |words: &[&str], why: &str| {
+        let said = images.refused("zfs", words);
+        assert!(said.contains(why), "{words:?}: {said}");
+    };
+    let long = |len: usize| "n".repeat(len);
+    // User properties of pools, as those of datasets.
+    for tool in ["zpool", "zfs"] {
+        let set = |name: usize, value: usize| format!("x:{}={}", long(name - 2), long(value));
+        images.run(tool, &["set", &set(255, 8191), "mine"]);
+        for (name, value) in [(256, 1), (300, 1), (3, 8192), (3, 8193)] {
+            images.refused(tool, &["set", &set(name, value), "mine"]);
+        }
+    }
+    // Levels: of what is moved, all below counts.
+    let deep = |top: &str, levels: usize| format!("mine/{top}{}", format!("/{top}").repeat(levels - 2));
+    run(&["create", "-p", &deep("a", 31)]);
+    run(&["create", "-p", &deep("b", 21)]);
+    refused(&["rename", "mine/a", &format!("{}/a", deep("b", 21))], "maximum name nesting depth exceeded");
+    run(&["rename", "mine/a", &format!("{}/a", deep("b", 20))]);
+    run(&["rename", &format!("{}/a", deep("b", 20)), "mine/a"]);
+    // Lengths: snapshots and bookmarks count with their dataset.
+    run(&["create", "mine/s"]);
+    run(&["snapshot", &format!("mine/s@{}", long(240))]);
+    refused(&["rename", "mine/s", &format!("mine/{}", long(10))], "name is too long");
+    run(&["clone", &format!("mine/s@{}", long(240)), &format!("mine/{}", long(10))]);
+    refused(&["promote", &format!("mine/{}", long(10))], "name is too long");
+    run(&["create", "mine/m"]);
+    run(&["snapshot", "mine/m@1"]);
+    run(&["bookmark", "mine/m@1", &format!("mine/m#{}", long(240))]);
+    refused(&["rename", "mine/m", &format!("mine/{}", long(11))], "name is too long");
+    // Tags: those of temporary holds alone have a prefix that takes of their length.
+    run(&["hold", &long(255), "mine/m@1"]);
+    refused(&["hold", &long(256), "mine/m@1"], "tag too long");
+    run(&["release", &long(255), "mine/m@1"]);
+    images.assert_whole();
+}

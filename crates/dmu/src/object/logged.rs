@@ -22,7 +22,8 @@
 //! what the sync would do with it (compression, checksum, copies, class, gangs), but waits for no space. The pointer goes into the record.
 //! [`LogStore::store`] writes it; what comes of that is entered into the layer before the txg is let go, so the sync, which begins when
 //! nobody holds the txg, finds no block that is being stored. It takes the pointer over: the block is born in the txg, and is counted, kept
-//! in the cache and told of as any block that the sync writes.
+//! in the cache and told of as any block that the sync writes. Where the block in the tree has the same content (nopwrite), that stays, and
+//! the logged one is unused.
 //!
 //! **Freeing.** A block that was changed since is freed by the sync of the same txg, once, like a block that another took the place of: its
 //! place is not allocated again before that txg and two more are on disk. A block that was not stored has its places given back at once. A

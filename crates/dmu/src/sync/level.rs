@@ -74,23 +74,32 @@ impl Cursor {
             let tree = &mut stretch.trees[at];
             let before = batch.items.len();
             tree.take_items(self.level, &mut room, &mut batch.items);
-            let taken = &batch.items[before..];
+            let taken = &mut batch.items[before..];
             if !taken.is_empty() {
                 let (part, object, count) = (&parts[stretch.part], tree.object.id(), taken.len());
-                let is_data = self.level == 0 && object.0 != 0 && !is_special(object);
-                let cleaned = part.objset.dirty().filter(|_| is_data).map(|dirty| {
-                    let data = taken.iter().filter(|item| item.block.is_some());
-                    Cleaned::new(dirty, self.now.txg, data.map(|item| item.content.len_bytes()).sum())
-                });
-                spans.push(Span { stretch: self.stretch, tree: at, count, cleaned });
-                batch.hows.push(How {
+                let how = How {
                     policy: part.policy,
                     objset: part.objset.id(),
                     object,
                     protects: part.objset.is_raw(),
                     is_uncompressed: self.level == 0 && tree.head.compress == 2,
                     count,
+                };
+                for item in taken.iter_mut().filter(|item| item.stored.is_some()) {
+                    let policy = how.policy_of(item, self.level, self.now);
+                    // The tree keeps the block that it has. The other was needed by the log alone, as long as this txg is not on disk.
+                    if let Some(logged) = item.stored.filter(|logged| policy.keeps_previous(logged)) {
+                        tree.unused.push(logged);
+                        item.stored = Some(item.previous);
+                    }
+                }
+                let is_data = self.level == 0 && object.0 != 0 && !is_special(object);
+                let cleaned = part.objset.dirty().filter(|_| is_data).map(|dirty| {
+                    let data = taken.iter().filter(|item| item.block.is_some());
+                    Cleaned::new(dirty, self.now.txg, data.map(|item| item.content.len_bytes()).sum())
                 });
+                spans.push(Span { stretch: self.stretch, tree: at, count, cleaned });
+                batch.hows.push(how);
             }
             if room.is_full() {
                 break;

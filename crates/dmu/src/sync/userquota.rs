@@ -60,10 +60,7 @@ impl Accounting {
     fn add(self, dnode: &DnodePhys, sign: i64, changes: &mut Changes) -> Result<(), DmuErrorKind> {
         let owner = match dnode.bonus_type {
             DmuType::SA => SaOwner::parse(&dnode.bonus)?,
-            DmuType::ZNODE => {
-                let what = "accounting of files from before system attributes";
-                return Err(DmuErrorKind::Unsupported(what.to_owned()));
-            }
+            DmuType::ZNODE => SaOwner::parse_znode(&dnode.bonus, cenote_zio::ORDER)?,
             // It belongs to nobody.
             _ => return Ok(()),
         };

@@ -286,6 +286,7 @@ pub fn sa(bytes: &[u8]) {
         }
     }
     black_box(SaOwner::parse(buffer).is_ok());
+    black_box(SaOwner::parse_znode(buffer, Endian::Big).is_ok());
     let Ok(Some(header)) = SaHeader::parse(buffer) else { return };
     let Ok(view) = SaView::new(buffer, &header, &layout) else { return };
     let Ok(values) = view.iter().collect::<Result<Vec<_>, _>>() else { return };

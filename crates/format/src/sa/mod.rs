@@ -421,6 +421,11 @@ impl SaOwner {
     const OFFSET_GID: usize = 32;
     const OFFSET_FLAGS: usize = 48;
     const OFFSET_PROJECT: usize = 128;
+    /// Four times stand before it.
+    const ZNODE_OFFSET_GENERATION: usize = 64;
+    /// And mode, size, parent, links, attribute directory, device and flags.
+    const ZNODE_OFFSET_UID: usize = 128;
+    const ZNODE_OFFSET_GID: usize = 136;
 
     /// Reads a bonus of type SA. One that was never filled, of any length, belongs to user 0: an object can be on disk before it is
     /// given attributes.
@@ -444,6 +449,20 @@ impl SaOwner {
             gid: word(Self::OFFSET_GID)?,
             generation: word(Self::OFFSET_GENERATION)?,
             project: if has_project { word(Self::OFFSET_PROJECT)? } else { 0 },
+        })
+    }
+
+    /// Reads a bonus of type ZNODE, in a byte order: the fixed structure of files from before system attributes, which have no project.
+    ///
+    /// # Errors
+    /// It is too short.
+    pub fn parse_znode(bonus: &[u8], order: Endian) -> Result<Self, FormatError> {
+        let fields = Fields::new(STRUCTURE, bonus, 0, order)?;
+        Ok(Self {
+            uid: fields.u64(Self::ZNODE_OFFSET_UID)?,
+            gid: fields.u64(Self::ZNODE_OFFSET_GID)?,
+            generation: fields.u64(Self::ZNODE_OFFSET_GENERATION)?,
+            project: 0,
         })
     }
 }
@@ -503,6 +522,10 @@ mod tests {
             assert_eq!(SaOwner::parse(&vec![0; len]).unwrap(), SaOwner::default());
         }
         assert!(SaOwner::parse(&[1; 4]).is_err());
+        let words: Vec<u8> = (0_u64..33).flat_map(|word| (100 + word).to_le_bytes()).collect();
+        let owner = SaOwner { uid: 116, gid: 117, generation: 108, project: 0 };
+        assert_eq!(SaOwner::parse_znode(&words, Endian::Little).unwrap(), owner);
+        assert!(SaOwner::parse_znode(&words[..143], Endian::Little).is_err());
     }
 
     proptest! {

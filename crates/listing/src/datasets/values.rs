@@ -258,6 +258,8 @@ impl Item {
             (Some(number), None) => (number, unsourced),
             (None, Some((number, source))) => (number, source),
             (None, None) if only_reports && !is_own => return Ok(None),
+            // Each volume has these: where they cannot be read, nothing is known of them.
+            (None, None) if ["volsize", "volblocksize"].contains(&property.name) => return Ok(None),
             (None, None) => (default, Source::Default),
         };
         Ok(Some(Fact { raw: Raw::Number(number), source }))
@@ -342,7 +344,7 @@ impl Item {
                 return Ok(changed.and_then(|time| time.integers().next()));
             }
             "useraccounting" => {
-                let objset = dsl.open(&self.dataset).await?;
+                let objset = dsl.open_as_is(&self.dataset).await?;
                 let complete = ObjsetFlags::USERACCOUNTING_COMPLETE;
                 objset.is_some_and(|objset| objset.phys().flags.contains(complete)).into()
             }
@@ -441,7 +443,7 @@ impl Item {
         Ok(Some(name).filter(|name| !name.contains('$')))
     }
 
-    /// The properties in the master node; none where the dataset's key is not loaded.
+    /// The properties in the master node.
     async fn filesystem_fact(&self, name: &str) -> Option<u64> {
         if self.caches.master.get().is_none() {
             let read = async {
@@ -450,6 +452,8 @@ impl Item {
                     return None;
                 }
                 let objset = self.view.pool.dsl().open(&self.dataset).await.ok()??;
+                // The master node is not encrypted.
+                let objset = if self.is_locked().await.ok()? { objset.without_key() } else { objset };
                 let zap = Zap::open(objset.object(MASTER_NODE).await.ok()?).await.ok()?;
                 let version = zap.find_u64("VERSION").await.ok()??;
                 let mut found = BTreeMap::from([("version", version)]);
@@ -554,16 +558,19 @@ impl Item {
         self.caches.filesystem.get()?.as_ref()
     }
 
+    async fn is_locked(&self) -> Result<bool> {
+        Ok(self.encryption().await?.as_ref().is_some_and(|encryption| !encryption.is_loaded))
+    }
+
     async fn volume(&self) -> Result<Option<&Volume>> {
         if self.caches.volume.get().is_none() {
             let mut volume = None;
-            // Without the key nothing of an encrypted volume is read, not even its size, which is not encrypted.
-            let is_locked = self.encryption().await?.as_ref().is_some_and(|encryption| !encryption.is_loaded);
             if self.head_kind == Types::VOLUME
                 && !self.dataset.is_inconsistent()
-                && !is_locked
                 && let Some(objset) = self.view.pool.dsl().open(&self.dataset).await?
             {
+                // The size of a volume, and that of its blocks, is not encrypted.
+                let objset = if self.is_locked().await? { objset.without_key() } else { objset };
                 volume = Some(Volume::open(&objset).await?);
             }
             let _ = self.caches.volume.set(volume);

@@ -54,8 +54,7 @@ impl Wanted {
 fn generation(kind: DmuType, bonus: &[u8]) -> Option<u64> {
     match kind {
         DmuType::SA => SaOwner::parse(bonus).ok().map(|owner| owner.generation),
-        // Four times stand before it.
-        DmuType::ZNODE => Some(u64::from_le_bytes(*bonus.get(64..72)?.first_chunk()?)),
+        DmuType::ZNODE => SaOwner::parse_znode(bonus, cenote_zio::ORDER).ok().map(|owner| owner.generation),
         _ => None,
     }
 }
@@ -97,14 +96,12 @@ impl Applier {
 
     /// Refuses attributes by which nobody can say whose file it is: the sync counts what each owner has.
     fn check_owner(&self, kind: DmuType, bonus: &[u8]) -> Result<(), ReceiverError> {
-        match kind {
-            DmuType::SA => match SaOwner::parse(bonus) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(self.invalid(error.to_string())),
-            },
-            DmuType::ZNODE => Err(ReceiverError::Unsupported("file systems of versions before system attributes")),
-            _ => Ok(()),
-        }
+        let owner = match kind {
+            DmuType::SA => SaOwner::parse(bonus),
+            DmuType::ZNODE => SaOwner::parse_znode(bonus, cenote_zio::ORDER),
+            _ => return Ok(()),
+        };
+        owner.map(drop).map_err(|error| self.invalid(error.to_string()))
     }
 
     /// Makes the object of a record as the record says; false if there is no room for it yet.

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cenote_admin::{
-    Destroy, DestroySnapshots, NamedSnapshots, Reach, clones_of, destroy_bookmarks, destroy_snapshots, still_there,
-    tree_names,
+    Destroy, DestroySnapshots, NamedSnapshots, Reach, check_goes_alone, clones_of, destroy_bookmarks,
+    destroy_snapshots, still_there, tree_names,
 };
 use cenote_dsl::name::is_at_or_below;
 use cenote_dsl::{Dataset, DslError};
@@ -130,6 +130,9 @@ async fn dataset(
     caller: &dyn DestroyCaller,
     pool: &Writing,
 ) -> Result<()> {
+    if !request.recursive && !request.with_clones {
+        check_goes_alone(pool.pool(), &request.name).await?;
+    }
     // As OpenZFS unmounts them: a mount that shows them nested in another has them in use.
     session.release(&outermost(request, pool).await?, "destroy").await?;
     let is_going = |held: &Dataset| {

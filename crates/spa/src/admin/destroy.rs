@@ -110,22 +110,8 @@ impl Syncer {
                 "operation does not apply to pools\nuse 'zpool destroy' to destroy the pool itself",
             );
         }
-        let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
-        let snapshots = view.snapshots(&dataset).await.map_err(|error| self.dsl_failed(error))?;
-        if !is_recursive && (!children.is_empty() || !snapshots.is_empty()) {
-            let kind = view.kind(&dataset).await.map_err(|error| self.dsl_failed(error))?;
-            let kind = if kind == ObjsetType::Zvol { "volume" } else { "filesystem" };
-            let mut why = format!("{kind} has children\nuse '-r' to destroy the following datasets:");
-            for dir in view.tree(dataset.dir.clone(), false).await.map_err(|error| self.dsl_failed(error))? {
-                let Some(head) = view.head(&dir).await.map_err(|error| self.dsl_failed(error))? else { continue };
-                for snapshot in view.snapshots(&head).await.map_err(|error| self.dsl_failed(error))? {
-                    why.push_str(&format!("\n{}", snapshot.name()));
-                }
-                if dir.object != dataset.dir.object {
-                    why.push_str(&format!("\n{}", dir.name));
-                }
-            }
-            return cannot(Refusal::Busy, &why);
+        if !is_recursive {
+            self.check_childless(&dataset).await?;
         }
         if self.is_long_held(dataset.object) {
             return cannot(Refusal::Busy, "dataset is busy");
@@ -141,6 +127,33 @@ impl Syncer {
             return refuse("destroying datasets while a scrub or resilver is under way");
         }
         Ok(dataset)
+    }
+
+    /// Refuses a dataset that has snapshots or datasets below it, by the names of all of them.
+    ///
+    /// # Errors
+    /// It has some, or the MOS cannot be read.
+    #[boxed]
+    pub async fn check_childless(&self, dataset: &Dataset) -> Result<(), SpaError> {
+        let view = self.dsl();
+        let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshots = view.snapshots(dataset).await.map_err(|error| self.dsl_failed(error))?;
+        if children.is_empty() && snapshots.is_empty() {
+            return Ok(());
+        }
+        let kind = view.kind(dataset).await.map_err(|error| self.dsl_failed(error))?;
+        let kind = if kind == ObjsetType::Zvol { "volume" } else { "filesystem" };
+        let mut why = format!("{kind} has children\nuse '-r' to destroy the following datasets:");
+        for dir in view.tree(dataset.dir.clone(), false).await.map_err(|error| self.dsl_failed(error))? {
+            let Some(head) = view.head(&dir).await.map_err(|error| self.dsl_failed(error))? else { continue };
+            for snapshot in view.snapshots(&head).await.map_err(|error| self.dsl_failed(error))? {
+                why.push_str(&format!("\n{}", snapshot.name()));
+            }
+            if dir.object != dataset.dir.object {
+                why.push_str(&format!("\n{}", dir.name));
+            }
+        }
+        Err(SpaError::refused(Refusal::Busy, format!("cannot destroy '{}': {why}", dataset.name())))
     }
 
     /// Whether a scan has not come to its end.

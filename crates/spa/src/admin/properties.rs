@@ -134,6 +134,10 @@ impl Syncer {
     #[boxed]
     pub async fn set_pool_property(&mut self, name: &str, value: Option<&PropertyValue>) -> Result<(), SpaError> {
         let text = value.map(PropertyValue::text).unwrap_or_default();
+        check_text(name, &text).map_err(|error| {
+            let what = format!("cannot set property for '{}': {error}", self.name);
+            SpaError::refused(Refusal::Invalid, what)
+        })?;
         if name == "multihost" {
             self.set_multihost(matches!(value, Some(PropertyValue::Number(1))))?;
         }
@@ -180,13 +184,9 @@ impl Syncer {
     /// # Errors
     /// It is none that the property can have, or needs a feature that the pool has not got.
     pub fn check_property(&self, property: &str, value: &PropertyValue) -> Result<(), SpaError> {
-        let number = match value {
-            PropertyValue::Number(number) => number,
-            PropertyValue::Text(text) => {
-                return check_text(property, text)
-                    .map_err(|error| SpaError::refused(Refusal::Invalid, error.to_string()));
-            }
-        };
+        let text = if let PropertyValue::Text(text) = value { text.as_str() } else { "" };
+        check_text(property, text).map_err(|error| SpaError::refused(Refusal::Invalid, error.to_string()))?;
+        let PropertyValue::Number(number) = value else { return Ok(()) };
         let mut policy = self.mos.policy();
         let needs = self.apply(&mut policy, property, *number)?;
         self.require(needs)
@@ -265,6 +265,32 @@ impl Syncer {
         }
         let event = if value.is_some() { "set" } else { "inherit" };
         self.record_event(event, &format!("{property}={text}"), Some((dataset, dir.phys.head_dataset))).await
+    }
+
+    /// Sets a user property of a snapshot, or has it be that of its dataset again (`is_reverted`: or what came with a stream). The caller
+    /// has asked [`Self::check_property`].
+    ///
+    /// # Errors
+    /// There is no such snapshot, or the MOS cannot be changed.
+    #[boxed]
+    pub async fn change_snapshot_property(
+        &mut self,
+        name: &str,
+        property: &str,
+        value: Option<&PropertyValue>,
+        is_reverted: bool,
+    ) -> Result<(), SpaError> {
+        let snapshot = self.dsl().dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        assert!(snapshot.is_snapshot(), "these are properties of a snapshot");
+        let (txg, zap) = (self.txg, value.map(PropertyValue::zap));
+        let changed = match is_reverted {
+            true => self.dsl.revert_snapshot_property(txg, snapshot.object, property).await,
+            false => self.dsl.change_snapshot_property(txg, snapshot.object, property, zap.as_ref()).await,
+        };
+        changed.map_err(|error| self.dsl_failed(error))?;
+        let text = value.map(PropertyValue::text).unwrap_or_default();
+        let event = if value.is_some() { "set" } else { "inherit" };
+        self.record_event(event, &format!("{property}={text}"), Some((name, snapshot.object))).await
     }
 
     /// Refuses a quota below a directory's used or reserved space, as of the open txg.

@@ -1,7 +1,7 @@
 //! Properties that come with a stream. They stand beside those that were set here, which stay in force before them.
 
 use cenote_dmu::Zap;
-use cenote_dsl::property::Value;
+use cenote_dsl::property::{Source, Value};
 use cenote_dsl::{Dir, DslError};
 use cenote_format::dsl::PropertyEntry;
 use cenote_format::zap::ZapValue;
@@ -173,7 +173,18 @@ impl Syncer {
         self.record_event("inherit", &format!("{property}="), Some((dataset, dir.phys.head_dataset))).await
     }
 
-    /// Gives a snapshot properties that came with a stream.
+    /// Whether a property was set of a dataset itself.
+    ///
+    /// # Errors
+    /// There is no such dataset, or the MOS cannot be read.
+    #[boxed]
+    pub async fn has_own_property(&self, dataset: &str, property: &str) -> Result<bool, SpaError> {
+        let dir = self.dsl().dir(dataset).await.map_err(|error| self.dsl_failed(error))?;
+        let found = self.dsl().property(&dir, property, false).await.map_err(|error| self.dsl_failed(error))?;
+        Ok(found.is_some_and(|found| found.source == Source::Local))
+    }
+
+    /// Gives a snapshot properties that came with a stream. Those that no snapshot can have come back, each with the reason.
     ///
     /// # Errors
     /// There is no such snapshot, or the MOS cannot be changed.
@@ -182,10 +193,15 @@ impl Syncer {
         &mut self,
         name: &str,
         values: &[(String, PropertyValue)],
-    ) -> Result<(), SpaError> {
+    ) -> Result<Vec<(String, SpaError)>, SpaError> {
+        let mut refused = Vec::new();
         let snapshot = self.dsl().dataset(name).await.map_err(|error| self.dsl_failed(error))?;
         assert!(snapshot.is_snapshot(), "these are properties of a snapshot");
         for (property, value) in values {
+            if let Err(error) = self.check_property(property, value) {
+                refused.push((property.clone(), error));
+                continue;
+            }
             let entry = PropertyEntry::Received.name(property);
             let set = self.dsl.set_snapshot_property(self.txg, snapshot.object, &entry, &value.zap()).await;
             set.map_err(|error| self.dsl_failed(error))?;
@@ -195,6 +211,6 @@ impl Syncer {
             let set = self.dsl.set_snapshot_property(self.txg, snapshot.object, "$hasrecvd", &mark).await;
             set.map_err(|error| self.dsl_failed(error))?;
         }
-        Ok(())
+        Ok(refused)
     }
 }

@@ -53,7 +53,8 @@ impl Syncer {
     /// The MOS cannot be read.
     #[boxed]
     pub async fn available_bytes(&self, view: &Dsl, dir: &Dir) -> Result<u64, SpaError> {
-        let available = view.dir_available_bytes(dir, self.usable().bytes).await;
+        let usable = self.usable();
+        let available = view.dir_available_bytes(dir, usable.bytes.saturating_add(usable.deferred_bytes)).await;
         available.map_err(|error| self.dsl_failed(error))
     }
 

@@ -18,6 +18,8 @@ pub(crate) struct Usable {
     pub(crate) bytes: u64,
     /// The slop space: bytes kept back so that the pool can always be written.
     pub(crate) slop_bytes: u64,
+    /// Bytes that were freed and can be used only after the next txgs: not among [`Self::bytes`].
+    pub(crate) deferred_bytes: u64,
     /// Some of what was freed can be used only after the next txgs.
     pub(crate) has_deferred: bool,
     /// Bytes that datasets are told that they may use: with what was freed, as OpenZFS has it.
@@ -79,7 +81,15 @@ impl Syncer {
         let all = (normal + shared).saturating_add(saved);
         let bytes = all.saturating_sub(deferred + lost).saturating_sub(slop_bytes);
         let shown_bytes = all.saturating_sub(lost).saturating_sub(slop_bytes);
-        Usable { bytes, slop_bytes, has_deferred: deferred > 0, shown_bytes, free_bytes, free_raw_bytes }
+        Usable {
+            bytes,
+            slop_bytes,
+            deferred_bytes: deferred,
+            has_deferred: deferred > 0,
+            shown_bytes,
+            free_bytes,
+            free_raw_bytes,
+        }
     }
 
     /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:

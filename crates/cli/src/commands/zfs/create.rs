@@ -2,7 +2,7 @@
 
 use anyhow::anyhow;
 use cenote_admin::values::Types;
-use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, stored_of_datasets};
+use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, full_name, stored_of_datasets};
 use cenote_admin::{
     NewVolume, Setting, VolumeShape, create_filesystem_of, create_volume_of, new_properties, outermost_new, plan_volume,
 };
@@ -60,8 +60,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     check_new_dataset(name).map_err(|reason| anyhow!("cannot {doing} '{name}': {reason}"))?;
     check_once(&args.properties)?;
     // `-o volblocksize=` sets the same size as `-b`.
-    let (blocks, others): (Vec<&String>, Vec<&String>) =
-        args.properties.iter().partition(|text| args.volume.is_some() && text.starts_with("volblocksize="));
+    let (blocks, others): (Vec<&String>, Vec<&String>) = args.properties.iter().partition(|text| {
+        let name = text.split_once('=').map(|(name, _)| full_name(name));
+        args.volume.is_some() && name == Some("volblocksize")
+    });
     let block_size = args.block_size.as_deref().or(blocks.last().and_then(|text| text.split('=').nth(1)));
     let types = if args.volume.is_some() { Types::VOLUME } else { Types::FILESYSTEM };
     let settings = dataset_settings(others, When::Creation, types);

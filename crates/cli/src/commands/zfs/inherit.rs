@@ -1,6 +1,5 @@
 //! `zfs inherit`.
 
-use anyhow::bail;
 use cenote_admin::inherit_property;
 use cenote_admin::values::inherited_property;
 use cenote_server::writing::{Writing, line};
@@ -36,9 +35,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let name = pool_of(&args.datasets[0]).to_owned();
     if let Some(other) = args.datasets.iter().find(|dataset| pool_of(dataset) != name) {
         return Err(usage(format!("not supported yet: datasets of several pools in one command, as '{other}'")));
-    }
-    if let Some(snapshot) = args.datasets.iter().find(|dataset| dataset.contains('@')) {
-        bail!("cannot inherit '{property}' for '{snapshot}': not supported yet: changing properties of snapshots");
     }
     let pool = Writing::open(context, &name).await?;
     inherit_property(pool.pool(), &args.datasets, &property, args.recursive, args.received).await?;
