@@ -58,9 +58,6 @@ pub enum Reason {
     /// There is none of this name.
     #[error("dataset does not exist")]
     NotThere,
-    /// There is a dataset of this name, of another kind.
-    #[error("dataset already exists")]
-    OtherKind,
     /// It is open to be changed.
     #[error("dataset is busy")]
     Busy,
