@@ -147,27 +147,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     Ok(Outcome::Good)
 }
 
-<<<<<<< ours
-=======
-/// The command as the history has it: with its options, as OpenZFS.
-fn command_line(args: &Args) -> String {
-    let mut words = vec!["zpool", "create"];
-    words.extend(
-        [(args.force, "-f"), (args.no_features, "-d")].iter().filter_map(|(is_set, flag)| is_set.then_some(*flag)),
-    );
-    let named = [("-m", &args.mountpoint), ("-R", &args.root), ("-t", &args.temporary_name)];
-    for (flag, value) in named.iter().filter_map(|(flag, value)| Some((*flag, value.as_deref()?))) {
-        words.extend([flag, value]);
-    }
-    for (flag, settings) in [("-o", &args.properties), ("-O", &args.dataset_properties)] {
-        settings.iter().for_each(|setting| words.extend([flag, setting.as_str()]));
-    }
-    words.push(&args.pool);
-    words.extend(args.vdevs.iter().map(String::as_str));
-    words.join(" ")
-}
-
->>>>>>> theirs
 /// Refuses a mount point, where one is asked for, that would hide what is in it.
 fn check_empty(mountpoint: &str, root: Option<&str>) -> Result<()> {
     let at = match root {
