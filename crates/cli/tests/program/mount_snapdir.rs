@@ -196,7 +196,7 @@ fn what_the_root_and_its_snapshots_show_is_as_new_as_the_pool() {
     let images = Images::made(&[], 1, &["-O", "compression=off"]);
     let mounted = mounted(&images, "mine", &["-o", "strictatime"]);
     let at = mounted.at();
-    fs::write(mounted.path("file"), [7; 3 << 20]).unwrap();
+    fs::write(mounted.path("file"), vec![7; 3 << 20]).unwrap();
     let links = || fs::metadata(at).unwrap().nlink();
     for (snapdir, is_listed) in [("hidden", false), ("visible", true), ("hidden", false), ("visible", true)] {
         images.run("zfs", &["set", &format!("snapdir={snapdir}"), "mine"]);
