@@ -86,10 +86,10 @@ impl Tree {
             Place::Snapshots { slot } => {
                 let head = self.with_control(slot).await?;
                 let snapshots = self.snapshots(&head.slot).await?;
-                let links = 2 + snapshots.len() as u64;
+                let link_count = 2 + snapshots.len() as u64;
                 // As OpenZFS has it: the beginning of time where the pool does not say.
                 let changed = self.snapshots_changed(&head.slot).await.unwrap_or_default();
-                Ok(Stat { modified: changed, changed, ..made_directory(node.0, 0o777, links, at) })
+                Ok(Stat { link_count, modified: changed, changed, ..made_directory(node.0, 0o777, 2, at) })
             }
             _ => Err(Errno::NOENT),
         }

@@ -361,8 +361,7 @@ impl Tree {
         Ok(Entry { node, generation, stat: self.stat(at, node, attributes, ino), pin: self.shared.slots.pin(node) })
     }
 
-    /// The attributes that `stat` shows of an object. The root of a snapshot in `.zfs/snapshot` has the times of the snapshot, as in OpenZFS:
-    /// so a listing by time has them in order.
+    /// The attributes that `stat` shows of an object.
     fn stat(&self, at: &At<'_>, node: NodeId, attributes: &Attributes, ino: u64) -> Stat {
         let stat = at.zfsvfs.stat(attributes, ino);
         if stat.is_passing {
@@ -371,17 +370,7 @@ impl Tree {
                 passing.insert(node);
             }
         }
-        let is_root = attributes.object == at.zfsvfs.filesystem.root();
-        if !is_root || at.slot.root == NodeId::ROOT {
-            return stat;
-        }
-        let dataset = at.slot.dataset();
-        if !dataset.is_snapshot() {
-            return stat;
-        }
-        let seconds = i64::try_from(dataset.phys.creation_time).unwrap_or(0);
-        let taken = Time { seconds, nanoseconds: 0 };
-        Stat { accessed: taken, modified: taken, changed: taken, created: taken, ..stat }
+        stat
     }
 
     /// An entry for a node that is not an object of a dataset already at hand.
