@@ -48,7 +48,7 @@ fn a_refused_verb_leaves_the_pool_exported() {
     let images = Images::made(&[], 1, &[]);
     images.run("zfs", &["create", "mine/a"]);
     images.run("zfs", &["snapshot", "mine/a@1"]);
-    let long = "t".repeat(239);
+    let long = "t".repeat(256);
     let too_long = format!("a:b={}", "v".repeat(8192));
     for (words, expected) in [
         (&["snapshot", "mine/a@1"][..], "cannot create snapshot 'mine/a@1': dataset already exists"),
