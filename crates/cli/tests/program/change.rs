@@ -45,7 +45,7 @@ fn properties_are_set_inherited_and_noted() {
         ("zfs", vec!["set", "used=5", "mine"], "readonly"),
         ("zfs", vec!["set", "atime=on", "atime=off", "mine"], "property 'atime' specified multiple times"),
         ("zfs", vec!["create", "-o", "exec=on", "-o", "exec=on", "mine/x"], "property 'exec' specified multiple times"),
-        ("zfs", vec!["inherit", "recordsize", "mine@s"], "property doesn't apply to datasets of this type"),
+        ("zfs", vec!["inherit", "org.example:note", "mine@s"], "cannot open 'mine@s': dataset does not exist"),
         ("zfs", vec!["set", "atime=perhaps", "mine"], "'atime' must be one of 'on | off'"),
         ("zfs", vec!["set", "mountpoint=relative", "mine"], "must be an absolute path"),
         ("zfs", vec!["set", "quota=1K", "mine"], "size is less than current used or reserved space"),
