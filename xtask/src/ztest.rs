@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
-use cenote_testkit::zdb::program;
+use cenote_testkit::zdb::{self as their_zdb, program};
 
 use crate::steps::{Context, Outcome, Tally};
 use crate::{golden, packages, process, zdb};
@@ -118,7 +118,6 @@ fn vdevs(place: &Path) -> Result<Vec<PathBuf>> {
 /// Makes pools in `DIR/00`, `DIR/01`, … and returns the folders of those that zdb finds sound.
 fn make(count: usize, dir: &Path) -> Result<Vec<PathBuf>> {
     let ztest = program("ztest").context("ztest is not installed (Debian package zfs-test, from backports)")?;
-    let zdb = program("zdb").context("zdb is not installed (Debian package zfsutils-linux, from backports)")?;
     let _stand_in = StandIn::make()?;
     let mut sound = Vec::new();
     for index in 0..count {
@@ -132,7 +131,9 @@ fn make(count: usize, dir: &Path) -> Result<Vec<PathBuf>> {
         let mut command = Command::new(&ztest);
         command.args(["-T", "15", "-P", "5", "-s", "512m", "-p", POOL, "-f"]).arg(&place).args(layout);
         let output = process::output(&mut command)?;
-        let account = process::output(Command::new(&zdb).args(["-e", "-p"]).arg(&place).args(["-bcc", POOL]))?;
+        let mut zdb =
+            their_zdb::command().context("zdb is not installed (Debian package zfsutils-linux, from backports)")?;
+        let account = process::output(zdb.args(["-e", "-p"]).arg(&place).args(["-bcc", POOL]))?;
         let text = format!("{}{}", String::from_utf8_lossy(&account.stdout), account.stderr);
         let good = account.good && text.contains("No leaks");
         fs::write(place.join("zdb.txt"), &text)?;

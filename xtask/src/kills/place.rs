@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cenote_testkit::zdb::program;
+use cenote_testkit::zdb::command;
 
 use crate::nbd_client::Nbd;
 use crate::process;
@@ -76,8 +76,7 @@ impl Place {
 
     /// The same, as OpenZFS judges them.
     pub(super) fn zdb(&self) -> Result<()> {
-        let zdb = program("zdb").context("zdb")?;
-        process_good(Command::new(zdb).args(["-e", "-p"]).arg(self.images()).args(["-bcc", "kills"]))
+        process_good(command().context("zdb")?.args(["-e", "-p"]).arg(self.images()).args(["-bcc", "kills"]))
     }
 }
 

@@ -87,8 +87,8 @@ fn multihost_is_set_kept_and_obeyed() {
     );
     good(&mut of_host("0x1234", "zpool", &["set", "multihost=on", "mine"]));
     assert_eq!(images.run("zpool", &["get", "-H", "-o", "value,source", "multihost", "mine"]), "on\tlocal\n");
-    if let Some(zdb) = cenote_testkit::zdb::program("zdb") {
-        let told = good(Command::new(zdb).arg("-lu").arg(&images.files[0]));
+    if let Some(mut zdb) = cenote_testkit::zdb::command() {
+        let told = good(zdb.arg("-lu").arg(&images.files[0]));
         let told = String::from_utf8(told).unwrap();
         for line in ["mmp_magic = 00000000a11cea11", "mmp_seq = 0", "mmp_fail = 10", "mmp_write = 100", "mmp_valid = 7"]
         {

@@ -507,11 +507,8 @@ fn a_compressed_place_is_decompressed_as_zdb_does() {
     let dir = pool.dir.to_str().unwrap();
     let grammar = program().args(["zdb", "-e", "-p", dir, "-R", &pool.name, &format!("{place}:dr")]).output().unwrap();
     assert!(grammar.stdout == logical);
-    let Some(zdb) = zdb::program("zdb") else { return };
-    let theirs = std::process::Command::new(zdb)
-        .args(["-e", "-p", dir, "-R", &pool.name, &format!("{place}:dr")])
-        .output()
-        .unwrap();
+    let Some(mut zdb) = zdb::command() else { return };
+    let theirs = zdb.args(["-e", "-p", dir, "-R", &pool.name, &format!("{place}:dr")]).output().unwrap();
     assert!(theirs.stdout == logical);
 }
 

@@ -149,8 +149,8 @@ fn a_pool_that_is_served_shows_on_disk_that_it_is_until_it_is_exported() {
         command.args(tool).arg("-d").arg(elsewhere.path()).args(rest).output().unwrap()
     };
     let told = |what: &str| {
-        let zdb = cenote_testkit::zdb::program("zdb")?;
-        let text = String::from_utf8(good(Command::new(zdb).arg("-lu").arg(&fixture.images.files[0]))).unwrap();
+        let mut zdb = cenote_testkit::zdb::command()?;
+        let text = String::from_utf8(good(zdb.arg("-lu").arg(&fixture.images.files[0]))).unwrap();
         Some(text.contains(what))
     };
     let serving = fixture.serve();
