@@ -6,16 +6,19 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::process;
+use crate::rotation::Part;
 use crate::steps::{Outcome, Tally};
 
 /// One of them.
 pub(crate) struct Campaign {
     /// Its program.
     name: &'static str,
-    /// Trials in a test run: about a minute's worth.
+    /// Trials of the runs of a day, of which each does a part.
     count_in_step: u64,
     /// The flag that says which trial is the first, and which is where nothing is said.
     first: (&'static str, u64),
+    /// The distance from a trial's number to the next one's.
+    stride: u64,
     /// Further arguments.
     more: &'static [&'static str],
     /// The text between the count and the rest in its last line.
@@ -29,6 +32,7 @@ pub(crate) const MUTATE: Campaign = Campaign {
     name: "mutate",
     count_in_step: 2000,
     first: ("--seed", 1),
+    stride: 1,
     more: &[],
     noun: " mutations of ",
     counts_trials: true,
@@ -38,7 +42,8 @@ pub(crate) const CUTS: Campaign = Campaign {
     name: "crash",
     count_in_step: 256,
     first: ("--first", 0),
-    more: &["--zdb-every", "100"],
+    stride: 1,
+    more: &["--zdb-every", "20"],
     noun: " cuts from ",
     counts_trials: true,
 };
@@ -47,6 +52,7 @@ pub(crate) const POINTS: Campaign = Campaign {
     name: "points",
     count_in_step: 40,
     first: ("--first", 0),
+    stride: 367,
     more: &["--stride", "367", "--points", "8", "--zdb"],
     noun: " points of ",
     counts_trials: false,
@@ -57,10 +63,14 @@ pub(crate) const REPLICAS: Campaign = Campaign {
     name: "replicas",
     count_in_step: 300,
     first: ("--first", 0),
-    more: &["--zdb-every", "75"],
+    stride: 1,
+    more: &["--zdb-every", "20"],
     noun: " cases from ",
     counts_trials: true,
 };
+
+/// Parts that campaigns are cut into.
+const PARTS: u64 = 3;
 
 /// Deliberate bugs that the step has found: a few seconds each, and for the rarest ones minutes.
 const MUTANTS_IN_STEP: &str = "3";
@@ -88,14 +98,17 @@ impl Campaign {
     /// The step. Each trial counts.
     pub(crate) fn step(&self) -> Result<Outcome> {
         let mut tally = Tally::default();
-        let good = process::run_and_read(&mut self.program(self.count_in_step, self.first.1)?, |line| {
+        let (before, count) = Part::of_commit(PARTS).share(self.count_in_step);
+        let first = self.first.1 + before * self.stride;
+        println!("again: cargo xtask {} {count} {first}", self.name);
+        let good = process::run_and_read(&mut self.program(count, first)?, |line| {
             if let Some(result) = self.parse(line) {
                 tally.absorb(result);
             }
         })?;
         let is_short = match self.counts_trials {
-            true => tally.passed + tally.failed != self.count_in_step,
-            false => tally.passed + tally.failed < self.count_in_step,
+            true => tally.passed + tally.failed != count,
+            false => tally.passed + tally.failed < count,
         };
         if is_short || (!good && tally.failed == 0) {
             // It did not build, or the watchdog or a limit ended it.

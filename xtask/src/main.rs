@@ -20,6 +20,9 @@ mod nbd_client;
 mod packages;
 mod process;
 mod programs;
+mod quick;
+mod rotation;
+mod shares;
 mod steps;
 mod test;
 mod tour;
@@ -35,8 +38,8 @@ use anyhow::{Result, bail};
 const HELP: &str = "\
 Usage: cargo xtask CHORE
 
-  test [--list] [--only STEP,…] [--skip STEP,…]
-                         all checks of the project; installs what they need where it may
+  test [--list] [--only STEP,…] [--skip STEP,…] [--quick]
+                         all checks of the project; installs what they need where it may; --quick: those of the crates that changed
   golden [DIR] [--theme NAME,…] [--datasets]
                          read all golden pools of a folder and compare with their manifests
   bench-table            the results page again from what `cenote bench --json` recorded (docs/bench)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::lane::Lane;
+use crate::shares;
 
 /// How a step went.
 #[derive(Debug)]
@@ -82,11 +83,17 @@ pub(crate) fn run_all(steps: &[&Step], beside: &[Beside], context: &Context) -> 
             lanes.push(prepared.and_then(|()| Lane::start(beside.names)));
         }
         println!("\n=== {}/{} {}: {}", index + 1, steps.len(), step.name, step.about);
-        let begin = Instant::now();
+        let (begin, used) = (Instant::now(), shares::used_s());
         let outcome = (step.run)(context);
-        let (tally, line) = judge(outcome, context.ci);
+        let used = shares::used_s() - used;
+        let (mut tally, line) = judge(outcome, context.ci);
+        let growth = shares::growth(step.name, used).unwrap_or_default();
+        if context.ci && !growth.is_empty() {
+            tally.failed += 1;
+        }
         total.absorb(tally);
-        let line = format!("{:<10} {:>7}  {line}", step.name, seconds(begin.elapsed()));
+        let line =
+            format!("{:<10} {:>7} {used:>5} s of processors  {line}{growth}", step.name, seconds(begin.elapsed()));
         println!("--- {line}");
         lines.push(line);
     }

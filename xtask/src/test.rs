@@ -8,7 +8,7 @@ use cenote_testkit::{Golden, repository_root};
 use crate::programs::Kind;
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    campaign, dist, fuzz, golden, house, kills, licences, packages, process, programs, tour, value_of, vm, zdb,
+    campaign, dist, fuzz, golden, house, kills, licences, packages, process, programs, quick, tour, value_of, vm, zdb,
     zdb_check, ztest,
 };
 
@@ -84,6 +84,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
                 }
                 return Ok(());
             }
+            "--quick" => return quick::main(),
             "--only" => only.extend(words(value_of(arg, &mut rest)?)),
             "--skip" => skip.extend(words(value_of(arg, &mut rest)?)),
             other => bail!("test: unknown argument {other}"),

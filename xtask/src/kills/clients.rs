@@ -94,15 +94,15 @@ pub(super) fn missing(name: &str) -> Option<String> {
     KNOWN.iter().find(|known| known.0 == name).and_then(|known| known.2())
 }
 
-/// So many kills under a client, from a seed on. Each counts.
-pub(super) fn campaign(name: &'static str, count: u64, seed: u64) -> Result<Tally> {
+/// After so many that others do, so many kills under a client, from a seed on. Each counts.
+pub(super) fn campaign(name: &'static str, (before, count): (u64, u64), seed: u64) -> Result<Tally> {
     let cenote = golden::built_program()?;
     let make = KNOWN.iter().find(|known| known.0 == name).context("a client that is known")?.1;
     let mut tally = Tally::default();
     let mut sums = Sums::default();
     let started = Instant::now();
     let mut pool: Option<Pool> = None;
-    for kill in 0..count {
+    for kill in before..before + count {
         let result = (|| {
             if pool.is_none() || kill % KILLS_OF_POOL == 0 {
                 // The old one goes first, with its server.

@@ -24,14 +24,17 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_testkit::zdb::program;
 
+use crate::rotation::Part;
 use crate::steps::{Context, Outcome, Tally};
 
-/// Kills in a test run.
+/// Kills in the runs of a day, of which each does a part.
 const COUNT_IN_STEP: u64 = 6;
-/// Kills under SQLite in a test run.
+/// The same under SQLite.
 const SQLITE_COUNT_IN_STEP: u64 = 3;
-/// Kills whose histories are judged, in a test run.
+/// The same with histories that are judged.
 const HISTORIES_IN_STEP: u64 = 3;
+/// Parts that they are cut into.
+const PARTS: u64 = 3;
 /// Kills between two judgements of `zdb`.
 const ZDB_EVERY: u64 = 10;
 
@@ -73,7 +76,11 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     }
     let mut tally = Tally::default();
     for name in chosen {
-        tally.absorb(if name == "own" { own::campaign(count, seed)? } else { clients::campaign(name, count, seed)? });
+        tally.absorb(if name == "own" {
+            own::campaign((0, count), seed)?
+        } else {
+            clients::campaign(name, (0, count), seed)?
+        });
     }
     ensure!(tally.failed == 0, "{} of {} kills failed", tally.failed, tally.failed + tally.passed);
     Ok(())
@@ -90,9 +97,10 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     if let Some(reason) = missing().or_else(|| clients::missing(client)) {
         return Ok(Outcome::LeftOut(reason));
     }
-    let mut tally = own::campaign(COUNT_IN_STEP, 1)?;
-    tally.absorb(clients::campaign(client, SQLITE_COUNT_IN_STEP, 1)?);
-    tally.absorb(clients::campaign(clients::HISTORY, HISTORIES_IN_STEP, 1)?);
+    let part = Part::of_commit(PARTS);
+    let mut tally = own::campaign(part.share(COUNT_IN_STEP), 1)?;
+    tally.absorb(clients::campaign(client, part.share(SQLITE_COUNT_IN_STEP), 1)?);
+    tally.absorb(clients::campaign(clients::HISTORY, part.share(HISTORIES_IN_STEP), 1)?);
     let by_hand: Vec<&str> = databases().into_iter().filter(|name| *name != client).collect();
     println!(
         "by hand, since they take minutes and PostgreSQL is not among the packages of a test run: kills under {}",

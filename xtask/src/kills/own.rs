@@ -29,14 +29,14 @@ const LOAD_MS_MAX: u64 = 1200;
 const FILE_BLOCKS: usize = 256;
 const VOLUME_BLOCKS: usize = 1024;
 
-/// So many kills, from a seed on. Each counts.
-pub(super) fn campaign(count: u64, seed: u64) -> Result<Tally> {
+/// After so many that others do, so many kills, from a seed on. Each counts.
+pub(super) fn campaign((before, count): (u64, u64), seed: u64) -> Result<Tally> {
     let cenote = golden::built_program()?;
     let mut tally = Tally::default();
     let mut sums = Sums::default();
     let started = Instant::now();
     let mut pool: Option<Pool> = None;
-    for kill in 0..count {
+    for kill in before..before + count {
         let result = (|| {
             if pool.is_none() || kill % KILLS_OF_LAYOUT == 0 {
                 // In a short run each kill is of another layout.
