@@ -27,6 +27,7 @@ mod logged;
 mod logs;
 mod made;
 mod maps;
+mod orders;
 mod removed;
 mod reopened;
 mod sectors;
