@@ -168,7 +168,7 @@ impl Session {
             // Its devices are opened for writing next.
             pool.close().await;
             drop(pool);
-            let line = ["zpool", "import", "-D", &found.name().to_owned(), request.new_name.as_deref().unwrap_or("")];
+            let line = ["zpool", "import", "-D", found.name(), request.new_name.as_deref().unwrap_or("")];
             match revive(self, found.clone(), &options, &writing::line(line)).await {
                 Ok(()) => (entry.destroyed, options.destroyed) = (false, false),
                 Err(error) => self.warn(format!(

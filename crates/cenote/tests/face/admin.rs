@@ -1,6 +1,6 @@
 //! Datasets, properties, snapshots and clones.
 
-use cenote::{CreateOptions, DatasetKind, Error, ErrorKind, Pool, Runtime, Source};
+use cenote::{CreateOptions, DatasetKind, Error, ErrorKind, OpenOptions, Pool, Runtime, Source};
 
 /// Runs a test on a new pool of a simulation.
 pub(super) fn on_new_pool(test: impl AsyncFnOnce(&Runtime, &Pool) -> Result<(), Error>) {
@@ -138,6 +138,95 @@ fn a_volume_is_resized_while_nobody_has_it_and_keeps_to_its_size() {
         dataset.set("volsize", "2M").await?;
         assert_eq!(dataset.get("volsize").await?.value, "2097152");
         dataset.volume().await?.write_at((2 << 20) - 1, "x").await?;
+        Ok(())
+    });
+}
+
+/// Sets `sync=always` while in use, writes, cuts the power, and gives what is there afterwards.
+fn written_before_a_cut(is_volume: bool, sync: &str) -> Vec<u8> {
+    let machine = Runtime::simulated(5);
+    machine.add_disk("/disk", 256 << 20);
+    let made = machine.block_on(async {
+        let pool = CreateOptions::new(["/disk"]).create(&machine, "tank").await?;
+        let above = pool.dataset("tank").await?;
+        if is_volume {
+            let disk = pool.create_volume("tank/a", 1 << 20, &[]).await?.volume().await?;
+            disk.write_at(0, "first").await?;
+            disk.flush().await?;
+            above.set("sync", sync).await?;
+            disk.write_at(0, "later").await?;
+            return Ok::<_, Error>(());
+        }
+        let files = pool.create_filesystem("tank/a", &[]).await?.filesystem().await?;
+        let file = files.create("file").await?;
+        file.write_at(0, "first").await?;
+        file.sync().await?;
+        above.set("sync", sync).await?;
+        file.write_at(0, "later").await
+    });
+    made.unwrap();
+    let machine = machine.cut_power(1);
+    let found = machine.block_on(async {
+        let pool = OpenOptions::new().write(true).force(true).open(&machine, "tank").await?;
+        let found = match is_volume {
+            true => pool.volume("tank/a").await?.read_at(0, 5).await?.to_vec(),
+            false => pool.filesystem("tank/a").await?.read("file").await?,
+        };
+        pool.export().await?;
+        Ok::<_, Error>(found)
+    });
+    found.unwrap()
+}
+
+#[test]
+fn what_is_in_use_obeys_sync_that_is_set_above_it() {
+    for is_volume in [false, true] {
+        assert_eq!(written_before_a_cut(is_volume, "always"), b"later", "volume: {is_volume}");
+        assert_eq!(
+            written_before_a_cut(is_volume, "disabled"),
+            b"first",
+            "volume: {is_volume}: the test sees a difference"
+        );
+    }
+}
+
+#[test]
+fn what_is_in_use_obeys_readonly_that_is_set_or_inherited() {
+    on_new_pool(async |_, pool| {
+        let above = pool.dataset("tank").await?;
+        let (volume, made) =
+            (pool.create_volume("tank/disk", 1 << 20, &[]).await?, pool.create_filesystem("tank/a", &[]).await?);
+        let (disk, files) = (volume.volume().await?, made.filesystem().await?);
+        let write = async || (disk.write_at(0, "x").await, disk.trim(0, 8192).await, files.write("file", "x").await);
+        let outcome = async || {
+            let (first, second, third) = write().await;
+            [first, second, third].map(|result| result.map_err(|error| error.kind()))
+        };
+        assert_eq!(outcome().await, [Ok(()); 3]);
+        above.set("readonly", "on").await?;
+        assert_eq!(outcome().await, [Err(ErrorKind::ReadOnly); 3]);
+        assert!(disk.is_read_only());
+        volume.set("readonly", "off").await?;
+        assert_eq!(outcome().await, [Ok(()), Ok(()), Err(ErrorKind::ReadOnly)]);
+        volume.inherit("readonly").await?;
+        assert_eq!(outcome().await, [Err(ErrorKind::ReadOnly); 3]);
+        above.inherit("readonly").await?;
+        assert_eq!(outcome().await, [Ok(()); 3]);
+        assert!(files.freeing_error().is_none());
+        Ok(())
+    });
+}
+
+/// A volume that was read-only when it was opened is one that can be written as soon as it is not.
+#[test]
+fn a_volume_that_was_opened_read_only_obeys_too() {
+    on_new_pool(async |_, pool| {
+        let volume = pool.create_volume("tank/disk", 1 << 20, &[("readonly", "on")]).await?;
+        let disk = volume.volume().await?;
+        assert_eq!(kind(disk.write_at(0, "x").await), ErrorKind::ReadOnly);
+        volume.set("readonly", "off").await?;
+        disk.write_at(0, "x").await?;
+        assert_eq!(&disk.read_at(0, 1).await?[..], b"x");
         Ok(())
     });
 }

@@ -170,10 +170,10 @@ impl Tree {
             below.iter().map(|placed| (placed.dataset.object, placed.properties)).collect();
         for index in placed {
             let Some(slot) = shared.slots.at(index) else { continue };
-            if let (Some(zfsvfs), Some(properties)) = (slot.opened(), properties.get(&slot.dataset().object)) {
-                if zfsvfs.set_properties(*properties) {
-                    roots.push(slot.root);
-                }
+            if let (Some(zfsvfs), Some(properties)) = (slot.opened(), properties.get(&slot.dataset().object))
+                && zfsvfs.set_properties(*properties)
+            {
+                roots.push(slot.root);
             }
         }
         let heads: Vec<_> = std::iter::once(Arc::clone(&shared.slot)).chain(self.placed_slots()).collect();

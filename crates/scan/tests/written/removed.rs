@@ -428,7 +428,6 @@ fn a_log_device_that_is_well_again_lacks_nothing_and_is_used_again_when_errors_a
             pool.resume().await.unwrap();
             assert_eq!(pool.devices().unwrap().behind().len(), 0, "{layout:?}: nothing on it is needed");
             assert!(work().await > 2 * 4096, "{layout:?}: it is used again");
-            drop(work);
             drop((fs, log));
             export_whole(&handle, &machine, pool, "exported").await;
             let view = crate::health::seen(&handle, &machine.paths).await.unwrap();
