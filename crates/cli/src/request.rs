@@ -42,7 +42,7 @@ impl Request {
         Self::command().mut_subcommands(noted)
     }
 
-    /// What a command line says.
+    /// The words of a command line.
     fn parse<W: Into<OsString> + Clone>(line: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
         Self::from_arg_matches(&Self::grammar().try_get_matches_from(line)?)
     }

@@ -116,7 +116,7 @@ struct Slot {
 /// Of a client.
 type Slots = Arc<Mutex<[Slot; SLOTS as usize]>>;
 
-/// What clients write.
+/// The writes of clients.
 #[derive(Clone)]
 enum Target {
     File(File, Arc<Log>),

@@ -34,7 +34,7 @@ fn named(pool: &str) -> Vec<Mounted> {
     if mounts.is_empty() {
         return mounts;
     }
-    // What the process that has the pool shows read-only is as new as the pool.
+    // Mounts that the process with the pool shows read-only are as new as the pool.
     let served: Vec<_> = protocol::servers().into_iter().flat_map(|(_, who)| who.mounts).collect();
     mounts.into_iter().filter(|mount| !served.iter().any(|(_, at)| *at == mount.at)).collect()
 }

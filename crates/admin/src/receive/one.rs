@@ -302,7 +302,7 @@ impl<R: Read> Run<'_, R> {
             for (name, _) in list.iter().filter(|(name, _)| is_excluded(name) || is_from_top(name)) {
                 hidden.push((name.clone(), is_excluded(name)));
             }
-            // What is not inherited cannot be hidden by what is above: it does not come.
+            // Properties that are not inherited cannot be hidden by a value above: they do not come.
             list.retain(|(name, _)| is_inherited(name) || !hidden.iter().any(|(other, _)| other == name));
             hidden.retain(|(name, _)| is_inherited(name));
         }

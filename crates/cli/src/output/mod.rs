@@ -27,7 +27,7 @@ struct Shared {
     err: Mutex<Box<dyn Write + Send>>,
     is_out_terminal: bool,
     is_err_terminal: AtomicBool,
-    /// What is written is the health of pools, which has colours.
+    /// The output is the health of pools, which has colours.
     has_health: AtomicBool,
 }
 
@@ -114,7 +114,7 @@ impl Output {
         *self.shared.err.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(to);
     }
 
-    /// What is written from now on is the health of pools: with colours on a terminal, where `ZFS_COLOR` asks for them.
+    /// Output from now on is the health of pools: with colours on a terminal, where `ZFS_COLOR` asks for them.
     pub(crate) fn shows_health(&self) {
         let has_colours = std::env::var_os("ZFS_COLOR").is_some() && std::env::var_os("NO_COLOR").is_none();
         self.shared.has_health.store(has_colours, Ordering::Relaxed);

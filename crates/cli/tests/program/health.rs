@@ -161,7 +161,7 @@ fn a_block_that_cannot_be_read_is_named_by_status_until_it_is_well() {
         let (of_head, of_block) = (format!("\t\t{head:x} = "), ":0:0:");
         assert!(told.contains("errlog_last = ") && told.contains(&of_head) && told.contains(of_block), "{told}");
     }
-    // What cannot be read stays, and what can be is not named any more.
+    // Blocks that cannot be read stay named, and those that can be are not named any more.
     images.run("zpool", &["clear", "mine"]);
     is_told(&images.run("zpool", &["status", "-v", "mine"]));
     let verified = images.command("verify", &["mine"]).output().unwrap();

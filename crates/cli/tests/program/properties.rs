@@ -538,7 +538,7 @@ fn a_property_is_known_by_its_column_everywhere() {
     }
     let twice = images.command("zfs", &["set", "compress=off", "compression=on", "mine/s"]).output().unwrap();
     assert!(!twice.status.success());
-    // What is set here stays in force when it is excluded.
+    // A value that is set here stays in force when it is excluded.
     images.run("zfs", &["set", "compress=gzip", "mine/2recsize"]);
     images.run("zfs", &["set", "rdonly=off", "compress=lz4", "mine/s"]);
     images.run("zfs", &["snapshot", "mine/s@2"]);

@@ -162,7 +162,7 @@ impl Object {
         }
     }
 
-    /// What `parse` makes of the bonus: it gets the bytes and their byte order, which is that of the block that holds the dnode. Blocks
+    /// The result of `parse` for the bonus: it gets the bytes and their byte order, which is that of the block that holds the dnode. Blocks
     /// of the object's data have orders of their own.
     ///
     /// # Errors

@@ -84,7 +84,7 @@ impl Tree {
         } else {
             self.shared.slots.within(dataset).into_iter().find(|slot| slot.dataset().name() == dataset)?
         };
-        // What programs have changed by mappings until now belongs to the state before.
+        // Changes that programs have made by mappings until now belong to the state before.
         self.hand_over().await;
         let (sender, answer) = oneshot::channel();
         let tree = self.clone();

@@ -183,7 +183,7 @@ async fn make_pool(handle: &Handle, machine: &Machine) {
     pool.export().await.unwrap();
 }
 
-/// What readers find in a pool, in words.
+/// The findings of readers in a pool, in words.
 async fn facts(pool: &View) -> String {
     audit_space(pool).await.unwrap();
     let space = pool.space().await.unwrap();

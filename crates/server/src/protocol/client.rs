@@ -55,7 +55,7 @@ pub fn servers() -> Vec<(PathBuf, Who)> {
     all().into_iter().filter_map(|socket| who(&socket).ok().map(|who| (socket, who))).collect()
 }
 
-/// What is mounted, by the names that datasets have now.
+/// The mounts, by the names that datasets have now.
 pub fn mounts() -> Mounts {
     let mounts = Mounts::read();
     // Nobody is asked where nothing of ours is mounted.

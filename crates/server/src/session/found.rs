@@ -74,7 +74,7 @@ impl Session {
     #[boxed]
     pub async fn search_pools(&self) -> Result<Found> {
         let paths = self.paths().await?;
-        // What is looked at has a whole path.
+        // A place that is looked at has a whole path.
         let given: Vec<PathBuf> = self.options.paths.iter().filter_map(|path| std::path::absolute(path).ok()).collect();
         let (named, folders): (Vec<_>, Vec<_>) = given.into_iter().partition(|path| paths.contains(path));
         let (pools, skipped) = find(self.handle(), &paths).await;

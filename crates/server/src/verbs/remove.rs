@@ -43,7 +43,7 @@ pub async fn find_devices(
     all.extend(view.cache_devices().await?);
     view.close().await;
     drop(view);
-    // What this command keeps of an earlier txg would keep a log device from getting empty.
+    // A view that this command keeps of an earlier txg would keep a log device from getting empty.
     session.let_go_of_views();
     let mut found = Vec::new();
     for word in words {
