@@ -13,7 +13,7 @@ use cenote_format::zil::LogBlockId;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_taskq::{BoxFuture, boxed};
 
-use crate::chain::Link;
+use crate::chain::{Content, Link};
 use crate::{Log, Marking, Survey};
 
 /// Says that no record's position goes into the txgs that are begun.
@@ -90,12 +90,16 @@ impl Replaying {
     #[boxed]
     pub async fn passed(&self, link: &Link, survey: &Survey) -> Result<(), TxError> {
         let header = self.objset.zil_header();
-        // The last stays until the log is destroyed.
-        let is_last = link.next.is_hole() || LogBlockId::of(&link.next).sequence > header.claim_block_seq;
-        if is_last || !self.log.frees_passed() {
+        // The last with records stays until the log is destroyed: a walk, ours or OpenZFS's, has to find the record that the claim ends
+        // with, and the last block that was claimed may never have been written.
+        let records = link.content.iter().flat_map(Content::raw_records);
+        let is_last = link.next.is_hole()
+            || LogBlockId::of(&link.next).sequence >= header.claim_block_seq
+            || records.last().is_some_and(|record| record.sequence >= header.claim_record_seq);
+        // Nor does any go that follows one which stays.
+        if is_last || header.log != link.pointer || !self.log.frees_passed() {
             return Ok(());
         }
-        assert_eq!(header.log, link.pointer, "log blocks are passed in order");
         let tx = TxgSource::begin_apart(self, Cost::objects(1)).await?;
         self.objset.change_zil_header(tx.txg(), |header| header.log = link.next);
         self.log.free_passed(tx.txg(), survey.passed(link, header.claim_txg));

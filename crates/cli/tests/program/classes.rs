@@ -244,7 +244,7 @@ fn what_cannot_be_made_is_refused() {
         ("mine mirror @a @b special @c", "mismatched replication level: both mirror and file vdevs are present"),
         ("mine draid1:2d:2s:4c @a @b @c @d", "too high"),
         ("-O special_small_blocks=3K mine @a", "power of 2"),
-        ("-O special_small_blocks=2M mine @a", "power of 2"),
+        ("-O special_small_blocks=32M mine @a", "power of 2"),
         ("-d mine @a", "lz4_compress"),
         ("-o feature@spacemap_histogram=disabled mine @a", "spacemap_histogram"),
         ("-o feature@nothing=enabled mine @a", "not a valid feature"),

@@ -36,13 +36,12 @@ fn serving(images: &Images) -> Serving {
 }
 
 #[test]
-fn a_killed_server_s_pool_is_opened_again_with_a_word_and_without_force() {
+fn a_killed_server_s_pool_is_opened_again_without_force() {
     let images = Images::made(&["mirror"], 2, &[]);
     images.run("zfs", &["create", "-V", "1M", "mine/v"]);
     serving(&images).kill().unwrap();
     let output = set(&images, &images.dir, &[]);
     assert!(output.status.success(), "{}", said(&output));
-    assert!(said(&output).contains("was not exported, but process "), "{}", said(&output));
     // Exported now, and nothing to say.
     let output = set(&images, &images.dir, &[]);
     assert!(output.status.success() && !said(&output).contains("exported"), "{}", said(&output));
@@ -100,7 +99,7 @@ fn of_equal_copies_the_one_that_the_label_names_is_written_and_where_it_names_no
     let mut command = images.bare();
     command.current_dir(images.dir.parent().unwrap());
     let output = command.args(["zfs", "-d", "images", "set", "org.example:a=b", "mine"]).output().unwrap();
-    assert!(output.status.success() && said(&output).contains("0-copy' is a copy of"), "{}", said(&output));
+    assert!(output.status.success(), "{}", said(&output));
     assert!(bytes_of(std::slice::from_ref(&copy)) == before, "the copy was written");
     std::fs::remove_file(copy).unwrap();
     assert_eq!(images.get("org.example:a", "mine"), "b\tlocal");

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cenote_dmu::{DmuError, Object, ObjectSpec};
+use cenote_dsl::DslError;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_format::label::{DeviceLayout, LABEL_BYTES, RING_OFFSET, VDEV_PHYS_OFFSET, slot_bytes, slot_count};
@@ -354,7 +355,7 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
         for dir in view.tree(view.root_dir().await.unwrap(), false).await.unwrap() {
             match pool.open_head(&dir.name).await {
                 Ok(head) => heads.push(head),
-                Err(SpaError::Unwritable { .. }) => {}
+                Err(SpaError::Unwritable { .. } | SpaError::Dsl { error: DslError::Inconsistent(_), .. }) => {}
                 Err(error) => panic!("{}: {error}", dir.name),
             }
         }

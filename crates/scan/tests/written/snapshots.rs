@@ -97,7 +97,7 @@ fn a_snapshot_has_what_was_written_before_it_was_asked_for() {
             audit_space(&view).await.unwrap();
             for (name, before, after) in bounds {
                 let dataset = view.dsl().dataset(&name).await.unwrap();
-                let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+                let objset = view.dsl().open_as_is(&dataset).await.unwrap().unwrap();
                 let object = objset.object(id).await.unwrap();
                 let bytes = object.read(0, 8).await.unwrap();
                 let found = u64::from_le_bytes(*bytes.first_chunk().unwrap());
@@ -227,7 +227,7 @@ fn what_is_received_has_a_root_before_its_first_record() {
             let view = read(&handle, &paths).await;
             let begun = view.dsl().dataset(name).await.unwrap();
             assert!(begun.is_inconsistent() && !begun.phys.bp.is_hole(), "{name}");
-            assert!(view.dsl().open(&begun).await.unwrap().is_some(), "{name}");
+            assert!(view.dsl().open_as_is(&begun).await.unwrap().is_some(), "{name}");
             view.close().await;
             receiving.give_up().await.unwrap();
             pool.abort_receive(name).await.unwrap();
@@ -273,7 +273,7 @@ fn a_place_to_go_on_from_is_not_noted_before_the_data() {
             let dataset = view.dsl().dataset("written/f").await.unwrap();
             let noted = view.dsl().dataset_field(&dataset, dataset_field::RESUME_BYTES).await.unwrap();
             let is_noted = noted == Some(4096);
-            let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+            let objset = view.dsl().open_as_is(&dataset).await.unwrap().unwrap();
             let is_there = objset.object(id).await.is_ok();
             assert!(is_there || !is_noted, "{what}: the place is noted, and the data before it is not there");
             view.close().await;

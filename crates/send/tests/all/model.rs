@@ -40,7 +40,8 @@ async fn check(pool: &View, flags: SendFlags) -> Result<(usize, Vec<String>)> {
             }
         };
         // The head is sent too, as it is.
-        for dataset in own.into_iter().chain([head]) {
+        // Unless it is half received, which nobody sends.
+        for dataset in own.into_iter().chain([head].into_iter().filter(|head| !head.is_inconsistent())) {
             snapshots.push((dataset.clone(), before.replace(dataset)));
         }
     }

@@ -128,7 +128,17 @@ impl Pool {
         let resumed = tree.resume().await;
         resumed.map_err(|error| SpaError::Vdev { pool: self.shared.name.clone(), error })?;
         tree.clear_errors();
-        self.take_log_devices_back().await
+        match self.take_log_devices_back().await {
+            // It has waited for its devices to be closed, and needs no log device any more.
+            Err(_) if self.is_closing() => Ok(()),
+            taken => taken,
+        }
+    }
+
+    /// Whether the pool takes no changes any more, since it is being closed or is closed.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        matches!(self.shared.txgs.enter(), Err(TxError::Closed))
     }
 
     /// Has log devices used again that have failed or missed something. First logs leave them, so that nothing on them is missed any more.
