@@ -70,13 +70,13 @@ pub enum HostError {
     Spa(Box<SpaError>),
 }
 
-/// The way out where a device is not there: a word that was meant, or a file that is to be made.
-fn meant_word(path: &Path) -> String {
+/// The word of a layout that a mistyped one means. `cache1` and the like are names of files as likely.
+pub(crate) fn meant_vdev_word(name: &str) -> Option<&'static str> {
     const WORDS: [&str; 12] = [
         "mirror", "raidz", "raidz1", "raidz2", "raidz3", "draid", "draid1", "draid2", "special", "spare", "cache",
         "dedup",
     ];
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = name.to_ascii_lowercase();
     let sorted = |word: &str| {
         let mut letters: Vec<char> = word.chars().collect();
         letters.sort_unstable();
@@ -84,14 +84,22 @@ fn meant_word(path: &Path) -> String {
     };
     // Letters that are swapped, one that is missing or too many, or another.
     let is_slip = |word: &&&str| {
-        let (a, b) = (name, **word);
+        let (a, b) = (name.as_str(), **word);
         let ahead = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
         let (rest_a, rest_b) = (&a.as_bytes()[ahead..], &b.as_bytes()[ahead..]);
         let behind = rest_a.iter().rev().zip(rest_b.iter().rev()).take_while(|(a, b)| a == b).count();
         let differing = rest_a.len().max(rest_b.len()) - behind;
         differing <= 1 || sorted(a) == sorted(b)
     };
-    match WORDS.iter().find(is_slip) {
+    let is_numbered = name.ends_with(|c: char| c.is_ascii_digit());
+    let is_striped = name.starts_with(['r', 'd']);
+    WORDS.iter().find(is_slip).filter(|_| is_striped || !is_numbered).copied()
+}
+
+/// The way out where a device is not there: a word that was meant, or a file that is to be made.
+fn meant_word(path: &Path) -> String {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    match meant_vdev_word(name) {
         Some(word) => format!(" (is '{word}' meant? '--size SIZE' makes a file)"),
         None => " ('--size SIZE' makes a file of that size)".to_owned(),
     }
@@ -130,6 +138,12 @@ mod tests {
         let text = |name: &str| HostError::NoSuchDevice(Path::new("/x").join(name)).to_string();
         for (slip, word) in [("mirorr", "mirror"), ("miror", "mirror"), ("raidz4", "raidz"), ("spaer", "spare")] {
             assert!(text(slip).contains(&format!("is '{word}' meant?")), "{}", text(slip));
+        }
+        for name in ["cache1", "mirror-a", "spare0", "sdb"] {
+            assert_eq!(meant_vdev_word(name), None, "{name}");
+        }
+        for (slip, word) in [("MIRROR", "mirror"), ("riadz", "raidz"), ("spares", "spare"), ("raidz9", "raidz")] {
+            assert_eq!(meant_vdev_word(slip), Some(word), "{slip}");
         }
         assert_eq!(
             text("sdb"),

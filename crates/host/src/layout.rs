@@ -13,7 +13,7 @@ use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 
 use crate::HostError;
-use crate::error::At as _;
+use crate::error::{At as _, meant_vdev_word};
 
 type Result<T> = std::result::Result<T, HostError>;
 
@@ -205,7 +205,17 @@ impl<'a> Reader<'a> {
     fn path(&mut self, word: &str) -> Result<()> {
         let path = self.folder.join(word);
         let path = std::path::absolute(&path).at(&path)?;
-        let path = if path.exists() { path } else { short_name(word).unwrap_or(path) };
+        let path = match path.exists() {
+            true => path,
+            // A file is not made of a slip, which would take a pool's redundancy away.
+            false => match (short_name(word), meant_vdev_word(word).filter(|_| !word.contains('/'))) {
+                (Some(disk), _) => disk,
+                (None, Some(meant)) => bail!(
+                    "invalid vdev specification: there is no device or file '{word}' (is '{meant}' meant? './{word}' is a file of that name)"
+                ),
+                (None, None) => path,
+            },
+        };
         if self.layout.paths().any(|other| other == path) {
             bail!("invalid vdev specification: '{word}' is named twice");
         }

@@ -26,7 +26,7 @@
 //!
 //! **Invariants.** 1. A file is trusted only if this user or root has written it (`cachefile::own_folder`). 2. A note of an owner is made
 //! before the pool's labels name it ([`owners`]). 3. Nothing is made of a device of a pool that this system has, whatever its label says and
-//! whether or not a process has the pool open at the moment ([`imported`]).
+//! whether or not a process has the pool open at the moment ([`imported()`]).
 //!
 //! **Crash.** Each file is replaced as a whole.
 //!
