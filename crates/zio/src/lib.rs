@@ -41,13 +41,14 @@
 //! **Rejected.** A pipeline of stages in a bit mask, as OpenZFS's zio has it: the stages exist to hand an I/O from thread to thread. An
 //! async function has the same stages in order, and the compiler checks the transitions.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod batch;
 mod data_errors;
 mod error;
 pub mod gang;
 mod heal;
 mod log_block;
-#[cfg(feature = "mutation")]
 pub mod mutation;
 mod read;
 mod ready;

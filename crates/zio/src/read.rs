@@ -10,6 +10,7 @@ use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::queue::QueueClass;
 
 use crate::gang;
+use crate::mutation::handed_out;
 use crate::transform;
 use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
 
@@ -23,15 +24,6 @@ pub struct Copies {
     /// The faults found, each with its place; the block was still readable.
     pub bad: Vec<String>,
 }
-
-/// The bytes as they leave this crate: as they are, but in the mutation test.
-#[cfg(not(feature = "mutation"))]
-fn handed_out(_: &Blkptr, _: Bookmark, block: Block) -> Block {
-    block
-}
-
-#[cfg(feature = "mutation")]
-use crate::mutation::handed_out;
 
 /// The place of a log block in messages: its first copy's offset stands for the block's number.
 fn log_bookmark(bp: &Blkptr) -> Bookmark {
