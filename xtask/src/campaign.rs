@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 
 use crate::process;
-use crate::rotation::Part;
+use crate::rotation;
 use crate::steps::{Outcome, Tally};
 
 /// One of them.
@@ -98,7 +98,7 @@ impl Campaign {
     /// The step. Each trial counts.
     pub(crate) fn step(&self) -> Result<Outcome> {
         let mut tally = Tally::default();
-        let (before, count) = Part::of_commit(PARTS).share(self.count_in_step);
+        let (before, count) = rotation::of_commit(PARTS).share(self.count_in_step);
         let first = self.first.1 + before * self.stride;
         println!("again: cargo xtask {} {count} {first}", self.name);
         let good = process::run_and_read(&mut self.program(count, first)?, |line| {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_testkit::repository_root;
 
 use crate::process;
-use crate::rotation::Part;
+use crate::rotation;
 use crate::steps::{Context, Outcome, Tally};
 
 /// Inputs per target in the runs of a day, of which each makes up a part, from a seed of its own.
@@ -176,7 +176,7 @@ pub(crate) fn main_budget(args: &[String]) -> Result<()> {
 /// The step.
 pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let mut tally = Tally::default();
-    let part = Part::of_commit(PARTS);
+    let part = rotation::of_commit(PARTS);
     let (_, count) = part.share(BUDGET_COUNT);
     let arguments = ["--count", &count.to_string(), "--seed", &(part.at + 1).to_string()].map(str::to_owned);
     let good = process::run_and_read(budget()?.args(arguments), |line| {

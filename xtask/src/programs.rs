@@ -10,12 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
+use cenote_testkit::{PART_VARIABLE, Part};
 use serde_json::Value;
 
-use crate::{limited, process};
+use crate::{limited, process, rotation};
 
 /// Crates whose tests mount and serve.
 const SERVING: [&str; 3] = ["cli", "fuse", "nbd"];
+
+/// Parts that tests of many seeds are cut into.
+const PARTS: u64 = 3;
 
 /// A test program, built.
 struct Program {
@@ -46,9 +50,10 @@ pub(crate) fn build() -> Result<()> {
 /// # Errors
 /// They cannot be built or begun.
 pub(crate) fn run(kind: Kind, each: &mut dyn FnMut(&str)) -> Result<bool> {
+    let part = rotation::of_commit(PARTS);
     let mut is_good = true;
     for program in built()?.into_iter().filter(|program| program.kind() == kind) {
-        let (good, output) = program.run()?;
+        let (good, output) = program.run(part)?;
         let mut shown = std::io::stdout().lock();
         shown.write_all(&output)?;
         shown.flush()?;
@@ -98,14 +103,19 @@ impl Program {
     }
 
     /// Runs it within a time, with its output kept.
-    fn run(&self) -> Result<(bool, Vec<u8>)> {
+    fn run(&self, part: Part) -> Result<(bool, Vec<u8>)> {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let mut output = format!("     Running {name}\n").into_bytes();
         let [this, limited] = limited::runner()?;
         // A file: a process that a test has left behind would keep a pipe open.
         let mut kept = tempfile::tempfile()?;
         let mut command = Command::new(this);
-        command.arg(limited).arg(&self.path).current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+            .arg(limited)
+            .arg(&self.path)
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env(PART_VARIABLE, part.text());
         command.stdin(Stdio::null()).stdout(kept.try_clone()?).stderr(kept.try_clone()?);
         let status = command.status().with_context(|| format!("cannot start {name}"))?;
         kept.rewind()?;

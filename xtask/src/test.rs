@@ -1,5 +1,7 @@
 //! `cargo xtask test`: the steps, in the order in which they are most likely to say no soonest.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -8,8 +10,8 @@ use cenote_testkit::{Golden, repository_root};
 use crate::programs::Kind;
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    campaign, dist, fuzz, golden, house, kills, licences, packages, process, programs, quick, tour, value_of, vm, zdb,
-    zdb_check, ztest,
+    campaign, dist, fuzz, golden, house, kills, licences, packages, process, programs, quick, rotation, tour, value_of,
+    vm, zdb, zdb_check, ztest,
 };
 
 const STEPS: &[Step] = &[
@@ -18,16 +20,14 @@ const STEPS: &[Step] = &[
     Step { name: "house", about: "layers, file sizes, words", run: house::step },
     Step { name: "licences", about: "licences and sources of dependencies", run: licences::step },
     Step { name: "clippy", about: "lints, warnings denied", run: clippy },
-    Step {
-        name: "determinism",
-        about: "no clock, chance, thread or file in the engine but through taskq",
-        run: determinism,
-    },
     Step { name: "tests", about: "tests of crates that compute", run: |_| tests(Kind::Computing) },
     Step { name: "doctests", about: "examples in the documentation", run: doctests },
     Step { name: "docs", about: "documentation, warnings denied", run: docs },
-    Step { name: "shuttle", about: "the runtime's primitives under many random schedules", run: shuttle },
-    Step { name: "loom", about: "the runtime's lock-free protocols over all interleavings", run: loom },
+    Step {
+        name: "models",
+        about: "the runtime's primitives under random schedules (shuttle) or over all interleavings (loom)",
+        run: models,
+    },
     Step { name: "fuzz", about: "fuzz targets with a fixed number of made-up inputs", run: fuzz::step },
     Step {
         name: "mutate",
@@ -123,40 +123,29 @@ fn fmt(_: &Context) -> Result<Outcome> {
     whole(process::cargo().args(["fmt", "--all", "--check"]))
 }
 
-fn clippy(_: &Context) -> Result<Outcome> {
-    whole(process::cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
-}
+/// The lints' level in the step: none is only a warning.
+const DENIED: [&str; 2] = ["-D", "warnings"];
 
-/// The bans of `clippy.toml`, for the libraries between the codecs and the front ends. Tests may do as they like, and what
-/// lies below the runtime has to take the standard library's locks.
-fn determinism(_: &Context) -> Result<Outcome> {
-    let mut tally = Tally::default();
-    for (crates, lints) in [
-        (house::crates_below_runtime(), &["clippy::disallowed_methods"][..]),
-        (house::crates_above_runtime(), &["clippy::disallowed_methods", "clippy::disallowed_types"]),
-    ] {
-        let mut command = process::cargo();
-        command.args(["clippy", "--no-deps", "--lib", "--locked"]);
-        for krate in crates {
-            command.arg("--package").arg(format!("cenote-{krate}"));
-        }
-        command.arg("--");
-        for lint in lints {
-            command.arg("-D").arg(lint);
-        }
-        process::run(&mut command)?;
-        tally.count(true);
-    }
-    Ok(Outcome::Done(tally))
+fn clippy(_: &Context) -> Result<Outcome> {
+    whole(process::cargo().args(["clippy", "--workspace", "--all-targets", "--locked", "--"]).args(DENIED))
 }
 
 fn docs(_: &Context) -> Result<Outcome> {
-    whole(
-        process::cargo()
-            .args(["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"])
-            // Private items are documented too, so links to them lead somewhere.
-            .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
-    )
+    let mut command = process::cargo();
+    command.args(["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"]);
+    // Private items are documented too, so links to them lead somewhere.
+    command.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links");
+    command.envs(as_clippy_checks()?);
+    whole(&mut command)
+}
+
+/// The environment in which Cargo takes the crates that [`clippy`] has checked for those that it needs: they are the same to it only if the same
+/// program has checked them with the same words.
+fn as_clippy_checks() -> Result<[(&'static str, OsString); 2]> {
+    let sysroot = process::output(Command::new("rustc").args(["--print", "sysroot"]).current_dir(repository_root()))?;
+    let driver = PathBuf::from(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/clippy-driver");
+    let words = DENIED.iter().map(|word| format!("{word}__CLIPPY_HACKERY__")).collect::<String>();
+    Ok([("RUSTC_WORKSPACE_WRAPPER", driver.into()), ("CLIPPY_ARGS", words.into())])
 }
 
 fn tests(kind: Kind) -> Result<Outcome> {
@@ -208,12 +197,23 @@ impl Counts {
     }
 }
 
-fn shuttle(_: &Context) -> Result<Outcome> {
-    checked("shuttle", "schedules")
-}
+/// Model checkers of the runtime, each with the module of its tests.
+const CHECKERS: [(&str, &str); 2] = [("shuttle", "schedules"), ("loom", "models")];
 
-fn loom(_: &Context) -> Result<Outcome> {
-    checked("loom", "models")
+/// Either is built apart from everything else, so a run does one of them.
+fn models(_: &Context) -> Result<Outcome> {
+    let part = rotation::of_commit(CHECKERS.len() as u64);
+    let mut tally = Tally::default();
+    for (index, (checker, module)) in CHECKERS.into_iter().enumerate() {
+        if part.has(index as u64) {
+            println!("{checker}");
+            match checked(checker, module)? {
+                Outcome::Done(done) => tally.absorb(done),
+                left_out => return Ok(left_out),
+            }
+        }
+    }
+    Ok(Outcome::Done(tally))
 }
 
 /// Runs the runtime's tests named `module` with its locks and atomics replaced by a model checker's. The flag rebuilds

@@ -46,6 +46,7 @@
 //! **Rejected.** *Verbs as methods of the pool*: `spa` would depend on `zpl` and `zvol`, which are above it. *Steps made one
 //! after another, each on disk*: `create -p` and `destroy -r` stopped half-way where a later step was refused.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![forbid(unsafe_code)]
 
 mod bookmark;

@@ -50,6 +50,8 @@
 //! bytes (saves memory, costs a decompression on each hit; indirect blocks are hit thousands of times); sampling
 //! eviction (no scan resistance without a second queue).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod index;
 mod kstat;
 mod list;

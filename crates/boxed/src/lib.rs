@@ -16,6 +16,8 @@
 //! The price is one allocation for each call, so functions that usually return without waiting, such as a read that finds its block in the
 //! cache, do not have it.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::visit_mut::{self, VisitMut};

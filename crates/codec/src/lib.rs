@@ -27,6 +27,8 @@
 //! **Rejected.** General Reed-Solomon crates (RAID-Z's generators 1, 2, 4 and its unequal columns are not their
 //! interface); calling C for Skein and Edon-R (two hundred lines of safe Rust do).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod checksum;
 pub mod compress;
 pub mod crypt;

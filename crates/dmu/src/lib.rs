@@ -55,6 +55,8 @@
 //! **Rejected.** A dbuf for each block (only writers need such state); a trait for objects (there is only one kind of object); separate
 //! types for read-only and open objects (then ZAP, SA and every other format would need two implementations).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod caching;
 mod changes;
 mod error;

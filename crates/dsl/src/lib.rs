@@ -39,6 +39,8 @@
 //!
 //! **Rejected.** A cache of opened datasets: the ARC has the same bytes, and it would have to be invalidated by each change.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod accounts;
 mod audit;
 mod bookmark;

@@ -17,6 +17,8 @@
 //! **Sources.** Facts (offsets, magic numbers, names, limits) come from OpenZFS's public headers and manual pages and
 //! from pools made by OpenZFS; FORMAT.md describes the format in prose.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod acl;
 pub mod blkptr;
 pub mod bpobj;

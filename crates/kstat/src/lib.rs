@@ -28,6 +28,8 @@
 //! **Rejected.** *Looking tunables up by name at each use*: this costs a look-up, and a wrong name would be detected only at its use.
 //! *Counters that register themselves*: they need a global registry, which tests and pools would share.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod counter;
 mod declare;
 mod near;

@@ -94,6 +94,8 @@
 //! **Not here yet.** Frees that a checkpoint keeps, trim, removal and expansion of vdevs, the `cursor` and `new-dynamic`
 //! selectors.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod allocator;
 mod check;
 mod class;

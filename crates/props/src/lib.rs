@@ -15,6 +15,8 @@
 //!
 //! **Rejected.** An enum of properties: it is extended at each release, and what is needed is looked up by name anyway.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod dataset;
 pub mod effect;
 mod kinds;

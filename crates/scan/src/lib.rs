@@ -30,6 +30,8 @@
 //! **Rejected.** A sorted, sequential order as OpenZFS's scrub has it (faster on rotating disks, but it needs a queue of extents for each
 //! vdev); a bitmap of visited ranges (the set of ranges shrinks as the walk goes on, and gives the places of leaks).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod account;
 mod error;
 mod features;

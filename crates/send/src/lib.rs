@@ -39,6 +39,8 @@
 //!
 //! Verifying a stream in a first pass and using it in a second: streams come through pipes.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod account;
 mod decoder;
 mod dump;

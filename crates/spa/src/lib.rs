@@ -37,6 +37,8 @@
 //!
 //! **Rejected.** Two passes, as OpenZFS's `zpool import` has them (`ZFS_IOC_POOL_TRYIMPORT`, then the import): one open serves both.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod admin;
 mod audit;
 mod behind;

@@ -39,8 +39,10 @@ mod elsewhere;
 mod golden;
 pub mod gpt;
 pub mod manifest;
+mod part;
 pub mod walk;
 pub mod zdb;
 
 pub use elsewhere::Elsewhere;
 pub use golden::{Golden, Scratch, Theme, Unpacked, repository_root, theme, theme_if_present};
+pub use part::{Part, VARIABLE as PART_VARIABLE};

@@ -54,6 +54,8 @@
 //! `match` keeps the leaf's path free of boxes. Rebuilding parity columns instead of reading the other columns: every stage keeps the
 //! columns that it read, so that they can be compared with the correct data at the end.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod commit;
 pub mod config;
 pub mod disk;

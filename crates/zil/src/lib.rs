@@ -107,6 +107,8 @@
 //! **Not here yet.** Replay of NFSv4 access control lists; encrypted logs. No records are written for changes of file flags and project
 //! ids, nor for extended attributes in hidden directories; such records of OpenZFS are replayed.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod ahead;
 mod batch;
 mod chain;

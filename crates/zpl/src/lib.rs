@@ -87,6 +87,8 @@
 //! **Not here yet.** Changing file systems from before system attributes (ZPL version below 5), or with `casesensitivity` or
 //! `normalization` set; inheriting NFSv4 ACLs; enforcing user, group and project quotas.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod acl;
 mod attributes;
 pub mod bulk;

@@ -17,6 +17,8 @@
 //!
 //! **Writing** is described in [`Volume`]'s module, and the durability that clients of an open volume get in [`mod@live`].
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod claim;
 pub mod live;
 mod properties;

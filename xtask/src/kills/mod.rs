@@ -24,7 +24,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_testkit::zdb::program;
 
-use crate::rotation::Part;
+use crate::rotation;
 use crate::steps::{Context, Outcome, Tally};
 
 /// Kills in the runs of a day, of which each does a part.
@@ -97,7 +97,7 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     if let Some(reason) = missing().or_else(|| clients::missing(client)) {
         return Ok(Outcome::LeftOut(reason));
     }
-    let part = Part::of_commit(PARTS);
+    let part = rotation::of_commit(PARTS);
     let mut tally = own::campaign(part.share(COUNT_IN_STEP), 1)?;
     tally.absorb(clients::campaign(client, part.share(SQLITE_COUNT_IN_STEP), 1)?);
     tally.absorb(clients::campaign(clients::HISTORY, part.share(HISTORIES_IN_STEP), 1)?);

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use anyhow::{Context as _, Result, bail};
 use cenote_testkit::{Golden, repository_root};
 
-use crate::rotation::Part;
+use crate::rotation;
 use crate::steps::{Context, Outcome, Tally};
 use crate::{golden, packages, process};
 
@@ -139,7 +139,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("raw", raw),
     ("redact", redact),
 ];
-const PARTS: u64 = 3;
+const PARTS: u64 = 4;
 
 /// The step.
 pub(crate) fn step(context: &Context) -> Result<Outcome> {
@@ -152,8 +152,8 @@ pub(crate) fn step(context: &Context) -> Result<Outcome> {
     }
     let unpacked = Golden::selection()?.theme("basic")?.unpacked()?;
     process::run(process::script("tools/openzfs-vm/smoke").args(&unpacked.images))?;
-    let part = Part::of_commit(PARTS);
-    let (mine, others): (Vec<_>, Vec<_>) = CHECKS.iter().enumerate().partition(|(index, _)| part.has(*index));
+    let part = rotation::of_commit(PARTS);
+    let (mine, others): (Vec<_>, Vec<_>) = CHECKS.iter().enumerate().partition(|(index, _)| part.has(*index as u64));
     let names =
         |checks: &[(usize, &(&'static str, Check))]| -> Vec<&str> { checks.iter().map(|(_, check)| check.0).collect() };
     println!("checks: smoke {}; of other commits: {}", names(&mine).join(" "), names(&others).join(" "));

@@ -248,7 +248,7 @@ fn a_power_cut_while_vdevs_are_added_leaves_the_old_pool_or_the_new_one() {
     let (mut old, mut new) = (0, 0);
     // How long it takes when nothing comes in between, in the simulation: found out first.
     let mut whole = None;
-    for seed in 0..40 {
+    for seed in seeds(40) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 6, slow());

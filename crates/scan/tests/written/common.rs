@@ -13,6 +13,7 @@ use cenote_sim::Machine;
 use cenote_spa::{CreateOptions, ImportOptions, Pool, SpaError, TopKind, TopSpec, find, open};
 use cenote_taskq::sim::disk::{Crash, Latency, SimDiskOptions};
 use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_testkit::Part;
 use cenote_vdev::config::AllocationClass;
 use cenote_zil::Log;
 use cenote_zpl::{FileSystem, FileSystemOptions};
@@ -20,6 +21,12 @@ use cenote_zpl::{FileSystem, FileSystemOptions};
 pub(crate) use cenote_sim::{LAYOUTS, Layout, SINGLE, slow};
 
 pub(crate) const DISK_BYTES: u64 = 80 << 20;
+
+/// The seeds of so many that this run has: all, or a part ([`Part`]). They are neighbours, since their remainders decide on layouts.
+pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
+    let (before, mine) = Part::of_environment().share(count);
+    before..before + mine
+}
 
 pub(crate) fn machine_of(runtime: &Runtime, count: usize, latency: Latency) -> Machine {
     Machine::new(runtime, count, &SimDiskOptions { size_bytes: DISK_BYTES, latency, ..SimDiskOptions::default() })

@@ -10,6 +10,7 @@ use cenote_spa::{ImportOptions, Pool, View, find, import, open};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_testkit::Part;
 
 use crate::common::*;
 use crate::reopened::write_options;
@@ -82,7 +83,11 @@ async fn fill(pool: &Pool, name: &str, rng: &mut Rng) {
 /// count as being freed; at the end the pool uses as much as before.
 #[test]
 fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
-    for (seed, layout) in [(1, LAYOUTS[0]), (2, LAYOUTS[3]), (3, LAYOUTS[2]), (4, LAYOUTS[0])] {
+    let part = Part::of_environment();
+    for (seed, layout) in [(1, LAYOUTS[0]), (2, LAYOUTS[3]), (3, LAYOUTS[2]), (4, LAYOUTS[0])]
+        .into_iter()
+        .filter(|(seed, _)| part.has(*seed))
+    {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let count = layout.iter().map(|(_, count)| count).sum();

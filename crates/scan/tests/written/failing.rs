@@ -14,6 +14,7 @@ use cenote_spa::{FailMode, ImportOptions, LiveHead, Pool, PropertyValue, TopKind
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, Request, RequestKind, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Runtime};
+use cenote_testkit::Part;
 
 use cenote_sim::Machine;
 
@@ -160,9 +161,13 @@ struct Case {
 
 /// Each way at each point, each on a machine of its own.
 fn each_case(run: impl AsyncFn(&Handle, &Machine, Case)) {
+    let part = Part::of_environment();
     for (at, (layout, victims)) in CASES.iter().enumerate() {
         for (index, point) in POINTS.iter().enumerate() {
             let (seed, how) = ((at * POINTS.len() + index) as u64, HOWS[(at + index) % HOWS.len()]);
+            if !part.has(seed) {
+                continue;
+            }
             let what = format!("seed {seed}: {layout:?} {point:?} {how:?}");
             let case = Case { seed, layout, victims: *victims, point: *point, how, what };
             let runtime = Runtime::simulated(seed);

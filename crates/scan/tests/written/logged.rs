@@ -180,8 +180,8 @@ pub(crate) async fn change(fs: &FileSystem, tree: &Tree, rng: &mut Rng) {
 #[test]
 fn what_was_made_stable_is_there_though_no_txg_has_it() {
     let (mut logged, mut indirect) = (0, BTreeMap::new());
-    for (seed, layout) in (0..30).zip(LAYOUTS.iter().cycle()) {
-        let mut layout = layout.to_vec();
+    for seed in seeds(30) {
+        let mut layout = LAYOUTS[seed as usize % LAYOUTS.len()].to_vec();
         let has_log = seed % 3 == 1;
         if has_log {
             let mirror = seed % 2 == 0;
@@ -248,7 +248,7 @@ fn what_was_made_stable_is_there_though_no_txg_has_it() {
     assert!(logged > 0, "something was stable before its txg");
     // Nothing is logged by reference where a log device is faster than the pool.
     for (how, count) in &indirect {
-        assert_eq!(*count > 20, *how != (true, false), "{how:?}: {count} records by reference");
+        assert_eq!(*count > 6, *how != (true, false), "{how:?}: {count} records by reference");
     }
     assert_eq!(indirect.len(), 4, "{indirect:?}");
 }

@@ -99,7 +99,7 @@ fn power_that_goes_while_logs_are_claimed_or_replayed_changes_nothing() {
     let (expected, span) = at_once();
     assert!(expected.values().all(|files| !files.is_empty()), "there is something in each dataset");
     let (mut cuts, mut between) = (0, 0);
-    for seed in 0..24 {
+    for seed in seeds(24) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine(&runtime, slow());

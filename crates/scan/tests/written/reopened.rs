@@ -12,7 +12,7 @@ use cenote_spa::{Clock, Head, Host, ImportOptions, Pool, SpaError, TopKind, Writ
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
-use cenote_testkit::{Golden, Theme};
+use cenote_testkit::{Golden, Part, Theme};
 use cenote_vdev::tree::VdevState;
 
 use crate::common::*;
@@ -262,7 +262,7 @@ fn labels_that_were_torn_are_written_before_any_that_is_good() {
 
 #[test]
 fn a_pool_in_use_by_a_crashed_writer_goes_on_where_it_was_durable() {
-    for seed in 0..12_u64 {
+    for seed in seeds(12) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, slow());
@@ -313,7 +313,11 @@ fn pools_that_openzfs_made_are_written_to_and_stay_whole() {
     let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
     let handle = runtime.handle();
     let mut written = 0;
-    for theme in Golden::selection().unwrap().themes().unwrap() {
+    let part = Part::of_environment();
+    for (index, theme) in Golden::selection().unwrap().themes().unwrap().into_iter().enumerate() {
+        if !part.has(index as u64) {
+            continue;
+        }
         let manifest = theme.manifest().unwrap();
         if manifest.pools.len() != 1 {
             continue;
@@ -342,7 +346,7 @@ fn pools_that_openzfs_made_are_written_to_and_stay_whole() {
             assert!(figures.leak_free, "{}: {}", theme.name(), told.text);
         }
     }
-    assert!(written > 5, "{written} pools");
+    assert!(written > 1, "{written} pools");
 }
 
 async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Result<usize, SpaError> {

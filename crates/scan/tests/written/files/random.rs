@@ -14,7 +14,7 @@ use cenote_zpl::{
 use super::model::{Model, Node};
 use super::{Live, judged, make, reopen};
 
-use crate::common::{SINGLE, machine_of, options};
+use crate::common::{SINGLE, machine_of, options, seeds};
 
 const NAMES: u64 = 14;
 const SIZE_MAX: u64 = 1_600_000;
@@ -375,7 +375,7 @@ async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], see
 
 #[test]
 fn random_operations_agree_with_a_plain_model_across_syncs_and_openings() {
-    for seed in 0..10 {
+    for seed in seeds(10) {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 1, Latency::default());
@@ -392,7 +392,7 @@ fn zdb_finds_nothing_wrong_with_what_random_operations_leave() {
         eprintln!("left out: zdb is not installed");
         return;
     }
-    for seed in 100..103 {
+    for seed in seeds(3).map(|index| 100 + index) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk0");
         std::fs::File::create(&path).unwrap().set_len(192 << 20).unwrap();
