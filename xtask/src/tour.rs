@@ -1,7 +1,8 @@
 //! The tours of the README and of docs/TOUR.md, word for word: every indented block of that section, in one shell for each page, in order.
 //!
 //! The commands of a tour must work as a newcomer types them. The only liberties: the tour's folder and the list of pools are fresh ones,
-//! and blocks that mount are left out where the system has no `/dev/fuse`.
+//! blocks that mount are left out where the system has no `/dev/fuse`, and the program is built as the tests have it. A release in one run of three
+//! shows that it can be built, optimised less than a user's: code that has no debug assertions is compiled nowhere else.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,19 +10,46 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use cenote_testkit::repository_root;
 
-use crate::process;
 use crate::steps::{Context, Outcome, Tally};
+use crate::{process, rotation};
+
+/// The build of a program whose words count, not its speed.
+pub(crate) struct Build {
+    /// Its folder below `target`.
+    pub(crate) folder: &'static str,
+    /// Cargo's options for it.
+    pub(crate) options: Vec<String>,
+}
+
+impl Build {
+    /// The commit's.
+    ///
+    /// # Errors
+    /// The workspace's manifest cannot be read.
+    pub(crate) fn of_commit() -> Result<Self> {
+        match rotation::of_commit(PARTS).has(0) {
+            true => Ok(Self { folder: "release", options: quick_release()? }),
+            false => Ok(Self { folder: "debug", options: Vec::new() }),
+        }
+    }
+
+    /// Whether it is a release.
+    pub(crate) fn is_release(&self) -> bool {
+        self.folder == "release"
+    }
+}
+
+/// One of so many runs builds a release.
+const PARTS: u64 = 3;
 
 /// Options that have Cargo build a release in less time; the program does the same. Libraries are optimised a little.
-///
-/// # Errors
-/// The workspace's manifest cannot be read.
-pub(crate) fn quick_release() -> Result<Vec<String>> {
+fn quick_release() -> Result<Vec<String>> {
     let manifest = std::fs::read_to_string(repository_root().join("Cargo.toml"))?;
     let named = manifest.lines().filter_map(|line| line.strip_prefix("[profile.release.package.")?.strip_suffix(']'));
     let levels = named.map(|name| format!("package.{name}.opt-level=0"));
     let levels = levels.chain(["opt-level=0".to_owned(), "package.\"*\".opt-level=1".to_owned()]);
-    Ok(levels.flat_map(|level| ["--config".to_owned(), format!("profile.release.{level}")]).collect())
+    let levels = levels.flat_map(|level| ["--config".to_owned(), format!("profile.release.{level}")]);
+    Ok(["--release".to_owned()].into_iter().chain(levels).collect())
 }
 
 /// The pages that have one.
@@ -49,14 +77,16 @@ fn typed(page: &str) -> Result<u64> {
     }
     let temp = tempfile::tempdir()?;
     let folder = temp.path().join("tour");
-    // The words that are typed are what counts here, not the speed of the program that they build.
-    let options: Vec<String> = quick_release()?.iter().map(|option| quoted(option)).collect();
+    let Build { folder: built, options } = Build::of_commit()?;
+    let options: Vec<String> = options.iter().map(|option| quoted(option)).collect();
     let mut script =
-        format!("set -eu\nshopt -s expand_aliases\ncargo() {{ command cargo {} \"$@\"; }}\n", options.join(" "));
+        format!("set -eu\nshopt -s expand_aliases\nbuild() {{ cargo build --locked {}; }}\n", options.join(" "));
     for block in &blocks {
         for line in block.lines() {
             // Shown before it is run, as a reader would see it.
-            script.push_str(&format!("printf '$ %s\\n' {}\n{line}\n", quoted(line)));
+            let run =
+                line.replace("cargo build --release", "build").replace("target/release", &format!("target/{built}"));
+            script.push_str(&format!("printf '$ %s\\n' {}\n{run}\n", quoted(line)));
         }
     }
     let script = script.replace(FOLDER, &folder.display().to_string());

@@ -68,17 +68,27 @@ impl Inputs {
         rustc("cenote-capi", &["--lib", "--crate-type", "cdylib,staticlib"], &[build_id])?;
         let release = target.join("release");
         let library = |end: &str| release.join(format!("{LIBRARY}.{end}"));
-        Self::of(Built { program: release.join("cenote"), shared: library("so"), archive: Some(library("a")) })
+        let program = release.join("cenote");
+        check_static(&program)?;
+        Self::of(Built { program, shared: library("so"), archive: Some(library("a")) })
     }
 
-    /// The same from builds that other checks have made: the program as the tour has it, linked again, and the library as tests have it.
+    /// The same from builds that other checks have made: the library as tests have it and the program as the tour has it, which in a release is linked
+    /// again, statically.
     pub(crate) fn quick() -> Result<Self> {
-        let mut command = process::cargo();
-        command.args(["rustc", "--release", "--locked", "--package", "cenote-cli", "--bin", "cenote"]);
-        command.args(crate::tour::quick_release()?);
-        process::run(command.args(["--", "-Ctarget-feature=+crt-static"]))?;
+        let build = crate::tour::Build::of_commit()?;
+        let program = if build.is_release() {
+            let mut command = process::cargo();
+            command.args(["rustc", "--locked", "--package", "cenote-cli", "--bin", "cenote"]).args(&build.options);
+            process::run(command.args(["--", "-Ctarget-feature=+crt-static"]))?;
+            let program = process::target_program(build.folder, "cenote")?;
+            check_static(&program)?;
+            program
+        } else {
+            // Linked anew it would change under the steps that run beside this one.
+            process::built("cenote")?
+        };
         process::run(process::cargo().args(["build", "--workspace", "--locked", "--lib"]))?;
-        let program = process::target_program("release", "cenote")?;
         let shared = process::target_program("debug", &format!("{LIBRARY}.so"))?;
         Self::of(Built { program, shared, archive: None })
     }
@@ -101,7 +111,6 @@ impl Inputs {
         };
         let program = stripped(&built.program, "cenote")?;
         let shared = stripped(&built.shared, "libcenote.so.0")?;
-        check_static(&built.program)?;
         let said = |args: &[&str]| -> Result<Vec<u8>> {
             let output = process::output(Command::new(&built.program).args(args))?;
             ensure!(output.good, "cenote {}: {}", args.join(" "), output.stderr);
