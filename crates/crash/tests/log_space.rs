@@ -19,5 +19,6 @@ fn a_log_never_takes_the_space_that_its_txg_needs_and_what_one_without_a_limit_h
     for number in [0, 1] {
         let (shape, done) = rescue(number).unwrap_or_else(|error| panic!("pool {number}: {error}"));
         println!("pool {number}: {done:?} {shape}");
+        assert!(done.was_suspended, "a log without a limit takes all space of pool {number}");
     }
 }
