@@ -222,8 +222,7 @@ impl Life {
             let Open { pool, targets, filesystem } = opened;
             if cut == cuts {
                 drop((targets, filesystem));
-                pool.export().await.map_err(words)?;
-                self.verify().await.map_err(|error| format!("exported: {error}"))?;
+                self.export(pool).await?;
                 break;
             }
             self.cut(rng).await;
@@ -265,9 +264,15 @@ impl Life {
         self.load(&opened, self.shape.size_bytes / 4, rng, &mut done).await?;
         let Open { pool, targets, filesystem } = opened;
         drop((targets, filesystem));
-        pool.export().await.map_err(words)?;
-        self.verify().await.map_err(|error| format!("exported: {error}"))?;
+        self.export(pool).await?;
         Ok(done)
+    }
+
+    /// Exports the pool, and finds nothing wrong with it when a log device that has failed meanwhile is there again.
+    async fn export(&self, pool: Pool) -> Result<(), String> {
+        pool.export().await.map_err(words)?;
+        self.machine.disks.iter().for_each(|disk| disk.clear_faults());
+        self.verify().await.map_err(|error| format!("exported: {error}"))
     }
 
     async fn cut(&self, rng: &mut Rng) {
