@@ -53,6 +53,8 @@ const FILL: &[u8] = b"fill";
 /// Bytes of the file that fills the pool which are written at a time, and taken off its end afterwards.
 const FILL_BYTES: usize = 128 << 10;
 const LEFT_BYTES: u64 = 4 * MIB;
+/// Begins the reason why a pool does not open: nothing is replayed yet.
+const UNOPENED: &str = "to be written";
 /// A log without a limit is given so many times the size of its pool: more than there is space for.
 const UNLIMITED_LOADS: u64 = 2;
 /// Somebody is answered within this time, and a pool is open.
@@ -136,6 +138,8 @@ pub struct Done {
     pub txgs: u64,
     /// A log without a limit took all space of the pool, which was suspended.
     pub was_suspended: bool,
+    /// It took so much that the txg that claims it has no place, so the pool stays as it is.
+    pub is_beyond_help: bool,
 }
 
 fn sector(client: u64, slot: u64, at: usize, version: u64) -> Vec<u8> {
@@ -177,6 +181,8 @@ pub fn live(number: u64) -> Result<(String, Done), String> {
 /// The pool of this number as an engine leaves it whose logs have no limit: a log takes all space, and the power goes. It is opened by one
 /// that has the limit, and goes on. Where large blocks of data have little space left, each few of them wait for a txg that gives them some.
 /// It frees the log too, which so takes no more; the power goes after a while.
+///
+/// A pool whose logs leave less than a claim takes, some 200 KiB, is beyond help: it is told apart, and counted.
 ///
 /// # Errors
 /// The fault that was found, in words.
@@ -258,7 +264,12 @@ impl Life {
         drop(opened);
         self.machine.disks.iter().for_each(|disk| disk.clear_faults());
         self.verify().await?;
-        let opened = self.open().await?;
+        let opened = match self.open().await {
+            Err(why) if was_suspended && why.starts_with(UNOPENED) && why.contains("no space for") => {
+                return Ok(Done { was_suspended, is_beyond_help: true, ..Done::default() });
+            }
+            opened => opened?,
+        };
         self.judge(&opened).await?;
         let mut done = Done { was_suspended, ..Done::default() };
         self.load(&opened, self.shape.size_bytes / 4, rng, &mut done).await?;
@@ -312,7 +323,7 @@ impl Life {
         let how = ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() };
         let options = WriteOptions { clock: Clock::Now, host: host(), check: true };
         let pool = open(&self.handle, found(&self.handle, self.paths()).await?, &how, options).await;
-        let pool = pool.map_err(|error| format!("to be written: {error}"))?;
+        let pool = pool.map_err(|error| format!("{UNOPENED}: {error}"))?;
         let pool = pool.start(TxTunables { zfs_txg_timeout: 3600, ..TxTunables::default() }).await;
         match self.handle.timeout(ANSWER_MAX, self.open_datasets(&pool)).await {
             Some(opened) => opened,
