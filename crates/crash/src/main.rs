@@ -105,13 +105,18 @@ fn main() -> ExitCode {
 fn live_in_little_space(arguments: &Arguments) -> bool {
     note_panics();
     let current = watch("life in little space", Duration::from_secs(SECONDS_MAX));
-    let mut failures = 0;
+    let (mut failures, mut suspended, mut beyond_help) = (0, 0, 0);
     for number in arguments.first..arguments.first + arguments.count {
         current.store(number + 1, Ordering::Relaxed);
-        for (what, lived) in [("life", log_space::live(number)), ("rescue", log_space::rescue(number))] {
-            match lived {
-                Ok((shape, done)) if arguments.verbose => println!("{what} {number}: {done:?}, {shape}"),
-                Ok(_) => {}
+        for (what, live) in [("life", log_space::live as fn(u64) -> _), ("rescue", log_space::rescue)] {
+            match live(number) {
+                Ok((shape, done)) => {
+                    suspended += u64::from(done.was_suspended);
+                    beyond_help += u64::from(done.is_beyond_help);
+                    if arguments.verbose {
+                        println!("{what} {number}: {done:?}, {shape}");
+                    }
+                }
                 Err(error) => {
                     failures += 1;
                     println!("{what} {number}: {error}");
@@ -119,7 +124,10 @@ fn live_in_little_space(arguments: &Arguments) -> bool {
             }
         }
     }
-    println!("{} lives in little space, {failures} failures", arguments.count);
+    println!(
+        "{} lives in little space, {suspended} pools full of logs without a limit ({beyond_help} beyond help), {failures} failures",
+        arguments.count
+    );
     failures == 0
 }
 

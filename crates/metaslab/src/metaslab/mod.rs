@@ -183,10 +183,10 @@ impl Metaslab {
         self.allocated_bytes
     }
 
-    /// Bytes freed that may not be used yet.
+    /// Bytes freed that may not be used yet, those among them that the txg has freed which is being synced.
     #[must_use]
     pub fn deferred_bytes(&self) -> u64 {
-        self.deferred.total()
+        self.deferred.total() + self.freed.total()
     }
 
     /// Those of them that only wait for pinned txgs ([`Keep`]).

@@ -235,7 +235,13 @@ fn what_was_freed_is_not_used_for_two_txgs() {
     one_txg(&mut allocator, &mut disk, Txg(4));
     allocator.free(Txg(5), &all[7]).unwrap();
     assert!(matches!(allocator.free(Txg(5), &all[7]), Err(AllocError::Space(_))), "a second free is refused");
-    one_txg(&mut allocator, &mut disk, Txg(5));
+    // While its txg is synced, it is not allocated any more.
+    allocator.sync(&mut disk, Txg(5), 1).unwrap();
+    let (size, allocated, deferred) = allocator.class_figures(ClassKind::Normal);
+    assert_eq!((size - allocated, deferred), (4096, 4096), "nor can it be used");
+    allocator.close_txg(&mut disk).unwrap();
+    allocator.sync_done(Txg(5), &Keep::USUAL, 25000).unwrap();
+    assert_eq!(allocator.class_figures(ClassKind::Normal), (size, allocated, deferred));
     for txg in [6, 7] {
         assert!(allocate(&mut allocator, &disk, &request(Txg(txg), 4096, 1)).is_err(), "txg {txg}");
         assert!(allocator.free(Txg(txg), &all[7]).is_err(), "a second free is refused in txg {txg}");
