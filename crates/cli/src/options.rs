@@ -62,14 +62,17 @@ pub(crate) fn missing(argv: &[OsString], error: &clap::Error, grammar: &Command)
         return None;
     }
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else { return None };
-    // Options of the whole line may stand before the verb.
-    let mut words = argv.iter().skip(1).filter_map(|word| word.to_str());
-    let tool = words.find_map(|word| grammar.find_subcommand(word))?;
-    let verb = words.find_map(|word| tool.find_subcommand(word)).map_or("", Command::get_name);
-    let is_it = |(of_tool, of_verb, name, _): &&Missing| {
-        *of_tool == tool.get_name() && *of_verb == verb && (*name == option || is_with_value(option, name))
+    let words: Vec<&str> = argv.iter().skip(1).filter_map(|word| word.to_str()).collect();
+    // A value of an option before it may be called as another tool.
+    let of_tool = |at: usize| {
+        let tool = grammar.find_subcommand(words[at])?;
+        let verb = words[at + 1..].iter().find_map(|word| tool.find_subcommand(word)).map_or("", Command::get_name);
+        let is_it = |(of_tool, of_verb, name, _): &&Missing| {
+            *of_tool == tool.get_name() && *of_verb == verb && (*name == option || is_with_value(option, name))
+        };
+        MISSING.iter().find(is_it)
     };
-    let (tool, verb, name, instead) = MISSING.iter().find(is_it)?;
+    let (tool, verb, name, instead) = (0..words.len()).find_map(of_tool)?;
     let space = if verb.is_empty() { "" } else { " " };
     Some(format!("not supported yet: {tool}{space}{verb} {name}\ninstead: {instead}"))
 }

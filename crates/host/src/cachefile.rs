@@ -182,7 +182,10 @@ impl CacheFile {
     pub fn pools(&self) -> Result<BTreeMap<String, Entry>> {
         let text = match std::fs::read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            // Where no folder can be there is no list either.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(BTreeMap::new());
+            }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let what = "permission denied: this list of imported pools is another user's; XDG_CACHE_HOME or CENOTE_CACHE names it \
                             (kept by 'su' or 'sudo'?), and can name another";

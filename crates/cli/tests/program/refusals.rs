@@ -283,9 +283,12 @@ fn a_refusal_is_about_what_was_said() {
         let (status, told) = ask(words);
         assert!(status == Some(1) && told.starts_with("cannot create '") && !told.contains("/nosuch"), "{told}");
     }
-    for tool in [&["zpool", "add", "mine"][..], &["zpool", "create", "mine"], &["build", "mine", "--from", "/"]] {
-        let (_, told) = ask(&[tool, &["--size", "80M", "mirorr", &file, &file]].concat());
-        assert!(told.contains("is 'mirror' meant?") || told.contains("no such pool"), "{tool:?}: {told}");
+    let there = dir.path().join("there").display().to_string();
+    assert_eq!(ask(&["zpool", "create", "--size", "80M", "mine", &there]).0, Some(0));
+    let build = ["build", "--pool", "new", "--from", "/"];
+    for tool in [&["zpool", "add", "mine"][..], &["zpool", "create", "new"], &build] {
+        let (status, told) = ask(&[tool, &["--size", "80M", "mirorr", &file, &file]].concat());
+        assert!(status == Some(1) && told.contains("is 'mirror' meant?"), "{tool:?}: {told}");
         assert!(!dir.path().join("disk").exists());
     }
     let (status, told) = ask(&["zfs", "set", "one/a", "two/b"]);
