@@ -2,14 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 use cenote_admin::Owner;
-use cenote_server::{Console, Handle, Passed, ServedPool, ServerError, Session, SessionOptions, protocol, tunables};
+use cenote_server::{
+    Console, Handle, Passed, ServedPool, ServerError, Session, SessionOptions, View, protocol, tunables,
+};
 
 use crate::args::{Globals, Search};
 use crate::outcome::{Outcome, causes};
@@ -54,6 +57,27 @@ impl Deref for Context {
 
     fn deref(&self) -> &Session {
         &self.session
+    }
+}
+
+/// The answer of another process, of which standard output is gathered.
+struct Gathered<'a> {
+    out: Mutex<Vec<u8>>,
+    of: &'a Output,
+}
+
+impl protocol::Answer for Gathered<'_> {
+    fn out(&self, bytes: &[u8]) -> io::Result<()> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn err(&self, line: &str) {
+        self.of.err(line);
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -173,6 +197,26 @@ impl Context {
         let speaker = Speaker { output, ..self.speaker.clone() };
         let session = self.session.served_by(of, client, Arc::new(speaker.clone()), input);
         Self { session, speaker }
+    }
+
+    /// The socket of another process that has a pool and takes commands for it.
+    pub(crate) fn owner_of(&self, pool: &View) -> Option<PathBuf> {
+        let guid = pool.guid();
+        let socket = protocol::find(guid).filter(|_| self.served().is_none())?;
+        let who = protocol::who(&socket).ok()?;
+        (who.guid == guid.0 && !who.is_ending).then_some(socket)
+    }
+
+    /// What the process at a socket writes to standard output when it does a command line, and the status; its lines about what is wrong are
+    /// this command's.
+    ///
+    /// # Errors
+    /// It does not answer, or takes no such line.
+    pub(crate) fn asked(&self, socket: &Path, line: &[&OsStr]) -> Result<(Vec<u8>, u8)> {
+        let answer = Gathered { out: Mutex::default(), of: self.output() };
+        let request = self.program()?.request(line)?;
+        let status = protocol::send(socket, &request, None, &answer)?;
+        Ok((answer.out.into_inner().unwrap_or_default(), status))
     }
 
     /// The output.

@@ -31,6 +31,7 @@ mod context;
 mod datasets;
 mod files;
 mod live;
+mod options;
 mod outcome;
 mod output;
 mod pools;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::args::{Globals, Search};
 use crate::commands::Command;
 use crate::context::{Context, Program, Serving, Work};
+use crate::options;
 use crate::outcome::{self, FAILED, Outcome, PIPE, USAGE, causes, is_broken_pipe, status_of};
 use crate::output::Output;
 use crate::verbs::{self, TOOLS};
@@ -157,6 +158,10 @@ fn told(argv: &[OsString], error: clap::Error) -> u8 {
             false => writeln!(err, "{}", lacking.text),
         };
         return if lacking.is_help { 0 } else { FAILED };
+    }
+    if let Some(text) = options::missing(argv, &error, &Request::command()) {
+        let _ = writeln!(err, "{text}");
+        return USAGE;
     }
     match error.kind() {
         ErrorKind::DisplayHelp if verbs::is_wrong_help(argv) => {

@@ -101,6 +101,12 @@ fn missing_of(tool: &str) -> &'static [Missing] {
     }
 }
 
+/// All that is advised for verbs that Cenote lacks.
+#[cfg(test)]
+pub(crate) fn advice() -> impl Iterator<Item = &'static str> {
+    ZPOOL.iter().chain(&ZFS).chain(&ZSTREAM).map(|(_, instead)| *instead)
+}
+
 /// The text for a verb of OpenZFS's that Cenote lacks, and whether its help was asked for.
 pub(crate) struct Lacking {
     pub(crate) text: String,

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// An object that could not be read: which, and why.
 #[derive(Clone, Debug, Error)]
-#[error("objset {objset} object {object}: {kind}")]
+#[error("{}", placed(*objset, *object, kind))]
 pub struct DmuError {
     /// The objset (0: the MOS).
     pub objset: ObjsetId,
@@ -15,6 +15,15 @@ pub struct DmuError {
     pub object: ObjectId,
     /// The kind of the error.
     pub kind: DmuErrorKind,
+}
+
+/// The text of an error, with its place once: that of a block says of which object it is.
+fn placed(objset: ObjsetId, object: ObjectId, kind: &DmuErrorKind) -> String {
+    let (place, text) = (format!("objset {objset} object {object}"), kind.to_string());
+    match text.strip_prefix(&place) {
+        Some(rest) if rest.starts_with([' ', ':']) => text,
+        _ => format!("{place}: {text}"),
+    }
 }
 
 /// The kind of a DMU error.
@@ -78,5 +87,19 @@ impl DmuError {
     #[must_use]
     pub fn is_key_missing(&self) -> bool {
         matches!(&self.kind, DmuErrorKind::Zio(error) if error.is_key_missing())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_once_where_it_is() {
+        let error =
+            |text: &str| DmuError::new(ObjsetId(3), ObjectId(7), DmuErrorKind::Corrupt(text.into())).to_string();
+        assert_eq!(error("a cycle"), "objset 3 object 7: a cycle");
+        assert_eq!(error("objset 3 object 7 level 0: bad"), "objset 3 object 7 level 0: bad");
+        assert_eq!(error("objset 3 object 71: bad"), "objset 3 object 7: objset 3 object 71: bad");
     }
 }

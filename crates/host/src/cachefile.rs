@@ -182,7 +182,10 @@ impl CacheFile {
     pub fn pools(&self) -> Result<BTreeMap<String, Entry>> {
         let text = match std::fs::read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            // Where no folder can be there is no list either.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(BTreeMap::new());
+            }
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let what = "permission denied: this list of imported pools is another user's; XDG_CACHE_HOME or CENOTE_CACHE names it \
                             (kept by 'su' or 'sudo'?), and can name another";
@@ -213,7 +216,7 @@ impl CacheFile {
     ) -> std::result::Result<(), E> {
         let at = &self.path;
         if let Some(dir) = at.parent() {
-            std::fs::create_dir_all(dir).at(at)?;
+            std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, error))?;
         }
         let folder = own_folder(self.dir())?;
         let no_name = || HostError::Content { path: at.clone(), what: "no name of a file".into() };
@@ -223,7 +226,7 @@ impl CacheFile {
         fresh.push(".new");
         let mode = Mode::from_raw_mode(0o644);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let lock: File = openat(&folder, &lock_name, flags, mode).at(at)?.into();
+        let lock: File = openat(&folder, &lock_name, flags, mode).map_err(|error| unwritable(at, error.into()))?.into();
         lock.lock().at(at)?;
         let mut pools = self.pools()?;
         change(&mut pools)?;
@@ -245,10 +248,24 @@ impl CacheFile {
     }
 }
 
+/// The error of a place for notes that this user cannot write to, with the way out.
+fn unwritable(path: &Path, error: io::Error) -> HostError {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    match error.kind() {
+        PermissionDenied | ReadOnlyFilesystem | NotFound | NotADirectory => HostError::Content {
+            path: path.to_owned(),
+            what: format!(
+                "{error}: no list of imported pools can be kept there; CENOTE_CACHE=FILE names another place"
+            ),
+        },
+        _ => HostError::Io { path: path.to_owned(), error },
+    }
+}
+
 /// As [`own_folder`], for this user alone; made where it is not there.
 pub fn make_own_folder(dir: &Path) -> Result<File> {
     let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(dir).at(dir)?;
+    builder.recursive(true).mode(0o700).create(dir).map_err(|error| unwritable(dir, error))?;
     own_folder(dir)
 }
 

@@ -72,9 +72,9 @@ pub enum HostError {
 
 /// The word of a layout that a mistyped one means. `cache1` and the like are names of files as likely.
 pub(crate) fn meant_vdev_word(name: &str) -> Option<&'static str> {
-    const WORDS: [&str; 12] = [
+    const WORDS: [&str; 13] = [
         "mirror", "raidz", "raidz1", "raidz2", "raidz3", "draid", "draid1", "draid2", "special", "spare", "cache",
-        "dedup",
+        "dedup", "log",
     ];
     let name = name.to_ascii_lowercase();
     let sorted = |word: &str| {
@@ -142,7 +142,9 @@ mod tests {
         for name in ["cache1", "mirror-a", "spare0", "sdb"] {
             assert_eq!(meant_vdev_word(name), None, "{name}");
         }
-        for (slip, word) in [("MIRROR", "mirror"), ("riadz", "raidz"), ("spares", "spare"), ("raidz9", "raidz")] {
+        for (slip, word) in
+            [("MIRROR", "mirror"), ("riadz", "raidz"), ("spares", "spare"), ("raidz9", "raidz"), ("lgo", "log")]
+        {
             assert_eq!(meant_vdev_word(slip), Some(word), "{slip}");
         }
         assert_eq!(

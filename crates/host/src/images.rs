@@ -61,13 +61,13 @@ impl Images {
         for path in layout.paths().filter(|path| !path.exists()) {
             let Some(size_bytes) = size_bytes else { return Err(HostError::NoSuchDevice(path.to_owned())) };
             let place = place_of(path);
-            remove_left(&place)?;
+            remove_left(&place, path)?;
             // Under the lock, so that no signal finds a file that is not noted.
             let mut items = self.0.lock();
             // Files that only their owners may read are in there too.
-            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&place).when("make", &place)?;
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&place).when("make", path)?;
             items.push(Item { name: path.to_owned(), place: place.clone() });
-            file.set_len(size_bytes).when("make", &place)?;
+            file.set_len(size_bytes).when("make", path)?;
         }
         Ok(())
     }
@@ -77,6 +77,16 @@ impl Images {
     pub fn place(&self, name: &Path) -> PathBuf {
         let items = self.0.lock();
         items.iter().find(|item| item.name == name).map_or_else(|| name.to_owned(), |item| item.place.clone())
+    }
+
+    /// A text with the names that files are to have, in place of those that they have until they are finished.
+    #[must_use]
+    pub fn named(&self, text: &str) -> String {
+        let items = self.0.lock();
+        let unfinished = items.iter().filter(|item| item.place != item.name);
+        unfinished.fold(text.to_owned(), |text, item| {
+            text.replace(&*item.place.to_string_lossy(), &item.name.to_string_lossy())
+        })
     }
 
     /// Gives the files their names: the pool is whole.
@@ -106,14 +116,14 @@ impl Images {
     }
 }
 
-/// Removes what a process left that was killed.
-fn remove_left(place: &Path) -> Result<(), HostError> {
+/// Removes what a process left that was killed. `name` is what the file is to be called.
+fn remove_left(place: &Path, name: &Path) -> Result<(), HostError> {
     let file = match File::open(place) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        file => file.when("make", place)?,
+        file => file.when("make", name)?,
     };
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Err(HostError::InUse(format!("cannot make '{}': it is in use by another process", place.display())));
+        return Err(HostError::InUse(format!("cannot make '{}': it is in use by another process", name.display())));
     }
-    fs::remove_file(place).when("make", place)
+    fs::remove_file(place).when("make", name)
 }

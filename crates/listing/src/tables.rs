@@ -255,7 +255,7 @@ pub async fn list_pools(
         _ => Column::absent(),
     };
     if let Some(json) = form.json {
-        let mut found = Map::new();
+        let mut found = Vec::new();
         for pool in lost {
             let shown = columns.iter().filter(|column| column.name() != "name");
             let properties: Map<String, Value> =
@@ -263,7 +263,8 @@ pub async fn list_pools(
             let object = json!({
                 "name": pool.name, "type": "POOL", "state": "UNAVAIL", "pool_guid": json.number(pool.guid), "properties": properties,
             });
-            found.insert(if form.is_by_guid { pool.guid.to_string() } else { pool.name.clone() }, object);
+            let key = if form.is_by_guid { pool.guid.to_string() } else { pool.name.clone() };
+            found.push((pool.name.as_str(), key, object));
         }
         for ((view, row), tree) in views.iter().zip(&cells).zip(&shown) {
             let values = columns.iter().zip(row).filter(|(column, _)| column.name() != "name");
@@ -274,27 +275,32 @@ pub async fn list_pools(
             if let Some(tree) = tree {
                 object.insert("vdevs".into(), tree.json_rows(json, exact));
             }
-            found.insert(view.key(form.is_by_guid), Value::Object(object));
+            found.push((view.pool.name(), view.key(form.is_by_guid), Value::Object(object)));
         }
+        found.sort_by(|a, b| a.0.cmp(b.0));
+        let found: Map<String, Value> = found.into_iter().map(|(_, key, object)| (key, object)).collect();
         let time = stamp.iter().map(|stamp| ("time", json.text(stamp)));
         let text = document("zpool list", time.chain([("pools", Value::Object(found))]));
         return Ok(Listed { text, is_whole });
     }
+    let mut listed: Vec<_> =
+        views.iter().zip(cells).zip(shown).map(|((view, row), tree)| (view.pool.name(), row, tree)).collect();
     for pool in lost {
-        cells.push(columns.iter().map(|column| of_lost(pool, column)).collect());
-        shown.push(None);
+        listed.push((&pool.name, columns.iter().map(|column| of_lost(pool, column)).collect(), None));
     }
+    listed.sort_by(|a, b| a.0.cmp(b.0));
     let mut table = table(
         columns
             .iter()
             .map(|column| (column.heading(), column.is_right_aligned(), column.width(), column.is_fixed(exact))),
     );
-    let widest = shown.iter().flatten().map(crate::Tree::name_width).max().unwrap_or_default();
+    let widest =
+        listed.iter().filter_map(|(.., tree)| tree.as_ref()).map(crate::Tree::name_width).max().unwrap_or_default();
     let name_width = widest.max(NAME_WIDTH_MIN);
     if trees.is_some() {
         table.width(0, name_width, true);
     }
-    for row in &cells {
+    for (_, row, _) in &listed {
         table.row(row.iter().map(|cell| cell.text.clone()));
     }
     let text = table.text(form.is_scripted);
@@ -303,7 +309,7 @@ pub async fn list_pools(
     if !form.is_scripted {
         out.extend([lines.next().unwrap_or_default(), "\n"]);
     }
-    for (line, tree) in lines.zip(&shown) {
+    for (line, (.., tree)) in lines.zip(&listed) {
         out.extend([line, "\n"]);
         if let Some(tree) = tree {
             tree.rows(&mut out, name_width, form.is_scripted, exact);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use cenote_host::images::Images;
 use cenote_host::layout::Layout;
 
-use crate::error::Result;
+use crate::error::{Result, ServerError, refused};
 use crate::{Session, signals};
 
 /// Files that were made for vdevs, and go away again unless they are kept.
@@ -40,6 +40,15 @@ impl ImageFiles {
     /// The place of a vdev's file now.
     pub fn place(&self, name: &Path) -> PathBuf {
         self.images.place(name)
+    }
+
+    /// An error that names files by what they are to be called: nobody has asked for the names that they have meanwhile.
+    pub fn named(&self, error: ServerError) -> ServerError {
+        let text = error.causes();
+        match self.images.named(&text) {
+            named if named == text => error,
+            named => refused(named),
+        }
     }
 
     fn watch(&mut self, session: &Session, layout: &Layout) -> Result<()> {

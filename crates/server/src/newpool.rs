@@ -1,7 +1,7 @@
 //! New pools, on files that are made for them or on devices of this system.
 
 use cenote_admin::values::{PoolSettings, check_new_pool, root_setting, stored_only};
-use cenote_admin::{Owner, create_pool};
+use cenote_admin::{Owner, Setting, create_pool};
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::Layout;
 use cenote_host::{clock, host, refuse_mismatch};
@@ -41,7 +41,7 @@ impl NewPoolRequest<'_> {
     /// # Errors
     /// The name or a setting is not valid, or a device is in use.
     pub async fn check(&self, session: &Session) -> Result<()> {
-        check_new_pool(self.name).map_err(|reason| refused(format!("cannot create '{}': {reason}", self.name)))?;
+        check_pool_name(self.name)?;
         PoolSettings::parse(self.pool, &cenote_host::feature_list)?;
         self.dataset.iter().try_for_each(|setting| root_setting(setting).map(drop))?;
         refuse_used(session.handle(), self.layout, self.force).await?;
@@ -50,6 +50,14 @@ impl NewPoolRequest<'_> {
         }
         Ok(())
     }
+}
+
+/// Refuses a name that no pool can have. OpenZFS looks at it before it looks at devices.
+///
+/// # Errors
+/// It is none.
+pub fn check_pool_name(name: &str) -> Result<()> {
+    check_new_pool(name).map_err(|reason| refused(format!("cannot create '{name}': {reason}")))
 }
 
 /// A pool whose first txg is not written yet, with an empty root file system.
@@ -66,6 +74,7 @@ impl NewPool {
     /// # Errors
     /// A setting is none, a device is in use, or the files and devices cannot be written.
     pub async fn make(session: &Session, request: &NewPoolRequest<'_>) -> Result<(Self, ImageFiles)> {
+        check_pool_name(request.name)?;
         let settings = PoolSettings::parse(request.pool, &cenote_host::feature_list)?;
         let properties = request.dataset.iter().filter_map(|setting| root_setting(setting).transpose());
         let properties = properties.collect::<Result<Vec<_>, _>>()?;
@@ -80,6 +89,18 @@ impl NewPool {
         }
         let clock = clock()?;
         let made = ImageFiles::unfinished(session, request.layout, request.size)?;
+        let new = Self::make_in(session, request, &settings, &properties, clock, &made).await;
+        Ok((new.map_err(|error| made.named(error))?, made))
+    }
+
+    async fn make_in(
+        session: &Session,
+        request: &NewPoolRequest<'_>,
+        settings: &PoolSettings,
+        properties: &[Setting],
+        clock: Clock,
+        made: &ImageFiles,
+    ) -> Result<Self> {
         // An image that is to be the same wherever it is made does not follow the file system that it is made on.
         let of_image = settings.ashift.or(request.seed.map(|_| IMAGE_ASHIFT));
         let (mut tops, mut auxiliaries) =
@@ -95,7 +116,7 @@ impl NewPool {
             tops,
             auxiliaries,
             ashift: if is_image { of_image } else { settings.ashift },
-            disabled_features: settings.disabled_features,
+            disabled_features: settings.disabled_features.clone(),
             properties: settings.ashift.map(|ashift| ("ashift".to_owned(), u64::from(ashift))).into_iter().collect(),
             seed: request.seed,
             clock,
@@ -107,10 +128,10 @@ impl NewPool {
         };
         // An image that is to be the same whoever makes it is root's where its source says nothing else.
         let owner = if request.seed.is_some() { Owner::ROOT } else { session.owner() };
-        let new = create_pool(session.handle(), options, &settings.properties, &properties, owner).await?;
+        let new = create_pool(session.handle(), options, &settings.properties, properties, owner).await?;
         new.files.keep_no_data();
         let latest_s = if let Clock::Fixed(time) = clock { Some(time) } else { None };
-        Ok((Self { made: new, latest_s }, made))
+        Ok(Self { made: new, latest_s })
     }
 }
 

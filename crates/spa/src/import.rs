@@ -162,6 +162,12 @@ pub(crate) async fn in_use(
     import.pool(opened, vdevs, leaves).await
 }
 
+/// Whether a top-level vdev can be used, or its place need not be.
+fn is_usable(config: &VdevConfig, status: &VdevStatus) -> bool {
+    !matches!(status.state, VdevState::Unavailable | VdevState::Faulted | VdevState::Offline)
+        || matches!(config.kind, VdevKind::Hole | VdevKind::Indirect(_))
+}
+
 struct Import<'a> {
     handle: &'a Handle,
     found: &'a FoundPool,
@@ -217,10 +223,15 @@ impl Import<'_> {
         let absent = vdevs.leaves().into_iter().filter(|leaf| leaf.kind.is_leaf() && !disks.contains_key(&leaf.guid));
         let absent: Vec<String> = absent.map(|leaf| leaf.display_name()).collect();
         let Ok(tree) = VdevTree::open(vdevs, disks) else { return error };
-        if let Err(missing) = self.check_devices(vdevs, &tree.status_for_reading()) {
+        let status = tree.status_for_reading();
+        if let Err(missing) = self.check_devices(vdevs, &status) {
             return missing;
         }
         match error {
+            // Top-level vdevs might be missing, and the root is on one of those.
+            SpaError::NoRoot { pool, .. } if !self.unusable(vdevs, &status).is_empty() => {
+                SpaError::MissingDevices { pool, missing: self.unusable(vdevs, &status) }
+            }
             // The present devices may have missed txgs that the absent ones have.
             SpaError::NoRoot { pool, tried, limit, last } if !absent.is_empty() => {
                 let last = format!("{last}; it may be on a device that is missing: {}", absent.join(", "));
@@ -228,6 +239,27 @@ impl Import<'_> {
             }
             error => error,
         }
+    }
+
+    /// The top-level vdevs of data that cannot be used, each with the devices that it lacks.
+    fn unusable(&self, vdevs: &VdevConfig, status: &VdevStatus) -> Vec<String> {
+        let disks = self.all_disks();
+        let too_small = too_small(vdevs, &disks);
+        let mut missing = Vec::new();
+        for (config, status) in vdevs.children.iter().zip(&status.children) {
+            if is_usable(config, status) || config.class == AllocationClass::Log {
+                continue;
+            }
+            let is_absent = |leaf: &&&VdevConfig| leaf.kind.is_leaf() && !disks.contains_key(&leaf.guid);
+            let leaves = config.leaves();
+            let absent: Vec<String> = leaves.iter().filter(is_absent).map(|leaf| leaf.display_name()).collect();
+            missing.push(match config.kind.is_leaf() || absent.is_empty() {
+                true => config.display_name(),
+                false => format!("{} (missing: {})", config.display_name(), absent.join(", ")),
+            });
+            missing.extend(leaves.iter().filter_map(|leaf| too_small.get(&leaf.guid)).cloned());
+        }
+        missing
     }
 
     fn vdev(&self, error: cenote_vdev::error::VdevError) -> SpaError {
@@ -528,24 +560,16 @@ impl Import<'_> {
 
     /// Whether every top-level vdev can be used, and what to do about those that cannot.
     fn check_devices(&mut self, vdevs: &VdevConfig, status: &VdevStatus) -> Result<(), SpaError> {
-        let too_small = too_small(vdevs, &self.all_disks());
-        let mut missing = Vec::new();
         for (config, status) in vdevs.children.iter().zip(&status.children) {
-            let is_usable = !matches!(status.state, VdevState::Unavailable | VdevState::Faulted | VdevState::Offline);
-            if is_usable || matches!(config.kind, VdevKind::Hole | VdevKind::Indirect(_)) {
+            if is_usable(config, status) || config.class != AllocationClass::Log {
                 continue;
             }
-            if config.class == AllocationClass::Log {
-                if !self.options.missing_log {
-                    return Err(SpaError::MissingLog { pool: self.name.clone(), device: config.display_name() });
-                }
-                self.notes.push(format!("the log device {} is missing", config.display_name()));
-            } else {
-                missing.push(config.display_name());
-                let leaves = config.leaves();
-                missing.extend(leaves.iter().filter_map(|leaf| too_small.get(&leaf.guid)).cloned());
+            if !self.options.missing_log {
+                return Err(SpaError::MissingLog { pool: self.name.clone(), device: config.display_name() });
             }
+            self.notes.push(format!("the log device {} is missing", config.display_name()));
         }
+        let missing = self.unusable(vdevs, status);
         if missing.is_empty() {
             return Ok(());
         }

@@ -214,7 +214,12 @@ pub fn dataset_property(name: &str, when: When, types: Types) -> Result<String> 
     // Those that change accounts a new pool's root gets later.
     let is_account =
         ["quota", "refreservation", "filesystem_limit", "snapshot_limit"].contains(&name) && when == When::PoolCreation;
-    if effect::of_dataset(property) == Effect::NotYet || is_account {
+    if is_account {
+        return Err(ValueError::NotYet(format!(
+            "not supported yet: '{name}' of a pool that is made; 'zfs set {name}=VALUE POOL' sets it afterwards"
+        )));
+    }
+    if effect::of_dataset(property) == Effect::NotYet {
         return Err(ValueError::NotYet(format!("not supported yet: changing the property '{name}'")));
     }
     Ok(name.to_owned())

@@ -8,7 +8,7 @@ use cenote_image::build::{
     Budget, Builder, Choice, Event, FileTree, Folder, Room, Source, SourceKind, bytes_below, size_of_devices,
     size_that_is_enough,
 };
-use cenote_server::{NewPool, NewPoolRequest};
+use cenote_server::{NewPool, NewPoolRequest, check_pool_name};
 
 use super::put::{as_it_was, tell};
 use super::verify::verify_with_progress;
@@ -139,6 +139,7 @@ fn rate(bytes: u64, seconds: f64) -> String {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    check_pool_name(&args.pool)?;
     let layout = parse_layout(&args.vdevs)?;
     let source = args.source.source()?;
     let request = NewPoolRequest {

@@ -2,10 +2,12 @@
 
 mod names;
 
+use std::ffi::OsStr;
+
 use anyhow::Result;
 use cenote_host::owners;
-use cenote_listing::{Facts, Form, Imported, LostPool};
-use cenote_server::{Lost, View};
+use cenote_listing::{Facts, Form, Imported, LostPool, WhyLost};
+use cenote_server::{Gone, Lost, ServerError, View};
 
 use crate::context::Context;
 use crate::outcome::usage;
@@ -27,9 +29,25 @@ pub(crate) fn facts(context: &Context, pool: View) -> Facts {
     Facts::with_devices(pool, devices).imported(imported)
 }
 
+/// The same of one of several pools; the process that has it, if one does, is asked for its state.
+pub(crate) fn facts_of_several(context: &Context, pool: View) -> Facts {
+    let state = context.owner_of(&pool).and_then(|socket| {
+        let line = ["cenote", "zpool", "list", "-H", "-o", "health"].map(OsStr::new);
+        let (text, status) = context.asked(&socket, &line).ok()?;
+        Some(String::from_utf8(text).ok()?.trim().to_owned()).filter(|_| status == 0)
+    });
+    facts(context, pool).in_state(state)
+}
+
 /// A pool that is imported and cannot be opened, as it is shown.
 pub(crate) fn lost_pool(lost: Lost) -> LostPool {
-    LostPool { name: lost.name, guid: lost.guid, paths: lost.paths }
+    let why = match lost.error {
+        ServerError::Gone(Gone { denied: Some(path), .. }) => WhyLost::Denied(path),
+        ServerError::Gone(_) => WhyLost::Gone,
+        ServerError::Spa(error) => WhyLost::Pool(error),
+        error => WhyLost::Other(error.chain()),
+    };
+    LostPool { name: lost.name, guid: lost.guid, paths: lost.paths, found: lost.found, why }
 }
 
 /// Options for JSON that the `zpool` commands share.

@@ -17,15 +17,28 @@ pub(crate) struct NameArgs {
     paths: bool,
 }
 
-impl From<NameArgs> for Names {
-    fn from(args: NameArgs) -> Self {
+impl NameArgs {
+    /// Guids, links followed, full paths: as the line or the environment says.
+    fn chosen(self) -> [bool; 3] {
         let has = |name| {
             std::env::var_os(name).is_some_and(|value| ["1", "YES", "yes", "ON", "on"].iter().any(|yes| value == *yes))
         };
-        Self::new(
-            args.guids || has("ZPOOL_VDEV_NAME_GUID"),
-            args.follow || has("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
-            args.paths || has("ZPOOL_VDEV_NAME_PATH"),
-        )
+        [
+            self.guids || has("ZPOOL_VDEV_NAME_GUID"),
+            self.follow || has("ZPOOL_VDEV_NAME_FOLLOW_LINKS"),
+            self.paths || has("ZPOOL_VDEV_NAME_PATH"),
+        ]
+    }
+
+    /// The same as options of a line.
+    pub(crate) fn options(self) -> impl Iterator<Item = &'static str> {
+        ["-g", "-L", "-P"].into_iter().zip(self.chosen()).filter_map(|(option, is_chosen)| is_chosen.then_some(option))
+    }
+}
+
+impl From<NameArgs> for Names {
+    fn from(args: NameArgs) -> Self {
+        let [is_guid, is_followed, is_full] = args.chosen();
+        Self::new(is_guid, is_followed, is_full)
     }
 }

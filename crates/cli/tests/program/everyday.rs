@@ -426,7 +426,7 @@ fn pools_that_processes_have_are_listed_and_those_that_are_gone_hide_no_other() 
     }
     fs::remove_file(&gone).unwrap();
     let list = images.bare().args(["zpool", "list", "-Ho", "name"]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&list.stdout), "mine\nother\ngone\n");
+    assert_eq!(String::from_utf8_lossy(&list.stdout), "gone\nmine\nother\n");
     assert!(list.status.success() && said(&list).contains("'zpool export gone' forgets it"), "{}", said(&list));
     assert_eq!(images.bare().args(["zpool", "list", "gone"]).output().unwrap().status.code(), Some(1));
     run(&["zpool", "export", "gone"]);

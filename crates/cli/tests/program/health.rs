@@ -219,3 +219,43 @@ fn a_log_device_is_removed_while_a_client_fsyncs() {
     images.files.retain(|path| path.ends_with("disk"));
     images.assert_whole();
 }
+
+/// A raidz that lacked devices was called a pool with corrupted metadata, its vdevs were drawn as a list of files, and it came last.
+#[test]
+fn what_is_missing_is_nowhere_called_damaged() {
+    let images = Images::made(&["raidz2"], 4, &[]);
+    let bare = |words: &[&str]| images.bare().args(words).output().unwrap();
+    let file = |name: &str| images.cache.path().join(name).display().to_string();
+    for words in [&["other", &file("other")][..], &["logged", &file("disk"), "log", &file("log")]] {
+        common::good(images.bare().args(["zpool", "create", "--size", "80M"]).args(words));
+    }
+    images.files[..3].iter().for_each(|path| std::fs::remove_file(path).unwrap());
+    std::fs::remove_file(file("log")).unwrap();
+
+    // As one who has not imported it sees it.
+    let mut import = images.command("zpool", &["import"]);
+    import.env("CENOTE_CACHE", images.cache.path().join("another.json"));
+    let listed = String::from_utf8(common::good(&mut import)).unwrap();
+    for words in [" state: UNAVAIL\nstatus: One or more devices are missing", "Attach the missing", "ZFS-8000-3C"] {
+        assert!(listed.contains(words), "{words}: {listed}");
+    }
+    assert!(line(&listed, "raidz2-0").ends_with("UNAVAIL  insufficient replicas"), "{listed}");
+    assert!(line(&listed, "2.img").ends_with("UNAVAIL  cannot open") && !listed.contains("corrupted"), "{listed}");
+
+    let output = bare(&["zpool", "status"]);
+    let (text, told) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let pools: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  pool: ")).collect();
+    assert_eq!(pools, ["logged", "mine", "other"], "{text}");
+    assert!(!text.contains("corrupted") && told.contains("raidz2-0 (missing: "), "{text}{told}");
+    assert!(line(&text, "raidz2-0").contains("UNAVAIL      0     0     0  insufficient replicas"), "{text}");
+    for path in &images.files[..3] {
+        assert!(text.lines().any(|line| line.ends_with(&format!("  was {}", path.display()))), "{text}");
+    }
+    assert!(text.contains("A log device is missing") && text.contains("'zpool import -m logged'"), "{text}");
+    let document: Value = serde_json::from_slice(&bare(&["zpool", "status", "-j"]).stdout).unwrap();
+    let raidz = &document["pools"]["mine"]["vdevs"]["mine"]["vdevs"]["raidz2-0"];
+    assert_eq!((&raidz["state"], &raidz["aux"]), (&"CANT_OPEN".into(), &"NO_REPLICAS".into()), "{document}");
+
+    let list = String::from_utf8(bare(&["zpool", "list", "-H", "-o", "name,health"]).stdout).unwrap();
+    assert_eq!(list, "logged\tUNAVAIL\nmine\tUNAVAIL\nother\tONLINE\n");
+}

@@ -267,3 +267,45 @@ fn a_destroyed_pool_says_so() {
     images.edit_labels(|block| replace(block, &pair(1), &pair(2)));
     images.refused(&["ls", &images.name], 1, &["pool was destroyed", &images.name]);
 }
+
+/// Messages named files that nobody had asked for, told things twice, or looked at devices before the name.
+#[test]
+fn a_refusal_is_about_what_was_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let ask = |words: &[&str]| {
+        let output = program().env("CENOTE_CACHE", dir.path().join("cache.json")).args(words).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let file = dir.path().join("disk").display().to_string();
+    let (status, small) = ask(&["zpool", "create", "--size", "1M", "mine", &file]);
+    assert!(status == Some(1) && small.contains(&file) && !small.contains("unfinished"), "{small}");
+    for words in [&["zpool", "create", "mirror", "/nosuch"][..], &["zpool", "create", "a%b", "lgo", "/nosuch"]] {
+        let (status, told) = ask(words);
+        assert!(status == Some(1) && told.starts_with("cannot create '") && !told.contains("/nosuch"), "{told}");
+    }
+    let there = dir.path().join("there").display().to_string();
+    assert_eq!(ask(&["zpool", "create", "--size", "80M", "mine", &there]).0, Some(0));
+    let build = ["build", "--pool", "new", "--from", "/"];
+    for tool in [&["zpool", "add", "mine"][..], &["zpool", "create", "new"], &build] {
+        let (status, told) = ask(&[tool, &["--size", "80M", "mirorr", &file, &file]].concat());
+        assert!(status == Some(1) && told.contains("is 'mirror' meant?"), "{tool:?}: {told}");
+        assert!(!dir.path().join("disk").exists());
+    }
+    let (status, told) = ask(&["zfs", "set", "one/a", "two/b"]);
+    assert_eq!((status, told.as_str()), (Some(2), "missing property=value argument\n"));
+    let (_, told) = ask(&["zpool", "status", "mine/data"]);
+    assert!(told.contains("the name of a dataset, of the pool 'mine'"), "{told}");
+
+    // Of a folder only images are told of.
+    for name in ["backup.tar.gz", "notes.gz", "disk.img.gz"] {
+        fs::write(dir.path().join(name), b"\x1f\x8b\x08\0packed").unwrap();
+    }
+    let (_, told) = ask(&["zpool", "import", "-d", dir.path().to_str().unwrap()]);
+    assert!(told.contains("disk.img.gz") && !told.contains("backup") && !told.contains("notes"), "{told}");
+
+    // Notes have no place.
+    let mut command = program();
+    command.env_remove("CENOTE_CACHE").env("XDG_CACHE_HOME", "/dev/null").args(["zpool", "create", "--size", "80M"]);
+    let output = command.args(["mine", &file]).output().unwrap();
+    assert!(said(&output).contains("CENOTE_CACHE=FILE names another place"), "{}", said(&output));
+}

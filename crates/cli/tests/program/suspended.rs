@@ -141,3 +141,36 @@ fn a_suspended_pool_that_is_exported_by_force_or_killed_is_as_of_the_last_txg() 
         assert_eq!(names.lines().collect::<Vec<_>>(), ["mine", "mine/before", "mine/v"]);
     }
 }
+
+/// `zpool status` of all pools showed no error that a server had counted, and nothing of a pool that was suspended.
+#[test]
+fn the_status_of_several_pools_is_what_their_processes_know() {
+    let server = Server::start("wait");
+    let images = &server.images;
+    let other = images.cache.path().join("other").display().to_string();
+    common::good(images.bare().args(["zpool", "create", "--size", "80M", "other", &other]));
+    let bare = |words: &[&str]| String::from_utf8(common::good(images.bare().args(words))).unwrap();
+    images.run("zpool", &["sync", "mine"]);
+    server.may_write(false);
+    images.refused("zpool", &["set", "comment=late", "mine"]);
+    for line in [&["zpool", "status"][..], &["zpool", "status", "other", "mine", "mine"]] {
+        let all = bare(line);
+        let states: Vec<&str> =
+            all.lines().filter(|line| line.starts_with("  pool: ") || line.starts_with(" state: ")).collect();
+        assert_eq!(states, ["  pool: mine", " state: SUSPENDED", "  pool: other", " state: ONLINE"], "{all}");
+        assert!(all.contains("\n\n  pool: other") && all.contains("run 'zpool clear'"), "{all}");
+    }
+    let bad = bare(&["zpool", "status", "-x"]);
+    assert!(bad.starts_with("  pool: mine\n state: SUSPENDED") && !bad.contains("other"), "{bad}");
+    let document: serde_json::Value = serde_json::from_str(&bare(&["zpool", "status", "-j"])).unwrap();
+    for (pool, state) in [("mine", "SUSPENDED"), ("other", "ONLINE")] {
+        assert_eq!(document["pools"][pool]["state"], state, "{document}");
+    }
+    server.may_write(true);
+    images.run("zpool", &["clear", "mine"]);
+    assert_eq!(bare(&["zpool", "status", "-x"]), "all pools are healthy\n");
+    let each = "pool 'mine' is healthy\npool 'other' is healthy\n";
+    assert_eq!(bare(&["zpool", "status", "-x", "mine", "other"]), each);
+    let health = bare(&["zpool", "list", "-H", "-o", "name,health"]);
+    assert_eq!(health, "mine\tONLINE\nother\tONLINE\n");
+}

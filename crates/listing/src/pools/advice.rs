@@ -78,7 +78,7 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
 /// Of a pool with an erratum.
 const fn errata_of_status(number: u8) -> (&'static str, &'static str) {
     match number {
-        1 => ("Errata #1 detected.", "To correct the issue run 'zpool scrub' with OpenZFS."),
+        1 => ("Errata #1 detected.", "To correct the issue have OpenZFS scrub the pool."),
         2 => (
             "Errata #2 detected.",
             "Revert to an earlier version of ZFS and allow the asynchronous destroy\n\tto complete before updating.",
@@ -99,7 +99,7 @@ const fn errata_of_import(number: u8) -> (&'static str, &'static str) {
     match number {
         1 => (
             "Errata #1 detected.",
-            "The pool can be imported using its name or numeric identifier,\n\thowever there is a compatibility issue which should be corrected\n\tby running 'zpool scrub'",
+            "The pool can be imported using its name or numeric identifier,\n\thowever there is a compatibility issue which should be corrected\n\tby a scrub, which OpenZFS makes",
         ),
         2 => (
             "Errata #2 detected.",
@@ -204,6 +204,13 @@ pub(super) const DAMAGED_DEVICE: ImportAdvice = ImportAdvice {
     message: Some("ZFS-8000-5E"),
 };
 
+/// For a pool that is refused for a reason of its own, which follows.
+pub(super) const REFUSED: ImportAdvice = ImportAdvice {
+    status: Some("The pool cannot be opened:"),
+    action: "Mend what the status names, and try again.",
+    message: None,
+};
+
 /// For a pool whose root cannot be read.
 pub(super) const DAMAGED_ROOT: ImportAdvice =
     ImportAdvice { status: Some("The pool metadata is corrupted."), action: DAMAGED, message: Some("ZFS-8000-72") };
@@ -212,7 +219,11 @@ pub(super) const DAMAGED_ROOT: ImportAdvice =
 mod tests {
     use super::*;
 
-    const ALL: [Condition; 13] = [
+    const ALL: [Condition; 17] = [
+        Condition::Errata(1),
+        Condition::Errata(2),
+        Condition::Errata(3),
+        Condition::Errata(4),
         Condition::Resilvering,
         Condition::CoarseSectors,
         Condition::LostToFaults,
@@ -235,7 +246,8 @@ mod tests {
     fn advice_names_no_command_that_is_not_there() {
         for condition in ALL {
             let (status, action) = of_status(condition);
-            for text in [status, action] {
+            let import = of_import(Some(condition), false, false);
+            for text in [status, action, import.status.unwrap_or_default(), import.action] {
                 for program in ["'zpool ", "'cenote "] {
                     for (at, _) in text.match_indices(program) {
                         let is_there = THERE.iter().any(|verb| text[at..].starts_with(verb));

@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 
 use cenote_props::one_line;
-use cenote_spa::{FoundPool, ImportOptions, PoolState, SpaError, View, condition, device_condition};
+use cenote_spa::{Condition, FoundPool, ImportOptions, PoolState, SpaError, View, condition, device_condition};
 
 use super::advice::{self, ImportAdvice, MESSAGES};
-use super::vdevs::{Tree, Vdev, found_tree};
+use super::vdevs::{Reason, Tree, Vdev, found_tree};
 use crate::{Facts, Names};
 
+/// The kind of a top-level vdev that no label describes.
+const MISSING: &str = "missing";
 /// The least width of names.
 const NAME_WIDTH_MIN: usize = 10;
 
@@ -36,7 +38,7 @@ impl Importable {
         let names = Names::default().with_paths();
         let is_elsewhere = is_elsewhere(&found, host_id);
         let mut action = None;
-        let mut problem = "corrupted data";
+        let mut problem = Reason::Corrupt;
         let (tree, state, mut advice, mut lines) = match opened {
             Ok(pool) => {
                 let status = pool.tree().status();
@@ -54,20 +56,23 @@ impl Importable {
                     ));
                 }
                 let too_small: Vec<String> = found.too_small().into_values().collect();
+                let too_small_is_none = too_small.is_empty();
                 let is_of_devices = matches!(error, SpaError::NoRoot { .. } | SpaError::MissingDevices { .. });
                 let (advice, lines) = match is_of_devices && !too_small.is_empty() {
                     true => (advice::DAMAGED_DEVICE, too_small),
                     false => {
                         problem = problem_of(&error);
-                        refusal(error)
+                        refusal(&error)
                     }
                 };
-                let tree = match (found.vdevs(), found.status()) {
-                    (Ok(config), Ok(status)) => {
-                        let root = found_tree(&found, &name, &config, &status, names);
-                        Some(Tree { root, caches: Vec::new(), spares: Vec::new() })
+                let tree = found_tree(&found, &name, names);
+                let is_described = |tree: &Tree| tree.root.children.iter().all(|top| top.kind != MISSING);
+                let advice = match &error {
+                    // Labels say of each device what it is.
+                    SpaError::MissingDevices { .. } if too_small_is_none && tree.as_ref().is_some_and(is_described) => {
+                        advice::of_import(Some(Condition::LostDevices), false, true)
                     }
-                    _ => None,
+                    _ => advice,
                 };
                 (tree, "UNAVAIL", advice, lines)
             }
@@ -90,7 +95,7 @@ impl Importable {
             let _ = writeln!(text, "comment: {}", one_line(comment));
         }
         if is_destroyed {
-            text.push_str("\tThe pool was destroyed, but can be imported using the '-Df' flags.\n");
+            text.push_str("\tThe pool was destroyed, but can be imported: 'zpool import -D POOL'.\n");
         }
         if let Some(message) = advice.message {
             let _ = writeln!(text, "   see: {MESSAGES}/{message}");
@@ -114,26 +119,42 @@ fn is_elsewhere(found: &FoundPool, host_id: u64) -> bool {
     found.state() == PoolState::Active && hostid != 0 && hostid != host_id
 }
 
-/// The words for why a pool is unavailable, where none of its devices is to blame.
-const fn problem_of(error: &SpaError) -> &'static str {
+/// The reason why a pool is unavailable, where none of its devices is to blame.
+pub(super) const fn problem_of(error: &SpaError) -> Reason {
     match error {
-        SpaError::Active { .. } | SpaError::InKernel { .. } => "currently in use",
-        SpaError::UnsupportedFeatures { .. } => "unsupported feature(s)",
-        SpaError::UnsupportedVersion { .. } => "newer version",
-        _ => "corrupted data",
+        SpaError::Active { .. } | SpaError::InKernel { .. } => Reason::Active,
+        SpaError::UnsupportedFeatures { .. } => Reason::Features,
+        SpaError::UnsupportedVersion { .. } => Reason::Version,
+        SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => Reason::NoReplicas,
+        error if is_of_data(error) => Reason::Corrupt,
+        _ => Reason::CannotOpen,
     }
 }
 
+/// Whether a pool does not open since what is on its devices cannot be read.
+const fn is_of_data(error: &SpaError) -> bool {
+    matches!(
+        error,
+        SpaError::NoRoot { .. }
+            | SpaError::Corrupt { .. }
+            | SpaError::Dmu { .. }
+            | SpaError::Dsl { .. }
+            | SpaError::Vdev { .. }
+            | SpaError::Format { .. }
+    )
+}
+
 /// The advice for a pool that does not open, and lines that say more of the reason.
-fn refusal(error: SpaError) -> (ImportAdvice, Vec<String>) {
+pub(super) fn refusal(error: &SpaError) -> (ImportAdvice, Vec<String>) {
     match error {
         SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),
-        SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features),
+        SpaError::UnsupportedFeatures { features, .. } => (advice::UNKNOWN_FEATURES, features.clone()),
         SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
         SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
-        SpaError::NoRoot { last, .. } => (advice::DAMAGED_ROOT, vec![last]),
-        SpaError::Corrupt { what, .. } => (advice::DAMAGED_ROOT, vec![what]),
-        error => (advice::DAMAGED_ROOT, vec![error.to_string()]),
+        SpaError::NoRoot { last, .. } => (advice::DAMAGED_ROOT, vec![last.clone()]),
+        SpaError::Corrupt { what, .. } => (advice::DAMAGED_ROOT, vec![what.clone()]),
+        error if is_of_data(error) => (advice::DAMAGED_ROOT, vec![error.to_string()]),
+        error => (advice::REFUSED, error.to_string().lines().map(str::to_owned).collect()),
     }
 }
 
@@ -145,7 +166,7 @@ struct Rows<'a> {
 
 impl Rows<'_> {
     /// `problem` says why the pool is unavailable if its devices do not.
-    fn all(&mut self, tree: &Tree, state: &str, problem: &str) {
+    fn all(&mut self, tree: &Tree, state: &str, problem: Reason) {
         let width = self.width;
         let root = &tree.root;
         let _ = write!(self.text, "\t{:width$}  {state}", one_line(&root.name));
@@ -154,11 +175,11 @@ impl Rows<'_> {
                 let _ = writeln!(self.text, "  {}", reason.text());
             }
             None if state == "UNAVAIL" => {
-                let _ = writeln!(self.text, "  {problem}");
+                let _ = writeln!(self.text, "  {}", problem.text());
             }
             None => self.text.push('\n'),
         }
-        let is_there = |top: &&Vdev| top.kind != "missing";
+        let is_there = |top: &&Vdev| top.kind != MISSING;
         tree.plain().filter(is_there).for_each(|top| self.vdev(top, 2));
         for (heading, members) in [("cache", &tree.caches), ("spares", &tree.spares)] {
             if !members.is_empty() {

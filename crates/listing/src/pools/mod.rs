@@ -33,7 +33,7 @@ use crate::error::Result;
 pub use errors::{place, places};
 pub use history::history_line;
 pub use importable::Importable;
-pub use lost::LostPool;
+pub use lost::{LostPool, WhyLost};
 pub use names::Names;
 pub(crate) use properties::all_columns;
 pub use properties::{Column as PoolColumn, Values, parse_pool_columns};
@@ -47,6 +47,8 @@ pub struct Facts {
     space: OnceLock<PoolSpace>,
     /// The health of its devices as the server knows it that writes the pool.
     devices: Option<VdevStatus>,
+    /// The pool's state as the process says it that has the pool.
+    told_state: Option<String>,
     imported: Imported,
 }
 
@@ -65,12 +67,18 @@ impl Facts {
     /// A pool of which no process knows more.
     pub fn new(pool: View) -> Self {
         let imported = Imported { is_read_only: true, ..Imported::default() };
-        Self { pool, space: OnceLock::new(), devices: None, imported }
+        Self { pool, space: OnceLock::new(), devices: None, told_state: None, imported }
     }
 
     /// With the health of its devices as the process knows it that writes the pool.
     pub fn with_devices(pool: View, devices: Option<VdevStatus>) -> Self {
         Self { devices, ..Self::new(pool) }
+    }
+
+    /// With the state that the process tells of which has the pool: it knows of errors that a reader has not met.
+    #[must_use]
+    pub fn in_state(self, told_state: Option<String>) -> Self {
+        Self { told_state, ..self }
     }
 
     /// As this system has it imported.
@@ -98,8 +106,8 @@ impl Facts {
     }
 
     /// The state that is shown for all of it.
-    pub fn state(&self) -> &'static str {
-        self.devices().state.name()
+    pub fn state(&self) -> String {
+        self.told_state.clone().unwrap_or_else(|| self.devices().state.name().to_owned())
     }
 
     /// The head of its object in JSON.

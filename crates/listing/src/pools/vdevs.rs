@@ -37,6 +37,14 @@ pub enum Reason {
     Spared,
     /// Its device's sectors are larger than its vdev's.
     Sectors(CoarseSectors),
+    /// Of a pool: its root cannot be read.
+    Corrupt,
+    /// Of a pool: it has features in use that are not known here.
+    Features,
+    /// Of a pool: its version is not known here.
+    Version,
+    /// Of a pool: another system has it.
+    Active,
 }
 
 impl Reason {
@@ -48,7 +56,10 @@ impl Reason {
             Self::NoReplicas => "insufficient replicas",
             Self::External => "external device fault",
             Self::Missing => "missing device",
-            Self::Spared => "currently in use",
+            Self::Spared | Self::Active => "currently in use",
+            Self::Corrupt => "corrupted data",
+            Self::Features => "unsupported feature(s)",
+            Self::Version => "newer version",
             Self::Sectors(sectors) => return format!("cannot open: {sectors}"),
         };
         words.to_owned()
@@ -63,6 +74,10 @@ impl Reason {
             Self::External => "EXTERNAL",
             Self::Missing => "BAD_GUID_SUM",
             Self::Spared => "SPARED",
+            Self::Corrupt => "CORRUPT_DATA",
+            Self::Features => "UNSUP_FEAT",
+            Self::Version => "VERSION_NEWER",
+            Self::Active => "ACTIVE",
             // OpenZFS's own.
             Self::Sectors(_) => "BAD_LABEL",
         }
@@ -283,15 +298,11 @@ impl Facts {
     }
 }
 
-/// The tree of a pool that is found but not open, by its configuration.
-pub(crate) fn found_tree(
-    found: &FoundPool,
-    name: &str,
-    config: &VdevConfig,
-    status: &VdevStatus,
-    names: Names,
-) -> Vdev {
-    Builder { found, names, open: None, too_small: found.too_small() }.root(name, config, status)
+/// The tree of a pool that is found but not open, as its labels describe it.
+pub(super) fn found_tree(found: &FoundPool, name: &str, names: Names) -> Option<Tree> {
+    let (config, status) = (found.vdevs().ok()?, found.status().ok()?);
+    let builder = Builder { found, names, open: None, too_small: found.too_small() };
+    Some(Tree { root: builder.root(name, &config, &status), caches: Vec::new(), spares: Vec::new() })
 }
 
 impl Builder<'_> {

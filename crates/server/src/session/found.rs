@@ -56,7 +56,12 @@ impl Found {
                 continue;
             }
             let held = content(handle, path).await;
-            let is_packed = |found: &Foreign| matches!(found.kind, ForeignKind::Container | ForeignKind::Packed);
+            // A folder may be full of archives that have nothing to do with pools.
+            let is_packed = |found: &Foreign| match found.kind {
+                ForeignKind::Container => true,
+                ForeignKind::Packed => is_called_image(path),
+                _ => false,
+            };
             if held.first().is_some_and(is_packed) || is_named && self.pools.is_empty() {
                 lines.push(describe(path, held.first()));
                 told += 1;
@@ -112,6 +117,15 @@ fn describe(path: &Path, found: Option<&Foreign>) -> String {
         Some(found) => format!("'{name}' {found}{}", advice(path, *found)),
         None => format!("'{name}' has no label of a pool"),
     }
+}
+
+/// Whether a packed file is called as an image of a disk: `disk.img.gz`.
+fn is_called_image(path: &Path) -> bool {
+    let stem = path.file_stem().map(Path::new);
+    let extension = stem.and_then(Path::extension).and_then(|text| text.to_str()).unwrap_or_default();
+    ["img", "raw", "dd", "image", "disk", "bin", "zfs", "zpool"]
+        .iter()
+        .any(|known| extension.eq_ignore_ascii_case(known))
 }
 
 /// How to get at a raw image.

@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 
 use cenote_host::Holder;
+use cenote_spa::{FoundPool, View};
+
+use crate::error::ServerError;
+use crate::protocol::Owned;
 
 /// No pool of this name was found.
 #[derive(Debug)]
@@ -16,6 +20,9 @@ pub struct NoSuchPool {
 impl std::fmt::Display for NoSuchPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "cannot open '{}': no such pool", self.name)?;
+        if let Some(at) = self.name.find(['/', '@', '#']) {
+            write!(f, "\nthat is the name of a dataset, of the pool '{}'", &self.name[..at])?;
+        }
         self.hints.iter().try_for_each(|hint| write!(f, "\n{hint}"))
     }
 }
@@ -54,8 +61,31 @@ pub struct Lost {
     pub guid: u64,
     /// The devices that it was imported from.
     pub paths: Vec<PathBuf>,
+    /// Those of its devices that are there, and what their labels say of the others.
+    pub found: Option<FoundPool>,
     /// Why.
-    pub why: String,
+    pub error: ServerError,
+}
+
+/// A pool that is to be shown, by how it can be.
+pub enum Shown {
+    /// It is open.
+    Open(View),
+    /// It is imported and does not let itself be opened.
+    Lost(Lost),
+    /// A process has it, which knows more of it.
+    Owned(Owned),
+}
+
+impl Shown {
+    /// The pool's name here.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Open(view) => view.name(),
+            Self::Lost(lost) => &lost.name,
+            Self::Owned(owned) => &owned.pool,
+        }
+    }
 }
 
 /// A process that has a pool which is read meanwhile.

@@ -17,6 +17,7 @@ mod keyfile;
 mod missing;
 mod served;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,11 +37,11 @@ use cenote_taskq::{Group, Handle, boxed};
 
 use crate::error::{Result, ServerError, refused};
 use crate::writing::{Left, leave};
-use crate::{Console, Passed, PinnedTxg, ServedPool, Who, protocol};
+use crate::{Console, Owned, Passed, PinnedTxg, ServedPool, Who, protocol};
 
 pub use found::{Found, no_label};
 use missing::User;
-pub use missing::{Gone, Lost, NoSuchPool};
+pub use missing::{Gone, Lost, NoSuchPool, Shown};
 
 /// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
@@ -510,6 +511,11 @@ impl Session {
     /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
     /// Pools that cannot be opened are named with the reason.
     pub async fn open_all(&self) -> Result<Vec<(String, Result<View>)>> {
+        self.open_all_or_ask(false).await
+    }
+
+    /// The same; `may_ask`: also of several pools those are left to their processes ([`ServerError::Owned`]) that have one.
+    async fn open_all_or_ask(&self, may_ask: bool) -> Result<Vec<(String, Result<View>)>> {
         let mut pools = Vec::new();
         if let Some(served) = &self.served {
             let name = served.of.pool.name().to_owned();
@@ -528,7 +534,11 @@ impl Session {
             let is_only = entries.len() == 1;
             for (name, entry) in entries {
                 let locate = async || self.locate_entry(&name, &entry, self.import_options()).await;
-                let opened = self.open_for_list(locate, is_only).await?;
+                // Of a process that knows its pool nothing is asked that its devices would have to answer.
+                let opened = match may_ask.then(|| owned(&name, Guid(entry.guid))).flatten() {
+                    Some(owned) => Err(owned.into()),
+                    None => self.open_for_list(locate, is_only || may_ask).await,
+                };
                 pools.push((name, opened));
             }
         } else {
@@ -553,7 +563,7 @@ impl Session {
                     };
                     Ok((now.ok_or_else(|| Gone { name: name.clone(), denied: None })?, self.import_options()))
                 };
-                let opened = self.open_for_list(locate, is_only).await?;
+                let opened = self.open_for_list(locate, is_only || may_ask).await;
                 pools.push((name, opened));
             }
             pools.sort_by(|a, b| a.0.cmp(&b.0));
@@ -569,70 +579,99 @@ impl Session {
     /// Opens the pools named, or all ([`Session::open_all`]) where none is; a pool that cannot be opened is reported and
     /// left out. The second value is whether there was such a one.
     pub async fn open_pools(&self, names: &[String]) -> Result<(Vec<View>, bool)> {
-        let (pools, _, failed) = self.open_pools_and_lost(names).await?;
-        Ok((pools, failed))
+        let (shown, failed) = self.open_to_show(names, false).await?;
+        let opened = shown.into_iter().filter_map(|pool| match pool {
+            Shown::Open(view) => Some(view),
+            Shown::Lost(_) | Shown::Owned(_) => None,
+        });
+        Ok((opened.collect(), failed))
     }
 
-    /// As [`Session::open_pools`], with the pools that are imported and could not be opened.
-    pub async fn open_pools_and_lost(&self, names: &[String]) -> Result<(Vec<View>, Vec<Lost>, bool)> {
+    /// The pools named, or all, each once and in the order of their names, by how they can be shown. `may_ask`: those of which a process
+    /// knows more than can be read, the errors of its devices, are left to that process; a single one is always, by
+    /// [`ServerError::Owned`]. The second value is whether one could be shown in no way, or not as it should.
+    pub async fn open_to_show(&self, names: &[String], may_ask: bool) -> Result<(Vec<Shown>, bool)> {
+        let may_ask = may_ask && self.may_send && self.served.is_none() && self.options.is_of_newest();
         let mut results = Vec::new();
         if names.is_empty() {
-            results = self.open_all().await?;
+            results = self.open_all_or_ask(may_ask).await?;
         }
-        for name in names {
+        let names: BTreeSet<&String> = names.iter().collect();
+        for name in &names {
             let opened = match names.len() {
                 1 => self.open_pool(name).await,
+                _ if may_ask => match self.owned_by_name(name) {
+                    Some(owned) => Err(owned.into()),
+                    None => self.open_pool(name).await,
+                },
                 // No one server can list them all.
                 _ => self.without_sending().open_pool(name).await,
             };
-            results.push((name.clone(), opened));
+            results.push(((*name).clone(), opened));
         }
         let (mut pools, mut failed) = (Vec::new(), false);
         let (is_only, is_all) = (results.len() == 1, names.is_empty());
-        let mut lost = Vec::new();
         let noted = match self.served.is_none() && self.options.paths.is_empty() {
             true => CacheFile::of_user()?.pools().unwrap_or_default(),
             false => std::collections::BTreeMap::new(),
         };
         for (name, result) in results {
             match result {
-                Ok(pool) => pools.push(pool),
+                Ok(pool) => pools.push(Shown::Open(pool)),
                 // A server is asked for what is its pool's alone.
                 Err(error) if matches!(error, ServerError::Owned(_)) && is_only => return Err(error),
+                Err(ServerError::Owned(owned)) => pools.push(Shown::Owned(owned)),
                 Err(error) => {
-                    let why = error.chain();
-                    self.warn(&why);
-                    if let Some(entry) = noted.get(&name) {
-                        let (guid, paths) = (entry.guid, entry.paths.clone());
-                        lost.push(Lost { name, guid, paths, why });
-                    }
+                    self.warn(error.chain());
                     // A pool that was remembered and is gone is no failure of those that are there.
                     failed |= !(is_all && matches!(error, ServerError::Gone(_)));
+                    if let Some(entry) = noted.get(&name) {
+                        // Devices of it that are there say what the others were.
+                        let found = match &error {
+                            ServerError::Gone(_) => None,
+                            _ => self.locate_entry(&name, entry, self.import_options()).await.ok(),
+                        };
+                        let found = found.map(|(found, _)| found);
+                        pools.push(Shown::Lost(Lost {
+                            name,
+                            guid: entry.guid,
+                            paths: entry.paths.clone(),
+                            found,
+                            error,
+                        }));
+                    }
                 }
             }
         }
-        Ok((pools, lost, failed))
+        pools.sort_by(|a, b| a.name().cmp(b.name()));
+        Ok((pools, failed))
     }
 
-    /// Opens one of all pools, of which it may be the only one. Its process is told of only where that has more than is seen.
-    ///
-    /// # Errors
-    /// [`ServerError::Owned`]; all others are the errors of the pool.
+    /// The process that has the pool of this name or guid, and takes commands for it.
+    fn owned_by_name(&self, name: &str) -> Option<Owned> {
+        if !self.options.paths.is_empty() {
+            return None;
+        }
+        let pools = CacheFile::of_user().and_then(|file| file.pools()).unwrap_or_default();
+        let noted = pools.iter().find(|(noted, entry)| *noted == name || name.parse() == Ok(entry.guid));
+        if let Some((name, entry)) = noted {
+            return owned(name, Guid(entry.guid));
+        }
+        let (socket, who) = protocol::servers().into_iter().find(|(_, who)| who.is_called(name))?;
+        (!who.is_ending).then_some(Owned { pool: who.pool, socket })
+    }
+
+    /// Opens one of all pools. Its process is told of only where that has more than is seen. `may_ask`: that may be asked instead.
     async fn open_for_list(
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
-        is_only: bool,
-    ) -> Result<Result<View>> {
-        match self.open_located(locate, is_only).await {
-            Ok((pool, user)) => {
-                if let Some(user) = user.filter(|user| !user.is_synced) {
-                    self.tell_user(&pool, &user);
-                }
-                Ok(Ok(pool))
-            }
-            Err(error) if matches!(error, ServerError::Owned(_)) => Err(error),
-            Err(error) => Ok(Err(error)),
+        may_ask: bool,
+    ) -> Result<View> {
+        let (pool, user) = self.open_located(locate, may_ask).await?;
+        if let Some(user) = user.filter(|user| !user.is_synced) {
+            self.tell_user(&pool, &user);
         }
+        Ok(pool)
     }
 
     async fn locate_entry(
@@ -689,6 +728,13 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// The process that has this pool and takes commands for it.
+fn owned(name: &str, guid: Guid) -> Option<Owned> {
+    let socket = protocol::find(guid)?;
+    protocol::who(&socket).ok().filter(|who| who.guid == guid.0 && !who.is_ending)?;
+    Some(Owned { pool: name.to_owned(), socket })
 }
 
 /// A pool's server, if there is one that says that it has this pool, and its socket.

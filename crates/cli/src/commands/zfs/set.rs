@@ -28,6 +28,10 @@ impl Args {
     pub(crate) fn of_pools(&self) -> Vec<Self> {
         let (settings, datasets): (Vec<String>, Vec<String>) =
             self.arguments.iter().cloned().partition(|text| text.contains('='));
+        // What is wrong with the line is told once.
+        if settings.is_empty() {
+            return Vec::new();
+        }
         let of_pool = |own: Vec<String>| Self { arguments: [settings.clone(), own].concat(), ..self.clone() };
         by_pool(&datasets).into_iter().map(of_pool).collect()
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::bail;
 use cenote_host::layout::parse_layout;
 use cenote_host::{CacheFile, Entry, this_boot};
-use cenote_server::{NewPool, NewPoolRequest, writing};
+use cenote_server::{NewPool, NewPoolRequest, check_pool_name, writing};
 
 use super::check_cachefile;
 use crate::args::parse_size;
@@ -75,6 +75,7 @@ impl Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    check_pool_name(&args.pool)?;
     let layout = parse_layout(&args.vdevs)?;
     let cache = CacheFile::of_user()?;
     let here = args.temporary_name.as_ref().unwrap_or(&args.pool);

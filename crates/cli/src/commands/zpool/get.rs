@@ -4,7 +4,7 @@ use anyhow::bail;
 use cenote_listing::{Field, get_pools, parse_fields, parse_pool_columns};
 use cenote_server::ServerError;
 
-use crate::pools::{JsonArgs, facts};
+use crate::pools::{JsonArgs, facts_of_several};
 use crate::prelude::*;
 
 /// Show properties of pools.
@@ -40,7 +40,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let opening = if several { context.without_sending() } else { context.clone() };
         for name in &args.pools {
             match opening.open_pool(name).await {
-                Ok(pool) => views.push(facts(context, pool)),
+                Ok(pool) => views.push(facts_of_several(context, pool)),
                 Err(ServerError::NoSuchPool(_)) => {
                     if name != first && views.len() == 1 {
                         bail!("not supported yet: properties of vdevs ('{}')", rest.join("', '"));
@@ -60,7 +60,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.pools.is_empty() {
         let (pools, is_failed) = context.open_pools(&[]).await?;
         failed = is_failed;
-        views.extend(pools.into_iter().map(|pool| facts(context, pool)));
+        views.extend(pools.into_iter().map(|pool| facts_of_several(context, pool)));
     }
     let listed = get_pools(&views, asked, fields, form, &mut |text| context.err(text)).await?;
     failed |= !listed.is_whole;

@@ -1,8 +1,9 @@
 //! `zpool list`: pools and their space.
 
 use cenote_listing::{Facts, LostPool, Names, list_pools, parse_pool_columns};
+use cenote_server::{ServerError, Shown};
 
-use crate::pools::{JsonArgs, NameArgs, facts, lost_pool};
+use crate::pools::{JsonArgs, NameArgs, facts_of_several, lost_pool};
 use crate::prelude::*;
 use crate::time;
 
@@ -44,9 +45,16 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let form = args.json.form(args.scripted, args.exact)?;
     let stamp = args.timestamp.as_deref().map(|how| time::stamp(context.handle(), how)).transpose()?;
     let columns = parse_pool_columns(&args.columns)?;
-    let (pools, lost, mut failed) = context.open_pools_and_lost(&args.pools).await?;
-    let lost: Vec<LostPool> = lost.into_iter().map(lost_pool).collect();
-    let views: Vec<Facts> = pools.into_iter().map(|pool| facts(context, pool)).collect();
+    let (shown, mut failed) = context.open_to_show(&args.pools, false).await?;
+    let (mut views, mut lost): (Vec<Facts>, Vec<LostPool>) = (Vec::new(), Vec::new());
+    for pool in shown {
+        match pool {
+            Shown::Open(pool) => views.push(facts_of_several(context, pool)),
+            Shown::Lost(pool) => lost.push(lost_pool(pool)),
+            // It was not to be asked.
+            Shown::Owned(owned) => return Err(ServerError::Owned(owned).into()),
+        }
+    }
     let trees = args.verbose.then(|| Names::from(args.names));
     let listed =
         list_pools(&views, &lost, columns, trees, form, stamp.as_deref(), &mut |text| context.err(text)).await?;

@@ -1,9 +1,11 @@
 //! `zpool status`: the health of pools and of their devices.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 
 use cenote_listing::Condition;
 use cenote_listing::{Status, StatusOptions, document, has_hanging, suspended_json, suspended_text};
+use cenote_server::{Owned, Shown};
 use serde_json::{Map, Value, json};
 
 use crate::pools::{JsonArgs, NameArgs, facts, lost_pool};
@@ -81,7 +83,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     {
         context.check_failing(name).await?;
     }
-    let (pools, lost, mut failed) = context.open_pools_and_lost(&args.pools).await?;
+    let (pools, mut failed) = context.open_to_show(&args.pools, true).await?;
     let is_all = args.pools.is_empty();
     let mut text = String::new();
     if let Some(stamp) = &stamp {
@@ -89,7 +91,48 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     let options = args.options();
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
-    for pool in &pools {
+    let has_pools = !pools.is_empty();
+    for pool in pools {
+        let pool = match pool {
+            Shown::Open(pool) => pool,
+            Shown::Owned(owned) => {
+                let told = args.told(context, &owned, &mut found);
+                let told = told.unwrap_or_else(|error| {
+                    context.err(crate::outcome::causes(&error));
+                    failed = true;
+                    Told::Shown(String::new())
+                });
+                match told {
+                    Told::Healthy if !is_all && !args.json.json => {
+                        let _ = writeln!(text, "pool '{}' is healthy", owned.pool);
+                        first = false;
+                    }
+                    Told::Healthy => {}
+                    Told::Shown(of_pool) => {
+                        shown += 1;
+                        if !of_pool.is_empty() && !std::mem::take(&mut first) {
+                            text.push('\n');
+                        }
+                        text.push_str(&of_pool);
+                    }
+                }
+                continue;
+            }
+            Shown::Lost(lost) => {
+                let lost = lost_pool(lost);
+                shown += 1;
+                if args.json.json {
+                    let key = if args.json.json_pool_key_guid { lost.guid.to_string() } else { lost.name.clone() };
+                    found.insert(key, Value::Object(lost.json(json, options)));
+                    continue;
+                }
+                if !std::mem::take(&mut first) {
+                    text.push('\n');
+                }
+                lost.text(&mut text, options);
+                continue;
+            }
+        };
         let view = Status::facts(|| facts(context, pool.clone()), options).await;
         let report = Status::new(&view, options);
         let condition = report.condition().await.unwrap_or_else(|error| {
@@ -121,33 +164,68 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
             failed = true;
         }
     }
-    for pool in lost.into_iter().map(lost_pool) {
-        shown += 1;
-        if args.json.json {
-            let key = if args.json.json_pool_key_guid { pool.guid.to_string() } else { pool.name.clone() };
-            found.insert(key, Value::Object(pool.json(json)));
-            continue;
-        }
-        if !std::mem::take(&mut first) {
-            text.push('\n');
-        }
-        pool.text(&mut text);
-    }
     if args.json.json {
         let time = stamp.iter().map(|stamp| ("time", json.text(stamp)));
         context.out(document("zpool status", time.chain([("pools", Value::Object(found))])))?;
     } else {
-        if is_all && pools.is_empty() && shown == 0 && !failed {
+        if is_all && !has_pools && !failed {
             context.err("no pools available");
         } else if is_all && args.explain && shown == 0 && !failed {
-            text.push_str("all pools are healthy\n");
+            text.push_str(ALL_HEALTHY);
         }
         context.out(text)?;
     }
     Ok(Outcome::unless(failed))
 }
 
+/// The answer of a process about its pool.
+enum Told {
+    /// With -x: the pool is healthy.
+    Healthy,
+    /// Its status; of JSON nothing is left to be shown.
+    Shown(String),
+}
+
+/// As a process says with -x that its pool is well.
+const ALL_HEALTHY: &str = "all pools are healthy\n";
+
 impl Args {
+    /// Has the process that has a pool tell its status: that knows which of its devices gave errors. `found` gets what is told in JSON.
+    fn told(&self, context: &Context, owned: &Owned, found: &mut Map<String, Value>) -> Result<Told> {
+        let flags = [
+            (self.verbose, "-v"),
+            (self.explain, "-x"),
+            (self.unhealthy, "-e"),
+            (self.slow, "-s"),
+            (self.trim, "-t"),
+            (self.initialize, "-i"),
+            (self.dedup, "-D"),
+            (self.exact, "-p"),
+            (self.json.json, "-j"),
+            (self.json.json_int, "--json-int"),
+            (self.json.json_pool_key_guid, "--json-pool-key-guid"),
+            (self.json_flat_vdevs, "--json-flat-vdevs"),
+        ];
+        let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
+        let line: Vec<&OsStr> = ["cenote", "zpool", "status"]
+            .into_iter()
+            .chain(flags)
+            .chain(self.names.options())
+            .map(OsStr::new)
+            .collect();
+        let (text, status) = context.asked(&owned.socket, &line)?;
+        anyhow::ensure!(status == 0, "pool '{}': its process does not tell its status", owned.pool);
+        if self.json.json {
+            let mut document: Value = serde_json::from_slice(&text)?;
+            let pools = document.get_mut("pools").and_then(Value::as_object_mut).map(std::mem::take);
+            let is_healthy = pools.as_ref().is_none_or(Map::is_empty);
+            found.extend(pools.into_iter().flatten());
+            return Ok(if is_healthy { Told::Healthy } else { Told::Shown(String::new()) });
+        }
+        let text = String::from_utf8_lossy(&text).into_owned();
+        Ok(if self.explain && text == ALL_HEALTHY { Told::Healthy } else { Told::Shown(text) })
+    }
+
     /// Whether JSON is asked for.
     pub(super) const fn is_json(&self) -> bool {
         self.json.json

@@ -272,6 +272,23 @@ impl<'a> Status<'a> {
     }
 }
 
+/// Adds the lines under `config:` of a pool that does not let itself be opened.
+pub(super) fn rows_of_lost(text: &mut String, tree: &Tree, options: StatusOptions) {
+    let width = tree.name_width().max(NAME_WIDTH_MIN);
+    Rows { options, activities: Activities::new(), width, text }.all(tree);
+}
+
+/// The same for programs: the root, or all vdevs beside one another.
+pub(super) fn json_of_lost(tree: &Tree, options: StatusOptions, json: Json) -> Value {
+    let writer = JsonTree { options, activities: Activities::new(), json, exact: options.is_exact };
+    if options.is_flat {
+        let mut flat = Map::new();
+        writer.flat(&tree.root, None, &mut flat);
+        return Value::Object(flat);
+    }
+    json!({ tree.root.name.clone(): writer.vdev(&tree.root, 0) })
+}
+
 /// The lines under `config:`.
 struct Rows<'a> {
     options: StatusOptions,
