@@ -178,7 +178,9 @@ impl Syncer {
         Ok((!header.log.is_hole()).then_some((objset, header)))
     }
 
+    /// Frees a head's blocks at once, but those that its last snapshot has: a clone shares them with its origin.
     async fn free_objset(&mut self, txg: Txg, dataset: &Dataset) -> Result<(), SpaError> {
+        let born_after = dataset.phys.prev_snapshot_txg;
         let root = dataset.phys.bp;
         if root.is_hole() {
             return Ok(());
@@ -189,19 +191,29 @@ impl Syncer {
         let phys = objset.phys();
         for dnode in [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode].into_iter().flatten() {
             for bp in dnode.blkptrs() {
-                self.free_tree(txg, *bp, None).await?;
+                self.free_tree(txg, *bp, born_after, None).await?;
             }
         }
         for bp in phys.meta_dnode.blkptrs() {
-            self.free_tree(txg, *bp, Some(DmuType::DNODE)).await?;
+            self.free_tree(txg, *bp, born_after, Some(DmuType::DNODE)).await?;
+        }
+        if root.logical_birth() <= born_after {
+            return Ok(());
         }
         self.free_blocks(txg, &[root]).await
     }
 
-    /// Frees a block and all below it; of the meta-dnode's tree also what its dnodes lead to.
-    fn free_tree(&mut self, txg: Txg, bp: Blkptr, meta: Option<DmuType>) -> BoxFuture<'_, Result<(), SpaError>> {
+    /// Frees a block and all below it that was born after a txg; of the meta-dnode's tree also what its dnodes lead to. A block is at least as
+    /// young as all below it.
+    fn free_tree(
+        &mut self,
+        txg: Txg,
+        bp: Blkptr,
+        born_after: Txg,
+        meta: Option<DmuType>,
+    ) -> BoxFuture<'_, Result<(), SpaError>> {
         Box::pin(async move {
-            if bp.is_hole() || bp.is_redacted() {
+            if bp.is_hole() || bp.is_redacted() || bp.logical_birth() <= born_after {
                 return Ok(());
             }
             let leads_on = bp.level() > 0 || meta.is_some();
@@ -215,13 +227,13 @@ impl Syncer {
                         if !child.is_hole() && child.level() + 1 != bp.level() {
                             return Err(self.fail("a tree whose levels do not go down cannot be freed"));
                         }
-                        self.free_tree(txg, child, meta).await?;
+                        self.free_tree(txg, child, born_after, meta).await?;
                     }
                 } else {
                     for (_, dnode) in dnodes_in_block(&bytes, order) {
                         let dnode = dnode.map_err(|error| self.fail(error))?.to_value();
                         for child in dnode.blkptrs().iter().chain(&dnode.spill) {
-                            self.free_tree(txg, *child, None).await?;
+                            self.free_tree(txg, *child, born_after, None).await?;
                         }
                     }
                 }
