@@ -64,7 +64,7 @@ impl SpaceMap {
         shift: u32,
     ) -> Result<Self, SpaceError> {
         let object = store.create(block_size_bytes).map_err(SpaceError::store(ObjectId(0), "create a space map"))?;
-        let histogram = Some([0; HISTOGRAM_BUCKETS]);
+        let histogram = store.has_histograms().then_some([0; HISTOGRAM_BUCKETS]);
         Ok(Self { object, block_size_bytes, start_bytes, shift, length_bytes: 0, allocated_bytes: 0, histogram })
     }
 
@@ -123,11 +123,11 @@ impl SpaceMap {
         Ok(())
     }
 
-    /// Empties the map, to be written anew; it gets a new object where the block size is to change or the header has no
-    /// histogram. Whether the object changed.
+    /// Empties the map, to be written anew; it gets a new object where the block size is to change or the header lacks the
+    /// histogram that a new one has. Whether the object changed.
     pub fn truncate(&mut self, store: &mut dyn SpaceStore, block_size_bytes: u64) -> Result<bool, SpaceError> {
         let before = self.object;
-        if self.block_size_bytes == block_size_bytes && self.histogram.is_some() {
+        if self.block_size_bytes == block_size_bytes && self.histogram.is_some() == store.has_histograms() {
             store.truncate(self.object).map_err(SpaceError::store(before, "truncate the space map"))?;
         } else {
             store.free(self.object).map_err(SpaceError::store(before, "free the space map"))?;
@@ -135,7 +135,8 @@ impl SpaceMap {
                 store.create(block_size_bytes).map_err(SpaceError::store(ObjectId(0), "create a space map"))?;
             self.block_size_bytes = block_size_bytes;
         }
-        (self.length_bytes, self.allocated_bytes, self.histogram) = (0, 0, Some([0; HISTOGRAM_BUCKETS]));
+        (self.length_bytes, self.allocated_bytes) = (0, 0);
+        self.histogram = store.has_histograms().then_some([0; HISTOGRAM_BUCKETS]);
         Ok(self.object != before)
     }
 

@@ -20,6 +20,8 @@ pub struct MetaslabId {
 /// Nothing here waits: an implementation changes dirty objects in memory, or keeps a list of what to change. Numbers are
 /// given in little-endian order; an implementation that appends to a block of the other order converts.
 pub trait SpaceStore {
+    /// Whether a new space map's header has counts of free runs (feature `spacemap_histogram`).
+    fn has_histograms(&self) -> bool;
     /// Makes an object for a space map: data blocks of `block_size_bytes`, the bonus of an empty map.
     fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, ObjectError>;
     /// Writes data; the object grows.

@@ -245,7 +245,6 @@ fn what_cannot_be_made_is_refused() {
         ("mine draid1:2d:2s:4c @a @b @c @d", "too high"),
         ("-O special_small_blocks=3K mine @a", "power of 2"),
         ("-O special_small_blocks=32M mine @a", "power of 2"),
-        ("-d mine @a", "lz4_compress"),
         ("-o feature@spacemap_histogram=disabled mine @a", "spacemap_histogram"),
         ("-o feature@nothing=enabled mine @a", "not a valid feature"),
         ("-o foo=bar mine @a", "property 'foo' is not a valid pool or vdev property"),
@@ -266,6 +265,43 @@ fn what_cannot_be_made_is_refused() {
         assert!(common::said(&output).contains(why), "{line}: {}", common::said(&output));
         assert_eq!(std::fs::read_dir(&images.dir).unwrap().count(), 0, "{line} has left something");
     }
+}
+
+/// Metadata is compressed by lzjb, and space maps have no histograms, until the features are there.
+#[test]
+fn a_pool_without_features_is_written_and_gets_them_later() {
+    let images = made("-d mine @a");
+    images.assert_whole();
+    let state = |name: &str| {
+        images.run("zpool", &["get", "-H", "-o", "value", &format!("feature@{name}"), "mine"]).trim().to_owned()
+    };
+    for feature in ["lz4_compress", "spacemap_histogram", "async_destroy", "empty_bpobj", "enabled_txg"] {
+        assert_eq!(state(feature), "disabled", "{feature}");
+    }
+    for line in [
+        "create mine/a",
+        "create -V 8M mine/v",
+        "snapshot -r mine@s",
+        "clone mine/a@s mine/c",
+        "set compression=on mine/a",
+    ] {
+        images.run("zfs", &line.split(' ').collect::<Vec<_>>());
+    }
+    images.assert_whole();
+    assert!(images.refused("zfs", &["set", "compression=lz4", "mine/a"]).contains("feature@lz4_compress"));
+    for line in ["destroy mine/c", "destroy -r mine@s", "destroy mine/v"] {
+        images.run("zfs", &line.split(' ').collect::<Vec<_>>());
+    }
+    images.assert_whole();
+    for feature in ["lz4_compress", "spacemap_histogram"] {
+        images.run("zpool", &["set", &format!("feature@{feature}=enabled"), "mine"]);
+    }
+    images.run("zfs", &["create", "-o", "compression=lz4", "mine/b"]);
+    images.assert_whole();
+    assert_eq!((state("lz4_compress"), state("async_destroy")), ("active".into(), "disabled".into()));
+    images.run("zpool", &["upgrade", "mine"]);
+    images.run("zfs", &["destroy", "-r", "mine/a"]);
+    images.assert_whole();
 }
 
 #[test]

@@ -41,6 +41,8 @@ pub struct ObjsetPolicy {
     pub checksum: Checksum,
     /// Copies of data.
     pub copies: u8,
+    /// Metadata's compression: lz4, or lzjb in a pool without the feature `lz4_compress`.
+    pub metadata_compress: Compress,
     /// Copies of metadata.
     pub redundant_metadata: RedundantMetadata,
     /// Files' data that is stored in no more bytes than this goes where metadata goes, if that is a class of its own
@@ -63,6 +65,7 @@ impl ObjsetPolicy {
             compress_level: CompressLevel::INHERIT,
             checksum: Checksum::Fletcher4,
             copies,
+            metadata_compress: Compress::Lz4,
             redundant_metadata: RedundantMetadata::All,
             small_block_bytes: 0,
             may_embed: true,
@@ -94,7 +97,7 @@ impl ObjsetPolicy {
         let (mut compress, mut compress_level) = (self.compress, self.compress_level);
         let mut checksum = self.checksum;
         if is_metadata {
-            (compress, compress_level) = (Compress::Lz4, CompressLevel::INHERIT);
+            (compress, compress_level) = (self.metadata_compress, CompressLevel::INHERIT);
             if !protects_metadata(checksum) {
                 checksum = Checksum::Fletcher4;
             }

@@ -75,6 +75,10 @@ impl Disk {
 }
 
 impl SpaceStore for Disk {
+    fn has_histograms(&self) -> bool {
+        true
+    }
+
     fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, ObjectError> {
         self.may_fail()?;
         self.next += 1;

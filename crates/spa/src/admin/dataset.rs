@@ -332,7 +332,12 @@ impl Syncer {
                     return Err(bad());
                 }
                 // The only place where `on` and a level that was not given get their meaning.
-                let compression = compression.resolved(self.features.has("lz4_compress"));
+                let has_lz4 = self.features.has("lz4_compress");
+                let compression = compression.resolved(has_lz4);
+                if compression.kind == Compress::Lz4 && !has_lz4 {
+                    let what = "feature@lz4_compress is not enabled, and what is asked for needs it";
+                    return Err(SpaError::refused(Refusal::NeedsFeature, what.to_owned()));
+                }
                 policy.compress = compression.kind;
                 policy.compress_level = compression.level;
                 Ok(Needs::of_compress(compression.kind))

@@ -61,7 +61,6 @@ use crate::open::spares_l2cache::{AuxKind, remove_listed};
 use crate::pool::Pool;
 use crate::sync::Syncer;
 use crate::sync::space::Space;
-use crate::sync::space_maps::Changes;
 use crate::{Refusal, SpaError};
 
 /// How long a removal waits for readers of earlier txgs, which may take hours.
@@ -376,7 +375,7 @@ impl Syncer {
         for object in zaps.iter().copied().chain(tables).filter(|object| *object != ObjectId(0)) {
             objects.push(self.mos.object(object).await.map_err(fail)?);
         }
-        let mut changes = Changes::new(self.mos.clone(), txg);
+        let mut changes = self.space_changes(txg);
         for map in maps.into_iter().filter(|map| *map != ObjectId(0)) {
             changes.free(map).map_err(|error| self.fail(error))?;
         }

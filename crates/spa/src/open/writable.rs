@@ -3,11 +3,10 @@
 //! A feature in use is a promise about structures that a writer keeps up. Those that only matter when one dataset
 //! is changed are not looked at here: that dataset is refused later, before anything of its txg is the pool's.
 
-use cenote_format::dsl::pool_directory;
 use cenote_format::ids::Txg;
 use cenote_vdev::config::VdevKind;
 
-use crate::features::{FeatureState, by_name};
+use crate::features::FeatureState;
 use crate::view::FeatureName;
 use crate::{Rewind, SpaError, View};
 
@@ -87,10 +86,6 @@ impl View {
                 }
                 FeatureName::Unknown(guid) => return refuse(format!("the feature {guid}")),
             }
-        }
-        let counts = self.feature_counts(pool_directory::FEATURES_FOR_READ).await?;
-        if !by_name("lz4_compress").is_some_and(|feature| counts.contains_key(feature.guid)) {
-            return refuse("pools without the feature lz4_compress".into());
         }
         for top in &self.vdevs().children {
             let name = top.display_name();

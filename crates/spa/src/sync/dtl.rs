@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
-use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapType};
+use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SPACE_MAP_SIZE_V0_BYTES, SpaceMapType};
 use cenote_metaslab::{Batch, SpaceMap};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::config::{AllocationClass, VdevConfig};
@@ -23,7 +23,6 @@ use cenote_vdev::dtl::Dtl;
 
 use crate::SpaError;
 use crate::sync::Syncer;
-use crate::sync::space_maps::Changes;
 
 /// Blocks of a dirty time log (`zfs_vdev_dtl_sm_blksz`).
 const DTL_BLOCK_BYTES: u64 = 4 << 10;
@@ -68,7 +67,7 @@ impl Syncer {
     /// Writes the log of a leaf anew, in this object, with what is known to be missed by now.
     async fn write_dtl(&mut self, txg: Txg, pass: u32, guid: Guid, dtl: ObjectId) -> Result<(), SpaError> {
         let ranges = self.root_vdev.missed.get(&guid).map(|missed| missed.ranges().to_vec()).unwrap_or_default();
-        let mut changes = Changes::new(self.mos.clone(), txg);
+        let mut changes = self.space_changes(txg);
         let mut map = if dtl == ObjectId(0) {
             let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
             made.map_err(|error| self.fail(error))?
@@ -81,7 +80,7 @@ impl Syncer {
                 shift: 0,
                 length_bytes: 0,
                 allocated_bytes: 0,
-                histogram: Some([0; HISTOGRAM_BUCKETS]),
+                histogram: (object.phys().bonus.len() != SPACE_MAP_SIZE_V0_BYTES).then_some([0; HISTOGRAM_BUCKETS]),
             };
             let block_bytes = map.block_size_bytes;
             map.truncate(&mut changes, block_bytes).map_err(|error| self.fail(error))?;
@@ -94,7 +93,6 @@ impl Syncer {
             .map_err(|error| self.fail(error))?;
         self.make_changes(changes).await?;
         if dtl != map.object {
-            assert_eq!(dtl, ObjectId(0), "a log stays in its object");
             self.root_vdev.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
             self.config_changed = true;
             self.write_config(txg).await?;

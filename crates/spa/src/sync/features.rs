@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use cenote_dmu::{Object, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
+use cenote_format::enums::Compress;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
@@ -22,11 +23,10 @@ const BEFORE_TXGS: [&str; 5] =
 /// Needed to read the MOS, so labels name them while they are in use (`ZFEATURE_FLAG_MOS`).
 const FOR_MOS: [&str; 4] = ["hole_birth", "embedded_data", "vdev_zaps_v2", "draid"];
 
-/// Without these no pool is made.
-const NEEDED: [(&str, &str); 2] = [
-    ("lz4_compress", "with which metadata is compressed"),
-    ("spacemap_histogram", "which every space map has that is made here"),
-];
+/// The compression of metadata, and `compression=on`: lz4, or lzjb in a pool without that feature.
+pub(crate) const fn metadata_compress(has_lz4: bool) -> Compress {
+    if has_lz4 { Compress::Lz4 } else { Compress::Lzjb }
+}
 
 /// The features of a pool.
 #[derive(Clone)]
@@ -45,13 +45,10 @@ pub(crate) fn of_new_pool(disabled: &[String]) -> Result<Vec<&'static Feature>, 
     let mut enabled: Vec<&'static Feature> = FEATURES.iter().filter(|feature| !LATER.contains(&feature.name)).collect();
     enabled.retain(|feature| !disabled.iter().any(|name| name == feature.name));
     let enabled = with_needs(&enabled);
-    for (needed, why) in NEEDED {
-        if !enabled.iter().any(|feature| feature.name == needed) {
-            return Err(SpaError::refused(
-                Refusal::NotYet,
-                format!("not supported yet: pools without feature@{needed}, {why}"),
-            ));
-        }
+    let has = |name: &str| enabled.iter().any(|feature| feature.name == name);
+    if has("log_spacemap") && !has("spacemap_histogram") {
+        let what = "not supported yet: feature@log_spacemap without feature@spacemap_histogram: zdb takes the logs for errors; disable both";
+        return Err(SpaError::refused(Refusal::NotYet, what.to_owned()));
     }
     Ok(enabled)
 }

@@ -9,7 +9,7 @@ use cenote_dmu::{ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
-use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SpaceMapPhys};
+use cenote_format::spacemap::{HISTOGRAM_BUCKETS, SPACE_MAP_SIZE_V0_BYTES, SpaceMapPhys};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_metaslab::{MetaslabId, ObjectError, SpaceStore};
 use cenote_vdev::config::VdevConfig;
@@ -22,26 +22,32 @@ pub(crate) struct Changes {
     mos: Objset,
     txg: Txg,
     list: ChangeList,
-    /// Space maps made.
+    /// Whether space maps have histograms (feature `spacemap_histogram`).
+    has_histograms: bool,
+    /// Space maps with histograms made.
     made: i64,
 }
 
 impl Changes {
-    pub(crate) fn new(mos: Objset, txg: Txg) -> Self {
-        Self { mos, txg, list: ChangeList::default(), made: 0 }
+    fn new(mos: Objset, txg: Txg, has_histograms: bool) -> Self {
+        Self { mos, txg, list: ChangeList::default(), has_histograms, made: 0 }
     }
 }
 
 impl SpaceStore for Changes {
+    fn has_histograms(&self) -> bool {
+        self.has_histograms
+    }
+
     fn create(&mut self, block_size_bytes: u64) -> Result<ObjectId, ObjectError> {
-        let empty =
-            SpaceMapPhys { object: 0, length_bytes: 0, allocated_bytes: 0, histogram: Some([0; HISTOGRAM_BUCKETS]) };
+        let histogram = self.has_histograms.then_some([0; HISTOGRAM_BUCKETS]);
+        let empty = SpaceMapPhys { object: 0, length_bytes: 0, allocated_bytes: 0, histogram };
         let block = u32::try_from(block_size_bytes).map_err(ObjectError::new)?;
         let mut spec = ObjectSpec::new(DmuType::SPACE_MAP, block)
             .with_bonus(DmuType::SPACE_MAP_HEADER, empty.emit(cenote_zio::ORDER));
         spec.indirect_shift = INDIRECT_SHIFT;
         let object = self.mos.create_object(self.txg, &spec).map_err(ObjectError::new)?;
-        self.made += 1;
+        self.made += i64::from(self.has_histograms);
         Ok(object.id())
     }
 
@@ -56,7 +62,6 @@ impl SpaceStore for Changes {
     }
 
     fn free(&mut self, object: ObjectId) -> Result<(), ObjectError> {
-        self.made -= 1;
         self.list.push(Change::Free(object));
         Ok(())
     }
@@ -86,6 +91,11 @@ impl SpaceStore for Changes {
 }
 
 impl Syncer {
+    /// A list of changes of this txg, empty.
+    pub(crate) fn space_changes(&self, txg: Txg) -> Changes {
+        Changes::new(self.mos.clone(), txg, self.features.has("spacemap_histogram"))
+    }
+
     /// Turns numbers of space accounting, from now on.
     pub fn tune_space(&mut self, tune: impl FnOnce(&mut cenote_metaslab::Tunables)) {
         self.space.with(|allocator| tune(allocator.tunables()));
@@ -100,7 +110,7 @@ impl Syncer {
     /// are flushed and condensed too.
     pub(crate) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
         self.frees_done().await?;
-        let mut changes = Changes::new(self.mos.clone(), txg);
+        let mut changes = self.space_changes(txg);
         self.space_pass += 1;
         assert!(self.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
         if self.space_pass == 1 {
@@ -115,7 +125,7 @@ impl Syncer {
 
     /// Ends the txg's log.
     pub(crate) async fn close_space(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let mut changes = Changes::new(self.mos.clone(), txg);
+        let mut changes = self.space_changes(txg);
         let done = self.space.with(|allocator| allocator.close_txg(&mut changes));
         done.map_err(|error| self.fail(error))?;
         self.make_changes(changes).await
@@ -164,7 +174,12 @@ impl Syncer {
                 Ok(())
             }
             Change::Free(object) => {
-                mos.object(*object).await.map_err(fail)?.free(txg);
+                let object = mos.object(*object).await.map_err(fail)?;
+                // One that a version without the feature made never counted.
+                if object.phys().bonus.len() != SPACE_MAP_SIZE_V0_BYTES {
+                    self.features.change("spacemap_histogram", -1);
+                }
+                object.free(txg);
                 Ok(())
             }
             Change::Header { object, header } => {
