@@ -55,6 +55,7 @@ mod compatibility;
 mod create;
 mod destroy;
 mod error;
+pub mod missing;
 mod named;
 mod new_properties;
 mod newpool;

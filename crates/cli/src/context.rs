@@ -207,8 +207,7 @@ impl Context {
         (who.guid == guid.0 && !who.is_ending).then_some(socket)
     }
 
-    /// What the process at a socket writes to standard output when it does a command line, and the status; its lines about what is wrong are
-    /// this command's.
+    /// The output of a command line that the process at a socket does, and its status; its lines about what is wrong are this command's.
     ///
     /// # Errors
     /// It does not answer, or takes no such line.

@@ -152,7 +152,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
 /// Tells why a command line is none, or what it asks for: help. The exit status.
 fn told(argv: &[OsString], error: clap::Error) -> u8 {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
-    if let Some(lacking) = verbs::missing(argv, &error) {
+    if let Some(lacking) = verbs::lacking(argv, &error) {
         let _ = match lacking.is_help {
             true => writeln!(out, "{}", lacking.text),
             false => writeln!(err, "{}", lacking.text),

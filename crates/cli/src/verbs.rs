@@ -6,106 +6,11 @@
 
 use std::ffi::{OsStr, OsString};
 
+use cenote_admin::missing;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Tools that the binary is when it is called by their names.
 pub(crate) const TOOLS: [&str; 4] = ["zpool", "zfs", "zdb", "zstream"];
-
-/// A verb of OpenZFS's that Cenote lacks, and what to do instead.
-type Missing = (&'static str, &'static str);
-
-/// Repairs that only OpenZFS makes.
-const RESILVERS: &str = "export the pool and import it with OpenZFS, which does that and resilvers; Cenote reads and writes the pool before \
-                         and after it";
-/// Encryption.
-const KEYS: &str = "'--key DATASET=FILE' loads a key for one command, such as 'cenote --key tank/a=FILE cp tank/a / DIR'; changing keys \
-                    takes OpenZFS";
-/// Shares.
-const SHARES: &str = "mount the file system with 'cenote mount' and export the folder by /etc/exports or smb.conf";
-/// Delegation.
-const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
-
-/// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [Missing; 19] = [
-    ("attach", RESILVERS),
-    (
-        "checkpoint",
-        "'zfs snapshot -r POOL@NAME' keeps all datasets as they are; '--at-checkpoint' reads a checkpoint of OpenZFS's",
-    ),
-    ("condense", "nothing has to be done: space maps are condensed as they are written"),
-    ("ddtprune", "export the pool and import it with OpenZFS"),
-    ("detach", RESILVERS),
-    (
-        "events",
-        "'zpool status' has the errors of devices, 'zpool history -i' what was done to the pool, and the log of the process that has \
-                the pool what happened meanwhile",
-    ),
-    ("initialize", "write the free space with a file of zeros in a mount, with compression=off, and remove it"),
-    (
-        "iostat",
-        "'zpool list -v' has the space of each vdev, 'cenote kstat POOL' the counts of I/O since the start, and 'iostat -x' \
-                the rates of disks",
-    ),
-    ("offline", RESILVERS),
-    ("online", RESILVERS),
-    ("prefetch", "nothing has to be done: what is read stays in the cache ('--cache-bytes')"),
-    ("reguid", "'cenote cp' or 'zfs send' to a new pool; OpenZFS changes the guid of one that exists"),
-    ("reopen", "'zpool clear POOL' opens devices again that have failed"),
-    ("replace", RESILVERS),
-    ("resilver", RESILVERS),
-    (
-        "scrub",
-        "'cenote verify POOL' reads and checks every copy of every block, and repairs nothing; OpenZFS scrubs and repairs",
-    ),
-    ("split", "'zfs send -R' to a new pool"),
-    ("trim", "export the pool and import it with OpenZFS"),
-    (
-        "wait",
-        "'zpool status' and 'zpool get freeing' show what goes on in the background; other commands end when they are done. For the \
-              usage of the verbs that are there: 'zpool --help'",
-    ),
-];
-
-/// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZFS: [Missing; 16] = [
-    ("allow", DELEGATION),
-    ("change-key", KEYS),
-    ("jail", "it is for FreeBSD"),
-    ("load-key", KEYS),
-    ("program", "the verbs of 'zfs' do each step; 'zfs snapshot' and 'zfs destroy' take several datasets in one txg"),
-    ("project", "'zfs projectspace' shows what projects use; OpenZFS sets project ids"),
-    ("rewrite", "copy the file and rename the copy over it"),
-    ("share", SHARES),
-    ("unallow", DELEGATION),
-    ("unjail", "it is for FreeBSD"),
-    ("unload-key", KEYS),
-    ("unshare", SHARES),
-    ("unzone", "'cenote mount' of the dataset in the container"),
-    (
-        "upgrade",
-        "OpenZFS changes the version of a file system; 'zfs get version' shows it, and 'zpool upgrade' enables features of the pool",
-    ),
-    ("wait", "'zfs get -p used' and 'zpool get freeing' show what goes on in the background"),
-    ("zone", "'cenote mount' of the dataset in the container"),
-];
-
-/// Verbs of `zstream` up to OpenZFS 2.4 that are not among our commands.
-const ZSTREAM: [Missing; 1] = [("raw", "'zfs receive' takes the stream")];
-
-fn missing_of(tool: &str) -> &'static [Missing] {
-    match tool {
-        "zpool" => &ZPOOL,
-        "zfs" => &ZFS,
-        "zstream" => &ZSTREAM,
-        _ => &[],
-    }
-}
-
-/// All that is advised for verbs that Cenote lacks.
-#[cfg(test)]
-pub(crate) fn advice() -> impl Iterator<Item = &'static str> {
-    ZPOOL.iter().chain(&ZFS).chain(&ZSTREAM).map(|(_, instead)| *instead)
-}
 
 /// The text for a verb of OpenZFS's that Cenote lacks, and whether its help was asked for.
 pub(crate) struct Lacking {
@@ -114,7 +19,7 @@ pub(crate) struct Lacking {
 }
 
 /// The verb of OpenZFS's that an error of the grammar is about and that Cenote lacks, as `zfs program`, with what to do instead.
-pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<Lacking> {
+pub(crate) fn lacking(argv: &[OsString], error: &clap::Error) -> Option<Lacking> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
@@ -123,7 +28,7 @@ pub(crate) fn missing(argv: &[OsString], error: &clap::Error) -> Option<Lacking>
     // A value of an option behind it may be called as another tool.
     let of_tool = |word: &OsString| {
         let tool = word.to_str()?;
-        missing_of(tool).iter().find(|(name, _)| name == verb).map(|(_, instead)| (tool.to_owned(), *instead))
+        missing::verbs_of(tool).iter().find(|(name, _)| name == verb).map(|(_, instead)| (tool.to_owned(), *instead))
     };
     let (tool, instead) = argv[..at].iter().find_map(of_tool)?;
     let is_help = argv[at + 1..].iter().any(|word| word == "--help");
@@ -183,7 +88,7 @@ pub(crate) fn with_tip(mut error: clap::Error, argv: &[OsString], grammar: &clap
     }
     let ours =
         level.get_subcommands().flat_map(|verb| std::iter::once(verb.get_name()).chain(verb.get_visible_aliases()));
-    let all = ours.chain(missing_of(tool).iter().map(|(name, _)| *name));
+    let all = ours.chain(missing::verbs_of(tool).iter().map(|(name, _)| *name));
     if let Some(name) = meant(&verb, all) {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name.to_owned()]));
     }
@@ -244,13 +149,13 @@ mod tests {
         for tool in ["zpool", "zfs", "zstream"] {
             let grammar = Request::command();
             let ours = grammar.find_subcommand(tool).unwrap();
-            for (verb, instead) in missing_of(tool) {
+            for (verb, instead) in missing::verbs_of(tool) {
                 assert!(ours.find_subcommand(verb).is_none(), "{tool} {verb}");
                 assert!(instead.len() > 10, "{tool} {verb}");
                 let search = if tool == "zstream" { "" } else { "-d zfs " };
                 for (rest, is_help) in [("-r x/y@z", false), ("--help", true)] {
                     let (argv, error) = refused(&format!("cenote {tool} {search}{verb} {rest}"));
-                    let lacking = missing(&argv, &error).unwrap();
+                    let lacking = super::lacking(&argv, &error).unwrap();
                     assert!(lacking.text.starts_with(&format!("not supported yet: {tool} {verb}\ninstead: ")));
                     assert_eq!(lacking.is_help, is_help, "{tool} {verb} {rest}");
                 }
@@ -273,7 +178,7 @@ mod tests {
             ("cenote zfs se x", Some("'set'")),
         ] {
             let (argv, error) = refused(line);
-            assert!(missing(&argv, &error).is_none(), "{line}");
+            assert!(super::lacking(&argv, &error).is_none(), "{line}");
             let text = with_tip(error, &argv, &Request::command()).render().to_string();
             assert!(text.contains("Usage:") && text.contains("tip:") == tip.is_some(), "{line}: {text}");
             assert!(tip.is_none_or(|tip| text.contains(tip)), "{line}: {text}");

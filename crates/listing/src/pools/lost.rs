@@ -40,13 +40,13 @@ pub enum WhyLost {
     Gone,
     /// This user may not open this one of its devices.
     Denied(PathBuf),
-    /// What is on its devices does not let it be opened.
+    /// The contents of its devices do not let it be opened.
     Pool(Box<SpaError>),
     /// Another reason, in words.
     Other(String),
 }
 
-/// What is said of such a pool.
+/// The words about such a pool.
 struct Account {
     status: String,
     action: String,

@@ -28,7 +28,7 @@ impl Args {
     pub(crate) fn of_pools(&self) -> Vec<Self> {
         let (settings, datasets): (Vec<String>, Vec<String>) =
             self.arguments.iter().cloned().partition(|text| text.contains('='));
-        // What is wrong with the line is told once.
+        // A fault of the line is told once.
         if settings.is_empty() {
             return Vec::new();
         }
