@@ -257,6 +257,14 @@ mod tests {
     }
 
     #[test]
+    fn libraries_of_the_engine_deny_what_a_simulation_could_not_repeat() {
+        let line = |krate| determinism(layer_of(krate)).unwrap_or_default();
+        assert!(line("codec").contains("disallowed_methods") && !line("codec").contains("disallowed_types"));
+        assert!(line("vdev").contains("disallowed_types") && line("admin").contains("disallowed_types"));
+        assert!(line("taskq").is_empty() && line("fuse").is_empty() && line("cli").is_empty());
+    }
+
+    #[test]
     fn a_program_that_is_long_or_stands_on_the_engine_is_a_fault() {
         let program_faults = |manifest: &str, lines| {
             let mut faults = Vec::new();
