@@ -1,6 +1,6 @@
 //! `cargo xtask bench-table`: the results page again from the recorded JSON.
 //!
-//! `cenote bench --json docs/bench/results.json` records; this turns every recording of that folder into one page, so that the
+//! `cenote bench` and `cenote-lab` record with `--json docs/bench/NAME.json`; this turns every recording of that folder into one page, so that the
 //! page never says what was not recorded.
 
 use std::fs;
@@ -13,7 +13,7 @@ use crate::{golden, process};
 const FOLDER: &str = "docs/bench";
 const PAGE: &str = "docs/bench/README.md";
 const HEAD: &str = "\
-# Results of `cenote bench`
+# Results of `cenote bench` and of the laboratory
 
 Made by `cargo xtask bench-table` from the recordings in this folder; change those, not this page. What a suite measures and how
 stands beside its figures. A target that was not reached says so.

@@ -6,15 +6,15 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The time that some work took.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Took {
+pub struct Took {
     /// Seconds on the wall.
-    pub(crate) wall_s: f64,
+    pub wall_s: f64,
     /// Processor seconds of all threads of this process.
-    pub(crate) cpu_s: f64,
+    pub cpu_s: f64,
 }
 
 /// Runs from when it is made.
-pub(crate) struct Watch {
+pub struct Watch {
     start: Instant,
     cpu_s: f64,
 }
@@ -25,21 +25,28 @@ fn cpu_s() -> f64 {
 }
 
 impl Watch {
-    pub(crate) fn start() -> Self {
+    /// One that runs from now on.
+    #[must_use]
+    pub fn start() -> Self {
         Self { start: Instant::now(), cpu_s: cpu_s() }
     }
 
-    pub(crate) fn took(&self) -> Took {
+    /// Time since it was made.
+    #[must_use]
+    pub fn took(&self) -> Took {
         Took { wall_s: self.start.elapsed().as_secs_f64(), cpu_s: cpu_s() - self.cpu_s }
     }
 
-    pub(crate) fn runs_for(&self, seconds: f64) -> bool {
+    /// It has run for less than so many seconds.
+    #[must_use]
+    pub fn runs_for(&self, seconds: f64) -> bool {
         self.start.elapsed().as_secs_f64() < seconds
     }
 }
 
 /// How often threads of this process were taken off a processor so far, of those that there are now; none where the system does not say.
-pub(crate) fn context_switches() -> Option<u64> {
+#[must_use]
+pub fn context_switches() -> Option<u64> {
     let mut sum = 0;
     for task in std::fs::read_dir("/proc/self/task").ok()? {
         // A thread may be gone by now.

@@ -1,9 +1,8 @@
-//! `cenote bench`: the mechanisms that the project grew out of, each beside its predecessors, in one run on the user's machine;
-//! what reading and writing cost through all layers, and a mount beside other file systems.
+//! `cenote bench`: what reading and writing a pool cost through all layers, and a mount beside other file systems, on the user's machine.
 //!
 //! No part of the engine. A suite is a module with a function that makes a [`report::Suite`]; what a run found is a
-//! [`report::Report`], which is kept as JSON and shown as text, Markdown or a page. Historic variants live here and nowhere
-//! else.
+//! [`report::Report`], which is kept as JSON and shown as text, Markdown or a page. Mechanisms beside their predecessors, and drives that
+//! are models, are in the laboratory (`crates/lab`), which stands on this crate and is no part of the product.
 //!
 //! On a machine that others use, processor time and the best round say most: noise only slows. So each table has them, and
 //! every round is in the JSON.
@@ -14,19 +13,13 @@
     reason = "what is measured is the machine: its clock, its threads, its files"
 )]
 
-mod clock;
-pub mod codec;
+pub mod clock;
 mod machine;
-pub mod mirror;
 pub mod mounted;
 mod page;
 pub mod report;
-pub mod roots;
-pub mod send;
 pub mod suites;
-pub mod taskq;
 pub mod whole;
 pub mod writing;
-pub mod zil;
 
 pub use machine::machine;

@@ -1,4 +1,7 @@
-//! The suites of `cenote bench`: which there are, and how each is measured.
+//! Suites: which there are, and how each is measured.
+//!
+//! `cenote bench` has those that tell people about their own pools and disks. The laboratory, a program of its own, has those that compare
+//! a mechanism with what came before it. Both are a [`Choice`] each, and one [`Request`] measures either.
 
 use std::path::{Path, PathBuf};
 
@@ -8,70 +11,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Report, Suite};
 use crate::whole::{self, Part};
-use crate::{codec, machine, mirror, mounted, roots, send, taskq, writing, zil};
+use crate::{machine, mounted, writing};
 
-/// Declares the suites: the documentation of each is its line in the program's help, too.
-macro_rules! suites {
-    ($(#[doc = $about:literal] $suite:ident = $name:literal,)*) => {
-        /// A suite.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-        pub enum Which {
-            $(#[doc = $about] $suite,)*
-        }
+/// The suites of a program.
+pub trait Choice: Copy + PartialEq + Send + Sized + 'static {
+    /// The program, as one types it.
+    const PROGRAM: &'static str;
+    /// All suites, in the order of the help.
+    const ALL: &'static [Self];
 
-        impl Which {
-            /// All suites, in the order of the help.
-            pub const ALL: &[Self] = &[$(Self::$suite),*];
+    /// Its name.
+    fn name(self) -> &'static str;
+    /// Its subject: a line of help.
+    fn about(self) -> &'static str;
+    /// The suites that run if none is named.
+    fn usual(request: &Request<Self>) -> Vec<Self>;
+    /// Measures it; `folder` is an empty one, which goes with its files when the suite has ended.
+    ///
+    /// # Errors
+    /// The suite fails.
+    fn run(self, request: Request<Self>, settings: &Settings, folder: PathBuf) -> Result<Suite>;
 
-            /// Its name.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$suite => $name,)*
-                }
-            }
-
-            /// Its subject: a line of help.
-            #[must_use]
-            pub fn about(self) -> &'static str {
-                let about = match self {
-                    $(Self::$suite => $about,)*
-                };
-                about.trim().trim_end_matches('.')
-            }
-        }
-    };
+    /// The suite of this name.
+    #[must_use]
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|which| which.name() == name)
+    }
 }
 
-suites! {
-    /// The task queue, and its history.
-    Taskq = "taskq",
-    /// Account of detached I/O.
-    Roots = "roots",
-    /// Which child of a mirror is read, on modelled disks.
-    Mirror = "mirror",
-    /// Checksums and parity.
-    Codec = "codec",
-    /// All layers, on a pool that OpenZFS made.
-    Pool = "pool",
+/// A suite of `cenote bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Which {
+    /// Reading, all layers, on a pool that OpenZFS made.
+    Pool,
     /// Writing, all layers, on pools made for it.
-    Write = "write",
-    /// Synchronous writes through the intent log.
-    Zil = "zil",
-    /// Streams and snapshots, on pools made for it.
-    Send = "send",
+    Write,
     /// A mount beside bindfs and ext4. Takes root.
-    Mount = "mount",
+    Mount,
 }
 
 /// The suites to be measured, and how.
-#[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// The suites; if none is named those that need nothing else.
-    pub suites: Vec<Which>,
+#[derive(Clone, Debug)]
+pub struct Request<W> {
+    /// The suites; if none is named [`Choice::usual`].
+    pub suites: Vec<W>,
     /// Within a minute, and less exact.
     pub quick: bool,
-    /// The image for [`Which::Pool`].
+    /// The image of a pool to read.
     pub image: Option<PathBuf>,
     /// Programs that measure other queues.
     pub peers: Vec<PathBuf>,
@@ -99,38 +85,114 @@ pub fn parts() -> Vec<&'static str> {
     let mut known: Vec<_> = Part::ALL.map(|(name, _)| name).into();
     known.extend(writing::PARTS);
     known.extend(mounted::PARTS);
-    known.extend(send::PARTS);
-    // Some have a name that a part of another suite has too.
-    let more: Vec<_> = zil::PARTS.into_iter().filter(|name| !known.contains(name)).collect();
-    known.extend(more);
     known
 }
 
-impl Which {
-    /// The suite of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|which| which.name() == name)
+impl Choice for Which {
+    const PROGRAM: &'static str = "cenote bench";
+    const ALL: &'static [Self] = &[Self::Pool, Self::Write, Self::Mount];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pool => "pool",
+            Self::Write => "write",
+            Self::Mount => "mount",
+        }
+    }
+
+    fn about(self) -> &'static str {
+        match self {
+            Self::Pool => "Reading, all layers, on a pool that OpenZFS made",
+            Self::Write => "Writing, all layers, on pools made for it",
+            Self::Mount => "A mount beside bindfs and ext4. Takes root",
+        }
+    }
+
+    fn usual(request: &Request<Self>) -> Vec<Self> {
+        vec![if request.has_pool() { Self::Pool } else { Self::Write }]
+    }
+
+    fn run(self, request: Request<Self>, _settings: &Settings, folder: PathBuf) -> Result<Suite> {
+        let rounds = request.rounds();
+        match self {
+            Self::Mount => {
+                let seconds = request.seconds(2.0, 6.0);
+                let program = request.program.map_or_else(std::env::current_exe, Ok)?;
+                let quick = request.quick;
+                mounted::run(&mounted::Options { folder, program, rounds, seconds, quick, only: request.only })
+            }
+            Self::Write => {
+                let seconds = request.seconds(3.0, 8.0);
+                let (peer, quick) = (request.peer_pool, request.quick);
+                writing::run(&writing::Options { folder, peer, rounds, seconds, quick, only: request.only })
+            }
+            Self::Pool => {
+                if !request.has_pool() {
+                    bail!(cenote_props::WrongUse::new(
+                        "pool wants --image FILE (crates/bench/make-pool makes one) or --peer-pool PROGRAM, which makes one itself",
+                    ));
+                }
+                let parts = Part::ALL.iter().filter(|(name, _)| request.only.iter().any(|only| only == name));
+                whole::run(&whole::Options {
+                    image: request.image,
+                    peer: request.peer_pool,
+                    folder,
+                    parts: parts.map(|part| part.1).collect(),
+                    quick: request.quick,
+                    rounds: request.rounds,
+                    seconds: request.seconds,
+                    tasks: request.tasks.max(1),
+                    workers: request.workers.max(1),
+                })
+            }
+        }
     }
 }
 
-impl Request {
+impl<W: Choice> Request<W> {
+    /// A request for these suites, whole.
+    #[must_use]
+    pub const fn new(suites: Vec<W>) -> Self {
+        Self {
+            suites,
+            quick: false,
+            image: None,
+            peers: Vec::new(),
+            peer_pool: None,
+            folder: None,
+            program: None,
+            only: Vec::new(),
+            rounds: None,
+            seconds: None,
+            tasks: 1,
+            workers: 1,
+        }
+    }
+
+    /// There is a pool to read, or a program that makes one.
+    #[must_use]
+    pub const fn has_pool(&self) -> bool {
+        self.image.is_some() || self.peer_pool.is_some()
+    }
+
+    /// Rounds of each part.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.quick { 1 } else { 3 })
+    }
+
+    /// Seconds of a round, of a suite that takes so many in brief and so many in full.
+    #[must_use]
+    pub fn seconds(&self, brief: f64, full: f64) -> f64 {
+        self.seconds.unwrap_or(if self.quick { brief } else { full })
+    }
+
     /// Measures. `date` stands in the report; `begins` is told the name of each suite.
     ///
     /// # Errors
-    /// [`Which::Pool`] has no pool to read, or a suite fails.
+    /// A suite lacks what it needs, or fails.
     pub fn measure(&self, settings: &Settings, date: String, begins: &dyn Fn(&str)) -> Result<Report> {
-        let mut suites = self.suites.clone();
-        let has_pool = self.image.is_some() || self.peer_pool.is_some();
-        if suites.is_empty() {
-            suites = vec![Which::Taskq, Which::Roots, Which::Mirror, Which::Codec];
-            suites.extend(has_pool.then_some(Which::Pool));
-        }
-        if suites.contains(&Which::Pool) && !has_pool {
-            bail!(cenote_props::WrongUse::new(
-                "pool wants --image FILE (crates/bench/make-pool makes one) or --peer-pool PROGRAM, which makes one itself",
-            ));
-        }
+        let suites = if self.suites.is_empty() { W::usual(self) } else { self.suites.clone() };
         let machine = machine(self.image.as_deref());
         let mut report = Report { command: self.command(), date, machine, suites: Vec::new() };
         for which in suites {
@@ -141,65 +203,19 @@ impl Request {
     }
 
     /// Measures a suite, on a thread of its own: suites start runtimes, and block.
-    fn suite(&self, which: Which, settings: &Settings) -> Result<Suite> {
+    fn suite(&self, which: W, settings: &Settings) -> Result<Suite> {
         let (request, settings) = (self.clone(), settings.clone());
-        let thread = std::thread::spawn(move || request.run(which, &settings));
+        let thread = std::thread::spawn(move || {
+            let made = scratch(request.folder.as_deref())?;
+            let folder = made.path().to_owned();
+            which.run(request, &settings, folder)
+        });
         thread.join().map_err(|_| anyhow!("{} panicked", which.name()))?
-    }
-
-    fn run(self, which: Which, settings: &Settings) -> Result<Suite> {
-        let (quick, peer) = (self.quick, self.peer_pool);
-        let rounds = self.rounds.unwrap_or(if quick { 1 } else { 3 });
-        let seconds = |brief: f64, full: f64| self.seconds.unwrap_or(if quick { brief } else { full });
-        // Goes when the suite has ended.
-        let made = match which {
-            Which::Mount | Which::Write | Which::Zil | Which::Send => Some(scratch(self.folder.as_deref())?),
-            Which::Pool => Some(scratch(None)?),
-            _ => None,
-        };
-        let folder = made.as_ref().map(|made| made.path().to_owned()).unwrap_or_default();
-        match which {
-            Which::Taskq => taskq::run(quick, &self.peers),
-            Which::Roots => roots::run(quick),
-            Which::Mirror => mirror::run(quick, settings),
-            Which::Codec => codec::run(quick),
-            Which::Mount => {
-                let program = self.program.map_or_else(std::env::current_exe, Ok)?;
-                let seconds = seconds(2.0, 6.0);
-                mounted::run(&mounted::Options { folder, program, rounds, seconds, quick, only: self.only })
-            }
-            Which::Write => {
-                let seconds = seconds(3.0, 8.0);
-                writing::run(&writing::Options { folder, peer, rounds, seconds, quick, only: self.only })
-            }
-            Which::Send => {
-                let program = self.program;
-                send::run(&send::Options { folder, peer, program, rounds, quick, only: self.only })
-            }
-            Which::Zil => {
-                let seconds = seconds(1.0, 4.0);
-                zil::run(&zil::Options { folder, peer, rounds, seconds, quick, only: self.only })
-            }
-            Which::Pool => {
-                let parts = Part::ALL.iter().filter(|(name, _)| self.only.iter().any(|only| only == name));
-                whole::run(&whole::Options {
-                    image: self.image,
-                    peer,
-                    folder,
-                    parts: parts.map(|part| part.1).collect(),
-                    quick,
-                    rounds: self.rounds,
-                    seconds: self.seconds,
-                    tasks: self.tasks.max(1),
-                    workers: self.workers.max(1),
-                })
-            }
-        }
     }
 
     /// The command that makes such a report, as one would type it; paths by what they are.
     fn command(&self) -> String {
-        let mut words = vec!["cenote bench".to_owned()];
+        let mut words = vec![W::PROGRAM.to_owned()];
         words.extend(self.suites.iter().map(|which| which.name().to_owned()));
         words.extend(self.quick.then(|| "--quick".to_owned()));
         words.extend(self.image.as_ref().map(|_| "--image IMAGE".to_owned()));
@@ -230,14 +246,10 @@ mod tests {
     fn a_part_has_one_name_and_the_command_is_one_that_can_be_typed() {
         let parts = parts();
         assert!(parts.iter().all(|name| parts.iter().filter(|other| other == &name).count() == 1), "{parts:?}");
-        let request = Request {
-            suites: vec![Which::Write, Which::Zil],
-            quick: true,
-            only: vec!["a".into(), "b".into()],
-            tasks: 4,
-            workers: 1,
-            ..Request::default()
-        };
-        assert_eq!(request.command(), "cenote bench write zil --quick --only a,b --tasks 4");
+        let mut request = Request::new(vec![Which::Write, Which::Mount]);
+        request.quick = true;
+        request.only = vec!["a".into(), "b".into()];
+        request.tasks = 4;
+        assert_eq!(request.command(), "cenote bench write mount --quick --only a,b --tasks 4");
     }
 }

@@ -65,7 +65,7 @@ fn run(name: &str, options: RuntimeOptions, file: Option<&str>) {
     }));
     report("spawn and join, from a task", count, start);
 
-    // As `cenote bench taskq` does it: so many producers, each of which lets others run after 256 items.
+    // As `cenote-lab taskq` does it: so many producers, each of which lets others run after 256 items.
     for producers in [2, 256] {
         for how in 0..3 {
             let group = handle.group();

@@ -30,18 +30,16 @@ impl Entry {
     pub(crate) fn new(handle: &Handle, class: Class, mut work: impl FnMut() + Send + 'static) -> Entry {
         let flags = Arc::new(Flags { standing: AtomicBool::new(false), dropped: AtomicBool::new(false) });
         let seen = Arc::clone(&flags);
-        let task = handle.idle_task(
-            class,
-            std::future::poll_fn(move |_| {
-                // Before the standing one: a dispatch that came before the drop is not missed.
-                let dropped = seen.dropped.load(Ordering::SeqCst);
-                if seen.standing.swap(false, Ordering::SeqCst) {
-                    // A run that panics has been one; the entry stays.
-                    let _ = catch_unwind(AssertUnwindSafe(&mut work));
-                }
-                if dropped { Poll::Ready(()) } else { Poll::Pending }
-            }),
-        );
+        let work = std::future::poll_fn(move |_| {
+            // Before the standing one: a dispatch that came before the drop is not missed.
+            let dropped = seen.dropped.load(Ordering::SeqCst);
+            if seen.standing.swap(false, Ordering::SeqCst) {
+                // A run that panics has been one; the entry stays.
+                let _ = catch_unwind(AssertUnwindSafe(&mut work));
+            }
+            if dropped { Poll::Ready(()) } else { Poll::Pending }
+        });
+        let task = handle.idle_task(class, Box::pin(work));
         Entry { handle: handle.clone(), flags, task }
     }
 

@@ -34,6 +34,7 @@ use crate::event::Notify;
 use crate::handle::{Class, Handle, Join};
 use crate::lock::AsyncMutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::task::Work;
 
 const CLOSED: u64 = 1 << 63;
 /// Somebody waits for this count to become zero.
@@ -317,8 +318,12 @@ impl Group {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        self.begin_work(class, Box::pin(future))
+    }
+
+    /// Compiled once, not for each type of work.
+    fn begin_work(&self, class: Class, mut future: Work) -> Result<(), GroupClosed> {
         let member = self.enter()?;
-        let mut future = Box::pin(future);
         let polled = {
             let _entered = crate::handle::enter(self.0.handle.clone());
             let _front = crate::front::enter();

@@ -18,7 +18,7 @@ use crate::oneshot;
 use crate::real::holder::{Identity, InUse};
 use crate::real::{Entrance, Real};
 use crate::sim::Sim;
-use crate::task::{Reason, Schedule, Task, panic_text};
+use crate::task::{Job, Reason, Schedule, Task, Work, panic_text};
 use crate::time::{Instant, Sleep, TimerKey};
 
 /// How often a device that somebody else has is asked for again.
@@ -161,7 +161,7 @@ impl Handle {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.start_task(class, Reason::New, future);
+        self.start_task(class, Reason::New, Box::pin(future));
     }
 
     /// Runs `work` once on some worker, soon: the cheapest way for a small piece of work that waits for nothing and that
@@ -187,11 +187,15 @@ impl Handle {
     where
         W: FnOnce() + Send + 'static,
     {
+        self.dispatch_job(class, reason, Box::new(work))
+    }
+
+    fn dispatch_job(&self, class: Class, reason: Reason, job: Job) -> Result<(), Stopped> {
         let queued = match &self.core {
-            Core::Real(real) => real.queue_job(class, reason, Box::new(work)),
+            Core::Real(real) => real.queue_job(class, reason, job),
             Core::Sim(sim) => {
                 let running = !sim.is_stopped();
-                self.start_task(class, reason, async move { work() });
+                self.start_task(class, reason, Box::pin(async move { job() }));
                 running
             }
         };
@@ -213,7 +217,7 @@ impl Handle {
         F::Output: Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        self.start_task(class, Reason::New, async move {
+        let work = async move {
             // The member goes last of all that the task has: an empty group holds nothing.
             if member.is_cancelled() {
                 drop((future, sender));
@@ -223,7 +227,8 @@ impl Handle {
             let output = catch_panic(future).await;
             drop(member);
             let _ = sender.send(output);
-        });
+        };
+        self.start_task(class, Reason::New, Box::pin(work));
         Join::new(receiver)
     }
 
@@ -233,14 +238,16 @@ impl Handle {
         F::Output: Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        self.start_task(class, reason, async move {
+        let work = async move {
             let output = catch_panic(future).await;
             let _ = sender.send(output);
-        });
+        };
+        self.start_task(class, reason, Box::pin(work));
         Join::new(receiver)
     }
 
-    fn start_task(&self, class: Class, reason: Reason, work: impl Future<Output = ()> + Send + 'static) {
+    /// Compiled once, not for each type of work.
+    pub(crate) fn start_task(&self, class: Class, reason: Reason, work: Work) {
         match &self.core {
             Core::Real(real) => {
                 let ticket = real.ticket();
@@ -252,7 +259,7 @@ impl Handle {
     }
 
     /// A task that waits to be dispatched.
-    pub(crate) fn idle_task(&self, class: Class, work: impl Future<Output = ()> + Send + 'static) -> Arc<Task> {
+    pub(crate) fn idle_task(&self, class: Class, work: Work) -> Arc<Task> {
         match &self.core {
             Core::Real(real) => Task::idle(0, class, real.ticket(), work),
             Core::Sim(sim) => {

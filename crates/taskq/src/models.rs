@@ -291,7 +291,7 @@ fn a_wake_is_neither_lost_nor_doubled() {
             task_seen.store(both, Ordering::SeqCst);
             std::task::Poll::Pending
         });
-        let task = Task::new(1, Class::Issue, std::sync::Arc::clone(&schedule) as _, future);
+        let task = Task::new(1, Class::Issue, std::sync::Arc::clone(&schedule) as _, Box::pin(future));
         let wakers: Vec<_> = (0..2)
             .map(|index| {
                 let (task, flags) = (std::sync::Arc::clone(&task), Arc::clone(&flags));

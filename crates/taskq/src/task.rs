@@ -54,6 +54,9 @@ pub(crate) trait Schedule: Send + Sync {
     fn finished(&self, task: &Task, place: Option<u64>);
 }
 
+/// The future of a task.
+pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Work without a future, which is done once it has been called.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
@@ -99,40 +102,24 @@ pub(crate) struct Task {
 
 struct Stage {
     /// Absent once done.
-    future: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    future: Option<Work>,
     /// The place that [`Schedule::waits`] returned. A task that never waits is spared that call.
     place: Option<u64>,
 }
 
 impl Task {
     /// A task that is Queued: the caller hands it to the schedule.
-    pub(crate) fn new(
-        id: u64,
-        class: Class,
-        scheduler: Arc<dyn Schedule>,
-        future: impl Future<Output = ()> + Send + 'static,
-    ) -> Arc<Task> {
+    pub(crate) fn new(id: u64, class: Class, scheduler: Arc<dyn Schedule>, future: Work) -> Arc<Task> {
         Task::in_state(QUEUED, id, class, scheduler, future)
     }
 
     /// A task that is Idle: it is polled when it is woken.
-    pub(crate) fn idle(
-        id: u64,
-        class: Class,
-        scheduler: Arc<dyn Schedule>,
-        future: impl Future<Output = ()> + Send + 'static,
-    ) -> Arc<Task> {
+    pub(crate) fn idle(id: u64, class: Class, scheduler: Arc<dyn Schedule>, future: Work) -> Arc<Task> {
         Task::in_state(IDLE, id, class, scheduler, future)
     }
 
-    fn in_state(
-        state: u8,
-        id: u64,
-        class: Class,
-        scheduler: Arc<dyn Schedule>,
-        future: impl Future<Output = ()> + Send + 'static,
-    ) -> Arc<Task> {
-        let stage = Mutex::new(Stage { future: Some(Box::pin(future)), place: None });
+    fn in_state(state: u8, id: u64, class: Class, scheduler: Arc<dyn Schedule>, future: Work) -> Arc<Task> {
+        let stage = Mutex::new(Stage { future: Some(future), place: None });
         Arc::new(Task { id, class, state: AtomicU8::new(state), stage, scheduler })
     }
 

@@ -1,6 +1,6 @@
 //! `queue-peers taskq -t PRODUCERS --workers WORKERS --tasks ITEMS`: empty items through tokio, rayon and OpenZFS's taskq.
 //!
-//! A line of JSON for each, in the words that `cenote bench taskq --peer` reads. The same shape as ours: producers are tasks of
+//! A line of JSON for each, in the words that `cenote-lab taskq --peer` reads. The same shape as ours: producers are tasks of
 //! the runtime itself, each dispatches its share of empty items, and all have run at the end. Tokio's producers let others run
 //! after every 256 items, as ours do; without that its queue of one worker overflows into the shared one. Of OpenZFS's (see
 //! `openzfs.c`) a line more has producers that are threads, as ours has.

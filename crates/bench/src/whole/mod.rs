@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-pub(crate) use self::others::peer;
+pub use self::others::peer;
 use self::pool::{Bench, Place, Which};
 use self::reads::{Clients, Order, Round};
 use crate::report::{Suite, Table, short};

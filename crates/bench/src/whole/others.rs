@@ -133,7 +133,7 @@ fn own(image: &Path, random: bool, block_bytes: u64, depth: usize, seconds: f64)
 }
 
 /// The report of a peer program: a line of JSON for each measurement.
-pub(crate) fn peer(program: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
+pub fn peer(program: &Path, arguments: &[&str]) -> Result<Vec<Value>> {
     let output = Command::new(program).args(arguments).output().with_context(|| program.display().to_string())?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{} {}: {}", program.display(), arguments.join(" "), errors.trim());

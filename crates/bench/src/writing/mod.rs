@@ -5,9 +5,8 @@
 
 mod import;
 mod memory;
-mod modelled;
 mod objects;
-pub(crate) mod rig;
+pub mod rig;
 mod tree;
 
 use std::path::{Path, PathBuf};
@@ -39,19 +38,19 @@ pub struct Options {
 }
 
 /// The parts.
-pub const PARTS: [&str; 8] =
-    ["in-sequence", "overwrite", "fragmented", "modelled", "replay", "tree", "memory", "objects"];
+pub const PARTS: [&str; 7] = ["in-sequence", "overwrite", "fragmented", "replay", "tree", "memory", "objects"];
 
 /// One round, whoever wrote.
 #[derive(Clone, Debug, Serialize)]
-struct Round {
-    per_s: f64,
+pub struct Round {
+    /// Operations a second.
+    pub per_s: f64,
     cpu_us: f64,
     /// Milliseconds of a sync.
-    sync_ms: f64,
+    pub sync_ms: f64,
     /// The share of its passes that the first one has, with what of it is entered into space maps; flushing devices and writing
     /// labels, which no pass does, are left out.
-    first_pass: Option<f64>,
+    pub first_pass: Option<f64>,
     passes: f64,
     /// The part of all processor time in which a sync runs on one core only.
     serial: Option<f64>,
@@ -83,7 +82,9 @@ fn note_of_builds(raw: &serde_json::Map<String, Value>) -> Option<String> {
 }
 
 impl Round {
-    fn ours(wrote: &Wrote) -> Self {
+    /// Of a pool of ours.
+    #[must_use]
+    pub fn ours(wrote: &Wrote) -> Self {
         let syncs = wrote.txgs.iter().filter(|txg| txg.dirty_bytes > 0);
         let count = syncs.clone().count().max(1) as f64;
         let took: f64 = syncs.clone().map(|txg| txg.took.as_secs_f64()).sum();
@@ -145,7 +146,7 @@ fn listed<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> String {
 }
 
 /// Metaslabs of the vdev in `fragmented`, at least: as many as a vdev of some size has.
-const METASLABS: u64 = 256;
+pub const METASLABS: u64 = 256;
 
 /// Requests at once, and how many in all, of the raw device that is written at random.
 const RAW_DEPTH: usize = 64;
@@ -188,7 +189,6 @@ pub fn run(options: &Options) -> Result<Suite> {
         sequential,
         overwrites,
         fragmented,
-        modelled::fragmented,
         import::replay,
         tree::tree,
         memory::memory,

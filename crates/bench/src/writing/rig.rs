@@ -31,9 +31,9 @@ use crate::clock::{Took, Watch};
 /// Memory of the cache.
 const CACHE_BYTES: usize = 256 << 20;
 /// Bytes that may be dirty, with the peer too: what is overwritten is more, or it would be overwritten in memory alone.
-pub(crate) const DIRTY_MAX_BYTES: u64 = 256 << 20;
+pub const DIRTY_MAX_BYTES: u64 = 256 << 20;
 /// `compression=off`, as properties have it.
-pub(crate) const COMPRESSION_OFF: u64 = 2;
+pub const COMPRESSION_OFF: u64 = 2;
 /// Written at a time when a file is made.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -41,17 +41,20 @@ const CHUNK_BYTES: usize = 4 << 20;
 const RAW_BYTES: u64 = 64 << 20;
 
 /// The result of a round of writing.
-pub(super) struct Wrote {
-    pub(super) operations: u64,
+pub struct Wrote {
+    /// Operations that were answered.
+    pub operations: u64,
     /// By the clock that the pool has, which on a modelled disk is not ours.
-    pub(super) seconds: f64,
-    pub(super) cpu_s: f64,
-    pub(super) txgs: Vec<TxgRecord>,
+    pub seconds: f64,
+    /// Seconds of processors, of the whole process.
+    pub cpu_s: f64,
+    /// The txgs that were written meanwhile.
+    pub txgs: Vec<TxgRecord>,
 }
 
 /// Makes a file whose blocks are all there. A file of this size that has them is left as it is: virtual disks often give a machine so many
 /// bytes and slow down after that.
-pub(crate) fn filled(path: &Path, size_bytes: u64) -> Result<()> {
+pub fn filled(path: &Path, size_bytes: u64) -> Result<()> {
     if let Ok(found) = std::fs::metadata(path)
         && found.len() == size_bytes
         && found.blocks() * 512 >= size_bytes
@@ -119,7 +122,7 @@ pub(super) fn raw_write(path: &Path, block_bytes: usize, depth: usize, order: Ra
 }
 
 /// Bytes that nothing compresses.
-pub(crate) fn noise(len: usize, seed: u64) -> Block {
+pub fn noise(len: usize, seed: u64) -> Block {
     let mut buf = Buf::unfilled(len);
     Rng::new(seed).fill(&mut buf);
     buf.freeze()
@@ -127,31 +130,36 @@ pub(crate) fn noise(len: usize, seed: u64) -> Block {
 
 /// The properties of a pool to be made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PoolSpec {
+pub struct PoolSpec {
     /// Bytes of its file.
-    pub(crate) size_bytes: u64,
+    pub size_bytes: u64,
     /// With log space maps.
-    pub(crate) has_log: bool,
+    pub has_log: bool,
     /// Metaslabs at least.
-    pub(crate) metaslabs_min: u64,
+    pub metaslabs_min: u64,
     /// Bytes that may be dirty.
-    pub(crate) dirty_max_bytes: u64,
+    pub dirty_max_bytes: u64,
 }
 
 /// Writing records over others at random.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Overwrites {
-    pub(super) record_bytes: u64,
-    pub(super) data_bytes: u64,
+pub struct Overwrites {
+    /// Bytes of a record, and of a write.
+    pub record_bytes: u64,
+    /// Bytes of the object.
+    pub data_bytes: u64,
     /// For each record, how many were overwritten at random before the time begins.
-    pub(super) shreds: u64,
-    pub(super) tasks: u64,
-    pub(super) seconds: f64,
-    pub(super) seed: u64,
+    pub shreds: u64,
+    /// Writers at once.
+    pub tasks: u64,
+    /// Seconds of writing, by the pool's clock.
+    pub seconds: f64,
+    /// The seed of which records are written, and with what.
+    pub seed: u64,
 }
 
 /// A pool in a file that goes when this does, or on a modelled disk.
-pub(crate) struct Rig {
+pub struct Rig {
     runtime: Runtime,
     path: PathBuf,
     pool: Option<Pool>,
@@ -161,14 +169,14 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// A new pool in a file in this folder.
-    pub(crate) fn new(folder: &Path, spec: PoolSpec) -> Result<Self> {
+    pub fn new(folder: &Path, spec: PoolSpec) -> Result<Self> {
         let path = folder.join("pool");
         filled(&path, spec.size_bytes)?;
         Self::made(Runtime::real(RuntimeOptions::default())?, path, spec, TxTunables::default())
     }
 
     /// The same, opened with these values of tunables.
-    pub(crate) fn with_settings(folder: &Path, spec: PoolSpec, settings: Settings) -> Result<Self> {
+    pub fn with_settings(folder: &Path, spec: PoolSpec, settings: Settings) -> Result<Self> {
         let path = folder.join("pool");
         filled(&path, spec.size_bytes)?;
         let (runtime, at) = (Runtime::real(RuntimeOptions::default())?, path.clone());
@@ -181,7 +189,7 @@ impl Rig {
     }
 
     /// A new pool on a device in memory.
-    pub(crate) fn in_memory(spec: PoolSpec) -> Result<Self> {
+    pub fn in_memory(spec: PoolSpec) -> Result<Self> {
         let runtime = Runtime::real(RuntimeOptions::default())?;
         let handle = runtime.handle();
         let size_bytes = usize::try_from(spec.size_bytes)?;
@@ -192,7 +200,7 @@ impl Rig {
     }
 
     /// A new pool in a file of this folder that takes no more of it than is written, whose txgs end when they are asked to.
-    pub(crate) fn by_hand(folder: &Path, size_bytes: u64) -> Result<Self> {
+    pub fn by_hand(folder: &Path, size_bytes: u64) -> Result<Self> {
         let path = folder.join("pool");
         std::fs::File::create(&path)?.set_len(size_bytes)?;
         let spec = PoolSpec { size_bytes, has_log: true, metaslabs_min: 16, dirty_max_bytes: size_bytes / 4 };
@@ -206,7 +214,7 @@ impl Rig {
     }
 
     /// A new pool on a drive of this model, in virtual time: what only the processor does takes none.
-    pub(super) fn modelled(drive: RotatingOptions, spec: PoolSpec) -> Result<Self> {
+    pub fn modelled(drive: RotatingOptions, spec: PoolSpec) -> Result<Self> {
         let (runtime, path) = (Runtime::simulated(1), PathBuf::from("/drive"));
         let sim = runtime.sim().context("it is simulated")?;
         sim.set_step_time_max(Duration::ZERO);
@@ -245,23 +253,27 @@ impl Rig {
     }
 
     /// The file stays, for the next round.
-    pub(crate) const fn keep_file(mut self) -> Self {
+    pub const fn keep_file(mut self) -> Self {
         self.keeps_file = true;
         self
     }
 
     /// Runs on a worker.
-    pub(crate) fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub fn run<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let handle = self.runtime.handle();
         self.runtime.block_on(handle.spawn(Class::Issue, work)).map_err(|error| anyhow!("{error}"))?
     }
 
     /// The runtime of its pool.
-    pub(crate) const fn runtime(&self) -> &Runtime {
+    pub const fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    pub(crate) fn head(&self) -> Result<LiveHead> {
+    /// Its file system, open.
+    ///
+    /// # Errors
+    /// The pool was exported.
+    pub fn head(&self) -> Result<LiveHead> {
         self.head.clone().context("the pool is open")
     }
 
@@ -277,7 +289,7 @@ impl Rig {
     }
 
     /// Overwrites records of an object at random, by several tasks at once.
-    pub(super) fn overwrite(&self, work: Overwrites) -> Result<Wrote> {
+    pub fn overwrite(&self, work: Overwrites) -> Result<Wrote> {
         let head = self.head()?;
         self.run(async move {
             let object = new_object(&head, work.record_bytes).await?;
@@ -346,13 +358,15 @@ impl Drop for Rig {
     }
 }
 
-pub(crate) fn single(device: Device, path: &Path) -> TopSpec {
+/// A vdev of one device.
+#[must_use]
+pub fn single(device: Device, path: &Path) -> TopSpec {
     let disk = DiskSpec { disk: Disk::whole(device), path: path.display().to_string(), is_file: true };
     TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks: vec![disk] }
 }
 
 /// A new pool with a root directory, in which nothing is compressed.
-pub(crate) async fn new_pool(handle: &Handle, tops: Vec<TopSpec>, spec: PoolSpec) -> Result<Pool> {
+pub async fn new_pool(handle: &Handle, tops: Vec<TopSpec>, spec: PoolSpec) -> Result<Pool> {
     let options = CreateOptions {
         name: "bench".into(),
         tops,
@@ -377,13 +391,13 @@ pub(crate) async fn new_pool(handle: &Handle, tops: Vec<TopSpec>, spec: PoolSpec
 }
 
 /// A pool that is closed and opened again, from these devices, with these values of tunables.
-pub(crate) async fn opened_with(handle: &Handle, pool: Pool, paths: &[PathBuf], settings: Settings) -> Result<Pool> {
+pub async fn opened_with(handle: &Handle, pool: Pool, paths: &[PathBuf], settings: Settings) -> Result<Pool> {
     pool.export().await?;
     opened(handle, paths, settings).await
 }
 
 /// A pool that is opened from these devices, with these values of tunables.
-pub(crate) async fn opened(handle: &Handle, paths: &[PathBuf], settings: Settings) -> Result<Pool> {
+pub async fn opened(handle: &Handle, paths: &[PathBuf], settings: Settings) -> Result<Pool> {
     let found = find(handle, paths).await.0.pop().context("the pool is there")?;
     let how = ImportOptions { cache_bytes: CACHE_BYTES, tunables: settings, ..ImportOptions::default() };
     let host = Host { id: 0, name: "bench".into() };

@@ -1,20 +1,20 @@
-//! `cenote bench`: the founding mechanisms, each beside its predecessors, on this machine.
+//! `cenote bench`: what reading and writing cost on this machine.
 
 use std::path::PathBuf;
 
 use anyhow::Context as _;
 use cenote_bench::report::Report;
-use cenote_bench::suites::{self, Request, Which};
+use cenote_bench::suites::{self, Choice as _, Request, Which};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::prelude::*;
 
-/// Measure the mechanisms that Cenote grew out of, each beside what came before it, and what reading costs.
+/// Measure what reading and writing a pool cost on this machine, and a mount beside other file systems.
 ///
 /// Whether a target was reached is printed beside it and does not change the exit status.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// Suites to run; if none is named all but `write`, `zil`, `send` and `mount`, and `pool` only where --image or --peer-pool says of what.
+    /// Suites to run; if none is named `pool` where --image or --peer-pool says of what, and `write` otherwise.
     #[arg(value_name = "SUITE", value_parser = suite())]
     suites: Vec<Which>,
     /// Within a minute, and less exact.
@@ -29,26 +29,22 @@ pub(crate) struct Args {
     /// The image for `pool`, made by crates/bench/make-pool.
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
-    /// A program that measures other queues in the same run: of tools/queue-peers, or one that drives OpenZFS's code.
-    #[arg(long = "peer", value_name = "PROGRAM")]
-    peers: Vec<PathBuf>,
-    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write`, `zil`
-    /// and `send` have it do the same.
+    /// A program with OpenZFS's code in userspace: for `pool` without an image it makes a pool that both read; `write` has it do the same.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "image")]
     peer_pool: Option<PathBuf>,
-    /// For `write`, `zil`, `send` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
+    /// For `write` and `mount`: make files in this folder, up to 4 GiB at a time; the disk that it is on is what is measured.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
-    /// For `mount` and `send`: the program that mounts or lists snapshots, if another build of this one is to be measured.
+    /// For `mount`: the program that mounts, if another build of this one is to be measured.
     #[arg(long, value_name = "PROGRAM")]
     program: Option<PathBuf>,
-    /// Of `pool`, `write`, `zil`, `send` and `mount`, only these parts.
+    /// Of the suites, only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = PossibleValuesParser::new(suites::parts()))]
     only: Vec<String>,
-    /// Rounds of each part of `pool`, `write`, `zil`, `send` and `mount`.
+    /// Rounds of each part.
     #[arg(long, value_name = "COUNT")]
     rounds: Option<u32>,
-    /// Seconds of a round of `pool`, `write`, `zil` and `mount`.
+    /// Seconds of a round.
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
     /// Reads under way in `pool`'s memory-random.
@@ -58,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     workers: usize,
     /// Measure nothing; show results that were written as JSON.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["suites", "quick", "json", "image", "peers", "peer_pool"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["suites", "quick", "json", "image", "peer_pool"])]
     from: Option<PathBuf>,
     /// With --from: print Markdown.
     #[arg(long, requires = "from")]
@@ -92,10 +88,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
 fn measure(context: &Context, args: Args) -> Result<Report> {
     let request = Request {
-        suites: args.suites,
         quick: args.quick,
         image: args.image,
-        peers: args.peers,
         peer_pool: args.peer_pool,
         folder: args.folder,
         program: args.program,
@@ -104,6 +98,7 @@ fn measure(context: &Context, args: Args) -> Result<Report> {
         seconds: args.seconds,
         tasks: args.tasks,
         workers: args.workers,
+        ..Request::new(args.suites)
     };
     let date = jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string();
     request.measure(context.tunables(), date, &|name| context.err(format!("measuring {name}")))

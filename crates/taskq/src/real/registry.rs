@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_place_is_given_again_and_a_task_after_the_end_is_not_kept() {
         let registry = Registry::new(2);
-        let task = || Task::new(0, Class::Issue, Arc::new(Nowhere), async {});
+        let task = || Task::new(0, Class::Issue, Arc::new(Nowhere), Box::pin(async {}));
         let (first, second) = (registry.insert(1, task()), registry.insert(1, task()));
         registry.remove(first);
         assert_eq!(registry.insert(1, task()), first);

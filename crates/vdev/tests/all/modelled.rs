@@ -1,7 +1,7 @@
-//! Read policies on modelled disks, in virtual time: what a test can afford of `cenote bench mirror`, which has the whole tables.
+//! Read policies on modelled disks, in virtual time: what a test can afford of `cenote-lab mirror`, which has the whole tables.
 
 #[allow(dead_code, reason = "the bench uses all of it")]
-#[path = "../../../bench/src/mirror/rig.rs"]
+#[path = "../../../lab/src/mirror/rig.rs"]
 mod rig;
 
 use cenote_taskq::sim::model::{FlashOptions, RotatingOptions};

@@ -8,12 +8,11 @@
 //! time, and all is the same each time.
 
 use anyhow::{Context as _, Result};
+use cenote_bench::report::{Suite, Table, short};
+use cenote_bench::writing::rig::{Overwrites, PoolSpec, Rig};
+use cenote_bench::writing::{METASLABS, Round};
 use cenote_taskq::sim::model::RotatingOptions;
-use serde_json::{Map, Value, json};
-
-use super::rig::{Overwrites, PoolSpec, Rig};
-use super::{METASLABS, Options, Round};
-use crate::report::{Suite, Table, short};
+use serde_json::{Value, json};
 
 /// The size of a measurement.
 struct Size {
@@ -41,8 +40,19 @@ fn measured(has_log: bool, dirty_max_bytes: u64, size: &Size) -> Result<Round> {
 }
 
 /// Overwrites a shredded pool at random with log space maps and without.
-pub(super) fn fragmented(options: &Options, suite: &mut Suite, raw: &mut Map<String, Value>) -> Result<()> {
-    let size = if options.quick { &QUICK } else { &WHOLE };
+///
+/// # Errors
+/// The pool cannot be made or written.
+pub(crate) fn run(quick: bool) -> Result<Suite> {
+    let size = if quick { &QUICK } else { &WHOLE };
+    let mut suite = Suite {
+        name: "write".into(),
+        title: "writing a pool with log space maps and without, on a modelled drive".into(),
+        notes: vec![
+            "Nothing is compressed, checksums are fletcher4. Every operation is a transaction of its own.".into(),
+        ],
+        ..Suite::default()
+    };
     let mut table = Table::new(
         "8 KiB records overwritten at random in a pool that is 70 % full and was shredded, on a modelled drive of 7200 turns a minute: \
          with log space maps, and without (M5)",
@@ -77,13 +87,11 @@ pub(super) fn fragmented(options: &Options, suite: &mut Suite, raw: &mut Map<Str
         found.push((dirty_max_bytes, with, without));
     }
     suite.tables.push(table);
-    raw.insert(
-        "modelled".into(),
-        found
-            .iter()
-            .map(|(dirty, with, without)| json!({ "dirty_max_bytes": dirty, "with": with, "without": without }))
-            .collect(),
-    );
+    let rounds = found.iter();
+    let rounds: Value = rounds
+        .map(|(dirty, with, without)| json!({ "dirty_max_bytes": dirty, "with": with, "without": without }))
+        .collect();
+    suite.raw = json!({ "modelled": rounds });
     let distance = |round: &Round| (round.first_pass.unwrap_or(f64::INFINITY) - FOUNDING_SHARE).abs();
     let (dirty, with, without) = found
         .iter()
@@ -104,5 +112,5 @@ pub(super) fn fragmented(options: &Options, suite: &mut Suite, raw: &mut Map<Str
     );
     let times = with.per_s / without.per_s;
     suite.target(format!("{place}: log space maps give at least 1.4 times the writes"), short(times), times >= 1.4);
-    Ok(())
+    Ok(suite)
 }

@@ -18,10 +18,10 @@ use serde_json::{Map, Value, json};
 
 use super::batch::Batch;
 use super::{LogWork, Options, Round, WRITE_BYTES, WRITERS, log_counts, middle};
-use crate::clock::{Took, Watch, context_switches};
-use crate::report::{Suite, Table, short};
-use crate::whole::peer;
-use crate::writing::rig::{PoolSpec, Rig, filled, noise};
+use cenote_bench::clock::{Took, Watch, context_switches};
+use cenote_bench::report::{Suite, Table, short};
+use cenote_bench::whole::peer;
+use cenote_bench::writing::rig::{PoolSpec, Rig, filled, noise};
 
 /// Bytes of a write's record, and of a block's link.
 const RECORD_BYTES: usize = WRITE_BYTES + 192;

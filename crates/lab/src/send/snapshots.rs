@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 
 use super::Options;
 use super::rig::{Records, Rig, no_compression, write_records};
-use crate::clock::Watch;
-use crate::report::{Suite, Table, short};
+use cenote_bench::clock::Watch;
+use cenote_bench::report::{Suite, Table, short};
 
 /// Datasets of the tree.
 const DATASETS: usize = 1000;
@@ -218,8 +218,7 @@ pub(super) fn many(options: &Options, suite: &mut Suite, raw: &mut Map<String, V
     );
     rig.export()?;
     let count = counts.last().copied().unwrap_or(0);
-    let program = options.program.clone().map_or_else(std::env::current_exe, Ok).context("where this program is")?;
-    let lists = (0..options.rounds.max(3)).map(|_| list(&program, &rig, count)).collect::<Result<Vec<_>>>()?;
+    let lists = (0..options.rounds.max(3)).map(|_| list(&options.program, &rig, count)).collect::<Result<Vec<_>>>()?;
     rig.reopen_exported()?;
     let pool = rig.pool()?;
     let range = RANGE.min(count / 2);

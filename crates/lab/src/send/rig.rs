@@ -17,8 +17,8 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Class, Device, Direct, OpenOptions, RamDevice, Runtime, RuntimeOptions, for_each_concurrent};
 use cenote_zpl::bulk::BulkWriter;
 
-use crate::clock::{Took, Watch};
-use crate::writing::rig::{COMPRESSION_OFF, PoolSpec, filled, new_pool, noise, opened, single};
+use cenote_bench::clock::{Took, Watch};
+use cenote_bench::writing::rig::{COMPRESSION_OFF, PoolSpec, filled, new_pool, noise, opened, single};
 
 /// Bytes of a request to the raw device, and how many there are at once.
 const RAW_BYTES: usize = 1 << 20;
@@ -60,11 +60,16 @@ impl Records {
 }
 
 fn spec(size_bytes: u64) -> PoolSpec {
-    PoolSpec { size_bytes, has_log: true, metaslabs_min: 16, dirty_max_bytes: crate::writing::rig::DIRTY_MAX_BYTES }
+    PoolSpec {
+        size_bytes,
+        has_log: true,
+        metaslabs_min: 16,
+        dirty_max_bytes: cenote_bench::writing::rig::DIRTY_MAX_BYTES,
+    }
 }
 
 fn tunables() -> TxTunables {
-    TxTunables { zfs_dirty_data_max: crate::writing::rig::DIRTY_MAX_BYTES, ..TxTunables::default() }
+    TxTunables { zfs_dirty_data_max: cenote_bench::writing::rig::DIRTY_MAX_BYTES, ..TxTunables::default() }
 }
 
 impl Rig {

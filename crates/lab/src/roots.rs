@@ -1,4 +1,4 @@
-//! `cenote bench roots`: what it costs to keep account of detached I/O (M2).
+//! `cenote-lab roots`: what it costs to keep account of detached I/O (M2).
 //!
 //! Every speculative read is a member of something that export waits for. With one root, every start and every end take its
 //! lock; the document made 16 of them, OpenZFS today has one for each core; ours is a group of counters, one for each worker.
@@ -10,8 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Result;
 use cenote_taskq::{Runtime, RuntimeOptions};
 
-use crate::clock::Watch;
-use crate::report::{Plot, Suite, Table, short};
+use cenote_bench::clock::Watch;
+use cenote_bench::report::{Plot, Suite, Table, short};
 
 /// A root: its children, by number, and who is next; what `zio_add_child` and `zio_remove_child` keep under a lock.
 #[derive(Default)]
@@ -60,7 +60,7 @@ fn modelled(roots: f64, cores: f64) -> f64 {
 ///
 /// # Errors
 /// When the runtime does not start.
-pub fn run(quick: bool) -> Result<Suite> {
+pub(crate) fn run(quick: bool) -> Result<Suite> {
     let pairs: u64 = if quick { 400_000 } else { 4_000_000 };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = Runtime::real(RuntimeOptions::default())?;

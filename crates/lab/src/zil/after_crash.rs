@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 
 use super::real::{DATA_BYTES, VOLUME, volume};
 use super::{Options, WRITE_BYTES};
-use crate::clock::Watch;
-use crate::report::{Suite, Table, short};
-use crate::writing::rig::{Rig, noise};
+use cenote_bench::clock::Watch;
+use cenote_bench::report::{Suite, Table, short};
+use cenote_bench::writing::rig::{Rig, noise};
 
 /// Records of the log.
 const RECORDS: usize = 100_000;

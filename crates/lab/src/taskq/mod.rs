@@ -1,4 +1,4 @@
-//! `cenote bench taskq`: many producers dispatch many empty items (M1).
+//! `cenote-lab taskq`: many producers dispatch many empty items (M1).
 
 mod historic;
 
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use cenote_taskq::{Class, Entry, IoChoice, JoinSet, Runtime, RuntimeOptions, yield_now};
 
-use crate::clock::Watch;
-use crate::report::{Plot, Suite, Table, short};
-use crate::whole::peer;
+use cenote_bench::clock::Watch;
+use cenote_bench::report::{Plot, Suite, Table, short};
+use cenote_bench::whole::peer;
 
 /// Producers of the measurement by number of them.
 const PRODUCERS: [u64; 5] = [2, 8, 32, 128, 256];
@@ -187,7 +187,7 @@ fn per_item_ns(took: &Took, items: u64) -> (f64, f64) {
 ///
 /// # Errors
 /// When a runtime does not start, or loses an item.
-pub fn run(quick: bool, peers: &[PathBuf]) -> Result<Suite> {
+pub(crate) fn run(quick: bool, peers: &[PathBuf]) -> Result<Suite> {
     let mut suite = Suite {
         name: "taskq".into(),
         title: "a queue of many small items (M1)".into(),

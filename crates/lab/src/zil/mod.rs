@@ -18,28 +18,28 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cenote_kstat::{Body, Stat};
 use serde_json::{Map, Value, json};
 
-use crate::clock::Took;
-use crate::report::Suite;
+use cenote_bench::clock::Took;
+use cenote_bench::report::Suite;
 
 /// How to run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// The folder for the files: on the device that is measured.
-    pub folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// A program with OpenZFS's code in userspace.
-    pub peer: Option<PathBuf>,
+    pub(crate) peer: Option<PathBuf>,
     /// Rounds of each part but the modelled one, which is the same each time.
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// Seconds of a round.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Less of the modelled part.
-    pub quick: bool,
+    pub(crate) quick: bool,
     /// The parts, of [`PARTS`]; all if none is named.
-    pub only: Vec<String>,
+    pub(crate) only: Vec<String>,
 }
 
 /// The parts.
-pub const PARTS: [&str; 5] = ["folder", "memory", "modelled", "beside", "log-replay"];
+pub(crate) const PARTS: [&str; 5] = ["folder", "memory", "modelled", "beside", "log-replay"];
 
 /// Writers at once.
 const WRITERS: [usize; 4] = [1, 4, 16, 64];
@@ -111,7 +111,7 @@ fn middle(mut rounds: Vec<Round>) -> Result<Round> {
 ///
 /// # Errors
 /// A file cannot be made or written, or the peer fails.
-pub fn run(options: &Options) -> Result<Suite> {
+pub(crate) fn run(options: &Options) -> Result<Suite> {
     let (mut suite, mut raw) = (Suite::default(), Map::new());
     suite.name = "zil".into();
     suite.title = "Synchronous writes (M4)".into();

@@ -1,4 +1,4 @@
-//! `cenote bench mirror`: which child of a mirror is read (M3), on modelled disks in virtual time.
+//! `cenote-lab mirror`: which child of a mirror is read (M3), on modelled disks in virtual time.
 //!
 //! This machine's disks are no mirror of eight drives; models of drives are, and with them a run is the same everywhere and every
 //! time. The vdev layer that reads pools runs on disks whose service times are exact (`cenote_taskq::sim::model`);
@@ -21,7 +21,7 @@ use cenote_taskq::Instant;
 use cenote_taskq::sim::model::{FlashOptions, RotatingOptions, Stalls};
 use cenote_vdev::tunables::{Policy, Tunables};
 
-use crate::report::{Plot, Suite, Table, short};
+use cenote_bench::report::{Plot, Suite, Table, short};
 use rig::{Model, Outcome, Rig, Work};
 
 /// Readers, as in the document: 16 threads on 16 files.
@@ -151,7 +151,7 @@ impl Cases {
 ///
 /// # Errors
 /// When a case fails.
-pub fn run(quick: bool, settings: &Settings) -> Result<Suite> {
+pub(crate) fn run(quick: bool, settings: &Settings) -> Result<Suite> {
     let length = if quick { QUICK } else { FULL };
     let mut cases = Cases { settings: settings.clone(), known: Vec::new() };
     let mut suite = Suite {

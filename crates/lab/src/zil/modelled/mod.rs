@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use self::rig::{Case, Layout, Outcome, VOLUMES, Way};
 use super::drive::Drive;
 use super::{Options, WRITERS};
-use crate::report::{Suite, Table, short};
+use cenote_bench::report::{Suite, Table, short};
 
 /// The ratio of the document: 29 000 writes a second, 19 000 before.
 const FOUNDING_RATIO: f64 = 1.53;

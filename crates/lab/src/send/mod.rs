@@ -13,33 +13,34 @@ use std::path::PathBuf;
 use anyhow::Result;
 use serde_json::{Map, Value};
 
-use crate::report::{Suite, short};
+use cenote_bench::report::{Suite, short};
 
 /// How to run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// The folder for the files: on the device that is measured.
-    pub folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// A program with OpenZFS's code in userspace.
-    pub peer: Option<PathBuf>,
-    /// The program that lists snapshots, if not this one.
-    pub program: Option<PathBuf>,
+    pub(crate) peer: Option<PathBuf>,
+    /// The program that lists snapshots.
+    pub(crate) program: PathBuf,
     /// Rounds of each part.
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// Less, and less exact.
-    pub quick: bool,
+    pub(crate) quick: bool,
     /// The parts, of [`PARTS`]; all if none is named.
-    pub only: Vec<String>,
+    pub(crate) only: Vec<String>,
 }
 
 /// The parts.
-pub const PARTS: [&str; 6] = ["send-warm", "receive-warm", "streams-cold", "snapshots", "snapshots-of-one", "clones"];
+pub(crate) const PARTS: [&str; 6] =
+    ["send-warm", "receive-warm", "streams-cold", "snapshots", "snapshots-of-one", "clones"];
 
 /// Measures.
 ///
 /// # Errors
 /// A pool cannot be made, read or written.
-pub fn run(options: &Options) -> Result<Suite> {
+pub(crate) fn run(options: &Options) -> Result<Suite> {
     let mut suite = Suite {
         name: "send".into(),
         title: "sending, receiving, and snapshots".into(),

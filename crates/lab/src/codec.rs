@@ -1,4 +1,4 @@
-//! `cenote bench codec`: checksums and parity beside the speed of memory.
+//! `cenote-lab codec`: checksums and parity beside the speed of memory.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use cenote_codec::raidz;
 use cenote_format::Endian;
 use cenote_format::enums::Checksum;
 
-use crate::report::{Plot, Suite, Table, short};
+use cenote_bench::report::{Plot, Suite, Table, short};
 
 /// 10^9 bytes a second, the best of some rounds: noise only slows.
 fn best(bytes: usize, quick: bool, mut call: impl FnMut()) -> f64 {
@@ -32,7 +32,7 @@ fn best(bytes: usize, quick: bool, mut call: impl FnMut()) -> f64 {
 ///
 /// # Errors
 /// None at present.
-pub fn run(quick: bool) -> Result<Suite> {
+pub(crate) fn run(quick: bool) -> Result<Suite> {
     let mut suite = Suite {
         name: "codec".into(),
         title: "checksums and parity".into(),

@@ -16,10 +16,10 @@ use cenote_zvol::live::LiveVolume;
 use cenote_zvol::{Volume, VolumeSpec};
 use serde::Serialize;
 
-use crate::writing::rig::{PoolSpec, new_pool, noise, opened_with};
 use crate::zil::batch::Batch;
 use crate::zil::drive::Drive;
 use crate::zil::{LogCounts, WRITE_BYTES, log_counts, quantile_us};
+use cenote_bench::writing::rig::{PoolSpec, new_pool, noise, opened_with};
 
 /// Volumes that are written at once.
 pub(super) const VOLUMES: usize = 4;

@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use super::rig::{Records, Rig, Stream, raw_read, raw_write};
 use super::{Options, best, rates};
-use crate::clock::Took;
-use crate::report::{Suite, Table, short};
-use crate::whole::peer;
+use cenote_bench::clock::Took;
+use cenote_bench::report::{Suite, Table, short};
+use cenote_bench::whole::peer;
 
 /// Bytes of a pool's device, for each byte of data: what is freed in a txg is used again two later.
 const ROOM: u64 = 2;

@@ -17,8 +17,8 @@ use serde_json::{Map, Value};
 
 use super::real::{COLUMNS, SPEC, rows, warmed};
 use super::{Options, Round, WRITE_BYTES};
-use crate::report::{Suite, Table, short};
-use crate::writing::rig::{Rig, noise};
+use cenote_bench::report::{Suite, Table, short};
+use cenote_bench::writing::rig::{Rig, noise};
 
 const OTHER: &str = "bench/other";
 /// Writers of the other dataset.
