@@ -82,7 +82,7 @@ pub const OF_POOLS: &[(&str, Effect)] = &[
     ("autoexpand", Stored),
     ("autoreplace", Stored),
     ("autotrim", Stored),
-    ("bootfs", NotYet),
+    ("bootfs", Obeyed),
     ("cachefile", NotYet),
     ("comment", Obeyed),
     ("compatibility", NotYet),

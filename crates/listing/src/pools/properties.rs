@@ -187,7 +187,11 @@ impl<'a> Values<'a> {
             "cachefile" => self.view.imported.is_for_boot.then(|| local("none")),
             "comment" | "compatibility" => pool.config().str(name).map(local),
             "bootfs" => match self.stored.get(name).and_then(Value::number) {
-                Some(object) if object != 0 => Some((pool.dsl().dataset_name(ObjectId(object)).await?, Source::Local)),
+                // Cenote once left the number of a file system that was destroyed.
+                Some(object) if object != 0 => {
+                    let name = pool.dsl().dataset_name(ObjectId(object)).await;
+                    name.ok().map(|name| (name, Source::Local))
+                }
                 _ => None,
             },
             _ => self.stored.get(name).and_then(Value::text).map(local),

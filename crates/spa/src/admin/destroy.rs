@@ -63,6 +63,7 @@ impl Syncer {
         self.forget_errors_of(txg, dataset.object).await;
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.dsl.retain_heads(|head| head.dataset != dataset.object);
+        self.clear_bootfs(dataset.object).await?;
         self.record_event("destroy", "", Some((name, dataset.object))).await?;
         if let Some(origin) = &goes {
             self.destroy_snapshot(origin, false).await?;

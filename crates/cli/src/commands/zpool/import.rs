@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::bail;
-use cenote_admin::values::is_pool_property;
+use anyhow::{anyhow, bail};
+use cenote_admin::values::{check_first, is_pool_property};
 use cenote_listing::Importable;
 use cenote_server::importing::{ImportRequest, rewind_to};
 use cenote_server::{FoundPool, Rewind};
@@ -130,6 +130,8 @@ fn check(args: &Args) -> Result<()> {
         let Some((name, value)) = option.split_once('=') else {
             bail!("not supported yet: mount options ('{option}')");
         };
+        check_first(name)
+            .map_err(|error| anyhow!("cannot import {}: {error}", args.pool.as_deref().unwrap_or("pools")))?;
         match name {
             "readonly" if matches!(value, "on" | "off") => {}
             "readonly" => bail!("invalid value '{value}' for property 'readonly': 'on' or 'off'"),

@@ -6,8 +6,8 @@ use cenote_server::writing::{Writing, line};
 
 use crate::prelude::*;
 
-/// Set a property of a pool: autoexpand, autoreplace, autotrim, comment, delegation, failmode, listsnapshots,
-/// multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled.
+/// Set a property of a pool: autoexpand, autoreplace, autotrim, bootfs, comment, delegation, failmode,
+/// listsnapshots, multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The property and its value.
