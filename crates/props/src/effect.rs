@@ -83,7 +83,7 @@ pub const OF_POOLS: &[(&str, Effect)] = &[
     ("autoreplace", Stored),
     ("autotrim", Stored),
     ("bootfs", Obeyed),
-    ("cachefile", NotYet),
+    ("cachefile", Obeyed),
     ("comment", Obeyed),
     ("compatibility", NotYet),
     ("dedup_table_quota", NotYet),

@@ -30,6 +30,10 @@ pub fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
     if effect::of_pool(property) == Effect::NotYet {
         return Err(ValueError::NotYet(format!("not supported yet: changing the property '{}'", property.name)));
     }
+    if property.name == "cachefile" {
+        let what = "not supported yet: the property 'cachefile' by other ways than 'zpool create', 'import' and 'set'";
+        return Err(ValueError::NotYet(what.into()));
+    }
     // The dataset's number, which is kept, is known where the pool is.
     if property.name == "bootfs" {
         return Ok(("bootfs".to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));

@@ -184,7 +184,7 @@ impl<'a> Values<'a> {
         Ok(match name {
             "name" => Some((pool.name().to_owned(), Source::None)),
             "altroot" => pool.altroot().map(local),
-            "cachefile" => self.view.imported.is_for_boot.then(|| local("none")),
+            "cachefile" => self.view.imported.cachefile.as_deref().map(local),
             "comment" | "compatibility" => pool.config().str(name).map(local),
             "bootfs" => match self.stored.get(name).and_then(Value::number) {
                 // Cenote once left the number of a file system that was destroyed.
