@@ -99,13 +99,12 @@ const CACHE_FILE: &str =
 const OF_ZDB: &str = "OpenZFS's 'zdb' has it";
 
 /// Options of the manual pages up to OpenZFS 2.4, and those that its programs take without naming them.
-pub const OPTIONS: [MissingOption; 34] = [
+pub const OPTIONS: [MissingOption; 33] = [
     ("zpool", "clear", "-F", REWINDS),
     ("zpool", "clear", "-n", REWINDS),
     ("zpool", "clear", "-X", REWINDS),
     ("zpool", "clear", "--power", POWER),
     ("zpool", "export", "-F", "'-f' exports a pool in use; one that is suspended is given up by it"),
-    ("zpool", "import", "-c", CACHE_FILE),
     ("zpool", "import", "-l", "'--key DATASET=FILE' loads a key for each command that needs it"),
     ("zpool", "import", "-V", "'--allow-missing' reads a pool without devices that it would need"),
     ("zpool", "import", "-E", "'zpool import' does not start what keeps a pool; nothing has to be left out"),

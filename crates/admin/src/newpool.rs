@@ -8,7 +8,10 @@ use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
 use crate::create::root_directory;
 use crate::error::AdminError;
-use crate::{Owner, Setting};
+use crate::{Owner, Setting, set_properties};
+
+/// Properties that are more than a value: they change accounts, and there are pools that they cannot be kept up in.
+const ACCOUNTS: [&str; 4] = ["quota", "refreservation", "filesystem_limit", "snapshot_limit"];
 
 /// A pool whose first txg is not written yet, with an empty root file system.
 pub struct NewPool {
@@ -40,7 +43,10 @@ pub fn create_pool<'a>(
         let no_root = || SpaError::Corrupt { pool: pool.name().to_owned(), what: "it has no root dataset".into() };
         let head = pool.root().ok_or_else(no_root)?;
         for (name, value) in of_root {
-            pool.set_property(&head, name, value).await?;
+            match ACCOUNTS.contains(&name.as_str()) {
+                true => set_properties(&pool, &[pool.name().to_owned()], &[(name.clone(), value.clone())]).await?,
+                false => pool.set_property(&head, name, value).await?,
+            }
         }
         let node = root_directory(owner, pool.time_s());
         let mut files = BulkWriter::create(&head.objset, pool.txg(), &node).await?;

@@ -133,7 +133,7 @@ impl CreateOptions {
         let handle = runtime.handle();
         let is_simulated = runtime.simulated_disks().is_some();
         let layout = parse_layout(&self.vdevs).raised()?;
-        let of_pool = self.properties.iter().map(|(name, value)| values::pool_setting(&format!("{name}={value}")));
+        let of_pool = self.properties.iter().map(|(name, value)| values::new_pool_setting(&format!("{name}={value}")));
         let mut of_pool = of_pool.collect::<Result<Vec<_>, _>>().raised()?;
         let of_root: Vec<(&str, &str)> =
             self.root_properties.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();

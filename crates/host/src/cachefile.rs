@@ -8,18 +8,20 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use cenote_format::ids::Txg;
+use cenote_format::ids::{Guid, Txg};
+use cenote_format::nvlist::NvList;
 use cenote_spa::{ImportOptions, Rewind};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags, openat};
 use serde::{Deserialize, Serialize};
 
 use crate::HostError;
+use crate::configs::{CacheSetting, ConfigFile, replace};
 use crate::error::At as _;
 
 type Result<T> = std::result::Result<T, HostError>;
@@ -60,15 +62,36 @@ pub struct Entry {
     /// It is never written while it is imported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub readonly: bool,
-    /// The kernel's number of the boot for which it is imported, with `cachefile=none`. Otherwise for all that follow.
+    /// The kernel's number of the boot for which it is imported, with `cachefile=none` or a file. Otherwise for all that follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot: Option<String>,
+    /// The file of `cachefile=`, which has its configuration too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cachefile: Option<PathBuf>,
     /// Other properties given to this import.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
 }
 
 impl Entry {
+    /// The same, noted in a place that the property `cachefile` names.
+    #[must_use]
+    pub fn kept_in(self, setting: &CacheSetting) -> Self {
+        let (boot, cachefile) = match setting {
+            CacheSetting::List => (None, None),
+            CacheSetting::UntilBoot => (Some(this_boot()), None),
+            CacheSetting::File(path) => (Some(this_boot()), Some(path.clone())),
+        };
+        Self { boot, cachefile, ..self }
+    }
+
+    /// The value of that property, where it has one.
+    #[must_use]
+    pub fn cachefile_value(&self) -> Option<String> {
+        let none = || self.boot.as_ref().map(|_| "none".to_owned());
+        self.cachefile.as_ref().map(|path| path.display().to_string()).or_else(none)
+    }
+
     /// Puts what the import said into `options`, as far as they do not say it themselves. `name` is the pool's name in the list.
     ///
     /// # Errors
@@ -100,8 +123,7 @@ impl Entry {
 }
 
 /// The kernel's number of this boot; empty where it has none.
-#[must_use]
-pub fn this_boot() -> String {
+pub(crate) fn this_boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
@@ -200,20 +222,55 @@ impl CacheFile {
             return Err(wrong(format!("version {} of cache files is not supported", content.version)));
         }
         let mut pools = content.pools;
-        // `cachefile=none`: until the system is started anew.
+        // `cachefile=none`, or a file: until the system is started anew.
         pools.retain(|_, entry| entry.boot.as_ref().is_none_or(|boot| *boot == this_boot()));
         Ok(pools)
     }
 
     /// Changes the list. The file is replaced whole, so that a reader sees the old or the new one; of two that change it
-    /// at once both get in, one after the other.
+    /// at once both get in, one after the other. A pool that is gone, or has another `cachefile` by then, is taken out of that which it had.
     ///
     /// # Errors
-    /// The error of the change; or the file cannot be read or written, or others could put something into its folder.
+    /// The error of the change; or the file cannot be read or written, or others could put something into its folder. Or, when the list is
+    /// changed, a pool cannot be taken out of its `cachefile`.
     pub fn update<E: From<HostError>>(
         &self,
         change: impl FnOnce(&mut BTreeMap<String, Entry>) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
+        let at = &self.path;
+        let (folder, name, _lock) = self.locked()?;
+        let mut pools = self.pools()?;
+        let kept: Vec<(u64, PathBuf)> =
+            pools.values().filter_map(|entry| Some((entry.guid, entry.cachefile.clone()?))).collect();
+        change(&mut pools)?;
+        let is_kept = |guid, path: &PathBuf| {
+            pools.values().any(|entry| entry.guid == guid && entry.cachefile.as_ref() == Some(path))
+        };
+        let left: Vec<(u64, PathBuf)> = kept.into_iter().filter(|(guid, path)| !is_kept(*guid, path)).collect();
+        let text = serde_json::to_vec_pretty(&Content { version: VERSION, pools });
+        let mut text = text.map_err(io::Error::from).at(at)?;
+        text.push(b'\n');
+        replace(&folder, name, &text, at)?;
+        for (guid, path) in left {
+            ConfigFile::at(&path).forget(Guid(guid))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a pool's configuration into the file that its `cachefile` names, if it names one.
+    ///
+    /// # Errors
+    /// The file has something else, or cannot be written.
+    pub fn keep_config(&self, guid: Guid, config: &NvList) -> Result<()> {
+        let (_, _, _lock) = self.locked()?;
+        let pools = self.pools()?;
+        let entry = pools.values().find(|entry| entry.guid == guid.0);
+        let file = entry.filter(|entry| !entry.readonly).and_then(|entry| entry.cachefile.as_ref());
+        file.map_or(Ok(()), |path| ConfigFile::at(path).put(guid, config))
+    }
+
+    /// The folder, made if need be, the file's name in it, and the lock that whoever changes the list has.
+    fn locked(&self) -> Result<(File, &OsStr, File)> {
         let at = &self.path;
         if let Some(dir) = at.parent() {
             std::fs::create_dir_all(dir).map_err(|error| unwritable(dir, error))?;
@@ -221,30 +278,13 @@ impl CacheFile {
         let folder = own_folder(self.dir())?;
         let no_name = || HostError::Content { path: at.clone(), what: "no name of a file".into() };
         let name = at.file_name().ok_or_else(no_name)?;
-        let (mut lock_name, mut fresh) = (name.to_owned(), name.to_owned());
+        let mut lock_name = name.to_owned();
         lock_name.push(".lock");
-        fresh.push(".new");
-        let mode = Mode::from_raw_mode(0o644);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let lock: File = openat(&folder, &lock_name, flags, mode).map_err(|error| unwritable(at, error.into()))?.into();
+        let lock = openat(&folder, &lock_name, flags, Mode::from_raw_mode(0o644));
+        let lock: File = lock.map_err(|error| unwritable(at, error.into()))?.into();
         lock.lock().at(at)?;
-        let mut pools = self.pools()?;
-        change(&mut pools)?;
-        let text = serde_json::to_vec_pretty(&Content { version: VERSION, pools });
-        let mut text = text.map_err(io::Error::from).at(at)?;
-        text.push(b'\n');
-        // One that is there is a killed command's, or a link that somebody would have written through.
-        match unlinkat(&folder, &fresh, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error).at(at).map_err(E::from),
-        }
-        let file = openat(&folder, &fresh, flags | OFlags::EXCL, mode).at(at)?;
-        let mut file = File::from(file);
-        file.write_all(&text).at(at)?;
-        // A power cut must not leave the name with nothing in it.
-        file.sync_all().at(at)?;
-        renameat(&folder, &fresh, &folder, name).at(at)?;
-        Ok(())
+        Ok((folder, name, lock))
     }
 }
 

@@ -62,6 +62,9 @@ pub enum HostError {
     /// Devices that hold something, or vdevs that differ from the others, which a caller may insist on.
     #[error("invalid vdev specification\nuse '-f' to override the following errors:\n{0}")]
     Overridable(String),
+    /// A value that a property cannot have.
+    #[error("{0}")]
+    Setting(String),
     /// A variable of the environment is missing, or has no such value.
     #[error("{0}")]
     Variable(String),

@@ -9,6 +9,7 @@
 //! ```text
 //! disks       files and devices where pools are looked for; the pool of a name among those found
 //! cachefile   pools that are imported: names and devices              pools.json
+//! configs     their configurations, where a pool names a file for it  cachefile=PATH
 //! compatibility lists of features
 //! owners      processes that have pools open for writing              owners/GUID-MARK
 //! holder      processes that have image files locked
@@ -37,6 +38,7 @@
 mod accounts;
 mod cachefile;
 mod compatibility;
+mod configs;
 mod disks;
 mod error;
 pub mod holder;
@@ -54,8 +56,9 @@ mod replication;
 mod users;
 
 pub use accounts::Accounts;
-pub use cachefile::{CacheFile, Entry, make_own_folder, this_boot};
+pub use cachefile::{CacheFile, Entry, make_own_folder};
 pub use compatibility::feature_list;
+pub use configs::{CacheSetting, ConfigFile, ListedPool};
 pub use disks::{all_device_paths, choose, device_paths, is_disk, search};
 pub use error::HostError;
 pub use holder::Holder;

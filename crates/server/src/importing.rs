@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use cenote_dsl::name::check_new_pool;
 use cenote_format::ids::Txg;
-use cenote_host::{CacheFile, Entry, Holder, all_device_paths, device_paths, holder, this_boot};
+use cenote_host::{CacheFile, CacheSetting, Entry, Holder, all_device_paths, device_paths, holder};
 use cenote_spa::{FoundPool, PoolState, Rewind, SpaError, View, find};
 use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
-use crate::session::server_of;
+use crate::session::{config_here, server_of};
 use crate::writing::{self, revive};
 use crate::{Found, Session, choose, protocol};
 
@@ -35,8 +35,8 @@ pub struct ImportRequest {
     pub is_dry: bool,
     /// It is never written while it is imported.
     pub is_read_only: bool,
-    /// It is imported until the system is started anew (`cachefile=none`).
-    pub is_for_boot: bool,
+    /// The place where that is noted.
+    pub cachefile: CacheSetting,
 }
 
 /// The root of this txg, or of the newest before it.
@@ -141,6 +141,7 @@ impl Session {
         let own_name = found.name().to_owned();
         if !request.is_dry {
             CacheFile::of_user()?.check_writable()?;
+            request.cachefile.check_writable()?;
         }
         let mut entry = Entry {
             guid: found.guid.0,
@@ -157,9 +158,9 @@ impl Session {
             checkpoint: options.checkpoint,
             own_name: request.new_name.is_some().then_some(own_name),
             readonly: request.is_read_only,
-            boot: request.is_for_boot.then(this_boot),
             ..Entry::default()
-        };
+        }
+        .kept_in(&request.cachefile);
         let mut pool = self.import(found.clone(), &options).await?;
         self.load_keys(&pool).await?;
         entry.paths = all_device_paths(&pool).await?;
@@ -188,6 +189,7 @@ impl Session {
                 pools.insert(pool.name().to_owned(), entry);
                 Ok::<_, ServerError>(())
             })?;
+            CacheFile::of_user()?.keep_config(pool.guid(), &config_here(&pool))?;
         }
         Ok(pool)
     }

@@ -125,6 +125,13 @@ impl Writing {
         Ok(leave(self.ended()).await?)
     }
 
+    /// As [`Self::finish`], of a command that changes the pool's configuration.
+    pub async fn finish_config(self, session: &Session, line: String) -> Result<()> {
+        let guid = self.pool.guid();
+        self.finish(line).await?;
+        session.keep_config(guid).await
+    }
+
     /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.
     pub async fn finish(self, line: String) -> Result<()> {
         if !self.is_served {

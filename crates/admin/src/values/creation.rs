@@ -7,7 +7,7 @@ use cenote_props::{Property, Types, find};
 use cenote_spa::PropertyValue;
 use cenote_spa::features::{FEATURES, by_name};
 
-use super::{ValueError, When, dataset_setting, invalid, pool_setting};
+use super::{ValueError, When, dataset_setting, invalid, new_pool_setting};
 use crate::AdminError;
 use crate::compatibility::{ReadList, allowed};
 
@@ -73,7 +73,7 @@ impl PoolSettings {
                         }
                     }
                 }
-                _ => properties.push(pool_setting(setting).map_err(|error| of_new_pool(name, error))?),
+                _ => properties.push(new_pool_setting(setting).map_err(|error| of_new_pool(name, error))?),
             }
         }
         let left_out = FEATURES.iter().map(|feature| feature.name).filter(|name| {

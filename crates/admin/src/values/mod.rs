@@ -17,7 +17,7 @@ use crate::AUTO;
 pub use cenote_dsl::name::{check_new_dataset, check_new_pool, check_new_snapshot, pool_of};
 pub use cenote_props::{Types, WrongUse};
 pub use creation::{PoolSettings, parse_ashift, root_setting, stored_only};
-pub use pool::pool_setting;
+pub use pool::{check_first, new_pool_setting, pool_setting};
 pub use size::parse_size;
 
 type Result<T> = std::result::Result<T, ValueError>;
@@ -63,7 +63,7 @@ pub(crate) fn invalid(what: impl Into<String>) -> ValueError {
 /// When a property is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// With the root dataset of a pool that is made, before it has anything to keep accounts of.
+    /// With the root dataset of a pool that is made.
     PoolCreation,
     /// With a dataset that is made.
     Creation,
@@ -210,14 +210,6 @@ pub fn dataset_property(name: &str, when: When, types: Types) -> Result<String> 
     }
     if name == "volsize" && matches!(when, When::Creation | When::PoolCreation) {
         return Err(ValueError::Invalid(format!("property '{name}' specified multiple times")));
-    }
-    // Those that change accounts a new pool's root gets later.
-    let is_account =
-        ["quota", "refreservation", "filesystem_limit", "snapshot_limit"].contains(&name) && when == When::PoolCreation;
-    if is_account {
-        return Err(ValueError::NotYet(format!(
-            "not supported yet: '{name}' of a pool that is made; 'zfs set {name}=VALUE POOL' sets it afterwards"
-        )));
     }
     if effect::of_dataset(property) == Effect::NotYet {
         return Err(ValueError::NotYet(format!("not supported yet: changing the property '{name}'")));
@@ -465,7 +457,7 @@ mod tests {
             let error = create(other).unwrap_err().to_string();
             assert!(error.contains("not supported yet"), "{other}: {error}");
         }
-        for wrong in ["encryption=on", "dedup=on", "quota=1G", "used=1"] {
+        for wrong in ["encryption=on", "dedup=on", "used=1"] {
             assert!(dataset_setting(wrong, When::PoolCreation, FILESYSTEM).is_err(), "{wrong}");
         }
     }

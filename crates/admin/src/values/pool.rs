@@ -30,6 +30,14 @@ pub fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
     if effect::of_pool(property) == Effect::NotYet {
         return Err(ValueError::NotYet(format!("not supported yet: changing the property '{}'", property.name)));
     }
+    if property.name == "cachefile" {
+        let what = "not supported yet: the property 'cachefile' by other ways than 'zpool create', 'import' and 'set'";
+        return Err(ValueError::NotYet(what.into()));
+    }
+    // The dataset's number, which is kept, is known where the pool is.
+    if property.name == "bootfs" {
+        return Ok(("bootfs".to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));
+    }
     if property.name == "comment" {
         if value.len() > COMMENT_MAX_BYTES {
             return Err(ValueError::Invalid(format!("comment must not exceed {COMMENT_MAX_BYTES} characters")));
@@ -40,6 +48,28 @@ pub fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
         return Ok(("comment".to_owned(), (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()))));
     }
     Ok((property.name.to_owned(), Some(kept(property, value)?)))
+}
+
+/// As [`pool_setting`], of a pool that is made.
+///
+/// # Errors
+/// As there; or the property is one of pools that exist.
+pub fn new_pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
+    check_first(setting(text)?.0)?;
+    pool_setting(text)
+}
+
+/// Refuses a property of pools that is neither set when one is made nor when it is imported.
+///
+/// # Errors
+/// It is one.
+pub fn check_first(name: &str) -> Result<()> {
+    match find(pool::PROPERTIES, name) {
+        Some(property) if property.name == "bootfs" => {
+            Err(ValueError::Invalid("property 'bootfs' cannot be set at creation or import time".into()))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

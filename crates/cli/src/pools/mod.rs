@@ -23,7 +23,7 @@ pub(crate) fn facts(context: &Context, pool: View) -> Facts {
     let is_served = context.served().is_some_and(|pool| pool.guid() == guid);
     let imported = Imported {
         is_read_only: noted.as_ref().map_or(!is_served, |entry| entry.readonly),
-        is_for_boot: noted.is_some_and(|entry| entry.boot.is_some()),
+        cachefile: noted.and_then(|entry| entry.cachefile_value()),
         load_guid: owners::own_mark(guid).filter(|_| is_served),
     };
     Facts::with_devices(pool, devices).imported(imported)

@@ -267,6 +267,41 @@ fn what_cannot_be_made_is_refused() {
     }
 }
 
+/// Method: what `zfs set` takes of an existing root, at its creation; `verify` and `zdb` count what is reserved.
+#[test]
+fn a_pools_root_gets_limits_and_reservations_when_it_is_made() {
+    let images = made(
+        "-O quota=50M -O refreservation=8M -O filesystem_limit=1 -O snapshot_limit=none -O compression=zstd mine @a",
+    );
+    images.assert_whole();
+    for (property, value) in [
+        ("quota", "50M\tlocal"),
+        ("refreservation", "8M\tlocal"),
+        ("filesystem_limit", "1\tlocal"),
+        ("filesystem_count", "0\tlocal"),
+        ("snapshot_limit", "none\tlocal"),
+        ("usedbyrefreservation", "7.98M\t-"),
+        ("compression", "zstd\tlocal"),
+    ] {
+        assert_eq!(images.get(property, "mine"), value, "{property}");
+    }
+    images.run("zfs", &["create", "mine/a"]);
+    images.assert_whole();
+    for (line, why) in [
+        ("-O quota=1K mine @a", "a quota of 1024 bytes is exceeded"),
+        ("-O refreservation=1T mine @a", "size is greater than available space"),
+        ("-d -O filesystem_limit=1 mine @a", "must be upgraded to set this property"),
+    ] {
+        let images = Images::none();
+        let mut command = images.bare();
+        command.args(["zpool", "create", "--size", SIZE]).args(words(&images, line));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {}", common::said(&output));
+        assert!(common::said(&output).contains(why), "{line}: {}", common::said(&output));
+        assert_eq!(std::fs::read_dir(&images.dir).unwrap().count(), 0, "{line} has left something");
+    }
+}
+
 /// Metadata is compressed by lzjb, and space maps have no histograms, until the features are there.
 #[test]
 fn a_pool_without_features_is_written_and_gets_them_later() {

@@ -489,13 +489,115 @@ fn a_read_only_import_is_not_written() {
     world.run("zpool import -d @x -o cachefile=none pa");
     assert!(world.run("zpool get -H -o value readonly,cachefile pa").contains("off\nnone"));
     world.run("zfs create pa/fs");
-    assert!(world.refused("zpool import -d @x -o cachefile=/x pa").contains("not supported yet"));
     // As after a restart.
     let list = world.path("cache/pools.json");
     let text = std::fs::read_to_string(&list).unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     std::fs::write(&list, text.replace(boot.trim(), "another")).unwrap();
     assert!(world.run("zpool list").contains("no pools available"));
+}
+
+/// What `zdb` says with this cache file, and whether it was content.
+fn zdb_of(file: &str, words: &[&str]) -> Option<(bool, String)> {
+    let zdb = cenote_testkit::zdb::program("zdb")?;
+    let output = Command::new(zdb).args(["-U", file]).args(words).output().unwrap();
+    Some((output.status.success(), said(&output) + &String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Goal: the file that `cachefile` names has what its pools consist of as long as they are imported with it. Method: OpenZFS's tests of it;
+/// its `zdb -U` reads the file, and `zpool import -c` has the pool back.
+#[test]
+fn a_cachefile_has_its_pools_until_they_are_exported_or_have_another() {
+    let world = World::new();
+    for name in ["a", "b", "c", "moved"] {
+        world.file(name);
+    }
+    let value = |pool: &str| world.run(&format!("zpool get -H -o value cachefile {pool}")).trim().to_owned();
+    let one = std::path::PathBuf::from(world.path("one"));
+    let can_zdb = cenote_testkit::zdb::program("zdb").is_some();
+    let (here, there) = (one.display().to_string(), world.path("two"));
+    let has = |file: &str, what: &str| {
+        let text = zdb_of(file, &["-C"]);
+        text.is_none_or(|(is_good, text)| is_good && text.contains(what))
+    };
+    world.run(&format!("zpool create -o cachefile={here} pa @a"));
+    world.run("zpool create pb @b");
+    assert_eq!((value("pa"), value("pb")), (here.clone(), "-".into()));
+    world.run(&format!("zpool set cachefile={here} pb"));
+    for what in ["name: 'pa'", "name: 'pb'", &world.path("a"), &world.path("b")] {
+        assert!(has(&here, what), "{what}");
+    }
+    // What is added is noted, and what is removed is not any more.
+    world.run("zpool add pa log @c");
+    assert!(has(&here, &world.path("c")));
+    world.run("zpool remove pa @c");
+    assert!(!can_zdb || !has(&here, &world.path("c")));
+    world.run(&format!("zpool set cachefile={there} pa"));
+    assert_eq!(value("pa"), there);
+    assert!(has(&there, "name: 'pa'") && has(&here, "name: 'pb'"));
+    assert!(!can_zdb || !has(&here, "name: 'pa'"));
+    world.run("zpool set cachefile=none pb");
+    assert_eq!(value("pb"), "none");
+    assert!(!one.exists(), "its last pool has left it");
+    world.run(&format!("zpool set cachefile={there} pb"));
+    let copy = world.path("copy");
+    std::fs::copy(&there, &copy).unwrap();
+    world.run("zpool export pa");
+    world.run("zpool destroy pb");
+    assert!(!std::path::Path::new(&there).exists());
+    // By a file that was kept: the devices that it names and no others; the destroyed pool is none.
+    assert!(world.run("zpool import -c @copy").contains("pool: pa"));
+    world.run(&format!("zpool import -a -c @copy -o cachefile={here}"));
+    assert_eq!(world.run("zpool list -H -o name"), "pa\n");
+    assert!(has(&here, &world.path("a")));
+    world.run("zpool export pa");
+    std::fs::rename(world.path("a"), world.path("moved")).unwrap();
+    world.run(&format!("zpool import -d @moved -o cachefile={here} pa"));
+    assert!(has(&here, &world.path("moved")));
+    world.run("zpool set cachefile= pa");
+    assert!(!one.exists() && value("pa") == "-");
+    // What else a file may be is not lost.
+    std::fs::write(&one, "something").unwrap();
+    for line in [format!("zpool set cachefile={here} pa"), format!("zpool create -o cachefile={here} pc @c")] {
+        assert!(world.refused(&line).contains("something else than configurations"), "{line}");
+    }
+    assert_eq!(std::fs::read(&one).unwrap(), b"something");
+    assert!(
+        world
+            .refused("zpool set cachefile=x pa")
+            .contains("cannot set property for 'pa': property 'cachefile' must be empty, an absolute path, or 'none'")
+    );
+    assert!(world.refused("zpool import -c @none pa").contains("cannot open cache file"));
+    let both = world.output("zpool import -c @copy -d @moved pa");
+    assert!(said(&both).contains("-c is incompatible with -d") && both.status.code() == Some(2));
+}
+
+/// As above, where a server has the pool: it changes the file, by which `zdb` opens the pool. (One that no process has is exported by its
+/// labels.)
+#[test]
+fn a_servers_pool_has_a_cachefile() {
+    let images = Images::made(&[], 1, &[]);
+    images.run("zfs", &["create", "-V", "1M", "mine/v"]);
+    let file = images.dir.parent().unwrap().join("kept");
+    let imported = |words: &[&str]| {
+        let mut command = images.bare();
+        command.env("CENOTE_CACHE", images.dir.parent().unwrap().join("serving/cache.json")).args(words);
+        common::good(&mut command)
+    };
+    imported(&["zpool", "import", "-d", images.dir.to_str().unwrap(), "mine"]);
+    let serving = serving(&images);
+    let set = format!("cachefile={}", file.display());
+    imported(&["zpool", "set", &set, "mine"]);
+    assert!(file.exists());
+    imported(&["zpool", "set", "comment=seen", "mine"]);
+    let bytes = std::fs::read(&file).unwrap();
+    assert!(bytes.windows(4).any(|word| word == b"seen"));
+    let opened = zdb_of(file.to_str().unwrap(), &["-d", "mine"]);
+    assert!(
+        opened.as_ref().is_none_or(|(is_good, text)| *is_good && text.contains("Dataset mine/v [ZVOL]")),
+        "{opened:?}"
+    );
+    drop(serving);
 }
 
 #[test]

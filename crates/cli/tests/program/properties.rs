@@ -589,3 +589,69 @@ fn the_time_when_snapshots_changed_is_kept() {
     images.run("zfs", &["destroy", "mine/a"]);
     images.assert_whole();
 }
+
+/// Goal: a pool's `bootfs` is a file system or a snapshot of its own, follows it to other names, and goes with it. Method: OpenZFS's tests
+/// of it; `zdb` names the number of an object that there is.
+#[test]
+fn a_pool_is_booted_from_a_file_system_of_its_own_until_that_is_destroyed() {
+    let images = Images::made(&[], 1, &[]);
+    let set = |value: &str| images.run("zpool", &["set", &format!("bootfs={value}"), "mine"]);
+    let got = || images.run("zpool", &["get", "-H", "-o", "value,source", "bootfs", "mine"]).trim().to_owned();
+    // A number that leads nowhere is shown as none.
+    let is_kept = |images: &Images| {
+        let is_there = cenote_testkit::zdb::program("zdb").is_some();
+        let devices = cenote_testkit::zdb::Devices::of(&images.files).unwrap();
+        is_there.then(|| cenote_testkit::zdb::run(&devices, &["-dddd"], "mine").unwrap().text.contains("bootfs = "))
+    };
+    for line in ["create mine/a", "create mine/b", "create -V 1M mine/v", "snapshot mine/a@s", "clone mine/a@s mine/c"]
+    {
+        images.run("zfs", &line.split(' ').collect::<Vec<_>>());
+    }
+    assert_eq!(got(), "-\tdefault");
+    for name in ["mine", "mine/a", "mine/a@s", "mine/c"] {
+        set(name);
+        assert_eq!(got(), format!("{name}\tlocal"));
+    }
+    let begins = "cannot set property for 'mine': ";
+    for (wrong, why) in [
+        ("mine/v", "operation not supported on this type of pool"),
+        ("mine/none", "no such pool or dataset"),
+        ("mine/a@none", "no such pool or dataset"),
+        ("other/a", "'other/a' is an invalid name"),
+        ("mined", "'mined' is an invalid name"),
+        ("mine//a", "'mine//a' is an invalid name"),
+        ("mine/a#s", "'mine/a#s' is an invalid name"),
+        ("mine/%recv", "'mine/%recv' is an invalid name"),
+        ("mine/a@", "'mine/a@' is an invalid name"),
+    ] {
+        let said = images.refused("zpool", &["set", &format!("bootfs={wrong}"), "mine"]);
+        assert!(said.contains(&format!("{begins}{why}")), "{wrong}: {said}");
+    }
+    images.run("zfs", &["promote", "mine/c"]);
+    assert_eq!(got(), "mine/c\tlocal", "what is refused changes nothing");
+    images.run("zfs", &["rename", "mine/c", "mine/d"]);
+    assert_eq!(got(), "mine/d\tlocal");
+    images.run("zfs", &["rollback", "mine/d@s"]);
+    assert_eq!(got(), "mine/d\tlocal");
+    images.assert_whole();
+    set("mine/b");
+    assert_ne!(is_kept(&images), Some(false));
+    images.run("zfs", &["destroy", "mine/b"]);
+    assert_eq!(got(), "-\tdefault");
+    assert_ne!(is_kept(&images), Some(true), "the number could become another's");
+    images.run("zfs", &["snapshot", "mine/a@t"]);
+    set("mine/a@t");
+    images.run("zfs", &["destroy", "mine/a@t"]);
+    assert_eq!(got(), "-\tdefault");
+    set("mine/d");
+    set("");
+    assert_eq!(got(), "-\tdefault");
+    images.assert_whole();
+    images.run("zpool", &["export", "mine"]);
+    let at_first = "property 'bootfs' cannot be set at creation or import time";
+    assert!(images.refused("zpool", &["import", "-o", "bootfs=mine/a", "mine"]).contains(at_first));
+    let other = images.dir.join("other.img");
+    let output = images.bare().args(["zpool", "create", "--size", "80M", "-o", "bootfs=o/a", "o"]).arg(&other).output();
+    let output = output.unwrap();
+    assert!(common::said(&output).contains(at_first) && !other.exists(), "{}", common::said(&output));
+}

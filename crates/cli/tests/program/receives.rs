@@ -517,3 +517,72 @@ fn a_receive_into_a_mounted_pool_ends_with_its_command() {
     mounted.end(End::Unmount);
     images.assert_whole();
 }
+
+/// Goal: where nothing is freed in the background, a dataset that is replaced, rolled back or destroyed gives back its own blocks alone: not
+/// those of its origin or of its snapshots. Method: a clone and datasets beside it in a pool without features, each verb followed by
+/// `verify`, which reads all that snapshots have, and by `zdb`, which finds what is freed and in use.
+#[test]
+fn what_is_freed_at_once_is_the_datasets_own() {
+    let images = Images::made(&[], 1, &["-d"]);
+    let zfs = |line: &str| images.run("zfs", &line.split(' ').collect::<Vec<_>>());
+    let mut round = 0_u32;
+    let mut put = |dataset: &str| {
+        round += 1;
+        let folder = tempfile::tempdir().unwrap();
+        let mut rng = cenote_taskq::Rng::new(round.into());
+        for name in ["a", "b"].map(|name| format!("{name}{round}")) {
+            let mut bytes = vec![0; 300_000];
+            rng.fill(&mut bytes);
+            std::fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        images.run("put", &[dataset, folder.path().to_str().unwrap()]);
+        images.assert_whole();
+    };
+    let files = |dataset: &str| images.run("ls", &[dataset]);
+    zfs("create mine/a");
+    put("mine/a");
+    zfs("snapshot mine/a@1");
+    for clone in ["mine/c", "mine/d"] {
+        zfs(&format!("clone mine/a@1 {clone}"));
+        put(clone);
+    }
+    zfs("snapshot mine/c@2");
+    let full = sent(&images, &["mine/c@2"]);
+    receive(&images, &["mine/s"], &full);
+    put("mine/s");
+    zfs("snapshot mine/s@3");
+    let delta = sent(&images, &["-i", "@2", "mine/s@3"]);
+    // Changes since, in a snapshot that goes and after it.
+    put("mine/c");
+    zfs("snapshot mine/c@later");
+    put("mine/c");
+    receive(&images, &["-F", "mine/c"], &delta);
+    images.assert_whole();
+    assert_eq!(files("mine/c"), files("mine/s@3"));
+    put("mine/c");
+    zfs("rollback mine/c@3");
+    images.assert_whole();
+    zfs("rollback mine/c@3");
+    put("mine/c");
+    zfs("snapshot mine/c@4");
+    put("mine/c");
+    zfs("rollback -r mine/c@2");
+    images.assert_whole();
+    // Changes of a dataset that has no snapshot give way to a whole one.
+    zfs("create mine/e");
+    put("mine/e");
+    receive(&images, &["-F", "mine/e"], &full);
+    images.assert_whole();
+    // A stream that breaks off leaves nothing.
+    put("mine/c");
+    zfs("rollback mine/c@2");
+    let output = fed(&images, &["receive", "-F", "mine/c"], &delta[..delta.len() / 2]);
+    assert!(!output.status.success());
+    images.assert_whole();
+    receive(&images, &["-F", "mine/c"], &delta);
+    images.assert_whole();
+    for line in ["destroy mine/d", "promote mine/c", "destroy mine/a", "destroy -r mine/c", "destroy -r mine/s"] {
+        zfs(line);
+        images.assert_whole();
+    }
+}

@@ -53,12 +53,12 @@ pub struct Facts {
 }
 
 /// How this system has a pool. OpenZFS keeps it in the kernel's memory.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Imported {
     /// It is only looked at, or was imported with `readonly=on`.
     pub is_read_only: bool,
-    /// It is imported until the system is started anew.
-    pub is_for_boot: bool,
+    /// The value of `cachefile`.
+    pub cachefile: Option<String>,
     /// The number that was drawn when the process that has it opened it.
     pub load_guid: Option<u64>,
 }

@@ -184,10 +184,14 @@ impl<'a> Values<'a> {
         Ok(match name {
             "name" => Some((pool.name().to_owned(), Source::None)),
             "altroot" => pool.altroot().map(local),
-            "cachefile" => self.view.imported.is_for_boot.then(|| local("none")),
+            "cachefile" => self.view.imported.cachefile.as_deref().map(local),
             "comment" | "compatibility" => pool.config().str(name).map(local),
             "bootfs" => match self.stored.get(name).and_then(Value::number) {
-                Some(object) if object != 0 => Some((pool.dsl().dataset_name(ObjectId(object)).await?, Source::Local)),
+                // Cenote once left the number of a file system that was destroyed.
+                Some(object) if object != 0 => {
+                    let name = pool.dsl().dataset_name(ObjectId(object)).await;
+                    name.ok().map(|name| (name, Source::Local))
+                }
                 _ => None,
             },
             _ => self.stored.get(name).and_then(Value::text).map(local),

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cenote_dmu::ObjectSpec;
+use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
+use cenote_format::enums::Compress;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::{
-    AddOptions, CreateOptions, ImportOptions, TopKind, View,
+    AddOptions, CreateOptions, ImportOptions, PropertyValue, TopKind, View,
     features::{FEATURES, by_name},
     find, import,
 };
@@ -130,6 +133,42 @@ fn the_txgs_of_enabling_stay_and_those_of_an_upgrade_come_to_them() {
             assert_eq!(count(&pool, "enabled_txg").await, Some(expected.len() as u64));
         });
     }
+}
+
+/// Goal: what a feature says of blocks holds from its enabling on, of datasets that are open too. Method: the same write before and after.
+#[test]
+fn a_feature_that_is_enabled_changes_how_a_pool_in_use_is_written() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let disabled = ["lz4_compress", "embedded_data"];
+        let pool = make(&handle, without(options(machine.tops(&handle, SINGLE).await.unwrap(), 9), &disabled)).await;
+        let root = pool.root().unwrap();
+        let asks = async |property, compress| {
+            pool.set_property(&root, "compression", &PropertyValue::Number(property)).await.unwrap();
+            assert_eq!(root.objset.policy().compress, compress);
+        };
+        assert_eq!(root.objset.policy().compress, Compress::Lzjb, "as all that says nothing else");
+        let spec = ObjectSpec::new(DmuType::PLAIN_FILE_CONTENTS, 4096);
+        let object = root.objset.create_object(pool.txg(), &spec).unwrap();
+        let write = async |byte| {
+            object.write(pool.txg(), 0, &[byte; 4096]).await.unwrap();
+            pool.sync().await.unwrap();
+            assert_eq!(root.objset.root().compress(), Some(root.objset.policy().metadata_compress));
+            root.objset.policy()
+        };
+        let before = write(1).await;
+        assert_eq!((before.metadata_compress, before.may_embed), (Compress::Lzjb, false));
+        pool.enable_features(&disabled).await.unwrap();
+        let after = write(2).await;
+        assert_eq!((after.compress, after.metadata_compress, after.may_embed), (Compress::Lz4, Compress::Lz4, true));
+        asks(u64::from(Compress::Gzip6.number()), Compress::Gzip6).await;
+        pool.enable_features(&["zstd_compress"]).await.unwrap();
+        assert_eq!(root.objset.policy().compress, Compress::Gzip6);
+        pool.export().await.unwrap();
+        whole(&handle, &machine, "changed").await;
+    });
 }
 
 /// The root's table of attributes, by the configuration; it is listed with those of the other vdevs.

@@ -13,6 +13,7 @@
 //! the server keeps until the end; [`Session::check_views`] says whether it did.
 
 mod found;
+mod keeping;
 mod keyfile;
 mod missing;
 mod served;
@@ -40,6 +41,7 @@ use crate::writing::{Left, leave};
 use crate::{Console, Owned, Passed, PinnedTxg, ServedPool, Who, protocol};
 
 pub use found::{Found, no_label};
+pub(crate) use keeping::config_here;
 use missing::User;
 pub use missing::{Gone, Lost, NoSuchPool, Shown};
 

@@ -11,7 +11,7 @@ use cenote_spa::{AddOptions, SpaError, TopKind};
 use cenote_taskq::Class;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
-use crate::error::{Result, refused};
+use crate::error::{Result, ServerError, refused};
 use crate::writing::{Writing, line};
 use crate::{ImageFiles, Session};
 
@@ -143,14 +143,16 @@ async fn add(
     added.map_err(|error| refused(format!("cannot add to '{}': {error}", request.pool)))?;
     let paths: Vec<PathBuf> = layout.paths().map(Path::to_owned).collect();
     session.devices_added(&paths);
+    let guid = writing.pool().guid();
     writing.finish(request.line()).await?;
     CacheFile::of_user()?.update(|pools| {
         if let Some(entry) = pools.get_mut(&request.pool) {
             let new = paths.iter().filter(|path| !entry.paths.contains(path)).cloned().collect::<Vec<_>>();
             entry.paths.extend(new);
         }
-        Ok(())
-    })
+        Ok::<_, ServerError>(())
+    })?;
+    session.keep_config(guid).await
 }
 
 async fn before(session: &Session, name: &str) -> Result<Before> {

@@ -103,6 +103,7 @@ pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>)
     }
     let paths: Vec<PathBuf> = gone.iter().flat_map(|device| device.paths.clone()).collect();
     session.devices_removed(&paths);
+    let guid = writing.pool().guid();
     let words = ["zpool", "remove", pool].into_iter().chain(gone.iter().map(|device| device.word.as_str()));
     match gone.is_empty() {
         // Nothing is noted of a command that has done nothing.
@@ -115,5 +116,6 @@ pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>)
         }
         Ok::<_, ServerError>(())
     })?;
+    session.keep_config(guid).await?;
     Ok(is_good)
 }

@@ -99,9 +99,6 @@ impl Syncer {
         if head.phys.prev_snapshot != snapshot.object || are_newer {
             return cannot(Refusal::Busy, "more recent snapshots or bookmarks exist");
         }
-        if !self.features.has("async_destroy") {
-            return self.unwritable("rolling back in a pool without feature@async_destroy");
-        }
         if self.is_scanned().await? {
             return self.unwritable("rolling back while a scrub or resilver is under way");
         }
@@ -109,7 +106,7 @@ impl Syncer {
     }
 
     /// Rolls a head back to its last snapshot, if [`Self::check_rollback`] allows it. The blocks born since the snapshot are freed in the
-    /// background.
+    /// background, or at once in a pool without that feature.
     ///
     /// # Errors
     /// As there, or the MOS cannot be changed.
@@ -131,7 +128,10 @@ impl Syncer {
         self.take_back_features(head.object, head.phys.prev_snapshot).await?;
         // A head without changes since has nothing of its own.
         if !left.root.is_hole() && left.root.logical_birth() > left.born_after {
-            self.leave_tree(txg, &left).await?;
+            match self.features.has("async_destroy") {
+                true => self.leave_tree(txg, &left).await?,
+                false => self.free_objset(txg, head.objset_id(), left.root, left.born_after).await?,
+            }
         }
         self.record_event("rollback", &format!("-> {name}"), Some((&head.dir.name, head.object))).await?;
         self.clear_log_header(&head.dir.name.clone()).await

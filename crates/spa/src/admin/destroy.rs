@@ -11,7 +11,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::zil::ZilHeader;
 use cenote_taskq::{BoxFuture, boxed};
 use cenote_zio::{Bookmark, ReadContext};
@@ -46,7 +46,8 @@ impl Syncer {
             self.free_log(txg, &objset, &header).await?;
         }
         if !self.leave_livelist(txg, &dataset).await? && !self.leave_blocks(txg, &dataset).await? {
-            self.free_objset(txg, &dataset).await?;
+            let (root, born_after) = (dataset.phys.bp, dataset.phys.prev_snapshot_txg);
+            self.free_objset(txg, dataset.objset_id(), root, born_after).await?;
         }
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             // Asked of the open txg: one may have been noted in it.
@@ -63,6 +64,7 @@ impl Syncer {
         self.forget_errors_of(txg, dataset.object).await;
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.dsl.retain_heads(|head| head.dataset != dataset.object);
+        self.clear_bootfs(dataset.object).await?;
         self.record_event("destroy", "", Some((name, dataset.object))).await?;
         if let Some(origin) = &goes {
             self.destroy_snapshot(origin, false).await?;
@@ -179,14 +181,18 @@ impl Syncer {
     }
 
     /// Frees a head's blocks at once, but those that its last snapshot has: a clone shares them with its origin.
-    async fn free_objset(&mut self, txg: Txg, dataset: &Dataset) -> Result<(), SpaError> {
-        let born_after = dataset.phys.prev_snapshot_txg;
-        let root = dataset.phys.bp;
+    pub(crate) async fn free_objset(
+        &mut self,
+        txg: Txg,
+        objset: ObjsetId,
+        root: Blkptr,
+        born_after: Txg,
+    ) -> Result<(), SpaError> {
         if root.is_hole() {
             return Ok(());
         }
         let dmu = self.writer.dmu().clone();
-        let objset = Objset::open(dmu, dataset.objset_id(), root, KeyAccess::None).await;
+        let objset = Objset::open(dmu, objset, root, KeyAccess::None).await;
         let objset = objset.map_err(|error| self.dmu_error(error))?;
         let phys = objset.phys();
         for dnode in [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode].into_iter().flatten() {

@@ -3,7 +3,7 @@
 
 use cenote_dmu::Zap;
 use cenote_dsl::Birth;
-use cenote_dsl::name::{is_below, parent_and_last};
+use cenote_dsl::name::{check_new_dataset, check_new_snapshot, check_no_received, is_below, parent_and_last, pool_of};
 use cenote_dsl::property::Source;
 use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
@@ -138,6 +138,16 @@ impl Syncer {
             let what = format!("cannot set property for '{}': {error}", self.name);
             SpaError::refused(Refusal::Invalid, what)
         })?;
+        let number = match (name, value) {
+            ("bootfs", Some(PropertyValue::Text(dataset))) => {
+                Some(PropertyValue::Number(self.bootable(dataset).await?.0))
+            }
+            _ => None,
+        };
+        let (value, text) = match &number {
+            Some(number) => (Some(number), number.text()),
+            None => (value, text),
+        };
         if name == "multihost" {
             self.set_multihost(matches!(value, Some(PropertyValue::Number(1))))?;
         }
@@ -172,6 +182,29 @@ impl Syncer {
             }
         }
         self.record_event("set", &format!("{name}={text}"), None).await
+    }
+
+    /// The dataset that a system is to be booted from, which the pool keeps by its number so that it is found under other names too.
+    async fn bootable(&self, name: &str) -> Result<ObjectId, SpaError> {
+        let refused =
+            |kind, why: &str| SpaError::refused(kind, format!("cannot set property for '{}': {why}", self.name));
+        let is_legal = check_no_received(name).is_ok()
+            && if name.contains('@') { check_new_snapshot(name) } else { check_new_dataset(name) }.is_ok();
+        if !is_legal || pool_of(name) != self.name {
+            return Err(refused(Refusal::Invalid, &format!("'{name}' is an invalid name")));
+        }
+        let view = self.dsl();
+        let dataset = match view.dataset(name).await {
+            Err(DslError::NoSuchDataset(_)) => return Err(refused(Refusal::NotThere, "no such pool or dataset")),
+            result => result.map_err(|error| self.dsl_failed(error))?,
+        };
+        match view.kind(&dataset).await.map_err(|error| self.dsl_failed(error))? {
+            ObjsetType::Zfs => Ok(dataset.object),
+            _ => Err(refused(
+                Refusal::Invalid,
+                &format!("operation not supported on this type of pool: '{name}' is no file system"),
+            )),
+        }
     }
 
     /// A directory by its full name, as of the last txg that was synced.

@@ -374,7 +374,7 @@ impl Syncer {
     }
 
     /// A pool does not boot from what is no more.
-    async fn clear_bootfs(&mut self, dataset: ObjectId) -> Result<(), SpaError> {
+    pub(crate) async fn clear_bootfs(&mut self, dataset: ObjectId) -> Result<(), SpaError> {
         let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
         let properties = directory.find_u64(pool_directory::PROPERTIES).await.map_err(|error| self.dmu_error(error))?;
         let Some(properties) = properties else { return Ok(()) };

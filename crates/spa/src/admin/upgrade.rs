@@ -3,13 +3,15 @@
 //! A feature that is enabled changes nothing on disk until it is used, with two exceptions: those that are in use from then on,
 //! since what is written next may depend on them, and error logs, which one of them wants in another form.
 
-use cenote_dmu::Zap;
+use cenote_dmu::{ObjsetPolicy, Zap};
 use cenote_format::dsl::pool_directory;
+use cenote_format::enums::Compress;
 use cenote_format::ids::ObjectId;
 use cenote_taskq::boxed;
 
 use crate::features::{FEATURES, Feature, by_name, with_needs};
 use crate::sync::Syncer;
+use crate::sync::features::obeying;
 use crate::{Refusal, SpaError};
 
 impl Syncer {
@@ -45,12 +47,44 @@ impl Syncer {
             with_needs(&wanted).iter().all(|feature| self.features.has(feature.name)),
             "what a feature needs is enabled with it"
         );
+        if !wanted.is_empty() {
+            self.obey_features().await?;
+        }
         // Labels name some of them.
         self.config_changed |= !wanted.is_empty();
         for feature in &wanted {
             self.record_event("set", &format!("feature@{}=enabled", feature.name), None).await?;
         }
         Ok(wanted)
+    }
+
+    /// Has the pool's own blocks and those of open datasets written as the features have it that are enabled now.
+    async fn obey_features(&mut self) -> Result<(), SpaError> {
+        let view = self.dsl().clone();
+        let heads = self.dsl.heads();
+        let names = view.head_names(&heads.iter().map(|head| head.dataset).collect::<Vec<_>>()).await;
+        self.mos.set_policy(obeying(|name| self.features.has(name), self.mos.policy()));
+        for head in heads {
+            let (before, mut policy) = (head.objset.policy(), self.mos.policy());
+            (policy.compress, policy.compress_level) = (before.compress, before.compress_level);
+            // `on` has another meaning now. One that has no name by now is written no more.
+            let dir = match names.get(&head.dataset) {
+                Some(name) => view.dir(name).await.map_err(|error| self.dsl_failed(error))?,
+                None => continue,
+            };
+            let set = view.property(&dir, "compression", true).await.map_err(|error| self.dsl_failed(error))?;
+            let number = set.and_then(|set| set.value.number()).unwrap_or(u64::from(Compress::On.number()));
+            self.apply(&mut policy, "compression", number)?;
+            head.objset.set_policy(ObjsetPolicy {
+                compress: policy.compress,
+                compress_level: policy.compress_level,
+                metadata_compress: policy.metadata_compress,
+                may_embed: policy.may_embed,
+                holes_have_births: policy.holes_have_births,
+                ..before
+            });
+        }
+        Ok(())
     }
 
     /// Refuses to change the form of error logs that have something.

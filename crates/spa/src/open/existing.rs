@@ -38,7 +38,7 @@ use crate::owner::KERNEL_POOLS;
 use crate::pool::Pool;
 use crate::refcount::known::SharedBlocks;
 use crate::space::MosObjects;
-use crate::sync::features::{FeatureCounts, metadata_compress};
+use crate::sync::features::{FeatureCounts, obeying};
 use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
@@ -250,13 +250,7 @@ impl Opening<'_> {
         let policy = ObjsetPolicy::new(MOS_COPIES);
         let mos = Objset::own(dmu.clone(), ObjsetId(0), pool.uberblock().rootbp, policy).await.map_err(dmu_failed)?;
         let features = FeatureCounts::open(&mos, pool.directory()).await.map_err(dmu_failed)?;
-        let policy = ObjsetPolicy {
-            metadata_compress: metadata_compress(features.has("lz4_compress")),
-            may_embed: features.has("embedded_data"),
-            holes_have_births: features.has("hole_birth"),
-            ..policy
-        };
-        mos.set_policy(policy);
+        mos.set_policy(obeying(|name| features.has(name), policy));
         let (space, unflushed_txgs) = self.space(&root_vdev, &features).await?;
         root_vdev.unflushed_txgs = unflushed_txgs;
         space.set_mos(&mos);

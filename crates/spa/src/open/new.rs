@@ -31,7 +31,7 @@ use crate::pool::Pool;
 use crate::refcount::known::SharedBlocks;
 use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
 use crate::sync::config::{CONFIG_BLOCK_BYTES, VERSION};
-use crate::sync::features::{FeatureCounts, metadata_compress, of_new_pool};
+use crate::sync::features::{FeatureCounts, obeying, of_new_pool};
 use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
@@ -138,12 +138,7 @@ pub(crate) async fn create_syncer(
     let space = Arc::new(space.map_err(|error| failed(error.to_string()))?);
     let writer = Writer::new(dmu.clone(), space.clone());
 
-    let policy = ObjsetPolicy {
-        metadata_compress: metadata_compress(has("lz4_compress")),
-        may_embed: has("embedded_data"),
-        holes_have_births: has("hole_birth"),
-        ..ObjsetPolicy::new(MOS_COPIES)
-    };
+    let policy = obeying(has, ObjsetPolicy::new(MOS_COPIES));
     let mos = Objset::create(dmu, ObjsetId(0), ObjsetType::Meta, policy);
     space.set_mos(&mos);
     let time_s = match clock {

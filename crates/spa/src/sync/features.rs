@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::{Object, Objset, Zap};
+use cenote_dmu::{Object, Objset, ObjsetPolicy, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::Compress;
@@ -23,9 +23,17 @@ const BEFORE_TXGS: [&str; 5] =
 /// Needed to read the MOS, so labels name them while they are in use (`ZFEATURE_FLAG_MOS`).
 const FOR_MOS: [&str; 4] = ["hole_birth", "embedded_data", "vdev_zaps_v2", "draid"];
 
-/// The compression of metadata, and `compression=on`: lz4, or lzjb in a pool without that feature.
-pub(crate) const fn metadata_compress(has_lz4: bool) -> Compress {
-    if has_lz4 { Compress::Lz4 } else { Compress::Lzjb }
+/// How blocks are written as far as features say it: metadata, and data of `compression=on`, is compressed by lz4, or by lzjb in a pool without
+/// that feature. Properties of datasets say the rest.
+pub(crate) fn obeying(has: impl Fn(&str) -> bool, policy: ObjsetPolicy) -> ObjsetPolicy {
+    let on = if has("lz4_compress") { Compress::Lz4 } else { Compress::Lzjb };
+    ObjsetPolicy {
+        compress: on,
+        metadata_compress: on,
+        may_embed: has("embedded_data"),
+        holes_have_births: has("hole_birth"),
+        ..policy
+    }
 }
 
 /// The features of a pool.

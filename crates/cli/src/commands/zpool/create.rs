@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use cenote_host::layout::parse_layout;
-use cenote_host::{CacheFile, Entry, this_boot};
+use cenote_host::{CacheFile, CacheSetting, Entry};
 use cenote_server::{NewPool, NewPoolRequest, check_pool_name, writing};
 
-use super::check_cachefile;
 use crate::args::parse_size;
 use crate::prelude::*;
 
@@ -105,9 +104,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         dataset_properties.push(format!("mountpoint={mountpoint}"));
     }
     let cachefile = properties.iter().rev().find_map(|setting| setting.strip_prefix("cachefile="));
-    cachefile.map_or(Ok(()), check_cachefile)?;
-    // As OpenZFS has it, a pool with an alternate root is for now, unless a list is named.
-    let is_for_boot = cachefile.map_or(args.root.is_some(), |value| value == "none");
+    let setting = CacheSetting::of_import(cachefile, args.root.is_some());
+    let setting = setting.map_err(|error| anyhow!("cannot create '{}': {error}", args.pool))?;
     let request = NewPoolRequest {
         name: &args.pool,
         layout: &layout,
@@ -130,21 +128,20 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     }
     // Before anything is written.
     cache.check_writable()?;
+    setting.check_writable()?;
     let (new, made) = NewPool::make(context, &request).await?;
     new.made.pool.sync().await?;
-    let guid = new.made.pool.guid().0;
+    let guid = new.made.pool.guid();
     new.made.pool.export().await?;
     made.keep()?;
     let paths = layout.paths().map(Path::to_owned).collect();
     cache.update(|pools| {
         let own_name = args.temporary_name.as_ref().map(|_| args.pool.clone());
-        let boot = is_for_boot.then(this_boot);
-        pools.insert(
-            here.clone(),
-            Entry { guid, paths, altroot: args.root.clone(), own_name, boot, ..Entry::default() },
-        );
+        let entry = Entry { guid: guid.0, paths, altroot: args.root.clone(), own_name, ..Entry::default() };
+        pools.insert(here.clone(), entry.kept_in(&setting));
         anyhow::Ok(())
     })?;
+    context.keep_config(guid).await?;
     Ok(Outcome::Good)
 }
 

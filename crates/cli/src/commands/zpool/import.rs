@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use anyhow::bail;
-use cenote_admin::values::is_pool_property;
+use anyhow::{anyhow, bail};
+use cenote_admin::values::{check_first, is_pool_property};
+use cenote_host::CacheSetting;
 use cenote_listing::Importable;
 use cenote_server::importing::{ImportRequest, rewind_to};
 use cenote_server::{FoundPool, Rewind};
 
-use super::check_cachefile;
 use crate::prelude::*;
 
 /// List pools that can be imported, or import some: check that they open, and note where they are.
@@ -22,6 +22,9 @@ pub(crate) struct Args {
     /// Look for devices in this directory, or at this file or device.
     #[arg(id = "import-dir", short = 'd', value_name = "DIR|FILE")]
     paths: Vec<PathBuf>,
+    /// Look at the devices of the pools that are noted in this file, and for no others.
+    #[arg(short = 'c', value_name = "CACHEFILE")]
+    cachefile: Option<PathBuf>,
     /// Import all pools that are found.
     #[arg(short = 'a')]
     all: bool,
@@ -52,7 +55,8 @@ pub(crate) struct Args {
     /// Put mount points below this directory.
     #[arg(short = 'R', value_name = "ROOT")]
     root: Option<String>,
-    /// Properties for this import: readonly=on (nothing changes it), cachefile=none (until the system is started anew), altroot=ROOT.
+    /// Properties for this import: readonly=on (nothing changes it), cachefile=none (until the system is started anew), cachefile=FILE (which
+    /// `-c` finds it by after that), altroot=ROOT.
     #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
     options: Vec<String>,
     /// Search devices: this is always done.
@@ -74,7 +78,11 @@ pub(crate) struct Args {
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     check(&args)?;
     let context = context.with(&Search { paths: args.paths.clone(), force: args.force });
-    let searched = context.search_pools().await?.of_state(args.destroyed);
+    let searched = match &args.cachefile {
+        Some(file) => context.search_listed(file).await?,
+        None => context.search_pools().await?,
+    };
+    let searched = searched.of_state(args.destroyed);
     if let Some(name) = &args.pool {
         let found = context.choose_import(searched, name, args.new_name.as_deref()).await?;
         return import_one(&context, &args, found).await;
@@ -120,6 +128,9 @@ fn check(args: &Args) -> Result<()> {
     if (args.dry_run || args.extreme) && !args.rewind {
         return Err(usage("-n or -X only meaningful with -F"));
     }
+    if args.cachefile.is_some() && (!args.paths.is_empty() || args.scan) {
+        return Err(usage(format!("-c is incompatible with -{}", if args.scan { 's' } else { 'd' })));
+    }
     if args.all && args.pool.is_some() {
         return Err(usage("too many arguments"));
     }
@@ -130,10 +141,12 @@ fn check(args: &Args) -> Result<()> {
         let Some((name, value)) = option.split_once('=') else {
             bail!("not supported yet: mount options ('{option}')");
         };
+        check_first(name)
+            .map_err(|error| anyhow!("cannot import {}: {error}", args.pool.as_deref().unwrap_or("pools")))?;
         match name {
             "readonly" if matches!(value, "on" | "off") => {}
             "readonly" => bail!("invalid value '{value}' for property 'readonly': 'on' or 'off'"),
-            "cachefile" => check_cachefile(value)?,
+            "cachefile" => drop(CacheSetting::parse(value)?),
             "altroot" => {}
             _ if is_pool_property(name) => {
                 bail!("not supported yet: the property '{name}' for an import")
@@ -173,11 +186,7 @@ async fn import_one(context: &Context, args: &Args, found: FoundPool) -> Result<
         rewind,
         is_dry: args.dry_run,
         is_read_only: option(args, "readonly") == Some("on"),
-        // As OpenZFS has it, a pool with an alternate root is for now, unless a list is named.
-        is_for_boot: match option(args, "cachefile") {
-            Some(value) => value == "none",
-            None => altroot.is_some(),
-        },
+        cachefile: CacheSetting::of_import(option(args, "cachefile"), altroot.is_some())?,
         altroot,
     };
     let pool = context.import_noted(found, &request).await?;

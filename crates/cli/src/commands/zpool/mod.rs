@@ -125,17 +125,6 @@ fn take_repeats(words: &mut Vec<String>) -> Result<Option<Repeats>> {
     Ok(Some(Repeats { interval: std::time::Duration::from_secs_f64(interval), count: count.map(|count| count as u64) }))
 }
 
-/// Refuses lists of imported pools other than the user's own.
-fn check_cachefile(value: &str) -> Result<()> {
-    match value {
-        "none" | "" => Ok(()),
-        _ => anyhow::bail!(
-            "not supported yet: cachefile={value}: imported pools are noted in one list; 'none' has a pool forgotten when the system is \
-             started anew, and the variable CENOTE_CACHE names another list"
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
