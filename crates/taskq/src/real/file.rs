@@ -32,6 +32,8 @@ pub(crate) struct FileDevice {
     physical_sector_bytes: u32,
     rotational: bool,
     writable: bool,
+    /// A file with a name: what it has when that is gone nobody finds again.
+    is_named: bool,
     path: PathBuf,
     /// Keeps others out as long as this is open.
     _claim: Option<Claim>,
@@ -145,6 +147,7 @@ impl FileDevice {
             granularity,
             size_bytes,
             writable: options.write,
+            is_named: opened.is_file() && opened.nlink() > 0,
             path,
             _claim: claim,
             io,
@@ -181,6 +184,9 @@ impl FileDevice {
             return Ok(());
         }
         check_aligned(self.granularity, offset_bytes, block.len())?;
+        if is_stable {
+            self.check_named()?;
+        }
         if self.granularity == 1 {
             let _turn = if is_stable { Some(self.sync_turn.lock().await) } else { None };
             return self.io.write(&self.file, offset_bytes, block, is_stable).await;
@@ -192,7 +198,26 @@ impl FileDevice {
         self.io.write(&self.file, offset_bytes, block, is_stable).await
     }
 
+    /// Refuses to call anything stable in a file that was removed, or cut: the kernel goes on with both as if nothing were, and whoever was
+    /// told that the data is safe finds no file when this process has ended.
+    fn check_named(&self) -> io::Result<()> {
+        if !self.is_named {
+            return Ok(());
+        }
+        let now = self.file.metadata()?;
+        if now.nlink() == 0 {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the file was removed while it was in use"));
+        }
+        if now.len() < self.size_bytes {
+            let (had, has) = (self.size_bytes, now.len());
+            let what = format!("the file was made shorter while it was in use: it had {had} bytes, and has {has}");
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+        }
+        Ok(())
+    }
+
     pub(crate) async fn flush(&self) -> io::Result<()> {
+        self.check_named()?;
         let _turn = if self.granularity == 1 { Some(self.sync_turn.lock().await) } else { None };
         self.io.flush(&self.file).await
     }

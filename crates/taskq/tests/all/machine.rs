@@ -363,3 +363,30 @@ fn a_front_ends_thread_has_stable_writes_done() {
         runtime.block_on(group.close());
     }
 }
+
+/// The kernel takes writes and flushes of a file without a name, and of a sparse one that was cut: no program finds again what it was told is
+/// safe.
+#[test]
+fn nothing_is_stable_in_a_file_that_was_removed_or_cut_while_it_was_in_use() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = runtime(1, IoChoice::Auto);
+    let handle = runtime.handle();
+    for is_removed in [true, false] {
+        let path = folder.path().join("disk");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let data = Block::from(vec![7; 4096]);
+        runtime.block_on(async {
+            let device = handle.open(&path, OpenOptions { write: true, ..OpenOptions::default() }).await.unwrap();
+            device.write_stable(0, data.clone()).await.unwrap();
+            device.flush().await.unwrap();
+            match is_removed {
+                true => std::fs::remove_file(&path).unwrap(),
+                false => std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap(),
+            }
+            let word = if is_removed { "removed" } else { "shorter" };
+            let refused = device.write_stable(0, data).await.unwrap_err();
+            assert!(refused.to_string().contains(word), "{refused}");
+            assert!(device.flush().await.unwrap_err().to_string().contains(word));
+        });
+    }
+}
