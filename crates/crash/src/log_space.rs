@@ -79,12 +79,28 @@ struct Shape {
     /// Sectors of a client's block.
     sectors: usize,
     record_bytes: u32,
+    volume_block_bytes: u32,
+    /// Sectors of vdevs, as a power of two.
+    ashift: u32,
     sync: SyncMode,
     is_for_throughput: bool,
 }
 
 impl Shape {
-    fn draw(rng: &mut Rng) -> Self {
+    /// Each third life from the second on has blocks that are smaller than sectors: each takes a whole one.
+    fn draw(number: u64, rng: &mut Rng) -> Self {
+        let mut shape = Self::draw_large(rng);
+        if number % 3 == 1 {
+            let mut rng = Rng::new(number);
+            shape.ashift = 12 + rng.below(2) as u32;
+            shape.record_bytes = 512 << rng.below(3);
+            shape.volume_block_bytes = 512 << rng.below(3);
+            shape.sectors /= 4;
+        }
+        shape
+    }
+
+    fn draw_large(rng: &mut Rng) -> Self {
         let layout = LAYOUTS[rng.below(8).saturating_sub(5) as usize];
         let has_log = rng.chance(1, 3);
         let sectors = [32, 32, 128, 256][rng.below(4) as usize];
@@ -96,6 +112,8 @@ impl Shape {
             is_full: rng.chance(1, 2),
             sectors,
             record_bytes: if rng.chance(1, 2) { 16 << 10 } else { 128 << 10 },
+            volume_block_bytes: 16 << 10,
+            ashift: 12,
             sync: if rng.chance(1, 4) { SyncMode::Always } else { SyncMode::Standard },
             is_for_throughput: rng.chance(1, 4),
         }
@@ -103,6 +121,11 @@ impl Shape {
 
     fn disks(&self) -> usize {
         self.layout.iter().map(|(_, count)| count).sum::<usize>() + usize::from(self.has_log)
+    }
+
+    /// Bytes that the last of a file which fills the pool is cut by.
+    const fn left_bytes(&self) -> u64 {
+        if self.record_bytes < 4 << 10 { LEFT_BYTES / 16 } else { LEFT_BYTES }
     }
 
     const fn block_bytes(&self) -> u64 {
@@ -197,7 +220,7 @@ fn with_life<T>(
     take_panics();
     let seed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6c6f_6773;
     let mut rng = Rng::new(seed);
-    let shape = Shape::draw(&mut rng);
+    let shape = Shape::draw(number, &mut rng);
     let runtime = Runtime::simulated(seed);
     if let Some(sim) = runtime.sim() {
         sim.set_steps_max(STEPS_MAX);
@@ -305,10 +328,10 @@ impl Life {
         if self.shape.has_log {
             tops.last_mut().ok_or("no vdev")?.class = AllocationClass::Log;
         }
-        let pool = new_pool(&self.handle, options(POOL, tops, 12)).await.map_err(words)?;
+        let pool = new_pool(&self.handle, options(POOL, tops, self.shape.ashift)).await.map_err(words)?;
         let head = pool.create_dataset(VOLUME, ObjsetType::Zvol).await.map_err(words)?;
         let size_bytes = SLOTS * self.shape.block_bytes();
-        let spec = VolumeSpec { size_bytes, block_bytes: 16 << 10 };
+        let spec = VolumeSpec { size_bytes, block_bytes: self.shape.volume_block_bytes };
         Volume::create(&head.objset, pool.txg(), &spec).await.map_err(words)?;
         pool.sync().await.map_err(words)?;
         pool.export().await.map_err(words)
@@ -377,7 +400,7 @@ impl Life {
                 Err(error) => return Err(format!("filling it: {error}")),
             }
         }
-        file.truncate(at.saturating_sub(LEFT_BYTES)).await.map_err(words)?;
+        file.truncate(at.saturating_sub(self.shape.left_bytes())).await.map_err(words)?;
         for _ in 0..4 {
             opened.pool.sync().await.map_err(words)?;
         }

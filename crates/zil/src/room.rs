@@ -41,13 +41,14 @@ impl Log {
     /// There is no space for it: better that the log stays than that the pool stops.
     pub(crate) async fn wait_for_room(&self, cost: &Cost) -> Result<(), TxError> {
         // Only a write of data changes one object and says how much it writes.
-        let bytes = if cost.objects > 1 { cost.write_bytes / WORST_PART } else { cost.write_bytes };
+        let Some(writer) = &self.writer else { return Ok(()) };
+        let bytes = cost.data_bytes(writer.txgs.dirty().unit_bytes());
+        let bytes = if cost.object_count() > 1 { bytes / WORST_PART } else { bytes };
         for _ in 0..SYNCS {
             let Some((free, dirty)) = self.short_of(bytes) else { return Ok(()) };
             if dirty.saturating_add(bytes).saturating_add(SYNC_BYTES) <= free / 4 * 3 {
                 return Ok(());
             }
-            let Some(writer) = &self.writer else { return Ok(()) };
             self.source.wait_synced(writer.txgs.open_txg()).await?;
         }
         Err(TxError::NoSpace)

@@ -278,7 +278,7 @@ impl LiveVolume {
             let cost = match how {
                 Clear::Written => Cost::write(at, next - at, block_bytes),
                 // The blocks at both ends.
-                Clear::Freed => Cost { write_bytes: 2 * block_bytes, objects: 1, frees: true },
+                Clear::Freed => Cost::objects(1).with_blocks(2, block_bytes).that_frees(),
                 Clear::Discarded => Cost::objects(1).that_frees(),
             };
             let mut tx = self.log.begin_change(cost).await?;

@@ -164,6 +164,7 @@ impl Object {
     /// Puts a data block into the layer of a txg; `form` where its bytes are as they are stored.
     pub(super) fn put_block(&self, txg: Txg, block: u64, data: Block, form: Option<ReadyForm>) {
         let bytes = data.len() as i64;
+        let unit_bytes = self.shared().changes.dirty().map_or(1, |dirty| dirty.unit_bytes());
         let more = self.change(txg, |state| {
             let len = form.map_or(data.len(), |form| form.logical_bytes as usize);
             assert_eq!(len, state.head.data_block_bytes() as usize, "a block has the size of its object's");
@@ -173,12 +174,13 @@ impl Object {
             if let Some(form) = form {
                 layer.ready.insert(block, form);
             }
+            let pad = dirty_cost::pad_bytes(data.len(), unit_bytes);
             if let Some(replaced) = Arc::make_mut(&mut layer.blocks).insert(block, data) {
                 return bytes - replaced.len() as i64;
             }
             let before = layer.blocks.range(..block).next_back().map(|(at, _)| *at);
             let after = layer.blocks.range(block + 1..).next().map(|(at, _)| *at);
-            bytes + dirty_cost::indirect_bytes(&layer.head, block, before, after)
+            bytes + pad + dirty_cost::indirect_bytes(&layer.head, block, before, after)
         });
         self.count_dirty(txg, more);
     }

@@ -4,8 +4,10 @@
 //!   a changed object    its layer, its dnode several times over, its tree in the sync     once per object and txg
 //!   its dnode block     16 KiB, shared by its neighbours                                  once per block and txg
 //!   above both          indirect blocks: 128 KiB each, read and written anew              once per indirect block and txg
+//!   a small data block  what is left of the sector that it takes on disk                  once per block and txg
 //! ```
-//! All of it counts as dirty ([`crate::tx::Dirty`]): a change of attributes has no data, and is bounded by nothing else.
+//! The last row is no memory. Accounts of space are told what is dirty, and a file of blocks of 512 bytes takes eight times its size on
+//! sectors of 4 KiB: without that row txgs came in which the pool had no room for. All of it counts as dirty ([`crate::tx::Dirty`]): a change of attributes has no data, and is bounded by nothing else.
 //!
 //! The objects that a txg has changed, the blocks that a layer has and the ranges that it frees are sorted. So the neighbours of a new
 //! entry tell whether an indirect block is counted already: if neither neighbour is below it, no other entry is. Nothing is taken
@@ -48,6 +50,13 @@ pub(super) fn dnode_block_bytes(id: u64, before: Option<u64>, after: Option<u64>
     let shift = u32::from(INDIRECT_SHIFT) - Blkptr::SHIFT;
     let above = new_indirects(block(id), before.map(block), after.map(block), LEVELS, shift);
     BLOCK_BYTES as i64 + (above << INDIRECT_SHIFT)
+}
+
+/// Bytes that a data block takes on disk beside its own: it fills the units that the pool allocates. `bytes` is its size as it is stored at
+/// most.
+pub(super) fn pad_bytes(bytes: usize, unit_bytes: u64) -> i64 {
+    let bytes = bytes as u64;
+    (bytes.next_multiple_of(unit_bytes) - bytes) as i64
 }
 
 /// Bytes of indirect blocks above a data block of a tree, as far as its neighbours do not share them.

@@ -146,10 +146,11 @@ impl Account {
     /// Asks this account and all above it for what a change of the open txg costs at worst. The change holds the txg.
     /// `coming_bytes` gives the bytes that the txg has made dirty and may still ([`super::Transactions::coming_bytes`]), this change
     /// included.
-    pub(super) fn reserve(&self, txg: Txg, cost: &Cost, coming_bytes: impl Fn() -> u64) -> Verdict {
+    /// `unit_bytes` is what the pool allocates at a time.
+    pub(super) fn reserve(&self, txg: Txg, cost: &Cost, unit_bytes: u64, coming_bytes: impl Fn() -> u64) -> Verdict {
         let mut at = Some(self);
         let share = |bytes: u64, percent: &AtomicU64| bytes.saturating_mul(percent.load(Ordering::Relaxed)) / 100;
-        let data_bytes = share(cost.write_bytes, &self.data_percent);
+        let data_bytes = share(cost.data_bytes(unit_bytes), &self.data_percent);
         let mut wanted = data_bytes.saturating_add(share(cost.metadata_bytes(), &self.metadata_percent));
         let mut taken: Vec<(&Self, u64)> = Vec::new();
         while let Some(account) = at {

@@ -13,6 +13,8 @@ use super::{TXGS, slot};
 const STEP_PART: u64 = 256;
 /// Nobody has been delayed yet.
 const NEVER: u64 = 0;
+/// The smallest sector.
+const UNIT_BYTES_MIN: u64 = 512;
 
 /// One worker's share, alone on its cache lines.
 #[derive(Debug, Default)]
@@ -39,6 +41,8 @@ pub struct Dirty {
     /// Of bytes that intent logs may have to copy.
     logged: AtomicI64,
     step: AtomicI64,
+    /// The pool allocates so many bytes at a time, or a multiple: the sector of its vdevs.
+    unit_bytes: AtomicU64,
     /// The time at which the last delayed change was admitted, in nanoseconds since `start`; the delay of the next one counts from it.
     let_go_ns: AtomicU64,
     start: Instant,
@@ -59,6 +63,7 @@ impl Dirty {
             total: AtomicI64::new(0),
             logged: AtomicI64::new(0),
             step: AtomicI64::new(step(&tunables, count)),
+            unit_bytes: AtomicU64::new(UNIT_BYTES_MIN),
             let_go_ns: AtomicU64::new(NEVER),
             moved: Notify::new(),
             counts: TxCounts::default(),
@@ -75,6 +80,18 @@ impl Dirty {
         self.tunables.set(tunables);
         self.step.store(step(&tunables, self.shards.len()), Ordering::Relaxed);
         self.moved.all();
+    }
+
+    /// The bytes that the pool allocates at a time.
+    #[must_use]
+    pub fn unit_bytes(&self) -> u64 {
+        self.unit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Counts a smaller block as this much from now on: at the opening of a pool, and when a vdev with larger sectors is added.
+    pub fn set_unit_bytes(&self, bytes: u64) {
+        assert!(bytes.is_power_of_two() && bytes >= UNIT_BYTES_MIN, "a sector is a power of two");
+        self.unit_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Counts what a change has made dirty in its txg; less than nothing if it has taken something back.

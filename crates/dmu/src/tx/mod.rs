@@ -62,6 +62,7 @@ mod tests;
 mod tunables;
 mod txgs;
 
+use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::Txg;
 use cenote_taskq::Member;
 use thiserror::Error;
@@ -89,6 +90,8 @@ const fn slot(txg: Txg) -> usize {
 const OBJECT_BYTES: u64 = 64 << 10;
 /// The bytes that changing one entry of a directory may write: a leaf that is split, the table that says so, and the header.
 const ENTRY_BYTES: u64 = 4 * (16 << 10);
+/// The pointers to a block, two copies of them.
+const POINTERS_BYTES: u64 = 2 * Blkptr::SIZE as u64;
 /// A spill block at most.
 const SPILL_BYTES: u64 = 128 << 10;
 
@@ -96,9 +99,12 @@ const SPILL_BYTES: u64 = 128 << 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes of data blocks that are written, in whole blocks.
-    pub write_bytes: u64,
+    write_bytes: u64,
+    /// The number of these blocks, and the bits that are set in any of their sizes.
+    blocks: u64,
+    size_bits: u64,
     /// Objects whose dnode or tables change.
-    pub objects: u64,
+    objects: u64,
     /// The change frees space in the end (OpenZFS's netfree): it is admitted even if a quota is used up, and may use part of the slop
     /// space.
     pub frees: bool,
@@ -111,14 +117,13 @@ impl Cost {
         let block_bytes = if block_bytes == 0 { 1 } else { block_bytes };
         let first = offset_bytes / block_bytes;
         let end = offset_bytes.saturating_add(len).div_ceil(block_bytes);
-        let blocks = end.saturating_sub(first);
-        Self { write_bytes: blocks.saturating_mul(block_bytes), objects: 1, frees: false }
+        Self::objects(1).with_blocks(end.saturating_sub(first), block_bytes)
     }
 
     /// Changing the attributes or entries of so many objects.
     #[must_use]
     pub const fn objects(objects: u64) -> Self {
-        Self { write_bytes: 0, objects, frees: false }
+        Self { write_bytes: 0, blocks: 0, size_bits: 0, objects, frees: false }
     }
 
     /// The same for a change that frees more than it takes.
@@ -132,15 +137,46 @@ impl Cost {
     pub const fn and(self, other: Self) -> Self {
         Self {
             write_bytes: self.write_bytes.saturating_add(other.write_bytes),
+            blocks: self.blocks.saturating_add(other.blocks),
+            size_bits: self.size_bits | other.size_bits,
             objects: self.objects.saturating_add(other.objects),
             frees: self.frees || other.frees,
         }
     }
 
-    /// With so many bytes of whole blocks written too.
+    /// With so many blocks of this size written too.
+    #[must_use]
+    pub const fn with_blocks(self, blocks: u64, block_bytes: u64) -> Self {
+        let write_bytes = blocks.saturating_mul(block_bytes);
+        self.and(Self { write_bytes, blocks, size_bits: block_bytes, objects: 0, frees: false })
+    }
+
+    /// With one block of this size written too.
     #[must_use]
     pub const fn with_bytes(self, bytes: u64) -> Self {
-        self.and(Self { write_bytes: bytes, objects: 0, frees: false })
+        self.with_blocks((bytes > 0) as u64, bytes)
+    }
+
+    /// Bytes of data blocks that are written, in whole blocks.
+    #[must_use]
+    pub const fn write_bytes(&self) -> u64 {
+        self.write_bytes
+    }
+
+    /// Objects whose dnode or tables change.
+    #[must_use]
+    pub const fn object_count(&self) -> u64 {
+        self.objects
+    }
+
+    /// Bytes that the data blocks and their pointers take at least, in a pool that allocates this much at a time: a block of 512 bytes
+    /// takes a sector of 4 KiB.
+    #[must_use]
+    pub const fn data_bytes(&self, unit_bytes: u64) -> u64 {
+        // Sizes of blocks are multiples of this.
+        let step = if self.size_bits == 0 { unit_bytes } else { 1 << self.size_bits.trailing_zeros() };
+        let pad = self.blocks.saturating_mul(unit_bytes.saturating_sub(step).saturating_add(POINTERS_BYTES));
+        self.write_bytes.saturating_add(pad)
     }
 
     /// With so many objects' attributes changed in place too.

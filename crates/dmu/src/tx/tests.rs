@@ -241,7 +241,7 @@ fn changes_come_in_while_there_is_space_and_not_after() {
         let pool = Pool::start(&handle, small(), 10);
         let root = Arc::new(Account::new(None, None));
         let dir = Account::new(Some("tank/a".to_owned()), Some(root.clone()));
-        let cost = Cost { write_bytes: MIB, objects: 0, frees: false };
+        let cost = Cost::default().with_bytes(MIB);
         let some = |bytes| Left { bytes: Some(bytes), to_free_bytes: Some(bytes + MIB), ..Left::default() };
         root.set(Txg(3), &some(10 * MIB), 100 * MIB, |_| 0);
         dir.set(Txg(3), &some(2 * MIB), 100 * MIB, |_| 0);
@@ -271,7 +271,7 @@ fn an_account_that_becomes_tight_counts_changes_that_are_still_being_made() {
     runtime.block_on(async {
         let pool = Pool::start(&handle, small(), 10);
         let account = Account::new(None, None);
-        let cost = Cost { write_bytes: MIB, objects: 0, frees: false };
+        let cost = Cost::default().with_bytes(MIB);
         // There is plenty of space, so this is not counted; nor is it dirty before it has been made.
         let held = pool.txgs.assign(cost, Some(&account)).await.unwrap();
         assert_eq!(pool.txgs.dirty().total_bytes(), 0);
@@ -279,7 +279,7 @@ fn an_account_that_becomes_tight_counts_changes_that_are_still_being_made() {
         account.set(Txg(held.txg().0 - 1), &left, 100 * MIB, |later| pool.txgs.coming_bytes(later));
         let asking = pool.txgs.assign(cost, None).await.unwrap();
         assert_eq!(asking.txg(), held.txg());
-        let verdict = account.reserve(asking.txg(), &cost, || pool.txgs.coming_bytes(asking.txg()));
+        let verdict = account.reserve(asking.txg(), &cost, 512, || pool.txgs.coming_bytes(asking.txg()));
         assert!(matches!(verdict, super::account::Verdict::Later));
         let txg = held.txg();
         drop((held, asking));
@@ -295,8 +295,8 @@ fn changes_that_take_less_than_their_worst_case_share_a_txg_in_a_pool_that_is_ne
     runtime.block_on(async {
         let pool = Pool::start(&handle, small(), 10);
         let root = Account::new(None, None);
-        let cost = Cost { write_bytes: 4096, objects: 1, frees: false };
-        let worst = cost.write_bytes + cost.metadata_bytes();
+        let cost = Cost::write(0, 4096, 4096);
+        let worst = cost.data_bytes(512) + cost.metadata_bytes();
         // Room for three worst cases.
         let left = Left { bytes: Some(3 * worst), to_free_bytes: Some(3 * worst), ..Left::default() };
         root.set(Txg(3), &left, 100 * MIB, |_| 0);
@@ -344,10 +344,10 @@ fn changes_let_in_never_take_more_than_was_left() {
                 let (pool, account, taken, clock) = (pool.clone(), account.clone(), taken.clone(), handle.clone());
                 tasks.push(handle.spawn(Class::Issue, async move {
                     for _ in 0..60 {
-                        let cost = Cost { write_bytes: rng.below(96 << 10), objects: rng.below(2), frees: false };
+                        let cost = Cost::objects(rng.below(2)).with_bytes(rng.below(96 << 10));
                         let Ok(tx) = pool.txgs.assign(cost, Some(&account)).await else { return };
                         // All of it, nothing, or a part, in two steps.
-                        let worst = cost.write_bytes + cost.metadata_bytes();
+                        let worst = cost.data_bytes(512) + cost.metadata_bytes();
                         let takes = [0, worst, rng.below(worst + 1)][rng.below(3) as usize];
                         let first = rng.below(takes + 1);
                         for step in [first, takes - first] {
@@ -384,4 +384,23 @@ fn a_full_pool_is_called_full_though_every_sync_frees_something() {
         assert_eq!(refused, TxError::NoSpace);
         assert!(pool.seen.lock().synced.len() <= 4, "a few txgs tell");
     });
+}
+
+/// A block takes whole sectors, whatever its size: 8 times its own where it has 512 bytes and the sector 4 KiB.
+#[test]
+fn blocks_smaller_than_a_sector_are_charged_the_sector() {
+    let pointers = 256;
+    let small = Cost::write(0, 1 << 20, 512);
+    assert_eq!(small.data_bytes(512), (1 << 20) + 2048 * pointers);
+    assert_eq!(small.data_bytes(4096), 2048 * (4096 + pointers));
+    assert_eq!(small.data_bytes(8192), 2048 * (8192 + pointers));
+    // Files of 4.5 KiB have one block of that size.
+    assert_eq!(Cost::default().with_bytes(4608).data_bytes(4096), 8192 + pointers);
+    // A whole sector, or several, has nothing to fill.
+    assert_eq!(Cost::write(0, 1 << 20, 1 << 17).data_bytes(4096), (1 << 20) + 8 * pointers);
+    // Of sizes that differ never less than all of them take.
+    let mixed = small.with_bytes(1 << 17).with_bytes(4608);
+    let true_bytes = 2048 * (4096 + pointers) + (1 << 17) + pointers + 8192 + pointers;
+    assert!(mixed.data_bytes(4096) >= true_bytes);
+    assert_eq!(Cost::objects(3).data_bytes(4096), 0);
 }

@@ -186,7 +186,7 @@ impl Transactions {
             self.shared.dirty.admit(|| self.is_over()).await;
             let tx = self.enter_with(&cost)?;
             let Some(account) = account else { return Ok(tx) };
-            match account.reserve(tx.txg, &cost, || self.coming_bytes(tx.txg)) {
+            match account.reserve(tx.txg, &cost, self.shared.dirty.unit_bytes(), || self.coming_bytes(tx.txg)) {
                 Verdict::Admitted => return Ok(tx),
                 Verdict::Refused(error) => return Err(error),
                 Verdict::Later => retries += 1,
@@ -226,6 +226,11 @@ impl Transactions {
         (synced.0 + 1..=open.0).map(|txg| self.coming_bytes(Txg(txg))).fold(0, u64::saturating_add)
     }
 
+    /// Bytes that a change may make dirty at worst.
+    fn worst_bytes(&self, cost: &Cost) -> u64 {
+        cost.data_bytes(self.shared.dirty.unit_bytes()).saturating_add(cost.metadata_bytes())
+    }
+
     fn enter_with(&self, cost: &Cost) -> Result<Tx, TxError> {
         let shard = &self.shared.shards[thread_shard() & (self.shared.shards.len() - 1)];
         {
@@ -234,7 +239,7 @@ impl Transactions {
                 && let Ok(hold) = open.holders.enter()
             {
                 open.is_used = true;
-                let coming = Coming::new(&shard.1, open.txg, cost.write_bytes.saturating_add(cost.metadata_bytes()));
+                let coming = Coming::new(&shard.1, open.txg, self.worst_bytes(cost));
                 return Ok(Tx { txg: open.txg, _coming: coming, _hold: hold });
             }
         }

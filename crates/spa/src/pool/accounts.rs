@@ -70,6 +70,7 @@ impl Shared {
         let usable = writer.usable();
         let (data_percent, metadata_percent) = writer.inflation_percent();
         let dirty = self.txgs.dirty();
+        dirty.set_unit_bytes(writer.unit_bytes());
         let worst = |bytes: u64| bytes.saturating_mul(data_percent.max(metadata_percent)) / 100;
         let margin_bytes = (dirty.max_bytes().saturating_mul(data_percent) / 100).saturating_mul(2);
         let mut dirs = BTreeMap::new();

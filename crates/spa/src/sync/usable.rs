@@ -6,10 +6,13 @@ use cenote_vdev::config::{AllocationClass, VdevKind};
 use crate::figures::{DEFLATE_PSIZE_BYTES, EMBEDDED_LOG_METASLABS, slop_bytes};
 use crate::sync::Syncer;
 
-/// Sizes of blocks by which the worst overhead of a vdev is measured.
+/// Sizes of blocks by which the worst overhead of a vdev is measured, beside a single unit, which has the worst on raidz.
 const SIZES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 128 << 10];
 /// The space of indirect blocks, relative to the data that they lead to, in per cent.
 const INDIRECT_PERCENT: u64 = 15;
+/// Sectors of 512 bytes and of 64 KiB: what a vdev can have.
+const ASHIFT_MIN: u32 = 9;
+const ASHIFT_MAX: u32 = 16;
 
 /// Space as datasets count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,13 +95,23 @@ impl Syncer {
         }
     }
 
+    /// The unit in which space is counted before it is allocated: the largest sector of any vdev that has data. A block of fewer bytes takes
+    /// as much.
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        let tops = self.root_vdev.config.children.iter();
+        let with_data = tops.filter(|top| !matches!(top.kind, VdevKind::Hole) && top.class != AllocationClass::Log);
+        let shift = with_data.map(|top| top.ashift).max().unwrap_or(ASHIFT_MIN);
+        1 << shift.clamp(ASHIFT_MIN, ASHIFT_MAX)
+    }
+
     /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:
-    /// copies, and what small blocks take on raidz.
+    /// copies, and what small blocks take on raidz. Blocks fill units of [`Self::unit_bytes`]; smaller ones count as one.
     pub(crate) fn inflation_percent(&self) -> (u64, u64) {
         let mut worst = 100;
+        let unit = self.unit_bytes();
         for top in self.root_vdev.config.children.iter().filter(|top| !matches!(top.kind, VdevKind::Hole)) {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
-            for size in SIZES_BYTES {
+            for size in [unit].into_iter().chain(SIZES_BYTES.into_iter().filter(|size| *size > unit)) {
                 let asize = self.tree.psize_to_asize(vdev, size, self.txg).unwrap_or(size);
                 worst = worst.max(self.deflated_bytes(vdev, asize).saturating_mul(100) / size);
             }

@@ -126,8 +126,8 @@ impl FileSystem {
         piece: Option<&Range<u64>>,
         patches: &Patches,
     ) -> Result<LoggedTx, ZplError> {
-        let bytes = patches.iter().map(|(_, data)| data.len() as u64).sum();
-        let cost = Cost::default().with_objects(1).with_bytes(bytes).that_frees();
+        let cost = Cost::default().with_objects(1);
+        let cost = patches.iter().fold(cost, |cost, (_, data)| cost.with_bytes(data.len() as u64)).that_frees();
         match piece {
             Some(piece) => self.begin_piece(cost, weight(&node.object, piece.end - piece.start)).await,
             None => self.begin(cost).await,

@@ -205,7 +205,7 @@ impl File {
             }
         }
         let blocks = write.blocks(block_bytes);
-        let cost = Cost::default().with_objects(1).with_bytes((blocks.end - blocks.start).saturating_mul(block_bytes));
+        let cost = Cost::default().with_objects(1).with_blocks(blocks.end - blocks.start, block_bytes);
         let mut tx = node.begin_shared(fs.log()?, cost).await?;
         let txg = tx.txg();
         if let Some(grown) = grown {
