@@ -5,6 +5,7 @@
 
 mod bench_table;
 mod campaign;
+mod changed;
 mod dist;
 mod documents;
 mod facts;

@@ -5,18 +5,12 @@
 //! seen, one that breaks their behaviour is left to the whole run, and so are campaigns, other programs' judgements and documents. Testing
 //! them too takes as long as the whole run wherever the change is in the engine.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::Command;
+use std::collections::BTreeSet;
 
-use anyhow::{Context as _, Result, bail};
-use cenote_testkit::repository_root;
-use serde_json::Value;
+use anyhow::Result;
 
+use crate::changed::{Crates, changed_files};
 use crate::process;
-
-/// Files that every crate is built by.
-const OF_ALL: [&str; 4] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "rustfmt.toml"];
 
 /// Carries it out.
 pub(crate) fn main() -> Result<()> {
@@ -51,98 +45,5 @@ fn listed(names: &BTreeSet<String>) -> String {
     match names.is_empty() {
         true => "no crate".to_owned(),
         false => short.collect::<Vec<_>>().join(" "),
-    }
-}
-
-fn git(words: &[&str]) -> Result<String> {
-    let output = process::output(Command::new("git").args(words).current_dir(repository_root()))?;
-    if !output.good {
-        bail!("git {}: {}", words.join(" "), output.stderr.trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-/// Paths of files that the change has, from the repository's root on.
-fn changed_files() -> Result<BTreeSet<String>> {
-    let since = |base: &str| -> Result<BTreeSet<String>> {
-        let tracked = git(&["diff", "--name-only", base])?;
-        let new = git(&["ls-files", "--others", "--exclude-standard"])?;
-        Ok(tracked.lines().chain(new.lines()).map(str::to_owned).collect())
-    };
-    let base = ["origin/main", "main"].into_iter().find_map(|branch| git(&["merge-base", "HEAD", branch]).ok());
-    let changed = since(base.as_deref().unwrap_or("HEAD"))?;
-    if changed.is_empty() { since("HEAD~1") } else { Ok(changed) }
-}
-
-/// The workspace's crates: the folder of each, and those that it depends on, for tests too.
-struct Crates(BTreeMap<String, (String, BTreeSet<String>)>);
-
-impl Crates {
-    fn read() -> Result<Self> {
-        let mut command = process::cargo();
-        let output = process::output(command.args(["metadata", "--no-deps", "--format-version", "1", "--locked"]))?;
-        if !output.good {
-            bail!("cargo metadata: {}", output.stderr.trim());
-        }
-        Self::of(&serde_json::from_slice(&output.stdout)?, repository_root())
-    }
-
-    fn of(metadata: &Value, root: &Path) -> Result<Self> {
-        let mut crates = BTreeMap::new();
-        for package in metadata["packages"].as_array().context("cargo metadata names no packages")? {
-            let text =
-                |value: &Value| value.as_str().map(str::to_owned).context("cargo metadata has a value of another kind");
-            let manifest = text(&package["manifest_path"])?;
-            let folder = Path::new(&manifest).parent().context("a manifest has a folder")?;
-            let folder = folder.strip_prefix(root).unwrap_or(folder).display().to_string();
-            let of_ours = |dependency: &&Value| dependency["path"].is_string();
-            let dependencies = package["dependencies"].as_array().into_iter().flatten().filter(of_ours);
-            let used = dependencies.map(|dependency| text(&dependency["name"])).collect::<Result<_>>()?;
-            crates.insert(text(&package["name"])?, (folder, used));
-        }
-        Ok(Self(crates))
-    }
-
-    /// Those with a file that changed.
-    fn touched(&self, changed: &BTreeSet<String>) -> BTreeSet<String> {
-        let is_of_all = changed.iter().any(|file| OF_ALL.contains(&file.as_str()));
-        let has = |folder: &str| changed.iter().any(|file| Path::new(file).starts_with(folder));
-        self.0.iter().filter(|(_, (folder, _))| is_of_all || has(folder)).map(|(name, _)| name.clone()).collect()
-    }
-
-    /// Those that stand on some, directly or not, and are none of them.
-    fn above(&self, some: &BTreeSet<String>) -> BTreeSet<String> {
-        let mut found = some.clone();
-        loop {
-            let stands = |used: &BTreeSet<String>| used.iter().any(|name| found.contains(name));
-            let more: Vec<_> =
-                self.0.iter().filter(|(name, (_, used))| !found.contains(*name) && stands(used)).collect();
-            if more.is_empty() {
-                return found.difference(some).cloned().collect();
-            }
-            let more: Vec<String> = more.into_iter().map(|(name, _)| name.clone()).collect();
-            found.extend(more);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_touches_its_crate_and_those_that_stand_on_it() {
-        let package = |name: &str, used: &[&str]| {
-            let used: Vec<_> = used.iter().map(|used| serde_json::json!({"name": used, "path": "/r"})).collect();
-            serde_json::json!({"name": name, "manifest_path": format!("/r/crates/{name}/Cargo.toml"), "dependencies": used})
-        };
-        let packages = [package("a", &[]), package("b", &["a"]), package("c", &["b"]), package("ab", &[])];
-        let crates = Crates::of(&serde_json::json!({ "packages": packages }), Path::new("/r")).unwrap();
-        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
-        let touched = crates.touched(&set(&["crates/a/src/lib.rs", "README.md"]));
-        assert_eq!(touched, set(&["a"]));
-        assert_eq!(crates.above(&touched), set(&["b", "c"]));
-        assert_eq!(crates.touched(&set(&["Cargo.lock"])).len(), 4);
-        assert!(crates.touched(&set(&["docs/a.md"])).is_empty());
     }
 }
