@@ -123,6 +123,11 @@ impl Shape {
         self.layout.iter().map(|(_, count)| count).sum::<usize>() + usize::from(self.has_log)
     }
 
+    /// Clients whose blocks are smaller than sectors write one part in so many: each of their bytes takes more, and waits longer for room.
+    const fn load_part(&self) -> u64 {
+        if self.record_bytes < 4 << 10 { 8 } else { 1 }
+    }
+
     /// Bytes that the last of a file which fills the pool is cut by.
     const fn left_bytes(&self) -> u64 {
         if self.record_bytes < 4 << 10 { LEFT_BYTES / 16 } else { LEFT_BYTES }
@@ -246,7 +251,7 @@ impl Life {
             if cut == 0 && self.shape.is_full {
                 self.fill(&opened).await.map_err(about)?;
             }
-            let bytes = self.shape.size_bytes / 4 + rng.below(self.shape.size_bytes * 2);
+            let bytes = (self.shape.size_bytes / 4 + rng.below(self.shape.size_bytes * 2)) / self.shape.load_part();
             self.load(&opened, bytes, rng, &mut done).await.map_err(about)?;
             let Open { pool, targets, filesystem } = opened;
             if cut == cuts {
@@ -381,8 +386,23 @@ impl Life {
         Ok(Open { pool: pool.clone(), targets, filesystem })
     }
 
-    /// Fills the pool until it refuses more, and takes a little back.
+    /// Fills the pool until it refuses more, and takes a little back. A pool that is suspended meanwhile answers nobody.
     async fn fill(&self, opened: &Open) -> Result<(), String> {
+        let watch = async {
+            loop {
+                self.handle.sleep(LOOK).await;
+                if let Some(reason) = opened.pool.suspended() {
+                    return format!("suspended while it was filled: {reason}");
+                }
+            }
+        };
+        match race(pin!(self.fill_up(opened)), pin!(watch)).await {
+            Either::Left(filled) => filled,
+            Either::Right(why) => Err(why),
+        }
+    }
+
+    async fn fill_up(&self, opened: &Open) -> Result<(), String> {
         for (client, target) in opened.targets.iter().enumerate() {
             for slot in 0..SLOTS {
                 self.write(client as u64, target, slot, &mut Done::default()).await?;

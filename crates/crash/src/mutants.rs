@@ -40,7 +40,7 @@ pub fn cuts_max(mutant: Mutant) -> u64 {
         // A receive has to be cut between two of its txgs.
         Mutant::ReceiveNotedEarly => 800,
         // For lives that are short of space.
-        Mutant::LogSpaceUnlimited => 40,
+        Mutant::LogSpaceUnlimited | Mutant::SectorsUncounted => 40,
         // Nothing else does what these are in.
         _ if Mutant::OF_SNAPSHOTS.contains(&mutant) => 400,
         // Clients wait for logs and not for txgs, so there are fewer txgs in a life than when these were tried last.
@@ -73,7 +73,7 @@ pub fn hunt_in(mutant: Mutant, lives: usize, has_snapshots: bool) -> Result<Hunt
     if !mutant::set(Some(mutant)) {
         return Err("deliberate bugs are only in builds with debug assertions".to_owned());
     }
-    if mutant == Mutant::LogSpaceUnlimited {
+    if matches!(mutant, Mutant::LogSpaceUnlimited | Mutant::SectorsUncounted) {
         let found = (0..cuts_max(mutant)).find_map(|number| log_space::live(number).err().map(|what| (number, what)));
         mutant::set(None);
         return Ok(Hunt { mutant, found });

@@ -16,6 +16,9 @@ fn a_log_never_takes_the_space_that_its_txg_needs_and_what_one_without_a_limit_h
     assert!(bytes > 256 << 20 && txgs > 6, "{bytes} bytes were answered, in {txgs} txgs");
     let found = hunt(Mutant::LogSpaceUnlimited, false).unwrap().found;
     assert!(found.as_ref().is_some_and(|(_, what)| what.contains(NO_SPACE)), "{found:?}");
+    // The second life has blocks that are smaller than sectors.
+    let found = hunt(Mutant::SectorsUncounted, false).unwrap().found;
+    assert!(found.as_ref().is_some_and(|(_, what)| what.contains(NO_SPACE)), "{found:?}");
     // In the last much of the log is freed by one txg, and the next has nothing else.
     for number in [0, 1, 38] {
         let (shape, done) = rescue(number).unwrap_or_else(|error| panic!("pool {number}: {error}"));

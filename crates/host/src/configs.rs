@@ -122,7 +122,7 @@ impl ConfigFile {
         Ok(configs.iter().filter_map(pool).collect())
     }
 
-    /// What it has; none if it is not there.
+    /// Its content; none if it is not there.
     fn read(&self) -> Result<Option<NvList>> {
         let file = match File::open(&self.path) {
             Ok(file) => file,

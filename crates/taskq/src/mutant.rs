@@ -119,6 +119,8 @@ mutants! {
     LateNotAskedAfterWrite = "late-not-asked-after-write",
     /// Intent logs take main space without a limit.
     LogSpaceUnlimited = "log-space-unlimited",
+    /// A block that is smaller than a sector is charged its own size.
+    SectorsUncounted = "sectors-uncounted",
     /// A snapshot is acknowledged before its txg is on disk.
     SnapshotEarly = "snapshot-early",
     /// Of snapshots that are asked for together the last is of the next txg.

@@ -556,7 +556,7 @@ fn a_cachefile_has_its_pools_until_they_are_exported_or_have_another() {
     assert!(has(&here, &world.path("moved")));
     world.run("zpool set cachefile= pa");
     assert!(!one.exists() && value("pa") == "-");
-    // What else a file may be is not lost.
+    // Any other file is kept as it is.
     std::fs::write(&one, "something").unwrap();
     for line in [format!("zpool set cachefile={here} pa"), format!("zpool create -o cachefile={here} pc @c")] {
         assert!(world.refused(&line).contains("something else than configurations"), "{line}");

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use cenote_format::ids::Txg;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Handle, Instant, Notify, thread_shard};
 
 use super::kstat::{Event, TxCounts};
@@ -85,6 +86,9 @@ impl Dirty {
     /// The bytes that the pool allocates at a time.
     #[must_use]
     pub fn unit_bytes(&self) -> u64 {
+        if mutant::is(Mutant::SectorsUncounted) {
+            return UNIT_BYTES_MIN;
+        }
         self.unit_bytes.load(Ordering::Relaxed)
     }
 
