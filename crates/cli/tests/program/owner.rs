@@ -527,7 +527,7 @@ fn a_cachefile_has_its_pools_until_they_are_exported_or_have_another() {
     for what in ["name: 'pa'", "name: 'pb'", &world.path("a"), &world.path("b")] {
         assert!(has(&here, what), "{what}");
     }
-    // What is added is noted, and what is removed is not any more.
+    // Device paths that are added are noted, and removed ones are forgotten.
     world.run("zpool add pa log @c");
     assert!(has(&here, &world.path("c")));
     world.run("zpool remove pa @c");
