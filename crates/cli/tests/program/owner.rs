@@ -497,7 +497,7 @@ fn a_read_only_import_is_not_written() {
     assert!(world.run("zpool list").contains("no pools available"));
 }
 
-/// What `zdb` says with this cache file, and whether it was content.
+/// The words of `zdb` with this cache file, and its verdict.
 fn zdb_of(file: &str, words: &[&str]) -> Option<(bool, String)> {
     let zdb = cenote_testkit::zdb::program("zdb")?;
     let output = Command::new(zdb).args(["-U", file]).args(words).output().unwrap();
