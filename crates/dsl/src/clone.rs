@@ -111,7 +111,7 @@ impl Dsl {
         phys.flags |= DatasetFlags::UNIQUE_ACCURATE;
         self.put_dataset(txg, head, &phys).await?;
         self.free_deadlist(txg, deadlist, refs).await?;
-        self.restart_bookmarks(txg, head, phys.prev_snapshot).await?;
+        self.restart_newer_bookmarks(txg, head, phys.prev_snapshot).await?;
         self.charge_head(txg, phys.dir, unique_bytes, space.negated()).await?;
         self.change_dir(txg, phys.dir, |dir| {
             let [head, snapshots, ..] = &mut dir.used_breakdown_bytes;

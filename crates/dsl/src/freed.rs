@@ -14,6 +14,10 @@
 //! follower is destroyed, its own follower's deadlist is added. When a promotion or a rollback gives the snapshot another follower, the
 //! count begins anew.
 //!
+//! A rollback, or a receive that replaces the head, may go back behind a bookmark whose snapshot is gone. What is left of that time then is
+//! of the snapshot that the head goes back to. So the count is what the bookmark referred to, less what the head still has of that
+//! snapshot ([`Dsl::restart_newer_bookmarks`]); it is below zero where the bookmark's snapshot had less, and sums wrap, as OpenZFS's do.
+//!
 //! **Deadlists** give the birth of a block only to within their entries. So the entry of a destroyed snapshot stays as long as a bookmark
 //! with a count has its txg; and for bookmarks newer than the last snapshot, entries are made when the next snapshot is taken.
 //!
@@ -40,7 +44,8 @@ fn is_counting(phys: &BookmarkPhys) -> bool {
 }
 
 fn add(phys: &mut BookmarkPhys, space: SpaceDelta) {
-    let add = |to: &mut u64, bytes: i64| *to = to.saturating_add_signed(bytes);
+    // A count below zero is one (see above).
+    let add = |to: &mut u64, bytes: i64| *to = to.wrapping_add_signed(bytes);
     add(&mut phys.referenced_freed_bytes, space.used_bytes);
     add(&mut phys.compressed_freed_bytes, space.compressed_bytes);
     add(&mut phys.uncompressed_freed_bytes, space.uncompressed_bytes);
@@ -185,6 +190,38 @@ impl Dsl {
                 let form = BookmarkForm { has_ivset: old.ivset_guid != 0, has_sizes: true };
                 let phys =
                     BookmarkPhys { redaction_list: old.redaction_list, ..self.bookmark_fields(snapshot, form).await? };
+                self.put_bookmark(txg, head, &name, &phys).await?;
+            }
+            self.forget_kept(head);
+            Ok(())
+        })
+    }
+
+    /// The same where the head, which follows the snapshot, has gone back to it: then nothing that was written in between is in the head, and
+    /// bookmarks of that time count what it has of the snapshot no more.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub(crate) fn restart_newer_bookmarks<'a>(
+        &'a self,
+        txg: Txg,
+        head: ObjectId,
+        snapshot: ObjectId,
+    ) -> BoxFuture<'a, Result<(), DslError>> {
+        Box::pin(async move {
+            self.restart_bookmarks(txg, head, snapshot).await?;
+            let of = self.dataset_phys(snapshot).await?;
+            let dead = self.deadlist_sizes(self.dataset_phys(head).await?.deadlist, None).await?;
+            for (name, mut phys) in self.counting(head, Txg(of.creation_txg.0.saturating_add(1))..).await? {
+                debug_assert!(
+                    !phys.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS),
+                    "a head goes back to its last snapshot"
+                );
+                let less = |bookmark: u64, snapshot: u64, dead: u64| bookmark.wrapping_sub(snapshot).wrapping_add(dead);
+                phys.referenced_freed_bytes = less(phys.referenced_bytes, of.referenced_bytes, dead.used_bytes);
+                phys.compressed_freed_bytes = less(phys.compressed_bytes, of.compressed_bytes, dead.compressed_bytes);
+                phys.uncompressed_freed_bytes =
+                    less(phys.uncompressed_bytes, of.uncompressed_bytes, dead.uncompressed_bytes);
                 self.put_bookmark(txg, head, &name, &phys).await?;
             }
             self.forget_kept(head);

@@ -167,7 +167,7 @@ impl Dsl {
         std::mem::swap(&mut to.unique_bytes, &mut from.unique_bytes);
         self.put_dataset(txg, head, &to).await?;
         self.put_dataset(txg, other, &from).await?;
-        self.restart_bookmarks(txg, head, to.prev_snapshot).await
+        self.restart_newer_bookmarks(txg, head, to.prev_snapshot).await
     }
 }
 

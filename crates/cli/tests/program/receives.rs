@@ -586,3 +586,37 @@ fn what_is_freed_at_once_is_the_datasets_own() {
         images.assert_whole();
     }
 }
+
+/// Regression test: a bookmark whose snapshot is gone said that nearly all space there is was written since, once a receive had gone back behind it.
+#[test]
+fn a_bookmark_that_a_receive_goes_back_behind_knows_what_was_written_since() {
+    let images = Images::made(&[], 1, &[]);
+    let put = |dataset: &str, len: usize| {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(format!("f{len}")), vec![7; len]).unwrap();
+        images.run("put", &[dataset, folder.path().to_str().unwrap()]);
+    };
+    let sent = |words: &[&str]| {
+        let output = images.command("zfs", &[&["send"], words].concat()).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        output.stdout
+    };
+    let get = |property: &str| {
+        images.run("zfs", &["get", "-Hp", "-o", "value", property, "mine/in"]).trim().parse::<u64>().unwrap()
+    };
+    images.run("zfs", &["set", "compression=off", "mine"]);
+    images.run("zfs", &["create", "mine/out"]);
+    put("mine/out", 100_000);
+    images.run("zfs", &["snapshot", "mine/out@1"]);
+    receive(&images, &["mine/in"], &sent(&["mine/out@1"]));
+    put("mine/out", 300_000);
+    images.run("zfs", &["snapshot", "mine/out@2"]);
+    put("mine/in", 700_000);
+    images.run("zfs", &["snapshot", "mine/in@own"]);
+    images.run("zfs", &["bookmark", "mine/in@own", "#own"]);
+    images.run("zfs", &["destroy", "mine/in@own"]);
+    receive(&images, &["-F", "mine/in"], &sent(&["-i", "@1", "mine/out@2"]));
+    assert_eq!(get("written#own"), get("written@1"));
+    assert!((300_000..1_000_000).contains(&get("written#own")), "{}", get("written#own"));
+    images.assert_whole();
+}
