@@ -305,6 +305,9 @@ fn a_pools_root_gets_limits_and_reservations_when_it_is_made() {
 /// Metadata is compressed by lzjb, and space maps have no histograms, until the features are there.
 #[test]
 fn a_pool_without_features_is_written_and_gets_them_later() {
+    // A log device of a new pool needs none either.
+    let with_log = made("-d mine @a log @b");
+    with_log.assert_whole();
     let images = made("-d mine @a");
     images.assert_whole();
     let state = |name: &str| {

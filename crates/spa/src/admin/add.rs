@@ -122,7 +122,7 @@ impl Syncer {
         let mut rng = Rng::new(seed.unwrap_or_else(|| self.handle.random_u64()));
         let mut vdevs = MadeVdevs::new(tops, ashift, METASLABS_MIN, self.txg, &mut rng)?;
         vdevs.first_id = self.root_vdev.config.children.len() as u64;
-        vdevs.check_features(|name| self.features.has(name))?;
+        vdevs.check_features(|name| self.features.has(name), true)?;
         if !allow_other_ashift {
             self.check_ashift(&vdevs)?;
         }

@@ -114,7 +114,7 @@ pub(crate) async fn create_syncer(
         ));
     }
     let mut vdevs = MadeVdevs::new(tops, options.ashift, metaslabs_min, txg, &mut rng)?;
-    vdevs.check_features(|name| enabled.iter().any(|feature| feature.name == name))?;
+    vdevs.check_features(|name| enabled.iter().any(|feature| feature.name == name), false)?;
     let auxiliaries = MadeAux::new(auxiliaries, options.ashift, &vdevs, &mut rng)?;
 
     let failed = |error: String| SpaError::Write { pool: name.clone(), what: error };

@@ -131,11 +131,12 @@ impl MadeVdevs {
         ]
     }
 
-    /// Refuses what the pool's features do not allow.
-    pub(crate) fn check_features(&self, has: impl Fn(&str) -> bool) -> Result<(), SpaError> {
+    /// Refuses what the pool's features do not allow. As in OpenZFS a log device that is added needs the feature of allocation classes, since
+    /// it says what it is for, and one of a new pool does not.
+    pub(crate) fn check_features(&self, has: impl Fn(&str) -> bool, is_addition: bool) -> Result<(), SpaError> {
         let mut needed = self.uses();
-        // As OpenZFS does: a log device says what it is for too.
-        needed.push(("allocation_classes", i64::from(self.tops.iter().any(|top| top.class == AllocationClass::Log))));
+        let has_log = self.tops.iter().any(|top| top.class == AllocationClass::Log);
+        needed.push(("allocation_classes", i64::from(has_log && is_addition)));
         match needed.into_iter().find(|(name, count)| *count > 0 && !has(name)) {
             Some((name, _)) => Err(SpaError::refused(
                 Refusal::NeedsFeature,
