@@ -8,7 +8,7 @@ use cenote_taskq::mutant::Mutant;
 #[test]
 fn a_log_never_takes_the_space_that_its_txg_needs_and_what_one_without_a_limit_has_taken_comes_back() {
     let (mut bytes, mut txgs) = (0, 0);
-    for number in [0, 1] {
+    for number in [0, 1, 2] {
         let (shape, done) = live(number).unwrap_or_else(|error| panic!("life {number}: {error}"));
         println!("life {number}: {done:?} {shape}");
         (bytes, txgs) = (bytes + done.answered_bytes, txgs + done.txgs);

@@ -139,7 +139,8 @@ const CHECKS: &[(&str, Check)] = &[
     ("raw", raw),
     ("redact", redact),
 ];
-const PARTS: u64 = 4;
+/// No divisor of the number of layouts that [`rounds`] has, so that each layout has its turn.
+const PARTS: u64 = 5;
 
 /// The step.
 pub(crate) fn step(context: &Context) -> Result<Outcome> {

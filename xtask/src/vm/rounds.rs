@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::process;
+use cenote_testkit::Part;
+
+use crate::{process, rotation};
 
 const ROUNDS: u32 = 3;
 /// File systems of a pool whose files are changed; the second is made by OpenZFS.
@@ -40,12 +42,11 @@ pub(super) const LAYOUTS: &[Layout] = &[
     Layout { name: "distributed", vdevs: &["draid1:2d:4c:0s"], images: 4, compression: "zstd" },
 ];
 
-/// How many of them the short run takes.
-const SHORT: usize = 2;
-
-/// All rounds. `share` is where images and models are.
+/// All rounds: on all layouts, or on the one that the commit has. `share` is where images and models are.
 pub(super) fn run(program: &Path, share: &Path, source: &Path, all: bool) -> Result<()> {
-    let layouts = &LAYOUTS[..if all { LAYOUTS.len() } else { SHORT }];
+    let part = if all { Part::WHOLE } else { rotation::of_commit(LAYOUTS.len() as u64) };
+    let layouts: Vec<&Layout> =
+        (0..).zip(LAYOUTS).filter(|(index, _)| part.has(*index)).map(|(_, layout)| layout).collect();
     let pools: Vec<Pool<'_>> = layouts.iter().map(|layout| Pool { program, layout, share }).collect();
     for pool in &pools {
         pool.build(source)?;

@@ -241,7 +241,7 @@ fn changes_come_in_while_there_is_space_and_not_after() {
         let pool = Pool::start(&handle, small(), 10);
         let root = Arc::new(Account::new(None, None));
         let dir = Account::new(Some("tank/a".to_owned()), Some(root.clone()));
-        let cost = Cost::default().with_bytes(MIB);
+        let cost = Cost::default().with_bytes(MIB - 512);
         let some = |bytes| Left { bytes: Some(bytes), to_free_bytes: Some(bytes + MIB), ..Left::default() };
         root.set(Txg(3), &some(10 * MIB), 100 * MIB, |_| 0);
         dir.set(Txg(3), &some(2 * MIB), 100 * MIB, |_| 0);
@@ -271,7 +271,7 @@ fn an_account_that_becomes_tight_counts_changes_that_are_still_being_made() {
     runtime.block_on(async {
         let pool = Pool::start(&handle, small(), 10);
         let account = Account::new(None, None);
-        let cost = Cost::default().with_bytes(MIB);
+        let cost = Cost::default().with_bytes(MIB - 512);
         // There is plenty of space, so this is not counted; nor is it dirty before it has been made.
         let held = pool.txgs.assign(cost, Some(&account)).await.unwrap();
         assert_eq!(pool.txgs.dirty().total_bytes(), 0);
