@@ -9,7 +9,7 @@ use crate::{Chain, Position, Survey};
 /// The reason why a log cannot be replayed; the log stays unchanged.
 #[derive(Clone, Debug, Error)]
 #[error(
-    "the intent log cannot be replayed at record {sequence}: {what}; the log is kept (zpool add gives it room), and the dataset can be read where the pool is \
+    "the intent log cannot be replayed at record {sequence}: {what}; the log is kept, and the dataset can be read where the pool is \
      imported read-only"
 )]
 pub struct ReplayError {

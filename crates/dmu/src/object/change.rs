@@ -174,12 +174,12 @@ impl Object {
             if let Some(form) = form {
                 layer.ready.insert(block, form);
             }
-            let pad = dirty_cost::pad_bytes(data.len(), unit_bytes);
             if let Some(replaced) = Arc::make_mut(&mut layer.blocks).insert(block, data) {
                 return bytes - replaced.len() as i64;
             }
             let before = layer.blocks.range(..block).next_back().map(|(at, _)| *at);
             let after = layer.blocks.range(block + 1..).next().map(|(at, _)| *at);
+            let pad = dirty_cost::pad_bytes(bytes as usize, unit_bytes);
             bytes + pad + dirty_cost::indirect_bytes(&layer.head, block, before, after)
         });
         self.count_dirty(txg, more);

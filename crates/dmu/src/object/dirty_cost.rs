@@ -55,8 +55,8 @@ pub(super) fn dnode_block_bytes(id: u64, before: Option<u64>, after: Option<u64>
 /// Bytes that a data block takes on disk beside its own: it fills the units that the pool allocates. `bytes` is its size as it is stored at
 /// most.
 pub(super) fn pad_bytes(bytes: usize, unit_bytes: u64) -> i64 {
-    let bytes = bytes as u64;
-    (bytes.next_multiple_of(unit_bytes) - bytes) as i64
+    debug_assert!(unit_bytes.is_power_of_two(), "a sector is a power of two");
+    ((bytes as u64).wrapping_neg() & (unit_bytes - 1)) as i64
 }
 
 /// Bytes of indirect blocks above a data block of a tree, as far as its neighbours do not share them.

@@ -157,20 +157,14 @@ impl Cost {
         self.with_blocks((bytes > 0) as u64, bytes)
     }
 
-    /// Bytes of data blocks that are written, in whole blocks.
-    #[must_use]
-    pub const fn write_bytes(&self) -> u64 {
-        self.write_bytes
-    }
-
     /// Objects whose dnode or tables change.
     #[must_use]
     pub const fn object_count(&self) -> u64 {
         self.objects
     }
 
-    /// Bytes that the data blocks and their pointers take at least, in a pool that allocates this much at a time: a block of 512 bytes
-    /// takes a sector of 4 KiB.
+    /// Bytes that the data blocks and their pointers take at worst, copies and parity left out, in a pool that allocates this much at a time: a
+    /// block of 512 bytes takes a sector of 4 KiB.
     #[must_use]
     pub const fn data_bytes(&self, unit_bytes: u64) -> u64 {
         // Sizes of blocks are multiples of this.

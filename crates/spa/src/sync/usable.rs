@@ -2,6 +2,7 @@
 
 use cenote_format::ids::{Txg, VdevId};
 use cenote_vdev::config::{AllocationClass, VdevKind};
+use cenote_vdev::layout::ASHIFT_MIN;
 
 use crate::figures::{DEFLATE_PSIZE_BYTES, EMBEDDED_LOG_METASLABS, slop_bytes};
 use crate::sync::Syncer;
@@ -10,9 +11,6 @@ use crate::sync::Syncer;
 const SIZES_BYTES: [u64; 4] = [4 << 10, 8 << 10, 16 << 10, 128 << 10];
 /// The space of indirect blocks, relative to the data that they lead to, in per cent.
 const INDIRECT_PERCENT: u64 = 15;
-/// Sectors of 512 bytes and of 64 KiB: what a vdev can have.
-const ASHIFT_MIN: u32 = 9;
-const ASHIFT_MAX: u32 = 16;
 
 /// Space as datasets count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +99,7 @@ impl Syncer {
         let tops = self.root_vdev.config.children.iter();
         let with_data = tops.filter(|top| !matches!(top.kind, VdevKind::Hole) && top.class != AllocationClass::Log);
         let shift = with_data.map(|top| top.ashift).max().unwrap_or(ASHIFT_MIN);
-        1 << shift.clamp(ASHIFT_MIN, ASHIFT_MAX)
+        1 << shift
     }
 
     /// Bytes that a logical byte of data, and one of metadata, can come to at worst as datasets count them, in per cent:
