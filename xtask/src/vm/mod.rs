@@ -139,7 +139,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("raw", raw),
     ("redact", redact),
 ];
-/// No divisor of the number of layouts that [`rounds`] has, so that each layout has its turn.
+/// No divisor of the number of layouts that [`rounds()`] has, so that each layout has its turn.
 const PARTS: u64 = 5;
 
 /// The step.
