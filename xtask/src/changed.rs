@@ -35,6 +35,12 @@ pub(crate) fn changed_files() -> Result<BTreeSet<String>> {
     if changed.is_empty() { since("HEAD~1") } else { Ok(changed) }
 }
 
+/// Paths of all files that are kept, or will be once they are added.
+pub(crate) fn kept_files() -> Result<BTreeSet<String>> {
+    let listed = git(&["ls-files", "--cached", "--others", "--exclude-standard"])?;
+    Ok(listed.lines().map(str::to_owned).collect())
+}
+
 /// All crates of the workspace, by name, each with whether the change touches it. Without a history none is touched.
 pub(crate) fn crates() -> Result<Vec<(String, bool)>> {
     let crates = Crates::read()?;
@@ -78,6 +84,23 @@ impl Crates {
         self.0.iter().filter(|(_, (folder, _))| is_of_all || has(folder)).map(|(name, _)| name.clone()).collect()
     }
 
+    /// The crate that has a file in its folder.
+    pub(crate) fn owner(&self, file: &str) -> Option<&str> {
+        let has = |(_, (folder, _)): &(&String, &(String, BTreeSet<String>))| Path::new(file).starts_with(folder);
+        self.0.iter().filter(has).max_by_key(|(_, (folder, _))| folder.len()).map(|(name, _)| name.as_str())
+    }
+
+    /// Some, and all that they stand on, directly or not.
+    pub(crate) fn below(&self, some: &BTreeSet<String>) -> BTreeSet<String> {
+        let mut found = some.clone();
+        let mut left: Vec<String> = some.iter().cloned().collect();
+        while let Some(name) = left.pop() {
+            let used = self.0.get(&name).map(|(_, used)| used.clone()).unwrap_or_default();
+            left.extend(used.into_iter().filter(|name| found.insert(name.clone())));
+        }
+        found
+    }
+
     /// Those that stand on some, directly or not, and are none of them.
     pub(crate) fn above(&self, some: &BTreeSet<String>) -> BTreeSet<String> {
         let mut found = some.clone();
@@ -109,6 +132,9 @@ mod tests {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<String>>();
         let touched = crates.touched(&set(&["crates/a/src/lib.rs", "README.md"]));
         assert_eq!(touched, set(&["a"]));
+        assert_eq!(crates.below(&set(&["b", "ab"])), set(&["a", "ab", "b"]));
+        assert_eq!(crates.owner("crates/ab/src/lib.rs"), Some("ab"));
+        assert_eq!(crates.owner("crates/README"), None);
         assert_eq!(crates.above(&touched), set(&["b", "c"]));
         assert_eq!(crates.touched(&set(&["Cargo.lock"])).len(), 4);
         assert!(crates.touched(&set(&["docs/a.md"])).is_empty());

@@ -19,6 +19,7 @@ mod licences;
 mod limited;
 mod nbd_client;
 mod packages;
+mod passed;
 mod process;
 mod programs;
 mod quick;

@@ -5,6 +5,7 @@
 //! others; within it they run one after the other, since they share the system's mounts. A program's output is kept until it has ended,
 //! and then shown as a whole.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_testkit::{PART_VARIABLE, Part};
 use serde_json::Value;
 
+use crate::passed::Sources;
 use crate::{limited, process, rotation};
 
 /// Crates whose tests mount and serve.
@@ -24,6 +26,8 @@ const PARTS: u64 = 3;
 /// A test program, built.
 struct Program {
     path: PathBuf,
+    /// The name of its package.
+    package: String,
     /// The folder of its package, where Cargo would run it.
     folder: PathBuf,
 }
@@ -45,23 +49,55 @@ pub(crate) fn build() -> Result<()> {
     built().map(drop)
 }
 
-/// Builds all test programs and runs those of a kind; `each` gets every line of their output. Whether all were good.
+/// How a run went.
+pub(crate) enum Ran {
+    /// All have passed before, with the same sources.
+    Nothing,
+    /// Some were run.
+    Some {
+        /// All of them were good.
+        is_good: bool,
+    },
+}
+
+/// Builds all test programs and runs those of a kind, but those that have passed with the sources as they are; `each` gets every line of their
+/// output.
 ///
 /// # Errors
 /// They cannot be built or begun.
-pub(crate) fn run(kind: Kind, each: &mut dyn FnMut(&str)) -> Result<bool> {
+pub(crate) fn run(kind: Kind, sources: Option<&Sources>, each: &mut dyn FnMut(&str)) -> Result<Ran> {
     let part = rotation::of_commit(PARTS);
-    let mut is_good = true;
+    let mut packages: BTreeMap<String, Vec<Program>> = BTreeMap::new();
     for program in built()?.into_iter().filter(|program| program.kind() == kind) {
-        let (good, output) = program.run(part)?;
-        let mut shown = std::io::stdout().lock();
-        shown.write_all(&output)?;
-        shown.flush()?;
-        drop(shown);
-        String::from_utf8_lossy(&output).lines().for_each(&mut *each);
-        is_good &= good;
+        packages.entry(program.package.clone()).or_default().push(program);
     }
-    Ok(is_good)
+    let note = |package: &str| format!("tests-{package}");
+    let all = packages.len();
+    packages.retain(|package, _| !sources.is_some_and(|sources| sources.has_passed(&note(package), &[package])));
+    if packages.len() < all {
+        println!("{} of {all} crates have passed with the same sources (all: CENOTE_WHOLE=1)", all - packages.len());
+    }
+    if packages.is_empty() {
+        return Ok(Ran::Nothing);
+    }
+    let mut is_good = true;
+    for (package, programs) in packages {
+        let mut is_package_good = true;
+        for program in programs {
+            let (good, output) = program.run(part)?;
+            let mut shown = std::io::stdout().lock();
+            shown.write_all(&output)?;
+            shown.flush()?;
+            drop(shown);
+            String::from_utf8_lossy(&output).lines().for_each(&mut *each);
+            is_package_good &= good;
+        }
+        if let Some(sources) = sources {
+            sources.note(&note(&package), &[&package], is_package_good);
+        }
+        is_good &= is_package_good;
+    }
+    Ok(Ran::Some { is_good })
 }
 
 /// Builds the programs. The compiler's messages are shown.
@@ -92,7 +128,18 @@ impl Program {
         let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
         let path = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
         let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
-        Some(Self { path, folder })
+        let package = Self::package_of(message["package_id"].as_str()?)?.to_owned();
+        Some(Self { path, package, folder })
+    }
+
+    /// The name in an id as Cargo writes it: `path+file:///a/crates/zil#cenote-zil@0.1.0`, or, where the folder has the same name,
+    /// `path+file:///a/xtask#0.1.0`.
+    fn package_of(id: &str) -> Option<&str> {
+        let (place, name) = id.rsplit_once('#')?;
+        match name.split_once('@') {
+            Some((name, _)) => Some(name),
+            None => place.rsplit('/').next(),
+        }
     }
 
     fn kind(&self) -> Kind {
@@ -132,13 +179,15 @@ mod tests {
     fn test_programs_are_known_by_what_cargo_says() {
         let line = |reason: &str, test: bool, executable: &str| {
             format!(
-                r#"{{"reason":"{reason}","manifest_path":"/w/a/Cargo.toml","profile":{{"test":{test}}},"executable":{executable}}}"#
+                r#"{{"reason":"{reason}","package_id":"path+file:///w/a#cenote-a@0.1.0","manifest_path":"/w/a/Cargo.toml","profile":{{"test":{test}}},"executable":{executable}}}"#
             )
         };
         let found = Program::of_line(&line("compiler-artifact", true, r#""/t/a-1""#)).unwrap();
         assert!(found.kind() == Kind::Computing);
         assert_eq!((found.path, found.folder), (PathBuf::from("/t/a-1"), PathBuf::from("/w/a")));
-        let of_fuse = Program { path: PathBuf::new(), folder: PathBuf::from("/w/crates/fuse") };
+        assert_eq!(found.package, "cenote-a");
+        assert_eq!(Program::package_of("path+file:///w/xtask#0.1.0"), Some("xtask"));
+        let of_fuse = Program { path: PathBuf::new(), package: String::new(), folder: PathBuf::from("/w/crates/fuse") };
         assert!(of_fuse.kind() == Kind::Serving);
         for other in [
             line("compiler-artifact", false, r#""/t/a""#),

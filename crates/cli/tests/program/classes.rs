@@ -239,7 +239,10 @@ fn what_cannot_be_made_is_refused() {
         ("mine special @a", "takes everything"),
         ("mine log @a", "takes everything"),
         ("mine cache @a", "takes everything"),
-        ("-o feature@allocation_classes=disabled mine @a special @b", "feature@allocation_classes, which is not enabled"),
+        (
+            "-o feature@allocation_classes=disabled mine @a special @b",
+            "feature@allocation_classes, which is not enabled",
+        ),
         ("-o feature@draid=disabled mine draid1:1d @a @b @c", "feature@draid, which is not enabled"),
         ("mine mirror @a @b special @c", "mismatched replication level: both mirror and file vdevs are present"),
         ("mine draid1:2d:2s:4c @a @b @c @d", "too high"),
