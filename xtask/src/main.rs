@@ -47,7 +47,8 @@ Usage: cargo xtask CHORE
   bench-table            the results page again from what `cenote bench --json` recorded (docs/bench)
   zdb [DIR]              compare 'cenote verify' with zdb on the golden pools of a folder
   zdb-check              judge pools that Cenote writes by zdb
-  openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost [ARG…]
+  openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|livelists|redact|
+                         replicate|raw [ARG…]
                          the real OpenZFS in a virtual machine (tools/openzfs-vm); image, written: it judges pools of ours;
                          owner, multihost: each refuses what the other has; devices: such that miss txgs, and large sectors;
                          logs: it replays what a killed server leaves; frozen: each side replays logs of all kinds of the other

@@ -11,8 +11,8 @@ use super::tree::{Item, Tree, ar};
 
 /// Names of OpenZFS's tools, by which the program is that tool.
 const TOOLS: [&str; 4] = ["zdb", "zfs", "zpool", "zstream"];
-/// Names by which mount(8) and umount(8) call the program.
-const HELPERS: [&str; 2] = ["mount.cenote", "umount.cenote"];
+/// Names by which mount(8) and umount(8) call the program: umount(8) by the type that the kernel shows.
+const HELPERS: [&str; 3] = ["mount.cenote", "umount.cenote", "umount.fuse.cenote"];
 
 /// A file that is made: its name and content.
 pub(crate) type Package = (String, Vec<u8>);

@@ -24,7 +24,8 @@ const SETUP_LOG: &str = "target/openzfs-vm-setup.log";
 pub(crate) fn main(args: &[String]) -> Result<()> {
     let Some((word, rest)) = args.split_first() else {
         bail!(
-            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|redact|replicate|raw [--all] \
+            "usage: cargo xtask openzfs-vm setup|run|smoke|judge|image|owner|devices|logs|frozen|written|multihost|send|snapshots|livelists|redact|replicate|raw \
+             [--all] \
              [ARG…]"
         )
     };
