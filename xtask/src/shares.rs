@@ -6,7 +6,7 @@
 
 /// Steps and their seconds of processors. A step that is not listed has the last one's.
 const SHARES: &[(&str, u64)] =
-    &[("clippy", 600), ("tests", 4000), ("serving", 4000), ("vm", 3600), ("dist", 2400), ("", 2000)];
+    &[("clippy", 600), ("tests", 1400), ("serving", 1200), ("vm", 1600), ("dist", 1500), ("mutants", 600), ("", 300)];
 
 /// A tick of the kernel's accounts.
 const TICKS_PER_SECOND: u64 = 100;
@@ -45,6 +45,6 @@ mod tests {
     fn a_step_that_takes_more_than_its_share_says_so() {
         assert_eq!(growth("clippy", 600), None);
         assert!(growth("clippy", 601).is_some_and(|words| words.contains("600 s")));
-        assert!(growth("fmt", 2000).is_none() && growth("fmt", 2001).is_some());
+        assert!(growth("fmt", 300).is_none() && growth("fmt", 301).is_some());
     }
 }

@@ -376,15 +376,15 @@ fn what_a_read_only_mount_shows_is_in_use() {
     if !can_mount() {
         return;
     }
-    let images = Images::made(&[], 1, &[]);
-    images.run("zfs", &["create", "mine/shown"]);
-    images.run("zfs", &["create", "mine/shown/below"]);
-    images.run("zfs", &["snapshot", "mine/shown@snap"]);
-    images.run("zfs", &["create", "mine/other"]);
+    let images = Images::made_as("seen", &[], 1, &[]);
+    images.run("zfs", &["create", "seen/shown"]);
+    images.run("zfs", &["create", "seen/shown/below"]);
+    images.run("zfs", &["snapshot", "seen/shown@snap"]);
+    images.run("zfs", &["create", "seen/other"]);
     for (dataset, busy, free) in [
-        ("mine", &["mine/shown", "mine/shown/below", "mine/other"][..], &[][..]),
-        ("mine/shown", &["mine/shown", "mine/shown/below"], &[]),
-        ("mine/shown@snap", &["mine/shown@snap", "mine/shown"], &["mine/shown/below"]),
+        ("seen", &["seen/shown", "seen/shown/below", "seen/other"][..], &[][..]),
+        ("seen/shown", &["seen/shown", "seen/shown/below"], &[]),
+        ("seen/shown@snap", &["seen/shown@snap", "seen/shown"], &["seen/shown/below"]),
     ] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = images.command("mount", &[dataset]);
@@ -394,7 +394,7 @@ fn what_a_read_only_mount_shows_is_in_use() {
             let said = images.refused("zfs", &["destroy", "-r", name]);
             assert!(said.contains("dataset is busy: a read-only mount"), "{said}");
         }
-        let output = images.command("zfs", &["set", "a:b=c", "mine/other"]).output().unwrap();
+        let output = images.command("zfs", &["set", "a:b=c", "seen/other"]).output().unwrap();
         assert!(output.status.success());
         assert_eq!(said(&output).contains("is mounted read-only at"), !dataset.contains('@'), "{}", said(&output));
         for name in free {
@@ -402,6 +402,6 @@ fn what_a_read_only_mount_shows_is_in_use() {
         }
         mounted.end(End::Unmount);
     }
-    images.run("zfs", &["destroy", "-r", "mine/shown"]);
+    images.run("zfs", &["destroy", "-r", "seen/shown"]);
     images.assert_whole();
 }

@@ -41,13 +41,18 @@ impl Images {
     }
 
     pub(crate) fn made(layout: &[&str], count: usize, options: &[&str]) -> Self {
+        Self::made_as("mine", layout, count, options)
+    }
+
+    /// With a name that pools of other tests, which run meanwhile, do not have: for what goes by the names of mounts.
+    pub(crate) fn made_as(pool: &str, layout: &[&str], count: usize, options: &[&str]) -> Self {
         let cache = tempfile::tempdir().unwrap();
         let dir = cache.path().join("images");
         std::fs::create_dir(&dir).unwrap();
         let files: Vec<PathBuf> = (0..count).map(|index| dir.join(format!("{index}.img"))).collect();
-        let this = Self { dir, pool: "mine".into(), files: files.clone(), _scratch: None, cache };
+        let this = Self { dir, pool: pool.into(), files: files.clone(), _scratch: None, cache };
         let mut command = this.bare();
-        command.args(["zpool", "create", "--size", "80M"]).args(options).arg("mine").args(layout).args(&files);
+        command.args(["zpool", "create", "--size", "80M"]).args(options).arg(pool).args(layout).args(&files);
         good(&mut command);
         this
     }
