@@ -20,6 +20,19 @@ use crate::{limited, process, rotation};
 /// Crates whose tests mount and serve.
 const SERVING: [&str; 3] = ["cli", "fuse", "nbd"];
 
+/// The variable by which a test program knows how many tests it runs at once.
+pub(crate) const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
+
+/// Tests that a program of a crate that mounts and serves runs at once where nothing runs beside it: they wait most of the time.
+pub(crate) fn serving_threads() -> String {
+    (2 * std::thread::available_parallelism().map_or(1, usize::from)).to_string()
+}
+
+/// Whether the tests of the crate of this name mount and serve.
+pub(crate) fn is_serving(package: &str) -> bool {
+    package.strip_prefix("cenote-").is_some_and(|name| SERVING.contains(&name))
+}
+
 /// Parts that tests of many seeds are cut into.
 const PARTS: u64 = 3;
 
@@ -143,7 +156,7 @@ impl Program {
     }
 
     fn kind(&self) -> Kind {
-        match SERVING.iter().any(|name| self.folder.ends_with(Path::new("crates").join(name))) {
+        match is_serving(&self.package) {
             true => Kind::Serving,
             false => Kind::Computing,
         }
@@ -187,7 +200,11 @@ mod tests {
         assert_eq!((found.path, found.folder), (PathBuf::from("/t/a-1"), PathBuf::from("/w/a")));
         assert_eq!(found.package, "cenote-a");
         assert_eq!(Program::package_of("path+file:///w/xtask#0.1.0"), Some("xtask"));
-        let of_fuse = Program { path: PathBuf::new(), package: String::new(), folder: PathBuf::from("/w/crates/fuse") };
+        let of_fuse = Program {
+            path: PathBuf::new(),
+            package: "cenote-fuse".to_owned(),
+            folder: PathBuf::from("/w/crates/fuse"),
+        };
         assert!(of_fuse.kind() == Kind::Serving);
         for other in [
             line("compiler-artifact", false, r#""/t/a""#),

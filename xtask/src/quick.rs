@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use crate::changed::{Crates, changed_files};
-use crate::process;
+use crate::{process, programs};
 
 /// Carries it out.
 pub(crate) fn main() -> Result<()> {
@@ -37,6 +37,9 @@ pub(crate) fn main() -> Result<()> {
     tests.args(["test", "--tests", "--locked", "--no-fail-fast"]);
     for name in &touched {
         tests.arg("--package").arg(name);
+    }
+    if touched.iter().any(|name| programs::is_serving(name)) {
+        tests.env(programs::THREADS_VARIABLE, programs::serving_threads());
     }
     process::run(&mut tests)
 }
