@@ -6,7 +6,7 @@
 
 /// Steps and their seconds of processors. A step that is not listed has the last one's.
 const SHARES: &[(&str, u64)] =
-    &[("clippy", 600), ("tests", 1400), ("serving", 1200), ("vm", 1600), ("dist", 1500), ("mutants", 600), ("", 300)];
+    &[("clippy", 600), ("tests", 1400), ("serving", 1200), ("vm", 1600), ("tour", 1500), ("dist", 1500), ("", 600)];
 
 /// A tick of the kernel's accounts.
 const TICKS_PER_SECOND: u64 = 100;
@@ -45,6 +45,6 @@ mod tests {
     fn a_step_that_takes_more_than_its_share_says_so() {
         assert_eq!(growth("clippy", 600), None);
         assert!(growth("clippy", 601).is_some_and(|words| words.contains("600 s")));
-        assert!(growth("fmt", 300).is_none() && growth("fmt", 301).is_some());
+        assert!(growth("fmt", 600).is_none() && growth("fmt", 601).is_some());
     }
 }
