@@ -27,7 +27,7 @@ impl Lane {
         let out = File::create(&log)?;
         let names = names.join(",");
         let child = Command::new(std::env::current_exe()?)
-            .args(["test", "--only", &names])
+            .args(["test", "--beside", &names])
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)

@@ -3,13 +3,14 @@
 //! **Need.** While a person works, most changes touch one crate. A campaign of the engine has nothing new to say of a change of the program, and
 //! a run of all takes half an hour.
 //!
-//! **Structure.** A step, or the tests of a crate, is made of sources: those of its crates and of all that these stand on, and all files of no
-//! crate, except texts. When it passes, the hash of these is left in `target/xtask/passed`. A later run leaves it out if the hash is the same.
+//! **Structure.** A step, or the tests of a crate, is made of sources: those of its crates and of all that these stand on, all files of no
+//! crate, except texts, and for a step this program, which has its checks. When it passes, the hash of these is left in `target/xtask/passed`. A later run leaves it out if the hash is the same.
 //!
 //! **Rejected.** *The crates that differ from `main`*: a first run in a fresh clone would test next to nothing, and a failed step would be left
 //! out after its change is committed.
 //!
-//! Continuous integration and `CENOTE_WHOLE=1` leave nothing out. Clippy and rustdoc need none of this: Cargo knows what is fresh.
+//! Continuous integration, `CENOTE_WHOLE=1` and a person who names steps (`--only`) leave nothing out. Where a program, a folder of golden pools or
+//! a part is given, what passes says nothing of the sources: nothing is left out or noted. Clippy and rustdoc need none of this: Cargo knows what is fresh.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,9 +21,13 @@ use cenote_testkit::repository_root;
 use sha2::{Digest as _, Sha256};
 
 use crate::changed::{Crates, kept_files};
+use crate::steps::Context;
 
 /// Folders of files that no test reads, but those of the documents themselves.
 const TEXTS: [&str; 1] = ["docs"];
+
+/// Variables that give what is tested in place of what is built, or a part of it.
+const GIVEN: [&str; 3] = ["CENOTE_PROGRAM", "CENOTE_GOLDEN", cenote_testkit::PART_VARIABLE];
 
 /// The sources as they are, hashed once for a run.
 pub(crate) struct Sources {
@@ -37,8 +42,11 @@ pub(crate) struct Sources {
 
 impl Sources {
     /// The sources; without git none, and all is done.
-    pub(crate) fn read(ci: bool) -> Option<Self> {
-        let does_all = ci || std::env::var_os("CENOTE_WHOLE").is_some();
+    pub(crate) fn read(context: &Context) -> Option<Self> {
+        if GIVEN.iter().any(|name| std::env::var_os(name).is_some()) {
+            return None;
+        }
+        let does_all = context.ci || context.is_chosen || std::env::var_os("CENOTE_WHOLE").is_some();
         let sources = Self::hashed(repository_root()).ok()?;
         Some(Self { does_all, ..sources })
     }
