@@ -152,6 +152,14 @@ pub enum MetaslabFault {
     /// A place in it is claimed, and it is not loaded.
     #[error("is not loaded, so nothing can be claimed")]
     NotLoaded,
+    /// It was last flushed in a txg that the pool has not come to.
+    #[error("was last flushed in txg {txg}, and the pool is at txg {synced}")]
+    ToCome {
+        /// When it was last flushed, as its vdev's list says.
+        txg: Txg,
+        /// The pool's last txg.
+        synced: Txg,
+    },
     /// It is to be flushed up to the open log, and none is open.
     #[error("no log is open")]
     NoLog,
@@ -205,6 +213,12 @@ pub enum SpaceMapError {
     /// The task that read it came to nothing.
     #[error(transparent)]
     Task(#[from] JoinError),
+    /// A log of a txg that the pool has not come to.
+    #[error("the pool is at txg {synced} only")]
+    ToCome {
+        /// The pool's last txg.
+        synced: Txg,
+    },
     /// A vdev of more metaslabs than are read.
     #[error("{count} metaslabs are too many")]
     TooMany {

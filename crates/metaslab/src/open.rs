@@ -15,14 +15,15 @@ use cenote_taskq::{Class, Handle, Join, boxed};
 use crate::load::{CHUNK_BYTES, METASLABS_MAX, problem, words};
 use crate::replay::{LogEntry, Places, Shard};
 use crate::{
-    Allocator, FoundLog, Metaslab, MetaslabId, ObjectError, RangeTree, SpaceError, SpaceMap, SpaceMapError,
-    SpaceObjects, SpaceProblem, VdevMaps, VdevSetup,
+    Allocator, FoundLog, Metaslab, MetaslabFault, MetaslabId, ObjectError, RangeTree, SpaceError, SpaceMap,
+    SpaceMapError, SpaceObjects, SpaceProblem, VdevMaps, VdevSetup,
 };
 
 /// More shards than this gain nothing: the logs are not read that fast.
 const SHARDS_MAX: usize = 16;
 
-/// Adds the vdevs of a pool that exists to an allocator that has none, and replays the logs, given by txg.
+/// Adds the vdevs of a pool that exists to an allocator that has none, and replays the logs, given by txg. `synced`: the
+/// pool's last txg; whatever is said to be of a later one is not this pool's.
 ///
 /// # Errors
 /// A space map that cannot be read or contradicts itself: the pool must not be written to.
@@ -33,6 +34,7 @@ pub async fn open(
     objects: Arc<dyn SpaceObjects>,
     vdevs: Vec<VdevSetup>,
     mut logs: Vec<(Txg, ObjectId)>,
+    synced: Txg,
 ) -> Result<(), SpaceProblem> {
     let count = handle.parallelism().clamp(1, SHARDS_MAX);
     let mut places = Places::default();
@@ -40,6 +42,11 @@ pub async fn open(
     for setup in vdevs {
         let metaslabs = metaslabs(objects.as_ref(), &setup.maps).await?;
         let maps = setup.maps.clone();
+        if let Some(early) = metaslabs.iter().find(|metaslab| metaslab.unflushed_txg() > synced) {
+            let txg = early.unflushed_txg();
+            let error = SpaceError::Figures { metaslab: early.id(), fault: MetaslabFault::ToCome { txg, synced } };
+            return Err(problem(Some(&maps), None, maps.unflushed_txgs.unwrap_or(ObjectId(0)), error));
+        }
         let first = places.add(&maps, metaslabs.iter().map(Metaslab::unflushed_txg));
         for (place, metaslab) in (first..).zip(&metaslabs) {
             shards[place as usize % count].add(place, metaslab);
@@ -52,6 +59,9 @@ pub async fn open(
     let mut found = Vec::with_capacity(logs.len());
     for (txg, object) in logs {
         let fail = |error: ObjectError| of_log(txg, object, error);
+        if txg > synced {
+            return Err(of_log(txg, object, SpaceMapError::ToCome { synced }));
+        }
         let (bonus, order) = objects.bonus(object).await.map_err(fail)?;
         let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| of_log(txg, object, error))?;
         let length_bytes = phys.length_bytes;

@@ -7,7 +7,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::spacemap::{SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 
 use super::{Loaded, Metaslab};
-use crate::{MetaslabId, ORDER, RangeTree, SpaceError};
+use crate::{MetaslabFault, MetaslabId, ORDER, RangeTree, SpaceError};
 
 /// A load under way. It belongs to no metaslab's lock: bytes can be fed to it while others use the metaslab.
 #[derive(Clone, Debug)]
@@ -100,6 +100,13 @@ impl Metaslab {
         free.add_all(&self.unflushed_frees).map_err(&name)?;
         for tree in std::iter::once(&self.freed).chain(self.deferred.trees()).chain(&self.allocating) {
             free.remove_all(tree).map_err(&name)?;
+        }
+        // The header says apart from the entries how much is allocated. Weights and shares of vdevs take that for true.
+        let moving = std::iter::once(&self.freed).chain(self.deferred.trees()).chain(&self.allocating);
+        let sum_bytes = free.total() + moving.map(|tree| tree.total()).sum::<u64>() + self.allocated_bytes;
+        if sum_bytes != self.size_bytes() {
+            let fault = MetaslabFault::Sum { sum_bytes, size_bytes: self.size_bytes() };
+            return Err(SpaceError::Figures { metaslab: self.id, fault });
         }
         self.loaded = Some(Loaded { free, cursors: Box::new([0; 64]) });
         Ok(LoadStep::Done)

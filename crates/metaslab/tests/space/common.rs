@@ -185,6 +185,17 @@ pub(crate) fn load_independently(disk: &Disk, vdevs: &[VdevSetup], seed: u64) ->
 
 /// Opens the allocator of a pool from what is on disk.
 pub(crate) fn reopen(disk: &Disk, vdevs: &[VdevSetup], features: SpaceFeatures, tunables: &Tunables) -> Allocator {
+    try_reopen(disk, vdevs, features, tunables, Txg(u64::MAX)).unwrap()
+}
+
+/// Opens what is on disk, of a pool whose last txg is `synced`.
+pub(crate) fn try_reopen(
+    disk: &Disk,
+    vdevs: &[VdevSetup],
+    features: SpaceFeatures,
+    tunables: &Tunables,
+    synced: Txg,
+) -> Result<Allocator, SpaceProblem> {
     let mut allocator = Allocator::new(features, tunables.clone(), true);
     let setups = vdevs.iter().map(|setup| {
         let maps = with_objects(disk, &setup.maps);
@@ -193,8 +204,8 @@ pub(crate) fn reopen(disk: &Disk, vdevs: &[VdevSetup], features: SpaceFeatures, 
     let logs = disk.logs.iter().map(|(txg, object)| (*txg, *object)).collect();
     let runtime = Runtime::simulated(1);
     let (handle, objects) = (runtime.handle(), Arc::new(Snapshot(disk.clone())));
-    runtime.block_on(open(&handle, &mut allocator, objects, setups.collect(), logs)).unwrap();
-    allocator
+    runtime.block_on(open(&handle, &mut allocator, objects, setups.collect(), logs, synced))?;
+    Ok(allocator)
 }
 
 /// A vdev's maps with the objects that there are.
@@ -209,6 +220,23 @@ fn with_objects(disk: &Disk, maps: &VdevMaps) -> VdevMaps {
 pub(crate) fn load_metaslab(allocator: &mut Allocator, disk: &Disk, id: MetaslabId, txg: Txg) {
     let loading = allocator.begin_load(id).unwrap();
     go_on_loading(allocator, disk, id, loading, txg);
+}
+
+/// Loads a metaslab that may be unfit to be loaded.
+pub(crate) fn try_load_metaslab(
+    allocator: &mut Allocator,
+    disk: &Disk,
+    id: MetaslabId,
+    txg: Txg,
+) -> Result<(), SpaceError> {
+    let mut loading = allocator.begin_load(id)?;
+    while let LoadStep::More { loading: mut again, object, offset_bytes, len_bytes } =
+        allocator.end_load(id, loading, txg, txg.0 * 5000)?
+    {
+        again.feed(disk.bytes(object, offset_bytes, len_bytes))?;
+        loading = *again;
+    }
+    Ok(())
 }
 
 pub(crate) fn go_on_loading(allocator: &mut Allocator, disk: &Disk, id: MetaslabId, mut loading: Loading, txg: Txg) {

@@ -2,4 +2,5 @@
 
 mod common;
 mod history;
+mod hostile;
 mod placing;

@@ -394,7 +394,7 @@ impl Opening<'_> {
         let logs = setups.iter().filter(|setup| setup.maps.class == AllocationClass::Log).map(|setup| setup.maps.vdev);
         let lost: Vec<VdevId> = logs.filter(|vdev| !is_there(*vdev)).collect();
         let (objects, logs) = (Arc::new(MosObjects(pool.mos().clone())), pool.log_space_maps().await?);
-        let opened = cenote_metaslab::open(handle, &mut allocator, objects, setups, logs).await;
+        let opened = cenote_metaslab::open(handle, &mut allocator, objects, setups, logs, pool.txg()).await;
         opened.map_err(|problem| pool.corrupt(format!("{problem}; 'verify' says more")))?;
         for vdev in lost {
             allocator.set_allocatable(vdev, false);
