@@ -68,11 +68,12 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Tells a request that another one leads it; `None` if its task has gone.
-    pub(super) fn join(self, leaf: &Arc<LeafQueue>) -> Option<JoinedRequest> {
+    /// Tells a request that another one leads it. It goes along even if its task has gone meanwhile: the aggregate's range was chosen
+    /// with it, and a write without its bytes would have a gap.
+    pub(super) fn join(self, leaf: &Arc<LeafQueue>) -> JoinedRequest {
         let (sender, answer) = oneshot::channel();
-        let told = self.sender.send(Dequeued::Joined(Joined { leaf: Arc::clone(leaf), answer }));
-        told.is_ok().then_some(JoinedRequest { range: self.range, block: self.block, sender })
+        let _ = self.sender.send(Dequeued::Joined(Joined { leaf: Arc::clone(leaf), answer }));
+        JoinedRequest { range: self.range, block: self.block, sender }
     }
 }
 
@@ -150,10 +151,17 @@ impl Aggregate {
         }
         let mut wide = Buf::unfilled((self.range.end - self.range.start) as usize);
         let parts = self.others.iter().filter_map(|member| Some((&member.range, member.block.as_ref()?)));
+        let mut filled_bytes = 0;
         for (range, bytes) in parts.chain([(&self.own, &block)]) {
             let from = (range.start - self.range.start) as usize;
             wide[from..from + bytes.len()].copy_from_slice(bytes);
+            filled_bytes += bytes.len();
         }
+        assert_eq!(
+            filled_bytes,
+            wide.len(),
+            "the memory of an aggregated write is filled by its requests, without a gap"
+        );
         let result = disk.write(self.range.start, wide.freeze()).await;
         drop(self.room);
         if result.is_err() {

@@ -179,7 +179,7 @@ impl LeafQueue {
     pub(super) fn start(self: &Arc<Self>, chosen: Chosen) {
         let Chosen { class, range, first, others } = chosen;
         let room = Room { queue: Arc::clone(self), class, size_bytes: range.end - range.start };
-        let others = others.into_iter().filter_map(|member| member.join(self)).collect();
+        let others = others.into_iter().map(|member| member.join(self)).collect();
         let aggregate = Aggregate::new(range, first.range, others, room);
         // One that is dropped unread leaves its room, which comes back to `give_room`: no deeper than there are such.
         let _ = first.sender.send(Dequeued::Lead(aggregate));

@@ -9,6 +9,7 @@ use cenote_taskq::sim::disk::{Fault, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, JoinSet, OpenOptions, Rng, Runtime, race};
 
+use super::aggregate::{Aggregate, Member};
 use super::limits::{CLASSES, Limits, QueueClass};
 use super::{Dequeued, Kind, LeafQueue, SharedQueue};
 use crate::disk::Disk;
@@ -281,6 +282,28 @@ fn of_a_bundle_only_what_is_bad_fails() {
         failed
     });
     assert_eq!(failed, [false, false, false, true, false]);
+}
+
+/// The task of a write goes away when the write has been chosen for an aggregate, and before it is told so.
+#[test]
+fn a_write_that_goes_away_while_it_joins_leaves_no_gap() {
+    let rig = Rig::new(9, limits(false, 1));
+    let old = noise(1, 3 * 4096);
+    rig.sim.poke(4096, &old);
+    let (class, size_bytes) = (QueueClass::AsyncWrite, 4096);
+    let blocks: Vec<Block> = (0..3).map(|seed| Block::from(noise(10 + seed, size_bytes as usize))).collect();
+    let range = |index: u64| (1 + index) * size_bytes..(2 + index) * size_bytes;
+    let room = super::Room::pass(Arc::clone(&rig.queue), class, &range(0)).expect("nobody waits");
+    let others = [1_u64, 2].map(|index| {
+        // Nobody receives.
+        let (sender, _) = cenote_taskq::oneshot::channel();
+        let block = Some(blocks[index as usize].clone());
+        Member { kind: Kind::Write, range: range(index), block, sender }.join(&rig.queue)
+    });
+    let aggregate = Aggregate::new(range(0).start..range(2).end, range(0), others.into(), room);
+    rig.runtime.block_on(aggregate.write(&rig.disk, blocks[0].clone(), false)).unwrap();
+    let written: Vec<u8> = blocks.iter().flat_map(|block| block.to_vec()).collect();
+    assert_eq!(rig.sim.peek(4096, written.len()), written);
 }
 
 #[test]
