@@ -198,12 +198,17 @@ impl Topology {
         }
     }
 
-    /// Checks that the top-level vdevs of the topology before are in their places, or holes there.
+    fn has_top(&self, guid: Guid) -> bool {
+        self.tops.iter().any(|top| self.node(top.node).guid == guid)
+    }
+
+    /// Checks that the top-level vdevs of the topology before are in their places, or gone and holes there.
     fn keeps_ids_of(&self, before: &Self) -> Result<(), VdevError> {
         for (id, top) in before.tops.iter().enumerate() {
             let old = before.node(top.node);
             let new = self.tops.get(id).map(|top| self.node(top.node));
-            let is_in_place = new.is_some_and(|new| new.guid == old.guid || matches!(new.kind, Kind::Hole));
+            let is_in_place = new
+                .is_some_and(|new| new.guid == old.guid || (matches!(new.kind, Kind::Hole) && !self.has_top(old.guid)));
             if !matches!(old.kind, Kind::Hole | Kind::Missing) && !is_in_place {
                 return Err(bad(old.guid, format!("top-level vdev {id} is another one, or none, after a change")));
             }

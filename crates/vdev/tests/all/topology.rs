@@ -85,7 +85,14 @@ fn a_vdev_that_is_added_is_used_and_the_others_stay_as_they_were() {
 fn a_change_that_moves_or_drops_a_top_level_vdev_is_refused_and_changes_nothing() {
     let made = Made::new(vec![mirror(10, 2), mirror(20, 2)]);
     let tree = Arc::new(made.tree(&[]));
-    for other in [vec![mirror(20, 2), mirror(10, 2)], vec![mirror(10, 2)], vec![mirror(10, 2), mirror(30, 2)]] {
+    let hole = || vdev("hole", 0);
+    for other in [
+        vec![mirror(20, 2), mirror(10, 2)],
+        vec![mirror(10, 2)],
+        vec![mirror(10, 2), mirror(30, 2)],
+        vec![hole(), mirror(20, 2), mirror(10, 2)],
+        vec![mirror(10, 2), hole(), mirror(20, 2)],
+    ] {
         let before = format!("{:?}", tree.status());
         assert!(matches!(tree.change(&config(other), []), Err(VdevError::BadConfig { .. })));
         assert_eq!(format!("{:?}", tree.status()), before);
