@@ -631,6 +631,10 @@ impl VdevTree {
             if state.is_for_multihost {
                 return Err(VdevError::Suspended(state.reason.as_deref().unwrap_or_default().to_owned()));
             }
+            // Another resume may have ended since the look before.
+            if state.reason.is_none() {
+                return Ok(());
+            }
             if std::mem::replace(&mut state.is_resuming, true) {
                 return Err(VdevError::Suspended("someone else is resuming it".into()));
             }
