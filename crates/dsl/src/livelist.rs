@@ -24,9 +24,10 @@
 //! then destroyed by its tree. A damaged livelist keeps nobody from promoting or destroying its clone: of its objects those that can be
 //! read are freed.
 //!
-//! **Bounds.** A list has at most [`ENTRIES_MAX`] entries. It is written anew as a whole when it is settled: at most so many entries of 128 bytes
-//! are read and written in one txg then (OpenZFS, which begins a new list after 500 000, has far fewer). How many entries went is counted, and
-//! compared with what the list says of itself, before anything is changed.
+//! **Bounds.** A list has at most [`ENTRIES_MAX`] entries. It is written anew as a whole when it is settled, and two lists when they
+//! become one: at most twice so many entries of 128 bytes are read and written in one txg then (OpenZFS, which begins a new list
+//! after 500 000, has far fewer). How many entries went is counted, and compared with what the list says of itself, before anything is
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
