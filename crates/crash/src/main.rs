@@ -1,4 +1,4 @@
-//! `crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--without-snapshots] [--verbose]`: N cuts from the first on; of some, zdb
+//! `crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N] [--without-snapshots] [--hash] [--verbose]`: N cuts from the first on; of some, zdb
 //! judges what they have left. With `--seconds` no life is begun later.
 //!
 //! `crash --little-space [--count N] [--first N]`: N lives of pools that are short of space ([`cenote_crash::log_space`]), and each of their
@@ -6,6 +6,8 @@
 //!
 //! `crash --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]`: has the engine have deliberate bugs, one after the other, and says whether the cuts find
 //! them; COUNT of them are chosen by the seed.
+//!
+//! `--hash` prints a hash of all bytes on the devices after each cut: a change that is to move code and nothing else leaves it as it was.
 //!
 //! A cut's number is all that is needed to do it again; what its life was before comes with it, and is not counted.
 
@@ -17,10 +19,12 @@ use cenote_crash::life::Life;
 use cenote_crash::mutants::{chosen, cuts_max, hunt};
 use cenote_crash::{CUTS, log_space, zdb};
 use cenote_taskq::mutant::Mutant;
+use cenote_taskq::sim::disk::Image;
 use cenote_testkit::campaign::{note_panics, watch};
+use sha2::{Digest as _, Sha256};
 
 const USAGE: &str = "usage: crash [--count N] [--first N] [--seconds N] [--every SECONDS] [--zdb-every N]
-            [--without-snapshots] [--verbose]
+            [--without-snapshots] [--hash] [--verbose]
        crash --little-space [--count N] [--first N]
        crash --mutants all|snapshots|COUNT|NAME [--seed N] [--without-snapshots]";
 /// Real seconds that a life may take before the watchdog ends the program: it takes half a second of processor time, but one may have
@@ -38,6 +42,8 @@ struct Arguments {
     /// Seconds between two lines that say how far it is; never if 0.
     every: u64,
     verbose: bool,
+    /// The bytes on the devices are hashed.
+    hash: bool,
     /// Snapshots are taken, and what is done with them.
     has_snapshots: bool,
     /// Lives that are short of space.
@@ -56,6 +62,7 @@ fn arguments() -> Option<Arguments> {
         seconds: 0,
         every: 0,
         verbose: false,
+        hash: false,
         has_snapshots: true,
         little_space: false,
         mutants: None,
@@ -73,6 +80,7 @@ fn arguments() -> Option<Arguments> {
             "--zdb-every" => found.zdb_every = args.next()?.parse().ok()?,
             "--seed" => found.seed = args.next()?.parse().ok()?,
             "--verbose" => found.verbose = true,
+            "--hash" => found.hash = true,
             "--little-space" => found.little_space = true,
             "--without-snapshots" => found.has_snapshots = false,
             _ => return None,
@@ -182,6 +190,8 @@ struct Sums {
     zdb_every: u64,
     txgs: u64,
     steps_max: u64,
+    /// Of all bytes on the devices after each cut, if they are hashed.
+    bytes: Option<Sha256>,
 }
 
 fn run(arguments: &Arguments) -> bool {
@@ -189,7 +199,7 @@ fn run(arguments: &Arguments) -> bool {
     let current = watch("cut", Duration::from_secs(SECONDS_MAX));
     let started = Instant::now();
     let mut said = started;
-    let mut sums = Sums { zdb_every: arguments.zdb_every, ..Sums::default() };
+    let mut sums = Sums { zdb_every: arguments.zdb_every, bytes: arguments.hash.then(Sha256::new), ..Sums::default() };
     if sums.zdb_every > 0 && !zdb::is_there() {
         println!("zdb is not installed (Debian package zfsutils-linux): no image is judged by it");
         sums.zdb_every = 0;
@@ -232,10 +242,25 @@ fn run(arguments: &Arguments) -> bool {
         sums.late,
         sums.steps_max,
     );
+    if let Some(bytes) = sums.bytes.take() {
+        let hash: String = bytes.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        println!("sha256 of the devices after each cut: {hash}");
+    }
     sums.failed == 0
 }
 
 /// Lives the life of a cut, up to its end or that of what is wanted; the first cut that is still to be done comes back.
+/// Adds the bytes on devices, as far as they were written, and where they are.
+fn hash(into: &mut Sha256, images: &[Image]) {
+    for (number, image) in images.iter().enumerate() {
+        into.update((number as u64).to_le_bytes());
+        for (offset_bytes, page) in image.pages() {
+            into.update(offset_bytes.to_le_bytes());
+            into.update(page);
+        }
+    }
+}
+
 fn live(first: u64, end: u64, arguments: &Arguments, sums: &mut Sums) -> u64 {
     let number = first / CUTS;
     let next = ((number + 1) * CUTS).min(end);
@@ -259,6 +284,9 @@ fn live(first: u64, end: u64, arguments: &Arguments, sums: &mut Sums) -> u64 {
                     println!("cut {cut}: {}: {done:?}", life.words());
                 }
                 sums.done += 1;
+                if let Some(bytes) = &mut sums.bytes {
+                    hash(bytes, life.images());
+                }
                 sums.later += u64::from(done.is_later);
                 sums.opening += u64::from(done.was_opening);
                 sums.changes += done.changes;
