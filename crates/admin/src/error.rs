@@ -4,7 +4,7 @@ use std::fmt;
 
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;
-use cenote_spa::SpaError;
+use cenote_spa::{NamePool, SpaError};
 use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
 use thiserror::Error;
@@ -176,6 +176,19 @@ pub enum AdminError {
 impl From<SpaError> for AdminError {
     fn from(error: SpaError) -> Self {
         Self::Spa(Box::new(error))
+    }
+}
+
+impl NamePool for AdminError {
+    fn spa(&mut self) -> Option<&mut SpaError> {
+        match self {
+            Self::Spa(error) => Some(error),
+            Self::Refused { reason, .. } => match &mut **reason {
+                Reason::Value(error) => Some(error),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 }
 

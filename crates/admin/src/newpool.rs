@@ -1,7 +1,7 @@
 //! Making a pool with its root file system.
 
 use cenote_dmu::Object;
-use cenote_spa::{CreateOptions, FileSizes, Pool, PropertyValue, SpaError, create};
+use cenote_spa::{CreateOptions, FileSizes, NamePool as _, Pool, PoolError, PropertyValue, SpaError, create};
 use cenote_taskq::{BoxFuture, Handle};
 use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
@@ -40,7 +40,7 @@ pub fn create_pool<'a>(
         for (name, value) in of_pool {
             pool.set_pool_property(name, value.as_ref()).await?;
         }
-        let no_root = || SpaError::Corrupt { pool: pool.name().to_owned(), what: "it has no root dataset".into() };
+        let no_root = || SpaError::from(PoolError::Contradiction("it has no root dataset".into())).named(pool.name());
         let head = pool.root().ok_or_else(no_root)?;
         for (name, value) in of_root {
             match ACCOUNTS.contains(&name.as_str()) {

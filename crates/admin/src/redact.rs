@@ -11,7 +11,7 @@ use cenote_format::dsl::RedactBlock;
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_send::sender::SenderError;
 use cenote_send::sender::redact::{COMPLETE, Point, Redaction};
-use cenote_spa::{LongHold, NewBookmark, Pool, Refusal, SpaError, SyncTask, Syncer};
+use cenote_spa::{LongHold, NamePool, NewBookmark, Pool, Refusal, SpaError, SyncTask, Syncer};
 use cenote_taskq::{BoxFuture, boxed};
 use thiserror::Error;
 
@@ -86,6 +86,15 @@ fn absent(names: &[String]) -> String {
     names.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+impl NamePool for RedactError {
+    fn spa(&mut self) -> Option<&mut SpaError> {
+        match self {
+            Self::Spa(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
 impl RedactError {
     /// Linux's number of the error, which OpenZFS's command has as its exit status.
     #[must_use]
@@ -140,7 +149,7 @@ impl Begin {
 
     async fn find(&self, pool: &Syncer) -> Result<Found, RedactError> {
         let dsl = pool.dsl().clone();
-        let failed = |error: DslError| RedactError::Spa(SpaError::Dsl { pool: pool.name().to_owned(), error });
+        let failed = |error: DslError| RedactError::Spa(error.into());
         let of_pool = |name: &str| name.split(['/', '@']).next().unwrap_or_default().to_owned();
         // As in a list of names: of one that is given twice the last counts.
         let mut names: Vec<String> = Vec::new();
@@ -242,8 +251,7 @@ impl SyncTask for Begin {
             let (list, from) = match list {
                 Some(list) => {
                     let end = pool.dsl().redaction_end(list).await;
-                    let name = pool.name().to_owned();
-                    (list, end.map_err(|error| SpaError::Dsl { pool: name, error })?)
+                    (list, end.map_err(SpaError::from)?)
                 }
                 None => {
                     let guids: Vec<u64> = by.iter().map(|other| other.phys.guid.0).collect();

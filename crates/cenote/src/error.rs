@@ -78,6 +78,17 @@ impl Error {
         Self::new(ErrorKind::Misuse, Place::default(), what.into())
     }
 
+    /// The error below, as it is.
+    pub(crate) fn below(&mut self) -> &mut (dyn StdError + Send + Sync + 'static) {
+        &mut *self.0.source
+    }
+
+    /// The same error, of a pool.
+    pub(crate) fn of_pool(mut self, name: &str) -> Self {
+        self.0.place.pool.get_or_insert_with(|| name.to_owned());
+        self
+    }
+
     /// The same error, of a dataset.
     pub(crate) fn of_dataset(mut self, name: &str) -> Self {
         self.0.place.dataset.get_or_insert_with(|| name.to_owned());

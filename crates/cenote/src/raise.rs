@@ -9,7 +9,7 @@ use cenote_dmu::tx::TxError;
 use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_dsl::DslError;
 use cenote_host::HostError;
-use cenote_spa::{ReceiveRefusal, Refusal, SpaError};
+use cenote_spa::{NamePool, PoolError, ReceiveRefusal, Refusal, SpaError};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::fault::{Fault, FaultKind};
 use cenote_zio::{ZioError, ZioErrorKind};
@@ -51,6 +51,19 @@ pub(crate) struct Raised(pub(crate) Error);
 impl std::fmt::Display for Raised {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl NamePool for Raised {
+    fn spa(&mut self) -> Option<&mut SpaError> {
+        self.0.below().downcast_mut()
+    }
+
+    fn named(mut self, name: &str) -> Self {
+        if let Some(error) = self.spa() {
+            error.name(name);
+        }
+        Self(self.0.of_pool(name))
     }
 }
 
@@ -194,9 +207,9 @@ impl Lower for SpaError {
             Self::Failed(failed) => (&failed.name, ErrorKind::Closed),
             Self::NoHostId(pool) | Self::Destroyed(pool) | Self::Copies { pool, .. } => (pool, ErrorKind::Misuse),
             Self::NoCheckpoint(pool) => (pool, ErrorKind::NotFound),
-            Self::UnsupportedFeatures { pool, .. }
-            | Self::UnsupportedVersion { pool, .. }
-            | Self::Unwritable { pool, .. } => (pool, ErrorKind::NotSupported),
+            Self::UnsupportedFeatures { pool, .. } | Self::UnsupportedVersion { pool, .. } => {
+                (pool, ErrorKind::NotSupported)
+            }
             Self::Refused { why, .. } => {
                 return match why {
                     Refusal::Exists => ErrorKind::Exists,
@@ -211,8 +224,6 @@ impl Lower for SpaError {
                 place.device = Some(path.clone());
                 (pool, ErrorKind::Busy)
             }
-            Self::Write { pool, .. } => (pool, ErrorKind::Io),
-            Self::Tx { pool, error } => (pool, error.kind(place)),
             Self::LogUnreadable { pool, dataset, .. } => {
                 place.dataset = Some(dataset.clone());
                 (pool, ErrorKind::Corrupt)
@@ -226,17 +237,33 @@ impl Lower for SpaError {
                 (pool, ErrorKind::Unavailable)
             }
             Self::ViewGivenUp { pool, .. } => (pool, ErrorKind::NoSpace),
-            Self::NoRoot { pool, .. } | Self::Corrupt { pool, .. } | Self::Format { pool, .. } => {
-                (pool, ErrorKind::Corrupt)
-            }
+            Self::NoRoot { pool, .. } => (pool, ErrorKind::Corrupt),
             Self::Receive(refusal) => return of_receive(refusal),
-            Self::Dmu { pool, error } => (pool, error.kind(place)),
-            Self::Dsl { pool, error } => (pool, error.kind(place)),
-            Self::Vdev { pool, error } => (pool, error.kind(place)),
+            Self::Pool { pool, error } => {
+                place.pool = pool.as_deref().map(str::to_owned);
+                return error.kind(place);
+            }
             _ => return ErrorKind::Io,
         };
         place.pool = Some(pool.clone());
         kind
+    }
+}
+
+impl Lower for PoolError {
+    fn kind(&self, place: &mut Place) -> ErrorKind {
+        match self {
+            Self::Dmu(error) => error.kind(place),
+            Self::Dsl(error) => error.kind(place),
+            Self::Vdev(error) => error.kind(place),
+            Self::Zio(error) => Lower::kind(error, place),
+            Self::Tx(error) => error.kind(place),
+            Self::NoSpace(_) | Self::Quota(_) => ErrorKind::NoSpace,
+            Self::Space(_) | Self::Format(_) | Self::Contradiction(_) => ErrorKind::Corrupt,
+            Self::Unsupported(_) => ErrorKind::NotSupported,
+            Self::Interrupted(_) => ErrorKind::Closed,
+            _ => ErrorKind::Io,
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
-use cenote_spa::{FileSizes, HeadSpace, LiveHead, LongHold, Pool, SpaError, Syncer, View};
+use cenote_spa::{FileSizes, HeadSpace, LiveHead, LongHold, Pool, PoolError, SpaError, Syncer, View};
 use cenote_taskq::Handle;
 use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
 
@@ -181,7 +181,7 @@ impl Source {
         let reason = match self.changeable(pool, dataset, false, files).await {
             Err(OpenError::Zpl(_, ZplError::Unsupported(what))) => what,
             Err(OpenError::Spa(error)) => match *error {
-                SpaError::Unwritable { what, .. } => format!("not supported yet: {what}"),
+                SpaError::Pool { error: reason @ PoolError::Unsupported(_), .. } => reason.to_string(),
                 error => return Err(error.into()),
             },
             opened => return opened,
@@ -238,8 +238,7 @@ impl Source {
                 let available_bytes = pool.look(move |syncer| {
                     Box::pin(async move {
                         let dsl = syncer.dsl().clone();
-                        let dir = dsl.dir_object(dir, String::new()).await;
-                        let dir = dir.map_err(|error| SpaError::Dsl { pool: syncer.name().to_owned(), error })?;
+                        let dir = dsl.dir_object(dir, String::new()).await?;
                         syncer.available_bytes(&dsl, &dir).await
                     })
                 });

@@ -1,7 +1,7 @@
 //! One dataset or snapshot of a mount, opened (OpenZFS's `zfsvfs_t`): its file system and the properties that a mount obeys.
 
 use cenote_dsl::DslError;
-use cenote_spa::SpaError;
+use cenote_spa::{NamePool, SpaError};
 use cenote_taskq::sync::RwLock;
 use cenote_zpl::{Attributes, FileKind, FileSystem, FileSystemOptions, Properties, Snapdir, Time, ZplError};
 use thiserror::Error;
@@ -55,6 +55,15 @@ pub enum OpenError {
 impl From<SpaError> for OpenError {
     fn from(error: SpaError) -> Self {
         Self::Spa(Box::new(error))
+    }
+}
+
+impl NamePool for OpenError {
+    fn spa(&mut self) -> Option<&mut SpaError> {
+        match self {
+            Self::Spa(error) => Some(error),
+            _ => None,
+        }
     }
 }
 

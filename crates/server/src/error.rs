@@ -13,7 +13,7 @@ use cenote_fuse::{MountError, OpenError};
 use cenote_host::HostError;
 use cenote_nbd::ExportError;
 use cenote_props::WrongUse;
-use cenote_spa::SpaError;
+use cenote_spa::{NamePool, SpaError};
 use cenote_taskq::JoinError;
 use thiserror::Error;
 
@@ -177,6 +177,16 @@ macro_rules! boxed {
             }
         })*
     };
+}
+
+impl NamePool for ServerError {
+    fn spa(&mut self) -> Option<&mut SpaError> {
+        match self {
+            Self::Spa(error) => Some(error),
+            Self::Admin(error) => error.spa(),
+            _ => None,
+        }
+    }
 }
 
 boxed!(Admin(AdminError), Dsl(DslError), Mount(MountError), Open(OpenError), Spa(SpaError));

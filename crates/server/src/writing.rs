@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_host::{Holder, clock, device_paths, host, owners};
-use cenote_spa::{FoundPool, ImportOptions, Pool, SpaError, Syncer, WriteOptions, open};
+use cenote_spa::{FoundPool, ImportOptions, NamePool, Pool, SpaError, Syncer, WriteOptions, open};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, boxed};
 
@@ -78,7 +78,7 @@ impl Writing {
     pub async fn step<T, E, W>(&self, work: W) -> Result<T, E>
     where
         T: Send + 'static,
-        E: From<SpaError> + Display + Send + 'static,
+        E: NamePool + Display + Send + 'static,
         W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         self.pool.change(work).await

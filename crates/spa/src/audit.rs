@@ -38,7 +38,7 @@ impl View {
             let mut records = 0;
             self.history(|_| records += 1).await?;
             assert!(records >= 2, "the records of a pool's creation are never overwritten");
-            self.dsl().audit().await.map_err(|error| SpaError::Dsl { pool: self.name().to_owned(), error })
+            self.dsl().audit().await.map_err(|error| self.error(error))
         })
     }
 

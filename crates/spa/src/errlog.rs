@@ -217,7 +217,7 @@ impl View {
             let zap = Zap::open(self.mos().object(object).await?).await?;
             zap.entries(ERRORS_MAX).await
         };
-        let entries = entries.await.map_err(|error| self.dmu_error(error))?;
+        let entries = entries.await.map_err(|error| self.error(error))?;
         Ok(entries
             .into_iter()
             .map(|entry| (String::from_utf8_lossy(entry.name()).into_owned(), entry.value.as_u64()))

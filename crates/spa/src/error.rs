@@ -1,5 +1,6 @@
 //! Why a pool could not be found, opened or read, and what a person can do.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use cenote_dmu::DmuError;
@@ -7,8 +8,13 @@ use cenote_dmu::tx::TxError;
 use cenote_dsl::DslError;
 use cenote_format::FormatError;
 use cenote_format::ids::{Guid, Txg};
+use cenote_metaslab::{AllocError, ObjectError, SpaceError};
+use cenote_taskq::JoinError;
 use cenote_vdev::error::VdevError;
+use cenote_zio::ZioError;
 use thiserror::Error;
+
+use crate::open::spares_l2cache::LabelError;
 
 /// A pool of which a txg could not be written. On disk it is whole, as of the last txg that was. Nothing can be changed or read
 /// through its handle any more: it can be reported on, and let go.
@@ -139,22 +145,6 @@ pub enum SpaError {
         /// The whole message.
         what: String,
     },
-    /// A pool could not be written.
-    #[error("pool '{pool}': {what}")]
-    Write {
-        /// The pool.
-        pool: String,
-        /// The cause.
-        what: String,
-    },
-    /// A change was refused its txg, or a txg is not waited for: no space, or the pool is closed or suspended.
-    #[error("pool '{pool}': {error}")]
-    Tx {
-        /// The pool.
-        pool: String,
-        /// Why.
-        error: TxError,
-    },
     /// An intent log cannot be read as far as it may reach.
     #[error(
         "cannot write to pool '{pool}': the intent log of '{dataset}' cannot be read: {what}; bring its devices back, or go on without what \
@@ -177,14 +167,6 @@ pub enum SpaError {
         path: String,
         /// Why.
         reason: String,
-    },
-    /// The pool has something that cannot be written yet; nothing of it was changed.
-    #[error("cannot write to pool '{pool}': not supported yet: {what}")]
-    Unwritable {
-        /// The pool.
-        pool: String,
-        /// The feature or operation that is not supported yet.
-        what: String,
     },
     /// A version that is not known.
     #[error("cannot import '{pool}': pool is formatted using an unsupported ZFS version ({version})")]
@@ -268,49 +250,174 @@ pub enum SpaError {
     /// A stream is not received.
     #[error(transparent)]
     Receive(#[from] crate::ReceiveRefusal),
-    /// Part of the MOS is missing or contradicts itself.
-    #[error("pool '{pool}': {what}")]
-    Corrupt {
-        /// The pool.
-        pool: String,
-        /// The damage that was found.
-        what: String,
-    },
-    /// The DMU reports an error.
-    #[error("pool '{pool}': {error}")]
-    Dmu {
-        /// The pool.
-        pool: String,
-        /// Its error.
-        error: DmuError,
-    },
-    /// The DSL reports an error.
-    #[error("pool '{pool}': {error}")]
-    Dsl {
-        /// The pool.
-        pool: String,
-        /// Its error.
-        error: DslError,
-    },
-    /// The vdevs report an error.
-    #[error("pool '{pool}': {error}")]
-    Vdev {
-        /// The pool.
-        pool: String,
-        /// Their error.
-        error: VdevError,
-    },
-    /// A structure of the pool is not valid.
-    #[error("pool '{pool}': {error}")]
-    Format {
-        /// The pool.
-        pool: String,
-        /// The error in the structure.
-        error: FormatError,
+    /// What went wrong inside the pool.
+    #[error("{}", in_pool(pool.as_deref(), error))]
+    Pool {
+        /// The pool's name. It is added where the error leaves the pool ([`NamePool`]).
+        pool: Option<Box<str>>,
+        /// The error.
+        error: PoolError,
     },
 }
 
+/// What went wrong inside a pool, without the pool's name.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PoolError {
+    /// The DMU reports an error.
+    #[error("{0}")]
+    Dmu(#[from] DmuError),
+    /// The DSL reports an error.
+    #[error("{0}")]
+    Dsl(#[from] DslError),
+    /// The vdevs report an error.
+    #[error("{0}")]
+    Vdev(#[from] VdevError),
+    /// A block could not be read or written.
+    #[error("{0}")]
+    Zio(#[from] ZioError),
+    /// Space maps report an error.
+    #[error("{0}")]
+    Space(#[from] SpaceError),
+    /// There is no space for a block.
+    #[error("{0}")]
+    NoSpace(String),
+    /// A structure of the pool is not valid.
+    #[error("{0}")]
+    Format(#[from] FormatError),
+    /// A task ended early: the program is shutting down, or a defect of ours made it panic.
+    #[error("{0}")]
+    Interrupted(#[from] JoinError),
+    /// A change was refused its txg, or a txg is not waited for: no space, or the pool is closed or suspended.
+    #[error("{0}")]
+    Tx(#[from] TxError),
+    /// The devices do not take what has to be written.
+    #[error("{0}")]
+    Devices(String),
+    /// A quota, which is checked before a txg is written.
+    #[error("a quota of {0} bytes is exceeded")]
+    Quota(u64),
+    /// Part of the pool is missing or contradicts another: on disk, or what is about to be written.
+    #[error("{0}")]
+    Contradiction(String),
+    /// The pool has something that cannot be written yet; nothing of it was changed.
+    #[error("not supported yet: {0}")]
+    Unsupported(String),
+}
+
+/// The text of an error of a pool, which names the pool once its name is known.
+fn in_pool(pool: Option<&str>, error: &PoolError) -> String {
+    match (pool, error) {
+        (None, error) => error.to_string(),
+        (Some(pool), PoolError::Unsupported(_)) => format!("cannot write to pool '{pool}': {error}"),
+        (Some(pool), error) => format!("pool '{pool}': {error}"),
+    }
+}
+
+/// An error with an error of a pool in it.
+///
+/// Functions inside a pool do not name it: their errors come to be by `?` from those of the layers below. The pool's name is added once, where
+/// an error leaves the pool: at [`Pool::change`](crate::Pool::change), [`Pool::look`](crate::Pool::look) and the like.
+pub trait NamePool: From<SpaError> {
+    /// The pool's error in it, if there is one.
+    fn spa(&mut self) -> Option<&mut SpaError>;
+
+    /// Adds the pool's name where it is not there yet.
+    #[must_use]
+    fn named(mut self, name: &str) -> Self {
+        if let Some(error) = self.spa() {
+            error.name(name);
+        }
+        self
+    }
+}
+
+impl NamePool for SpaError {
+    fn spa(&mut self) -> Option<&mut SpaError> {
+        Some(self)
+    }
+}
+
+impl From<AllocError> for PoolError {
+    fn from(error: AllocError) -> Self {
+        match error {
+            AllocError::NoSpace { .. } => Self::NoSpace(error.to_string()),
+            AllocError::Space(error) => Self::Space(error),
+            error => Self::Contradiction(error.to_string()),
+        }
+    }
+}
+
+impl From<ObjectError> for PoolError {
+    fn from(error: ObjectError) -> Self {
+        error
+            .downcast_ref::<DmuError>()
+            .map_or_else(|| Self::Contradiction(error.to_string()), |error| Self::Dmu(error.clone()))
+    }
+}
+
+impl From<LabelError> for PoolError {
+    fn from(error: LabelError) -> Self {
+        Self::Devices(error.to_string())
+    }
+}
+
+impl From<PoolError> for SpaError {
+    fn from(error: PoolError) -> Self {
+        Self::Pool { pool: None, error }
+    }
+}
+
+macro_rules! of_a_pool {
+    ($($of:ty),*) => {$(
+        impl From<$of> for SpaError {
+            fn from(error: $of) -> Self {
+                PoolError::from(error).into()
+            }
+        }
+    )*};
+}
+
+of_a_pool!(
+    DmuError,
+    DslError,
+    VdevError,
+    ZioError,
+    SpaceError,
+    AllocError,
+    ObjectError,
+    FormatError,
+    TxError,
+    JoinError,
+    LabelError
+);
+
 impl SpaError {
+    /// Adds the pool's name where it is not there yet.
+    pub fn name(&mut self, name: &str) {
+        if let Self::Pool { pool: pool @ None, .. } = self {
+            *pool = Some(name.into());
+        }
+    }
+
+    /// The pool has something that cannot be written yet.
+    #[must_use]
+    pub const fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Pool { error: PoolError::Unsupported(_), .. })
+    }
+
+    pub(crate) fn contradiction(what: impl Display) -> Self {
+        PoolError::Contradiction(what.to_string()).into()
+    }
+
+    pub(crate) fn devices(what: impl Display) -> Self {
+        PoolError::Devices(what.to_string()).into()
+    }
+
+    pub(crate) fn unsupported(what: impl Into<String>) -> Self {
+        PoolError::Unsupported(what.into()).into()
+    }
+
     pub(crate) fn refused(why: Refusal, what: impl Into<String>) -> Self {
         Self::Refused { why, what: what.into() }
     }

@@ -111,7 +111,7 @@ impl View {
     }
 
     fn checked<T>(&self, result: Result<T, DmuError>) -> Result<T, SpaError> {
-        result.map_err(|error| self.dmu_error(error))
+        result.map_err(|error| self.error(error))
     }
 
     /// The nvlist in the object that an entry of the MOS's directory names.
@@ -146,10 +146,7 @@ impl View {
     async fn auxiliary(&self, name: &str) -> Result<Vec<VdevConfig>, SpaError> {
         let Some(list) = self.packed(name).await? else { return Ok(Vec::new()) };
         let lists = list.lists(name).unwrap_or_default();
-        lists
-            .iter()
-            .map(|list| VdevConfig::parse(list).map_err(|error| SpaError::Vdev { pool: self.name().to_owned(), error }))
-            .collect()
+        lists.iter().map(|list| VdevConfig::parse(list).map_err(|error| self.error(error))).collect()
     }
 
     /// The last scrub or resilver, if there was one.
@@ -159,7 +156,7 @@ impl View {
         let Some(value) = value else { return Ok(None) };
         let words: Vec<u64> = value.integers().collect();
         let scan = ScanPhys::from_words(&words);
-        scan.map(Some).map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })
+        scan.map(Some).map_err(|error| self.error(error))
     }
 
     /// The words of the record of scrubs and resilvers, as many as there are.
@@ -209,8 +206,7 @@ impl View {
                 self.add_table(&mut figures, ObjectId(id)).await?;
                 let Some(value) = self.checked(statistics.lookup(name.as_bytes()).await)? else { continue };
                 let words: Vec<u64> = value.integers().collect();
-                let histogram = parse_histogram(&words)
-                    .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
+                let histogram = parse_histogram(&words).map_err(|error| self.error(error))?;
                 figures.histogram.resize(histogram.len().max(figures.histogram.len()), DdtStat::NOTHING);
                 for (sum, stat) in figures.histogram.iter_mut().zip(&histogram) {
                     figures.entry_count = figures.entry_count.saturating_add(stat.block_count);
@@ -243,9 +239,7 @@ impl View {
         for top in &self.vdevs().children {
             let Ok(id) = u32::try_from(top.id) else { continue };
             let Some(dnode) = self.entry(&pool_directory::brt(id)).await? else { continue };
-            let phys = dnode
-                .bonus(BrtVdevPhys::parse)
-                .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
+            let phys = dnode.bonus(BrtVdevPhys::parse).map_err(|error| self.error(error))?;
             figures.used_bytes = figures.used_bytes.saturating_add(phys.used_bytes);
             figures.saved_bytes = figures.saved_bytes.saturating_add(phys.saved_bytes);
         }

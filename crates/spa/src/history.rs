@@ -17,7 +17,7 @@ impl View {
         let Some(dnode) = self.directory_object(cenote_format::dsl::pool_directory::HISTORY).await? else {
             return Ok(());
         };
-        let format = |error| SpaError::Format { pool: self.name().to_owned(), error };
+        let format = |error| self.error(error);
         let phys = dnode.bonus(HistoryPhys::parse).map_err(format)?;
         if phys.ring_end > HISTORY_MAX_BYTES {
             return Err(self.corrupt(format!("its history claims a size of {} bytes", phys.ring_end)));
@@ -27,7 +27,7 @@ impl View {
             let mut done = 0;
             while done < length {
                 let len = CHUNK_BYTES.min(length - done);
-                let bytes = dnode.read(start + done, len as usize).await.map_err(|error| self.dmu_error(error))?;
+                let bytes = dnode.read(start + done, len as usize).await.map_err(|error| self.error(error))?;
                 pending.extend_from_slice(&bytes);
                 done += len;
                 if !take_records(&mut pending, &mut visit) {

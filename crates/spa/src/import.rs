@@ -33,7 +33,7 @@ use crate::pins::Pin;
 use crate::small::too_small;
 use crate::space::ALLOCATION_BIAS;
 use crate::view::{Shared, View, feature_counts, packed_list};
-use crate::{FoundPool, SpaError};
+use crate::{FoundPool, NamePool as _, SpaError};
 
 /// How far back an import may go when the newest root does not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,7 +127,8 @@ pub(crate) async fn import_for(
         _ => found.copies.iter().map(ToString::to_string).collect(),
     };
     let name = found.name().to_owned();
-    Import { handle, found: &found, options, purpose, name, notes, pin: None }.run().await
+    let import = Import { handle, found: &found, options, purpose, name, notes, pin: None };
+    import.run().await.map_err(|error| error.named(found.name()))
 }
 
 /// The txgs that leaves lack.
@@ -157,9 +158,12 @@ pub(crate) async fn in_use(
     let (name, notes) = (name.to_owned(), Vec::new());
     let mut import = Import { handle: &handle, found, options, purpose: Purpose::Read, name, notes, pin: Some(pin) };
     // Removed vdevs' mappings are with the tree already.
-    let opened = import.open_through(dmu, uberblock, BTreeMap::new(), &[]).await?;
-    let vdevs = import.vdevs_of(&opened).await?;
-    import.pool(opened, vdevs, leaves).await
+    let pool = async {
+        let opened = import.open_through(dmu, uberblock, BTreeMap::new(), &[]).await?;
+        let vdevs = import.vdevs_of(&opened).await?;
+        import.pool(opened, vdevs, leaves).await
+    };
+    pool.await.map_err(|error: SpaError| error.named(found.name()))
 }
 
 /// Whether a top-level vdev can be used, or its place need not be.
@@ -199,8 +203,7 @@ impl Import<'_> {
         let labels: Vec<_> =
             self.found.leaves.values().map(|leaf| LabelConfig { txg: leaf.txg.0, list: &leaf.config }).collect();
         self.check_label_features(&labels)?;
-        let provisional =
-            VdevConfig::parse(&provisional(self.found.guid, &labels)).map_err(|error| self.vdev(error))?;
+        let provisional = VdevConfig::parse(&provisional(self.found.guid, &labels))?;
         let uberblocks = self.uberblocks()?;
         let newest = uberblocks[0];
         let Self { handle, found, options, purpose, .. } = self;
@@ -262,16 +265,8 @@ impl Import<'_> {
         missing
     }
 
-    fn vdev(&self, error: cenote_vdev::error::VdevError) -> SpaError {
-        SpaError::Vdev { pool: self.name.clone(), error }
-    }
-
-    fn dmu(&self, error: cenote_dmu::DmuError) -> SpaError {
-        SpaError::Dmu { pool: self.name.clone(), error }
-    }
-
     fn corrupt(&self, what: impl Into<String>) -> SpaError {
-        SpaError::Corrupt { pool: self.name.clone(), what: what.into() }
+        SpaError::contradiction(what.into()).named(&self.name)
     }
 
     /// Whether the pool's recorded state lets this system open it.
@@ -390,7 +385,7 @@ impl Import<'_> {
         let first = self.open_over(provisional, uberblock).await?;
         let trusted =
             first.config.list("vdev_tree").ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
-        let trusted = VdevConfig::parse(trusted).map_err(|error| self.vdev(error))?;
+        let trusted = VdevConfig::parse(trusted)?;
         if trusted == *provisional {
             return Ok(first);
         }
@@ -400,8 +395,7 @@ impl Import<'_> {
     async fn open_over(&self, vdevs: &VdevConfig, uberblock: &Uberblock) -> Result<Opened, SpaError> {
         let clock = Some(self.handle.clone());
         let tunables = Tunables::default().with(&self.options.tunables);
-        let tree = VdevTree::open_with(vdevs, self.disks(vdevs), &tunables, clock);
-        let tree = tree.map_err(|error| self.vdev(error))?;
+        let tree = VdevTree::open_with(vdevs, self.disks(vdevs), &tunables, clock)?;
         tree.set_reflow(Reflow::of(uberblock));
         let tree = Arc::new(tree);
         let zio = Zio::new(tree.clone());
@@ -429,29 +423,26 @@ impl Import<'_> {
         mappings: BTreeMap<VdevId, ObjectId>,
         order: &[VdevId],
     ) -> Result<Opened, SpaError> {
-        let open = Objset::open(dmu.clone(), ObjsetId(0), uberblock.rootbp, KeyAccess::None).await;
-        let mos = open.map_err(|error| self.dmu(error))?;
+        let mos = Objset::open(dmu.clone(), ObjsetId(0), uberblock.rootbp, KeyAccess::None).await?;
         let mappings = Arc::new(Mappings::new(mappings));
         dmu.zio().tree().set_indirect_map(mappings.clone());
         // All that is read before lies on vdevs that are there, as in OpenZFS.
         mappings.load(&mos, order).await;
-        let directory = mos.object(pool_directory::OBJECT).await.map_err(|error| self.dmu(error))?;
-        let directory = Zap::open(directory).await.map_err(|error| self.dmu(error))?;
-        let config = directory.lookup_u64(pool_directory::CONFIG).await.map_err(|error| self.dmu(error))?;
-        let config = mos.object(ObjectId(config)).await.map_err(|error| self.dmu(error))?;
-        let config = packed_list(&config).await.map_err(|error| self.dmu(error))?;
+        let directory = mos.object(pool_directory::OBJECT).await?;
+        let directory = Zap::open(directory).await?;
+        let config = directory.lookup_u64(pool_directory::CONFIG).await?;
+        let config = mos.object(ObjectId(config)).await?;
+        let config = packed_list(&config).await?;
         Ok(Opened { uberblock: *uberblock, dmu, mos, mappings, directory, config })
     }
 
     /// The pool as of its checkpoint: the uberblock that the MOS keeps.
     async fn open_checkpoint(&mut self, provisional: &VdevConfig, now: Opened) -> Result<Opened, SpaError> {
-        let value =
-            now.directory.lookup(pool_directory::CHECKPOINT.as_bytes()).await.map_err(|error| self.dmu(error))?;
+        let value = now.directory.lookup(pool_directory::CHECKPOINT.as_bytes()).await?;
         let words: Vec<u64> = value.ok_or_else(|| SpaError::NoCheckpoint(self.name.clone()))?.integers().collect();
         let mut bytes: Vec<u8> = words.iter().flat_map(|word| Endian::Little.bytes64(*word)).collect();
         bytes.resize(bytes.len().max(Uberblock::SIZE), 0);
-        let uberblock =
-            Uberblock::parse(&bytes).map_err(|error| SpaError::Format { pool: self.name.clone(), error })?;
+        let uberblock = Uberblock::parse(&bytes)?;
         self.notes.push(format!("opened at the checkpoint of txg {}", uberblock.txg));
         self.open_mos(provisional, &uberblock).await
     }
@@ -462,9 +453,7 @@ impl Import<'_> {
         let vdevs = self.vdevs_of(&opened).await?;
         self.check_devices(&vdevs, &tree.status_for_reading())?;
         self.check_features(mos, directory, &zio).await?;
-        if let Some(salt) =
-            directory.lookup(pool_directory::CHECKSUM_SALT.as_bytes()).await.map_err(|error| self.dmu(error))?
-        {
+        if let Some(salt) = directory.lookup(pool_directory::CHECKSUM_SALT.as_bytes()).await? {
             let salt: Option<&[u8; Salt::SIZE]> = salt.as_bytes().and_then(|bytes| bytes.try_into().ok());
             zio.set_salt(salt.ok_or_else(|| self.corrupt("its checksum salt has not 32 bytes"))?);
         }
@@ -494,7 +483,7 @@ impl Import<'_> {
     async fn vdevs_of(&mut self, opened: &Opened) -> Result<VdevConfig, SpaError> {
         let vdevs = opened.config.list("vdev_tree");
         let vdevs = vdevs.ok_or_else(|| self.corrupt("its configuration has no vdev tree"))?;
-        let mut vdevs = VdevConfig::parse(vdevs).map_err(|error| self.vdev(error))?;
+        let mut vdevs = VdevConfig::parse(vdevs)?;
         self.load_classes(&opened.mos, &mut vdevs).await;
         Ok(vdevs)
     }
@@ -507,7 +496,7 @@ impl Import<'_> {
             Some(name) => name.clone(),
             None => config.str("name").unwrap_or(&self.name).to_owned(),
         };
-        let root = directory.lookup_u64(pool_directory::ROOT_DATASET).await.map_err(|error| self.dmu(error))?;
+        let root = directory.lookup_u64(pool_directory::ROOT_DATASET).await?;
         let dsl = Dsl::new(name.clone(), mos.clone(), ObjectId(root));
         // A vdev being removed has a mapping too, which no read goes through yet.
         let mappings = Mappings::new(mapping_objects(&config));
@@ -538,10 +527,10 @@ impl Import<'_> {
     }
 
     async fn check_features(&self, mos: &Objset, directory: &Zap, zio: &Zio) -> Result<(), SpaError> {
-        let entry = directory.find_u64(pool_directory::FEATURES_FOR_READ).await.map_err(|error| self.dmu(error))?;
+        let entry = directory.find_u64(pool_directory::FEATURES_FOR_READ).await?;
         let Some(object) = entry else { return Ok(()) };
-        let dnode = mos.object(ObjectId(object)).await.map_err(|error| self.dmu(error))?;
-        let counts = feature_counts(dnode).await.map_err(|error| self.dmu(error))?;
+        let dnode = mos.object(ObjectId(object)).await?;
+        let counts = feature_counts(dnode).await?;
         let mut unreadable = Vec::new();
         for (guid, count) in counts.iter().filter(|(_, count)| **count > 0) {
             match features::by_guid(guid) {

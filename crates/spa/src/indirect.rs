@@ -199,7 +199,7 @@ impl View {
         size_bytes: u64,
     ) -> Result<Vec<(VdevId, Range<u64>)>, SpaError> {
         let segments = self.shared.mappings.segments(vdev, offset_bytes, size_bytes).await;
-        let segments = segments.map_err(|error| SpaError::Vdev { pool: self.name().to_owned(), error })?;
+        let segments = segments.map_err(|error| self.error(error))?;
         let range = |segment: &Segment| segment.target_offset_bytes..segment.target_offset_bytes + segment.size_bytes;
         Ok(segments.iter().map(|segment| (segment.target, range(segment))).collect())
     }
@@ -208,7 +208,7 @@ impl View {
     #[boxed]
     pub async fn removing(&self) -> Result<Option<(VdevId, u64)>, SpaError> {
         let value = self.directory().lookup(pool_directory::REMOVING.as_bytes()).await;
-        let value = value.map_err(|error| self.dmu_error(error))?;
+        let value = value.map_err(|error| self.error(error))?;
         let words: Option<[u64; Removing::WORDS]> =
             value.and_then(|value| value.integers().collect::<Vec<_>>().try_into().ok());
         let Some(removing) = words.map(Removing::from_words).filter(|removing| removing.state == RUNNING) else {
@@ -216,10 +216,8 @@ impl View {
         };
         let Some(vdev) = removing.removing_vdev else { return Ok(None) };
         let Some(object) = self.shared.mappings.objects.get(&vdev) else { return Ok(None) };
-        let dnode = self.mos().object(*object).await.map_err(|error| self.dmu_error(error))?;
-        let phys = dnode
-            .bonus(IndirectMappingPhys::parse)
-            .map_err(|error| SpaError::Format { pool: self.name().to_owned(), error })?;
+        let dnode = self.mos().object(*object).await.map_err(|error| self.error(error))?;
+        let phys = dnode.bonus(IndirectMappingPhys::parse).map_err(|error| self.error(error))?;
         Ok(Some((vdev, phys.max_offset_bytes)))
     }
 }

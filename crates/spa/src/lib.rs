@@ -79,7 +79,7 @@ pub use admin::snapshot::NewSnapshot;
 pub use cenote_dsl::Head;
 pub use config::PoolState;
 pub use errlog::LoggedError;
-pub use error::{FailedPool, Refusal, SpaError};
+pub use error::{FailedPool, NamePool, PoolError, Refusal, SpaError};
 pub use failmode::FailMode;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
 pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};

@@ -333,10 +333,10 @@ impl Candidate<'_> {
         let failed = written.filter_map(|(written, leaf)| Some((leaf, written.err()?))).next();
         match failed {
             None => Ok(()),
-            Some((leaf, error)) => Err(SpaError::Write {
-                pool: self.name.to_owned(),
-                what: format!("the multihost claim could not be written to {}: {error}", leaf.disk.path()),
-            }),
+            Some((leaf, error)) => Err(SpaError::devices(format!(
+                "the multihost claim could not be written to {}: {error}",
+                leaf.disk.path()
+            ))),
         }
     }
 }

@@ -115,9 +115,9 @@ impl View {
             }
             let (mut unflushed_txgs, mut checkpoint_map) = (None, None);
             if top.top_zap.0 != 0 {
-                let dnode = self.mos().object(top.top_zap).await.map_err(|error| self.dmu_error(error))?;
-                let zap = Zap::open(dnode).await.map_err(|error| self.dmu_error(error))?;
-                let find = async |name| zap.find_u64(name).await.map_err(|error| self.dmu_error(error));
+                let dnode = self.mos().object(top.top_zap).await.map_err(|error| self.error(error))?;
+                let zap = Zap::open(dnode).await.map_err(|error| self.error(error))?;
+                let find = async |name| zap.find_u64(name).await.map_err(|error| self.error(error));
                 unflushed_txgs = find(UNFLUSHED_TXGS).await?.map(ObjectId);
                 checkpoint_map = find(CHECKPOINT_MAP).await?.map(ObjectId);
             }
@@ -130,8 +130,8 @@ impl View {
     /// The log space maps, by txg.
     pub(crate) async fn log_space_maps(&self) -> Result<Vec<(Txg, ObjectId)>, SpaError> {
         let Some(dnode) = self.directory_object(pool_directory::LOG_SPACEMAP_ZAP).await? else { return Ok(Vec::new()) };
-        let zap = Zap::open(dnode).await.map_err(|error| self.dmu_error(error))?;
-        let entries = zap.entries(LOGS_MAX).await.map_err(|error| self.dmu_error(error))?;
+        let zap = Zap::open(dnode).await.map_err(|error| self.error(error))?;
+        let entries = zap.entries(LOGS_MAX).await.map_err(|error| self.error(error))?;
         entries
             .into_iter()
             .map(|entry| {

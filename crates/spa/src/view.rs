@@ -19,7 +19,7 @@ use cenote_zio::ZioError;
 use crate::features::{FEATURES, Feature, FeatureState};
 use crate::indirect::Mappings;
 use crate::pins::Pin;
-use crate::{FoundPool, SpaError};
+use crate::{FoundPool, NamePool as _, PoolError, SpaError};
 
 /// Entries of the feature ZAPs and of the pool's properties at most.
 const ENTRIES_MAX: usize = 1 << 12;
@@ -191,20 +191,20 @@ impl View {
         &self.shared.notes
     }
 
-    pub(crate) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
-        SpaError::Dmu { pool: self.name().to_owned(), error }
+    pub(crate) fn error(&self, error: impl Into<PoolError>) -> SpaError {
+        SpaError::from(error.into()).named(self.name())
     }
 
     pub(crate) fn corrupt(&self, what: impl Into<String>) -> SpaError {
-        SpaError::Corrupt { pool: self.name().to_owned(), what: what.into() }
+        self.error(PoolError::Contradiction(what.into()))
     }
 
     /// The object that an entry of the MOS's directory names.
     #[boxed]
     pub async fn directory_object(&self, name: &str) -> Result<Option<Object>, SpaError> {
-        let id = self.directory().find_u64(name).await.map_err(|error| self.dmu_error(error))?;
+        let id = self.directory().find_u64(name).await.map_err(|error| self.error(error))?;
         match id {
-            Some(id) => Ok(Some(self.mos().object(ObjectId(id)).await.map_err(|error| self.dmu_error(error))?)),
+            Some(id) => Ok(Some(self.mos().object(ObjectId(id)).await.map_err(|error| self.error(error))?)),
             None => Ok(None),
         }
     }
@@ -230,7 +230,7 @@ impl View {
     pub async fn feature_counts(&self, entry: &str) -> Result<BTreeMap<String, u64>, SpaError> {
         let Some(dnode) = self.directory_object(entry).await? else { return Ok(BTreeMap::new()) };
         let counts = feature_counts(dnode).await;
-        counts.map_err(|error| self.dmu_error(error))
+        counts.map_err(|error| self.error(error))
     }
 
     /// The pool's own properties that are set, by name: numbers as decimal text.
@@ -239,8 +239,8 @@ impl View {
         use cenote_dsl::property::Value;
         let mut found = BTreeMap::new();
         let Some(dnode) = self.directory_object(pool_directory::PROPERTIES).await? else { return Ok(found) };
-        let zap = Zap::open(dnode).await.map_err(|error| self.dmu_error(error))?;
-        for entry in zap.entries(ENTRIES_MAX).await.map_err(|error| self.dmu_error(error))? {
+        let zap = Zap::open(dnode).await.map_err(|error| self.error(error))?;
+        for entry in zap.entries(ENTRIES_MAX).await.map_err(|error| self.error(error))? {
             let name = String::from_utf8_lossy(entry.name()).into_owned();
             let value = match (entry.value.as_u64(), entry.value.as_text()) {
                 (Some(number), _) => Value::Number(number),

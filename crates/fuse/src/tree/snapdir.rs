@@ -27,7 +27,7 @@ use std::time::Duration;
 use cenote_admin::{AdminError, destroy_snapshots, take_snapshots};
 use cenote_dsl::name::{NAME_MAX_BYTES, check_new_snapshot};
 use cenote_dsl::{Dataset, DslError};
-use cenote_spa::{Pool, Refusal, SpaError};
+use cenote_spa::{Pool, PoolError, Refusal, SpaError};
 use cenote_zpl::FileKind;
 
 use super::{At, Tree};
@@ -163,7 +163,7 @@ fn errno(error: &AdminError) -> Errno {
         _ => return Errno::IO,
     };
     match &**error {
-        SpaError::Dsl { error: DslError::NoSuchDataset(_), .. } => Errno::NOENT,
+        SpaError::Pool { error: PoolError::Dsl(DslError::NoSuchDataset(_)), .. } => Errno::NOENT,
         SpaError::Refused { why, .. } => match why {
             Refusal::Exists => Errno::EXIST,
             Refusal::NotThere => Errno::NOENT,
@@ -172,7 +172,7 @@ fn errno(error: &AdminError) -> Errno {
             Refusal::Invalid => Errno::INVAL,
             _ => Errno::OPNOTSUPP,
         },
-        SpaError::Unwritable { .. } => Errno::OPNOTSUPP,
+        error if error.is_unsupported() => Errno::OPNOTSUPP,
         _ => Errno::IO,
     }
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use cenote_props::one_line;
-use cenote_spa::{Condition, FoundPool, ImportOptions, PoolState, SpaError, View, condition, device_condition};
+use cenote_spa::{
+    Condition, FoundPool, ImportOptions, PoolError, PoolState, SpaError, View, condition, device_condition,
+};
 
 use super::advice::{self, ImportAdvice, MESSAGES};
 use super::vdevs::{Reason, Tree, Vdev, found_tree};
@@ -136,11 +138,16 @@ const fn is_of_data(error: &SpaError) -> bool {
     matches!(
         error,
         SpaError::NoRoot { .. }
-            | SpaError::Corrupt { .. }
-            | SpaError::Dmu { .. }
-            | SpaError::Dsl { .. }
-            | SpaError::Vdev { .. }
-            | SpaError::Format { .. }
+            | SpaError::Pool {
+                error: PoolError::Contradiction(_)
+                    | PoolError::Dmu(_)
+                    | PoolError::Dsl(_)
+                    | PoolError::Zio(_)
+                    | PoolError::Vdev(_)
+                    | PoolError::Space(_)
+                    | PoolError::Format(_),
+                ..
+            }
     )
 }
 
@@ -152,7 +159,7 @@ pub(super) fn refusal(error: &SpaError) -> (ImportAdvice, Vec<String>) {
         SpaError::UnsupportedVersion { .. } => (advice::UNKNOWN_VERSION, Vec::new()),
         SpaError::MissingDevices { .. } | SpaError::MissingLog { .. } => (advice::UNKNOWN_DEVICES, Vec::new()),
         SpaError::NoRoot { last, .. } => (advice::DAMAGED_ROOT, vec![last.clone()]),
-        SpaError::Corrupt { what, .. } => (advice::DAMAGED_ROOT, vec![what.clone()]),
+        SpaError::Pool { error: PoolError::Contradiction(what), .. } => (advice::DAMAGED_ROOT, vec![what.clone()]),
         error if is_of_data(error) => (advice::DAMAGED_ROOT, vec![error.to_string()]),
         error => (advice::REFUSED, error.to_string().lines().map(str::to_owned).collect()),
     }

@@ -6,7 +6,7 @@ use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::uberblock::Uberblock;
-use cenote_spa::{ImportOptions, Pool, PropertyValue, SpaError, Syncer, find, open};
+use cenote_spa::{ImportOptions, Pool, PoolError, PropertyValue, SpaError, Syncer, find, open};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{OpenOptions, Runtime};
 use cenote_vdev::disk::Disk;
@@ -118,7 +118,7 @@ fn a_pool_at_the_last_txg_is_not_opened_for_writing() {
         let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
         let refused = open(&handle, found, &how, write_options()).await.map(drop).unwrap_err();
         assert!(
-            matches!(&refused, SpaError::Unwritable { what, .. } if what.contains("which no pool comes to")),
+            matches!(&refused, SpaError::Pool { error: PoolError::Unsupported(what), .. } if what.contains("which no pool comes to")),
             "{refused}"
         );
     });

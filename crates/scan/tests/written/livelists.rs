@@ -17,7 +17,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::zap::ZapValue;
 use cenote_sim::audit_space;
 use cenote_spa::features::FeatureState;
-use cenote_spa::{FeatureName, Pool, SpaError, View, find, import, open};
+use cenote_spa::{FeatureName, Pool, PoolError, SpaError, View, find, import, open};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::Golden;
@@ -511,7 +511,10 @@ fn damaged_livelists_keep_nobody_from_promoting_or_destroying_a_clone() {
                     }
                     0 => {
                         let refused = pool.open_head("written/c").await.map(drop);
-                        assert!(matches!(refused, Err(SpaError::Unwritable { .. })), "{what}: {refused:?}");
+                        assert!(
+                            matches!(refused, Err(SpaError::Pool { error: PoolError::Unsupported(_), .. })),
+                            "{what}: {refused:?}"
+                        );
                     }
                     1 => promote(&pool, "written/c").await.unwrap(),
                     _ => {}

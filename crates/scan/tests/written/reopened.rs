@@ -8,7 +8,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_format::label::{DeviceLayout, LABEL_BYTES, RING_OFFSET, VDEV_PHYS_OFFSET, slot_bytes, slot_count};
 use cenote_format::uberblock::Uberblock;
-use cenote_spa::{Clock, Head, Host, ImportOptions, Pool, SpaError, TopKind, WriteOptions, find, open};
+use cenote_spa::{Clock, Head, Host, ImportOptions, Pool, PoolError, SpaError, TopKind, WriteOptions, find, open};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
@@ -359,7 +359,10 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
         for dir in view.tree(view.root_dir().await.unwrap(), false).await.unwrap() {
             match pool.open_head(&dir.name).await {
                 Ok(head) => heads.push(head),
-                Err(SpaError::Unwritable { .. } | SpaError::Dsl { error: DslError::Inconsistent(_), .. }) => {}
+                Err(
+                    SpaError::Pool { error: PoolError::Unsupported(_), .. }
+                    | SpaError::Pool { error: PoolError::Dsl(DslError::Inconsistent(_)), .. },
+                ) => {}
                 Err(error) => panic!("{}: {error}", dir.name),
             }
         }
@@ -370,7 +373,7 @@ async fn write_theme(handle: &Handle, theme: &Theme, images: &[PathBuf]) -> Resu
             }
             match pool.sync().await {
                 // Shared blocks cannot be given up yet; nothing of that is on disk.
-                Err(SpaError::Unwritable { .. }) => break,
+                Err(SpaError::Pool { error: PoolError::Unsupported(_), .. }) => break,
                 result => drop(result?),
             }
         }

@@ -34,12 +34,7 @@ impl Below {
         let below = self.dataset.clone();
         self.open
             .pool()
-            .look(move |writer| {
-                Box::pin(async move {
-                    let listed = names(&writer.dsl().clone(), &below).await;
-                    listed.map_err(|error| SpaError::Dsl { pool: writer.name().to_owned(), error })
-                })
-            })
+            .look(move |writer| Box::pin(async move { Ok(names(&writer.dsl().clone(), &below).await?) }))
             .await
     }
 }

@@ -130,13 +130,12 @@ impl OpenVolumes {
         let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
         let now = self.pool.look(move |writer| {
             Box::pin(async move {
-                let failed = |error| SpaError::Dsl { pool: writer.name().to_owned(), error };
                 let view = writer.dsl().clone();
                 let mut now = Vec::new();
                 for dataset in datasets {
-                    let name = view.dataset_name(dataset).await.map_err(failed)?;
-                    let dir = view.dataset(&name).await.map_err(failed)?.dir;
-                    now.push(properties(&view, &dir).await.map_err(failed)?);
+                    let name = view.dataset_name(dataset).await?;
+                    let dir = view.dataset(&name).await?.dir;
+                    now.push(properties(&view, &dir).await?);
                 }
                 Ok::<_, SpaError>(now)
             })
@@ -230,10 +229,7 @@ impl Locked<'_> {
         }
         let wanted = name.to_owned();
         let looked = self.all.pool.look(move |writer| {
-            Box::pin(async move {
-                let failed = |error| SpaError::Dsl { pool: writer.name().to_owned(), error };
-                Ok::<_, SpaError>(writer.dsl().dataset(&wanted).await.map_err(failed)?.object)
-            })
+            Box::pin(async move { Ok::<_, SpaError>(writer.dsl().dataset(&wanted).await?.object) })
         });
         let Some(zvol) = self.volumes.get(&looked.await?).cloned() else { return Ok(None) };
         Ok(SuspendedVolume::begin(all, zvol, name).await)
@@ -270,7 +266,9 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
     let head = match writer.open_head(name).await {
         Ok(head) => head,
         // It can be read all the same.
-        Err(SpaError::Unwritable { .. }) => return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object)))),
+        Err(error) if error.is_unsupported() => {
+            return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
+        }
         Err(error) => return Err(io_error(&error)),
     };
     let live = live::open(pool, writer, name, head, properties).await?;

@@ -145,28 +145,26 @@ impl Syncer {
         }
         let txg = self.txg;
         vdevs.tops.iter_mut().for_each(|top| top.create_txg = txg);
-        let fail = |error| SpaError::Dmu { pool: self.name.clone(), error };
-        let mut directory = Zap::open(self.directory.clone()).await.map_err(fail)?;
-        let zaps = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
+        let mut directory = Zap::open(self.directory.clone()).await?;
+        let zaps = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
         let Some(zaps) = zaps.and_then(|value| value.as_u64()) else {
             let what =
                 "adding devices to a pool without a list of its vdevs' tables (made before OpenZFS 0.7)".to_owned();
-            return Err(SpaError::Unwritable { pool: self.name.clone(), what });
+            return Err(SpaError::unsupported(what));
         };
-        let zaps = self.mos.object(ObjectId(zaps)).await.map_err(fail)?;
-        let mut zaps = Zap::open(zaps).await.map_err(fail)?;
-        vdevs.make_zaps(&self.mos, &mut zaps, txg).await.map_err(fail)?;
-        auxiliaries.enter(&self.mos, &mut directory, txg).await.map_err(fail)?;
-        directory.flush(txg).await.map_err(fail)?;
+        let zaps = self.mos.object(ObjectId(zaps)).await?;
+        let mut zaps = Zap::open(zaps).await?;
+        vdevs.make_zaps(&self.mos, &mut zaps, txg).await?;
+        auxiliaries.enter(&self.mos, &mut directory, txg).await?;
+        directory.flush(txg).await?;
         for (feature, count) in vdevs.uses() {
             self.features.change(feature, count);
         }
-        let added = self.root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes());
-        added.map_err(|error| self.fail(error))?;
+        self.root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes())?;
         let ids = vdevs.first_id + vdevs.tops.len() as u64;
         assert_eq!(self.root_vdev.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
         self.config_changed = true;
-        self.tree.change(&self.root_vdev.config, vdevs.disks()).map_err(|error| self.fail(error))?;
+        self.tree.change(&self.root_vdev.config, vdevs.disks())?;
         for (id, made) in (vdevs.first_id..).zip(&vdevs.tops) {
             self.add_space(VdevId(id as u32), made.is_rotational())?;
         }
@@ -180,13 +178,14 @@ impl Syncer {
 
     /// Gives the allocator the space of a new vdev; it can be used when the open txg is on disk.
     fn add_space(&self, vdev: VdevId, is_rotational: bool) -> Result<(), SpaError> {
-        let top = self.root_vdev.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))?;
+        let top =
+            self.root_vdev.top(vdev).ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))?;
         let setup = vdev_setup(&self.tree, top, vdev_maps_of(vdev, top), self.txg, is_rotational);
         let added = self.space.with(|allocator| allocator.add_vdev(setup, false));
         if top.class == AllocationClass::Log {
             self.space.log_device_added();
         }
-        added.map_err(|error| self.fail(error))
+        Ok(added?)
     }
 
     /// Where all vdevs have sectors of one size, new ones are to have it too: blocks are made for the smallest.

@@ -31,7 +31,7 @@ impl Syncer {
         match self.dsl().dataset(of).await {
             Ok(head) => Ok(Some((head, short.to_owned()))),
             Err(DslError::NoSuchDataset(_)) => Ok(None),
-            Err(error) => Err(self.dsl_failed(error)),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -42,7 +42,7 @@ impl Syncer {
     pub fn find_bookmark<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(Dataset, Bookmark)>, SpaError>> {
         Box::pin(async move {
             let Some((head, short)) = self.head_of_bookmark(name).await? else { return Ok(None) };
-            let found = self.dsl().bookmark(&head, &short).await.map_err(|error| self.dsl_failed(error))?;
+            let found = self.dsl().bookmark(&head, &short).await?;
             Ok(found.map(|bookmark| (head, bookmark)))
         })
     }
@@ -76,7 +76,7 @@ impl Syncer {
             let Some((head, short)) = self.head_of_bookmark(name).await? else {
                 return cannot(Refusal::NotThere, "dataset does not exist");
             };
-            if dsl.bookmark(&head, &short).await.map_err(|error| self.dsl_failed(error))?.is_some() {
+            if dsl.bookmark(&head, &short).await?.is_some() {
                 return cannot(Refusal::Exists, "bookmark exists");
             }
             let (dir, txg, source) = if new.source.contains('#') {
@@ -90,12 +90,12 @@ impl Syncer {
                     Ok(_) => return cannot(Refusal::Invalid, "invalid argument"),
                     Err(DslError::NoSuchDataset(_)) => return cannot(Refusal::NotThere, "dataset does not exist"),
                     Err(DslError::BadName { .. }) => return cannot(Refusal::Invalid, "invalid argument"),
-                    Err(error) => return Err(self.dsl_failed(error)),
+                    Err(error) => return Err(error.into()),
                 };
                 (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(Box::new(snapshot)))
             };
             if let Source::Snapshot(snapshot) = &source {
-                let redacted = dsl.redaction_snapshots(snapshot).await.map_err(|error| self.dsl_failed(error))?;
+                let redacted = dsl.redaction_snapshots(snapshot).await?;
                 let limit = redaction_snapshots_max(self.features.has("redaction_list_spill"));
                 if redacted.is_some_and(|snapshots| snapshots.len() > limit) {
                     let why =
@@ -103,7 +103,7 @@ impl Syncer {
                     return cannot(Refusal::NeedsFeature, why);
                 }
             }
-            if !dsl.is_earlier(&head, dir, txg).await.map_err(|error| self.dsl_failed(error))? {
+            if !dsl.is_earlier(&head, dir, txg).await? {
                 return cannot(Refusal::Invalid, "source is not an ancestor of the new bookmark's dataset");
             }
             Ok((head, source))
@@ -151,8 +151,7 @@ impl Syncer {
         blocks: &[RedactBlock],
         last: (u64, u64),
     ) -> Result<(), SpaError> {
-        let added = self.dsl.add_redaction(self.txg, list, blocks, last).await;
-        added.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.add_redaction(self.txg, list, blocks, last).await?)
     }
 
     async fn make_bookmark(&mut self, new: &NewBookmark, by: Option<&[u64]>) -> Result<ObjectId, SpaError> {
@@ -166,8 +165,7 @@ impl Syncer {
                 (BookmarkPhys { redaction_list: ObjectId(0), ..bookmark.phys.clone() }, ObjectId(0))
             }
         };
-        let added = self.dsl.add_bookmark(self.txg, head.object, short, &phys, &mut counts).await;
-        added.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.add_bookmark(self.txg, head.object, short, &phys, &mut counts).await?;
         self.count_bookmarks(&counts);
         let (txg, list) = (phys.creation_txg, phys.redaction_list);
         let text = match source {
@@ -186,19 +184,17 @@ impl Syncer {
     ) -> BoxFuture<'a, Result<BookmarkPhys, SpaError>> {
         Box::pin(async move {
             let encrypted = self.dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
-            let encrypted = encrypted.map_err(|error| self.dsl_failed(error))?.is_some();
+            let encrypted = encrypted?.is_some();
             let form = BookmarkForm {
                 has_ivset: encrypted && self.features.has("bookmark_v2"),
                 has_sizes: self.features.has("bookmark_written"),
             };
-            let phys = self.dsl.bookmark_fields(snapshot.object, form).await;
-            let mut phys = phys.map_err(|error| self.dsl_failed(error))?;
-            let redacted = self.dsl.redaction_snapshots(snapshot).await;
-            let redacted = redacted.map_err(|error| self.dsl_failed(error))?;
+            let mut phys = self.dsl.bookmark_fields(snapshot.object, form).await?;
+            let redacted = self.dsl.redaction_snapshots(snapshot).await?;
             if let Some(snapshots) = redacted.as_deref().or(by) {
                 // The blocks that a redacted snapshot lacks are not known any more: the list of its bookmark says by what it was redacted.
                 let list = self.dsl.create_redaction_list(self.txg, snapshots, redacted.is_some(), counts).await;
-                phys.redaction_list = list.map_err(|error| self.dsl_failed(error))?;
+                phys.redaction_list = list?;
             }
             Ok(phys)
         })
@@ -217,8 +213,7 @@ impl Syncer {
         }
         let (mut counts, mut refs) = (BookmarkCounts::default(), EmptyRefs::default());
         let short = bookmark.short_name();
-        let gone = self.dsl.destroy_bookmark(self.txg, head.object, short, &mut counts, &mut refs).await;
-        gone.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.destroy_bookmark(self.txg, head.object, short, &mut counts, &mut refs).await?;
         self.count_bookmarks(&counts);
         self.count_empty_refs(refs).await?;
         self.record_event("remove bookmark", &format!("name={short}"), Some((&head.dir.name, head.object))).await

@@ -18,7 +18,7 @@ impl Syncer {
     #[boxed]
     pub async fn check_clone(&self, origin: &str, name: &str) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
-        let snapshot = dsl.dataset(origin).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = dsl.dataset(origin).await?;
         if !snapshot.is_snapshot() {
             return Err(SpaError::refused(
                 Refusal::Invalid,
@@ -26,12 +26,12 @@ impl Syncer {
             ));
         }
         self.check_create(name).await?;
-        let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
+        let head = dsl.head(&snapshot.dir).await?;
         if snapshot.is_inconsistent() || head.is_none_or(|head| head.is_inconsistent()) {
             return Err(SpaError::refused(Refusal::Busy, format!("cannot create '{name}': dataset is busy")));
         }
         let encrypted = dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
-        if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
+        if encrypted?.is_some() {
             return self.unwritable(format!("cloning snapshots of encrypted datasets ('{origin}')"));
         }
         Ok(snapshot)
@@ -45,16 +45,14 @@ impl Syncer {
     pub async fn clone_dataset(&mut self, origin: &str, name: &str) -> Result<(), SpaError> {
         let snapshot = self.check_clone(origin, name).await?;
         let (above, last) = parent_and_last(name).expect("checked: it is below another");
-        let parent = self.dsl.dir(above).await.map_err(|error| self.dsl_failed(error))?;
+        let parent = self.dsl.dir(above).await?;
         let birth = Birth { time_s: self.time_s(), txg: self.txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
-        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await;
-        let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await?;
         self.count_new_dir(dir).await?;
-        let made = self.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await;
-        let head = made.map_err(|error| self.dsl_failed(error))?;
+        let head = self.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await?;
         self.count_empty_refs(refs).await?;
         self.add_livelist(dir).await?;
         self.hand_down_features(snapshot.object, head).await?;
@@ -65,7 +63,7 @@ impl Syncer {
     /// The root of a snapshot has the header of the intent log that its head had then, and whose blocks are not this dataset's.
     pub(crate) async fn clear_log_header(&mut self, name: &str) -> Result<(), SpaError> {
         let txg = self.txg;
-        let dataset = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let dataset = self.dsl.dataset(name).await?;
         if self.log_of(&dataset).await?.is_none() {
             return Ok(());
         }
@@ -84,16 +82,16 @@ impl Syncer {
     pub async fn check_rollback(&self, name: &str, bookmarks_go: bool) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot rollback to '{name}': {why}")));
-        let snapshot = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = dsl.dataset(name).await?;
         if !snapshot.is_snapshot() {
             return cannot(Refusal::Invalid, "it is no snapshot");
         }
-        let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
+        let head = dsl.head(&snapshot.dir).await?;
         let Some(head) = head else { return cannot(Refusal::Invalid, "its dataset has no head") };
         if head.is_inconsistent() || snapshot.is_inconsistent() {
             return cannot(Refusal::Busy, "dataset is busy");
         }
-        let bookmarks = dsl.bookmarks(&head).await.map_err(|error| self.dsl_failed(error))?;
+        let bookmarks = dsl.bookmarks(&head).await?;
         let is_newer = |bookmark: &Bookmark| bookmark.phys.creation_txg > snapshot.phys.creation_txg;
         let are_newer = !bookmarks_go && bookmarks.iter().any(is_newer);
         if head.phys.prev_snapshot != snapshot.object || are_newer {
@@ -122,8 +120,7 @@ impl Syncer {
         self.drop_livelist(head.dir.object).await?;
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
-        let left = self.dsl.rollback_head(txg, head.object, &mut refs).await;
-        let left = left.map_err(|error| self.dsl_failed(error))?;
+        let left = self.dsl.rollback_head(txg, head.object, &mut refs).await?;
         self.count_empty_refs(refs).await?;
         self.take_back_features(head.object, head.phys.prev_snapshot).await?;
         // A head without changes since has nothing of its own.
@@ -145,7 +142,7 @@ impl Syncer {
     pub async fn check_promote(&self, name: &str) -> Result<Promotion, SpaError> {
         let dsl = self.dsl().clone();
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot promote '{name}': {why}")));
-        let clone = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let clone = dsl.dataset(name).await?;
         let origin = clone.dir.phys.origin;
         if clone.is_snapshot() {
             return cannot(Refusal::Invalid, "snapshots can not be promoted");
@@ -162,20 +159,20 @@ impl Syncer {
         if clone.phys.flags.contains(DatasetFlags::NO_PROMOTE) {
             return cannot(Refusal::Invalid, "the dataset must not be promoted");
         }
-        let origin_dir = dsl.dataset_phys(origin).await.map_err(|error| self.dsl_failed(error))?.dir;
-        let origin_head = dsl.dir_phys(origin_dir).await.map_err(|error| self.dsl_failed(error))?.head_dataset;
-        let origin_name = dsl.dataset_name(origin_head).await.map_err(|error| self.dsl_failed(error))?;
-        let origin_head = dsl.dataset(&origin_name).await.map_err(|error| self.dsl_failed(error))?;
+        let origin_dir = dsl.dataset_phys(origin).await?.dir;
+        let origin_head = dsl.dir_phys(origin_dir).await?.head_dataset;
+        let origin_name = dsl.dataset_name(origin_head).await?;
+        let origin_head = dsl.dataset(&origin_name).await?;
         for head in [&clone, &origin_head] {
             self.check_remapped(&dsl, head).await?;
             let encrypted = dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
-            if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
+            if encrypted?.is_some() {
                 return self.unwritable(format!("promoting clones of encrypted datasets ('{}')", head.dir.name));
             }
         }
-        let plan = dsl.plan_promotion(&clone).await.map_err(|error| self.dsl_failed(error))?;
+        let plan = dsl.plan_promotion(&clone).await?;
         if let Some(name) = plan.conflicts.first() {
-            let parent = dsl.dataset_name(origin).await.map_err(|error| self.dsl_failed(error))?;
+            let parent = dsl.dataset_name(origin).await?;
             return cannot(Refusal::Exists, &format!("conflicting snapshot '{name}' from parent '{parent}'"));
         }
         // The origin's snapshots and bookmarks get longer names with a longer one before them.
@@ -206,12 +203,12 @@ impl Syncer {
     #[boxed]
     pub async fn promote_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         let plan = self.check_promote(name).await?;
-        let clone = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let clone = self.dsl.dataset(name).await?;
         // Lists of blocks since an origin are of no use with another.
         for dir in [clone.dir.object, plan.origin_dir()] {
             self.drop_livelist(dir).await?;
         }
-        let counts = self.dsl.promote(self.txg, plan).await.map_err(|error| self.dsl_failed(error))?;
+        let counts = self.dsl.promote(self.txg, plan).await?;
         self.count_bookmarks(&counts);
         self.record_event("promote", "", Some((name, clone.object))).await
     }
@@ -221,7 +218,7 @@ impl Syncer {
         if !self.features.has("livelist") {
             return Ok(());
         }
-        let zapified = self.dsl.add_livelist(self.txg, dir).await.map_err(|error| self.dsl_failed(error))?;
+        let zapified = self.dsl.add_livelist(self.txg, dir).await?;
         self.features.change("extensible_dataset", i64::from(zapified));
         self.features.change("livelist", 1);
         Ok(())
@@ -229,7 +226,7 @@ impl Syncer {
 
     /// Refuses a clone whose livelist cannot be kept up.
     pub(crate) async fn check_livelist(&self, dataset: &Dataset) -> Result<(), SpaError> {
-        let livelist = self.dsl.livelist(dataset.object).await.map_err(|error| self.dsl_failed(error))?;
+        let livelist = self.dsl.livelist(dataset.object).await?;
         let Some(livelist) = livelist else { return Ok(()) };
         let checked = self.dsl.check_livelist(livelist.object).await;
         checked.or_else(|error| {
@@ -240,8 +237,7 @@ impl Syncer {
     /// Has a clone keep no livelist any more, if it keeps one. It is destroyed by its tree then.
     pub(crate) async fn drop_livelist(&mut self, dir: ObjectId) -> Result<(), SpaError> {
         let mut refs = EmptyRefs::default();
-        let dropped = self.dsl.drop_livelist(self.txg, dir, &mut refs).await;
-        let dropped = dropped.map_err(|error| self.dsl_failed(error))?;
+        let dropped = self.dsl.drop_livelist(self.txg, dir, &mut refs).await?;
         self.features.change("livelist", -i64::from(dropped));
         self.count_empty_refs(refs).await
     }
@@ -252,7 +248,7 @@ impl Syncer {
     /// There is none of this name, or it would go and cannot be destroyed.
     #[boxed]
     pub async fn check_release(&self, name: &str) -> Result<Option<String>, SpaError> {
-        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = self.dsl.dataset(name).await?;
         self.check_last_goes(snapshot.object, 1).await
     }
 
@@ -262,9 +258,8 @@ impl Syncer {
     /// The MOS cannot be changed.
     #[boxed]
     pub async fn hold_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
-        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
-        let held = self.dsl.add_hold(self.txg, snapshot.object, tag, self.time_s()).await;
-        held.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = self.dsl.dataset(name).await?;
+        self.dsl.add_hold(self.txg, snapshot.object, tag, self.time_s()).await?;
         let text = format!("tag={tag} temp=0 refs={}", self.hold_count(snapshot.object).await?);
         self.record_event("hold", &text, Some((name, snapshot.object))).await
     }
@@ -275,7 +270,7 @@ impl Syncer {
     /// The MOS cannot be read.
     #[boxed]
     pub async fn hold_count(&self, snapshot: ObjectId) -> Result<u64, SpaError> {
-        self.dsl.hold_count(snapshot).await.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.hold_count(snapshot).await?)
     }
 
     /// Takes a hold off a snapshot. One that was to be destroyed goes with the last of its holds and clones.
@@ -284,10 +279,9 @@ impl Syncer {
     /// There is no such hold, or the MOS cannot be changed.
     #[boxed]
     pub async fn release_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
-        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = self.dsl.dataset(name).await?;
         let goes = self.check_last_goes(snapshot.object, 1).await?;
-        let released = self.dsl.release_hold(self.txg, snapshot.object, tag).await;
-        released.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.release_hold(self.txg, snapshot.object, tag).await?;
         let text = format!("tag={tag} refs={}", self.hold_count(snapshot.object).await?);
         self.record_event("release", &text, Some((name, snapshot.object))).await?;
         match goes {

@@ -107,7 +107,7 @@ impl Syncer {
     /// Opens a head dataset for changing what is in it.
     ///
     /// # Errors
-    /// There is none of this name, or it has something that cannot be kept up yet ([`SpaError::Unwritable`]).
+    /// There is none of this name, or it has something that cannot be kept up yet ([`PoolError::Unsupported`](crate::PoolError::Unsupported)).
     #[boxed]
     pub async fn open_head(&mut self, name: &str) -> Result<Head, SpaError> {
         self.open_to_change(name, false).await
@@ -122,35 +122,33 @@ impl Syncer {
     }
 
     async fn open_to_change(&mut self, name: &str, is_received: bool) -> Result<Head, SpaError> {
-        let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
         let view = self.dsl().clone();
-        let dataset = view.dataset(name).await.map_err(fail)?;
-        let refuse =
-            |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
+        let dataset = view.dataset(name).await?;
+        let refuse = |what: &str| Err(SpaError::unsupported(format!("{what} ('{name}')")));
         if dataset.is_snapshot() {
-            return Err(self.fail(format!("'{name}' is a snapshot, which does not change")));
+            return Err(SpaError::contradiction(format!("'{name}' is a snapshot, which does not change")));
         }
         // Before the next look: a receive that broke off may have left it open.
         match is_received {
-            false => dataset.check_whole().map_err(fail)?,
+            false => dataset.check_whole()?,
             true => assert!(dataset.is_inconsistent(), "a receive writes what is marked as half received"),
         }
         let open = self.dsl.open_head(dataset.object);
         if let Some(head) = open.clone().filter(|_| !self.headers_only.contains(&dataset.object)) {
             return Ok(head);
         }
-        if view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await.map_err(fail)?.is_some() {
+        if view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await?.is_some() {
             return refuse("changing an encrypted dataset");
         }
         self.check_livelist(&dataset).await?;
         let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
-        let refquota = view.property(&dataset.dir, "refquota", false).await.map_err(fail)?;
+        let refquota = view.property(&dataset.dir, "refquota", false).await?;
         // A receive writes beside the dataset: quotas of its own and tables of deduplicated blocks are for later writers.
         if !is_received && refquota.and_then(|found| found.value.number()).unwrap_or(0) != 0 {
             return refuse("changing a dataset with refquota");
         }
-        let dedup = view.property(&dataset.dir, "dedup", true).await.map_err(fail)?;
+        let dedup = view.property(&dataset.dir, "dedup", true).await?;
         if !is_received
             && dedup.is_some_and(|dedup| {
                 dedup.value.number().is_some_and(|number| number != u64::from(Checksum::Off.number()))
@@ -165,8 +163,7 @@ impl Syncer {
             return Ok(head);
         }
         let dmu = self.writer.dmu().clone();
-        let objset = Objset::own(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;
-        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let objset = Objset::own(dmu, dataset.objset_id(), dataset.phys.bp, policy).await?;
         let head = Head { dataset: dataset.object, objset };
         self.dsl.add_head(head.clone());
         Ok(head)
@@ -178,16 +175,15 @@ impl Syncer {
     /// # Errors
     /// As [`Self::open_head`].
     pub(crate) async fn open_header(&mut self, name: &str) -> Result<Head, SpaError> {
-        let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
         let view = self.dsl().clone();
-        let dataset = view.dataset(name).await.map_err(fail)?;
+        let dataset = view.dataset(name).await?;
         assert!(
             self.dsl.open_head(dataset.object).is_none(),
             "headers are changed before anybody else opens the dataset"
         );
         let policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
         let objset = Objset::own(self.writer.dmu().clone(), dataset.objset_id(), dataset.phys.bp, policy).await;
-        let head = Head { dataset: dataset.object, objset: objset.map_err(|error| self.dmu_error(error))? };
+        let head = Head { dataset: dataset.object, objset: objset? };
         self.dsl.add_head(head.clone());
         Ok(head)
     }
@@ -200,8 +196,7 @@ impl Syncer {
         policy: &mut ObjsetPolicy,
     ) -> Result<(), SpaError> {
         for property in POLICY_PROPERTIES {
-            let found = view.property(dir, property, true).await;
-            let found = found.map_err(|error| SpaError::Dsl { pool: self.name.clone(), error })?;
+            let found = view.property(dir, property, true).await?;
             if let Some(number) = found.and_then(|found| found.value.number()) {
                 let needs = self.apply(policy, property, number)?;
                 self.require(needs)?;
@@ -218,8 +213,7 @@ impl Syncer {
     #[boxed]
     pub async fn file_sizes(&self, view: &Dsl, dir: &Dir) -> Result<FileSizes, SpaError> {
         let number = async |property| {
-            let found = view.property(dir, property, true).await;
-            let found = found.map_err(|error| SpaError::Dsl { pool: self.name.clone(), error })?;
+            let found = view.property(dir, property, true).await?;
             Ok::<_, SpaError>(found.and_then(|found| found.value.number()))
         };
         let (record, dnode) = (number("recordsize").await?, number("dnodesize").await?);
@@ -282,8 +276,7 @@ impl Syncer {
         }
         self.require(needs)?;
         for feature in needs.difference(known).names().filter_map(by_name) {
-            let noted = self.dsl.note_feature(txg, dataset, feature.guid).await;
-            let noted = noted.map_err(|error| self.fail(error))?;
+            let noted = self.dsl.note_feature(txg, dataset, feature.guid).await?;
             self.features.change("extensible_dataset", i64::from(noted.zapified));
             self.features.change(feature.name, i64::from(noted.is_new));
         }
@@ -313,11 +306,11 @@ impl Syncer {
                 self.dsl.set_refreservation(txg, head.dataset, Some(*bytes)).await
             }
             _ => {
-                let dir = self.dsl.dataset_phys(head.dataset).await.map_err(|error| self.fail(error))?.dir;
+                let dir = self.dsl.dataset_phys(head.dataset).await?.dir;
                 self.dsl.set_property(txg, dir, name, &value.zap()).await
             }
         };
-        set.map_err(|error| self.fail(error))?;
+        set?;
         head.objset.set_policy(policy);
         Ok(())
     }

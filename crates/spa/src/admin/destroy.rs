@@ -52,12 +52,12 @@ impl Syncer {
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             // Asked of the open txg: one may have been noted in it.
             let used = self.dsl.has_noted(dataset.object, feature.guid).await;
-            if used.map_err(|error| self.dsl_failed(error))? {
+            if used? {
                 self.features.change(feature.name, -1);
             }
         }
         self.used_features.remove(&dataset.object);
-        let gone = self.dsl.destroy_dataset(txg, &dataset.dir).await.map_err(|error| self.dsl_failed(error))?;
+        let gone = self.dsl.destroy_dataset(txg, &dataset.dir).await?;
         self.features.change("extensible_dataset", -(gone.zapified as i64));
         self.count_bookmarks(&gone.bookmarks);
         self.headers_only.remove(&dataset.object);
@@ -99,10 +99,9 @@ impl Syncer {
     #[boxed]
     pub async fn check_destroy(&mut self, name: &str, is_recursive: bool) -> Result<Dataset, SpaError> {
         let view = self.dsl().clone();
-        let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let dataset = view.dataset(name).await?;
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot destroy '{name}': {why}")));
-        let refuse =
-            |what: &str| Err(SpaError::Unwritable { pool: self.name.clone(), what: format!("{what} ('{name}')") });
+        let refuse = |what: &str| Err(SpaError::unsupported(format!("{what} ('{name}')")));
         if dataset.is_snapshot() {
             return refuse("destroying snapshots");
         }
@@ -138,17 +137,17 @@ impl Syncer {
     #[boxed]
     pub async fn check_childless(&self, dataset: &Dataset) -> Result<(), SpaError> {
         let view = self.dsl();
-        let children = view.children(&dataset.dir, true).await.map_err(|error| self.dsl_failed(error))?;
-        let snapshots = view.snapshots(dataset).await.map_err(|error| self.dsl_failed(error))?;
+        let children = view.children(&dataset.dir, true).await?;
+        let snapshots = view.snapshots(dataset).await?;
         if children.is_empty() && snapshots.is_empty() {
             return Ok(());
         }
-        let kind = view.kind(dataset).await.map_err(|error| self.dsl_failed(error))?;
+        let kind = view.kind(dataset).await?;
         let kind = if kind == ObjsetType::Zvol { "volume" } else { "filesystem" };
         let mut why = format!("{kind} has children\nuse '-r' to destroy the following datasets:");
-        for dir in view.tree(dataset.dir.clone(), false).await.map_err(|error| self.dsl_failed(error))? {
-            let Some(head) = view.head(&dir).await.map_err(|error| self.dsl_failed(error))? else { continue };
-            for snapshot in view.snapshots(&head).await.map_err(|error| self.dsl_failed(error))? {
+        for dir in view.tree(dataset.dir.clone(), false).await? {
+            let Some(head) = view.head(&dir).await? else { continue };
+            for snapshot in view.snapshots(&head).await? {
                 why.push_str(&format!("\n{}", snapshot.name()));
             }
             if dir.object != dataset.dir.object {
@@ -160,8 +159,8 @@ impl Syncer {
 
     /// Whether a scan has not come to its end.
     pub(crate) async fn is_scanned(&self) -> Result<bool, SpaError> {
-        let directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
-        let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+        let directory = cenote_dmu::Zap::open(self.directory.clone()).await?;
+        let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await?;
         let words: Vec<u64> = scan.map(|scan| scan.integers().collect()).unwrap_or_default();
         // `scn_state`: 1 while it goes on, or is paused.
         Ok(words.get(1) == Some(&1))
@@ -173,8 +172,7 @@ impl Syncer {
             return Ok(None);
         }
         let dmu = self.writer.dmu().clone();
-        let objset = Objset::open(dmu, dataset.objset_id(), dataset.phys.bp, KeyAccess::None).await;
-        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let objset = Objset::open(dmu, dataset.objset_id(), dataset.phys.bp, KeyAccess::None).await?;
         let open = self.dsl.open_head(dataset.object);
         let header = open.map_or_else(|| objset.zil_header(), |open| open.objset.zil_header());
         Ok((!header.log.is_hole()).then_some((objset, header)))
@@ -192,8 +190,7 @@ impl Syncer {
             return Ok(());
         }
         let dmu = self.writer.dmu().clone();
-        let objset = Objset::open(dmu, objset, root, KeyAccess::None).await;
-        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let objset = Objset::open(dmu, objset, root, KeyAccess::None).await?;
         let phys = objset.phys();
         for dnode in [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode].into_iter().flatten() {
             for bp in dnode.blkptrs() {
@@ -226,18 +223,19 @@ impl Syncer {
             if leads_on {
                 let context = ReadContext::new(Bookmark::objset(cenote_format::ids::ObjsetId(0)), None);
                 let read = self.writer.dmu().read_structure(&bp, context).await;
-                let bytes = read.map_err(|error| self.fail(format!("what is to be freed cannot be read: {error}")))?;
+                let bytes = read
+                    .map_err(|error| SpaError::contradiction(format!("what is to be freed cannot be read: {error}")))?;
                 let order = bp.byte_order();
                 if bp.level() > 0 {
                     for child in Blkptr::array(&bytes, order) {
                         if !child.is_hole() && child.level() + 1 != bp.level() {
-                            return Err(self.fail("a tree whose levels do not go down cannot be freed"));
+                            return Err(SpaError::contradiction("a tree whose levels do not go down cannot be freed"));
                         }
                         self.free_tree(txg, child, born_after, meta).await?;
                     }
                 } else {
                     for (_, dnode) in dnodes_in_block(&bytes, order) {
-                        let dnode = dnode.map_err(|error| self.fail(error))?.to_value();
+                        let dnode = dnode?.to_value();
                         for child in dnode.blkptrs().iter().chain(&dnode.spill) {
                             self.free_tree(txg, *child, born_after, None).await?;
                         }

@@ -44,7 +44,7 @@ impl Syncer {
         if !self.obeys_limits || self.features.count(FEATURE) == 0 {
             return Ok(true);
         }
-        self.dsl.is_within_limits(dir, counted, more, until).await.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.is_within_limits(dir, counted, more, until).await?)
     }
 
     /// Whether limits let so many datasets be made below a directory, one below the other.
@@ -74,7 +74,7 @@ impl Syncer {
             }
         }
         for (name, count) in counts {
-            let dir = self.dsl.dir(name).await.map_err(|error| self.dsl_failed(error))?;
+            let dir = self.dsl.dir(name).await?;
             if !self.is_within_limits(&dir, Counted::Snapshots, count, Some(dir.phys.parent)).await? {
                 return Err(SpaError::refused(
                     Refusal::NoSpace,
@@ -90,7 +90,7 @@ impl Syncer {
         if self.features.count(FEATURE) == 0 {
             return Ok(());
         }
-        let zapified = self.dsl.count_from_none(self.txg, dir).await.map_err(|error| self.dsl_failed(error))?;
+        let zapified = self.dsl.count_from_none(self.txg, dir).await?;
         self.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
@@ -118,7 +118,7 @@ impl Syncer {
         if self.features.count(FEATURE) == 0 {
             return Ok(());
         }
-        let zapified = self.dsl.start_counts(self.txg, dir).await.map_err(|error| self.dsl_failed(error))?;
+        let zapified = self.dsl.start_counts(self.txg, dir).await?;
         self.features.change("extensible_dataset", i64::try_from(zapified).unwrap_or(i64::MAX));
         Ok(())
     }
@@ -130,7 +130,7 @@ impl Syncer {
         while let Some(dir) = &common
             && !is_at_or_below(&from.name, &dir.name)
         {
-            common = self.dsl.parent(dir).await.map_err(|error| self.dsl_failed(error))?;
+            common = self.dsl.parent(dir).await?;
         }
         let until = common.map(|dir| dir.object);
         Ok(self.is_within_limits(to, Counted::Datasets, datasets, until).await?

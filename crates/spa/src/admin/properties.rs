@@ -74,12 +74,8 @@ impl PropertyValue {
 }
 
 impl Syncer {
-    pub(crate) fn dsl_failed(&self, error: DslError) -> SpaError {
-        SpaError::Dsl { pool: self.name.clone(), error }
-    }
-
     fn refused(&self, what: impl Into<String>) -> SpaError {
-        SpaError::Unwritable { pool: self.name.clone(), what: what.into() }
+        SpaError::unsupported(what)
     }
 
     /// Records a command in the pool's history: its command line, and its user.
@@ -118,13 +114,12 @@ impl Syncer {
 
     async fn append_record(&mut self, record: NvList) -> Result<(), SpaError> {
         let txg = self.txg;
-        let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
-        let found =
-            directory.lookup(pool_directory::HISTORY.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+        let directory = Zap::open(self.directory.clone()).await?;
+        let found = directory.lookup(pool_directory::HISTORY.as_bytes()).await?;
         // A pool that keeps none gets none.
         let Some(object) = found.and_then(|value| value.as_u64()) else { return Ok(()) };
-        let object = self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?;
-        history::append(&object, txg, &record).await.map_err(|error| self.dmu_error(error))
+        let object = self.mos.object(ObjectId(object)).await?;
+        Ok(history::append(&object, txg, &record).await?)
     }
 
     /// Sets a property of the pool; nothing takes it back to what it is by default.
@@ -158,22 +153,19 @@ impl Syncer {
             }
             self.config_changed = true;
         } else {
-            let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+            let mut directory = Zap::open(self.directory.clone()).await?;
             let found = directory.lookup(pool_directory::PROPERTIES.as_bytes()).await;
-            let object = match found.map_err(|error| self.dmu_error(error))?.and_then(|value| value.as_u64()) {
-                Some(object) => self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?,
+            let object = match found?.and_then(|value| value.as_u64()) {
+                Some(object) => self.mos.object(ObjectId(object)).await?,
                 None => {
-                    let made = Zap::create_object(&self.mos, self.txg, DmuType::POOL_PROPS, &[]).await;
-                    let made = made.map_err(|error| self.dmu_error(error))?;
-                    let entered = directory.insert_u64(pool_directory::PROPERTIES, made.id().0).await;
-                    entered.map_err(|error| self.dmu_error(error))?;
-                    directory.flush(self.txg).await.map_err(|error| self.dmu_error(error))?;
+                    let made = Zap::create_object(&self.mos, self.txg, DmuType::POOL_PROPS, &[]).await?;
+                    directory.insert_u64(pool_directory::PROPERTIES, made.id().0).await?;
+                    directory.flush(self.txg).await?;
                     made
                 }
             };
             let entry = value.map(PropertyValue::zap);
-            let put = cenote_dmu::Zap::put_entry(&object, self.txg, name, entry.as_ref()).await;
-            put.map_err(|error| self.dmu_error(error))?;
+            cenote_dmu::Zap::put_entry(&object, self.txg, name, entry.as_ref()).await?;
             if name == "failmode" {
                 self.failmode = match value {
                     Some(PropertyValue::Number(number)) => FailMode::of_number(*number),
@@ -196,9 +188,9 @@ impl Syncer {
         let view = self.dsl();
         let dataset = match view.dataset(name).await {
             Err(DslError::NoSuchDataset(_)) => return Err(refused(Refusal::NotThere, "no such pool or dataset")),
-            result => result.map_err(|error| self.dsl_failed(error))?,
+            result => result?,
         };
-        match view.kind(&dataset).await.map_err(|error| self.dsl_failed(error))? {
+        match view.kind(&dataset).await? {
             ObjsetType::Zfs => Ok(dataset.object),
             _ => Err(refused(
                 Refusal::Invalid,
@@ -209,7 +201,7 @@ impl Syncer {
 
     /// A directory by its full name, as of the last txg that was synced.
     async fn dir_of(&self, view: &Dsl, name: &str) -> Result<Dir, SpaError> {
-        view.dir(name).await.map_err(|error| self.dsl_failed(error))
+        Ok(view.dir(name).await?)
     }
 
     /// Whether a property of a dataset can be given this value in this pool: to be asked before anything is changed.
@@ -284,12 +276,10 @@ impl Syncer {
                 Some(PropertyValue::Number(bytes)) => Some(*bytes),
                 _ => None,
             };
-            let reserved = self.dsl.set_refreservation(txg, dir.phys.head_dataset, bytes).await;
-            reserved.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.set_refreservation(txg, dir.phys.head_dataset, bytes).await?;
         } else {
             let value = value.map(PropertyValue::zap);
-            let changed = self.dsl.change_property(txg, dir.object, property, value.as_ref()).await;
-            changed.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.change_property(txg, dir.object, property, value.as_ref()).await?;
         }
         followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
         if let ("compression", Some(PropertyValue::Number(number))) = (property, value) {
@@ -313,14 +303,14 @@ impl Syncer {
         value: Option<&PropertyValue>,
         is_reverted: bool,
     ) -> Result<(), SpaError> {
-        let snapshot = self.dsl().dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = self.dsl().dataset(name).await?;
         assert!(snapshot.is_snapshot(), "these are properties of a snapshot");
         let (txg, zap) = (self.txg, value.map(PropertyValue::zap));
         let changed = match is_reverted {
             true => self.dsl.revert_snapshot_property(txg, snapshot.object, property).await,
             false => self.dsl.change_snapshot_property(txg, snapshot.object, property, zap.as_ref()).await,
         };
-        changed.map_err(|error| self.dsl_failed(error))?;
+        changed?;
         let text = value.map(PropertyValue::text).unwrap_or_default();
         let event = if value.is_some() { "set" } else { "inherit" };
         self.record_event(event, &format!("{property}={text}"), Some((name, snapshot.object))).await
@@ -328,7 +318,7 @@ impl Syncer {
 
     /// Refuses a quota below a directory's used or reserved space, as of the open txg.
     async fn check_quota_value(&self, name: &str, dir: &Dir, bytes: u64) -> Result<(), SpaError> {
-        let phys = self.dsl.dir_phys(dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        let phys = self.dsl.dir_phys(dir.object).await?;
         if bytes != 0 && bytes < phys.used_bytes.max(phys.reserved_bytes) {
             let why = "size is less than current used or reserved space";
             return Err(SpaError::refused(Refusal::NoSpace, format!("cannot set property for '{name}': {why}")));
@@ -350,10 +340,10 @@ impl Syncer {
         let number = match value {
             Some(PropertyValue::Number(number)) => Some(*number),
             Some(PropertyValue::Text(_)) => return Ok(Vec::new()),
-            None => match view.parent(dir).await.map_err(|error| self.dsl_failed(error))? {
+            None => match view.parent(dir).await? {
                 Some(above) => {
                     let found = view.property(&above, property, true).await;
-                    found.map_err(|error| self.dsl_failed(error))?.and_then(|found| found.value.number())
+                    found?.and_then(|found| found.value.number())
                 }
                 None => None,
             },
@@ -362,7 +352,7 @@ impl Syncer {
         let Some(number) = number.or_else(usual) else { return Ok(Vec::new()) };
         let mut followed = Vec::new();
         // Mostly nothing is below: then none of the others is asked for its name.
-        let has_below = !view.children(dir, true).await.map_err(|error| self.dsl_failed(error))?.is_empty();
+        let has_below = !view.children(dir, true).await?.is_empty();
         let mut heads = self.dsl.heads();
         heads.retain(|head| has_below || head.dataset == dir.phys.head_dataset);
         let names = view.head_names(&heads.iter().map(|head| head.dataset).collect::<Vec<_>>()).await;
@@ -373,7 +363,7 @@ impl Syncer {
                     continue;
                 }
                 let below = self.dir_of(view, name).await?;
-                let found = view.property(&below, property, true).await.map_err(|error| self.dsl_failed(error))?;
+                let found = view.property(&below, property, true).await?;
                 match found.map(|found| found.source) {
                     Some(Source::Inherited(from)) if from.len() <= dir.name.len() => {}
                     Some(Source::Local | Source::Received | Source::Inherited(_)) => continue,
@@ -417,14 +407,14 @@ impl Syncer {
                     format!("cannot create '{name}': parent does not exist"),
                 ));
             }
-            result => result.map_err(|error| self.dsl_failed(error))?,
+            result => result?,
         };
-        let exists = view.child(&parent, last).await.map_err(|error| self.dsl_failed(error))?.is_some();
+        let exists = view.child(&parent, last).await?.is_some();
         if exists {
             return Err(SpaError::refused(Refusal::Exists, format!("cannot create '{name}': dataset already exists")));
         }
-        let head = view.dataset(above).await.map_err(|error| self.dsl_failed(error))?;
-        if view.kind(&head).await.map_err(|error| self.dsl_failed(error))? != ObjsetType::Zfs {
+        let head = view.dataset(above).await?;
+        if view.kind(&head).await? != ObjsetType::Zfs {
             return Err(SpaError::refused(
                 Refusal::Invalid,
                 format!("cannot create '{name}': parent is not a filesystem"),
@@ -452,10 +442,9 @@ impl Syncer {
         let birth = Birth { time_s: self.time_s(), txg: self.txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let none = ObjectId(0);
-        let dir = self.dsl.create_dir(Some(parent.object), last, none, birth).await;
-        let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        let dir = self.dsl.create_dir(Some(parent.object), last, none, birth).await?;
         self.count_new_dir(dir).await?;
-        let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
+        let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await?;
         let objset = self.new_objset(self.txg, dataset, kind, policy);
         let head = Head { dataset, objset };
         self.dsl.add_head(head.clone());
@@ -468,10 +457,10 @@ impl Syncer {
         let mut at = Some(dir.clone());
         while let Some(dir) = at {
             let encrypted = view.dir_field(&dir, dir_field::CRYPTO_KEY_OBJECT).await;
-            if encrypted.map_err(|error| self.dsl_failed(error))?.is_some() {
+            if encrypted?.is_some() {
                 return Err(self.refused(format!("datasets below an encrypted one ('{}')", dir.name)));
             }
-            at = view.parent(&dir).await.map_err(|error| self.dsl_failed(error))?;
+            at = view.parent(&dir).await?;
         }
         self.check_delegated(view, dir).await
     }
@@ -483,7 +472,7 @@ impl Syncer {
             if dir.phys.delegations.0 != 0 {
                 return Err(self.refused(format!("datasets below one with delegated permissions ('{}')", dir.name)));
             }
-            at = view.parent(&dir).await.map_err(|error| self.dsl_failed(error))?;
+            at = view.parent(&dir).await?;
         }
         Ok(())
     }

@@ -220,7 +220,7 @@ impl Pool {
         let pool = self.clone();
         let aborted = self.change(move |syncer| {
             Box::pin(async move {
-                let name = syncer.dsl.dataset_name(written).await.map_err(|error| syncer.dsl_failed(error))?;
+                let name = syncer.dsl.dataset_name(written).await?;
                 syncer.abort_receive(&pool, name.strip_suffix(BESIDE).unwrap_or(&name)).await
             })
         });
@@ -265,12 +265,12 @@ impl Syncer {
     async fn find(&self, name: &str) -> Result<Option<Dataset>, SpaError> {
         match self.dsl().dataset(name).await {
             Err(DslError::NoSuchDataset(_)) => Ok(None),
-            found => Ok(Some(found.map_err(|error| self.dsl_failed(error))?)),
+            found => Ok(Some(found?)),
         }
     }
 
     async fn resume_field(&self, dataset: &Dataset, name: &str) -> Result<Option<u64>, SpaError> {
-        self.dsl().dataset_field(dataset, name).await.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl().dataset_field(dataset, name).await?)
     }
 
     /// The dataset that would be written, and the place that is gone on from.
@@ -353,7 +353,7 @@ impl Syncer {
             let Some(parent) = self.find(above).await? else {
                 return refuse(ReceiveRefusal::Missing(above.to_owned()));
             };
-            let kind = self.dsl().kind(&parent).await.map_err(|error| self.dsl_failed(error))?;
+            let kind = self.dsl().kind(&parent).await?;
             if kind != ObjsetType::Zfs {
                 return refuse(ReceiveRefusal::WrongParent(above.to_owned()));
             }
@@ -377,7 +377,7 @@ impl Syncer {
         if partial.is_some() || self.resume_field(&head, field::RESUME_TO_GUID).await?.is_some() {
             return refuse(ReceiveRefusal::HasPartial(name.to_owned()));
         }
-        let snapshots = self.dsl().snapshots(&head).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshots = self.dsl().snapshots(&head).await?;
         let is_there = snapshots.iter().any(|snapshot| snapshot.snapshot.as_deref() == Some(&spec.snapshot));
         if is_there && spec.from_guid.is_some() && spec.origin.is_none() {
             return refuse(ReceiveRefusal::Exists(format!("{name}@{}", spec.snapshot)));
@@ -390,7 +390,7 @@ impl Syncer {
         if spec.is_forced || !is_whole {
             self.check_raw_onto(spec, &head, is_whole).await?;
         }
-        let children = self.dsl().children(&head.dir, false).await.map_err(|error| self.dsl_failed(error))?;
+        let children = self.dsl().children(&head.dir, false).await?;
         match (spec.from_guid.filter(|_| spec.origin.is_none()), children.first()) {
             (Some(from), _) => self.place_on(spec, &head, &snapshots, from).await,
             (None, _) if !spec.is_forced => refuse(ReceiveRefusal::Overwrites(name.to_owned())),
@@ -417,7 +417,7 @@ impl Syncer {
         from: Guid,
     ) -> Result<Place, SpaError> {
         let name = &spec.dataset;
-        if self.dsl().kind(head).await.map_err(|error| self.dsl_failed(error))? != spec.kind {
+        if self.dsl().kind(head).await? != spec.kind {
             return Err(ReceiveRefusal::OtherKind(name.clone()).into());
         }
         let Some(source) = snapshots.iter().find(|snapshot| snapshot.phys.guid == from) else {
@@ -426,7 +426,7 @@ impl Syncer {
         if !spec.needs.contains(Needs::LARGE_BLOCKS) {
             let feature = by_name("large_blocks").expect("a feature that is known");
             let has = self.dsl().has_noted(source.object, feature.guid).await;
-            if has.map_err(|error| self.dsl_failed(error))? {
+            if has? {
                 return Err(ReceiveRefusal::LargeBlocks.into());
             }
         }
@@ -449,7 +449,7 @@ impl Syncer {
             return Ok(false);
         }
         let open = async |dataset: &Dataset| {
-            let objset = self.dsl().open(dataset).await.map_err(|error| self.dsl_failed(error))?;
+            let objset = self.dsl().open(dataset).await?;
             Ok::<_, SpaError>(objset.map(|objset| objset.phys().meta_dnode.clone()))
         };
         Ok(open(head).await? != open(snapshot).await?)
@@ -495,7 +495,7 @@ impl Syncer {
         }
         self.check_same_redaction(spec, &dataset).await?;
         if let Some(raw) = &spec.raw {
-            let own = self.dsl().wrapped_key(dataset.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+            let own = self.dsl().wrapped_key(dataset.dir.object).await?;
             if own.is_none_or(|(_, own)| own.guid != raw.key.guid) {
                 return Err(ReceiveRefusal::OtherKey.into());
             }
@@ -521,7 +521,7 @@ impl Syncer {
         origin: Option<ObjectId>,
     ) -> Result<(), SpaError> {
         let txg = self.txg;
-        let parent = self.dsl.dir(above).await.map_err(|error| self.dsl_failed(error))?;
+        let parent = self.dsl.dir(above).await?;
         // Before the first change: a value of another's may be none that is obeyed here.
         let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&self.dsl().clone(), &parent, &mut policy).await?;
@@ -529,16 +529,14 @@ impl Syncer {
         let mut rng = Rng::new(self.handle.random_u64());
         let name = format!("{above}/{last}");
         self.share_empty_bpobj().await?;
-        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await;
-        let dir = dir.map_err(|error| self.dsl_failed(error))?;
+        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await?;
         if last != RECEIVED {
             self.count_new_dir(dir).await?;
         }
         let dataset = match origin {
             Some(origin) => {
                 let mut refs = EmptyRefs::default();
-                let made = self.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await;
-                let made = made.map_err(|error| self.dsl_failed(error))?;
+                let made = self.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await?;
                 self.count_empty_refs(refs).await?;
                 // A clone that takes its dataset's place in the end would lose its livelist then.
                 if last != RECEIVED {
@@ -552,8 +550,7 @@ impl Syncer {
                 made
             }
             None => {
-                let made =
-                    self.dsl.create_dataset(dir, birth, &mut rng).await.map_err(|error| self.dsl_failed(error))?;
+                let made = self.dsl.create_dataset(dir, birth, &mut rng).await?;
                 match &spec.raw {
                     None => {
                         let objset = self.new_objset(txg, made, spec.kind, policy);
@@ -564,10 +561,9 @@ impl Syncer {
                 made
             }
         };
-        let marked = self.dsl.set_inconsistent(txg, dataset, true).await;
-        marked.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.set_inconsistent(txg, dataset, true).await?;
         if spec.ignores_case {
-            self.dsl.set_case_insensitive(txg, dataset).await.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.set_case_insensitive(txg, dataset).await?;
         }
         self.use_features(txg, dataset, spec.needs).await?;
         self.note_redaction(txg, dataset, spec).await?;
@@ -578,8 +574,7 @@ impl Syncer {
     }
 
     pub(super) async fn put_field(&mut self, dataset: ObjectId, name: &str, value: &ZapValue) -> Result<(), SpaError> {
-        let zapified = self.dsl.put_dataset_field(self.txg, dataset, name, value).await;
-        let zapified = zapified.map_err(|error| self.dsl_failed(error))?;
+        let zapified = self.dsl.put_dataset_field(self.txg, dataset, name, value).await?;
         self.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
@@ -620,7 +615,7 @@ impl Syncer {
 
     /// The snapshots that are destroyed so that a dataset ends with the one that a clone began as, the newest first.
     async fn later_snapshots(&self, head: &Dataset, since: ObjectId) -> Result<Vec<String>, SpaError> {
-        let snapshots = self.dsl().snapshots(head).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshots = self.dsl().snapshots(head).await?;
         let at = snapshots.iter().position(|snapshot| snapshot.object == since).map_or(0, |at| at + 1);
         Ok(snapshots[at..].iter().rev().map(Dataset::name).collect())
     }
@@ -635,7 +630,7 @@ impl Syncer {
     ) -> Result<(), SpaError> {
         let txg = self.txg;
         // The dataset may have another name by now.
-        let written_name = self.dsl.dataset_name(written).await.map_err(|error| self.dsl_failed(error))?;
+        let written_name = self.dsl.dataset_name(written).await?;
         spec.dataset = match is_beside {
             true => written_name.strip_suffix(BESIDE).unwrap_or(&spec.dataset).to_owned(),
             false => written_name,
@@ -647,7 +642,7 @@ impl Syncer {
             "all that was received is on disk before its snapshot is taken"
         );
         let Some(head) = self.find(name).await? else { return Err(ReceiveRefusal::Missing(name.clone()).into()) };
-        let snapshots = self.dsl().snapshots(&head).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshots = self.dsl().snapshots(&head).await?;
         if snapshots.iter().any(|snapshot| snapshot.snapshot.as_deref() == Some(&spec.snapshot)) {
             return Err(ReceiveRefusal::Exists(format!("{name}@{}", spec.snapshot)).into());
         }
@@ -686,17 +681,16 @@ impl Syncer {
         if is_used || is_dirty || self.is_long_held(head.object) {
             return Err(ReceiveRefusal::Busy.into());
         }
-        let received = self.dsl.dataset_phys(written).await.map_err(|error| self.dsl_failed(error))?;
+        let received = self.dsl.dataset_phys(written).await?;
         let since = received.prev_snapshot;
-        let quota = self.dsl().property(&head.dir, "refquota", false).await.map_err(|error| self.dsl_failed(error))?;
+        let quota = self.dsl().property(&head.dir, "refquota", false).await?;
         let quota = quota.and_then(|found| found.value.number()).unwrap_or(0);
         if exceeds_refquota(received.referenced_bytes, quota) {
             return Err(ReceiveRefusal::OverQuota(spec.dataset.clone()).into());
         }
         let later = self.later_snapshots(head, since).await?;
         if !spec.is_forced {
-            let snapshot = self.dsl().dataset_object(since, head.dir.clone(), None).await;
-            let snapshot = snapshot.map_err(|error| self.dsl_failed(error))?;
+            let snapshot = self.dsl().dataset_object(since, head.dir.clone(), None).await?;
             if !later.is_empty() || self.is_modified(head, &snapshot).await? {
                 return Err(ReceiveRefusal::Modified(spec.dataset.clone()).into());
             }
@@ -718,27 +712,23 @@ impl Syncer {
         self.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
         self.headers_only.remove(&head.object);
         // Lists of what each has of its own are not the other's.
-        let other = self.dsl.dataset_phys(written).await.map_err(|error| self.dsl_failed(error))?;
+        let other = self.dsl.dataset_phys(written).await?;
         for dir in [head.dir.object, other.dir] {
             self.drop_livelist(dir).await?;
         }
-        self.dsl.swap_heads(txg, head.object, written).await.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.swap_heads(txg, head.object, written).await?;
         self.swap_redactions(head.object, written).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            let noted = async |dataset| {
-                let noted = self.dsl.has_noted(dataset, feature.guid).await;
-                noted.map_err(|error| self.dsl_failed(error))
-            };
+            let noted = async |dataset| self.dsl.has_noted(dataset, feature.guid).await;
             let (old, new) = (noted(head.object).await?, noted(written).await?);
             if old == new {
                 continue;
             }
             let (from, to) = if old { (head.object, written) } else { (written, head.object) };
-            let copied = self.dsl.copy_feature(txg, from, to, feature.guid).await;
-            let copied = copied.map_err(|error| self.dsl_failed(error))?;
+            let copied = self.dsl.copy_feature(txg, from, to, feature.guid).await?;
             self.features.change("extensible_dataset", i64::from(copied.zapified));
             let forgot = self.dsl.forget_feature(txg, from, feature.guid).await;
-            assert!(forgot.map_err(|error| self.dsl_failed(error))?, "a feature that was noted is forgotten");
+            assert!(forgot?, "a feature that was noted is forgotten");
         }
         self.used_features.remove(&head.object);
         self.used_features.remove(&written);
@@ -751,13 +741,13 @@ impl Syncer {
         let birth = Birth { time_s: spec.creation_time_s, txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let mut refs = EmptyRefs::default();
-        self.dsl.set_inconsistent(txg, head, false).await.map_err(|error| self.dsl_failed(error))?;
-        self.dsl.forget_resume(txg, head).await.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.set_inconsistent(txg, head, false).await?;
+        self.dsl.forget_resume(txg, head).await?;
         self.share_empty_bpobj().await?;
-        let taken = self.dsl.take_snapshot(head, &spec.snapshot, birth, Some(spec.to_guid), &mut rng, &mut refs).await;
-        let snapshot = taken.map_err(|error| self.dsl_failed(error))?;
+        let snapshot =
+            self.dsl.take_snapshot(head, &spec.snapshot, birth, Some(spec.to_guid), &mut rng, &mut refs).await?;
         self.count_empty_refs(refs).await?;
-        let dir = self.dsl.dataset_phys(head).await.map_err(|error| self.dsl_failed(error))?.dir;
+        let dir = self.dsl.dataset_phys(head).await?.dir;
         self.snapshots_changed(dir).await?;
         self.hand_down_features(head, snapshot).await?;
         if let Some(raw) = &spec.raw {

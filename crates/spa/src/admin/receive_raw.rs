@@ -26,7 +26,7 @@ impl Syncer {
     /// The wrapped keys of a dataset, where it is encrypted.
     async fn key_of(&self, dir: ObjectId) -> Result<Option<CryptoKeyPhys>, SpaError> {
         let found = self.dsl().wrapped_key(dir).await;
-        Ok(found.map_err(|error| self.dsl_failed(error))?.map(|(_, key)| key))
+        Ok(found?.map(|(_, key)| key))
     }
 
     /// Refuses a stream for a dataset that is there, where one of both is encrypted and that cannot be. `is_whole`: it takes its place.
@@ -55,13 +55,13 @@ impl Syncer {
             return Err(ReceiveRefusal::OtherKey.into());
         }
         let ivset = self.dsl().dataset_field(source, field::IVSET_GUID).await;
-        match ivset.map_err(|error| self.dsl_failed(error))?.unwrap_or(0) {
+        match ivset?.unwrap_or(0) {
             0 => return Err(ReceiveRefusal::NoIvset.into()),
             _ if raw.from_ivset_guid == 0 => return Err(ReceiveRefusal::NoIvset.into()),
             own if own != raw.from_ivset_guid => return Err(ReceiveRefusal::OtherIvset.into()),
             _ => {}
         }
-        let objset = self.dsl().open(source).await.map_err(|error| self.dsl_failed(error))?;
+        let objset = self.dsl().open(source).await?;
         let fits = objset.is_none_or(|objset| raw.root.fits(&objset.phys().meta_dnode));
         if fits { Ok(()) } else { Err(ReceiveRefusal::OtherShape.into()) }
     }
@@ -81,21 +81,20 @@ impl Syncer {
         assert!(objset.begin_raw(txg, &raw.root), "an objset has the form that it was made with");
         self.dsl.add_head(Head { dataset, objset });
         let key = CryptoKeyPhys { root_dir: dir, refcount: 1, ..raw.key.clone() };
-        let zapified = self.dsl.create_wrapped_key(txg, dir, &key).await.map_err(|error| self.dsl_failed(error))?;
+        let zapified = self.dsl.create_wrapped_key(txg, dir, &key).await?;
         self.features.change("extensible_dataset", i64::from(zapified));
         let feature = by_name("encryption").expect("a feature that is known");
-        let noted = self.dsl.note_feature(txg, dataset, feature.guid).await.map_err(|error| self.dsl_failed(error))?;
+        let noted = self.dsl.note_feature(txg, dataset, feature.guid).await?;
         self.features.change("extensible_dataset", i64::from(noted.zapified));
         self.features.change(feature.name, i64::from(noted.is_new));
         let place = ZapValue::from_text("prompt");
-        let set = self.dsl.set_property(txg, dir, "keylocation", &place).await;
-        set.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.set_property(txg, dir, "keylocation", &place).await?)
     }
 
     /// A clone shares the wrapped keys of the dataset whose snapshot it began as.
     pub(crate) async fn share_key(&mut self, txg: Txg, dir: ObjectId, origin: ObjectId) -> Result<(), SpaError> {
-        let from = self.dsl.dataset_phys(origin).await.map_err(|error| self.dsl_failed(error))?.dir;
-        let zapified = self.dsl.share_wrapped_key(txg, dir, from).await.map_err(|error| self.dsl_failed(error))?;
+        let from = self.dsl.dataset_phys(origin).await?.dir;
+        let zapified = self.dsl.share_wrapped_key(txg, dir, from).await?;
         self.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
@@ -110,8 +109,7 @@ impl Syncer {
 
     /// The wrapped keys of a dataset become those of the stream, as [`Self::check_key`] allows.
     pub(super) async fn take_key(&mut self, raw: &RawSpec, dir: ObjectId) -> Result<(), SpaError> {
-        let replaced = self.dsl.replace_wrapped_key(self.txg, dir, &raw.key).await;
-        replaced.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.replace_wrapped_key(self.txg, dir, &raw.key).await?)
     }
 
     /// Makes a dataset an encryption root, or one that has its parent's, with all below it that have the same. The wrapped keys stay: the
@@ -122,7 +120,7 @@ impl Syncer {
     #[boxed]
     pub async fn move_encryption_root(&mut self, name: &str, is_root: bool) -> Result<(), SpaError> {
         let txg = self.txg;
-        let dir = self.dsl.dir(name).await.map_err(|error| self.dsl_failed(error))?;
+        let dir = self.dsl.dir(name).await?;
         let to = match is_root {
             true => dir.object,
             false => {
@@ -136,10 +134,9 @@ impl Syncer {
                 above.ok_or_else(what)?.root_dir
             }
         };
-        self.dsl.move_encryption_root(txg, &dir, to).await.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.move_encryption_root(txg, &dir, to).await?;
         let place = is_root.then(|| ZapValue::from_text("prompt"));
-        let set = self.dsl.change_property(txg, dir.object, "keylocation", place.as_ref()).await;
-        set.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.change_property(txg, dir.object, "keylocation", place.as_ref()).await?)
     }
 
     /// Sets the place where the key of an encryption root is found.
@@ -148,11 +145,10 @@ impl Syncer {
     /// It is none, or the place cannot be one; or the MOS cannot be changed.
     #[boxed]
     pub async fn set_key_location(&mut self, name: &str, place: &str) -> Result<(), SpaError> {
-        let dir = self.dsl.dir(name).await.map_err(|error| self.dsl_failed(error))?;
+        let dir = self.dsl.dir(name).await?;
         self.check_key_location(&dir, place).await?;
         let place = ZapValue::from_text(place);
-        let set = self.dsl.change_property(self.txg, dir.object, "keylocation", Some(&place)).await;
-        set.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.change_property(self.txg, dir.object, "keylocation", Some(&place)).await?)
     }
 
     /// Refuses a place of a key that cannot be one, or is one of a dataset that has its key from elsewhere.
@@ -171,15 +167,14 @@ impl Syncer {
     /// Opens a dataset that is received raw, for its receiver.
     pub(super) async fn open_raw(&mut self, raw: &RawSpec, name: &str) -> Result<Head, SpaError> {
         let view = self.dsl().clone();
-        let dataset = view.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let dataset = view.dataset(name).await?;
         if let Some(head) = self.dsl.open_head(dataset.object) {
             return Ok(head);
         }
         let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
         let dmu = self.writer.dmu().clone();
-        let objset = Objset::own_raw(dmu, dataset.objset_id(), dataset.phys.bp, policy).await;
-        let objset = objset.map_err(|error| self.dmu_error(error))?;
+        let objset = Objset::own_raw(dmu, dataset.objset_id(), dataset.phys.bp, policy).await?;
         if !objset.begin_raw(self.txg, &raw.root) {
             return Err(ReceiveRefusal::OtherShape.into());
         }

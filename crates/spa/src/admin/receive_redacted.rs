@@ -25,7 +25,7 @@ const FEATURE: &str = "redacted_datasets";
 impl Syncer {
     /// Refuses a stream that brings less than a redacted snapshot lacks.
     pub(super) async fn check_redacted(&self, spec: &ReceiveSpec, source: &Dataset) -> Result<(), SpaError> {
-        let own = self.dsl().redaction_snapshots(source).await.map_err(|error| self.dsl_failed(error))?;
+        let own = self.dsl().redaction_snapshots(source).await?;
         let (Some(own), Some(_)) = (own, spec.from_guid) else { return Ok(()) };
         let is_part = |some: &[u64]| some.len() <= own.len() && some.iter().all(|guid| own.contains(guid));
         let is_safe = match (&spec.from_redacted, &spec.redacted) {
@@ -37,7 +37,7 @@ impl Syncer {
 
     /// Refuses to go on with a dataset that is redacted otherwise.
     pub(super) async fn check_same_redaction(&self, spec: &ReceiveSpec, partial: &Dataset) -> Result<(), SpaError> {
-        let own = self.dsl().redaction_snapshots(partial).await.map_err(|error| self.dsl_failed(error))?;
+        let own = self.dsl().redaction_snapshots(partial).await?;
         let sorted = |list: &Option<Vec<u64>>| {
             let mut list = list.clone();
             list.iter_mut().for_each(|list| list.sort_unstable());
@@ -53,8 +53,7 @@ impl Syncer {
         dataset: ObjectId,
         spec: &ReceiveSpec,
     ) -> Result<(), SpaError> {
-        let forgotten = self.dsl.forget_feature(txg, dataset, field::REDACTED_DATASETS).await;
-        let forgotten = forgotten.map_err(|error| self.dsl_failed(error))?;
+        let forgotten = self.dsl.forget_feature(txg, dataset, field::REDACTED_DATASETS).await?;
         self.features.change(FEATURE, -i64::from(forgotten));
         if let Some(snapshots) = &spec.redacted {
             self.put_field(dataset, field::REDACTED_DATASETS, &ZapValue::from_u64s(snapshots)).await?;
@@ -74,7 +73,6 @@ impl Syncer {
     }
 
     async fn redaction_of(&self, dataset: ObjectId) -> Result<Option<Vec<u64>>, SpaError> {
-        let found = self.dsl.redaction_of(dataset).await;
-        found.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.redaction_of(dataset).await?)
     }
 }

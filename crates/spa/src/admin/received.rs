@@ -47,8 +47,8 @@ impl Syncer {
     ) -> Result<Vec<(String, ReceivedPropertyError)>, SpaError> {
         let mut refused = Vec::new();
         let dsl = self.dsl().clone();
-        let dir = dsl.dir(dataset).await.map_err(|error| self.dsl_failed(error))?.object;
-        let earlier = dsl.received_names(dir).await.map_err(|error| self.dsl_failed(error))?;
+        let dir = dsl.dir(dataset).await?.object;
+        let earlier = dsl.received_names(dir).await?;
         for name in earlier.iter().filter(|name| !values.iter().any(|(other, _)| other == *name)) {
             self.put_received(dataset, name, None).await?;
         }
@@ -89,21 +89,20 @@ impl Syncer {
     async fn put_received(&mut self, dataset: &str, name: &str, value: Option<&PropertyValue>) -> Result<(), SpaError> {
         let txg = self.txg;
         let view = self.dsl().clone();
-        let dir = view.dir(dataset).await.map_err(|error| self.dsl_failed(error))?;
-        let own = self.mos.object(dir.phys.properties).await.map_err(|error| self.dmu_error(error))?;
-        let own = Zap::open(own).await.map_err(|error| self.dmu_error(error))?;
+        let dir = view.dir(dataset).await?;
+        let own = self.mos.object(dir.phys.properties).await?;
+        let own = Zap::open(own).await?;
         let mut is_hidden = false;
         for entry in [PropertyEntry::Local, PropertyEntry::Inherited] {
             let found = own.lookup(entry.name(name).as_bytes()).await;
-            is_hidden |= found.map_err(|error| self.dmu_error(error))?.is_some();
+            is_hidden |= found?.is_some();
         }
         let followed = match is_hidden {
             true => Vec::new(),
             false => self.policies_with(&view, &dir, name, value).await?,
         };
         let zap = value.map(PropertyValue::zap);
-        let set = self.dsl.set_received(txg, dir.object, name, zap.as_ref()).await;
-        set.map_err(|error| self.dsl_failed(error))?;
+        self.dsl.set_received(txg, dir.object, name, zap.as_ref()).await?;
         followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
         if let ("compression", Some(PropertyValue::Number(number))) = (name, value) {
             let needs = self.apply(&mut self.mos.policy(), name, *number)?;
@@ -124,7 +123,7 @@ impl Syncer {
     ) -> Result<(Dir, Option<PropertyValue>), SpaError> {
         let view = self.dsl();
         let dir = self.check_change_property(dataset, property, None).await?;
-        let entries = view.property_entries(dir.phys.properties).await.map_err(|error| self.dsl_failed(error))?;
+        let entries = view.property_entries(dir.phys.properties).await?;
         let received = entries.received(property).map(|value| match value {
             Value::Number(number) => PropertyValue::Number(*number),
             Value::Text(text) => PropertyValue::Text(text.clone()),
@@ -164,7 +163,7 @@ impl Syncer {
                 self.dsl.revert_property(txg, dir.object, property, value.as_ref()).await
             }
         };
-        reverted.map_err(|error| self.dsl_failed(error))?;
+        reverted?;
         followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
         if let ("compression", Some(number)) = (property, number) {
             let needs = self.apply(&mut self.mos.policy(), property, number)?;
@@ -179,8 +178,8 @@ impl Syncer {
     /// There is no such dataset, or the MOS cannot be read.
     #[boxed]
     pub async fn has_own_property(&self, dataset: &str, property: &str) -> Result<bool, SpaError> {
-        let dir = self.dsl().dir(dataset).await.map_err(|error| self.dsl_failed(error))?;
-        let found = self.dsl().property(&dir, property, false).await.map_err(|error| self.dsl_failed(error))?;
+        let dir = self.dsl().dir(dataset).await?;
+        let found = self.dsl().property(&dir, property, false).await?;
         Ok(found.is_some_and(|found| found.source == Source::Local))
     }
 
@@ -195,7 +194,7 @@ impl Syncer {
         values: &[(String, PropertyValue)],
     ) -> Result<Vec<(String, SpaError)>, SpaError> {
         let mut refused = Vec::new();
-        let snapshot = self.dsl().dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = self.dsl().dataset(name).await?;
         assert!(snapshot.is_snapshot(), "these are properties of a snapshot");
         for (property, value) in values {
             if let Err(error) = self.check_property(property, value) {
@@ -203,13 +202,11 @@ impl Syncer {
                 continue;
             }
             let entry = PropertyEntry::Received.name(property);
-            let set = self.dsl.set_snapshot_property(self.txg, snapshot.object, &entry, &value.zap()).await;
-            set.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.set_snapshot_property(self.txg, snapshot.object, &entry, &value.zap()).await?;
         }
         if !values.is_empty() {
             let mark = ZapValue::from_u64(0);
-            let set = self.dsl.set_snapshot_property(self.txg, snapshot.object, "$hasrecvd", &mark).await;
-            set.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.set_snapshot_property(self.txg, snapshot.object, "$hasrecvd", &mark).await?;
         }
         Ok(refused)
     }

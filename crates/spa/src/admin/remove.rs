@@ -226,15 +226,14 @@ impl Syncer {
 
     /// The entries of the MOS's list of such devices.
     async fn listed(&self, kind: AuxKind) -> Result<Vec<cenote_format::nvlist::NvList>, SpaError> {
-        let listed = crate::open::spares_l2cache::listed(&self.mos, &self.directory, kind).await;
-        listed.map_err(|error| self.dmu_error(error))
+        Ok(crate::open::spares_l2cache::listed(&self.mos, &self.directory, kind).await?)
     }
 
     /// Takes a spare or a cache device out of its list.
     async fn enter_unlisted(&mut self, kind: AuxKind, guid: Guid) -> Result<Txg, SpaError> {
         let txg = self.txg;
         let removed = remove_listed(&self.mos, &self.directory, txg, kind, guid).await;
-        let Some(removed) = removed.map_err(|error| self.dmu_error(error))? else {
+        let Some(removed) = removed? else {
             return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
         };
         self.found.auxiliaries = {
@@ -250,10 +249,10 @@ impl Syncer {
     /// Frees the logs on a vdev that nobody has in use.
     async fn free_idle_logs(&mut self, vdev: VdevId) -> Result<(), SpaError> {
         let dsl = self.dsl().clone();
-        let root = dsl.root_dir().await.map_err(|error| self.dsl_failed(error))?;
+        let root = dsl.root_dir().await?;
         let mut freed = Vec::new();
-        for dir in dsl.tree(root, true).await.map_err(|error| self.dsl_failed(error))? {
-            let head = dsl.head(&dir).await.map_err(|error| self.dsl_failed(error))?;
+        for dir in dsl.tree(root, true).await? {
+            let head = dsl.head(&dir).await?;
             // The blocks of a chain that a log in use has begun are known; one that a crash has left may stand in the header of a dataset that
             // somebody has open, and even replays.
             let owns = |dataset| self.logs.as_ref().is_some_and(|logs| logs.own_chain(dataset));
@@ -333,9 +332,9 @@ impl Syncer {
         }
         let labels = self.free_labels(vdev);
         self.free_vdev_objects(txg, vdev, &top).await?;
-        self.root_vdev.remove(vdev).map_err(|error| self.fail(error))?;
+        self.root_vdev.remove(vdev)?;
         self.config_changed = true;
-        self.tree.change(&self.root_vdev.config, []).map_err(|error| self.fail(error))?;
+        self.tree.change(&self.root_vdev.config, [])?;
         self.space.log_device_removed(vdev);
         self.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
         let path = top.path.as_deref().unwrap_or("-").to_owned();
@@ -354,18 +353,16 @@ impl Syncer {
 
     /// Frees what the MOS has of a vdev.
     async fn free_vdev_objects(&mut self, txg: Txg, vdev: VdevId, top: &VdevConfig) -> Result<(), SpaError> {
-        let name = self.name.clone();
-        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
         let mut maps: Vec<ObjectId> = self.space.with(|allocator| allocator.maps_of(vdev).collect());
         let mut zaps = vec![top.top_zap];
         for leaf in top.leaves() {
             maps.push(leaf.dtl);
             zaps.push(leaf.leaf_zap);
         }
-        let directory = Zap::open(self.directory.clone()).await.map_err(fail)?;
-        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
+        let directory = Zap::open(self.directory.clone()).await?;
+        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
         let all = match all.and_then(|value| value.as_u64()) {
-            Some(all) => Some(self.mos.object(ObjectId(all)).await.map_err(fail)?),
+            Some(all) => Some(self.mos.object(ObjectId(all)).await?),
             None => None,
         };
         let flushed = self.root_vdev.unflushed_txgs.get(&vdev).copied();
@@ -373,16 +370,16 @@ impl Syncer {
         let mut objects = Vec::new();
         // All can be opened before the first is freed: a change that fails half-way fails the pool.
         for object in zaps.iter().copied().chain(tables).filter(|object| *object != ObjectId(0)) {
-            objects.push(self.mos.object(object).await.map_err(fail)?);
+            objects.push(self.mos.object(object).await?);
         }
         let mut changes = self.space_changes(txg);
         for map in maps.into_iter().filter(|map| *map != ObjectId(0)) {
-            changes.free(map).map_err(|error| self.fail(error))?;
+            changes.free(map)?;
         }
         self.make_changes(changes).await?;
         for zap in zaps.iter().filter(|zap| **zap != ObjectId(0)) {
             if let Some(all) = &all {
-                Zap::put_entry(all, txg, &int_key_name(zap.0), None).await.map_err(fail)?;
+                Zap::put_entry(all, txg, &int_key_name(zap.0), None).await?;
             }
         }
         for object in objects {

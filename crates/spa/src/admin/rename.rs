@@ -24,12 +24,12 @@ impl Syncer {
         let view = self.dsl().clone();
         // `from` may be a file system with '@' in its own name: only a file system can get a name without '@'.
         let misnamed = match to.contains('@') {
-            false if from.contains('@') => view.find_dir(from).await.map_err(|error| self.dsl_failed(error))?,
+            false if from.contains('@') => view.find_dir(from).await?,
             _ => None,
         };
         let dataset = match misnamed {
-            Some(dir) => view.head(&dir).await.map_err(|error| self.dsl_failed(error))?,
-            None => Some(view.dataset(from).await.map_err(|error| self.dsl_failed(error))?),
+            Some(dir) => view.head(&dir).await?,
+            None => Some(view.dataset(from).await?),
         };
         let Some(dataset) = dataset else { return Err(cannot(from, Refusal::Invalid, "it has no contents")) };
         check_no_received(from).map_err(|reason| cannot(from, Refusal::Invalid, &reason.to_string()))?;
@@ -48,8 +48,7 @@ impl Syncer {
                 check_new_dataset(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason.to_string()))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
                 self.count_below(&dataset.dir).await?;
-                let renamed = self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await;
-                renamed.map_err(|error| self.dsl_failed(error))?;
+                self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await?;
             }
             _ => {
                 return Err(cannot(
@@ -74,17 +73,17 @@ impl Syncer {
         to: &str,
         recursive: bool,
     ) -> Result<Vec<(Dataset, ObjectId)>, SpaError> {
-        let (view, failed) = (self.dsl().clone(), |error: DslError| self.dsl_failed(error));
+        let view = self.dsl().clone();
         let name = format!("{dataset}@{from}");
         check_new_snapshot(&format!("{dataset}@{to}"))
             .map_err(|reason| cannot(&name, Refusal::Invalid, &reason.to_string()))?;
-        let top = view.dir(dataset).await.map_err(failed)?;
-        let dirs = if recursive { view.tree(top, true).await.map_err(failed)? } else { vec![top] };
+        let top = view.dir(dataset).await?;
+        let dirs = if recursive { view.tree(top, true).await? } else { vec![top] };
         let mut found = Vec::new();
         for dir in dirs.into_iter().filter(|dir| !dir.last_name().starts_with('$')) {
-            let Some(head) = view.head(&dir).await.map_err(failed)? else { continue };
-            let Some(snapshot) = view.snapshot_object(&head, from).await.map_err(failed)? else { continue };
-            if view.snapshot_object(&head, to).await.map_err(failed)?.is_some() {
+            let Some(head) = view.head(&dir).await? else { continue };
+            let Some(snapshot) = view.snapshot_object(&head, from).await? else { continue };
+            if view.snapshot_object(&head, to).await?.is_some() {
                 let why = match recursive {
                     true => "a child dataset already has a snapshot with the new name",
                     false => "dataset already exists",
@@ -115,8 +114,7 @@ impl Syncer {
         for (head, snapshot) in self.check_rename_snapshots(dataset, from, to, recursive).await? {
             let name = format!("{}@{from}", head.dir.name);
             self.record_event("rename", &format!("-> @{to}"), Some((&name, snapshot))).await?;
-            let renamed = self.dsl.rename_snapshot(self.txg, head.object, from, to).await;
-            renamed.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.rename_snapshot(self.txg, head.object, from, to).await?;
         }
         Ok(())
     }
@@ -124,7 +122,6 @@ impl Syncer {
     /// Whether a directory can have this name; the directory above it then, and the last part.
     async fn check_move(&self, view: &Dsl, dir: &Dir, to: &str) -> Result<(Dir, String), SpaError> {
         let from = dir.name.as_str();
-        let failed = |error: DslError| self.dsl_failed(error);
         let (Some((above, last)), false) = (parent_and_last(to), dir.phys.parent.0 == 0) else {
             return Err(cannot(
                 from,
@@ -144,22 +141,22 @@ impl Syncer {
         }
         let parent = match view.dir(above).await {
             Err(DslError::NoSuchDataset(_)) => return Err(cannot(from, Refusal::NotThere, "parent does not exist")),
-            result => result.map_err(failed)?,
+            result => result?,
         };
-        if view.child(&parent, last).await.map_err(failed)?.is_some() {
+        if view.child(&parent, last).await?.is_some() {
             return Err(cannot(from, Refusal::Exists, "dataset already exists"));
         }
-        let head = view.dataset(above).await.map_err(failed)?;
-        if view.kind(&head).await.map_err(failed)? != ObjsetType::Zfs {
+        let head = view.dataset(above).await?;
+        if view.kind(&head).await? != ObjsetType::Zfs {
             return Err(cannot(from, Refusal::Invalid, "parent is not a filesystem"));
         }
         let longer = to.len().saturating_sub(from.len());
         let is_deeper = to.matches('/').count() > from.matches('/').count();
-        for below in view.tree(dir.clone(), false).await.map_err(failed)? {
+        for below in view.tree(dir.clone(), false).await? {
             let mut longest = below.name.len();
-            if let Some(head) = view.head(&below).await.map_err(failed)? {
-                let snapshots = view.snapshots(&head).await.map_err(failed)?;
-                let bookmarks = view.bookmarks(&head).await.map_err(failed)?;
+            if let Some(head) = view.head(&below).await? {
+                let snapshots = view.snapshots(&head).await?;
+                let bookmarks = view.bookmarks(&head).await?;
                 let snapshots = snapshots.iter().map(|snapshot| snapshot.name().len());
                 let lens = snapshots.chain(bookmarks.iter().map(|bookmark| bookmark.name.len()));
                 longest = lens.max().unwrap_or(0).max(longest);
@@ -177,8 +174,8 @@ impl Syncer {
             self.check_above(view, &parent).await?;
             self.check_above(view, dir).await?;
             self.check_room(view, dir, &parent).await?;
-            let (datasets, snapshots) = view.counted_below(dir).await.map_err(failed)?;
-            let old = view.parent(dir).await.map_err(failed)?;
+            let (datasets, snapshots) = view.counted_below(dir).await?;
+            let old = view.parent(dir).await?;
             let may = match &old {
                 Some(old) => self.may_move(old, &parent, datasets.saturating_add(1), snapshots).await?,
                 None => true,
@@ -201,7 +198,7 @@ impl Syncer {
             if !is_common && quota != 0 && above.phys.used_bytes.saturating_add(moved_bytes) > quota {
                 return Err(cannot(&dir.name, Refusal::NoSpace, "out of space"));
             }
-            at = view.parent(&above).await.map_err(|error| self.dsl_failed(error))?;
+            at = view.parent(&above).await?;
         }
         Ok(())
     }

@@ -123,7 +123,7 @@ impl Pool {
 impl Syncer {
     /// Refuses snapshots that would take of the space that is kept back, so that there is always enough to destroy some. OpenZFS counts alike.
     async fn check_room_for_snapshots(&self, wanted: &[NewSnapshot]) -> Result<(), SpaError> {
-        let root = self.dsl().root_dir().await.map_err(|error| self.dsl_failed(error))?;
+        let root = self.dsl().root_dir().await?;
         let needed_bytes = SNAPSHOT_BYTES.saturating_mul(wanted.len() as u64);
         match (wanted.first(), root.phys.used_bytes.saturating_add(needed_bytes) > self.usable().bytes) {
             (Some(first), true) => {
@@ -149,10 +149,10 @@ impl Syncer {
         let Some((of, snapshot)) = name.split_once('@') else { return cannot(Refusal::Invalid, "it has no '@'") };
         let head = match dsl.dataset(of).await {
             Err(DslError::NoSuchDataset(_)) => return cannot(Refusal::NotThere, "dataset does not exist"),
-            found => found.map_err(|error| self.dsl_failed(error))?,
+            found => found?,
         };
         let names = dsl.snapshot_object(&head, snapshot).await;
-        if names.map_err(|error| self.dsl_failed(error))?.is_some() {
+        if names?.is_some() {
             return cannot(Refusal::Exists, "dataset already exists");
         }
         if head.is_inconsistent() {
@@ -167,7 +167,7 @@ impl Syncer {
             return Ok(false);
         }
         self.check_remapped(&dsl, &head).await?;
-        let reserved = dsl.refreservation_bytes(head.dir.object).await.map_err(|error| self.dsl_failed(error))?;
+        let reserved = dsl.refreservation_bytes(head.dir.object).await?;
         let wanted = head.phys.unique_bytes.min(reserved);
         if wanted > 0 && wanted > self.available_bytes(&dsl, &head.dir).await? {
             return cannot(Refusal::NoSpace, "out of space");
@@ -178,7 +178,7 @@ impl Syncer {
     /// Refuses datasets that keep a list of blocks of removed devices.
     pub(crate) async fn check_remapped(&self, dsl: &cenote_dsl::Dsl, head: &Dataset) -> Result<(), SpaError> {
         let remapped = dsl.dataset_field(head, dataset_field::REMAP_DEADLIST).await;
-        if remapped.map_err(|error| self.dsl_failed(error))?.is_some() {
+        if remapped?.is_some() {
             return self
                 .unwritable(format!("snapshots of a dataset with blocks of removed devices ('{}')", head.dir.name));
         }
@@ -188,25 +188,22 @@ impl Syncer {
     async fn take_snapshot(&mut self, wanted: &NewSnapshot, time_s: u64) -> Result<ObjectId, SpaError> {
         let txg = self.txg;
         let (of, name) = wanted.name.split_once('@').expect("checked: it is a snapshot's name");
-        let head = self.dsl.dataset(of).await.map_err(|error| self.dsl_failed(error))?;
+        let head = self.dsl.dataset(of).await?;
         let birth = self.birth(wanted.creation_time_s.unwrap_or(time_s));
         let mut rng = Rng::new(self.handle.random_u64());
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
-        let taken = self.dsl.take_snapshot(head.object, name, birth, wanted.guid, &mut rng, &mut refs).await;
-        let snapshot = taken.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = self.dsl.take_snapshot(head.object, name, birth, wanted.guid, &mut rng, &mut refs).await?;
         self.count_empty_refs(refs).await?;
         self.hand_down_features(head.object, snapshot).await?;
         let is_encrypted = self.dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
-        if is_encrypted.map_err(|error| self.dsl_failed(error))?.is_some() && self.features.has("bookmark_v2") {
+        if is_encrypted?.is_some() && self.features.has("bookmark_v2") {
             let guid = ZapValue::from_u64(rng.next_u64() | 1);
-            let zapified = self.dsl.put_dataset_field(txg, snapshot, dataset_field::IVSET_GUID, &guid).await;
-            let zapified = zapified.map_err(|error| self.dsl_failed(error))?;
+            let zapified = self.dsl.put_dataset_field(txg, snapshot, dataset_field::IVSET_GUID, &guid).await?;
             self.features.change("extensible_dataset", i64::from(zapified));
         }
         for (property, value) in &wanted.properties {
-            let set = self.dsl.set_snapshot_property(txg, snapshot, property, &ZapValue::from_text(value)).await;
-            set.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.set_snapshot_property(txg, snapshot, property, &ZapValue::from_text(value)).await?;
         }
         self.snapshots_changed(head.dir.object).await?;
         self.record_event("snapshot", "", Some((&wanted.name, snapshot))).await?;
@@ -218,8 +215,7 @@ impl Syncer {
         if !self.features.has("extensible_dataset") {
             return Ok(());
         }
-        let zapified = self.dsl.note_snapshots_changed(self.txg, dir, self.time_s()).await;
-        let zapified = zapified.map_err(|error| self.dsl_failed(error))?;
+        let zapified = self.dsl.note_snapshots_changed(self.txg, dir, self.time_s()).await?;
         self.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
@@ -228,8 +224,7 @@ impl Syncer {
     pub(crate) async fn hand_down_features(&mut self, from: ObjectId, to: ObjectId) -> Result<(), SpaError> {
         let txg = self.txg;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            let noted = self.dsl.copy_feature(txg, from, to, feature.guid).await;
-            let noted = noted.map_err(|error| self.dsl_failed(error))?;
+            let noted = self.dsl.copy_feature(txg, from, to, feature.guid).await?;
             self.features.change("extensible_dataset", i64::from(noted.zapified));
             self.features.change(feature.name, i64::from(noted.is_new));
         }
@@ -240,11 +235,10 @@ impl Syncer {
     pub(crate) async fn take_back_features(&mut self, head: ObjectId, snapshot: ObjectId) -> Result<(), SpaError> {
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             let is_kept = self.dsl.has_noted(snapshot, feature.guid).await;
-            if is_kept.map_err(|error| self.dsl_failed(error))? {
+            if is_kept? {
                 continue;
             }
-            let forgotten = self.dsl.forget_feature(self.txg, head, feature.guid).await;
-            let forgotten = forgotten.map_err(|error| self.dsl_failed(error))?;
+            let forgotten = self.dsl.forget_feature(self.txg, head, feature.guid).await?;
             self.features.change(feature.name, -i64::from(forgotten));
         }
         self.used_features.remove(&head);
@@ -256,10 +250,9 @@ impl Syncer {
         if !self.features.has("empty_bpobj") || self.dsl.empty_bpobj().is_some() {
             return Ok(());
         }
-        let list = self.dsl.create_bpobj(self.txg).map_err(|error| self.dsl_failed(error))?;
+        let list = self.dsl.create_bpobj(self.txg)?;
         let entry = ZapValue::from_u64(list.0);
-        let put = Zap::put_entry(&self.directory, self.txg, pool_directory::EMPTY_BPOBJ, Some(&entry)).await;
-        put.map_err(|error| self.dmu_error(error))?;
+        Zap::put_entry(&self.directory, self.txg, pool_directory::EMPTY_BPOBJ, Some(&entry)).await?;
         self.dsl.set_empty_bpobj(list);
         Ok(())
     }
@@ -280,7 +273,7 @@ impl Syncer {
         let snapshot = self.check_snapshot_goes(name, is_deferred).await?;
         if !is_deferred && snapshot.phys.child_count > 1 {
             let mut why = "snapshot has dependent clones\nuse '-R' to destroy the following datasets:".to_owned();
-            for clone in self.dsl.clones(&snapshot).await.map_err(|error| self.dsl_failed(error))? {
+            for clone in self.dsl.clones(&snapshot).await? {
                 why.push_str(&format!("\n{clone}"));
             }
             return Err(SpaError::refused(Refusal::Busy, format!("cannot destroy '{name}': {why}")));
@@ -296,11 +289,11 @@ impl Syncer {
     pub async fn check_snapshot_goes(&self, name: &str, is_deferred: bool) -> Result<Dataset, SpaError> {
         let dsl = self.dsl().clone();
         let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot destroy snapshot {name}: {why}")));
-        let snapshot = dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = dsl.dataset(name).await?;
         if !snapshot.is_snapshot() {
             return cannot(Refusal::Invalid, "it is no snapshot");
         }
-        let head = dsl.head(&snapshot.dir).await.map_err(|error| self.dsl_failed(error))?;
+        let head = dsl.head(&snapshot.dir).await?;
         let Some(head) = head else { return cannot(Refusal::Invalid, "its dataset has no head") };
         self.check_remapped(&dsl, &head).await?;
         if self.is_scanned().await? {
@@ -324,12 +317,12 @@ impl Syncer {
     /// # Errors
     /// It would go, and cannot be destroyed; or the MOS cannot be read.
     pub(crate) async fn check_last_goes(&self, snapshot: ObjectId, left: u64) -> Result<Option<String>, SpaError> {
-        let phys = self.dsl.dataset_phys(snapshot).await.map_err(|error| self.dsl_failed(error))?;
+        let phys = self.dsl.dataset_phys(snapshot).await?;
         let kept_by = self.hold_count(snapshot).await? + phys.child_count.saturating_sub(1);
         if !phys.flags.contains(DatasetFlags::DEFER_DESTROY) || kept_by > left {
             return Ok(None);
         }
-        let name = self.dsl.dataset_name(snapshot).await.map_err(|error| self.dsl_failed(error))?;
+        let name = self.dsl.dataset_name(snapshot).await?;
         self.check_snapshot_goes(&name, true).await?;
         Ok(Some(name))
     }
@@ -341,31 +334,29 @@ impl Syncer {
     /// The MOS cannot be changed.
     #[boxed]
     pub async fn destroy_snapshot(&mut self, name: &str, is_deferred: bool) -> Result<(), SpaError> {
-        let snapshot = self.dsl.dataset(name).await.map_err(|error| self.dsl_failed(error))?;
+        let snapshot = self.dsl.dataset(name).await?;
         let txg = self.txg;
         let is_kept = snapshot.phys.child_count > 1 || self.hold_count(snapshot.object).await? > 0;
         if is_kept && is_deferred {
-            let marked = self.dsl.defer_destroy(txg, snapshot.object).await;
-            marked.map_err(|error| self.dsl_failed(error))?;
+            self.dsl.defer_destroy(txg, snapshot.object).await?;
             return self.record_event("defer_destroy", "", Some((name, snapshot.object))).await;
         }
         if is_kept || self.is_long_held(snapshot.object) {
-            return Err(
-                self.fail(format!("the snapshot '{name}' was to be destroyed, and is kept: no check refused it"))
-            );
+            return Err(SpaError::contradiction(format!(
+                "the snapshot '{name}' was to be destroyed, and is kept: no check refused it"
+            )));
         }
         self.record_event("destroy", "", Some((name, snapshot.object))).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             let used = self.dsl.has_noted(snapshot.object, feature.guid).await;
-            if used.map_err(|error| self.dsl_failed(error))? {
+            if used? {
                 self.features.change(feature.name, -1);
             }
         }
         let free_dir = self.free_dir().await?;
         let (_, last) = name.split_once('@').expect("a snapshot's name has an '@'");
         let (birth, mut refs) = (self.birth(self.time_s()), EmptyRefs::default());
-        let gone = self.dsl.destroy_snapshot(birth, snapshot.object, last, free_dir, &mut refs).await;
-        let was_zapified = gone.map_err(|error| self.dsl_failed(error))?;
+        let was_zapified = self.dsl.destroy_snapshot(birth, snapshot.object, last, free_dir, &mut refs).await?;
         self.features.change("extensible_dataset", -i64::from(was_zapified));
         self.snapshots_changed(snapshot.dir.object).await?;
         self.count_empty_refs(refs).await?;
@@ -375,14 +366,14 @@ impl Syncer {
 
     /// A pool does not boot from what is no more.
     pub(crate) async fn clear_bootfs(&mut self, dataset: ObjectId) -> Result<(), SpaError> {
-        let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
-        let properties = directory.find_u64(pool_directory::PROPERTIES).await.map_err(|error| self.dmu_error(error))?;
+        let directory = Zap::open(self.directory.clone()).await?;
+        let properties = directory.find_u64(pool_directory::PROPERTIES).await?;
         let Some(properties) = properties else { return Ok(()) };
-        let object = self.mos.object(ObjectId(properties)).await.map_err(|error| self.dmu_error(error))?;
-        let zap = Zap::open(object.clone()).await.map_err(|error| self.dmu_error(error))?;
-        if zap.find_u64("bootfs").await.map_err(|error| self.dmu_error(error))? != Some(dataset.0) {
+        let object = self.mos.object(ObjectId(properties)).await?;
+        let zap = Zap::open(object.clone()).await?;
+        if zap.find_u64("bootfs").await? != Some(dataset.0) {
             return Ok(());
         }
-        Zap::put_entry(&object, self.txg, "bootfs", None).await.map_err(|error| self.dmu_error(error))
+        Ok(Zap::put_entry(&object, self.txg, "bootfs", None).await?)
     }
 }

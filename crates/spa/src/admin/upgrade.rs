@@ -34,14 +34,13 @@ impl Syncer {
         }
         let mut wanted = with_needs(&wanted);
         wanted.retain(|feature| !self.features.has(feature.name));
-        let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut directory = Zap::open(self.directory.clone()).await?;
         if wanted.iter().any(|feature| feature.name == "head_errlog") {
             self.check_error_logs(&mut directory).await?;
         }
         // In OpenZFS's order: each notes the txg of its enabling if that is noted by then, so those before `enabled_txg` do not.
         for feature in &wanted {
-            let enabled = self.features.enable(&self.mos, &mut directory, feature, self.txg).await;
-            enabled.map_err(|error| self.dmu_error(error))?;
+            self.features.enable(&self.mos, &mut directory, feature, self.txg).await?;
         }
         debug_assert!(
             with_needs(&wanted).iter().all(|feature| self.features.has(feature.name)),
@@ -69,10 +68,10 @@ impl Syncer {
             (policy.compress, policy.compress_level) = (before.compress, before.compress_level);
             // `on` has another meaning now. One that has no name by now is written no more.
             let dir = match names.get(&head.dataset) {
-                Some(name) => view.dir(name).await.map_err(|error| self.dsl_failed(error))?,
+                Some(name) => view.dir(name).await?,
                 None => continue,
             };
-            let set = view.property(&dir, "compression", true).await.map_err(|error| self.dsl_failed(error))?;
+            let set = view.property(&dir, "compression", true).await?;
             let number = set.and_then(|set| set.value.number()).unwrap_or(u64::from(Compress::On.number()));
             self.apply(&mut policy, "compression", number)?;
             head.objset.set_policy(ObjsetPolicy {
@@ -90,15 +89,15 @@ impl Syncer {
     /// Refuses to change the form of error logs that have something.
     async fn check_error_logs(&self, directory: &mut Zap) -> Result<(), SpaError> {
         for name in [pool_directory::ERRLOG_LAST, pool_directory::ERRLOG_SCRUB] {
-            let found = directory.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+            let found = directory.lookup(name.as_bytes()).await?;
             let Some(object) = found.and_then(|value| value.as_u64()).filter(|object| *object != 0) else { continue };
-            let object = self.mos.object(ObjectId(object)).await.map_err(|error| self.dmu_error(error))?;
-            let log = Zap::open(object).await.map_err(|error| self.dmu_error(error))?;
+            let object = self.mos.object(ObjectId(object)).await?;
+            let log = Zap::open(object).await?;
             let is_empty = log.entries(1).await.is_ok_and(|entries| entries.is_empty());
             if !is_empty {
                 let what =
                     "enabling head_errlog in a pool with logged errors: run 'zpool clear', and upgrade with OpenZFS if some stay".to_owned();
-                return Err(SpaError::Unwritable { pool: self.name.clone(), what });
+                return Err(SpaError::unsupported(what));
             }
         }
         Ok(())

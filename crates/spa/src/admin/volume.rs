@@ -54,8 +54,7 @@ impl Syncer {
     #[boxed]
     pub async fn available_bytes(&self, view: &Dsl, dir: &Dir) -> Result<u64, SpaError> {
         let usable = self.usable();
-        let available = view.dir_available_bytes(dir, usable.bytes.saturating_add(usable.deferred_bytes)).await;
-        available.map_err(|error| self.dsl_failed(error))
+        Ok(view.dir_available_bytes(dir, usable.bytes.saturating_add(usable.deferred_bytes)).await?)
     }
 
     /// How much to reserve for a volume (`refreservation`) of so many bytes in blocks of so many bytes, so that it can always be

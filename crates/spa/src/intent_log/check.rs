@@ -8,8 +8,8 @@ use crate::{SpaError, View};
 impl View {
     /// Refuses pools whose logs cannot be claimed. `missing_log`: those that cannot be read are given up.
     pub(crate) async fn check_logs(&self, missing_log: bool) -> Result<(), SpaError> {
-        let refuse = |what: String| Err(SpaError::Unwritable { pool: self.name().to_owned(), what });
-        for log in unclaimed(self.dsl(), self.dmu(), self.name(), &mut Vec::new()).await? {
+        let refuse = |what: String| Err(SpaError::unsupported(what));
+        for log in unclaimed(self.dsl(), self.dmu(), &mut Vec::new()).await? {
             let name = &log.name;
             let mut chain = Chain::new(self.dmu().zio(), log.objset.zil_header());
             let mut is_first = true;

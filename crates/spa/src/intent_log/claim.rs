@@ -47,7 +47,7 @@ impl Syncer {
         let dmu = self.writer.dmu().clone();
         let mut claimed = Claimed::default();
         let mut half_received = Vec::new();
-        for log in unclaimed(&self.dsl().clone(), &dmu, &self.name, &mut half_received).await? {
+        for log in unclaimed(&self.dsl().clone(), &dmu, &mut half_received).await? {
             let header = log.objset.zil_header();
             let mut chain = Chain::new(dmu.zio(), header);
             let first = chain.next().await;
@@ -124,13 +124,13 @@ impl Syncer {
     ) -> Result<bool, SpaError> {
         for record in content.raw_records() {
             // The chain has read the pointers of all records that it gives.
-            let pointer = record.write_pointer().map_err(|error| self.fail(error))?;
+            let pointer = record.write_pointer()?;
             if let Some(pointer) = pointer.filter(|pointer| !pointer.is_hole() && pointer.birth() >= txg)
                 && !(is_readable(objset, &pointer).await && self.claim_block(txg, &pointer, claimed).await?)
             {
                 return Ok(false);
             }
-            let cloned = record.cloned_blocks().map_err(|error| self.fail(error))?;
+            let cloned = record.cloned_blocks()?;
             if !self.claim_clones(txg, record.txg, &cloned).await? {
                 return Ok(false);
             }
@@ -155,7 +155,7 @@ impl Syncer {
         }
         for block in stored.clone() {
             if !is_data(block) {
-                return Err(self.fail("an intent log has cloned a block of metadata"));
+                return Err(SpaError::contradiction("an intent log has cloned a block of metadata"));
             }
             if made < txg {
                 continue;
@@ -176,11 +176,13 @@ impl Syncer {
                 Ok(true) => return Ok(()),
                 Err(AllocError::NeedsLoad(id)) => {
                     let loaded = self.space.load(id, txg).await;
-                    loaded.map_err(|error| self.fail(format!("claiming intent logs: {error}")))?;
+                    loaded.map_err(|error| SpaError::contradiction(format!("claiming intent logs: {error}")))?;
                 }
                 Ok(false) | Err(_) => {
                     let place = format!("at {:#x} of vdev {}", dva.offset_bytes, dva.vdev);
-                    return Err(self.fail(format!("an intent log has cloned a block {place}, where none is")));
+                    return Err(SpaError::contradiction(format!(
+                        "an intent log has cloned a block {place}, where none is"
+                    )));
                 }
             }
         }
@@ -202,8 +204,7 @@ impl Syncer {
             if !self.claim_place(txg, dva).await? {
                 for dva in taken {
                     claimed.places.remove(&(dva.vdev, dva.offset_bytes));
-                    let given_back = self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)));
-                    given_back.map_err(|error| self.fail(error))?;
+                    self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)))?;
                 }
                 return Ok(false);
             }
@@ -223,7 +224,7 @@ impl Syncer {
                 Ok(()) => return Ok(true),
                 Err(AllocError::NeedsLoad(id)) => {
                     let loaded = self.space.load(id, txg).await;
-                    loaded.map_err(|error| self.fail(format!("claiming intent logs: {error}")))?;
+                    loaded.map_err(|error| SpaError::contradiction(format!("claiming intent logs: {error}")))?;
                 }
                 Err(_) => return Ok(false),
             }

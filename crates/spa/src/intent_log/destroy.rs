@@ -32,7 +32,7 @@ impl Syncer {
                 continue;
             }
             for record in link.content.iter().flat_map(|content| content.raw_records()) {
-                let cloned = record.cloned_blocks().map_err(|error| self.fail(error))?;
+                let cloned = record.cloned_blocks()?;
                 self.free_blocks(txg, &cloned).await?;
             }
         }

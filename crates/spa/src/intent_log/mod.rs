@@ -38,14 +38,12 @@ struct Unclaimed {
 async fn unclaimed(
     dsl: &Dsl,
     dmu: &cenote_dmu::Dmu,
-    pool: &str,
     half_received: &mut Vec<Dataset>,
 ) -> Result<Vec<Unclaimed>, SpaError> {
-    let dsl_error = |error| SpaError::Dsl { pool: pool.to_owned(), error };
-    let root = dsl.root_dir().await.map_err(dsl_error)?;
+    let root = dsl.root_dir().await?;
     let mut found = Vec::new();
-    for dir in dsl.tree(root, true).await.map_err(dsl_error)? {
-        let Some(head) = dsl.head(&dir).await.map_err(dsl_error)? else { continue };
+    for dir in dsl.tree(root, true).await? {
+        let Some(head) = dsl.head(&dir).await? else { continue };
         if head.is_inconsistent() {
             half_received.push(head);
             continue;
@@ -53,8 +51,7 @@ async fn unclaimed(
         if head.phys.bp.is_hole() {
             continue;
         }
-        let objset = Objset::open(dmu.clone(), head.objset_id(), head.phys.bp, KeyAccess::None).await;
-        let objset = objset.map_err(|error| SpaError::Dmu { pool: pool.to_owned(), error })?;
+        let objset = Objset::open(dmu.clone(), head.objset_id(), head.phys.bp, KeyAccess::None).await?;
         let header = objset.zil_header();
         if !header.log.is_hole() && header.claim_txg.0 == 0 {
             found.push(Unclaimed { name: dir.name, objset });

@@ -71,8 +71,7 @@ impl Syncer {
         if head.objset.phys().type_number != u64::from(ObjsetType::Zfs.number()) {
             return Ok(false);
         }
-        let noted = self.dsl.note_feature(txg, head.dataset, feature.guid).await;
-        let noted = noted.map_err(|error| self.fail(error))?;
+        let noted = self.dsl.note_feature(txg, head.dataset, feature.guid).await?;
         self.features.change("extensible_dataset", i64::from(noted.zapified));
         self.features.change(feature.name, i64::from(noted.is_new));
         Ok(true)
@@ -81,8 +80,7 @@ impl Syncer {
     /// The log of a dataset is gone, and with it such records.
     pub(crate) async fn forget_xattr_records(&mut self, txg: Txg, dataset: ObjectId) -> Result<(), SpaError> {
         let Some(feature) = by_name(XATTR_RECORDS) else { return Ok(()) };
-        let forgotten = self.dsl.forget_feature(txg, dataset, feature.guid).await;
-        let was_noted = forgotten.map_err(|error| self.fail(error))?;
+        let was_noted = self.dsl.forget_feature(txg, dataset, feature.guid).await?;
         self.features.change(feature.name, -i64::from(was_noted));
         Ok(())
     }

@@ -88,21 +88,21 @@ impl Syncer {
         change(&mut list.phys, used);
         self.put_bptree(txg, &list)?;
         let free_dir = self.free_dir().await?;
-        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, used).await;
-        charged.map_err(|error| self.fail(error))
+        Ok(self.dsl.charge(txg, free_dir, UsedBy::Head, used).await?)
     }
 
     pub(crate) async fn free_dir(&self) -> Result<ObjectId, SpaError> {
-        let fail = |error| SpaError::Dsl { pool: self.name.clone(), error };
-        let root = self.dsl.root_dir().await.map_err(fail)?;
-        let dir = self.dsl.child(&root, pool_directory::FREE_DIR).await.map_err(fail)?;
-        Ok(dir.ok_or_else(|| self.fail(format!("there is no directory '{}'", pool_directory::FREE_DIR)))?.object)
+        let root = self.dsl.root_dir().await?;
+        let dir = self.dsl.child(&root, pool_directory::FREE_DIR).await?;
+        Ok(dir
+            .ok_or_else(|| SpaError::contradiction(format!("there is no directory '{}'", pool_directory::FREE_DIR)))?
+            .object)
     }
 
     async fn bptree(&self, list: ObjectId) -> Result<List, SpaError> {
-        let object = self.mos.object(list).await.map_err(|error| self.dmu_error(error))?;
+        let object = self.mos.object(list).await?;
         let phys = object.bonus(BptreePhys::parse);
-        let phys = phys.map_err(|error| self.fail(format!("the list of destroyed datasets: {error}")))?;
+        let phys = phys.map_err(|error| SpaError::contradiction(format!("the list of destroyed datasets: {error}")))?;
         Ok(List { object, phys })
     }
 
@@ -111,10 +111,9 @@ impl Syncer {
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, LIST_BLOCK_BYTES)
             .with_bonus(DmuType::UINT64_METADATA, phys.emit(ORDER).to_vec());
         assert!(self.async_destroy.list.is_none(), "a pool has one list of destroyed datasets");
-        let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
+        let object = self.mos.create_object(txg, &spec)?;
         let entry = ZapValue::from_u64(object.id().0);
-        let put = Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, Some(&entry)).await;
-        put.map_err(|error| self.dmu_error(error))?;
+        Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, Some(&entry)).await?;
         self.features.change("async_destroy", 1);
         self.async_destroy.list = Some(object.id());
         Ok(List { object, phys })
@@ -122,12 +121,12 @@ impl Syncer {
 
     fn put_bptree(&mut self, txg: Txg, list: &List) -> Result<(), SpaError> {
         self.async_destroy.left_bytes = list.phys.used_bytes;
-        list.object.set_bonus(txg, &list.phys.emit(ORDER)).map_err(|error| self.dmu_error(error))
+        Ok(list.object.set_bonus(txg, &list.phys.emit(ORDER))?)
     }
 
     async fn put_entry(&self, txg: Txg, list: &List, index: u64, entry: &BptreeEntry) -> Result<(), SpaError> {
         let at = index.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
-        list.object.write(txg, at, &entry.emit(ORDER)).await.map_err(|error| self.dmu_error(error))
+        Ok(list.object.write(txg, at, &entry.emit(ORDER)).await?)
     }
 
     /// Frees blocks of destroyed datasets for a slice. Before the datasets are written, since references to shared blocks may end
@@ -144,7 +143,7 @@ impl Syncer {
         let mut freed = SpaceDelta::default();
         while list.phys.begin < list.phys.end && !slice.is_over(self.handle.now()) && self.has_destroyed() {
             let at = list.phys.begin.saturating_mul(BptreeEntry::SIZE_BYTES as u64);
-            let bytes = list.object.read(at, BptreeEntry::SIZE_BYTES).await.map_err(|error| self.dmu_error(error))?;
+            let bytes = list.object.read(at, BptreeEntry::SIZE_BYTES).await?;
             let mut entry = match BptreeEntry::parse(&bytes, ORDER) {
                 Ok(entry) => entry,
                 Err(error) => {
@@ -172,12 +171,10 @@ impl Syncer {
         self.async_destroy.done_bytes += freed.used_bytes.max(0).cast_unsigned();
         self.put_bptree(txg, &list)?;
         let free_dir = self.free_dir().await?;
-        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await;
-        charged.map_err(|error| self.fail(error))?;
+        self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await?;
         if list.phys.begin >= list.phys.end {
             list.object.free(txg);
-            let gone = Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, None).await;
-            gone.map_err(|error| self.dmu_error(error))?;
+            Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, None).await?;
             self.features.change("async_destroy", -1);
             self.async_destroy.list = None;
         }

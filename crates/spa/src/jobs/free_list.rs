@@ -36,7 +36,7 @@ impl Syncer {
         let now = self.handle.now();
         self.free_list.begun.get_or_insert(now);
         let mut slice = Slice::new(now, SLICE_BLOCKS_MAX);
-        let list = self.mos.object(self.dsl.free_bpobj()).await.map_err(|error| self.dmu_error(error))?;
+        let list = self.mos.object(self.dsl.free_bpobj()).await?;
         let mut freed = SpaceDelta::default();
         while !slice.is_over(self.handle.now()) {
             let blocks = match self.dsl.take_blocks(txg, &list, BATCH).await {
@@ -57,10 +57,9 @@ impl Syncer {
             self.free_blocks(txg, &blocks).await?;
         }
         let free_dir = self.free_dir().await?;
-        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await;
-        charged.map_err(|error| self.fail(error))?;
+        self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await?;
         self.free_list.done_bytes += freed.used_bytes.max(0).cast_unsigned();
-        let phys = BpobjPhys::parse(&list.phys().bonus, ORDER).map_err(|error| self.fail(error))?;
+        let phys = BpobjPhys::parse(&list.phys().bonus, ORDER)?;
         self.free_list.left_bytes = phys.bytes;
         Ok(())
     }

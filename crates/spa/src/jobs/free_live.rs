@@ -21,7 +21,7 @@ impl Syncer {
     /// then it has none any more.
     pub(crate) async fn leave_livelist(&mut self, txg: Txg, dataset: &Dataset) -> Result<bool, SpaError> {
         let dir = dataset.dir.object;
-        let livelist = self.dsl.livelist(dataset.object).await.map_err(|error| self.dsl_failed(error))?;
+        let livelist = self.dsl.livelist(dataset.object).await?;
         let space = match &livelist {
             Some(livelist) if self.dsl.check_livelist(livelist.object).await.is_ok() => {
                 self.dsl.livelist_space(livelist.object).await.ok()
@@ -33,31 +33,28 @@ impl Syncer {
             self.drop_livelist(dir).await?;
             return Ok(false);
         };
-        let taken = self.dsl.take_livelist(txg, dir).await.map_err(|error| self.dsl_failed(error))?;
+        let taken = self.dsl.take_livelist(txg, dir).await?;
         let Some(livelist) = taken else { return Ok(false) };
         let table = match self.deleted_clones.table {
             Some(table) => table,
             None => self.make_deleted_clones(txg).await?,
         };
-        let table = self.mos.object(table).await.map_err(|error| self.dmu_error(error))?;
+        let table = self.mos.object(table).await?;
         let entry = ZapValue::from_u64(livelist.0);
-        let put = Zap::put_entry(&table, txg, &int_key_name(livelist.0), Some(&entry)).await;
-        put.map_err(|error| self.dmu_error(error))?;
+        Zap::put_entry(&table, txg, &int_key_name(livelist.0), Some(&entry)).await?;
         // It can be freed though none of those before it can.
         self.deleted_clones.stands_still = false;
         self.deleted_clones.left_bytes = self.deleted_clones.left_bytes.saturating_add_signed(space.used_bytes);
         let free_dir = self.free_dir().await?;
-        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, space).await;
-        charged.map_err(|error| self.fail(error))?;
+        self.dsl.charge(txg, free_dir, UsedBy::Head, space).await?;
         Ok(true)
     }
 
     async fn make_deleted_clones(&mut self, txg: Txg) -> Result<ObjectId, SpaError> {
         let table = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await;
-        let table = table.map_err(|error| self.dmu_error(error))?.id();
+        let table = table?.id();
         let entry = ZapValue::from_u64(table.0);
-        let put = Zap::put_entry(&self.directory, txg, pool_directory::DELETED_CLONES, Some(&entry)).await;
-        put.map_err(|error| self.dmu_error(error))?;
+        Zap::put_entry(&self.directory, txg, pool_directory::DELETED_CLONES, Some(&entry)).await?;
         self.deleted_clones.table = Some(table);
         Ok(table)
     }
@@ -98,8 +95,7 @@ impl Syncer {
         }
         self.count_empty_refs(refs).await?;
         let free_dir = self.free_dir().await?;
-        let charged = self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await;
-        charged.map_err(|error| self.fail(error))?;
+        self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await?;
         let freed_bytes = freed.used_bytes.max(0).cast_unsigned();
         self.deleted_clones.done_bytes += freed_bytes;
         self.deleted_clones.left_bytes = self.deleted_clones.left_bytes.saturating_sub(freed_bytes);
@@ -185,7 +181,7 @@ impl Syncer {
     /// Ends the table, which had no entries when the pool was opened.
     async fn end_deleted_clones(&mut self, txg: Txg) -> Result<(), SpaError> {
         let Some(id) = self.deleted_clones.table else { return Ok(()) };
-        self.drop_deleted_clones(txg, id).await.map_err(|error| self.dsl_failed(error))
+        Ok(self.drop_deleted_clones(txg, id).await?)
     }
 
     async fn drop_deleted_clones(&mut self, txg: Txg, table: ObjectId) -> Result<(), DslError> {

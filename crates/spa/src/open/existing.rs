@@ -44,7 +44,7 @@ use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Syncer};
 use crate::tunables::LivelistTunables;
-use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, SpaError, View};
+use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ pub struct WriteOptions {
 ///
 /// # Errors
 /// The pool cannot be imported; it was not exported, and nothing says that its last user is gone ([`SpaError::NotExported`]); the kernel's
-/// module has it ([`SpaError::InKernel`]); it has something that cannot be written yet ([`SpaError::Unwritable`]); too many of its
+/// module has it ([`SpaError::InKernel`]); it has something that cannot be written yet ([`PoolError::Unsupported`](crate::PoolError::Unsupported)); too many of its
 /// devices are missing, or one that alone has what others missed ([`SpaError::LeftAlone`], unless
 /// [`ImportOptions::missing_tops`] says to go on without); one cannot be opened for writing.
 pub fn open<'a>(
@@ -72,14 +72,16 @@ pub fn open<'a>(
     options: WriteOptions,
 ) -> BoxFuture<'a, Result<Pool, SpaError>> {
     Box::pin(async move {
-        match open_found(handle, found.clone(), how, options.clone()).await {
+        let name = found.name().to_owned();
+        let opened = match open_found(handle, found.clone(), how, options.clone()).await {
             // The change that was seen was its user's last.
             Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
                 Some(found) => open_found(handle, found, how, options).await,
                 None => Err(error),
             },
             opened => opened,
-        }
+        };
+        opened.map_err(|error| error.named(&name))
     })
 }
 
@@ -245,27 +247,24 @@ impl Opening<'_> {
         if let Some(mmp) = self.watched {
             self.candidate.claim(&leaves, &mmp).await?;
         }
-        let dmu_failed = |error| pool.dmu_error(error);
         let dmu = pool.dmu().clone();
         let policy = ObjsetPolicy::new(MOS_COPIES);
-        let mos = Objset::own(dmu.clone(), ObjsetId(0), pool.uberblock().rootbp, policy).await.map_err(dmu_failed)?;
-        let features = FeatureCounts::open(&mos, pool.directory()).await.map_err(dmu_failed)?;
+        let mos = Objset::own(dmu.clone(), ObjsetId(0), pool.uberblock().rootbp, policy).await?;
+        let features = FeatureCounts::open(&mos, pool.directory()).await?;
         mos.set_policy(obeying(|name| features.has(name), policy));
         let (space, unflushed_txgs) = self.space(&root_vdev, &features).await?;
         root_vdev.unflushed_txgs = unflushed_txgs;
         space.set_mos(&mos);
         let writer = Writer::new(dmu, space.clone());
         let entry = async |name: &str| Ok::<_, SpaError>(ObjectId(self.entry(name).await?));
-        let directory = mos.object(pool_directory::OBJECT).await.map_err(dmu_failed)?;
-        let config = mos.object(entry(pool_directory::CONFIG).await?).await.map_err(dmu_failed)?;
+        let directory = mos.object(pool_directory::OBJECT).await?;
+        let config = mos.object(entry(pool_directory::CONFIG).await?).await?;
         let free_bpobj = entry(pool_directory::FREE_BPOBJ).await?;
-        let list = mos.object(free_bpobj).await.map_err(dmu_failed)?;
-        let list = list.bonus(BpobjPhys::parse);
-        let list = list.map_err(|error| SpaError::Format { pool: pool.name().to_owned(), error })?;
+        let list = mos.object(free_bpobj).await?;
+        let list = list.bonus(BpobjPhys::parse)?;
         let free_list = FreeList::open(&list);
-        let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await.map_err(dmu_failed)?;
-        let dsl = Dsl::own(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await;
-        let dsl = dsl.map_err(|error| SpaError::Dsl { pool: pool.name().to_owned(), error })?;
+        let empty_bpobj = pool.directory().find_u64(pool_directory::EMPTY_BPOBJ).await?;
+        let dsl = Dsl::own(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await?;
         let shared = SharedBlocks::open(pool).await?;
         let multihost = Multihost::new(handle, settings, is_multihost);
         multihost.committed(*pool.uberblock(), &leaves);
@@ -303,13 +302,13 @@ impl Opening<'_> {
             dsl,
             features,
             shared,
-            deferred: crate::sync::deferred::list_of(pool.directory()).await.map_err(dmu_failed)?,
+            deferred: crate::sync::deferred::list_of(pool.directory()).await?,
             free_list,
-            deleted_clones: DeletedClones::open(pool.directory()).await.map_err(dmu_failed)?,
+            deleted_clones: DeletedClones::open(pool.directory()).await?,
             late: Arc::default(),
             long_holds: Arc::default(),
             headers_only: BTreeSet::default(),
-            async_destroy: AsyncDestroy::open(pool.directory()).await.map_err(dmu_failed)?,
+            async_destroy: AsyncDestroy::open(pool.directory()).await?,
             given_up: 0,
             free_tasks: Vec::new(),
             used_features: BTreeMap::new(),
@@ -335,7 +334,7 @@ impl Opening<'_> {
     }
 
     async fn entry(&self, name: &str) -> Result<u64, SpaError> {
-        self.pool.directory().lookup_u64(name).await.map_err(|error| self.pool.dmu_error(error))
+        Ok(self.pool.directory().lookup_u64(name).await?)
     }
 
     /// The vdevs with the disks that are ours.
@@ -346,10 +345,9 @@ impl Opening<'_> {
         let found = &pool.found().leaves;
         let disks = found.iter().filter(|(guid, _)| usable.contains(guid));
         let disks = disks.map(|(guid, leaf)| (*guid, leaf.disk.clone())).collect();
-        let failed = |error| SpaError::Vdev { pool: pool.name().to_owned(), error };
         // The allocation class of a special vdev is in its own ZAP, which the import has read.
         let classes = pool.vdevs().children.iter().map(|top| (top.guid, top.class)).collect();
-        let mut root_vdev = RootVdev::new(tree.clone(), disks, classes).map_err(failed)?;
+        let mut root_vdev = RootVdev::new(tree.clone(), disks, classes)?;
         root_vdev.labels = found.iter().map(|(guid, leaf)| (*guid, leaf.config.as_ref().clone())).collect();
         root_vdev.guid_sum = pool.uberblock().guid_sum;
         root_vdev.missed = pool.dtls().clone();

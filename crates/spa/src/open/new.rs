@@ -36,7 +36,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Syncer, history};
-use crate::{FoundLeaf, FoundPool, Refusal, SpaError};
+use crate::{FoundLeaf, FoundPool, NamePool as _, Refusal, SpaError};
 use cenote_dsl::Head;
 
 /// Blocks of the list of deferred frees.
@@ -93,7 +93,11 @@ pub fn create_with_metaslabs(
     options: CreateOptions,
     metaslabs_min: u64,
 ) -> BoxFuture<'_, Result<Pool, SpaError>> {
-    Box::pin(async move { create_syncer(handle, options, metaslabs_min).await.map(Pool::new) })
+    Box::pin(async move {
+        let name = options.name.clone();
+        let created = create_syncer(handle, options, metaslabs_min).await;
+        created.map(Pool::new).map_err(|error| error.named(&name))
+    })
 }
 
 /// As [`create_with_metaslabs`], but without a handle.
@@ -117,14 +121,10 @@ pub(crate) async fn create_syncer(
     vdevs.check_features(|name| enabled.iter().any(|feature| feature.name == name), false)?;
     let auxiliaries = MadeAux::new(auxiliaries, options.ashift, &vdevs, &mut rng)?;
 
-    let failed = |error: String| SpaError::Write { pool: name.clone(), what: error };
     let disks: BTreeMap<_, _> = vdevs.leaves().map(|leaf| (leaf.guid, leaf.spec.disk.clone())).collect();
-    let root_vdev = |vdevs: &MadeVdevs| {
-        let made = RootVdev::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());
-        made.map_err(|error| failed(error.to_string()))
-    };
+    let root_vdev = |vdevs: &MadeVdevs| RootVdev::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());
     let config = root_vdev(&vdevs)?.config;
-    let tree = Arc::new(VdevTree::open(&config, disks.clone()).map_err(|error| failed(error.to_string()))?);
+    let tree = Arc::new(VdevTree::open(&config, disks.clone())?);
     let zio = Zio::new(tree.clone());
     let mut salt = [0; 32];
     rng.fill(&mut salt);
@@ -135,7 +135,7 @@ pub(crate) async fn create_syncer(
     let space_features =
         SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
     let space = new_space(handle, clock, &config, &tree, space_features, &vdevs, options.check);
-    let space = Arc::new(space.map_err(|error| failed(error.to_string()))?);
+    let space = Arc::new(space?);
     let writer = Writer::new(dmu.clone(), space.clone());
 
     let policy = obeying(has, ObjsetPolicy::new(MOS_COPIES));
@@ -146,53 +146,51 @@ pub(crate) async fn create_syncer(
         Clock::Fixed(time) => time,
     };
     let birth = Birth { time_s, txg };
-    let dmu_failed = |error| SpaError::Dmu { pool: name.clone(), error };
-    let dsl_failed = |error: cenote_dsl::DslError| SpaError::Write { pool: name.clone(), what: error.to_string() };
 
-    let object = mos.create_at(txg, pool_directory::OBJECT, &ObjectSpec::new(DmuType::OBJECT_DIRECTORY, 512));
-    let directory_object = object.map_err(dmu_failed)?;
-    let mut directory = Zap::create(directory_object.clone()).map_err(dmu_failed)?;
-    let mut features = FeatureCounts::create(&mos, &mut directory, &enabled, txg).await.map_err(dmu_failed)?;
-    let dsl = Dsl::create(name.clone(), &mos, &writer, birth, &mut rng).await.map_err(dsl_failed)?;
-    let dataset = dsl.create_dataset(dsl.root_object(), birth, &mut rng).await.map_err(dsl_failed)?;
+    let directory_object =
+        mos.create_at(txg, pool_directory::OBJECT, &ObjectSpec::new(DmuType::OBJECT_DIRECTORY, 512))?;
+    let mut directory = Zap::create(directory_object.clone())?;
+    let mut features = FeatureCounts::create(&mos, &mut directory, &enabled, txg).await?;
+    let dsl = Dsl::create(name.clone(), &mos, &writer, birth, &mut rng).await?;
+    let dataset = dsl.create_dataset(dsl.root_object(), birth, &mut rng).await?;
 
-    let zaps = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?;
-    directory.insert_u64(pool_directory::VDEV_ZAP_MAP, zaps.id().0).await.map_err(dmu_failed)?;
-    let mut zaps = Zap::create(zaps).map_err(dmu_failed)?;
+    let zaps = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await?;
+    directory.insert_u64(pool_directory::VDEV_ZAP_MAP, zaps.id().0).await?;
+    let mut zaps = Zap::create(zaps)?;
     if has("vdev_zaps_v2") {
-        vdevs.root_zap = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(dmu_failed)?.id();
+        vdevs.root_zap = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
         let root = vdevs.root_zap.0;
-        zaps.insert_u64(&int_key_name(root), root).await.map_err(dmu_failed)?;
+        zaps.insert_u64(&int_key_name(root), root).await?;
     }
-    vdevs.make_zaps(&mos, &mut zaps, txg).await.map_err(dmu_failed)?;
+    vdevs.make_zaps(&mos, &mut zaps, txg).await?;
     for (feature, count) in vdevs.uses() {
         features.change(feature, count);
     }
-    auxiliaries.enter(&mos, &mut directory, txg).await.map_err(dmu_failed)?;
+    auxiliaries.enter(&mos, &mut directory, txg).await?;
     let spec =
         ObjectSpec::new(DmuType::PACKED_NVLIST, CONFIG_BLOCK_BYTES).with_bonus(DmuType::PACKED_NVLIST_SIZE, vec![0; 8]);
     let root_vdev = root_vdev(&vdevs)?;
     assert_eq!(root_vdev.config.children.len(), vdevs.tops.len(), "a new pool has the vdevs that were asked for");
     assert!(root_vdev.lost().is_empty(), "a new pool has all of its devices");
-    let config = mos.create_object(txg, &spec).map_err(dmu_failed)?;
+    let config = mos.create_object(txg, &spec)?;
     let deferred = BpobjPhys { compressed: Some([0; 2]), children: Some((ObjectId(0), 0)), ..BpobjPhys::default() };
     let mut spec = ObjectSpec::new(DmuType::BPOBJ, SYNC_BPOBJ_BLOCK_BYTES)
         .with_bonus(DmuType::BPOBJ_HDR, deferred.emit(cenote_zio::ORDER));
     spec.uncompressed = true;
-    let deferred = mos.create_object(txg, &spec).map_err(dmu_failed)?;
+    let deferred = mos.create_object(txg, &spec)?;
     let failmode = options.properties.iter().find(|(name, _)| name == "failmode").cloned();
     let settings = Settings::of(&cenote_kstat::Settings::default());
     let multihost = Multihost::new(handle, settings, false);
     let properties: Vec<(&str, ZapValue)> =
         options.properties.iter().map(|(name, word)| (name.as_str(), ZapValue::from_u64(*word))).collect();
-    let properties = Zap::create_object(&mos, txg, DmuType::POOL_PROPS, &properties).await.map_err(dmu_failed)?;
+    let properties = Zap::create_object(&mos, txg, DmuType::POOL_PROPS, &properties).await?;
     let text = format!("pool version {VERSION}; software version cenote {}", env!("CARGO_PKG_VERSION"));
     let records = [
         history::event(time_s, txg, &host.name, "create", &text),
         history::command(time_s, &host.name, options.user, &options.command),
     ];
     let bytes: u64 = vdevs.tops.iter().map(|top| top.asize_bytes).sum();
-    let history = history::create(&mos, txg, bytes, &records).await.map_err(dmu_failed)?;
+    let history = history::create(&mos, txg, bytes, &records).await?;
     for (entry, object) in [
         (pool_directory::ROOT_DATASET, dsl.root_object()),
         (pool_directory::FREE_BPOBJ, dsl.free_bpobj()),
@@ -203,11 +201,11 @@ pub(crate) async fn create_syncer(
         (pool_directory::DEFLATE, ObjectId(1)),
         (pool_directory::CREATION_VERSION, ObjectId(VERSION)),
     ] {
-        directory.insert_u64(entry, object.0).await.map_err(dmu_failed)?;
+        directory.insert_u64(entry, object.0).await?;
     }
     let salt = ZapValue::from_bytes(&salt);
-    directory.insert(pool_directory::CHECKSUM_SALT.as_bytes(), &salt).await.map_err(dmu_failed)?;
-    directory.flush(txg).await.map_err(dmu_failed)?;
+    directory.insert(pool_directory::CHECKSUM_SALT.as_bytes(), &salt).await?;
+    directory.flush(txg).await?;
 
     let leaf = |(guid, disk): (&Guid, &Disk)| {
         let (guid, disk, config) = (*guid, disk.clone(), Arc::new(NvList::new()));
@@ -268,7 +266,7 @@ pub(crate) async fn create_syncer(
     let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });
     pool.dsl.add_head(Head { dataset, objset });
     pool.initialize_labels().await?;
-    auxiliaries.initialize().await.map_err(|error| pool.fail(error))?;
+    auxiliaries.initialize().await?;
     Ok(pool)
 }
 
@@ -340,7 +338,7 @@ impl Syncer {
             None => Ok(()),
         }));
         for result in made.await {
-            result.map_err(|error| self.fail(error))?;
+            result?;
         }
         Ok(())
     }

@@ -61,9 +61,9 @@ impl View {
     /// Whether this version can write to the pool at all. `missing_log`: intent logs that cannot be read are given up.
     ///
     /// # Errors
-    /// [`SpaError::Unwritable`] says what it has that cannot be written.
+    /// [`PoolError::Unsupported`](crate::PoolError::Unsupported) says what it has that cannot be written.
     pub(crate) async fn check_writable(&self, rewind: Rewind, missing_log: bool) -> Result<(), SpaError> {
-        let refuse = |what: String| Err(SpaError::Unwritable { pool: self.name().to_owned(), what });
+        let refuse = |what: String| Err(SpaError::unsupported(what));
         if self.is_checkpoint_view() || rewind != Rewind::None {
             return refuse("writing to a pool that is opened as it was before (rewound, or at its checkpoint)".into());
         }

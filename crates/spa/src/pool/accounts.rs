@@ -29,12 +29,11 @@ impl Shared {
         name: &str,
         dataset: ObjectId,
     ) -> Result<Arc<Account>, SpaError> {
-        let failed = |error| SpaError::Dsl { pool: writer.name.clone(), error };
         let mut chain = Vec::new();
-        let mut at = writer.dsl.dataset_phys(dataset).await.map_err(failed)?.dir;
+        let mut at = writer.dsl.dataset_phys(dataset).await?.dir;
         while at.0 != 0 && chain.len() < DEPTH_MAX {
             chain.push(at);
-            at = writer.dsl.dir_phys(at).await.map_err(failed)?.parent;
+            at = writer.dsl.dir_phys(at).await?.parent;
         }
         let mut accounts = self.accounts.lock();
         let mut above: Option<Arc<Account>> = None;
@@ -44,7 +43,7 @@ impl Shared {
             let account = accounts.entry(*dir).or_insert_with(|| Arc::new(Account::new(name, above.clone())));
             above = Some(account.clone());
         }
-        above.ok_or_else(|| writer.fail("a dataset without a directory"))
+        above.ok_or_else(|| SpaError::contradiction("a dataset without a directory"))
     }
 
     /// Forgets accounts without users: their directories may be gone.
@@ -76,8 +75,7 @@ impl Shared {
         let mut dirs = BTreeMap::new();
         let mut shown_bytes = usable.shown_bytes;
         for (dir, account) in accounts {
-            let phys =
-                writer.dsl.dir_phys(dir).await.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
+            let phys = writer.dsl.dir_phys(dir).await?;
             let mut left = left_of(&phys);
             if phys.parent.0 == 0 {
                 let left_bytes = usable.bytes.saturating_sub(phys.used_bytes);
@@ -106,8 +104,7 @@ impl Shared {
     ) -> Result<(), SpaError> {
         let datasets: Vec<ObjectId> = self.figures.lock().keys().copied().collect();
         for dataset in datasets {
-            let phys = writer.dsl.dataset_phys(dataset).await;
-            let phys = phys.map_err(|error| SpaError::Dsl { pool: writer.name.clone(), error })?;
+            let phys = writer.dsl.dataset_phys(dataset).await?;
             let figures = HeadSpace {
                 referenced_bytes: phys.referenced_bytes,
                 available_bytes: available_bytes(dirs, phys.dir, usable_bytes),

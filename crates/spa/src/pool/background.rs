@@ -13,8 +13,8 @@ use super::root::Root;
 use super::shared::Shared;
 use super::syncer_slot::SyncerSlot;
 use super::{Pool, history};
-use crate::SpaError;
 use crate::sync::Syncer;
+use crate::{NamePool as _, SpaError};
 
 impl Pool {
     /// Has the pool's txgs written in the background from now on, paced like this; devices that fail suspend it from now on.
@@ -73,7 +73,7 @@ impl Shared {
         let mut slot = self.slot.lock().await;
         let waited = self.handle.now() - quiesced;
         let written = self.write(slot.syncer().map_err(|error: TxError| self.fail(&error))?, txg, waited).await;
-        written.inspect_err(|error| self.fail_slot(&mut slot, error))
+        written.map_err(|error| error.named(&self.name)).inspect_err(|error| self.fail_slot(&mut slot, error))
     }
 
     async fn write(&self, syncer: &mut Syncer, txg: Txg, waited: Duration) -> Result<(), SpaError> {

@@ -66,13 +66,8 @@ impl Pool {
         }
         known.forget(|bookmark| forgotten.contains(bookmark));
         drop(view);
-        self.change(move |syncer| {
-            Box::pin(async move {
-                let dropped = syncer.drop_errors(&well).await;
-                dropped.map_err(|error| syncer.dmu_error(error))
-            })
-        })
-        .await?;
-        Ok(left)
+        let dropped: Result<(), SpaError> =
+            self.change(move |syncer| Box::pin(async move { Ok(syncer.drop_errors(&well).await?) })).await;
+        dropped.map(|()| left)
     }
 }

@@ -10,11 +10,11 @@ use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, boxed, race};
 use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
 
-use crate::SpaError;
 use crate::admin::remove::Stopped;
 use crate::failmode::FailMode;
 use crate::pool::Pool;
 use crate::pool::shared::Shared;
+use crate::{NamePool as _, SpaError};
 
 impl Shared {
     /// Obeys the property from now on.
@@ -123,10 +123,10 @@ impl Pool {
         let tree = self.shared.tree.upgrade().ok_or_else(|| self.fail(&TxError::Closed))?;
         if self.suspended().is_some() {
             let may = self.shared.multihost.may_resume().await;
-            may.map_err(|error| SpaError::Write { pool: self.shared.name.clone(), what: error.to_string() })?;
+            may.map_err(|error| SpaError::devices(error).named(self.name()))?;
         }
         let resumed = tree.resume().await;
-        resumed.map_err(|error| SpaError::Vdev { pool: self.shared.name.clone(), error })?;
+        resumed.map_err(|error| SpaError::from(error).named(self.name()))?;
         tree.clear_errors();
         match self.take_log_devices_back().await {
             // It has waited for its devices to be closed, and needs no log device any more.

@@ -114,7 +114,7 @@ use crate::jobs::JobStatus;
 use crate::longholds::LongHold;
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
-use crate::{FailedPool, FoundAuxiliary, SpaError};
+use crate::{FailedPool, FoundAuxiliary, NamePool, SpaError};
 use frees::Frees;
 use kstat::Kstats;
 use shared::Shared;
@@ -296,10 +296,7 @@ impl Pool {
             Box::pin(async move {
                 match syncer.dsl().dataset_phys(dataset).await {
                     Ok(phys) if phys.guid == guid => Ok(syncer.long_hold(dataset)),
-                    _ => {
-                        let gone = DslError::NoSuchDataset(format!("#{dataset}"));
-                        Err(SpaError::Dsl { pool: syncer.name().to_owned(), error: gone })
-                    }
+                    _ => Err(DslError::NoSuchDataset(format!("#{dataset}")).into()),
                 }
             })
         });
@@ -373,7 +370,7 @@ impl Pool {
     pub async fn change<T, E, F>(&self, change: F) -> Result<T, E>
     where
         T: Send + 'static,
-        E: From<SpaError> + Display + Send + 'static,
+        E: NamePool + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         let (txg, made) = self.shared.clone().make(change).await?;
@@ -413,7 +410,7 @@ impl Pool {
     pub async fn look<T, E, F>(&self, look: F) -> Result<T, E>
     where
         T: Send + 'static,
-        E: From<SpaError> + Display + Send + 'static,
+        E: NamePool + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         let seen = self.shared.clone().make(move |syncer| {

@@ -11,7 +11,7 @@ use std::fmt::Display;
 use cenote_taskq::BoxFuture;
 
 use super::Pool;
-use crate::SpaError;
+use crate::NamePool;
 use crate::sync::Syncer;
 
 /// A change of the pool in two steps.
@@ -19,7 +19,7 @@ pub trait SyncTask: Send + 'static {
     /// The result of the change.
     type Made: Send + 'static;
     /// Why it is refused.
-    type Error: From<SpaError> + Display + Send + 'static;
+    type Error: NamePool + Display + Send + 'static;
 
     /// Finds out whether the change can be made of the pool as it is, and keeps what the change needs to know. Nothing that is on disk
     /// may be changed.

@@ -14,7 +14,7 @@ use super::shared::{Request, Shared};
 use super::syncer_slot::SyncerSlot;
 use crate::config::PoolState;
 use crate::sync::Syncer;
-use crate::{FailedPool, SpaError};
+use crate::{FailedPool, NamePool, SpaError};
 
 /// How long an export waits for those that read the pool as of a txg.
 const VIEWS_END_MAX: Duration = Duration::from_secs(20);
@@ -34,7 +34,7 @@ impl Shared {
     pub(super) fn fail(&self, error: &TxError) -> SpaError {
         match (error, self.failed.get()) {
             (TxError::Suspended(_), Some(failed)) => SpaError::Failed(failed.clone()),
-            _ => SpaError::Tx { pool: self.name.clone(), error: error.clone() },
+            _ => SpaError::from(error.clone()).named(&self.name),
         }
     }
 
@@ -43,14 +43,14 @@ impl Shared {
     pub(super) async fn make<T, E, F>(self: Arc<Self>, change: F) -> Result<(Txg, T), E>
     where
         T: Send + 'static,
-        E: From<SpaError> + Display + Send + 'static,
+        E: NamePool + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
         let left = Arc::new(Mutex::new(None));
         let result = left.clone();
         let txg = self.make_erased(Box::new(move |syncer| {
             Box::pin(async move {
-                let made = change(syncer).await;
+                let made = change(syncer).await.map_err(|error| error.named(&syncer.name));
                 let said = made.as_ref().map(drop).map_err(|error| TaskFailed(error.to_string()));
                 *result.lock() = Some(made);
                 said
@@ -184,7 +184,7 @@ impl Shared {
             if let Some(last) = last {
                 self.txgs.done(last, result.as_ref().map(drop).map_err(TxgFailure::unwritten));
             }
-            result.map(drop)
+            result.map(drop).map_err(|error| error.named(&self.name))
         })
     }
 }

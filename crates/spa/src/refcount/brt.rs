@@ -65,21 +65,22 @@ impl Syncer {
         used_bytes: u64,
     ) -> Result<bool, SpaError> {
         let Some(region) = table.region_of(offset) else { return Ok(false) };
-        let corrupt = |what: &str| self.fail(format!("the block reference table {what}, at offset {offset}"));
-        let found = table.entries.lookup_words(&[offset]).await.map_err(|error| self.dmu_error(error))?;
+        let corrupt =
+            |what: &str| SpaError::contradiction(format!("the block reference table {what}, at offset {offset}"));
+        let found = table.entries.lookup_words(&[offset]).await?;
         let Some(value) = found else { return Ok(false) };
-        let count = reference_count(&value, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
+        let count = reference_count(&value, cenote_zio::ORDER)?;
         let left = count.checked_sub(1).ok_or_else(|| corrupt("has an entry without references"))?;
         let phys = &mut table.phys;
         phys.saved_bytes = phys.saved_bytes.saturating_sub(used_bytes);
         if left > 0 {
-            table.entries.set_words(&[offset], &like(&value, left)).await.map_err(|error| self.dmu_error(error))?;
+            table.entries.set_words(&[offset], &like(&value, left)).await?;
         } else {
             phys.entry_count = phys.entry_count.checked_sub(1).ok_or_else(|| corrupt("has more than it counts"))?;
             phys.used_bytes = phys.used_bytes.saturating_sub(used_bytes);
             table.regions[region] -= 1;
             table.changed_regions.insert(region);
-            table.entries.remove_words(&[offset]).await.map_err(|error| self.dmu_error(error))?;
+            table.entries.remove_words(&[offset]).await?;
         }
         table.is_changed = true;
         self.trim(txg, &mut table.entries).await?;
@@ -97,7 +98,7 @@ impl Syncer {
     }
 
     async fn load_clones(&self) -> Result<Clones, SpaError> {
-        let mut directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut directory = Zap::open(self.directory.clone()).await?;
         let mut tables = BTreeMap::new();
         for top in &self.root_vdev.config.children {
             let Ok(id) = u32::try_from(top.id) else { continue };
@@ -110,9 +111,9 @@ impl Syncer {
     }
 
     async fn load_table(&self, top: &VdevConfig, object: ObjectId) -> Result<CloneTable, SpaError> {
-        let object = self.mos.object(object).await.map_err(|error| self.dmu_error(error))?;
-        let phys = BrtVdevPhys::parse(&object.phys().bonus, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
-        if phys.endian().map_err(|error| self.fail(error))? != cenote_zio::ORDER {
+        let object = self.mos.object(object).await?;
+        let phys = BrtVdevPhys::parse(&object.phys().bonus, cenote_zio::ORDER)?;
+        if phys.endian()? != cenote_zio::ORDER {
             return self.unwritable("freeing blocks that a big-endian machine cloned");
         }
         if phys.region_size_bytes < REGION_MIN_BYTES {
@@ -120,8 +121,7 @@ impl Syncer {
         }
         // Regions beyond the end of the vdev cannot have blocks of it.
         let regions = phys.region_count.min(top.asize_bytes.div_ceil(phys.region_size_bytes));
-        let bytes = object.read(0, usize::try_from(regions).unwrap_or(0) * 2).await;
-        let bytes = bytes.map_err(|error| self.dmu_error(error))?;
+        let bytes = object.read(0, usize::try_from(regions).unwrap_or(0) * 2).await?;
         let regions = region_counts(&bytes, cenote_zio::ORDER).collect();
         let entries = self.zap_at(phys.entries).await?;
         Ok(CloneTable { object, entries, phys, regions, changed_regions: BTreeSet::new(), is_changed: false })
@@ -132,19 +132,18 @@ impl Syncer {
         let Some(mut clones) = self.shared.clones.take() else { return Ok(()) };
         let mut gone = Vec::new();
         for (vdev, table) in clones.0.iter_mut().filter(|(_, table)| table.is_changed) {
-            let entries = table.entries.entry_count().map_err(|error| self.dmu_error(error))?;
+            let entries = table.entries.entry_count()?;
             if table.phys.entry_count == 0 && entries == 0 {
                 gone.push(*vdev);
                 continue;
             }
-            table.entries.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+            table.entries.flush(txg).await?;
             for region in std::mem::take(&mut table.changed_regions) {
                 let count = table.regions[region].to_le_bytes();
-                let written = table.object.write(txg, region as u64 * 2, &count).await;
-                written.map_err(|error| self.dmu_error(error))?;
+                table.object.write(txg, region as u64 * 2, &count).await?;
             }
             let bonus = table.phys.emit(cenote_zio::ORDER);
-            table.object.set_bonus(txg, &bonus).map_err(|error| self.dmu_error(error))?;
+            table.object.set_bonus(txg, &bonus)?;
             table.is_changed = false;
         }
         debug_assert!(
@@ -155,8 +154,7 @@ impl Syncer {
             let Some(table) = clones.0.remove(&vdev) else { continue };
             table.entries.object().free(txg);
             table.object.free(txg);
-            let removed = Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), None).await;
-            removed.map_err(|error| self.dmu_error(error))?;
+            Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), None).await?;
             self.features.change(FEATURE, -1);
             if self.features.count(ENDIAN_FEATURE) > 0 {
                 self.features.change(ENDIAN_FEATURE, -1);

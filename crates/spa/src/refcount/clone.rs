@@ -27,7 +27,7 @@ impl Syncer {
     /// Adds a reference to a block that is neither a hole, nor embedded, nor deduplicated.
     pub(crate) async fn add_clone(&mut self, txg: Txg, bp: &Blkptr) -> Result<(), SpaError> {
         debug_assert!(!bp.is_hole() && !bp.is_embedded() && !bp.dedup(), "what is cloned is in the reference table");
-        let Some(first) = bp.dva(0) else { return Err(self.fail("a cloned block without a place")) };
+        let Some(first) = bp.dva(0) else { return Err(SpaError::contradiction("a cloned block without a place")) };
         let used_bytes = self.used_bytes(bp);
         let mut clones = self.take_clones().await?;
         let added = async {
@@ -58,22 +58,25 @@ impl Syncer {
             // The vdev has grown since the table was made.
             let all = self.region_count(vdev, table.phys.region_size_bytes)?;
             if region >= all {
-                return Err(self.fail(format!("a cloned block at offset {offset} of vdev {vdev}, which ends before")));
+                return Err(SpaError::contradiction(format!(
+                    "a cloned block at offset {offset} of vdev {vdev}, which ends before"
+                )));
             }
             table.regions.resize(all, 0);
             table.phys.region_count = table.phys.region_count.max(all as u64);
         }
         let found = match table.regions[region] {
             0 => None,
-            _ => table.entries.lookup_words(&[offset]).await.map_err(|error| self.dmu_error(error))?,
+            _ => table.entries.lookup_words(&[offset]).await?,
         };
         let value = match found {
             Some(value) => {
-                let count = reference_count(&value, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
+                let count = reference_count(&value, cenote_zio::ORDER)?;
                 like(&value, count.saturating_add(1))
             }
             None => {
-                let overflow = || self.fail(format!("over 65535 cloned blocks in the region at {offset}"));
+                let overflow =
+                    || SpaError::contradiction(format!("over 65535 cloned blocks in the region at {offset}"));
                 table.regions[region] = table.regions[region].checked_add(1).ok_or_else(overflow)?;
                 table.changed_regions.insert(region);
                 table.phys.entry_count = table.phys.entry_count.saturating_add(1);
@@ -86,14 +89,15 @@ impl Syncer {
         };
         table.phys.saved_bytes = table.phys.saved_bytes.saturating_add(used_bytes);
         table.is_changed = true;
-        table.entries.set_words(&[offset], &value).await.map_err(|error| self.dmu_error(error))?;
+        table.entries.set_words(&[offset], &value).await?;
         self.trim(txg, &mut table.entries).await
     }
 
     /// The number of regions of a vdev. Only whole metaslabs count: OpenZFS rejects a table with more regions.
     fn region_count(&self, vdev: VdevId, region_size_bytes: u64) -> Result<usize, SpaError> {
         let top = self.root_vdev.config.children.iter().find(|top| top.id == u64::from(vdev.0));
-        let top = top.ok_or_else(|| self.fail(format!("a cloned block on vdev {vdev}, which is none")))?;
+        let top =
+            top.ok_or_else(|| SpaError::contradiction(format!("a cloned block on vdev {vdev}, which is none")))?;
         let size_bytes = top.asize_bytes >> top.metaslab_shift << top.metaslab_shift;
         Ok(usize::try_from(size_bytes.div_ceil(region_size_bytes)).unwrap_or(usize::MAX))
     }
@@ -101,7 +105,7 @@ impl Syncer {
     /// Makes the table of a vdev that has none.
     async fn make_clone_table(&mut self, txg: Txg, vdev: VdevId) -> Result<CloneTable, SpaError> {
         if !self.features.has(FEATURE) {
-            return Err(self.fail("a cloned block, though the feature block_cloning is not enabled"));
+            return Err(SpaError::contradiction("a cloned block, though the feature block_cloning is not enabled"));
         }
         let regions = vec![0; self.region_count(vdev, REGION_SIZE_BYTES)?];
         let entries = self.make_table(txg, DmuType::ZAP_METADATA, BLOCK_SHIFT, false)?;
@@ -117,10 +121,9 @@ impl Syncer {
         let bonus = phys.emit(cenote_zio::ORDER).to_vec();
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, COUNTS_BLOCK_BYTES);
         let spec = spec.with_bonus(DmuType::UINT64_METADATA, bonus);
-        let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
+        let object = self.mos.create_object(txg, &spec)?;
         let id = ZapValue::from_u64(object.id().0);
-        let entered = Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), Some(&id)).await;
-        entered.map_err(|error| self.dmu_error(error))?;
+        Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), Some(&id)).await?;
         // All tables have the same form of counts: that of the first one.
         let is_first = self.features.count(FEATURE) == 0;
         if self.features.count(ENDIAN_FEATURE) > 0 || is_first && self.features.has(ENDIAN_FEATURE) {

@@ -136,7 +136,8 @@ impl Syncer {
         for (set, _) in sets(&mut entry.phys) {
             if !is_known && set.are_of(bp) {
                 let left = set.reference_count.checked_sub(1);
-                set.reference_count = left.ok_or_else(|| self.fail("a dedup table has a block without references"))?;
+                set.reference_count =
+                    left.ok_or_else(|| SpaError::contradiction("a dedup table has a block without references"))?;
                 is_known = true;
             }
         }
@@ -154,9 +155,9 @@ impl Syncer {
     async fn find_entry(&self, tables: &mut Tables, key: &DdtKey) -> Result<Option<Entry>, SpaError> {
         for (index, class) in tables.classes.iter_mut().enumerate() {
             let Some(class) = class else { continue };
-            let found = class.entries.lookup_words(&key.words()).await.map_err(|error| self.dmu_error(error))?;
+            let found = class.entries.lookup_words(&key.words()).await?;
             if let Some(value) = found {
-                let phys = unpack(&value).map_err(|error| self.fail(format!("dedup table: {error}")))?;
+                let phys = unpack(&value).map_err(|error| SpaError::contradiction(format!("dedup table: {error}")))?;
                 return Ok(Some(Entry { key: *key, phys, class: Some(index) }));
             }
         }
@@ -185,12 +186,11 @@ impl Syncer {
             references = references.saturating_add(set.reference_count);
         }
         let class = if references > 1 { DUPLICATE } else { UNIQUE };
-        let failed = |error| SpaError::Dmu { pool: self.name.clone(), error };
         if let Some(before) = entry.class.filter(|before| *before != class || references == 0) {
             let Some(table) = &mut tables.classes[before] else {
-                return Err(self.fail("a dedup log has an entry of a table that there is not"));
+                return Err(SpaError::contradiction("a dedup log has an entry of a table that there is not"));
             };
-            table.entries.remove_words(&key.words()).await.map_err(failed)?;
+            table.entries.remove_words(&key.words()).await?;
             self.trim(txg, &mut table.entries).await?;
         }
         tables.is_changed = true;
@@ -209,8 +209,7 @@ impl Syncer {
         }
         let Some(table) = &mut tables.classes[class] else { return Ok(()) };
         count(&mut table.histogram, &statistics, DdtStat::add);
-        let set = table.entries.set_words(&key.words(), &pack(&entry.phys)).await;
-        set.map_err(|error| self.dmu_error(error))?;
+        table.entries.set_words(&key.words(), &pack(&entry.phys)).await?;
         self.trim(txg, &mut table.entries).await
     }
 
@@ -243,13 +242,13 @@ impl Syncer {
         checksum: Checksum,
         freed: &mut Vec<Blkptr>,
     ) -> Result<Option<Tables>, SpaError> {
-        let mut pool_directory_zap = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut pool_directory_zap = Zap::open(self.directory.clone()).await?;
         let own = self.number_in(&mut pool_directory_zap, &pool_directory::ddt_dir(checksum.name())).await?;
         let (directory, mut flags) = match own {
-            Some(own) => (self.mos.object(ObjectId(own)).await.map_err(|error| self.dmu_error(error))?, FLAG_FLAT),
+            Some(own) => (self.mos.object(ObjectId(own)).await?, FLAG_FLAT),
             None => (self.directory.clone(), 0),
         };
-        let mut listing = Zap::open(directory.clone()).await.map_err(|error| self.dmu_error(error))?;
+        let mut listing = Zap::open(directory.clone()).await?;
         if own.is_some() {
             let version = self.number_in(&mut listing, directory::VERSION).await?;
             flags = self.number_in(&mut listing, directory::FLAGS).await?.unwrap_or(0);
@@ -265,10 +264,10 @@ impl Syncer {
             let mut histogram = vec![DdtStat::NOTHING; BUCKETS];
             if let Some(statistics) = statistics {
                 let statistics = self.zap_at(ObjectId(statistics)).await?;
-                let value = statistics.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+                let value = statistics.lookup(name.as_bytes()).await?;
                 if let Some(value) = value {
                     let words: Vec<u64> = value.integers().collect();
-                    histogram = parse_histogram(&words).map_err(|error| self.fail(error))?;
+                    histogram = parse_histogram(&words)?;
                 }
             }
             tables.classes[class] = Some(Class { entries: self.zap_at(ObjectId(object)).await?, histogram });
@@ -286,8 +285,7 @@ impl Syncer {
         // Of checksums that OpenZFS trusts with dedup the first word is the hash.
         let entries = self.make_table(txg, DmuType::DDT_ZAP, BLOCK_SHIFT, tables.checksum != Checksum::Edonr)?;
         let object = ZapValue::from_u64(entries.object().id().0);
-        let entered = Zap::put_entry(&tables.directory, txg, &tables.name(class), Some(&object)).await;
-        entered.map_err(|error| self.dmu_error(error))?;
+        Zap::put_entry(&tables.directory, txg, &tables.name(class), Some(&object)).await?;
         Ok(Class { entries, histogram: vec![DdtStat::NOTHING; BUCKETS] })
     }
 
@@ -315,24 +313,24 @@ impl Syncer {
 
     /// False if the tables are gone.
     async fn save_tables(&mut self, txg: Txg, tables: &mut Tables) -> Result<bool, SpaError> {
-        let failed = |error| SpaError::Dmu { pool: self.name.clone(), error };
-        let mut directory = Zap::open(self.directory.clone()).await.map_err(failed)?;
+        let mut directory = Zap::open(self.directory.clone()).await?;
         let statistics = self.number_in(&mut directory, pool_directory::DDT_STATISTICS).await?;
-        let statistics = statistics.ok_or_else(|| self.fail("there are dedup tables without statistics"))?;
-        let statistics = self.mos.object(ObjectId(statistics)).await.map_err(failed)?;
+        let statistics =
+            statistics.ok_or_else(|| SpaError::contradiction("there are dedup tables without statistics"))?;
+        let statistics = self.mos.object(ObjectId(statistics)).await?;
         let counts = tables.classes.iter().flatten().map(|class| class.entries.entry_count());
-        let count = counts.sum::<Result<u64, _>>().map_err(failed)?;
+        let count = counts.sum::<Result<u64, _>>()?;
         for index in 0..CLASSES.len() {
             let name = tables.name(index);
             if count == 0 {
                 let Some(class) = tables.classes[index].take() else { continue };
                 class.entries.object().free(txg);
-                Zap::put_entry(&tables.directory, txg, &name, None).await.map_err(failed)?;
-                Zap::put_entry(&statistics, txg, &name, None).await.map_err(failed)?;
+                Zap::put_entry(&tables.directory, txg, &name, None).await?;
+                Zap::put_entry(&statistics, txg, &name, None).await?;
             } else if let Some(class) = &mut tables.classes[index] {
-                class.entries.flush(txg).await.map_err(failed)?;
+                class.entries.flush(txg).await?;
                 let value = ZapValue::from_u64s(&emit_histogram(&class.histogram));
-                Zap::put_entry(&statistics, txg, &name, Some(&value)).await.map_err(failed)?;
+                Zap::put_entry(&statistics, txg, &name, Some(&value)).await?;
             }
         }
         tables.is_changed = false;
@@ -342,7 +340,7 @@ impl Syncer {
         if tables.has_directory {
             self.free_logs(txg, tables).await?;
             let name = pool_directory::ddt_dir(tables.checksum.name());
-            Zap::put_entry(&self.directory, txg, &name, None).await.map_err(|error| self.dmu_error(error))?;
+            Zap::put_entry(&self.directory, txg, &name, None).await?;
             tables.directory.free(txg);
             self.features.change(FEATURE, -1);
         }

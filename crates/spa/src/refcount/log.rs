@@ -32,8 +32,7 @@ impl Syncer {
     ) -> Result<(), SpaError> {
         let mut logs = Vec::new();
         for object in self.logs(tables).await? {
-            let header =
-                DdtLogHeader::parse(&object.phys().bonus, cenote_zio::ORDER).map_err(|error| self.fail(error))?;
+            let header = DdtLogHeader::parse(&object.phys().bonus, cenote_zio::ORDER)?;
             if header.version() != VERSION {
                 return self.unwritable(format!("a dedup log of version {}", header.version()));
             }
@@ -57,7 +56,7 @@ impl Syncer {
             header.info &= !FLAG_CHECKPOINT;
             header.length_bytes = 0;
             header.checkpoint = DdtKey::default();
-            object.set_bonus(txg, &header.emit(cenote_zio::ORDER)).map_err(|error| self.dmu_error(error))?;
+            object.set_bonus(txg, &header.emit(cenote_zio::ORDER))?;
         }
         Ok(())
     }
@@ -72,10 +71,10 @@ impl Syncer {
         let blocks = header.length_bytes.div_ceil(object.block_bytes().max(1));
         for block in 0..blocks {
             // A log that is longer than its object is not one that anybody wrote.
-            let bytes = object.block(BlockId(block)).await.map_err(|error| self.dmu_error(error))?;
-            let (bytes, order) = bytes.ok_or_else(|| self.fail("a dedup log has a hole"))?;
-            for record in DdtLogRecords::new(&bytes, order).map_err(|error| self.fail(error))? {
-                let record = record.map_err(|error| self.fail(error))?;
+            let bytes = object.block(BlockId(block)).await?;
+            let (bytes, order) = bytes.ok_or_else(|| SpaError::contradiction("a dedup log has a hole"))?;
+            for record in DdtLogRecords::new(&bytes, order)? {
+                let record = record?;
                 if checkpoint.is_none_or(|flushed| record.key > flushed) {
                     latest.insert(record.key, record);
                 }
@@ -90,12 +89,11 @@ impl Syncer {
     }
 
     async fn logs(&self, tables: &Tables) -> Result<Vec<Object>, SpaError> {
-        let listing = Zap::open(tables.directory.clone()).await;
-        let mut listing = listing.map_err(|error| self.dmu_error(error))?;
+        let mut listing = Zap::open(tables.directory.clone()).await?;
         let mut logs = Vec::new();
         for index in 0..2 {
             if let Some(log) = self.number_in(&mut listing, &tables.log_name(index)).await? {
-                logs.push(self.mos.object(ObjectId(log)).await.map_err(|error| self.dmu_error(error))?);
+                logs.push(self.mos.object(ObjectId(log)).await?);
             }
         }
         Ok(logs)
@@ -107,8 +105,7 @@ impl Syncer {
             log.free(txg);
         }
         for index in 0..2 {
-            let removed = Zap::put_entry(&tables.directory, txg, &tables.log_name(index), None).await;
-            removed.map_err(|error| self.dmu_error(error))?;
+            Zap::put_entry(&tables.directory, txg, &tables.log_name(index), None).await?;
         }
         Ok(())
     }

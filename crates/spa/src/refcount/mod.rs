@@ -93,24 +93,24 @@ impl Syncer {
     }
 
     pub(crate) fn unwritable<T>(&self, what: impl Into<String>) -> Result<T, SpaError> {
-        Err(SpaError::Unwritable { pool: self.name.clone(), what: what.into() })
+        Err(SpaError::unsupported(what))
     }
 
     /// A number in a directory.
     async fn number_in(&self, directory: &mut Zap, name: &str) -> Result<Option<u64>, SpaError> {
-        let value = directory.lookup(name.as_bytes()).await.map_err(|error| self.dmu_error(error))?;
+        let value = directory.lookup(name.as_bytes()).await?;
         Ok(value.and_then(|value| value.as_u64()))
     }
 
     async fn zap_at(&self, object: ObjectId) -> Result<Zap, SpaError> {
-        let object = self.mos.object(object).await.map_err(|error| self.dmu_error(error))?;
-        Zap::open(object).await.map_err(|error| self.dmu_error(error))
+        let object = self.mos.object(object).await?;
+        Ok(Zap::open(object).await?)
     }
 
     /// Hands on what has changed of a table, when much of it is in memory.
     async fn trim(&self, txg: Txg, table: &mut Zap) -> Result<(), SpaError> {
         if table.changed_blocks() > HELD_BLOCKS_MAX {
-            table.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+            table.flush(txg).await?;
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ impl Syncer {
     fn make_table(&self, txg: Txg, kind: DmuType, block_shift: u8, is_prehashed: bool) -> Result<Zap, SpaError> {
         let mut spec = ObjectSpec::new(kind, 1 << block_shift);
         spec.indirect_shift = block_shift;
-        let object = self.mos.create_object(txg, &spec).map_err(|error| self.dmu_error(error))?;
-        Zap::create_for_words(object, is_prehashed).map_err(|error| self.dmu_error(error))
+        let object = self.mos.create_object(txg, &spec)?;
+        Ok(Zap::create_for_words(object, is_prehashed)?)
     }
 }

@@ -30,7 +30,7 @@ impl Syncer {
         self.audit_config().await?;
         self.audit_features().await?;
         self.multihost.audit();
-        self.dsl.audit().await.map_err(|error| self.dsl_failed(error))
+        Ok(self.dsl.audit().await?)
     }
 
     /// The uberblock leads to the MOS, and the MOS to the datasets that are open.
@@ -48,7 +48,7 @@ impl Syncer {
         let numbers: BTreeSet<ObjectId> = heads.iter().map(|head| head.dataset).collect();
         assert_eq!(numbers.len(), heads.len(), "a dataset is open once");
         for head in heads {
-            let phys = self.dsl.dataset_phys(head.dataset).await.map_err(|error| self.dsl_failed(error))?;
+            let phys = self.dsl.dataset_phys(head.dataset).await?;
             assert_eq!(phys.bp, head.objset.root(), "a dataset in the MOS leads to the root that is open");
             assert_eq!(phys.next_snapshot, ObjectId(0), "what is open to be changed is a head");
         }
@@ -85,7 +85,7 @@ impl Syncer {
             self.audit_top(vdev, top);
         }
         let (usable, root) = (self.usable(), self.dsl.root_object());
-        let root = self.dsl.dir_phys(root).await.map_err(|error| self.dsl_failed(error))?;
+        let root = self.dsl.dir_phys(root).await?;
         let most = usable.bytes.saturating_add(usable.slop_bytes);
         assert!(root.used_bytes <= most, "datasets use {} bytes of {most}", root.used_bytes);
         Ok(())
@@ -115,7 +115,7 @@ impl Syncer {
         if self.config_changed || self.synced.is_none() {
             return Ok(());
         }
-        let list = read_list(&self.config).await.map_err(|error| self.dmu_error(error))?;
+        let list = read_list(&self.config).await?;
         assert_eq!(list.list("vdev_tree"), Some(self.root_vdev.tree()), "the MOS has the vdevs that are written");
         assert_eq!(list.u64("pool_guid"), Some(self.guid.0), "the MOS has the pool's guid");
         assert!(list.u64("txg").is_some_and(|txg| txg < self.txg.0), "a configuration is of a txg that was synced");
@@ -125,11 +125,10 @@ impl Syncer {
 
     /// Checks the reference counts of features that have one kind of user.
     async fn audit_features(&self) -> Result<(), SpaError> {
-        self.features.audit().await.map_err(|error| self.dmu_error(error))?;
+        self.features.audit().await?;
         for (dataset, needs) in &self.used_features {
             for feature in needs.names().filter_map(crate::features::by_name) {
-                let noted = self.dsl.has_noted(*dataset, feature.guid).await;
-                let noted = noted.map_err(|error| self.dsl_failed(error))?;
+                let noted = self.dsl.has_noted(*dataset, feature.guid).await?;
                 assert!(noted, "dataset {dataset} has {} noted, as is known of it", feature.name);
             }
         }
@@ -139,16 +138,16 @@ impl Syncer {
             u64::from(has_list),
             "what is freed in the background is listed"
         );
-        let directory = Zap::open(self.directory.clone()).await.map_err(|error| self.dmu_error(error))?;
-        let entry = async |name| directory.find_u64(name).await.map_err(|error| self.dmu_error(error));
+        let directory = Zap::open(self.directory.clone()).await?;
+        let entry = async |name| directory.find_u64(name).await;
         let listed = entry(pool_directory::BPTREE).await?.map(ObjectId);
         assert_eq!(listed, self.async_destroy.list, "the directory names the list of what is freed");
         let deleted = entry(pool_directory::DELETED_CLONES).await?.map(ObjectId);
         assert_eq!(deleted, self.deleted_clones.table(), "the directory names the table of destroyed clones");
         if let Some(table) = deleted {
-            let table = self.mos.object(table).await.map_err(|error| self.dmu_error(error))?;
-            let table = Zap::open(table).await.map_err(|error| self.dmu_error(error))?;
-            let count = table.entry_count().map_err(|error| self.dmu_error(error))?;
+            let table = self.mos.object(table).await?;
+            let table = Zap::open(table).await?;
+            let count = table.entry_count()?;
             assert!(count > 0, "the table of destroyed clones goes with its last entry");
         }
         let empty = entry(pool_directory::EMPTY_BPOBJ).await?.map(ObjectId);

@@ -96,15 +96,13 @@ impl Syncer {
         if !self.features.has("vdev_zaps_v2") || self.root_vdev.has_root_zap() {
             return Ok(());
         }
-        let name = self.name.clone();
-        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
-        let directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(fail)?;
-        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await.map_err(fail)?;
+        let directory = cenote_dmu::Zap::open(self.directory.clone()).await?;
+        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
         // Without a list of all such tables (before OpenZFS 0.7) no vdev has one yet: that is for OpenZFS to begin.
         let Some(all) = all.and_then(|value| value.as_u64()) else { return Ok(()) };
-        let all = self.mos.object(ObjectId(all)).await.map_err(fail)?;
-        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
-        Zap::put_entry(&all, txg, &int_key_name(zap.0), Some(&ZapValue::from_u64(zap.0))).await.map_err(fail)?;
+        let all = self.mos.object(ObjectId(all)).await?;
+        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+        Zap::put_entry(&all, txg, &int_key_name(zap.0), Some(&ZapValue::from_u64(zap.0))).await?;
         self.root_vdev.set_root_zap(zap);
         if self.features.count("vdev_zaps_v2") == 0 {
             self.features.change("vdev_zaps_v2", 1);
@@ -114,7 +112,7 @@ impl Syncer {
 
     /// Puts the configuration into the MOS.
     pub(crate) async fn write_config(&self, txg: Txg) -> Result<(), SpaError> {
-        write_list(&self.config, txg, &self.whole_config(txg)).await.map_err(|error| self.fail(error))
+        Ok(write_list(&self.config, txg, &self.whole_config(txg)).await?)
     }
 
     /// The part of each leaf in a commit. `with_labels`: the configuration has changed.

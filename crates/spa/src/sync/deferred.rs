@@ -23,8 +23,8 @@ impl Syncer {
     /// Frees the next blocks of the list. Before the first pass, since references to shared blocks may end with them.
     pub(crate) async fn free_deferred(&mut self, txg: Txg) -> Result<(), SpaError> {
         let Some(list) = self.deferred else { return Ok(()) };
-        let object = self.mos.object(list).await.map_err(|error| self.dmu_error(error))?;
-        let blocks = self.dsl.take_blocks(txg, &object, BATCH).await.map_err(|error| self.dsl_failed(error))?;
+        let object = self.mos.object(list).await?;
+        let blocks = self.dsl.take_blocks(txg, &object, BATCH).await?;
         if blocks.is_empty() {
             self.deferred = None;
             return Ok(());

@@ -70,9 +70,9 @@ impl Syncer {
         let mut changes = self.space_changes(txg);
         let mut map = if dtl == ObjectId(0) {
             let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
-            made.map_err(|error| self.fail(error))?
+            made?
         } else {
-            let object = self.mos.object(dtl).await.map_err(|error| self.dmu_error(error))?;
+            let object = self.mos.object(dtl).await?;
             let mut map = SpaceMap {
                 object: dtl,
                 block_size_bytes: object.block_bytes(),
@@ -83,17 +83,16 @@ impl Syncer {
                 histogram: (object.phys().bonus.len() != SPACE_MAP_SIZE_V0_BYTES).then_some([0; HISTOGRAM_BUCKETS]),
             };
             let block_bytes = map.block_size_bytes;
-            map.truncate(&mut changes, block_bytes).map_err(|error| self.fail(error))?;
+            map.truncate(&mut changes, block_bytes)?;
             map
         };
         let two_words = self.features.has("spacemap_v2");
         let batch = Batch { txg, pass: u16::try_from(pass).unwrap_or(u16::MAX), two_words };
         map.append(&mut changes, batch, SpaceMapType::Alloc, None, ranges.into_iter())
-            .and_then(|()| map.put_header(&mut changes))
-            .map_err(|error| self.fail(error))?;
+            .and_then(|()| map.put_header(&mut changes))?;
         self.make_changes(changes).await?;
         if dtl != map.object {
-            self.root_vdev.set_field(guid, DTL, map.object.0).map_err(|error| self.fail(error))?;
+            self.root_vdev.set_field(guid, DTL, map.object.0)?;
             self.config_changed = true;
             self.write_config(txg).await?;
         }

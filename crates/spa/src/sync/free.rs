@@ -66,8 +66,7 @@ impl Syncer {
         assert!(unused.iter().all(|bp| bp.logical_birth() == txg), "what is stored for a log is of the txg that syncs");
         if mutant::is(Mutant::LogDataFreedEarly) {
             for dva in unused.iter().flat_map(Blkptr::dvas) {
-                let given_back = self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)));
-                given_back.map_err(|error| self.fail(error))?;
+                self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)))?;
             }
             return Ok(());
         }
@@ -77,8 +76,7 @@ impl Syncer {
     /// The allocator knows of all that was freed. Before what a pass has freed is entered into space maps.
     pub(crate) async fn frees_done(&mut self) -> Result<(), SpaError> {
         for told in std::mem::take(&mut self.free_tasks) {
-            let told = told.await.map_err(|error| self.fail(error))?;
-            told.map_err(|error| self.fail(error))?;
+            told.await??;
         }
         Ok(())
     }
@@ -89,7 +87,7 @@ impl Syncer {
             let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
             extents.try_for_each(|extent| allocator.free(txg, &extent))
         });
-        freed.map_err(|error| self.fail(error))
+        Ok(freed?)
     }
 
     async fn free_block(&self, txg: Txg, bp: Blkptr) -> Result<(), SpaError> {
@@ -108,7 +106,7 @@ impl Syncer {
                 continue;
             }
             if depth > DEPTH_MAX {
-                return Err(self.fail("a gang block is nested too deeply to be freed"));
+                return Err(SpaError::contradiction("a gang block is nested too deeply to be freed"));
             }
             for dva in bp.dvas() {
                 let mut asize_bytes = dva.asize_bytes;
@@ -138,13 +136,13 @@ impl Syncer {
             }
             let what = format!("the header of a gang block that is freed cannot be read: {reason}");
             if !self.space.suspend(what.clone()).await {
-                return Err(self.fail(what));
+                return Err(SpaError::contradiction(what));
             }
         }
     }
 
     fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
-        self.space.with(|allocator| allocator.free(txg, &extent(dva))).map_err(|error| self.fail(error))
+        Ok(self.space.with(|allocator| allocator.free(txg, &extent(dva)))?)
     }
 }
 

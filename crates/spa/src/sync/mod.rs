@@ -281,10 +281,6 @@ impl Syncer {
         now
     }
 
-    pub(crate) fn fail(&self, what: impl std::fmt::Display) -> SpaError {
-        SpaError::Write { pool: self.name.clone(), what: what.to_string() }
-    }
-
     /// How much of the pool itself was changed: the same number twice if nothing was in between.
     pub(crate) fn change_count(&self) -> (u64, u64) {
         (self.mos.change_count(), self.given_up)

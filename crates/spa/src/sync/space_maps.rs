@@ -1,10 +1,10 @@
 //! Changes that space accounting makes in the MOS: space maps, logs, and the objects that list them.
 
-use crate::SpaError;
 use crate::space::UNFLUSHED_TXGS;
 use crate::sync::Syncer;
 use crate::sync::changes::{Change, ChangeList};
 use crate::sync::txg::PASSES_MAX;
+use crate::{PoolError, SpaError};
 use cenote_dmu::{ObjectSpec, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
@@ -115,19 +115,17 @@ impl Syncer {
         assert!(self.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
         if self.space_pass == 1 {
             let failed = self.space.check_maps().await;
-            failed.map_err(|_| self.fail("a metaslab that is to be flushed is not there"))?;
+            failed.map_err(|_| SpaError::contradiction("a metaslab that is to be flushed is not there"))?;
         }
         let pass = u16::try_from(self.space_pass).unwrap_or(u16::MAX);
-        let done = self.space.with(|allocator| allocator.sync(&mut changes, txg, pass));
-        done.map_err(|error| self.fail(error))?;
+        self.space.with(|allocator| allocator.sync(&mut changes, txg, pass))?;
         self.make_changes(changes).await
     }
 
     /// Ends the txg's log.
     pub(crate) async fn close_space(&mut self, txg: Txg) -> Result<(), SpaError> {
         let mut changes = self.space_changes(txg);
-        let done = self.space.with(|allocator| allocator.close_txg(&mut changes));
-        done.map_err(|error| self.fail(error))?;
+        self.space.with(|allocator| allocator.close_txg(&mut changes))?;
         self.make_changes(changes).await
     }
 
@@ -151,7 +149,7 @@ impl Syncer {
         loop {
             // Both begin with reading, and can be made again.
             let error = match self.make_change_once(txg, &change).await {
-                Err(error @ SpaError::Dmu { .. }) => error,
+                Err(error @ SpaError::Pool { error: PoolError::Dmu(_), .. }) => error,
                 made => return made,
             };
             if !self.space.suspend(format!("a space map that is to be written cannot be read: {error}")).await {
@@ -162,19 +160,17 @@ impl Syncer {
 
     async fn make_change_once(&mut self, txg: Txg, change: &Change) -> Result<(), SpaError> {
         let mos = self.mos.clone();
-        let name = self.name.clone();
-        let fail = |error: cenote_dmu::DmuError| SpaError::Dmu { pool: name.clone(), error };
         match change {
             Change::Write { object, offset_bytes, bytes } => {
-                let object = mos.object(*object).await.map_err(fail)?;
-                object.write(txg, *offset_bytes, bytes).await.map_err(fail)
+                let object = mos.object(*object).await?;
+                Ok(object.write(txg, *offset_bytes, bytes).await?)
             }
             Change::Truncate(object) => {
-                mos.object(*object).await.map_err(fail)?.truncate(txg);
+                mos.object(*object).await?.truncate(txg);
                 Ok(())
             }
             Change::Free(object) => {
-                let object = mos.object(*object).await.map_err(fail)?;
+                let object = mos.object(*object).await?;
                 // One that a version without the feature made never counted.
                 if object.phys().bonus.len() != SPACE_MAP_SIZE_V0_BYTES {
                     self.features.change("spacemap_histogram", -1);
@@ -183,8 +179,8 @@ impl Syncer {
                 Ok(())
             }
             Change::Header { object, header } => {
-                let object = mos.object(*object).await.map_err(fail)?;
-                object.set_bonus(txg, &header.emit(cenote_zio::ORDER)).map_err(fail)
+                let object = mos.object(*object).await?;
+                Ok(object.set_bonus(txg, &header.emit(cenote_zio::ORDER))?)
             }
             Change::MetaslabObject { metaslab, object } => {
                 let array = self.top(metaslab.vdev)?.metaslab_array;
@@ -197,16 +193,15 @@ impl Syncer {
             Change::Log { txg: of, object } => {
                 let zap = self.log_zap(txg).await?;
                 let value = object.as_ref().map(|object| ZapValue::from_u64(object.0));
-                let zap = mos.object(zap).await.map_err(fail)?;
-                Zap::put_entry(&zap, txg, &int_key_name(of.0), value.as_ref()).await.map_err(fail)
+                let zap = mos.object(zap).await?;
+                Ok(Zap::put_entry(&zap, txg, &int_key_name(of.0), value.as_ref()).await?)
             }
         }
     }
 
     async fn put_word(&self, txg: Txg, object: ObjectId, index: u64, word: u64) -> Result<(), SpaError> {
-        let fail = |error| SpaError::Dmu { pool: self.name.clone(), error };
-        let object = self.mos.object(object).await.map_err(fail)?;
-        object.write(txg, index * 8, &word.to_le_bytes()).await.map_err(fail)
+        let object = self.mos.object(object).await?;
+        Ok(object.write(txg, index * 8, &word.to_le_bytes()).await?)
     }
 
     /// The object with the metaslabs' unflushed txgs, made if there is none.
@@ -214,32 +209,28 @@ impl Syncer {
         if let Some(object) = self.root_vdev.unflushed_txgs.get(&vdev) {
             return Ok(*object);
         }
-        let name = self.name.clone();
-        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
-        let object = self.mos.create_object(txg, &spec).map_err(fail)?.id();
-        let zap = self.mos.object(self.top(vdev)?.top_zap).await.map_err(fail)?;
-        Zap::put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await.map_err(fail)?;
+        let object = self.mos.create_object(txg, &spec)?.id();
+        let zap = self.mos.object(self.top(vdev)?.top_zap).await?;
+        Zap::put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await?;
         self.root_vdev.unflushed_txgs.insert(vdev, object);
         Ok(object)
     }
 
     fn top(&self, vdev: VdevId) -> Result<&VdevConfig, SpaError> {
-        self.root_vdev.top(vdev).ok_or_else(|| self.fail(format!("there is no vdev {vdev}")))
+        self.root_vdev.top(vdev).ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))
     }
 
     /// The ZAP of log space maps, made with the first.
     async fn log_zap(&mut self, txg: Txg) -> Result<ObjectId, SpaError> {
-        let name = self.name.clone();
-        let fail = |error| SpaError::Dmu { pool: name.clone(), error };
-        let mut directory = cenote_dmu::Zap::open(self.directory.clone()).await.map_err(fail)?;
-        let found = directory.lookup(pool_directory::LOG_SPACEMAP_ZAP.as_bytes()).await.map_err(fail)?;
+        let mut directory = cenote_dmu::Zap::open(self.directory.clone()).await?;
+        let found = directory.lookup(pool_directory::LOG_SPACEMAP_ZAP.as_bytes()).await?;
         if let Some(object) = found.and_then(|value| value.as_u64()) {
             return Ok(ObjectId(object));
         }
-        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await.map_err(fail)?.id();
-        directory.insert_u64(pool_directory::LOG_SPACEMAP_ZAP, zap.0).await.map_err(fail)?;
-        directory.flush(txg).await.map_err(fail)?;
+        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+        directory.insert_u64(pool_directory::LOG_SPACEMAP_ZAP, zap.0).await?;
+        directory.flush(txg).await?;
         self.features.change("log_spacemap", 1);
         Ok(zap)
     }

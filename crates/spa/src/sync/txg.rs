@@ -11,25 +11,17 @@ use cenote_taskq::BoxFuture;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::commit::{Refusal, commit, mend_labels, repeat};
 
-use crate::SpaError;
 use crate::config::PoolState;
 use crate::sync::Phase;
 use crate::sync::Syncer;
 use crate::sync::config::VERSION;
+use crate::{PoolError, SpaError};
 use cenote_dsl::Head;
 
 /// The maximum number of passes. Two are usual, and four are rare; reaching this many means that the passes do not converge.
 pub(super) const PASSES_MAX: u32 = 64;
 
 impl Syncer {
-    pub(crate) fn dmu_error(&self, error: cenote_dmu::DmuError) -> SpaError {
-        SpaError::Dmu { pool: self.name.clone(), error }
-    }
-
-    fn dsl_error(&self, error: cenote_dsl::DslError) -> SpaError {
-        self.fail(error)
-    }
-
     /// Makes all changes of the open txg durable, and opens the next. The caller ensures that nothing is changed meanwhile.
     ///
     /// # Errors
@@ -75,14 +67,14 @@ impl Syncer {
             self.make_root_zap(txg).await?;
             self.write_config(txg).await?;
         }
-        self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+        self.features.flush(txg).await?;
         self.time(Phase::Datasets, begun);
         loop {
             self.converge(txg, &mut pass).await?;
             let begun = self.handle.now();
             // A device that could not be flushed may have lost all of the txg.
             let failed = if mutant::is(Mutant::BlocksUnflushed) { Ok(Vec::new()) } else { self.tree.flush().await };
-            let failed = failed.map_err(|error| self.fail(error))?;
+            let failed = failed?;
             let failed: BTreeSet<Guid> = failed.into_iter().collect();
             self.time(Phase::Flush, begun);
             // A block that one leaf of a mirror did not take may be one that the other leaf could not flush.
@@ -92,7 +84,7 @@ impl Syncer {
                 && !failed.is_empty()
                 && let Some(top) = self.root_vdev.unwritable(&lost)
             {
-                return Err(self.fail(format!("too few devices of {} could be flushed", top.display_name())));
+                return Err(SpaError::devices(format!("too few devices of {} could be flushed", top.display_name())));
             }
             self.note_missed(txg, pass, failed).await?;
             if !self.mos.is_dirty(txg) {
@@ -102,14 +94,14 @@ impl Syncer {
         self.passes = pass;
         self.close_space(txg).await?;
         if self.mos.is_dirty(txg) {
-            return Err(self.fail(format!("txg {txg} changed after its last pass")));
+            return Err(SpaError::contradiction(format!("txg {txg} changed after its last pass")));
         }
         assert!(self.free_tasks.is_empty(), "the allocator knows of all that the txg has freed");
         assert!(self.mos_delta.is_zero(), "the MOS's own bytes are in the accounts");
         let begun = self.handle.now();
         self.commit(txg).await?;
         self.time(Phase::Commit, begun);
-        let next = self.space.sync_done(txg).map_err(|error| self.fail(error))?;
+        let next = self.space.sync_done(txg)?;
         self.preload(txg, next);
         self.config_changed = false;
         let headers_only = std::mem::take(&mut self.headers_only);
@@ -129,10 +121,8 @@ impl Syncer {
             && let Some(object) = self.dsl.take_empty_bpobj()
         {
             assert_ne!(object, ObjectId(0), "the list that stands for empty ones is an object");
-            Zap::put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None)
-                .await
-                .map_err(|error| self.dmu_error(error))?;
-            self.mos.object(object).await.map_err(|error| self.dmu_error(error))?.free(txg);
+            Zap::put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None).await?;
+            self.mos.object(object).await?.free(txg);
         }
         Ok(())
     }
@@ -140,13 +130,13 @@ impl Syncer {
     /// Checks that a dataset that has grown, and all directories above it, are within their quotas. Without a background sync no check is
     /// made before the change. As in OpenZFS, an empty dataset may exceed its quota.
     async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
-        let phys = self.dsl.dataset_phys(dataset).await.map_err(|error| self.dsl_error(error))?;
+        let phys = self.dsl.dataset_phys(dataset).await?;
         let mut at = phys.dir;
         // As deep as directories can be, which charging has checked.
         while at.0 != 0 {
-            let dir = self.dsl.dir_phys(at).await.map_err(|error| self.dsl_error(error))?;
+            let dir = self.dsl.dir_phys(at).await?;
             if dir.quota_bytes != 0 && dir.used_bytes > dir.quota_bytes {
-                return Err(self.fail(format!("a quota of {} bytes is exceeded", dir.quota_bytes)));
+                return Err(PoolError::Quota(dir.quota_bytes).into());
             }
             at = dir.parent;
         }
@@ -158,7 +148,7 @@ impl Syncer {
         loop {
             *pass += 1;
             if *pass > PASSES_MAX {
-                return Err(self.fail(format!("txg {txg} does not converge")));
+                return Err(SpaError::contradiction(format!("txg {txg} does not converge")));
             }
             assert!(self.free_tasks.is_empty(), "a pass begins when the allocator knows of all that was freed");
             let begun = self.handle.now();
@@ -171,7 +161,7 @@ impl Syncer {
             self.sync_space(txg).await?;
             self.time(enter, begun);
             self.note_missed(txg, *pass, missed).await?;
-            self.features.flush(txg).await.map_err(|error| self.dmu_error(error))?;
+            self.features.flush(txg).await?;
             if !self.mos.is_dirty(txg) && self.mos_delta.is_zero() {
                 return Ok(());
             }
@@ -184,16 +174,15 @@ impl Syncer {
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
         let mut livelists = BTreeMap::new();
         for head in &dirty {
-            if let Some(livelist) = self.dsl.livelist(head.dataset).await.map_err(|error| self.dsl_error(error))? {
+            if let Some(livelist) = self.dsl.livelist(head.dataset).await? {
                 livelists.insert(head.objset.id(), livelist);
             }
         }
         let listed = livelists.keys().copied().collect();
-        let begun = self.writer.begin(&objsets, &listed, txg, 1).await;
-        let (synced, storing) = begun.map_err(|error| self.dmu_error(error))?;
+        let (synced, storing) = self.writer.begin(&objsets, &listed, txg, 1).await?;
         let settled = self.finish_datasets(txg, &dirty, synced, &livelists).await;
         // Wait even after an error, so that no write is on its way to devices when the pool is given up.
-        let missed = storing.finish().await.map_err(|error| self.dmu_error(error))?;
+        let missed = storing.finish().await?;
         settled?;
         self.note_missed(txg, 1, missed).await
     }
@@ -213,8 +202,7 @@ impl Syncer {
             let unused = std::mem::take(&mut synced.unused);
             self.use_features(txg, head.dataset, synced.needs).await?;
             let livelist = livelists.get(&head.objset.id()).map(|livelist| (livelist, &self.livelist_limits));
-            let settled = self.dsl.synced(txg, head.dataset, synced, livelist).await;
-            let settled = settled.map_err(|error| self.dsl_error(error))?;
+            let settled = self.dsl.synced(txg, head.dataset, synced, livelist).await?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
             self.features.change("livelist", -i64::from(settled.has_lost_livelist));
             if !self.is_live && settled.is_larger {
@@ -233,10 +221,9 @@ impl Syncer {
     /// Writes the MOS. The space that this takes and frees is counted in the next pass. Returns the leaves that missed a block.
     async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<BTreeSet<Guid>, SpaError> {
         let delta = std::mem::take(&mut self.mos_delta);
-        let charged = self.dsl.charge(txg, self.dsl.mos_dir(), UsedBy::Head, delta).await;
-        charged.map_err(|error| self.dsl_error(error))?;
+        self.dsl.charge(txg, self.dsl.mos_dir(), UsedBy::Head, delta).await?;
         let objsets = [self.mos.clone()];
-        let (synced, missed) = self.writer.sync(&objsets, txg, pass).await.map_err(|error| self.dmu_error(error))?;
+        let (synced, missed) = self.writer.sync(&objsets, txg, pass).await?;
         assert_eq!(synced.len(), 1, "a pass writes the MOS");
         for synced in synced {
             assert_eq!(synced.root.logical_birth(), txg, "each pass gives the MOS a root of the txg");
@@ -252,7 +239,7 @@ impl Syncer {
     /// Waits until the pool is not suspended and no other host can have it.
     async fn admitted(&mut self) -> Result<(), SpaError> {
         if let Some(suspension) = self.tree.clone().suspension() {
-            suspension.passed().await.map_err(|error| self.fail(error))?;
+            suspension.passed().await?;
         }
         self.unclaimed().await
     }
@@ -262,9 +249,9 @@ impl Syncer {
         let tree = self.tree.clone();
         loop {
             let Err(error) = self.multihost.admit().await else { return Ok(()) };
-            let Some(suspension) = tree.suspension() else { return Err(self.fail(error)) };
+            let Some(suspension) = tree.suspension() else { return Err(SpaError::devices(error)) };
             suspension.suspend_for_multihost(error.to_string());
-            suspension.passed().await.map_err(|error| self.fail(error))?;
+            suspension.passed().await?;
         }
     }
 
@@ -315,7 +302,8 @@ impl Syncer {
                 }
                 Err(error) => match tree.suspension().filter(|_| error.is_of_devices()) {
                     Some(suspension) => suspension.suspend(error.to_string()),
-                    None => return Err(self.fail(error)),
+                    None if error.is_of_devices() => return Err(SpaError::devices(error)),
+                    None => return Err(SpaError::contradiction(error)),
                 },
             }
         }
