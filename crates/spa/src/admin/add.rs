@@ -121,13 +121,13 @@ impl Syncer {
         }
         let mut rng = Rng::new(seed.unwrap_or_else(|| self.handle.random_u64()));
         let mut vdevs = MadeVdevs::new(tops, ashift, METASLABS_MIN, self.txg, &mut rng)?;
-        vdevs.first_id = self.root_vdev.config.children.len() as u64;
-        vdevs.check_features(|name| self.features.has(name), true)?;
+        vdevs.first_id = self.devices.root_vdev.config.children.len() as u64;
+        vdevs.check_features(|name| self.mos.features.has(name), true)?;
         if !allow_other_ashift {
             self.check_ashift(&vdevs)?;
         }
         let auxiliaries = MadeAux::new(auxiliaries, ashift, &vdevs, &mut rng)?;
-        let mut root_vdev = self.root_vdev.clone();
+        let mut root_vdev = self.devices.root_vdev.clone();
         root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes()).map_err(|error| refuse(error.to_string()))?;
         // A tree that cannot be made is refused here, where nothing has changed yet.
         VdevTree::open(&root_vdev.config, []).map_err(|error| refuse(error.to_string()))?;
@@ -140,57 +140,60 @@ impl Syncer {
     /// Makes the addition part of the open txg.
     async fn enter_addition(&mut self, addition: Addition) -> Result<Txg, SpaError> {
         let Addition { mut vdevs, auxiliaries, leaves } = addition;
-        if vdevs.first_id != self.root_vdev.config.children.len() as u64 {
+        if vdevs.first_id != self.devices.root_vdev.config.children.len() as u64 {
             return Err(refuse("the pool has got other vdevs meanwhile"));
         }
         let txg = self.txg;
         vdevs.tops.iter_mut().for_each(|top| top.create_txg = txg);
-        let mut directory = Zap::open(self.directory.clone()).await?;
+        let mut directory = Zap::open(self.mos.directory.clone()).await?;
         let zaps = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
         let Some(zaps) = zaps.and_then(|value| value.as_u64()) else {
             let what =
                 "adding devices to a pool without a list of its vdevs' tables (made before OpenZFS 0.7)".to_owned();
             return Err(SpaError::unsupported(what));
         };
-        let zaps = self.mos.object(ObjectId(zaps)).await?;
+        let zaps = self.mos.objset.object(ObjectId(zaps)).await?;
         let mut zaps = Zap::open(zaps).await?;
-        vdevs.make_zaps(&self.mos, &mut zaps, txg).await?;
-        auxiliaries.enter(&self.mos, &mut directory, txg).await?;
+        vdevs.make_zaps(&self.mos.objset, &mut zaps, txg).await?;
+        auxiliaries.enter(&self.mos.objset, &mut directory, txg).await?;
         directory.flush(txg).await?;
         for (feature, count) in vdevs.uses() {
-            self.features.change(feature, count);
+            self.mos.features.change(feature, count);
         }
-        self.root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes())?;
+        self.devices.root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes())?;
         let ids = vdevs.first_id + vdevs.tops.len() as u64;
-        assert_eq!(self.root_vdev.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
-        self.config_changed = true;
-        self.tree.change(&self.root_vdev.config, vdevs.disks())?;
+        assert_eq!(self.devices.root_vdev.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
+        self.devices.config_changed = true;
+        self.devices.tree.change(&self.devices.root_vdev.config, vdevs.disks())?;
         for (id, made) in (vdevs.first_id..).zip(&vdevs.tops) {
             self.add_space(VdevId(id as u32), made.is_rotational())?;
         }
         for LeafCommit { guid, disk, config, .. } in leaves {
             let config = config.unwrap_or_default().into();
-            self.found.leaves.insert(guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new() });
+            self.devices.found.leaves.insert(guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new() });
         }
-        self.found.auxiliaries = auxiliaries.found_with(&self.found.auxiliaries);
+        self.devices.found.auxiliaries = auxiliaries.found_with(&self.devices.found.auxiliaries);
         Ok(txg)
     }
 
     /// Gives the allocator the space of a new vdev; it can be used when the open txg is on disk.
     fn add_space(&self, vdev: VdevId, is_rotational: bool) -> Result<(), SpaError> {
-        let top =
-            self.root_vdev.top(vdev).ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))?;
-        let setup = vdev_setup(&self.tree, top, vdev_maps_of(vdev, top), self.txg, is_rotational);
-        let added = self.space.with(|allocator| allocator.add_vdev(setup, false));
+        let top = self
+            .devices
+            .root_vdev
+            .top(vdev)
+            .ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))?;
+        let setup = vdev_setup(&self.devices.tree, top, vdev_maps_of(vdev, top), self.txg, is_rotational);
+        let added = self.blocks.space.with(|allocator| allocator.add_vdev(setup, false));
         if top.class == AllocationClass::Log {
-            self.space.log_device_added();
+            self.blocks.space.log_device_added();
         }
         Ok(added?)
     }
 
     /// Where all vdevs have sectors of one size, new ones are to have it too: blocks are made for the smallest.
     fn check_ashift(&self, new: &MadeVdevs) -> Result<(), SpaError> {
-        let old = self.root_vdev.tops().filter(|(_, top)| top.class != AllocationClass::Log && top.ashift != 0);
+        let old = self.devices.root_vdev.tops().filter(|(_, top)| top.class != AllocationClass::Log && top.ashift != 0);
         let mut old = old.map(|(_, top)| top.ashift);
         let Some(first) = old.next().filter(|first| old.all(|ashift| ashift == *first)) else { return Ok(()) };
         match new.tops.iter().find(|top| top.ashift != first) {

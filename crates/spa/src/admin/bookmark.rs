@@ -62,7 +62,7 @@ impl Syncer {
             let name = &new.name;
             let cannot =
                 |kind, why: &str| Err(SpaError::refused(kind, format!("cannot create bookmark '{name}': {why}")));
-            if !self.features.has("bookmarks") {
+            if !self.mos.features.has("bookmarks") {
                 return cannot(Refusal::NeedsFeature, "bookmark feature not enabled");
             }
             if check_new_bookmark(name).is_err() {
@@ -96,7 +96,7 @@ impl Syncer {
             };
             if let Source::Snapshot(snapshot) = &source {
                 let redacted = dsl.redaction_snapshots(snapshot).await?;
-                let limit = redaction_snapshots_max(self.features.has("redaction_list_spill"));
+                let limit = redaction_snapshots_max(self.mos.features.has("redaction_list_spill"));
                 if redacted.is_some_and(|snapshots| snapshots.len() > limit) {
                     let why =
                         "the snapshot is redacted with respect to too many others (feature 'redaction_list_spill')";
@@ -136,7 +136,7 @@ impl Syncer {
     /// The snapshots that a redaction bookmark can be about in this pool; `None` where it can have none.
     #[must_use]
     pub fn redaction_snapshots_max(&self) -> Option<usize> {
-        let has = |name| self.features.has(name);
+        let has = |name| self.mos.features.has(name);
         has("redaction_bookmarks").then(|| redaction_snapshots_max(has("redaction_list_spill")))
     }
 
@@ -151,7 +151,7 @@ impl Syncer {
         blocks: &[RedactBlock],
         last: (u64, u64),
     ) -> Result<(), SpaError> {
-        Ok(self.dsl.add_redaction(self.txg, list, blocks, last).await?)
+        Ok(self.mos.dsl.add_redaction(self.txg, list, blocks, last).await?)
     }
 
     async fn make_bookmark(&mut self, new: &NewBookmark, by: Option<&[u64]>) -> Result<ObjectId, SpaError> {
@@ -165,7 +165,7 @@ impl Syncer {
                 (BookmarkPhys { redaction_list: ObjectId(0), ..bookmark.phys.clone() }, ObjectId(0))
             }
         };
-        self.dsl.add_bookmark(self.txg, head.object, short, &phys, &mut counts).await?;
+        self.mos.dsl.add_bookmark(self.txg, head.object, short, &phys, &mut counts).await?;
         self.count_bookmarks(&counts);
         let (txg, list) = (phys.creation_txg, phys.redaction_list);
         let text = match source {
@@ -183,17 +183,17 @@ impl Syncer {
         counts: &'a mut BookmarkCounts,
     ) -> BoxFuture<'a, Result<BookmarkPhys, SpaError>> {
         Box::pin(async move {
-            let encrypted = self.dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+            let encrypted = self.mos.dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
             let encrypted = encrypted?.is_some();
             let form = BookmarkForm {
-                has_ivset: encrypted && self.features.has("bookmark_v2"),
-                has_sizes: self.features.has("bookmark_written"),
+                has_ivset: encrypted && self.mos.features.has("bookmark_v2"),
+                has_sizes: self.mos.features.has("bookmark_written"),
             };
-            let mut phys = self.dsl.bookmark_fields(snapshot.object, form).await?;
-            let redacted = self.dsl.redaction_snapshots(snapshot).await?;
+            let mut phys = self.mos.dsl.bookmark_fields(snapshot.object, form).await?;
+            let redacted = self.mos.dsl.redaction_snapshots(snapshot).await?;
             if let Some(snapshots) = redacted.as_deref().or(by) {
                 // The blocks that a redacted snapshot lacks are not known any more: the list of its bookmark says by what it was redacted.
-                let list = self.dsl.create_redaction_list(self.txg, snapshots, redacted.is_some(), counts).await;
+                let list = self.mos.dsl.create_redaction_list(self.txg, snapshots, redacted.is_some(), counts).await;
                 phys.redaction_list = list?;
             }
             Ok(phys)
@@ -213,7 +213,7 @@ impl Syncer {
         }
         let (mut counts, mut refs) = (BookmarkCounts::default(), EmptyRefs::default());
         let short = bookmark.short_name();
-        self.dsl.destroy_bookmark(self.txg, head.object, short, &mut counts, &mut refs).await?;
+        self.mos.dsl.destroy_bookmark(self.txg, head.object, short, &mut counts, &mut refs).await?;
         self.count_bookmarks(&counts);
         self.count_empty_refs(refs).await?;
         self.record_event("remove bookmark", &format!("name={short}"), Some((&head.dir.name, head.object))).await
@@ -222,7 +222,7 @@ impl Syncer {
     /// Takes in what a change of bookmarks changes in the counts of features.
     pub(crate) fn count_bookmarks(&mut self, counts: &BookmarkCounts) {
         for (feature, change) in counts.changes().into_iter().filter(|(_, change)| *change != 0) {
-            self.features.change(feature, change);
+            self.mos.features.change(feature, change);
         }
     }
 }

@@ -45,14 +45,14 @@ impl Syncer {
     pub async fn clone_dataset(&mut self, origin: &str, name: &str) -> Result<(), SpaError> {
         let snapshot = self.check_clone(origin, name).await?;
         let (above, last) = parent_and_last(name).expect("checked: it is below another");
-        let parent = self.dsl.dir(above).await?;
+        let parent = self.mos.dsl.dir(above).await?;
         let birth = Birth { time_s: self.time_s(), txg: self.txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
-        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await?;
+        let dir = self.mos.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await?;
         self.count_new_dir(dir).await?;
-        let head = self.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await?;
+        let head = self.mos.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await?;
         self.count_empty_refs(refs).await?;
         self.add_livelist(dir).await?;
         self.hand_down_features(snapshot.object, head).await?;
@@ -63,12 +63,12 @@ impl Syncer {
     /// The root of a snapshot has the header of the intent log that its head had then, and whose blocks are not this dataset's.
     pub(crate) async fn clear_log_header(&mut self, name: &str) -> Result<(), SpaError> {
         let txg = self.txg;
-        let dataset = self.dsl.dataset(name).await?;
+        let dataset = self.mos.dsl.dataset(name).await?;
         if self.log_of(&dataset).await?.is_none() {
             return Ok(());
         }
         let head = self.open_header(name).await?;
-        self.headers_only.insert(head.dataset);
+        self.mos.headers_only.insert(head.dataset);
         head.objset.change_zil_header(txg, |header| *header = ZilHeader::default());
         Ok(())
     }
@@ -116,16 +116,16 @@ impl Syncer {
         if let Some((objset, header)) = self.log_of(&head).await? {
             self.free_log(txg, &objset, &header).await?;
         }
-        self.dsl.retain_heads(|open| open.dataset != head.object);
+        self.mos.dsl.retain_heads(|open| open.dataset != head.object);
         self.drop_livelist(head.dir.object).await?;
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
-        let left = self.dsl.rollback_head(txg, head.object, &mut refs).await?;
+        let left = self.mos.dsl.rollback_head(txg, head.object, &mut refs).await?;
         self.count_empty_refs(refs).await?;
         self.take_back_features(head.object, head.phys.prev_snapshot).await?;
         // A head without changes since has nothing of its own.
         if !left.root.is_hole() && left.root.logical_birth() > left.born_after {
-            match self.features.has("async_destroy") {
+            match self.mos.features.has("async_destroy") {
                 true => self.leave_tree(txg, &left).await?,
                 false => self.free_objset(txg, head.objset_id(), left.root, left.born_after).await?,
             }
@@ -203,32 +203,32 @@ impl Syncer {
     #[boxed]
     pub async fn promote_dataset(&mut self, name: &str) -> Result<(), SpaError> {
         let plan = self.check_promote(name).await?;
-        let clone = self.dsl.dataset(name).await?;
+        let clone = self.mos.dsl.dataset(name).await?;
         // Lists of blocks since an origin are of no use with another.
         for dir in [clone.dir.object, plan.origin_dir()] {
             self.drop_livelist(dir).await?;
         }
-        let counts = self.dsl.promote(self.txg, plan).await?;
+        let counts = self.mos.dsl.promote(self.txg, plan).await?;
         self.count_bookmarks(&counts);
         self.record_event("promote", "", Some((name, clone.object))).await
     }
 
     /// Has a clone that was made in this txg keep a livelist, if the pool has the feature.
     pub(crate) async fn add_livelist(&mut self, dir: ObjectId) -> Result<(), SpaError> {
-        if !self.features.has("livelist") {
+        if !self.mos.features.has("livelist") {
             return Ok(());
         }
-        let zapified = self.dsl.add_livelist(self.txg, dir).await?;
-        self.features.change("extensible_dataset", i64::from(zapified));
-        self.features.change("livelist", 1);
+        let zapified = self.mos.dsl.add_livelist(self.txg, dir).await?;
+        self.mos.features.change("extensible_dataset", i64::from(zapified));
+        self.mos.features.change("livelist", 1);
         Ok(())
     }
 
     /// Refuses a clone whose livelist cannot be kept up.
     pub(crate) async fn check_livelist(&self, dataset: &Dataset) -> Result<(), SpaError> {
-        let livelist = self.dsl.livelist(dataset.object).await?;
+        let livelist = self.mos.dsl.livelist(dataset.object).await?;
         let Some(livelist) = livelist else { return Ok(()) };
-        let checked = self.dsl.check_livelist(livelist.object).await;
+        let checked = self.mos.dsl.check_livelist(livelist.object).await;
         checked.or_else(|error| {
             self.unwritable(format!("changing a clone whose livelist is damaged ('{}': {error})", dataset.name()))
         })
@@ -237,8 +237,8 @@ impl Syncer {
     /// Has a clone keep no livelist any more, if it keeps one. It is destroyed by its tree then.
     pub(crate) async fn drop_livelist(&mut self, dir: ObjectId) -> Result<(), SpaError> {
         let mut refs = EmptyRefs::default();
-        let dropped = self.dsl.drop_livelist(self.txg, dir, &mut refs).await?;
-        self.features.change("livelist", -i64::from(dropped));
+        let dropped = self.mos.dsl.drop_livelist(self.txg, dir, &mut refs).await?;
+        self.mos.features.change("livelist", -i64::from(dropped));
         self.count_empty_refs(refs).await
     }
 
@@ -248,7 +248,7 @@ impl Syncer {
     /// There is none of this name, or it would go and cannot be destroyed.
     #[boxed]
     pub async fn check_release(&self, name: &str) -> Result<Option<String>, SpaError> {
-        let snapshot = self.dsl.dataset(name).await?;
+        let snapshot = self.mos.dsl.dataset(name).await?;
         self.check_last_goes(snapshot.object, 1).await
     }
 
@@ -258,8 +258,8 @@ impl Syncer {
     /// The MOS cannot be changed.
     #[boxed]
     pub async fn hold_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
-        let snapshot = self.dsl.dataset(name).await?;
-        self.dsl.add_hold(self.txg, snapshot.object, tag, self.time_s()).await?;
+        let snapshot = self.mos.dsl.dataset(name).await?;
+        self.mos.dsl.add_hold(self.txg, snapshot.object, tag, self.time_s()).await?;
         let text = format!("tag={tag} temp=0 refs={}", self.hold_count(snapshot.object).await?);
         self.record_event("hold", &text, Some((name, snapshot.object))).await
     }
@@ -270,7 +270,7 @@ impl Syncer {
     /// The MOS cannot be read.
     #[boxed]
     pub async fn hold_count(&self, snapshot: ObjectId) -> Result<u64, SpaError> {
-        Ok(self.dsl.hold_count(snapshot).await?)
+        Ok(self.mos.dsl.hold_count(snapshot).await?)
     }
 
     /// Takes a hold off a snapshot. One that was to be destroyed goes with the last of its holds and clones.
@@ -279,9 +279,9 @@ impl Syncer {
     /// There is no such hold, or the MOS cannot be changed.
     #[boxed]
     pub async fn release_snapshot(&mut self, name: &str, tag: &str) -> Result<(), SpaError> {
-        let snapshot = self.dsl.dataset(name).await?;
+        let snapshot = self.mos.dsl.dataset(name).await?;
         let goes = self.check_last_goes(snapshot.object, 1).await?;
-        self.dsl.release_hold(self.txg, snapshot.object, tag).await?;
+        self.mos.dsl.release_hold(self.txg, snapshot.object, tag).await?;
         let text = format!("tag={tag} refs={}", self.hold_count(snapshot.object).await?);
         self.record_event("release", &text, Some((name, snapshot.object))).await?;
         match goes {

@@ -101,7 +101,7 @@ impl Syncer {
     /// The datasets as they are now, with all that was changed in the open txg.
     #[must_use]
     pub fn dsl(&self) -> &Dsl {
-        &self.dsl
+        &self.mos.dsl
     }
 
     /// Opens a head dataset for changing what is in it.
@@ -133,15 +133,15 @@ impl Syncer {
             false => dataset.check_whole()?,
             true => assert!(dataset.is_inconsistent(), "a receive writes what is marked as half received"),
         }
-        let open = self.dsl.open_head(dataset.object);
-        if let Some(head) = open.clone().filter(|_| !self.headers_only.contains(&dataset.object)) {
+        let open = self.mos.dsl.open_head(dataset.object);
+        if let Some(head) = open.clone().filter(|_| !self.mos.headers_only.contains(&dataset.object)) {
             return Ok(head);
         }
         if view.dir_field(&dataset.dir, dir_field::CRYPTO_KEY_OBJECT).await?.is_some() {
             return refuse("changing an encrypted dataset");
         }
         self.check_livelist(&dataset).await?;
-        let mut policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        let mut policy = ObjsetPolicy { copies: 1, ..self.mos.objset.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
         let refquota = view.property(&dataset.dir, "refquota", false).await?;
         // A receive writes beside the dataset: quotas of its own and tables of deduplicated blocks are for later writers.
@@ -159,13 +159,13 @@ impl Syncer {
         if let Some(head) = open {
             // Only its header was to be changed: now all of it may be.
             head.objset.set_policy(policy);
-            self.headers_only.remove(&dataset.object);
+            self.mos.headers_only.remove(&dataset.object);
             return Ok(head);
         }
-        let dmu = self.writer.dmu().clone();
+        let dmu = self.blocks.writer.dmu().clone();
         let objset = Objset::own(dmu, dataset.objset_id(), dataset.phys.bp, policy).await?;
         let head = Head { dataset: dataset.object, objset };
-        self.dsl.add_head(head.clone());
+        self.mos.dsl.add_head(head.clone());
         Ok(head)
     }
 
@@ -178,13 +178,13 @@ impl Syncer {
         let view = self.dsl().clone();
         let dataset = view.dataset(name).await?;
         assert!(
-            self.dsl.open_head(dataset.object).is_none(),
+            self.mos.dsl.open_head(dataset.object).is_none(),
             "headers are changed before anybody else opens the dataset"
         );
-        let policy = ObjsetPolicy { copies: 1, ..self.mos.policy() };
-        let objset = Objset::own(self.writer.dmu().clone(), dataset.objset_id(), dataset.phys.bp, policy).await;
+        let policy = ObjsetPolicy { copies: 1, ..self.mos.objset.policy() };
+        let objset = Objset::own(self.blocks.writer.dmu().clone(), dataset.objset_id(), dataset.phys.bp, policy).await;
         let head = Head { dataset: dataset.object, objset: objset? };
-        self.dsl.add_head(head.clone());
+        self.mos.dsl.add_head(head.clone());
         Ok(head)
     }
 
@@ -238,12 +238,12 @@ impl Syncer {
     /// An objset for a new dataset, whose root is written in this txg though there is nothing in it. File systems count what each owner has from
     /// their first file on.
     pub(crate) fn new_objset(&self, txg: Txg, dataset: ObjectId, kind: ObjsetType, policy: ObjsetPolicy) -> Objset {
-        let objset = Objset::create(self.writer.dmu().clone(), ObjsetId(dataset.0), kind, policy);
+        let objset = Objset::create(self.blocks.writer.dmu().clone(), ObjsetId(dataset.0), kind, policy);
         let mut flags = ObjsetFlags::empty();
         if kind == ObjsetType::Zfs {
             flags.insert(ObjsetFlags::USERACCOUNTING_COMPLETE);
-            flags.set(ObjsetFlags::USEROBJACCOUNTING_COMPLETE, self.features.has("userobj_accounting"));
-            flags.set(ObjsetFlags::PROJECTQUOTA_COMPLETE, self.features.has("project_quota"));
+            flags.set(ObjsetFlags::USEROBJACCOUNTING_COMPLETE, self.mos.features.has("userobj_accounting"));
+            flags.set(ObjsetFlags::PROJECTQUOTA_COMPLETE, self.mos.features.has("project_quota"));
         }
         objset.set_flags(txg, flags);
         debug_assert!(objset.is_dirty(txg), "a dataset that is on disk has a root");
@@ -255,7 +255,7 @@ impl Syncer {
     /// # Errors
     /// One is not enabled.
     pub(crate) fn require(&self, needs: Needs) -> Result<(), SpaError> {
-        match needs.names().find(|name| !self.features.has(name)) {
+        match needs.names().find(|name| !self.mos.features.has(name)) {
             None => Ok(()),
             Some(name) => {
                 let what = format!("feature@{name} is not enabled, and what is asked for needs it");
@@ -270,18 +270,18 @@ impl Syncer {
     /// # Errors
     /// One is not enabled, or the MOS cannot be changed.
     pub(crate) async fn use_features(&mut self, txg: Txg, dataset: ObjectId, needs: Needs) -> Result<(), SpaError> {
-        let known = self.used_features.get(&dataset).copied().unwrap_or_default();
+        let known = self.mos.used_features.get(&dataset).copied().unwrap_or_default();
         if known.contains(needs) {
             return Ok(());
         }
         self.require(needs)?;
         for feature in needs.difference(known).names().filter_map(by_name) {
-            let noted = self.dsl.note_feature(txg, dataset, feature.guid).await?;
-            self.features.change("extensible_dataset", i64::from(noted.zapified));
-            self.features.change(feature.name, i64::from(noted.is_new));
+            let noted = self.mos.dsl.note_feature(txg, dataset, feature.guid).await?;
+            self.mos.features.change("extensible_dataset", i64::from(noted.zapified));
+            self.mos.features.change(feature.name, i64::from(noted.is_new));
         }
         assert_eq!(txg, self.txg, "features are noted in the txg whose bytes need them");
-        self.used_features.insert(dataset, known | needs);
+        self.mos.used_features.insert(dataset, known | needs);
         Ok(())
     }
 
@@ -303,11 +303,11 @@ impl Syncer {
         }
         let set = match (name, value) {
             ("refreservation", PropertyValue::Number(bytes)) => {
-                self.dsl.set_refreservation(txg, head.dataset, Some(*bytes)).await
+                self.mos.dsl.set_refreservation(txg, head.dataset, Some(*bytes)).await
             }
             _ => {
-                let dir = self.dsl.dataset_phys(head.dataset).await?.dir;
-                self.dsl.set_property(txg, dir, name, &value.zap()).await
+                let dir = self.mos.dsl.dataset_phys(head.dataset).await?.dir;
+                self.mos.dsl.set_property(txg, dir, name, &value.zap()).await
             }
         };
         set?;
@@ -325,7 +325,7 @@ impl Syncer {
                     return Err(bad());
                 }
                 // The only place where `on` and a level that was not given get their meaning.
-                let has_lz4 = self.features.has("lz4_compress");
+                let has_lz4 = self.mos.features.has("lz4_compress");
                 let compression = compression.resolved(has_lz4);
                 if compression.kind == Compress::Lz4 && !has_lz4 {
                     let what = "feature@lz4_compress is not enabled, and what is asked for needs it";

@@ -51,19 +51,19 @@ impl Syncer {
         }
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
             // Asked of the open txg: one may have been noted in it.
-            let used = self.dsl.has_noted(dataset.object, feature.guid).await;
+            let used = self.mos.dsl.has_noted(dataset.object, feature.guid).await;
             if used? {
-                self.features.change(feature.name, -1);
+                self.mos.features.change(feature.name, -1);
             }
         }
-        self.used_features.remove(&dataset.object);
-        let gone = self.dsl.destroy_dataset(txg, &dataset.dir).await?;
-        self.features.change("extensible_dataset", -(gone.zapified as i64));
+        self.mos.used_features.remove(&dataset.object);
+        let gone = self.mos.dsl.destroy_dataset(txg, &dataset.dir).await?;
+        self.mos.features.change("extensible_dataset", -(gone.zapified as i64));
         self.count_bookmarks(&gone.bookmarks);
-        self.headers_only.remove(&dataset.object);
+        self.mos.headers_only.remove(&dataset.object);
         self.forget_errors_of(txg, dataset.object).await;
         self.release_empty_bpobj(txg, gone.shared_empty).await?;
-        self.dsl.retain_heads(|head| head.dataset != dataset.object);
+        self.mos.dsl.retain_heads(|head| head.dataset != dataset.object);
         self.clear_bootfs(dataset.object).await?;
         self.record_event("destroy", "", Some((name, dataset.object))).await?;
         if let Some(origin) = &goes {
@@ -85,7 +85,7 @@ impl Syncer {
         }
         let mut going = Vec::new();
         for (origin, count) in clones {
-            if origin.0 != 0 && origin != self.dsl.origin() {
+            if origin.0 != 0 && origin != self.mos.dsl.origin() {
                 going.extend(self.check_last_goes(origin, count).await?);
             }
         }
@@ -159,7 +159,7 @@ impl Syncer {
 
     /// Whether a scan has not come to its end.
     pub(crate) async fn is_scanned(&self) -> Result<bool, SpaError> {
-        let directory = cenote_dmu::Zap::open(self.directory.clone()).await?;
+        let directory = cenote_dmu::Zap::open(self.mos.directory.clone()).await?;
         let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await?;
         let words: Vec<u64> = scan.map(|scan| scan.integers().collect()).unwrap_or_default();
         // `scn_state`: 1 while it goes on, or is paused.
@@ -171,9 +171,9 @@ impl Syncer {
         if dataset.phys.bp.is_hole() {
             return Ok(None);
         }
-        let dmu = self.writer.dmu().clone();
+        let dmu = self.blocks.writer.dmu().clone();
         let objset = Objset::open(dmu, dataset.objset_id(), dataset.phys.bp, KeyAccess::None).await?;
-        let open = self.dsl.open_head(dataset.object);
+        let open = self.mos.dsl.open_head(dataset.object);
         let header = open.map_or_else(|| objset.zil_header(), |open| open.objset.zil_header());
         Ok((!header.log.is_hole()).then_some((objset, header)))
     }
@@ -189,7 +189,7 @@ impl Syncer {
         if root.is_hole() {
             return Ok(());
         }
-        let dmu = self.writer.dmu().clone();
+        let dmu = self.blocks.writer.dmu().clone();
         let objset = Objset::open(dmu, objset, root, KeyAccess::None).await?;
         let phys = objset.phys();
         for dnode in [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode].into_iter().flatten() {
@@ -222,7 +222,7 @@ impl Syncer {
             let leads_on = bp.level() > 0 || meta.is_some();
             if leads_on {
                 let context = ReadContext::new(Bookmark::objset(cenote_format::ids::ObjsetId(0)), None);
-                let read = self.writer.dmu().read_structure(&bp, context).await;
+                let read = self.blocks.writer.dmu().read_structure(&bp, context).await;
                 let bytes = read
                     .map_err(|error| SpaError::contradiction(format!("what is to be freed cannot be read: {error}")))?;
                 let order = bp.byte_order();

@@ -41,10 +41,10 @@ impl Syncer {
         more: u64,
         until: Option<ObjectId>,
     ) -> Result<bool, SpaError> {
-        if !self.obeys_limits || self.features.count(FEATURE) == 0 {
+        if !self.obeys_limits || self.mos.features.count(FEATURE) == 0 {
             return Ok(true);
         }
-        Ok(self.dsl.is_within_limits(dir, counted, more, until).await?)
+        Ok(self.mos.dsl.is_within_limits(dir, counted, more, until).await?)
     }
 
     /// Whether limits let so many datasets be made below a directory, one below the other.
@@ -61,7 +61,7 @@ impl Syncer {
 
     /// Whether limits let these snapshots be taken together.
     pub(crate) async fn check_new_snapshots<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<(), SpaError> {
-        if !self.obeys_limits || self.features.count(FEATURE) == 0 {
+        if !self.obeys_limits || self.mos.features.count(FEATURE) == 0 {
             return Ok(());
         }
         // Each counts to its dataset and to all above.
@@ -74,7 +74,7 @@ impl Syncer {
             }
         }
         for (name, count) in counts {
-            let dir = self.dsl.dir(name).await?;
+            let dir = self.mos.dsl.dir(name).await?;
             if !self.is_within_limits(&dir, Counted::Snapshots, count, Some(dir.phys.parent)).await? {
                 return Err(SpaError::refused(
                     Refusal::NoSpace,
@@ -87,17 +87,17 @@ impl Syncer {
 
     /// Has a directory that was just made count what comes below it, where the pool counts.
     pub(crate) async fn count_new_dir(&mut self, dir: ObjectId) -> Result<(), SpaError> {
-        if self.features.count(FEATURE) == 0 {
+        if self.mos.features.count(FEATURE) == 0 {
             return Ok(());
         }
-        let zapified = self.dsl.count_from_none(self.txg, dir).await?;
-        self.features.change("extensible_dataset", i64::from(zapified));
+        let zapified = self.mos.dsl.count_from_none(self.txg, dir).await?;
+        self.mos.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
 
     /// Whether a limit can be set in this pool.
     pub(crate) fn check_limit_value(&self, name: &str, value: u64) -> Result<(), SpaError> {
-        if value == u64::MAX || self.features.has(FEATURE) {
+        if value == u64::MAX || self.mos.features.has(FEATURE) {
             return Ok(());
         }
         let why = "pool and or dataset must be upgraded to set this property or value";
@@ -106,20 +106,20 @@ impl Syncer {
 
     /// Counts what is below a directory that gets a limit.
     pub(crate) async fn start_counting(&mut self, dir: &Dir) -> Result<(), SpaError> {
-        if self.features.count(FEATURE) == 0 {
+        if self.mos.features.count(FEATURE) == 0 {
             // Counted once, for the whole pool.
-            self.features.change(FEATURE, 1);
+            self.mos.features.change(FEATURE, 1);
         }
         self.count_below(dir).await
     }
 
     /// Counts what is below a directory that comes to another place, where the pool counts.
     pub(crate) async fn count_below(&mut self, dir: &Dir) -> Result<(), SpaError> {
-        if self.features.count(FEATURE) == 0 {
+        if self.mos.features.count(FEATURE) == 0 {
             return Ok(());
         }
-        let zapified = self.dsl.start_counts(self.txg, dir).await?;
-        self.features.change("extensible_dataset", i64::try_from(zapified).unwrap_or(i64::MAX));
+        let zapified = self.mos.dsl.start_counts(self.txg, dir).await?;
+        self.mos.features.change("extensible_dataset", i64::try_from(zapified).unwrap_or(i64::MAX));
         Ok(())
     }
 
@@ -130,7 +130,7 @@ impl Syncer {
         while let Some(dir) = &common
             && !is_at_or_below(&from.name, &dir.name)
         {
-            common = self.dsl.parent(dir).await?;
+            common = self.mos.dsl.parent(dir).await?;
         }
         let until = common.map(|dir| dir.object);
         Ok(self.is_within_limits(to, Counted::Datasets, datasets, until).await?

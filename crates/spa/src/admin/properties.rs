@@ -107,18 +107,18 @@ impl Syncer {
     /// change fails the pool for all its users.
     async fn record(&mut self, record: NvList) -> Result<(), SpaError> {
         if let Err(error) = self.append_record(record).await {
-            self.space.troubles.tell(format!("the pool's history lacks what was done just now: {error}"));
+            self.blocks.space.troubles.tell(format!("the pool's history lacks what was done just now: {error}"));
         }
         Ok(())
     }
 
     async fn append_record(&mut self, record: NvList) -> Result<(), SpaError> {
         let txg = self.txg;
-        let directory = Zap::open(self.directory.clone()).await?;
+        let directory = Zap::open(self.mos.directory.clone()).await?;
         let found = directory.lookup(pool_directory::HISTORY.as_bytes()).await?;
         // A pool that keeps none gets none.
         let Some(object) = found.and_then(|value| value.as_u64()) else { return Ok(()) };
-        let object = self.mos.object(ObjectId(object)).await?;
+        let object = self.mos.objset.object(ObjectId(object)).await?;
         Ok(history::append(&object, txg, &record).await?)
     }
 
@@ -148,17 +148,17 @@ impl Syncer {
         }
         if IN_CONFIG.contains(&name) {
             match value {
-                Some(_) => set(&mut self.old_config, name, text.as_str()),
-                None => drop(self.old_config.remove(name)),
+                Some(_) => set(&mut self.devices.old_config, name, text.as_str()),
+                None => drop(self.devices.old_config.remove(name)),
             }
-            self.config_changed = true;
+            self.devices.config_changed = true;
         } else {
-            let mut directory = Zap::open(self.directory.clone()).await?;
+            let mut directory = Zap::open(self.mos.directory.clone()).await?;
             let found = directory.lookup(pool_directory::PROPERTIES.as_bytes()).await;
             let object = match found?.and_then(|value| value.as_u64()) {
-                Some(object) => self.mos.object(ObjectId(object)).await?,
+                Some(object) => self.mos.objset.object(ObjectId(object)).await?,
                 None => {
-                    let made = Zap::create_object(&self.mos, self.txg, DmuType::POOL_PROPS, &[]).await?;
+                    let made = Zap::create_object(&self.mos.objset, self.txg, DmuType::POOL_PROPS, &[]).await?;
                     directory.insert_u64(pool_directory::PROPERTIES, made.id().0).await?;
                     directory.flush(self.txg).await?;
                     made
@@ -212,7 +212,7 @@ impl Syncer {
         let text = if let PropertyValue::Text(text) = value { text.as_str() } else { "" };
         check_text(property, text).map_err(|error| SpaError::refused(Refusal::Invalid, error.to_string()))?;
         let PropertyValue::Number(number) = value else { return Ok(()) };
-        let mut policy = self.mos.policy();
+        let mut policy = self.mos.objset.policy();
         let needs = self.apply(&mut policy, property, *number)?;
         self.require(needs)
     }
@@ -276,14 +276,14 @@ impl Syncer {
                 Some(PropertyValue::Number(bytes)) => Some(*bytes),
                 _ => None,
             };
-            self.dsl.set_refreservation(txg, dir.phys.head_dataset, bytes).await?;
+            self.mos.dsl.set_refreservation(txg, dir.phys.head_dataset, bytes).await?;
         } else {
             let value = value.map(PropertyValue::zap);
-            self.dsl.change_property(txg, dir.object, property, value.as_ref()).await?;
+            self.mos.dsl.change_property(txg, dir.object, property, value.as_ref()).await?;
         }
         followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
         if let ("compression", Some(PropertyValue::Number(number))) = (property, value) {
-            let needs = self.apply(&mut self.mos.policy(), property, *number)?;
+            let needs = self.apply(&mut self.mos.objset.policy(), property, *number)?;
             self.use_features(txg, dir.phys.head_dataset, needs).await?;
         }
         let event = if value.is_some() { "set" } else { "inherit" };
@@ -307,8 +307,8 @@ impl Syncer {
         assert!(snapshot.is_snapshot(), "these are properties of a snapshot");
         let (txg, zap) = (self.txg, value.map(PropertyValue::zap));
         let changed = match is_reverted {
-            true => self.dsl.revert_snapshot_property(txg, snapshot.object, property).await,
-            false => self.dsl.change_snapshot_property(txg, snapshot.object, property, zap.as_ref()).await,
+            true => self.mos.dsl.revert_snapshot_property(txg, snapshot.object, property).await,
+            false => self.mos.dsl.change_snapshot_property(txg, snapshot.object, property, zap.as_ref()).await,
         };
         changed?;
         let text = value.map(PropertyValue::text).unwrap_or_default();
@@ -318,7 +318,7 @@ impl Syncer {
 
     /// Refuses a quota below a directory's used or reserved space, as of the open txg.
     async fn check_quota_value(&self, name: &str, dir: &Dir, bytes: u64) -> Result<(), SpaError> {
-        let phys = self.dsl.dir_phys(dir.object).await?;
+        let phys = self.mos.dsl.dir_phys(dir.object).await?;
         if bytes != 0 && bytes < phys.used_bytes.max(phys.reserved_bytes) {
             let why = "size is less than current used or reserved space";
             return Err(SpaError::refused(Refusal::NoSpace, format!("cannot set property for '{name}': {why}")));
@@ -353,7 +353,7 @@ impl Syncer {
         let mut followed = Vec::new();
         // Mostly nothing is below: then none of the others is asked for its name.
         let has_below = !view.children(dir, true).await?.is_empty();
-        let mut heads = self.dsl.heads();
+        let mut heads = self.mos.dsl.heads();
         heads.retain(|head| has_below || head.dataset == dir.phys.head_dataset);
         let names = view.head_names(&heads.iter().map(|head| head.dataset).collect::<Vec<_>>()).await;
         for head in heads {
@@ -437,17 +437,17 @@ impl Syncer {
         let parent = self.check_create(name).await?;
         let view = self.dsl().clone();
         let (_, last) = parent_and_last(name).expect("checked: it is below another");
-        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.objset.policy() };
         self.obey_properties(&view, &parent, &mut policy).await?;
         let birth = Birth { time_s: self.time_s(), txg: self.txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let none = ObjectId(0);
-        let dir = self.dsl.create_dir(Some(parent.object), last, none, birth).await?;
+        let dir = self.mos.dsl.create_dir(Some(parent.object), last, none, birth).await?;
         self.count_new_dir(dir).await?;
-        let dataset = self.dsl.create_dataset(dir, birth, &mut rng).await?;
+        let dataset = self.mos.dsl.create_dataset(dir, birth, &mut rng).await?;
         let objset = self.new_objset(self.txg, dataset, kind, policy);
         let head = Head { dataset, objset };
-        self.dsl.add_head(head.clone());
+        self.mos.dsl.add_head(head.clone());
         self.record_event("create", "", Some((name, dataset))).await?;
         Ok(head)
     }

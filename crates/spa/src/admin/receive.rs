@@ -220,7 +220,7 @@ impl Pool {
         let pool = self.clone();
         let aborted = self.change(move |syncer| {
             Box::pin(async move {
-                let name = syncer.dsl.dataset_name(written).await?;
+                let name = syncer.mos.dsl.dataset_name(written).await?;
                 syncer.abort_receive(&pool, name.strip_suffix(BESIDE).unwrap_or(&name)).await
             })
         });
@@ -282,7 +282,7 @@ impl Syncer {
         check_no_received(&spec.dataset).map_err(cannot)?;
         check_new_snapshot(&format!("{}@{}", spec.dataset, spec.snapshot)).map_err(cannot)?;
         for feature in spec.needs.names().chain(spec.enabled.iter().copied()) {
-            if !self.features.has(feature) {
+            if !self.mos.features.has(feature) {
                 return Err(ReceiveRefusal::NoFeature(feature).into());
             }
         }
@@ -521,22 +521,22 @@ impl Syncer {
         origin: Option<ObjectId>,
     ) -> Result<(), SpaError> {
         let txg = self.txg;
-        let parent = self.dsl.dir(above).await?;
+        let parent = self.mos.dsl.dir(above).await?;
         // Before the first change: a value of another's may be none that is obeyed here.
-        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.objset.policy() };
         self.obey_properties(&self.dsl().clone(), &parent, &mut policy).await?;
         let birth = Birth { time_s: self.time_s(), txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let name = format!("{above}/{last}");
         self.share_empty_bpobj().await?;
-        let dir = self.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await?;
+        let dir = self.mos.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await?;
         if last != RECEIVED {
             self.count_new_dir(dir).await?;
         }
         let dataset = match origin {
             Some(origin) => {
                 let mut refs = EmptyRefs::default();
-                let made = self.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await?;
+                let made = self.mos.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await?;
                 self.count_empty_refs(refs).await?;
                 // A clone that takes its dataset's place in the end would lose its livelist then.
                 if last != RECEIVED {
@@ -550,20 +550,20 @@ impl Syncer {
                 made
             }
             None => {
-                let made = self.dsl.create_dataset(dir, birth, &mut rng).await?;
+                let made = self.mos.dsl.create_dataset(dir, birth, &mut rng).await?;
                 match &spec.raw {
                     None => {
                         let objset = self.new_objset(txg, made, spec.kind, policy);
-                        self.dsl.add_head(Head { dataset: made, objset });
+                        self.mos.dsl.add_head(Head { dataset: made, objset });
                     }
                     Some(raw) => self.make_raw(raw, dir, made, spec.kind, policy).await?,
                 }
                 made
             }
         };
-        self.dsl.set_inconsistent(txg, dataset, true).await?;
+        self.mos.dsl.set_inconsistent(txg, dataset, true).await?;
         if spec.ignores_case {
-            self.dsl.set_case_insensitive(txg, dataset).await?;
+            self.mos.dsl.set_case_insensitive(txg, dataset).await?;
         }
         self.use_features(txg, dataset, spec.needs).await?;
         self.note_redaction(txg, dataset, spec).await?;
@@ -574,8 +574,8 @@ impl Syncer {
     }
 
     pub(super) async fn put_field(&mut self, dataset: ObjectId, name: &str, value: &ZapValue) -> Result<(), SpaError> {
-        let zapified = self.dsl.put_dataset_field(self.txg, dataset, name, value).await?;
-        self.features.change("extensible_dataset", i64::from(zapified));
+        let zapified = self.mos.dsl.put_dataset_field(self.txg, dataset, name, value).await?;
+        self.mos.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
 
@@ -630,13 +630,13 @@ impl Syncer {
     ) -> Result<(), SpaError> {
         let txg = self.txg;
         // The dataset may have another name by now.
-        let written_name = self.dsl.dataset_name(written).await?;
+        let written_name = self.mos.dsl.dataset_name(written).await?;
         spec.dataset = match is_beside {
             true => written_name.strip_suffix(BESIDE).unwrap_or(&spec.dataset).to_owned(),
             false => written_name,
         };
         let (spec, name) = (&spec, &spec.dataset);
-        let open = self.dsl.open_head(written);
+        let open = self.mos.dsl.open_head(written);
         assert!(
             open.is_none_or(|head| !head.objset.is_dirty(txg)),
             "all that was received is on disk before its snapshot is taken"
@@ -663,7 +663,7 @@ impl Syncer {
         if is_beside {
             self.destroy_dataset(&format!("{name}/{RECEIVED}")).await?;
         }
-        self.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
+        self.mos.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
         Ok(())
     }
 
@@ -676,12 +676,12 @@ impl Syncer {
         written: ObjectId,
     ) -> Result<(), SpaError> {
         // A client may have opened, changed and closed it since its users were made to wait: those changes are not on disk.
-        let is_dirty = self.dsl.open_head(head.object).is_some_and(|open| open.objset.is_dirty(self.txg));
+        let is_dirty = self.mos.dsl.open_head(head.object).is_some_and(|open| open.objset.is_dirty(self.txg));
         let is_used = pool.is_used(head.object) || self.has_log_in_use(head.object);
         if is_used || is_dirty || self.is_long_held(head.object) {
             return Err(ReceiveRefusal::Busy.into());
         }
-        let received = self.dsl.dataset_phys(written).await?;
+        let received = self.mos.dsl.dataset_phys(written).await?;
         let since = received.prev_snapshot;
         let quota = self.dsl().property(&head.dir, "refquota", false).await?;
         let quota = quota.and_then(|found| found.value.number()).unwrap_or(0);
@@ -709,29 +709,29 @@ impl Syncer {
 
     async fn swap_received(&mut self, head: &Dataset, written: ObjectId) -> Result<(), SpaError> {
         let txg = self.txg;
-        self.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
-        self.headers_only.remove(&head.object);
+        self.mos.dsl.retain_heads(|open| open.dataset != head.object && open.dataset != written);
+        self.mos.headers_only.remove(&head.object);
         // Lists of what each has of its own are not the other's.
-        let other = self.dsl.dataset_phys(written).await?;
+        let other = self.mos.dsl.dataset_phys(written).await?;
         for dir in [head.dir.object, other.dir] {
             self.drop_livelist(dir).await?;
         }
-        self.dsl.swap_heads(txg, head.object, written).await?;
+        self.mos.dsl.swap_heads(txg, head.object, written).await?;
         self.swap_redactions(head.object, written).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            let noted = async |dataset| self.dsl.has_noted(dataset, feature.guid).await;
+            let noted = async |dataset| self.mos.dsl.has_noted(dataset, feature.guid).await;
             let (old, new) = (noted(head.object).await?, noted(written).await?);
             if old == new {
                 continue;
             }
             let (from, to) = if old { (head.object, written) } else { (written, head.object) };
-            let copied = self.dsl.copy_feature(txg, from, to, feature.guid).await?;
-            self.features.change("extensible_dataset", i64::from(copied.zapified));
-            let forgot = self.dsl.forget_feature(txg, from, feature.guid).await;
+            let copied = self.mos.dsl.copy_feature(txg, from, to, feature.guid).await?;
+            self.mos.features.change("extensible_dataset", i64::from(copied.zapified));
+            let forgot = self.mos.dsl.forget_feature(txg, from, feature.guid).await;
             assert!(forgot?, "a feature that was noted is forgotten");
         }
-        self.used_features.remove(&head.object);
-        self.used_features.remove(&written);
+        self.mos.used_features.remove(&head.object);
+        self.mos.used_features.remove(&written);
         Ok(())
     }
 
@@ -741,13 +741,13 @@ impl Syncer {
         let birth = Birth { time_s: spec.creation_time_s, txg };
         let mut rng = Rng::new(self.handle.random_u64());
         let mut refs = EmptyRefs::default();
-        self.dsl.set_inconsistent(txg, head, false).await?;
-        self.dsl.forget_resume(txg, head).await?;
+        self.mos.dsl.set_inconsistent(txg, head, false).await?;
+        self.mos.dsl.forget_resume(txg, head).await?;
         self.share_empty_bpobj().await?;
         let snapshot =
-            self.dsl.take_snapshot(head, &spec.snapshot, birth, Some(spec.to_guid), &mut rng, &mut refs).await?;
+            self.mos.dsl.take_snapshot(head, &spec.snapshot, birth, Some(spec.to_guid), &mut rng, &mut refs).await?;
         self.count_empty_refs(refs).await?;
-        let dir = self.dsl.dataset_phys(head).await?.dir;
+        let dir = self.mos.dsl.dataset_phys(head).await?.dir;
         self.snapshots_changed(dir).await?;
         self.hand_down_features(head, snapshot).await?;
         if let Some(raw) = &spec.raw {

@@ -76,26 +76,26 @@ impl Syncer {
         policy: cenote_dmu::ObjsetPolicy,
     ) -> Result<(), SpaError> {
         let txg = self.txg;
-        let dmu = self.writer.dmu().clone();
+        let dmu = self.blocks.writer.dmu().clone();
         let objset = Objset::create_raw(dmu, ObjsetId(dataset.0), kind, policy, &raw.root);
         assert!(objset.begin_raw(txg, &raw.root), "an objset has the form that it was made with");
-        self.dsl.add_head(Head { dataset, objset });
+        self.mos.dsl.add_head(Head { dataset, objset });
         let key = CryptoKeyPhys { root_dir: dir, refcount: 1, ..raw.key.clone() };
-        let zapified = self.dsl.create_wrapped_key(txg, dir, &key).await?;
-        self.features.change("extensible_dataset", i64::from(zapified));
+        let zapified = self.mos.dsl.create_wrapped_key(txg, dir, &key).await?;
+        self.mos.features.change("extensible_dataset", i64::from(zapified));
         let feature = by_name("encryption").expect("a feature that is known");
-        let noted = self.dsl.note_feature(txg, dataset, feature.guid).await?;
-        self.features.change("extensible_dataset", i64::from(noted.zapified));
-        self.features.change(feature.name, i64::from(noted.is_new));
+        let noted = self.mos.dsl.note_feature(txg, dataset, feature.guid).await?;
+        self.mos.features.change("extensible_dataset", i64::from(noted.zapified));
+        self.mos.features.change(feature.name, i64::from(noted.is_new));
         let place = ZapValue::from_text("prompt");
-        Ok(self.dsl.set_property(txg, dir, "keylocation", &place).await?)
+        Ok(self.mos.dsl.set_property(txg, dir, "keylocation", &place).await?)
     }
 
     /// A clone shares the wrapped keys of the dataset whose snapshot it began as.
     pub(crate) async fn share_key(&mut self, txg: Txg, dir: ObjectId, origin: ObjectId) -> Result<(), SpaError> {
-        let from = self.dsl.dataset_phys(origin).await?.dir;
-        let zapified = self.dsl.share_wrapped_key(txg, dir, from).await?;
-        self.features.change("extensible_dataset", i64::from(zapified));
+        let from = self.mos.dsl.dataset_phys(origin).await?.dir;
+        let zapified = self.mos.dsl.share_wrapped_key(txg, dir, from).await?;
+        self.mos.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl Syncer {
 
     /// The wrapped keys of a dataset become those of the stream, as [`Self::check_key`] allows.
     pub(super) async fn take_key(&mut self, raw: &RawSpec, dir: ObjectId) -> Result<(), SpaError> {
-        Ok(self.dsl.replace_wrapped_key(self.txg, dir, &raw.key).await?)
+        Ok(self.mos.dsl.replace_wrapped_key(self.txg, dir, &raw.key).await?)
     }
 
     /// Makes a dataset an encryption root, or one that has its parent's, with all below it that have the same. The wrapped keys stay: the
@@ -120,7 +120,7 @@ impl Syncer {
     #[boxed]
     pub async fn move_encryption_root(&mut self, name: &str, is_root: bool) -> Result<(), SpaError> {
         let txg = self.txg;
-        let dir = self.dsl.dir(name).await?;
+        let dir = self.mos.dsl.dir(name).await?;
         let to = match is_root {
             true => dir.object,
             false => {
@@ -134,9 +134,9 @@ impl Syncer {
                 above.ok_or_else(what)?.root_dir
             }
         };
-        self.dsl.move_encryption_root(txg, &dir, to).await?;
+        self.mos.dsl.move_encryption_root(txg, &dir, to).await?;
         let place = is_root.then(|| ZapValue::from_text("prompt"));
-        Ok(self.dsl.change_property(txg, dir.object, "keylocation", place.as_ref()).await?)
+        Ok(self.mos.dsl.change_property(txg, dir.object, "keylocation", place.as_ref()).await?)
     }
 
     /// Sets the place where the key of an encryption root is found.
@@ -145,10 +145,10 @@ impl Syncer {
     /// It is none, or the place cannot be one; or the MOS cannot be changed.
     #[boxed]
     pub async fn set_key_location(&mut self, name: &str, place: &str) -> Result<(), SpaError> {
-        let dir = self.dsl.dir(name).await?;
+        let dir = self.mos.dsl.dir(name).await?;
         self.check_key_location(&dir, place).await?;
         let place = ZapValue::from_text(place);
-        Ok(self.dsl.change_property(self.txg, dir.object, "keylocation", Some(&place)).await?)
+        Ok(self.mos.dsl.change_property(self.txg, dir.object, "keylocation", Some(&place)).await?)
     }
 
     /// Refuses a place of a key that cannot be one, or is one of a dataset that has its key from elsewhere.
@@ -168,12 +168,12 @@ impl Syncer {
     pub(super) async fn open_raw(&mut self, raw: &RawSpec, name: &str) -> Result<Head, SpaError> {
         let view = self.dsl().clone();
         let dataset = view.dataset(name).await?;
-        if let Some(head) = self.dsl.open_head(dataset.object) {
+        if let Some(head) = self.mos.dsl.open_head(dataset.object) {
             return Ok(head);
         }
-        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.policy() };
+        let mut policy = cenote_dmu::ObjsetPolicy { copies: 1, ..self.mos.objset.policy() };
         self.obey_properties(&view, &dataset.dir, &mut policy).await?;
-        let dmu = self.writer.dmu().clone();
+        let dmu = self.blocks.writer.dmu().clone();
         let objset = Objset::own_raw(dmu, dataset.objset_id(), dataset.phys.bp, policy).await?;
         if !objset.begin_raw(self.txg, &raw.root) {
             return Err(ReceiveRefusal::OtherShape.into());
@@ -183,7 +183,7 @@ impl Syncer {
             objset.change_zil_header(self.txg, |header| *header = ZilHeader::default());
         }
         let head = Head { dataset: dataset.object, objset };
-        self.dsl.add_head(head.clone());
+        self.mos.dsl.add_head(head.clone());
         Ok(head)
     }
 

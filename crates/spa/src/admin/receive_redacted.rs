@@ -53,11 +53,11 @@ impl Syncer {
         dataset: ObjectId,
         spec: &ReceiveSpec,
     ) -> Result<(), SpaError> {
-        let forgotten = self.dsl.forget_feature(txg, dataset, field::REDACTED_DATASETS).await?;
-        self.features.change(FEATURE, -i64::from(forgotten));
+        let forgotten = self.mos.dsl.forget_feature(txg, dataset, field::REDACTED_DATASETS).await?;
+        self.mos.features.change(FEATURE, -i64::from(forgotten));
         if let Some(snapshots) = &spec.redacted {
             self.put_field(dataset, field::REDACTED_DATASETS, &ZapValue::from_u64s(snapshots)).await?;
-            self.features.change(FEATURE, 1);
+            self.mos.features.change(FEATURE, 1);
         }
         Ok(())
     }
@@ -73,6 +73,6 @@ impl Syncer {
     }
 
     async fn redaction_of(&self, dataset: ObjectId) -> Result<Option<Vec<u64>>, SpaError> {
-        Ok(self.dsl.redaction_of(dataset).await?)
+        Ok(self.mos.dsl.redaction_of(dataset).await?)
     }
 }

@@ -90,7 +90,7 @@ impl Syncer {
         let txg = self.txg;
         let view = self.dsl().clone();
         let dir = view.dir(dataset).await?;
-        let own = self.mos.object(dir.phys.properties).await?;
+        let own = self.mos.objset.object(dir.phys.properties).await?;
         let own = Zap::open(own).await?;
         let mut is_hidden = false;
         for entry in [PropertyEntry::Local, PropertyEntry::Inherited] {
@@ -102,10 +102,10 @@ impl Syncer {
             false => self.policies_with(&view, &dir, name, value).await?,
         };
         let zap = value.map(PropertyValue::zap);
-        self.dsl.set_received(txg, dir.object, name, zap.as_ref()).await?;
+        self.mos.dsl.set_received(txg, dir.object, name, zap.as_ref()).await?;
         followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
         if let ("compression", Some(PropertyValue::Number(number))) = (name, value) {
-            let needs = self.apply(&mut self.mos.policy(), name, *number)?;
+            let needs = self.apply(&mut self.mos.objset.policy(), name, *number)?;
             self.use_features(txg, dir.phys.head_dataset, needs).await?;
         }
         Ok(())
@@ -157,16 +157,18 @@ impl Syncer {
             self.start_counting(&dir).await?;
         }
         let reverted = match property {
-            "refreservation" => self.dsl.revert_refreservation(txg, dir.phys.head_dataset, number.unwrap_or(0)).await,
+            "refreservation" => {
+                self.mos.dsl.revert_refreservation(txg, dir.phys.head_dataset, number.unwrap_or(0)).await
+            }
             _ => {
                 let value = received.as_ref().map(PropertyValue::zap);
-                self.dsl.revert_property(txg, dir.object, property, value.as_ref()).await
+                self.mos.dsl.revert_property(txg, dir.object, property, value.as_ref()).await
             }
         };
         reverted?;
         followed.into_iter().for_each(|(head, policy)| head.objset.set_policy(policy));
         if let ("compression", Some(number)) = (property, number) {
-            let needs = self.apply(&mut self.mos.policy(), property, number)?;
+            let needs = self.apply(&mut self.mos.objset.policy(), property, number)?;
             self.use_features(txg, dir.phys.head_dataset, needs).await?;
         }
         self.record_event("inherit", &format!("{property}="), Some((dataset, dir.phys.head_dataset))).await
@@ -202,11 +204,11 @@ impl Syncer {
                 continue;
             }
             let entry = PropertyEntry::Received.name(property);
-            self.dsl.set_snapshot_property(self.txg, snapshot.object, &entry, &value.zap()).await?;
+            self.mos.dsl.set_snapshot_property(self.txg, snapshot.object, &entry, &value.zap()).await?;
         }
         if !values.is_empty() {
             let mark = ZapValue::from_u64(0);
-            self.dsl.set_snapshot_property(self.txg, snapshot.object, "$hasrecvd", &mark).await?;
+            self.mos.dsl.set_snapshot_property(self.txg, snapshot.object, "$hasrecvd", &mark).await?;
         }
         Ok(refused)
     }

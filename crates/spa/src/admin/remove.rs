@@ -114,7 +114,7 @@ impl Pool {
     }
 
     async fn remove_log_device(&self, vdev: VdevId, guid: Guid) -> Result<Txg, SpaError> {
-        let space = self.peek(|syncer| syncer.space.clone()).await?;
+        let space = self.peek(|syncer| syncer.blocks.space.clone()).await?;
         let Some(stopped) = Stopped::begin(&space, vdev) else {
             return Err(SpaError::refused(Refusal::Busy, "it is being removed already, or taken back into use"));
         };
@@ -148,7 +148,7 @@ impl Pool {
         });
         for (path, error) in join_all(labelled).await.into_iter().filter_map(Result::err) {
             let what = format!("{path} is not part of the pool any more, but its labels could not be cleared: {error}");
-            self.peek(move |syncer| syncer.space.troubles.tell(what)).await?;
+            self.peek(move |syncer| syncer.blocks.space.troubles.tell(what)).await?;
         }
         Ok(())
     }
@@ -159,11 +159,11 @@ impl Pool {
         if self.leave(vdev).await? {
             return Ok(true);
         }
-        let left = self.peek(move |syncer| syncer.space.with(|allocator| allocator.evacuation(vdev))).await?;
+        let left = self.peek(move |syncer| syncer.blocks.space.with(|allocator| allocator.evacuation(vdev))).await?;
         if left.kept_bytes == 0 {
             return Ok(false);
         }
-        let pins = self.peek(|syncer| syncer.space.pins.clone()).await?;
+        let pins = self.peek(|syncer| syncer.blocks.space.pins.clone()).await?;
         match self.handle().timeout(READERS_PATIENCE, pins.those_gone()).await {
             Some(()) => self.leave(vdev).await,
             None => Ok(false),
@@ -177,8 +177,8 @@ impl Pool {
         }
         for _ in 0..LEAVE_TXGS_MAX {
             let left = self.peek(move |syncer| {
-                let uses = syncer.logs.as_ref().is_some_and(|logs| logs.leave(vdev));
-                !uses && syncer.space.with(|allocator| allocator.evacuation(vdev)).is_done()
+                let uses = syncer.zil.logs.as_ref().is_some_and(|logs| logs.leave(vdev));
+                !uses && syncer.blocks.space.with(|allocator| allocator.evacuation(vdev)).is_done()
             });
             if left.await? {
                 return Ok(true);
@@ -192,7 +192,7 @@ impl Pool {
 impl Syncer {
     /// Finds a device that can be removed; changes nothing.
     async fn find_removable(&mut self, guid: Guid) -> Result<Found, SpaError> {
-        if let Some((vdev, top)) = self.root_vdev.tops().find(|(_, top)| top.guid == guid) {
+        if let Some((vdev, top)) = self.devices.root_vdev.tops().find(|(_, top)| top.guid == guid) {
             if top.class == AllocationClass::Log {
                 return Ok(Found::Log(vdev));
             }
@@ -201,10 +201,10 @@ impl Syncer {
                 "not supported yet: removing a vdev that has blocks of datasets; only log devices, hot spares and cache devices are removed",
             ));
         }
-        let is_child = self.root_vdev.config.leaves().into_iter().any(|leaf| leaf.guid == guid);
+        let is_child = self.devices.root_vdev.config.leaves().into_iter().any(|leaf| leaf.guid == guid);
         let is_inner = {
             let mut found = false;
-            self.root_vdev.config.walk(&mut |vdev| found |= vdev.guid == guid);
+            self.devices.root_vdev.config.walk(&mut |vdev| found |= vdev.guid == guid);
             found
         };
         for kind in [AuxKind::Spare, AuxKind::Cache] {
@@ -226,18 +226,18 @@ impl Syncer {
 
     /// The entries of the MOS's list of such devices.
     async fn listed(&self, kind: AuxKind) -> Result<Vec<cenote_format::nvlist::NvList>, SpaError> {
-        Ok(crate::open::spares_l2cache::listed(&self.mos, &self.directory, kind).await?)
+        Ok(crate::open::spares_l2cache::listed(&self.mos.objset, &self.mos.directory, kind).await?)
     }
 
     /// Takes a spare or a cache device out of its list.
     async fn enter_unlisted(&mut self, kind: AuxKind, guid: Guid) -> Result<Txg, SpaError> {
         let txg = self.txg;
-        let removed = remove_listed(&self.mos, &self.directory, txg, kind, guid).await;
+        let removed = remove_listed(&self.mos.objset, &self.mos.directory, txg, kind, guid).await;
         let Some(removed) = removed? else {
             return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
         };
-        self.found.auxiliaries = {
-            let mut found = (*self.found.auxiliaries).clone();
+        self.devices.found.auxiliaries = {
+            let mut found = (*self.devices.found.auxiliaries).clone();
             found.remove(&guid);
             found.into()
         };
@@ -255,7 +255,7 @@ impl Syncer {
             let head = dsl.head(&dir).await?;
             // The blocks of a chain that a log in use has begun are known; one that a crash has left may stand in the header of a dataset that
             // somebody has open, and even replays.
-            let owns = |dataset| self.logs.as_ref().is_some_and(|logs| logs.own_chain(dataset));
+            let owns = |dataset| self.zil.logs.as_ref().is_some_and(|logs| logs.own_chain(dataset));
             let Some(head) = head.filter(|head| !owns(head.object)) else { continue };
             let Some((objset, header)) = self.log_of(&head).await? else { continue };
             let mut chain = Chain::new(objset.dmu().zio(), header);
@@ -282,7 +282,7 @@ impl Syncer {
         // All are known before the first is changed.
         for (name, dataset, objset, header) in freed {
             self.free_log(txg, &objset, &header).await?;
-            match self.dsl.open_head(dataset) {
+            match self.mos.dsl.open_head(dataset) {
                 Some(open) => open.objset.change_zil_header(txg, |header| *header = ZilHeader::default()),
                 None => self.clear_log_header(&name).await?,
             }
@@ -293,19 +293,20 @@ impl Syncer {
 
     /// Checks the space that is still allocated on a log device after its idle logs were freed: it is lost, unless a reader keeps it.
     fn check_lost(&mut self, vdev: VdevId) -> Result<(), SpaError> {
-        let left = self.space.with(|allocator| allocator.evacuation(vdev));
+        let left = self.blocks.space.with(|allocator| allocator.evacuation(vdev));
         if left.kept_bytes > 0 {
             return Err(SpaError::refused(
                 Refusal::Busy,
                 "somebody reads the pool as of an earlier txg (a send, a copy or a verification): try again when that is done",
             ));
         }
-        if left.deferred_bytes > 0 || left.is_dirty || self.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev)) {
+        if left.deferred_bytes > 0 || left.is_dirty || self.zil.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev)) {
             return Err(SpaError::refused(Refusal::Busy, "intent logs have not left it yet: try again"));
         }
         if left.allocated_bytes > 0 {
             let bytes = left.allocated_bytes;
-            self.space
+            self.blocks
+                .space
                 .troubles
                 .tell(format!("{bytes} bytes of a log device that is removed belonged to no intent log"));
         }
@@ -321,22 +322,22 @@ impl Syncer {
         is_lost: bool,
     ) -> Result<(Txg, Vec<LeafCommit>), SpaError> {
         let txg = self.txg;
-        let Some(top) = self.root_vdev.top(vdev).filter(|top| top.guid == guid).cloned() else {
+        let Some(top) = self.devices.root_vdev.top(vdev).filter(|top| top.guid == guid).cloned() else {
             return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
         };
         // Looked at once more, now that nothing comes in between.
-        let is_used = self.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
-        let is_empty = is_lost || self.space.with(|allocator| allocator.evacuation(vdev)).is_done();
+        let is_used = self.zil.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
+        let is_empty = is_lost || self.blocks.space.with(|allocator| allocator.evacuation(vdev)).is_done();
         if (is_used || !is_empty) && !mutant::is(Mutant::LogDeviceNotLeft) {
             return Err(SpaError::refused(Refusal::Busy, "intent logs have not left it yet: try again"));
         }
         let labels = self.free_labels(vdev);
         self.free_vdev_objects(txg, vdev, &top).await?;
-        self.root_vdev.remove(vdev)?;
-        self.config_changed = true;
-        self.tree.change(&self.root_vdev.config, [])?;
-        self.space.log_device_removed(vdev);
-        self.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
+        self.devices.root_vdev.remove(vdev)?;
+        self.devices.config_changed = true;
+        self.devices.tree.change(&self.devices.root_vdev.config, [])?;
+        self.blocks.space.log_device_removed(vdev);
+        self.devices.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
         let path = top.path.as_deref().unwrap_or("-").to_owned();
         self.record_event("vdev remove", &format!("{} vdev (log) {path}", self.name), None).await?;
         Ok((txg, labels))
@@ -344,33 +345,33 @@ impl Syncer {
 
     /// The leaves of a vdev, with labels of no txg, as those of free disks are.
     fn free_labels(&mut self, vdev: VdevId) -> Vec<LeafCommit> {
-        let top = self.root_vdev.top(vdev);
+        let top = self.devices.root_vdev.top(vdev);
         let leaves: BTreeSet<Guid> = top.into_iter().flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect();
-        let mut labels = self.leaf_commits_of(&self.root_vdev, Txg(0), true);
+        let mut labels = self.leaf_commits_of(&self.devices.root_vdev, Txg(0), true);
         labels.retain(|leaf| leaves.contains(&leaf.guid));
         labels
     }
 
     /// Frees what the MOS has of a vdev.
     async fn free_vdev_objects(&mut self, txg: Txg, vdev: VdevId, top: &VdevConfig) -> Result<(), SpaError> {
-        let mut maps: Vec<ObjectId> = self.space.with(|allocator| allocator.maps_of(vdev).collect());
+        let mut maps: Vec<ObjectId> = self.blocks.space.with(|allocator| allocator.maps_of(vdev).collect());
         let mut zaps = vec![top.top_zap];
         for leaf in top.leaves() {
             maps.push(leaf.dtl);
             zaps.push(leaf.leaf_zap);
         }
-        let directory = Zap::open(self.directory.clone()).await?;
+        let directory = Zap::open(self.mos.directory.clone()).await?;
         let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
         let all = match all.and_then(|value| value.as_u64()) {
-            Some(all) => Some(self.mos.object(ObjectId(all)).await?),
+            Some(all) => Some(self.mos.objset.object(ObjectId(all)).await?),
             None => None,
         };
-        let flushed = self.root_vdev.unflushed_txgs.get(&vdev).copied();
+        let flushed = self.devices.root_vdev.unflushed_txgs.get(&vdev).copied();
         let tables = [Some(top.metaslab_array), flushed].into_iter().flatten();
         let mut objects = Vec::new();
         // All can be opened before the first is freed: a change that fails half-way fails the pool.
         for object in zaps.iter().copied().chain(tables).filter(|object| *object != ObjectId(0)) {
-            objects.push(self.mos.object(object).await?);
+            objects.push(self.mos.objset.object(object).await?);
         }
         let mut changes = self.space_changes(txg);
         for map in maps.into_iter().filter(|map| *map != ObjectId(0)) {

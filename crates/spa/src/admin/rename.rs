@@ -48,7 +48,7 @@ impl Syncer {
                 check_new_dataset(to).map_err(|reason| cannot(from, Refusal::Invalid, &reason.to_string()))?;
                 let (parent, name) = self.check_move(&view, &dataset.dir, to).await?;
                 self.count_below(&dataset.dir).await?;
-                self.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await?;
+                self.mos.dsl.rename_dir(self.txg, &dataset.dir, parent.object, &name).await?;
             }
             _ => {
                 return Err(cannot(
@@ -114,7 +114,7 @@ impl Syncer {
         for (head, snapshot) in self.check_rename_snapshots(dataset, from, to, recursive).await? {
             let name = format!("{}@{from}", head.dir.name);
             self.record_event("rename", &format!("-> @{to}"), Some((&name, snapshot))).await?;
-            self.dsl.rename_snapshot(self.txg, head.object, from, to).await?;
+            self.mos.dsl.rename_snapshot(self.txg, head.object, from, to).await?;
         }
         Ok(())
     }

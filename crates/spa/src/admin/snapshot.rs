@@ -188,22 +188,22 @@ impl Syncer {
     async fn take_snapshot(&mut self, wanted: &NewSnapshot, time_s: u64) -> Result<ObjectId, SpaError> {
         let txg = self.txg;
         let (of, name) = wanted.name.split_once('@').expect("checked: it is a snapshot's name");
-        let head = self.dsl.dataset(of).await?;
+        let head = self.mos.dsl.dataset(of).await?;
         let birth = self.birth(wanted.creation_time_s.unwrap_or(time_s));
         let mut rng = Rng::new(self.handle.random_u64());
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
-        let snapshot = self.dsl.take_snapshot(head.object, name, birth, wanted.guid, &mut rng, &mut refs).await?;
+        let snapshot = self.mos.dsl.take_snapshot(head.object, name, birth, wanted.guid, &mut rng, &mut refs).await?;
         self.count_empty_refs(refs).await?;
         self.hand_down_features(head.object, snapshot).await?;
-        let is_encrypted = self.dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
-        if is_encrypted?.is_some() && self.features.has("bookmark_v2") {
+        let is_encrypted = self.mos.dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+        if is_encrypted?.is_some() && self.mos.features.has("bookmark_v2") {
             let guid = ZapValue::from_u64(rng.next_u64() | 1);
-            let zapified = self.dsl.put_dataset_field(txg, snapshot, dataset_field::IVSET_GUID, &guid).await?;
-            self.features.change("extensible_dataset", i64::from(zapified));
+            let zapified = self.mos.dsl.put_dataset_field(txg, snapshot, dataset_field::IVSET_GUID, &guid).await?;
+            self.mos.features.change("extensible_dataset", i64::from(zapified));
         }
         for (property, value) in &wanted.properties {
-            self.dsl.set_snapshot_property(txg, snapshot, property, &ZapValue::from_text(value)).await?;
+            self.mos.dsl.set_snapshot_property(txg, snapshot, property, &ZapValue::from_text(value)).await?;
         }
         self.snapshots_changed(head.dir.object).await?;
         self.record_event("snapshot", "", Some((&wanted.name, snapshot))).await?;
@@ -212,11 +212,11 @@ impl Syncer {
 
     /// Notes that snapshots of a directory came or went, where the pool can have such notes.
     pub(crate) async fn snapshots_changed(&mut self, dir: ObjectId) -> Result<(), SpaError> {
-        if !self.features.has("extensible_dataset") {
+        if !self.mos.features.has("extensible_dataset") {
             return Ok(());
         }
-        let zapified = self.dsl.note_snapshots_changed(self.txg, dir, self.time_s()).await?;
-        self.features.change("extensible_dataset", i64::from(zapified));
+        let zapified = self.mos.dsl.note_snapshots_changed(self.txg, dir, self.time_s()).await?;
+        self.mos.features.change("extensible_dataset", i64::from(zapified));
         Ok(())
     }
 
@@ -224,9 +224,9 @@ impl Syncer {
     pub(crate) async fn hand_down_features(&mut self, from: ObjectId, to: ObjectId) -> Result<(), SpaError> {
         let txg = self.txg;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            let noted = self.dsl.copy_feature(txg, from, to, feature.guid).await?;
-            self.features.change("extensible_dataset", i64::from(noted.zapified));
-            self.features.change(feature.name, i64::from(noted.is_new));
+            let noted = self.mos.dsl.copy_feature(txg, from, to, feature.guid).await?;
+            self.mos.features.change("extensible_dataset", i64::from(noted.zapified));
+            self.mos.features.change(feature.name, i64::from(noted.is_new));
         }
         Ok(())
     }
@@ -234,32 +234,32 @@ impl Syncer {
     /// A head that goes back to a snapshot uses the features that the snapshot uses, and no others.
     pub(crate) async fn take_back_features(&mut self, head: ObjectId, snapshot: ObjectId) -> Result<(), SpaError> {
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            let is_kept = self.dsl.has_noted(snapshot, feature.guid).await;
+            let is_kept = self.mos.dsl.has_noted(snapshot, feature.guid).await;
             if is_kept? {
                 continue;
             }
-            let forgotten = self.dsl.forget_feature(self.txg, head, feature.guid).await?;
-            self.features.change(feature.name, -i64::from(forgotten));
+            let forgotten = self.mos.dsl.forget_feature(self.txg, head, feature.guid).await?;
+            self.mos.features.change(feature.name, -i64::from(forgotten));
         }
-        self.used_features.remove(&head);
+        self.mos.used_features.remove(&head);
         self.hand_down_features(snapshot, head).await
     }
 
     /// Makes the list that stands for empty ones, where the pool may have it and has not.
     pub(crate) async fn share_empty_bpobj(&mut self) -> Result<(), SpaError> {
-        if !self.features.has("empty_bpobj") || self.dsl.empty_bpobj().is_some() {
+        if !self.mos.features.has("empty_bpobj") || self.mos.dsl.empty_bpobj().is_some() {
             return Ok(());
         }
-        let list = self.dsl.create_bpobj(self.txg)?;
+        let list = self.mos.dsl.create_bpobj(self.txg)?;
         let entry = ZapValue::from_u64(list.0);
-        Zap::put_entry(&self.directory, self.txg, pool_directory::EMPTY_BPOBJ, Some(&entry)).await?;
-        self.dsl.set_empty_bpobj(list);
+        Zap::put_entry(&self.mos.directory, self.txg, pool_directory::EMPTY_BPOBJ, Some(&entry)).await?;
+        self.mos.dsl.set_empty_bpobj(list);
         Ok(())
     }
 
     /// Counts references to that list; it goes with the last.
     pub(crate) async fn count_empty_refs(&mut self, refs: EmptyRefs) -> Result<(), SpaError> {
-        self.features.change("empty_bpobj", i64::try_from(refs.taken).unwrap_or(i64::MAX));
+        self.mos.features.change("empty_bpobj", i64::try_from(refs.taken).unwrap_or(i64::MAX));
         self.release_empty_bpobj(self.txg, refs.released).await
     }
 
@@ -273,7 +273,7 @@ impl Syncer {
         let snapshot = self.check_snapshot_goes(name, is_deferred).await?;
         if !is_deferred && snapshot.phys.child_count > 1 {
             let mut why = "snapshot has dependent clones\nuse '-R' to destroy the following datasets:".to_owned();
-            for clone in self.dsl.clones(&snapshot).await? {
+            for clone in self.mos.dsl.clones(&snapshot).await? {
                 why.push_str(&format!("\n{clone}"));
             }
             return Err(SpaError::refused(Refusal::Busy, format!("cannot destroy '{name}': {why}")));
@@ -317,12 +317,12 @@ impl Syncer {
     /// # Errors
     /// It would go, and cannot be destroyed; or the MOS cannot be read.
     pub(crate) async fn check_last_goes(&self, snapshot: ObjectId, left: u64) -> Result<Option<String>, SpaError> {
-        let phys = self.dsl.dataset_phys(snapshot).await?;
+        let phys = self.mos.dsl.dataset_phys(snapshot).await?;
         let kept_by = self.hold_count(snapshot).await? + phys.child_count.saturating_sub(1);
         if !phys.flags.contains(DatasetFlags::DEFER_DESTROY) || kept_by > left {
             return Ok(None);
         }
-        let name = self.dsl.dataset_name(snapshot).await?;
+        let name = self.mos.dsl.dataset_name(snapshot).await?;
         self.check_snapshot_goes(&name, true).await?;
         Ok(Some(name))
     }
@@ -334,11 +334,11 @@ impl Syncer {
     /// The MOS cannot be changed.
     #[boxed]
     pub async fn destroy_snapshot(&mut self, name: &str, is_deferred: bool) -> Result<(), SpaError> {
-        let snapshot = self.dsl.dataset(name).await?;
+        let snapshot = self.mos.dsl.dataset(name).await?;
         let txg = self.txg;
         let is_kept = snapshot.phys.child_count > 1 || self.hold_count(snapshot.object).await? > 0;
         if is_kept && is_deferred {
-            self.dsl.defer_destroy(txg, snapshot.object).await?;
+            self.mos.dsl.defer_destroy(txg, snapshot.object).await?;
             return self.record_event("defer_destroy", "", Some((name, snapshot.object))).await;
         }
         if is_kept || self.is_long_held(snapshot.object) {
@@ -348,16 +348,16 @@ impl Syncer {
         }
         self.record_event("destroy", "", Some((name, snapshot.object))).await?;
         for feature in FEATURES.iter().filter(|feature| feature.per_dataset) {
-            let used = self.dsl.has_noted(snapshot.object, feature.guid).await;
+            let used = self.mos.dsl.has_noted(snapshot.object, feature.guid).await;
             if used? {
-                self.features.change(feature.name, -1);
+                self.mos.features.change(feature.name, -1);
             }
         }
         let free_dir = self.free_dir().await?;
         let (_, last) = name.split_once('@').expect("a snapshot's name has an '@'");
         let (birth, mut refs) = (self.birth(self.time_s()), EmptyRefs::default());
-        let was_zapified = self.dsl.destroy_snapshot(birth, snapshot.object, last, free_dir, &mut refs).await?;
-        self.features.change("extensible_dataset", -i64::from(was_zapified));
+        let was_zapified = self.mos.dsl.destroy_snapshot(birth, snapshot.object, last, free_dir, &mut refs).await?;
+        self.mos.features.change("extensible_dataset", -i64::from(was_zapified));
         self.snapshots_changed(snapshot.dir.object).await?;
         self.count_empty_refs(refs).await?;
         self.free_list_changed();
@@ -366,10 +366,10 @@ impl Syncer {
 
     /// A pool does not boot from what is no more.
     pub(crate) async fn clear_bootfs(&mut self, dataset: ObjectId) -> Result<(), SpaError> {
-        let directory = Zap::open(self.directory.clone()).await?;
+        let directory = Zap::open(self.mos.directory.clone()).await?;
         let properties = directory.find_u64(pool_directory::PROPERTIES).await?;
         let Some(properties) = properties else { return Ok(()) };
-        let object = self.mos.object(ObjectId(properties)).await?;
+        let object = self.mos.objset.object(ObjectId(properties)).await?;
         let zap = Zap::open(object.clone()).await?;
         if zap.find_u64("bootfs").await? != Some(dataset.0) {
             return Ok(());

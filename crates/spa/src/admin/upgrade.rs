@@ -18,7 +18,7 @@ impl Syncer {
     /// Features that OpenZFS 2.3 has and the pool has not.
     #[must_use]
     pub fn missing_features(&self) -> Vec<&'static Feature> {
-        FEATURES.iter().filter(|feature| !feature.is_newer() && !self.features.has(feature.name)).collect()
+        FEATURES.iter().filter(|feature| !feature.is_newer() && !self.mos.features.has(feature.name)).collect()
     }
 
     /// Enables features, and those that they need, in the open txg. Returns those that were not enabled before.
@@ -33,24 +33,24 @@ impl Syncer {
             wanted.push(by_name(name).ok_or_else(unknown)?);
         }
         let mut wanted = with_needs(&wanted);
-        wanted.retain(|feature| !self.features.has(feature.name));
-        let mut directory = Zap::open(self.directory.clone()).await?;
+        wanted.retain(|feature| !self.mos.features.has(feature.name));
+        let mut directory = Zap::open(self.mos.directory.clone()).await?;
         if wanted.iter().any(|feature| feature.name == "head_errlog") {
             self.check_error_logs(&mut directory).await?;
         }
         // In OpenZFS's order: each notes the txg of its enabling if that is noted by then, so those before `enabled_txg` do not.
         for feature in &wanted {
-            self.features.enable(&self.mos, &mut directory, feature, self.txg).await?;
+            self.mos.features.enable(&self.mos.objset, &mut directory, feature, self.txg).await?;
         }
         debug_assert!(
-            with_needs(&wanted).iter().all(|feature| self.features.has(feature.name)),
+            with_needs(&wanted).iter().all(|feature| self.mos.features.has(feature.name)),
             "what a feature needs is enabled with it"
         );
         if !wanted.is_empty() {
             self.obey_features().await?;
         }
         // Labels name some of them.
-        self.config_changed |= !wanted.is_empty();
+        self.devices.config_changed |= !wanted.is_empty();
         for feature in &wanted {
             self.record_event("set", &format!("feature@{}=enabled", feature.name), None).await?;
         }
@@ -60,11 +60,11 @@ impl Syncer {
     /// Has the pool's own blocks and those of open datasets written as the features have it that are enabled now.
     async fn obey_features(&mut self) -> Result<(), SpaError> {
         let view = self.dsl().clone();
-        let heads = self.dsl.heads();
+        let heads = self.mos.dsl.heads();
         let names = view.head_names(&heads.iter().map(|head| head.dataset).collect::<Vec<_>>()).await;
-        self.mos.set_policy(obeying(|name| self.features.has(name), self.mos.policy()));
+        self.mos.objset.set_policy(obeying(|name| self.mos.features.has(name), self.mos.objset.policy()));
         for head in heads {
-            let (before, mut policy) = (head.objset.policy(), self.mos.policy());
+            let (before, mut policy) = (head.objset.policy(), self.mos.objset.policy());
             (policy.compress, policy.compress_level) = (before.compress, before.compress_level);
             // `on` has another meaning now. One that has no name by now is written no more.
             let dir = match names.get(&head.dataset) {
@@ -91,7 +91,7 @@ impl Syncer {
         for name in [pool_directory::ERRLOG_LAST, pool_directory::ERRLOG_SCRUB] {
             let found = directory.lookup(name.as_bytes()).await?;
             let Some(object) = found.and_then(|value| value.as_u64()).filter(|object| *object != 0) else { continue };
-            let object = self.mos.object(ObjectId(object)).await?;
+            let object = self.mos.objset.object(ObjectId(object)).await?;
             let log = Zap::open(object).await?;
             let is_empty = log.entries(1).await.is_ok_and(|entries| entries.is_empty());
             if !is_empty {

@@ -62,11 +62,11 @@ impl Syncer {
     #[must_use]
     pub fn volume_reservation_bytes(&self, size_bytes: u64, block_bytes: u64) -> u64 {
         let mut stripes = Vec::new();
-        for (index, top) in self.root_vdev.config.children.iter().enumerate() {
+        for (index, top) in self.devices.root_vdev.config.children.iter().enumerate() {
             if !matches!(top.kind, VdevKind::Raidz { .. } | VdevKind::Draid { .. }) {
                 continue;
             }
-            let asize = |bytes| self.tree.psize_to_asize(VdevId(index as u32), bytes, Txg(u64::MAX));
+            let asize = |bytes| self.devices.tree.psize_to_asize(VdevId(index as u32), bytes, Txg(u64::MAX));
             stripes.extend(asize(USUAL_BLOCK_BYTES).zip(asize(block_bytes)));
         }
         reservation_bytes(size_bytes, block_bytes, &stripes)
@@ -82,7 +82,7 @@ impl Syncer {
             VdevKind::Raidz { .. } => 4 << ashift,
             _ => 1 << ashift,
         };
-        let tops = self.root_vdev.config.children.iter().map(|top| (&top.kind, u64::from(top.ashift)));
+        let tops = self.devices.root_vdev.config.children.iter().map(|top| (&top.kind, u64::from(top.ashift)));
         let most = tops.map(smallest).max().unwrap_or(0);
         let mut bytes = BLOCK_BYTES_DEFAULT;
         while bytes * 2 <= most {

@@ -42,9 +42,12 @@ impl Syncer {
     /// one when a pool is opened.
     pub(crate) async fn claim_logs(&mut self, missing_log: bool) -> Result<(), SpaError> {
         let (txg, synced) = (self.txg, Txg(self.txg.0 - 1));
-        assert!(self.synced.is_none(), "logs are claimed in the first txg");
-        assert!(!self.space.with(|allocator| allocator.is_dirty(txg)), "logs are claimed before anything takes space");
-        let dmu = self.writer.dmu().clone();
+        assert!(self.devices.synced.is_none(), "logs are claimed in the first txg");
+        assert!(
+            !self.blocks.space.with(|allocator| allocator.is_dirty(txg)),
+            "logs are claimed before anything takes space"
+        );
+        let dmu = self.blocks.writer.dmu().clone();
         let mut claimed = Claimed::default();
         let mut half_received = Vec::new();
         for log in unclaimed(&self.dsl().clone(), &dmu, &mut half_received).await? {
@@ -73,10 +76,10 @@ impl Syncer {
             });
         }
         assert!(claimed.newest.0 <= synced.0.saturating_add(TXGS_AHEAD_MAX), "births that are claimed are bounded");
-        while !claimed.heads.is_empty() && (self.synced.is_none() || self.txg <= claimed.newest) {
+        while !claimed.heads.is_empty() && (self.devices.synced.is_none() || self.txg <= claimed.newest) {
             self.sync().await?;
         }
-        self.dsl.retain_heads(|head| !claimed.heads.contains(&head.dataset));
+        self.mos.dsl.retain_heads(|head| !claimed.heads.contains(&head.dataset));
         self.clear_interrupted(half_received).await
     }
 
@@ -172,10 +175,10 @@ impl Syncer {
 
     async fn check_taken(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
         loop {
-            match self.space.with(|allocator| allocator.is_allocated(&extent(dva))) {
+            match self.blocks.space.with(|allocator| allocator.is_allocated(&extent(dva))) {
                 Ok(true) => return Ok(()),
                 Err(AllocError::NeedsLoad(id)) => {
-                    let loaded = self.space.load(id, txg).await;
+                    let loaded = self.blocks.space.load(id, txg).await;
                     loaded.map_err(|error| SpaError::contradiction(format!("claiming intent logs: {error}")))?;
                 }
                 Ok(false) | Err(_) => {
@@ -204,7 +207,7 @@ impl Syncer {
             if !self.claim_place(txg, dva).await? {
                 for dva in taken {
                     claimed.places.remove(&(dva.vdev, dva.offset_bytes));
-                    self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)))?;
+                    self.blocks.space.with(|allocator| allocator.unallocate(txg, &extent(dva)))?;
                 }
                 return Ok(false);
             }
@@ -220,10 +223,10 @@ impl Syncer {
             return Ok(true);
         }
         loop {
-            match self.space.with(|allocator| allocator.claim(txg, &extent(dva))) {
+            match self.blocks.space.with(|allocator| allocator.claim(txg, &extent(dva))) {
                 Ok(()) => return Ok(true),
                 Err(AllocError::NeedsLoad(id)) => {
-                    let loaded = self.space.load(id, txg).await;
+                    let loaded = self.blocks.space.load(id, txg).await;
                     loaded.map_err(|error| SpaError::contradiction(format!("claiming intent logs: {error}")))?;
                 }
                 Err(_) => return Ok(false),

@@ -24,12 +24,12 @@ impl Syncer {
     /// Whether a dataset's log has blocks that its user has left, or a user: see [`crate::Pool::wait_logs_freed`].
     #[must_use]
     pub fn has_log_in_use(&self, dataset: ObjectId) -> bool {
-        self.logs.as_ref().is_some_and(|logs| logs.holds(dataset))
+        self.zil.logs.as_ref().is_some_and(|logs| logs.holds(dataset))
     }
 
     /// Before datasets are written, since their headers change.
     pub(crate) async fn sync_logs(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let Some(logs) = self.logs.clone() else { return Ok(()) };
+        let Some(logs) = self.zil.logs.clone() else { return Ok(()) };
         // A device that hangs is not waited for: if the power goes then, a block of a log may be lost space.
         let _ = self.handle.timeout(LANDING_TIME_MAX, logs.landed(txg)).await;
         for (leaf, (first, last)) in logs.take_missed(txg) {
@@ -37,7 +37,7 @@ impl Syncer {
             self.note_dtls(txg, 1, [(leaf, txgs)].into()).await?;
         }
         self.free_blocks(txg, &logs.take_passed(txg)).await?;
-        for head in self.dsl.heads() {
+        for head in self.mos.dsl.heads() {
             let Some((writer, retired)) = logs.retire(head.dataset, txg) else { continue };
             let header = head.objset.zil_header();
             let (mut first, mut is_ours) = (retired.first, retired.is_ours);
@@ -65,23 +65,23 @@ impl Syncer {
     /// Notes that the log of a file system may have records of extended attributes, as it has to be on disk before the first. Whether it
     /// may.
     async fn use_xattr_records(&mut self, txg: Txg, head: &Head) -> Result<bool, SpaError> {
-        let Some(feature) = by_name(XATTR_RECORDS).filter(|feature| self.features.has(feature.name)) else {
+        let Some(feature) = by_name(XATTR_RECORDS).filter(|feature| self.mos.features.has(feature.name)) else {
             return Ok(false);
         };
         if head.objset.phys().type_number != u64::from(ObjsetType::Zfs.number()) {
             return Ok(false);
         }
-        let noted = self.dsl.note_feature(txg, head.dataset, feature.guid).await?;
-        self.features.change("extensible_dataset", i64::from(noted.zapified));
-        self.features.change(feature.name, i64::from(noted.is_new));
+        let noted = self.mos.dsl.note_feature(txg, head.dataset, feature.guid).await?;
+        self.mos.features.change("extensible_dataset", i64::from(noted.zapified));
+        self.mos.features.change(feature.name, i64::from(noted.is_new));
         Ok(true)
     }
 
     /// The log of a dataset is gone, and with it such records.
     pub(crate) async fn forget_xattr_records(&mut self, txg: Txg, dataset: ObjectId) -> Result<(), SpaError> {
         let Some(feature) = by_name(XATTR_RECORDS) else { return Ok(()) };
-        let was_noted = self.dsl.forget_feature(txg, dataset, feature.guid).await?;
-        self.features.change(feature.name, -i64::from(was_noted));
+        let was_noted = self.mos.dsl.forget_feature(txg, dataset, feature.guid).await?;
+        self.mos.features.change(feature.name, -i64::from(was_noted));
         Ok(())
     }
 }

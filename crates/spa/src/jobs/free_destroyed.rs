@@ -27,7 +27,7 @@ impl Syncer {
     /// Background jobs that have work left.
     #[must_use]
     pub fn jobs(&self) -> Vec<JobStatus> {
-        let job = &self.async_destroy;
+        let job = &self.jobs.async_destroy;
         let now = self.handle.now();
         let status = JobStatus {
             name: "async_destroy",
@@ -39,30 +39,30 @@ impl Syncer {
         job.list
             .map(|_| status)
             .into_iter()
-            .chain(self.free_list.status(now))
-            .chain(self.deleted_clones.status(now))
+            .chain(self.jobs.free_list.status(now))
+            .chain(self.jobs.deleted_clones.status(now))
             .collect()
     }
 
     /// Blocks of destroyed datasets that one txg frees at most (`zfs_async_block_max_blocks`; default 100 000).
     pub fn set_async_block_max_blocks(&mut self, blocks: u64) {
-        self.async_destroy.blocks_max = blocks.max(1);
+        self.jobs.async_destroy.blocks_max = blocks.max(1);
     }
 
     /// True if a background job goes on with the next txg.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.has_destroyed() || self.free_list.goes_on() || self.deleted_clones.goes_on()
+        self.has_destroyed() || self.jobs.free_list.goes_on() || self.jobs.deleted_clones.goes_on()
     }
 
     fn has_destroyed(&self) -> bool {
-        self.async_destroy.list.is_some() && self.async_destroy.stalled.is_none()
+        self.jobs.async_destroy.list.is_some() && self.jobs.async_destroy.stalled.is_none()
     }
 
     /// Leaves the blocks of a head dataset that is destroyed in this txg to the background. False where the pool has not got the
     /// feature, or there are no blocks: nothing is changed then.
     pub(crate) async fn leave_blocks(&mut self, txg: Txg, dataset: &Dataset) -> Result<bool, SpaError> {
-        if !self.features.has("async_destroy") || dataset.phys.bp.is_hole() {
+        if !self.mos.features.has("async_destroy") || dataset.phys.bp.is_hole() {
             return Ok(false);
         }
         let space = SpaceDelta {
@@ -77,7 +77,7 @@ impl Syncer {
 
     /// Leaves the blocks of a tree to the background; the feature has to be there.
     pub(crate) async fn leave_tree(&mut self, txg: Txg, tree: &LeftTree) -> Result<(), SpaError> {
-        let mut list = match self.async_destroy.list {
+        let mut list = match self.jobs.async_destroy.list {
             Some(list) => self.bptree(list).await?,
             None => self.make_bptree(txg).await?,
         };
@@ -88,19 +88,19 @@ impl Syncer {
         change(&mut list.phys, used);
         self.put_bptree(txg, &list)?;
         let free_dir = self.free_dir().await?;
-        Ok(self.dsl.charge(txg, free_dir, UsedBy::Head, used).await?)
+        Ok(self.mos.dsl.charge(txg, free_dir, UsedBy::Head, used).await?)
     }
 
     pub(crate) async fn free_dir(&self) -> Result<ObjectId, SpaError> {
-        let root = self.dsl.root_dir().await?;
-        let dir = self.dsl.child(&root, pool_directory::FREE_DIR).await?;
+        let root = self.mos.dsl.root_dir().await?;
+        let dir = self.mos.dsl.child(&root, pool_directory::FREE_DIR).await?;
         Ok(dir
             .ok_or_else(|| SpaError::contradiction(format!("there is no directory '{}'", pool_directory::FREE_DIR)))?
             .object)
     }
 
     async fn bptree(&self, list: ObjectId) -> Result<List, SpaError> {
-        let object = self.mos.object(list).await?;
+        let object = self.mos.objset.object(list).await?;
         let phys = object.bonus(BptreePhys::parse);
         let phys = phys.map_err(|error| SpaError::contradiction(format!("the list of destroyed datasets: {error}")))?;
         Ok(List { object, phys })
@@ -110,17 +110,17 @@ impl Syncer {
         let phys = BptreePhys { begin: 0, end: 0, used_bytes: 0, compressed_bytes: 0, uncompressed_bytes: 0 };
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, LIST_BLOCK_BYTES)
             .with_bonus(DmuType::UINT64_METADATA, phys.emit(ORDER).to_vec());
-        assert!(self.async_destroy.list.is_none(), "a pool has one list of destroyed datasets");
-        let object = self.mos.create_object(txg, &spec)?;
+        assert!(self.jobs.async_destroy.list.is_none(), "a pool has one list of destroyed datasets");
+        let object = self.mos.objset.create_object(txg, &spec)?;
         let entry = ZapValue::from_u64(object.id().0);
-        Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, Some(&entry)).await?;
-        self.features.change("async_destroy", 1);
-        self.async_destroy.list = Some(object.id());
+        Zap::put_entry(&self.mos.directory, txg, pool_directory::BPTREE, Some(&entry)).await?;
+        self.mos.features.change("async_destroy", 1);
+        self.jobs.async_destroy.list = Some(object.id());
         Ok(List { object, phys })
     }
 
     fn put_bptree(&mut self, txg: Txg, list: &List) -> Result<(), SpaError> {
-        self.async_destroy.left_bytes = list.phys.used_bytes;
+        self.jobs.async_destroy.left_bytes = list.phys.used_bytes;
         Ok(list.object.set_bonus(txg, &list.phys.emit(ORDER))?)
     }
 
@@ -132,13 +132,14 @@ impl Syncer {
     /// Frees blocks of destroyed datasets for a slice. Before the datasets are written, since references to shared blocks may end
     /// with them.
     pub(crate) async fn free_destroyed(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let Some(object) = self.async_destroy.list.filter(|_| self.has_destroyed() && self.state == PoolState::Active)
+        let Some(object) =
+            self.jobs.async_destroy.list.filter(|_| self.has_destroyed() && self.state == PoolState::Active)
         else {
             return Ok(());
         };
         let now = self.handle.now();
-        self.async_destroy.begun.get_or_insert(now);
-        let mut slice = Slice::new(now, self.async_destroy.blocks_max);
+        self.jobs.async_destroy.begun.get_or_insert(now);
+        let mut slice = Slice::new(now, self.jobs.async_destroy.blocks_max);
         let mut list = self.bptree(object).await?;
         let mut freed = SpaceDelta::default();
         while list.phys.begin < list.phys.end && !slice.is_over(self.handle.now()) && self.has_destroyed() {
@@ -168,15 +169,15 @@ impl Syncer {
         }
         assert!(freed.used_bytes >= 0, "what is freed takes no space any more");
         change(&mut list.phys, freed.negated());
-        self.async_destroy.done_bytes += freed.used_bytes.max(0).cast_unsigned();
+        self.jobs.async_destroy.done_bytes += freed.used_bytes.max(0).cast_unsigned();
         self.put_bptree(txg, &list)?;
         let free_dir = self.free_dir().await?;
-        self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await?;
+        self.mos.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await?;
         if list.phys.begin >= list.phys.end {
             list.object.free(txg);
-            Zap::put_entry(&self.directory, txg, pool_directory::BPTREE, None).await?;
-            self.features.change("async_destroy", -1);
-            self.async_destroy.list = None;
+            Zap::put_entry(&self.mos.directory, txg, pool_directory::BPTREE, None).await?;
+            self.mos.features.change("async_destroy", -1);
+            self.jobs.async_destroy.list = None;
         }
         Ok(())
     }
@@ -189,7 +190,7 @@ impl Syncer {
         slice: &mut Slice,
         freed: &mut SpaceDelta,
     ) -> Result<Option<ZBookmark>, SpaError> {
-        let dmu = self.writer.dmu().clone();
+        let dmu = self.blocks.writer.dmu().clone();
         let mut doomed = Doomed::new(dmu, entry.bp, entry.birth_txg, entry.bookmark);
         loop {
             let group = match doomed.next().await {
@@ -204,16 +205,16 @@ impl Syncer {
                 return Ok(Some(stop));
             }
             slice.take(group.blocks.len());
-            group.blocks.iter().for_each(|bp| freed.add(self.writer.space_of(bp)));
+            group.blocks.iter().for_each(|bp| freed.add(self.blocks.writer.space_of(bp)));
             self.free_blocks(txg, &group.blocks).await?;
         }
     }
 
     /// The job stands still until the pool is opened again.
     fn stall(&mut self, reason: String) {
-        assert!(self.async_destroy.list.is_some(), "a job that stands still has work left");
-        self.space.troubles.tell(reason.clone());
-        self.async_destroy.stalled = Some(reason);
+        assert!(self.jobs.async_destroy.list.is_some(), "a job that stands still has work left");
+        self.blocks.space.troubles.tell(reason.clone());
+        self.jobs.async_destroy.stalled = Some(reason);
     }
 }
 

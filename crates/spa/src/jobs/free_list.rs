@@ -25,42 +25,42 @@ const BATCH: u64 = 1 << 14;
 impl Syncer {
     /// Blocks were put into the list.
     pub(crate) fn free_list_changed(&mut self) {
-        self.free_list.has_work = true;
+        self.jobs.free_list.has_work = true;
     }
 
     /// Frees blocks of the list for a slice. Before the datasets are written, since references to shared blocks may end with them.
     pub(crate) async fn free_listed(&mut self, txg: Txg) -> Result<(), SpaError> {
-        if !self.free_list.goes_on() || self.state != PoolState::Active {
+        if !self.jobs.free_list.goes_on() || self.state != PoolState::Active {
             return Ok(());
         }
         let now = self.handle.now();
-        self.free_list.begun.get_or_insert(now);
+        self.jobs.free_list.begun.get_or_insert(now);
         let mut slice = Slice::new(now, SLICE_BLOCKS_MAX);
-        let list = self.mos.object(self.dsl.free_bpobj()).await?;
+        let list = self.mos.objset.object(self.mos.dsl.free_bpobj()).await?;
         let mut freed = SpaceDelta::default();
         while !slice.is_over(self.handle.now()) {
-            let blocks = match self.dsl.take_blocks(txg, &list, BATCH).await {
+            let blocks = match self.mos.dsl.take_blocks(txg, &list, BATCH).await {
                 Ok(blocks) => blocks,
                 Err(error) => {
                     let reason = format!("blocks of destroyed snapshots are not freed: {error}");
-                    self.space.troubles.tell(reason.clone());
-                    self.free_list.stalled = Some(reason);
+                    self.blocks.space.troubles.tell(reason.clone());
+                    self.jobs.free_list.stalled = Some(reason);
                     break;
                 }
             };
             if blocks.is_empty() {
-                self.free_list.has_work = false;
+                self.jobs.free_list.has_work = false;
                 break;
             }
             slice.take(blocks.len());
-            blocks.iter().for_each(|bp| freed.add(self.writer.space_of(bp)));
+            blocks.iter().for_each(|bp| freed.add(self.blocks.writer.space_of(bp)));
             self.free_blocks(txg, &blocks).await?;
         }
         let free_dir = self.free_dir().await?;
-        self.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await?;
-        self.free_list.done_bytes += freed.used_bytes.max(0).cast_unsigned();
+        self.mos.dsl.charge(txg, free_dir, UsedBy::Head, freed.negated()).await?;
+        self.jobs.free_list.done_bytes += freed.used_bytes.max(0).cast_unsigned();
         let phys = BpobjPhys::parse(&list.phys().bonus, ORDER)?;
-        self.free_list.left_bytes = phys.bytes;
+        self.jobs.free_list.left_bytes = phys.bytes;
         Ok(())
     }
 }

@@ -32,7 +32,12 @@ pub(crate) mod freeing;
 
 use std::time::Duration;
 
+use cenote_format::ids::ObjectId;
 use cenote_taskq::Instant;
+
+use async_destroy::AsyncDestroy;
+use deleted_clones::DeletedClones;
+use freeing::FreeList;
 
 /// A slice ends after this long (OpenZFS's `zfs_free_min_time_ms` is 1 s; here other changes of the txg wait meanwhile).
 pub(crate) const SLICE: Duration = Duration::from_millis(200);
@@ -68,6 +73,19 @@ impl JobStatus {
         let rate = self.rate_bytes().filter(|rate| *rate > 0)?;
         Some(Duration::from_secs(self.left_bytes.div_ceil(rate)))
     }
+}
+
+/// The background jobs of a pool, each with what it has of the pool's lists.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    /// Frees that OpenZFS put off, until the list is empty.
+    pub(crate) deferred: Option<ObjectId>,
+    /// Destroyed datasets.
+    pub(crate) async_destroy: AsyncDestroy,
+    /// The blocks that only destroyed snapshots had.
+    pub(crate) free_list: FreeList,
+    /// Livelists of destroyed clones.
+    pub(crate) deleted_clones: DeletedClones,
 }
 
 /// The bounds of the slice that is under way.

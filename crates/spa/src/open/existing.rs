@@ -29,6 +29,7 @@ use cenote_zio::AllocationUnits;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::import::import_for;
+use crate::jobs::Jobs;
 use crate::jobs::async_destroy::AsyncDestroy;
 use crate::jobs::deleted_clones::DeletedClones;
 use crate::jobs::freeing::FreeList;
@@ -38,12 +39,14 @@ use crate::owner::KERNEL_POOLS;
 use crate::pool::Pool;
 use crate::refcount::known::SharedBlocks;
 use crate::space::MosObjects;
+use crate::sync::blocks::Blocks;
+use crate::sync::devices::Devices;
 use crate::sync::features::{FeatureCounts, obeying};
+use crate::sync::mos::Mos;
 use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
-use crate::sync::{Clock, Host, MOS_COPIES, Syncer};
-use crate::tunables::LivelistTunables;
+use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer};
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.
@@ -143,9 +146,9 @@ async fn open_found(
     let mut writer = Opening { handle, pool: &pool, options, settings, watched, candidate }.run().await?;
     writer.notes.extend(unlocked);
     writer.owner_mark = how.owner_mark;
-    writer.zil = ZilTunables::default().with(&how.tunables);
-    writer.livelist_limits = LivelistTunables::default().with(&how.tunables).limits();
-    if writer.zil.zil_nocacheflush {
+    writer.zil.tunables = ZilTunables::default().with(&how.tunables);
+    writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
+    if writer.zil.tunables.zil_nocacheflush {
         writer
             .notes
             .push("UNSAFE: zil_nocacheflush is on: a power cut may take what clients were told is on disk".into());
@@ -281,56 +284,34 @@ impl Opening<'_> {
             .collect();
         let without_uberblocks = |leaf: &FoundLeaf| FoundLeaf { uberblocks: Vec::new(), ..leaf.clone() };
         let leaves = pool.found().leaves.iter().map(|(guid, leaf)| (*guid, without_uberblocks(leaf))).collect();
-        Ok(Syncer {
+        let blocks = Blocks::new(space, writer, shared);
+        let found = FoundPool { leaves, ..pool.found().clone() };
+        let devices = Devices {
+            old_config: pool.config().clone(),
+            ring: ring_of(pool, is_multihost),
+            raidz_reflow: pool.uberblock().raidz_reflow,
+            ..Devices::new(root_vdev, pool.tree().clone(), multihost, found)
+        };
+        let jobs = Jobs {
+            deferred: crate::sync::deferred::list_of(pool.directory()).await?,
+            async_destroy: AsyncDestroy::open(pool.directory()).await?,
+            free_list,
+            deleted_clones: DeletedClones::open(pool.directory()).await?,
+        };
+        Ok(Syncer::new(Opened {
             handle: handle.clone(),
             name: pool.name().to_owned(),
             guid: pool.guid(),
             host: options.host.clone(),
-            owner_mark: None,
             clock: options.clock,
-            root_vdev,
-            old_config: pool.config().clone(),
-            ring: ring_of(pool, is_multihost),
-            multihost,
-            raidz_reflow: pool.uberblock().raidz_reflow,
-            tree: pool.tree().clone(),
-            space,
-            writer,
-            mos,
-            directory,
-            config,
-            dsl,
-            features,
-            shared,
-            deferred: crate::sync::deferred::list_of(pool.directory()).await?,
-            free_list,
-            deleted_clones: DeletedClones::open(pool.directory()).await?,
-            late: Arc::default(),
-            long_holds: Arc::default(),
-            headers_only: BTreeSet::default(),
-            async_destroy: AsyncDestroy::open(pool.directory()).await?,
-            given_up: 0,
-            free_tasks: Vec::new(),
-            used_features: BTreeMap::new(),
+            devices,
+            blocks,
+            mos: Mos::new(mos, directory, config, dsl, features),
+            jobs,
             txg: next_txg(pool),
-            state: PoolState::Active,
             failmode: FailMode::of_number(property("failmode")),
-            config_changed: true,
-            mos_delta: SpaceDelta::default(),
-            passes: 0,
-            space_pass: 0,
-            phases: Vec::new(),
             notes: pool.notes().iter().cloned().chain(unwritten).collect(),
-            found: FoundPool { leaves, ..pool.found().clone() },
-            synced: None,
-            is_live: false,
-            obeys_limits: false,
-            logs: None,
-            zil: ZilTunables::default(),
-            livelist_limits: LivelistTunables::default().limits(),
-            preloading: Arc::default(),
-            is_changed: false,
-        })
+        }))
     }
 
     async fn entry(&self, name: &str) -> Result<u64, SpaError> {

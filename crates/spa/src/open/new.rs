@@ -24,18 +24,23 @@ use cenote_zil::ZilTunables;
 use cenote_zio::{AllocationUnits, Zio};
 
 use crate::config::PoolState;
+use crate::failmode::FailMode;
+use crate::jobs::Jobs;
 use crate::multihost::Settings;
 use crate::open::spares_l2cache::{AuxSpec, LabelError, MadeAux};
 use crate::open::vdevs::{METASLABS_MIN, MadeTop, MadeVdevs, TopSpec, refuse};
 use crate::pool::Pool;
 use crate::refcount::known::SharedBlocks;
 use crate::space::{ALLOCATION_BIAS, vdev_maps_of};
+use crate::sync::blocks::Blocks;
 use crate::sync::config::{CONFIG_BLOCK_BYTES, VERSION};
+use crate::sync::devices::Devices;
 use crate::sync::features::{FeatureCounts, obeying, of_new_pool};
+use crate::sync::mos::Mos;
 use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
-use crate::sync::{Clock, Host, MOS_COPIES, Syncer, history};
+use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer, history};
 use crate::{FoundLeaf, FoundPool, NamePool as _, Refusal, SpaError};
 use cenote_dsl::Head;
 
@@ -213,58 +218,22 @@ pub(crate) async fn create_syncer(
     };
     let leaves = disks.iter().map(leaf).collect();
     let found = FoundPool { guid, leaves, copies: Vec::new(), auxiliaries: Arc::default() };
-    let pool = Syncer {
+    let pool = Syncer::new(Opened {
         handle: handle.clone(),
         name: name.clone(),
         guid,
         host,
-        owner_mark: None,
         clock,
-        root_vdev,
-        old_config: NvList::new(),
-        ring: Ring::default(),
-        multihost,
-        raidz_reflow: 0,
-        tree,
-        space,
-        writer,
-        mos,
-        directory: directory_object,
-        config,
-        dsl,
-        features,
-        shared: SharedBlocks::none(),
-        deferred: None,
-        async_destroy: crate::jobs::async_destroy::AsyncDestroy::default(),
-        free_list: crate::jobs::freeing::FreeList::default(),
-        deleted_clones: crate::jobs::deleted_clones::DeletedClones::default(),
-        livelist_limits: crate::tunables::LivelistTunables::default().limits(),
-        late: Arc::default(),
-        long_holds: Arc::default(),
-        headers_only: std::collections::BTreeSet::default(),
-        given_up: 0,
-        free_tasks: Vec::new(),
-        used_features: BTreeMap::new(),
+        devices: Devices::new(root_vdev, tree, multihost, found),
+        blocks: Blocks::new(space, writer, SharedBlocks::none()),
+        mos: Mos::new(mos, directory_object, config, dsl, features),
+        jobs: Jobs::default(),
         txg,
-        state: PoolState::Active,
-        failmode: crate::failmode::FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
-        config_changed: true,
-        mos_delta: SpaceDelta::default(),
-        passes: 0,
-        space_pass: 0,
-        phases: Vec::new(),
+        failmode: FailMode::of_number(failmode.map_or(0, |(_, number)| number)),
         notes: Vec::new(),
-        found,
-        synced: None,
-        is_live: false,
-        obeys_limits: false,
-        logs: None,
-        zil: ZilTunables::default(),
-        preloading: Arc::default(),
-        is_changed: false,
-    };
+    });
     let objset = pool.new_objset(txg, dataset, ObjsetType::Zfs, ObjsetPolicy { copies: 1, ..policy });
-    pool.dsl.add_head(Head { dataset, objset });
+    pool.mos.dsl.add_head(Head { dataset, objset });
     pool.initialize_labels().await?;
     auxiliaries.initialize().await?;
     Ok(pool)
@@ -328,9 +297,9 @@ impl MadeVdevs {
 impl Syncer {
     /// Gives every device labels of this pool, with rings that are empty.
     async fn initialize_labels(&self) -> Result<(), SpaError> {
-        assert!(self.synced.is_none(), "labels that no uberblock goes with come before the first");
+        assert!(self.devices.synced.is_none(), "labels that no uberblock goes with come before the first");
         let leaves = self.leaf_commits(Txg(0), true);
-        debug_assert_eq!(leaves.len(), self.root_vdev.disks.len(), "each device of a new pool is labelled");
+        debug_assert_eq!(leaves.len(), self.devices.root_vdev.disks.len(), "each device of a new pool is labelled");
         let made = join_all(leaves.iter().map(async |leaf| match &leaf.config {
             Some(config) => {
                 initialize(&leaf.disk, config).await.map_err(|error| LabelError::new(leaf.disk.path(), error))

@@ -30,10 +30,10 @@ impl Shared {
         dataset: ObjectId,
     ) -> Result<Arc<Account>, SpaError> {
         let mut chain = Vec::new();
-        let mut at = writer.dsl.dataset_phys(dataset).await?.dir;
+        let mut at = writer.mos.dsl.dataset_phys(dataset).await?.dir;
         while at.0 != 0 && chain.len() < DEPTH_MAX {
             chain.push(at);
-            at = writer.dsl.dir_phys(at).await?.parent;
+            at = writer.mos.dsl.dir_phys(at).await?.parent;
         }
         let mut accounts = self.accounts.lock();
         let mut above: Option<Arc<Account>> = None;
@@ -75,7 +75,7 @@ impl Shared {
         let mut dirs = BTreeMap::new();
         let mut shown_bytes = usable.shown_bytes;
         for (dir, account) in accounts {
-            let phys = writer.dsl.dir_phys(dir).await?;
+            let phys = writer.mos.dsl.dir_phys(dir).await?;
             let mut left = left_of(&phys);
             if phys.parent.0 == 0 {
                 let left_bytes = usable.bytes.saturating_sub(phys.used_bytes);
@@ -104,7 +104,7 @@ impl Shared {
     ) -> Result<(), SpaError> {
         let datasets: Vec<ObjectId> = self.figures.lock().keys().copied().collect();
         for dataset in datasets {
-            let phys = writer.dsl.dataset_phys(dataset).await?;
+            let phys = writer.mos.dsl.dataset_phys(dataset).await?;
             let figures = HeadSpace {
                 referenced_bytes: phys.referenced_bytes,
                 available_bytes: available_bytes(dirs, phys.dir, usable_bytes),
@@ -126,7 +126,7 @@ impl LiveHead {
 
 /// Shares the free space between data and intent logs until the next sync.
 fn share_with_logs(writer: &Syncer, usable: &Usable, left_bytes: u64, dirty_max_bytes: u64) -> Split {
-    let mut room = writer.space.log_room().lock();
+    let mut room = writer.blocks.space.log_room().lock();
     let scaled = |bytes: u64, of: u64, to: u64| match of {
         0 => 0,
         of => u64::try_from(u128::from(bytes) * u128::from(to) / u128::from(of)).unwrap_or(u64::MAX),

@@ -27,11 +27,11 @@ impl Pool {
             // A pool that has failed says so at the next change.
             if let SyncerSlot::Syncer(syncer) = &mut *slot {
                 syncer.is_live = true;
-                syncer.space.set_tree(&syncer.tree);
-                let suspension = shared.suspension.get_or_init(|| syncer.tree.wait_for_devices()).clone();
+                syncer.blocks.space.set_tree(&syncer.devices.tree);
+                let suspension = shared.suspension.get_or_init(|| syncer.devices.tree.wait_for_devices()).clone();
                 shared.multihost.suspend_by(suspension);
                 shared.set_failmode(syncer.failmode);
-                shared.log_errors_soon(syncer.writer.dmu().zio().data_errors());
+                shared.log_errors_soon(syncer.blocks.writer.dmu().zio().data_errors());
                 shared.is_background.store(true, Ordering::Release);
                 shared.txgs.set_tunables(tunables);
                 if syncer.has_work() {

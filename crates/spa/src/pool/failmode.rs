@@ -143,7 +143,7 @@ impl Pool {
 
     /// Has log devices used again that have failed or missed something. First logs leave them, so that nothing on them is missed any more.
     async fn take_log_devices_back(&self) -> Result<(), SpaError> {
-        let (space, vdevs) = self.peek(|syncer| (syncer.space.clone(), syncer.log_devices_behind())).await?;
+        let (space, vdevs) = self.peek(|syncer| (syncer.blocks.space.clone(), syncer.log_devices_behind())).await?;
         for vdev in vdevs {
             let Some(stopped) = Stopped::begin(&space, vdev) else { continue };
             self.leave(vdev).await?;

@@ -141,14 +141,23 @@ impl Pool {
     /// The handle of a pool that was opened or made, to be written by hand.
     pub(crate) fn new(mut syncer: Syncer) -> Self {
         let before = Txg(syncer.txg().0 - 1);
-        assert!(syncer.synced.is_none_or(|last| last.txg == before), "a pool is open in the txg after its last");
+        assert!(
+            syncer.devices.synced.is_none_or(|last| last.txg == before),
+            "a pool is open in the txg after its last"
+        );
         assert_eq!(syncer.state, PoolState::Active, "a pool that is opened is in use");
         let handle = syncer.handle.clone();
         let txgs = Transactions::new(&handle, syncer.txg(), TxTunables::by_hand());
-        let cache = syncer.writer.dmu().shared_cache();
+        let cache = syncer.blocks.writer.dmu().shared_cache();
         let seed = handle.unix_time().as_nanos() as u64 ^ syncer.guid().0 ^ syncer.txg().0.rotate_left(32);
-        let logs = Logs::new(syncer.writer.dmu().clone(), syncer.space.clone(), txgs.clone(), syncer.zil, seed);
-        syncer.logs = Some(logs.clone());
+        let logs = Logs::new(
+            syncer.blocks.writer.dmu().clone(),
+            syncer.blocks.space.clone(),
+            txgs.clone(),
+            syncer.zil.tunables,
+            seed,
+        );
+        syncer.zil.logs = Some(logs.clone());
         let shared = Arc::new(Shared {
             handle: handle.clone(),
             name: syncer.name().to_owned(),
@@ -156,7 +165,7 @@ impl Pool {
             clock: syncer.clock,
             notes: syncer.notes().to_vec(),
             suspension: OnceLock::new(),
-            multihost: syncer.multihost.clone(),
+            multihost: syncer.devices.multihost.clone(),
             tree: Arc::downgrade(syncer.tree()),
             dsl: Mutex::new(Some(syncer.dsl().clone())),
             failmode: Mutex::new(FailMode::default()),
@@ -165,9 +174,9 @@ impl Pool {
             long_holds: syncer.long_holds.clone(),
             logs: Mutex::new(Some(logs)),
             is_background: AtomicBool::new(false),
-            troubles: syncer.space.troubles.clone(),
+            troubles: syncer.blocks.space.troubles.clone(),
             frees: Frees::default(),
-            pins: syncer.space.pins.clone(),
+            pins: syncer.blocks.space.pins.clone(),
             root: Mutex::new(None),
             accounts: Mutex::new(BTreeMap::new()),
             figures: Mutex::new(BTreeMap::new()),
@@ -448,7 +457,7 @@ impl Pool {
     /// As [`Self::peek`].
     pub async fn auxiliary_paths(&self) -> Result<Vec<PathBuf>, SpaError> {
         let path = |found: &FoundAuxiliary| found.disk.device().path().to_owned();
-        self.peek(move |syncer| syncer.found.auxiliaries.values().map(path).collect()).await
+        self.peek(move |syncer| syncer.devices.found.auxiliaries.values().map(path).collect()).await
     }
 
     /// Why the pool can only be reported on and let go, if that is so.

@@ -30,15 +30,15 @@ impl Root {
 
     /// That of the txg that the writer has just synced.
     pub(super) fn of(writer: &Syncer) -> Option<Self> {
-        assert!(writer.synced.is_none_or(|root| root.txg < writer.txg()), "a root is of a txg that is on disk");
-        let root_vdev = &writer.root_vdev;
+        assert!(writer.devices.synced.is_none_or(|root| root.txg < writer.txg()), "a root is of a txg that is on disk");
+        let root_vdev = &writer.devices.root_vdev;
         let (missed, unnoted) = (root_vdev.missed.clone(), root_vdev.unnoted.clone());
-        let dmu = writer.writer.dmu();
+        let dmu = writer.blocks.writer.dmu();
         Some(Self {
-            uberblock: writer.synced?,
+            uberblock: writer.devices.synced?,
             zio: dmu.zio().clone(),
             cache: dmu.shared_cache(),
-            found: writer.found.clone(),
+            found: writer.devices.found.clone(),
             leaves: Leaves { missed, unnoted, late: BTreeSet::new() },
         })
     }

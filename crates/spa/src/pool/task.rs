@@ -100,7 +100,7 @@ impl Shared {
         assert_eq!(syncer.txg(), txg, "a change of the pool is made in one txg");
         let (mos_before, _) = before;
         debug_assert!(
-            syncer.change_count().0 == mos_before || syncer.mos.is_dirty(txg),
+            syncer.change_count().0 == mos_before || syncer.mos.objset.is_dirty(txg),
             "a change of the pool is one of the open txg"
         );
         let is_changed = syncer.change_count() != before;

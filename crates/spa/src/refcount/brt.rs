@@ -35,7 +35,7 @@ pub(super) fn like(before: &ZapValue, count: u64) -> ZapValue {
 impl Syncer {
     /// Whether any block of the pool is cloned.
     pub(crate) fn may_have_clones(&self) -> bool {
-        self.features.count(FEATURE) != 0
+        self.mos.features.count(FEATURE) != 0
     }
 
     /// Takes away a reference to a block that may have been cloned; false if it is in no table, and so free.
@@ -50,7 +50,7 @@ impl Syncer {
             Some(table) => self.give_up_in(txg, table, first.offset_bytes, used_bytes).await,
             None => Ok(false),
         };
-        self.shared.clones = Some(clones);
+        self.blocks.shared.clones = Some(clones);
         if *kept.as_ref().unwrap_or(&false) {
             self.saved_changed(-used_bytes.cast_signed());
         }
@@ -89,18 +89,18 @@ impl Syncer {
 
     /// Takes the tables out of `shared`; the caller puts them back.
     pub(super) async fn take_clones(&mut self) -> Result<Clones, SpaError> {
-        let clones = match self.shared.clones.take() {
+        let clones = match self.blocks.shared.clones.take() {
             Some(clones) => clones,
             None => self.load_clones().await?,
         };
-        assert!(self.shared.clones.is_none(), "the tables of clones are in one place");
+        assert!(self.blocks.shared.clones.is_none(), "the tables of clones are in one place");
         Ok(clones)
     }
 
     async fn load_clones(&self) -> Result<Clones, SpaError> {
-        let mut directory = Zap::open(self.directory.clone()).await?;
+        let mut directory = Zap::open(self.mos.directory.clone()).await?;
         let mut tables = BTreeMap::new();
-        for top in &self.root_vdev.config.children {
+        for top in &self.devices.root_vdev.config.children {
             let Ok(id) = u32::try_from(top.id) else { continue };
             let found = self.number_in(&mut directory, &pool_directory::brt(id)).await?;
             if let Some(object) = found {
@@ -111,7 +111,7 @@ impl Syncer {
     }
 
     async fn load_table(&self, top: &VdevConfig, object: ObjectId) -> Result<CloneTable, SpaError> {
-        let object = self.mos.object(object).await?;
+        let object = self.mos.objset.object(object).await?;
         let phys = BrtVdevPhys::parse(&object.phys().bonus, cenote_zio::ORDER)?;
         if phys.endian()? != cenote_zio::ORDER {
             return self.unwritable("freeing blocks that a big-endian machine cloned");
@@ -129,7 +129,7 @@ impl Syncer {
 
     /// Writes the tables that have changed, and does away with those that have no entries any more.
     pub(super) async fn save_clones(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let Some(mut clones) = self.shared.clones.take() else { return Ok(()) };
+        let Some(mut clones) = self.blocks.shared.clones.take() else { return Ok(()) };
         let mut gone = Vec::new();
         for (vdev, table) in clones.0.iter_mut().filter(|(_, table)| table.is_changed) {
             let entries = table.entries.entry_count()?;
@@ -154,13 +154,13 @@ impl Syncer {
             let Some(table) = clones.0.remove(&vdev) else { continue };
             table.entries.object().free(txg);
             table.object.free(txg);
-            Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), None).await?;
-            self.features.change(FEATURE, -1);
-            if self.features.count(ENDIAN_FEATURE) > 0 {
-                self.features.change(ENDIAN_FEATURE, -1);
+            Zap::put_entry(&self.mos.directory, txg, &pool_directory::brt(vdev.0), None).await?;
+            self.mos.features.change(FEATURE, -1);
+            if self.mos.features.count(ENDIAN_FEATURE) > 0 {
+                self.mos.features.change(ENDIAN_FEATURE, -1);
             }
         }
-        self.shared.clones = Some(clones);
+        self.blocks.shared.clones = Some(clones);
         Ok(())
     }
 }

@@ -39,7 +39,7 @@ impl Syncer {
             self.add_in(txg, table, first.vdev, first.offset_bytes, used_bytes).await
         };
         let added = added.await;
-        self.shared.clones = Some(clones);
+        self.blocks.shared.clones = Some(clones);
         added?;
         self.saved_changed(used_bytes.cast_signed());
         Ok(())
@@ -81,7 +81,7 @@ impl Syncer {
                 table.changed_regions.insert(region);
                 table.phys.entry_count = table.phys.entry_count.saturating_add(1);
                 table.phys.used_bytes = table.phys.used_bytes.saturating_add(used_bytes);
-                match self.features.count(ENDIAN_FEATURE) {
+                match self.mos.features.count(ENDIAN_FEATURE) {
                     0 => ZapValue::from_bytes(&cenote_zio::ORDER.bytes64(1)),
                     _ => ZapValue::from_u64(1),
                 }
@@ -95,7 +95,7 @@ impl Syncer {
 
     /// The number of regions of a vdev. Only whole metaslabs count: OpenZFS rejects a table with more regions.
     fn region_count(&self, vdev: VdevId, region_size_bytes: u64) -> Result<usize, SpaError> {
-        let top = self.root_vdev.config.children.iter().find(|top| top.id == u64::from(vdev.0));
+        let top = self.devices.root_vdev.config.children.iter().find(|top| top.id == u64::from(vdev.0));
         let top =
             top.ok_or_else(|| SpaError::contradiction(format!("a cloned block on vdev {vdev}, which is none")))?;
         let size_bytes = top.asize_bytes >> top.metaslab_shift << top.metaslab_shift;
@@ -104,7 +104,7 @@ impl Syncer {
 
     /// Makes the table of a vdev that has none.
     async fn make_clone_table(&mut self, txg: Txg, vdev: VdevId) -> Result<CloneTable, SpaError> {
-        if !self.features.has(FEATURE) {
+        if !self.mos.features.has(FEATURE) {
             return Err(SpaError::contradiction("a cloned block, though the feature block_cloning is not enabled"));
         }
         let regions = vec![0; self.region_count(vdev, REGION_SIZE_BYTES)?];
@@ -121,15 +121,15 @@ impl Syncer {
         let bonus = phys.emit(cenote_zio::ORDER).to_vec();
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, COUNTS_BLOCK_BYTES);
         let spec = spec.with_bonus(DmuType::UINT64_METADATA, bonus);
-        let object = self.mos.create_object(txg, &spec)?;
+        let object = self.mos.objset.create_object(txg, &spec)?;
         let id = ZapValue::from_u64(object.id().0);
-        Zap::put_entry(&self.directory, txg, &pool_directory::brt(vdev.0), Some(&id)).await?;
+        Zap::put_entry(&self.mos.directory, txg, &pool_directory::brt(vdev.0), Some(&id)).await?;
         // All tables have the same form of counts: that of the first one.
-        let is_first = self.features.count(FEATURE) == 0;
-        if self.features.count(ENDIAN_FEATURE) > 0 || is_first && self.features.has(ENDIAN_FEATURE) {
-            self.features.change(ENDIAN_FEATURE, 1);
+        let is_first = self.mos.features.count(FEATURE) == 0;
+        if self.mos.features.count(ENDIAN_FEATURE) > 0 || is_first && self.mos.features.has(ENDIAN_FEATURE) {
+            self.mos.features.change(ENDIAN_FEATURE, 1);
         }
-        self.features.change(FEATURE, 1);
+        self.mos.features.change(FEATURE, 1);
         let changed_regions = BTreeSet::new();
         Ok(CloneTable { object, entries, phys, regions, changed_regions, is_changed: true })
     }

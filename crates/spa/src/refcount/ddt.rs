@@ -100,7 +100,7 @@ impl Syncer {
     ) -> Result<Option<Vec<Blkptr>>, SpaError> {
         let Some(checksum) = bp.checksum() else { return Ok(None) };
         let mut freed = Vec::new();
-        let mut tables = match self.shared.dedup.0.remove(&checksum.number()) {
+        let mut tables = match self.blocks.shared.dedup.0.remove(&checksum.number()) {
             Some(tables) => tables,
             None => self.load_tables(txg, checksum, &mut freed).await?,
         };
@@ -108,7 +108,7 @@ impl Syncer {
             Some(tables) => self.give_up_in_tables(txg, tables, bp, &mut freed).await,
             None => Ok(false),
         };
-        let before = self.shared.dedup.0.insert(checksum.number(), tables);
+        let before = self.blocks.shared.dedup.0.insert(checksum.number(), tables);
         assert!(before.is_none(), "the dedup tables of a checksum are in one place");
         if !result? {
             // Others may have come free with the log.
@@ -242,11 +242,11 @@ impl Syncer {
         checksum: Checksum,
         freed: &mut Vec<Blkptr>,
     ) -> Result<Option<Tables>, SpaError> {
-        let mut pool_directory_zap = Zap::open(self.directory.clone()).await?;
+        let mut pool_directory_zap = Zap::open(self.mos.directory.clone()).await?;
         let own = self.number_in(&mut pool_directory_zap, &pool_directory::ddt_dir(checksum.name())).await?;
         let (directory, mut flags) = match own {
-            Some(own) => (self.mos.object(ObjectId(own)).await?, FLAG_FLAT),
-            None => (self.directory.clone(), 0),
+            Some(own) => (self.mos.objset.object(ObjectId(own)).await?, FLAG_FLAT),
+            None => (self.mos.directory.clone(), 0),
         };
         let mut listing = Zap::open(directory.clone()).await?;
         if own.is_some() {
@@ -292,7 +292,7 @@ impl Syncer {
     /// Writes the tables that have changed with their statistics, and does away with those of a checksum that has no entries
     /// any more.
     pub(super) async fn save_dedup(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let mut dedup = std::mem::take(&mut self.shared.dedup);
+        let mut dedup = std::mem::take(&mut self.blocks.shared.dedup);
         for tables in dedup.0.values_mut() {
             if !tables.as_ref().is_some_and(|tables| tables.is_changed) {
                 continue;
@@ -302,22 +302,22 @@ impl Syncer {
                 *tables = Some(changed);
             }
         }
-        assert!(self.shared.dedup.0.is_empty(), "nothing reads dedup tables while they are written");
+        assert!(self.blocks.shared.dedup.0.is_empty(), "nothing reads dedup tables while they are written");
         debug_assert!(
             dedup.0.values().flatten().all(|tables| !tables.is_changed),
             "the dedup tables are on disk with their txg"
         );
-        self.shared.dedup = dedup;
+        self.blocks.shared.dedup = dedup;
         Ok(())
     }
 
     /// False if the tables are gone.
     async fn save_tables(&mut self, txg: Txg, tables: &mut Tables) -> Result<bool, SpaError> {
-        let mut directory = Zap::open(self.directory.clone()).await?;
+        let mut directory = Zap::open(self.mos.directory.clone()).await?;
         let statistics = self.number_in(&mut directory, pool_directory::DDT_STATISTICS).await?;
         let statistics =
             statistics.ok_or_else(|| SpaError::contradiction("there are dedup tables without statistics"))?;
-        let statistics = self.mos.object(ObjectId(statistics)).await?;
+        let statistics = self.mos.objset.object(ObjectId(statistics)).await?;
         let counts = tables.classes.iter().flatten().map(|class| class.entries.entry_count());
         let count = counts.sum::<Result<u64, _>>()?;
         for index in 0..CLASSES.len() {
@@ -340,9 +340,9 @@ impl Syncer {
         if tables.has_directory {
             self.free_logs(txg, tables).await?;
             let name = pool_directory::ddt_dir(tables.checksum.name());
-            Zap::put_entry(&self.directory, txg, &name, None).await?;
+            Zap::put_entry(&self.mos.directory, txg, &name, None).await?;
             tables.directory.free(txg);
-            self.features.change(FEATURE, -1);
+            self.mos.features.change(FEATURE, -1);
         }
         Ok(false)
     }

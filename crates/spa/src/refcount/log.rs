@@ -93,7 +93,7 @@ impl Syncer {
         let mut logs = Vec::new();
         for index in 0..2 {
             if let Some(log) = self.number_in(&mut listing, &tables.log_name(index)).await? {
-                logs.push(self.mos.object(ObjectId(log)).await?);
+                logs.push(self.mos.objset.object(ObjectId(log)).await?);
             }
         }
         Ok(logs)

@@ -84,12 +84,12 @@ impl Syncer {
     }
 
     fn saved_changed(&mut self, by: i64) {
-        self.shared.saved_bytes = self.shared.saved_bytes.saturating_add_signed(by);
+        self.blocks.shared.saved_bytes = self.blocks.shared.saved_bytes.saturating_add_signed(by);
     }
 
     /// Bytes that a block uses, as datasets count them.
     fn used_bytes(&self, bp: &Blkptr) -> u64 {
-        self.writer.space_of(bp).used_bytes.unsigned_abs()
+        self.blocks.writer.space_of(bp).used_bytes.unsigned_abs()
     }
 
     pub(crate) fn unwritable<T>(&self, what: impl Into<String>) -> Result<T, SpaError> {
@@ -103,7 +103,7 @@ impl Syncer {
     }
 
     async fn zap_at(&self, object: ObjectId) -> Result<Zap, SpaError> {
-        let object = self.mos.object(object).await?;
+        let object = self.mos.objset.object(object).await?;
         Ok(Zap::open(object).await?)
     }
 
@@ -119,7 +119,7 @@ impl Syncer {
     fn make_table(&self, txg: Txg, kind: DmuType, block_shift: u8, is_prehashed: bool) -> Result<Zap, SpaError> {
         let mut spec = ObjectSpec::new(kind, 1 << block_shift);
         spec.indirect_shift = block_shift;
-        let object = self.mos.create_object(txg, &spec)?;
+        let object = self.mos.objset.create_object(txg, &spec)?;
         Ok(Zap::create_for_words(object, is_prehashed)?)
     }
 }

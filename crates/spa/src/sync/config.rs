@@ -50,13 +50,13 @@ impl Syncer {
         }
         for name in IN_CONFIG {
             list.remove(name);
-            if let Some(value) = self.old_config.value(name) {
+            if let Some(value) = self.devices.old_config.value(name) {
                 list.push(name, value.clone());
             }
         }
         list.remove("hostid");
         // While it is shown that the pool is in use nobody is to take the labels for their own: see `crate::multihost`.
-        if self.state == PoolState::Active && self.multihost.is_shown() {
+        if self.state == PoolState::Active && self.devices.multihost.is_shown() {
             list.push("hostid", holder_id(self.host.id));
             set(list, "hostname", format!("cenote@{}", self.host.name).as_str());
         } else {
@@ -67,11 +67,11 @@ impl Syncer {
         }
         set(list, "vdev_children", root_vdev.config.children.len() as u64);
         let mut features = NvList::new();
-        for guid in self.features.for_labels() {
+        for guid in self.mos.features.for_labels() {
             features.push(guid, NvValue::Boolean);
         }
         // Other features that were needed to read the MOS still are.
-        let before = self.old_config.list("features_for_read");
+        let before = self.devices.old_config.list("features_for_read");
         for (name, value) in before.into_iter().flat_map(NvList::iter) {
             if features.value(&name.to_string()).is_none() {
                 features.push(name.clone(), value.clone());
@@ -82,42 +82,42 @@ impl Syncer {
 
     /// The configuration of the whole pool.
     pub(crate) fn whole_config(&self, txg: Txg) -> NvList {
-        let mut list = self.old_config.clone();
-        self.identify(&mut list, txg, &self.root_vdev);
+        let mut list = self.devices.old_config.clone();
+        self.identify(&mut list, txg, &self.devices.root_vdev);
         set(&mut list, "com.delphix:has_per_vdev_zaps", NvValue::Boolean);
-        set(&mut list, "vdev_tree", self.root_vdev.tree().clone());
+        set(&mut list, "vdev_tree", self.devices.root_vdev.tree().clone());
         list
     }
 
     /// Makes the root's table of attributes where the pool should have one: as OpenZFS does, with the next configuration that is
     /// written after the feature was enabled, which is in use from then on.
     pub(crate) async fn make_root_zap(&mut self, txg: Txg) -> Result<(), SpaError> {
-        assert!(self.config_changed, "a table that the configuration names is made with it");
-        if !self.features.has("vdev_zaps_v2") || self.root_vdev.has_root_zap() {
+        assert!(self.devices.config_changed, "a table that the configuration names is made with it");
+        if !self.mos.features.has("vdev_zaps_v2") || self.devices.root_vdev.has_root_zap() {
             return Ok(());
         }
-        let directory = cenote_dmu::Zap::open(self.directory.clone()).await?;
+        let directory = cenote_dmu::Zap::open(self.mos.directory.clone()).await?;
         let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
         // Without a list of all such tables (before OpenZFS 0.7) no vdev has one yet: that is for OpenZFS to begin.
         let Some(all) = all.and_then(|value| value.as_u64()) else { return Ok(()) };
-        let all = self.mos.object(ObjectId(all)).await?;
-        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+        let all = self.mos.objset.object(ObjectId(all)).await?;
+        let zap = Zap::create_object(&self.mos.objset, txg, DmuType::ZAP_METADATA, &[]).await?.id();
         Zap::put_entry(&all, txg, &int_key_name(zap.0), Some(&ZapValue::from_u64(zap.0))).await?;
-        self.root_vdev.set_root_zap(zap);
-        if self.features.count("vdev_zaps_v2") == 0 {
-            self.features.change("vdev_zaps_v2", 1);
+        self.devices.root_vdev.set_root_zap(zap);
+        if self.mos.features.count("vdev_zaps_v2") == 0 {
+            self.mos.features.change("vdev_zaps_v2", 1);
         }
         Ok(())
     }
 
     /// Puts the configuration into the MOS.
     pub(crate) async fn write_config(&self, txg: Txg) -> Result<(), SpaError> {
-        Ok(write_list(&self.config, txg, &self.whole_config(txg)).await?)
+        Ok(write_list(&self.mos.config, txg, &self.whole_config(txg)).await?)
     }
 
     /// The part of each leaf in a commit. `with_labels`: the configuration has changed.
     pub(crate) fn leaf_commits(&self, txg: Txg, with_labels: bool) -> Vec<LeafCommit> {
-        self.leaf_commits_of(&self.root_vdev, txg, with_labels)
+        self.leaf_commits_of(&self.devices.root_vdev, txg, with_labels)
     }
 
     /// The same, if these were the pool's vdevs.

@@ -17,16 +17,16 @@ impl Syncer {
     /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.
     #[must_use]
     pub const fn has_deferred_frees(&self) -> bool {
-        self.deferred.is_some()
+        self.jobs.deferred.is_some()
     }
 
     /// Frees the next blocks of the list. Before the first pass, since references to shared blocks may end with them.
     pub(crate) async fn free_deferred(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let Some(list) = self.deferred else { return Ok(()) };
-        let object = self.mos.object(list).await?;
-        let blocks = self.dsl.take_blocks(txg, &object, BATCH).await?;
+        let Some(list) = self.jobs.deferred else { return Ok(()) };
+        let object = self.mos.objset.object(list).await?;
+        let blocks = self.mos.dsl.take_blocks(txg, &object, BATCH).await?;
         if blocks.is_empty() {
-            self.deferred = None;
+            self.jobs.deferred = None;
             return Ok(());
         }
         self.free_blocks(txg, &blocks).await

@@ -51,11 +51,11 @@ impl Syncer {
                 txgs.ranges().last().is_none_or(|last| last.end <= txg.0 + 1),
                 "a leaf has missed no txg that is to come"
             );
-            let leaf = self.root_vdev.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
+            let leaf = self.devices.root_vdev.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
             // A leaf that was removed meanwhile misses nothing.
             let Some(dtl) = leaf.map(|leaf| leaf.dtl) else { continue };
-            self.tree.add_dtl(guid, &txgs);
-            let missed = self.root_vdev.missed.entry(guid).or_default();
+            self.devices.tree.add_dtl(guid, &txgs);
+            let missed = self.devices.root_vdev.missed.entry(guid).or_default();
             if !missed.absorb(&txgs) {
                 continue;
             }
@@ -66,13 +66,14 @@ impl Syncer {
 
     /// Writes the log of a leaf anew, in this object, with what is known to be missed by now.
     async fn write_dtl(&mut self, txg: Txg, pass: u32, guid: Guid, dtl: ObjectId) -> Result<(), SpaError> {
-        let ranges = self.root_vdev.missed.get(&guid).map(|missed| missed.ranges().to_vec()).unwrap_or_default();
+        let ranges =
+            self.devices.root_vdev.missed.get(&guid).map(|missed| missed.ranges().to_vec()).unwrap_or_default();
         let mut changes = self.space_changes(txg);
         let mut map = if dtl == ObjectId(0) {
             let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
             made?
         } else {
-            let object = self.mos.object(dtl).await?;
+            let object = self.mos.objset.object(dtl).await?;
             let mut map = SpaceMap {
                 object: dtl,
                 block_size_bytes: object.block_bytes(),
@@ -86,14 +87,14 @@ impl Syncer {
             map.truncate(&mut changes, block_bytes)?;
             map
         };
-        let two_words = self.features.has("spacemap_v2");
+        let two_words = self.mos.features.has("spacemap_v2");
         let batch = Batch { txg, pass: u16::try_from(pass).unwrap_or(u16::MAX), two_words };
         map.append(&mut changes, batch, SpaceMapType::Alloc, None, ranges.into_iter())
             .and_then(|()| map.put_header(&mut changes))?;
         self.make_changes(changes).await?;
         if dtl != map.object {
-            self.root_vdev.set_field(guid, DTL, map.object.0)?;
-            self.config_changed = true;
+            self.devices.root_vdev.set_field(guid, DTL, map.object.0)?;
+            self.devices.config_changed = true;
             self.write_config(txg).await?;
         }
         Ok(())
@@ -101,11 +102,11 @@ impl Syncer {
 
     /// Log devices that have failed, and those that have missed something.
     pub(crate) fn log_devices_behind(&self) -> Vec<VdevId> {
-        let failed = self.space.failed_log_devices();
-        let tops = self.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
+        let failed = self.blocks.space.failed_log_devices();
+        let tops = self.devices.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
         let misses = |top: &VdevConfig| {
             let leaves = top.leaves().into_iter();
-            leaves.filter_map(|leaf| self.root_vdev.missed.get(&leaf.guid)).any(|missed| !missed.is_empty())
+            leaves.filter_map(|leaf| self.devices.root_vdev.missed.get(&leaf.guid)).any(|missed| !missed.is_empty())
         };
         tops.filter(|(vdev, top)| failed.contains(vdev) || misses(top)).map(|(vdev, _)| vdev).collect()
     }
@@ -113,29 +114,31 @@ impl Syncer {
     /// Takes out of the logs of log devices' leaves what no block is missing of any more: nothing that was on the device before this txg is
     /// still allocated. A leaf that is not there, or not written, goes on missing.
     pub(crate) async fn mend_log_dtls(&mut self, txg: Txg) -> Result<(), SpaError> {
-        if self.root_vdev.missed.values().all(Dtl::is_empty) {
+        if self.devices.root_vdev.missed.values().all(Dtl::is_empty) {
             return Ok(());
         }
-        let lost = self.root_vdev.lost();
-        let tops = self.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
-        let is_empty = |vdev: &VdevId| self.space.with(|allocator| allocator.evacuation(*vdev)).allocated_bytes == 0;
+        let lost = self.devices.root_vdev.lost();
+        let tops = self.devices.root_vdev.tops().filter(|(_, top)| top.class == AllocationClass::Log);
+        let is_empty =
+            |vdev: &VdevId| self.blocks.space.with(|allocator| allocator.evacuation(*vdev)).allocated_bytes == 0;
         let mut mended = Vec::new();
         for (_, top) in tops.filter(|(vdev, _)| is_empty(vdev)) {
             for leaf in top.leaves() {
-                let is_there = !lost.contains(&leaf.guid) && self.tree.is_leaf_online(leaf.guid);
-                let misses = self.root_vdev.missed.get(&leaf.guid).is_some_and(|missed| !missed.before(txg).is_empty());
+                let is_there = !lost.contains(&leaf.guid) && self.devices.tree.is_leaf_online(leaf.guid);
+                let misses =
+                    self.devices.root_vdev.missed.get(&leaf.guid).is_some_and(|missed| !missed.before(txg).is_empty());
                 if is_there && misses {
                     mended.push((leaf.guid, leaf.dtl));
                 }
             }
         }
         for (guid, dtl) in mended {
-            let Some(missed) = self.root_vdev.missed.get_mut(&guid) else { continue };
+            let Some(missed) = self.devices.root_vdev.missed.get_mut(&guid) else { continue };
             missed.remove(0..txg.0);
             if missed.is_empty() {
-                self.root_vdev.missed.remove(&guid);
+                self.devices.root_vdev.missed.remove(&guid);
             }
-            self.tree.mend_dtl(guid, txg);
+            self.devices.tree.mend_dtl(guid, txg);
             if dtl != ObjectId(0) {
                 self.write_dtl(txg, 1, guid, dtl).await?;
             }

@@ -19,13 +19,13 @@ const BLOCK_BYTES: u32 = 512;
 impl Syncer {
     /// Enters the errors that came since the last txg. A log that cannot be written is told, and fails nothing.
     pub(super) async fn log_errors(&mut self, txg: Txg) {
-        let errors = self.writer.dmu().zio().data_errors().take();
+        let errors = self.blocks.writer.dmu().zio().data_errors().take();
         if errors.is_empty() {
             return;
         }
         if let Err(error) = self.enter_errors(txg, &errors).await {
             let count = errors.len();
-            self.space.troubles.tell(format!(
+            self.blocks.space.troubles.tell(format!(
                 "{count} blocks could not be read, and the pool's error log cannot be written, so a later 'zpool status' does not \
                  have them: {error}"
             ));
@@ -33,11 +33,11 @@ impl Syncer {
     }
 
     async fn enter_errors(&self, txg: Txg, errors: &[DataError]) -> Result<(), DmuError> {
-        let directory = Zap::open(self.directory.clone()).await?;
+        let directory = Zap::open(self.mos.directory.clone()).await?;
         let log = directory.find_u64(pool_directory::ERRLOG_LAST).await?.filter(|id| *id != 0);
         let log = match log {
-            Some(id) => self.mos.object(ObjectId(id)).await?,
-            None => self.new_log(txg, &self.directory, pool_directory::ERRLOG_LAST).await?,
+            Some(id) => self.mos.objset.object(ObjectId(id)).await?,
+            None => self.new_log(txg, &self.mos.directory, pool_directory::ERRLOG_LAST).await?,
         };
         if !self.logs_errors_by_head() {
             let names = errors.iter().map(|DataError { bookmark, .. }| {
@@ -55,7 +55,7 @@ impl Syncer {
         for DataError { bookmark, birth } in errors {
             let (head, is_known) = match heads.get(&bookmark.objset) {
                 Some(head) => *head,
-                None => head_of(&self.dsl, bookmark.objset).await,
+                None => head_of(&self.mos.dsl, bookmark.objset).await,
             };
             heads.insert(bookmark.objset, (head, is_known));
             // Without a dataset nothing can be looked for by the birth.
@@ -71,7 +71,7 @@ impl Syncer {
         for (head, names) in by_head {
             let key = int_key_name(head.0);
             let inner = match Zap::open(log.clone()).await?.find_u64(&key).await? {
-                Some(id) => self.mos.object(ObjectId(id)).await?,
+                Some(id) => self.mos.objset.object(ObjectId(id)).await?,
                 None => self.new_log(txg, &log, &key).await?,
             };
             enter(&inner, txg, names.into_iter()).await?;
@@ -80,12 +80,12 @@ impl Syncer {
     }
 
     fn logs_errors_by_head(&self) -> bool {
-        self.features.count("head_errlog") > 0
+        self.mos.features.count("head_errlog") > 0
     }
 
     /// A log without entries, which this entry of a ZAP names.
     async fn new_log(&self, txg: Txg, of: &Object, entry: &str) -> Result<Object, DmuError> {
-        let object = self.mos.create_object(txg, &ObjectSpec::new(DmuType::ERROR_LOG, BLOCK_BYTES))?;
+        let object = self.mos.objset.create_object(txg, &ObjectSpec::new(DmuType::ERROR_LOG, BLOCK_BYTES))?;
         Zap::create(object.clone())?.flush(txg).await?;
         Zap::put_entry(of, txg, entry, Some(&ZapValue::from_u64(object.id().0))).await?;
         Ok(object)
@@ -113,17 +113,17 @@ impl Syncer {
                 }
             }
         }
-        let directory = Zap::open(self.directory.clone()).await?;
+        let directory = Zap::open(self.mos.directory.clone()).await?;
         for entry in [pool_directory::ERRLOG_LAST, pool_directory::ERRLOG_SCRUB] {
             let Some(id) = directory.find_u64(entry).await?.filter(|id| *id != 0) else { continue };
-            let log = self.mos.object(ObjectId(id)).await?;
+            let log = self.mos.objset.object(ObjectId(id)).await?;
             for (head, names) in &of {
                 let object = match head {
                     None => log.clone(),
                     Some(head) => {
                         let inner = Zap::open(log.clone()).await?.find_u64(&int_key_name(head.0)).await?;
                         let Some(inner) = inner else { continue };
-                        self.mos.object(ObjectId(inner)).await?
+                        self.mos.objset.object(ObjectId(inner)).await?
                     }
                 };
                 let mut zap = Zap::open(object).await?;
@@ -140,9 +140,10 @@ impl Syncer {
 
     /// Takes the errors of a head that is destroyed out of the logs, as OpenZFS does. Those that cannot be are told.
     pub(crate) async fn forget_errors_of(&mut self, txg: Txg, head: ObjectId) {
-        self.writer.dmu().zio().data_errors().forget(|bookmark| bookmark.objset.0 == head.0);
+        self.blocks.writer.dmu().zio().data_errors().forget(|bookmark| bookmark.objset.0 == head.0);
         if let Err(error) = self.take_errors_of(txg, head).await {
-            self.space
+            self.blocks
+                .space
                 .troubles
                 .tell(format!("the errors of a dataset that is destroyed stay in the pool's error log: {error}"));
         }
@@ -152,13 +153,13 @@ impl Syncer {
         if !self.logs_errors_by_head() {
             return Ok(());
         }
-        let directory = Zap::open(self.directory.clone()).await?;
+        let directory = Zap::open(self.mos.directory.clone()).await?;
         let key = int_key_name(head.0);
         for entry in [pool_directory::ERRLOG_LAST, pool_directory::ERRLOG_SCRUB] {
             let Some(id) = directory.find_u64(entry).await?.filter(|id| *id != 0) else { continue };
-            let log = self.mos.object(ObjectId(id)).await?;
+            let log = self.mos.objset.object(ObjectId(id)).await?;
             let Some(inner) = Zap::open(log.clone()).await?.find_u64(&key).await? else { continue };
-            let inner = self.mos.object(ObjectId(inner)).await?;
+            let inner = self.mos.objset.object(ObjectId(inner)).await?;
             Zap::put_entry(&log, txg, &key, None).await?;
             inner.free(txg);
         }

@@ -27,7 +27,7 @@ impl Syncer {
         let may_have_clones = self.may_have_clones();
         let mut plain = Vec::new();
         for bp in blocks.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded()) {
-            self.given_up += 1;
+            self.blocks.given_up += 1;
             if !may_have_clones && !bp.dedup() && !bp.is_gang() {
                 plain.push(bp);
                 continue;
@@ -53,10 +53,10 @@ impl Syncer {
         if plain.is_empty() {
             return Ok(());
         }
-        self.given_up += plain.count();
-        let space = self.space.clone();
+        self.blocks.given_up += plain.count();
+        let space = self.blocks.space.clone();
         let tell = async move { tell_allocator(&space, txg, &plain) };
-        self.free_tasks.push(self.handle.spawn(Class::Sync, tell));
+        self.blocks.free_tasks.push(self.handle.spawn(Class::Sync, tell));
         Ok(())
     }
 
@@ -66,7 +66,7 @@ impl Syncer {
         assert!(unused.iter().all(|bp| bp.logical_birth() == txg), "what is stored for a log is of the txg that syncs");
         if mutant::is(Mutant::LogDataFreedEarly) {
             for dva in unused.iter().flat_map(Blkptr::dvas) {
-                self.space.with(|allocator| allocator.unallocate(txg, &extent(dva)))?;
+                self.blocks.space.with(|allocator| allocator.unallocate(txg, &extent(dva)))?;
             }
             return Ok(());
         }
@@ -75,7 +75,7 @@ impl Syncer {
 
     /// The allocator knows of all that was freed. Before what a pass has freed is entered into space maps.
     pub(crate) async fn frees_done(&mut self) -> Result<(), SpaError> {
-        for told in std::mem::take(&mut self.free_tasks) {
+        for told in std::mem::take(&mut self.blocks.free_tasks) {
             told.await??;
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Syncer {
 
     /// Frees blocks that cannot have another reference and are no gangs: all of them while the allocator is held once.
     fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
-        let freed = self.space.with(|allocator| {
+        let freed = self.blocks.space.with(|allocator| {
             let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
             extents.try_for_each(|extent| allocator.free(txg, &extent))
         });
@@ -111,7 +111,8 @@ impl Syncer {
             for dva in bp.dvas() {
                 let mut asize_bytes = dva.asize_bytes;
                 if dva.gang {
-                    let header = self.tree.psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, bp.physical_birth());
+                    let header =
+                        self.devices.tree.psize_to_asize(dva.vdev, GANG_HEADER_BYTES as u64, bp.physical_birth());
                     asize_bytes = header.unwrap_or(asize_bytes);
                 }
                 places.push(Dva { asize_bytes, ..dva });
@@ -129,20 +130,20 @@ impl Syncer {
         loop {
             let mut reason = "it has none".to_owned();
             for dva in bp.dvas().filter(|dva| dva.gang) {
-                match cenote_zio::gang::read_header(self.writer.dmu().zio(), bp, dva).await {
+                match cenote_zio::gang::read_header(self.blocks.writer.dmu().zio(), bp, dva).await {
                     Ok(header) => return Ok(header.blkptrs),
                     Err(error) => reason = error.to_string(),
                 }
             }
             let what = format!("the header of a gang block that is freed cannot be read: {reason}");
-            if !self.space.suspend(what.clone()).await {
+            if !self.blocks.space.suspend(what.clone()).await {
                 return Err(SpaError::contradiction(what));
             }
         }
     }
 
     fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
-        Ok(self.space.with(|allocator| allocator.free(txg, &extent(dva)))?)
+        Ok(self.blocks.space.with(|allocator| allocator.free(txg, &extent(dva)))?)
     }
 }
 

@@ -11,10 +11,10 @@ impl Syncer {
     /// The protection begins with the next txg, which is to be synced before anybody is told that the pool is there.
     pub fn hold(&mut self) {
         assert_eq!(self.state, PoolState::Active, "a pool that is held is in use");
-        self.multihost.hold();
-        self.multihost.start(self.clock);
-        self.config_changed = true;
-        assert!(self.multihost.is_shown(), "a pool that is held is shown to others");
+        self.devices.multihost.hold();
+        self.devices.multihost.start(self.clock);
+        self.devices.config_changed = true;
+        assert!(self.devices.multihost.is_shown(), "a pool that is held is shown to others");
     }
 
     /// Obeys the property from the txg that is open on.
@@ -32,10 +32,10 @@ impl Syncer {
                 ),
             ));
         }
-        self.multihost.set_on(is_on);
-        self.multihost.start(self.clock);
-        self.config_changed = true;
-        assert!(!is_on || self.multihost.is_shown(), "with multihost on a pool is shown to others");
+        self.devices.multihost.set_on(is_on);
+        self.devices.multihost.start(self.clock);
+        self.devices.config_changed = true;
+        assert!(!is_on || self.devices.multihost.is_shown(), "with multihost on a pool is shown to others");
         Ok(())
     }
 }

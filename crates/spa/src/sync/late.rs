@@ -50,7 +50,7 @@ impl Syncer {
     pub(super) async fn make_late(&mut self, txg: Txg) -> Result<(), SpaError> {
         for mut task in self.late.clone().take(txg) {
             debug_assert!(
-                self.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
+                self.mos.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
                 "what is made late finds all data of its txg written"
             );
             let before = self.change_count();

@@ -72,10 +72,12 @@
 //! OpenZFS left are freed in the first txgs (`deferred`).
 
 mod audit;
+pub(crate) mod blocks;
 mod changes;
 pub(crate) mod clock;
 pub(crate) mod config;
 pub(crate) mod deferred;
+pub(crate) mod devices;
 mod dtl;
 mod errlog;
 pub(crate) mod features;
@@ -84,6 +86,7 @@ pub(crate) mod history;
 mod hold;
 pub(crate) mod late;
 pub(crate) mod log_room;
+pub(crate) mod mos;
 pub(crate) mod multihost;
 mod phases;
 mod preload;
@@ -114,15 +117,16 @@ use cenote_dsl::Head;
 
 use crate::config::PoolState;
 use crate::failmode::FailMode;
-use crate::jobs::async_destroy::AsyncDestroy;
-use crate::jobs::deleted_clones::DeletedClones;
-use crate::jobs::freeing::FreeList;
+use crate::jobs::Jobs;
 use crate::longholds::LongHolds;
 use crate::refcount::known::SharedBlocks;
 use crate::sync::late::LateTasks;
 use crate::{FoundPool, SpaError};
+use blocks::Blocks;
 pub use clock::{Clock, Host};
+use devices::Devices;
 use features::FeatureCounts;
+use mos::Mos;
 use multihost::Multihost;
 pub use phases::Phase;
 use space::Space;
@@ -140,71 +144,31 @@ pub struct Syncer {
     /// Stands in labels as long as the pool is open.
     pub(crate) owner_mark: Option<u64>,
     pub(crate) clock: Clock,
-    pub(crate) root_vdev: RootVdev,
-    /// The configuration as it was found: what is not known here stays as it is.
-    pub(crate) old_config: NvList,
-    /// Where the newest uberblock stands, and the next one goes.
-    pub(crate) ring: Ring,
-    /// Multihost writes, which show others that the pool is in use.
-    pub(crate) multihost: Multihost,
-    /// Where an expansion stood, as uberblocks say.
-    pub(crate) raidz_reflow: u64,
-    pub(crate) tree: Arc<VdevTree>,
-    pub(crate) space: Arc<Space>,
-    /// A task loads metaslabs before they are asked for.
-    pub(crate) preloading: Arc<AtomicBool>,
-    pub(crate) writer: Writer,
-    pub(crate) mos: Objset,
-    pub(crate) directory: Object,
-    pub(crate) config: Object,
-    pub(crate) dsl: Dsl,
-    pub(crate) features: FeatureCounts,
-    pub(crate) shared: SharedBlocks,
-    /// The list of frees that were put off, until it is empty.
-    pub(crate) deferred: Option<ObjectId>,
-    /// Destroyed datasets that are freed in the background.
-    pub(crate) async_destroy: AsyncDestroy,
-    /// Open heads of which nothing but the header of the intent log may change. They are closed when their txg is on disk.
-    pub(crate) headers_only: BTreeSet<ObjectId>,
-    /// The blocks that only destroyed snapshots had, freed in the background.
-    pub(crate) free_list: FreeList,
-    /// Livelists of destroyed clones, whose blocks are freed in the background.
-    pub(crate) deleted_clones: DeletedClones,
+    /// Devices, labels and uberblocks.
+    pub(crate) devices: Devices,
+    /// Allocator, references and frees.
+    pub(crate) blocks: Blocks,
+    /// The MOS and the layers in it.
+    pub(crate) mos: Mos,
+    /// Work that goes on for a slice in each txg.
+    pub(crate) jobs: Jobs,
+    /// Intent logs.
+    pub(crate) zil: Zil,
     /// Changes that are made when the data of their txg is written.
     pub(crate) late: Arc<LateTasks>,
     /// Datasets that somebody reads.
     pub(crate) long_holds: Arc<LongHolds>,
-    /// Blocks given up since the pool was opened.
-    pub(crate) given_up: u64,
-    /// The tasks that pass frees of given-up blocks to the allocator.
-    pub(crate) free_tasks: free::FreeTasks,
-    /// Logs of datasets in use; none before the pool has its handle.
-    pub(crate) logs: Option<Logs>,
-    pub(crate) zil: ZilTunables,
-    /// How long clones' livelists get.
-    pub(crate) livelist_limits: LivelistLimits,
-    /// For each dataset, the features that are known to be recorded in its ZAP already.
-    pub(crate) used_features: BTreeMap<ObjectId, Needs>,
     /// The txg that changes go to.
     pub(crate) txg: Txg,
     pub(crate) state: PoolState,
     /// The property of this name.
     pub(crate) failmode: FailMode,
-    /// The configuration has to be written.
-    pub(crate) config_changed: bool,
-    /// The MOS's own bytes that are not in the accounts yet.
-    pub(crate) mos_delta: cenote_dmu::SpaceDelta,
+    /// How many passes the last txg took.
     pub(crate) passes: u32,
-    /// How many times the txg that syncs has entered what it took and freed.
-    pub(crate) space_pass: u32,
     /// How long the phases of the last txg took.
     pub(crate) phases: Vec<(Phase, std::time::Duration)>,
     /// Notes of the import, each a sentence.
     pub(crate) notes: Vec<String>,
-    /// The devices, as they were found when the pool was opened.
-    pub(crate) found: FoundPool,
-    /// The root that was last written.
-    pub(crate) synced: Option<Uberblock>,
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
     /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
     pub(crate) is_live: bool,
@@ -214,7 +178,60 @@ pub struct Syncer {
     pub(crate) is_changed: bool,
 }
 
+/// Intent logs of a pool.
+#[derive(Default)]
+pub(crate) struct Zil {
+    /// Those of datasets in use; none before the pool has its handle.
+    pub(crate) logs: Option<Logs>,
+    pub(crate) tunables: ZilTunables,
+}
+
+/// A pool that was opened or made, as far as the two differ.
+pub(crate) struct Opened {
+    pub(crate) handle: Handle,
+    pub(crate) name: String,
+    pub(crate) guid: Guid,
+    pub(crate) host: Host,
+    pub(crate) clock: Clock,
+    pub(crate) devices: Devices,
+    pub(crate) blocks: Blocks,
+    pub(crate) mos: Mos,
+    pub(crate) jobs: Jobs,
+    pub(crate) txg: Txg,
+    pub(crate) failmode: FailMode,
+    pub(crate) notes: Vec<String>,
+}
+
 impl Syncer {
+    /// A pool in the txg after its last, of which nobody but the caller knows yet.
+    pub(crate) fn new(opened: Opened) -> Self {
+        let Opened { handle, name, guid, host, clock, devices, blocks, mos, jobs, txg, failmode, notes } = opened;
+        Self {
+            handle,
+            name,
+            guid,
+            host,
+            owner_mark: None,
+            clock,
+            devices,
+            blocks,
+            mos,
+            jobs,
+            zil: Zil::default(),
+            late: Arc::default(),
+            long_holds: Arc::default(),
+            txg,
+            state: PoolState::Active,
+            failmode,
+            passes: 0,
+            phases: Vec::new(),
+            notes,
+            is_live: false,
+            obeys_limits: false,
+            is_changed: false,
+        }
+    }
+
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -242,7 +259,7 @@ impl Syncer {
     /// The root dataset.
     #[must_use]
     pub fn root(&self) -> Option<Head> {
-        self.dsl.heads().into_iter().next()
+        self.mos.dsl.heads().into_iter().next()
     }
 
     /// Now, in seconds since 1970, as it is written down.
@@ -260,7 +277,7 @@ impl Syncer {
     /// The vdevs.
     #[must_use]
     pub fn tree(&self) -> &Arc<VdevTree> {
-        &self.tree
+        &self.devices.tree
     }
 
     /// How many passes the last txg took.
@@ -283,7 +300,7 @@ impl Syncer {
 
     /// How much of the pool itself was changed: the same number twice if nothing was in between.
     pub(crate) fn change_count(&self) -> (u64, u64) {
-        (self.mos.change_count(), self.given_up)
+        (self.mos.objset.change_count(), self.blocks.given_up)
     }
 
     /// Writes the last txg, which says on disk what the pool is from then on, and closes it.
@@ -294,9 +311,9 @@ impl Syncer {
         Box::pin(async move {
             assert_ne!(state, PoolState::Active, "the last txg says that nobody has the pool");
             self.state = state;
-            self.config_changed = true;
+            self.devices.config_changed = true;
             let result = self.sync().await;
-            self.writer.dmu().detached().close().await;
+            self.blocks.writer.dmu().detached().close().await;
             result
         })
     }
@@ -305,6 +322,6 @@ impl Syncer {
 impl Drop for Syncer {
     /// Lets go of everything, without a word to the devices: what is not synced is lost.
     fn drop(&mut self) {
-        self.multihost.abandon();
+        self.devices.multihost.abandon();
     }
 }

@@ -43,10 +43,10 @@ impl Syncer {
         if !self.is_live || wanted.is_empty() {
             return;
         }
-        let Some(guard) = PreloadGuard::take(&self.preloading) else { return };
-        let space = self.space.clone();
+        let Some(guard) = PreloadGuard::take(&self.blocks.preloading) else { return };
+        let space = self.blocks.space.clone();
         // A pool that is being closed takes no more.
-        let _ = self.writer.dmu().detached().detach(Class::Background, async move {
+        let _ = self.blocks.writer.dmu().detached().detach(Class::Background, async move {
             load(&space, txg, wanted).await;
             drop(guard);
         });

@@ -93,17 +93,17 @@ impl SpaceStore for Changes {
 impl Syncer {
     /// A list of changes of this txg, empty.
     pub(crate) fn space_changes(&self, txg: Txg) -> Changes {
-        Changes::new(self.mos.clone(), txg, self.features.has("spacemap_histogram"))
+        Changes::new(self.mos.objset.clone(), txg, self.mos.features.has("spacemap_histogram"))
     }
 
     /// Turns numbers of space accounting, from now on.
     pub fn tune_space(&mut self, tune: impl FnOnce(&mut cenote_metaslab::Tunables)) {
-        self.space.with(|allocator| tune(allocator.tunables()));
+        self.blocks.space.with(|allocator| tune(allocator.tunables()));
     }
 
     /// The space accounting work of the last txg.
     pub(crate) fn space_work(&self) -> cenote_metaslab::TxgWork {
-        self.space.with(|allocator| allocator.work().clone())
+        self.blocks.space.with(|allocator| allocator.work().clone())
     }
 
     /// Writes what was allocated and freed since the last time into space maps and logs. The first time in a txg some metaslabs
@@ -111,21 +111,21 @@ impl Syncer {
     pub(crate) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
         self.frees_done().await?;
         let mut changes = self.space_changes(txg);
-        self.space_pass += 1;
-        assert!(self.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
-        if self.space_pass == 1 {
-            let failed = self.space.check_maps().await;
+        self.blocks.space_pass += 1;
+        assert!(self.blocks.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
+        if self.blocks.space_pass == 1 {
+            let failed = self.blocks.space.check_maps().await;
             failed.map_err(|_| SpaError::contradiction("a metaslab that is to be flushed is not there"))?;
         }
-        let pass = u16::try_from(self.space_pass).unwrap_or(u16::MAX);
-        self.space.with(|allocator| allocator.sync(&mut changes, txg, pass))?;
+        let pass = u16::try_from(self.blocks.space_pass).unwrap_or(u16::MAX);
+        self.blocks.space.with(|allocator| allocator.sync(&mut changes, txg, pass))?;
         self.make_changes(changes).await
     }
 
     /// Ends the txg's log.
     pub(crate) async fn close_space(&mut self, txg: Txg) -> Result<(), SpaError> {
         let mut changes = self.space_changes(txg);
-        self.space.with(|allocator| allocator.close_txg(&mut changes))?;
+        self.blocks.space.with(|allocator| allocator.close_txg(&mut changes))?;
         self.make_changes(changes).await
     }
 
@@ -133,7 +133,7 @@ impl Syncer {
         let txg = changes.txg;
         assert_eq!(txg, self.txg, "space accounting changes the MOS in the txg that syncs");
         if changes.made != 0 {
-            self.features.change("spacemap_histogram", changes.made);
+            self.mos.features.change("spacemap_histogram", changes.made);
         }
         for change in changes.list.into_changes() {
             self.make_change(txg, change).await?;
@@ -152,14 +152,14 @@ impl Syncer {
                 Err(error @ SpaError::Pool { error: PoolError::Dmu(_), .. }) => error,
                 made => return made,
             };
-            if !self.space.suspend(format!("a space map that is to be written cannot be read: {error}")).await {
+            if !self.blocks.space.suspend(format!("a space map that is to be written cannot be read: {error}")).await {
                 return Err(error);
             }
         }
     }
 
     async fn make_change_once(&mut self, txg: Txg, change: &Change) -> Result<(), SpaError> {
-        let mos = self.mos.clone();
+        let mos = self.mos.objset.clone();
         match change {
             Change::Write { object, offset_bytes, bytes } => {
                 let object = mos.object(*object).await?;
@@ -173,7 +173,7 @@ impl Syncer {
                 let object = mos.object(*object).await?;
                 // One that a version without the feature made never counted.
                 if object.phys().bonus.len() != SPACE_MAP_SIZE_V0_BYTES {
-                    self.features.change("spacemap_histogram", -1);
+                    self.mos.features.change("spacemap_histogram", -1);
                 }
                 object.free(txg);
                 Ok(())
@@ -200,38 +200,38 @@ impl Syncer {
     }
 
     async fn put_word(&self, txg: Txg, object: ObjectId, index: u64, word: u64) -> Result<(), SpaError> {
-        let object = self.mos.object(object).await?;
+        let object = self.mos.objset.object(object).await?;
         Ok(object.write(txg, index * 8, &word.to_le_bytes()).await?)
     }
 
     /// The object with the metaslabs' unflushed txgs, made if there is none.
     async fn unflushed_object(&mut self, txg: Txg, vdev: VdevId) -> Result<ObjectId, SpaError> {
-        if let Some(object) = self.root_vdev.unflushed_txgs.get(&vdev) {
+        if let Some(object) = self.devices.root_vdev.unflushed_txgs.get(&vdev) {
             return Ok(*object);
         }
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
-        let object = self.mos.create_object(txg, &spec)?.id();
-        let zap = self.mos.object(self.top(vdev)?.top_zap).await?;
+        let object = self.mos.objset.create_object(txg, &spec)?.id();
+        let zap = self.mos.objset.object(self.top(vdev)?.top_zap).await?;
         Zap::put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await?;
-        self.root_vdev.unflushed_txgs.insert(vdev, object);
+        self.devices.root_vdev.unflushed_txgs.insert(vdev, object);
         Ok(object)
     }
 
     fn top(&self, vdev: VdevId) -> Result<&VdevConfig, SpaError> {
-        self.root_vdev.top(vdev).ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))
+        self.devices.root_vdev.top(vdev).ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))
     }
 
     /// The ZAP of log space maps, made with the first.
     async fn log_zap(&mut self, txg: Txg) -> Result<ObjectId, SpaError> {
-        let mut directory = cenote_dmu::Zap::open(self.directory.clone()).await?;
+        let mut directory = cenote_dmu::Zap::open(self.mos.directory.clone()).await?;
         let found = directory.lookup(pool_directory::LOG_SPACEMAP_ZAP.as_bytes()).await?;
         if let Some(object) = found.and_then(|value| value.as_u64()) {
             return Ok(ObjectId(object));
         }
-        let zap = Zap::create_object(&self.mos, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+        let zap = Zap::create_object(&self.mos.objset, txg, DmuType::ZAP_METADATA, &[]).await?.id();
         directory.insert_u64(pool_directory::LOG_SPACEMAP_ZAP, zap.0).await?;
         directory.flush(txg).await?;
-        self.features.change("log_spacemap", 1);
+        self.mos.features.change("log_spacemap", 1);
         Ok(zap)
     }
 }

@@ -32,23 +32,23 @@ impl Syncer {
 
     async fn sync_txg(&mut self) -> Result<Txg, SpaError> {
         let txg = self.txg;
-        assert!(self.free_tasks.is_empty(), "the allocator knows of all that earlier txgs have freed");
-        assert!(self.mos_delta.is_zero(), "the MOS's own bytes of earlier txgs are in the accounts");
+        assert!(self.blocks.free_tasks.is_empty(), "the allocator knows of all that earlier txgs have freed");
+        assert!(self.blocks.mos_delta.is_zero(), "the MOS's own bytes of earlier txgs are in the accounts");
         let before = Txg(txg.0 - 1);
-        assert!(self.synced.is_none_or(|last| last.txg == before), "a txg follows the one before");
-        assert!(!self.mos.is_dirty(before), "the MOS of the txg before is on disk");
+        assert!(self.devices.synced.is_none_or(|last| last.txg == before), "a txg follows the one before");
+        assert!(!self.mos.objset.is_dirty(before), "the MOS of the txg before is on disk");
         debug_assert!(
-            self.dsl.heads().iter().all(|head| !head.objset.is_dirty(before)),
+            self.mos.dsl.heads().iter().all(|head| !head.objset.is_dirty(before)),
             "what the txg before has changed is on disk"
         );
         let mut pass = 0;
-        self.space_pass = 0;
+        self.blocks.space_pass = 0;
         self.phases.clear();
         let begun = self.handle.now();
         // Txgs that the last commit or the import found missing; and leaves that are absent miss this one.
-        let unnoted = std::mem::take(&mut self.root_vdev.unnoted);
+        let unnoted = std::mem::take(&mut self.devices.root_vdev.unnoted);
         self.note_dtls(txg, 1, unnoted).await?;
-        self.note_missed(txg, 1, self.root_vdev.lost()).await?;
+        self.note_missed(txg, 1, self.devices.root_vdev.lost()).await?;
         self.mend_log_dtls(txg).await?;
         self.free_deferred(txg).await?;
         self.free_destroyed(txg).await?;
@@ -57,55 +57,56 @@ impl Syncer {
         self.sync_logs(txg).await?;
         self.sync_datasets(txg).await?;
         debug_assert!(
-            self.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
+            self.mos.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
             "datasets are written once in a txg, before the MOS"
         );
         self.make_late(txg).await?;
         self.log_errors(txg).await;
         self.save_shared(txg).await?;
-        if self.config_changed {
+        if self.devices.config_changed {
             self.make_root_zap(txg).await?;
             self.write_config(txg).await?;
         }
-        self.features.flush(txg).await?;
+        self.mos.features.flush(txg).await?;
         self.time(Phase::Datasets, begun);
         loop {
             self.converge(txg, &mut pass).await?;
             let begun = self.handle.now();
             // A device that could not be flushed may have lost all of the txg.
-            let failed = if mutant::is(Mutant::BlocksUnflushed) { Ok(Vec::new()) } else { self.tree.flush().await };
+            let failed =
+                if mutant::is(Mutant::BlocksUnflushed) { Ok(Vec::new()) } else { self.devices.tree.flush().await };
             let failed = failed?;
             let failed: BTreeSet<Guid> = failed.into_iter().collect();
             self.time(Phase::Flush, begun);
             // A block that one leaf of a mirror did not take may be one that the other leaf could not flush.
-            let mut lost = self.root_vdev.lost();
-            lost.extend(self.root_vdev.behind(txg).chain(failed.iter().copied()));
-            if self.tree.suspension().is_none()
+            let mut lost = self.devices.root_vdev.lost();
+            lost.extend(self.devices.root_vdev.behind(txg).chain(failed.iter().copied()));
+            if self.devices.tree.suspension().is_none()
                 && !failed.is_empty()
-                && let Some(top) = self.root_vdev.unwritable(&lost)
+                && let Some(top) = self.devices.root_vdev.unwritable(&lost)
             {
                 return Err(SpaError::devices(format!("too few devices of {} could be flushed", top.display_name())));
             }
             self.note_missed(txg, pass, failed).await?;
-            if !self.mos.is_dirty(txg) {
+            if !self.mos.objset.is_dirty(txg) {
                 break;
             }
         }
         self.passes = pass;
         self.close_space(txg).await?;
-        if self.mos.is_dirty(txg) {
+        if self.mos.objset.is_dirty(txg) {
             return Err(SpaError::contradiction(format!("txg {txg} changed after its last pass")));
         }
-        assert!(self.free_tasks.is_empty(), "the allocator knows of all that the txg has freed");
-        assert!(self.mos_delta.is_zero(), "the MOS's own bytes are in the accounts");
+        assert!(self.blocks.free_tasks.is_empty(), "the allocator knows of all that the txg has freed");
+        assert!(self.blocks.mos_delta.is_zero(), "the MOS's own bytes are in the accounts");
         let begun = self.handle.now();
         self.commit(txg).await?;
         self.time(Phase::Commit, begun);
-        let next = self.space.sync_done(txg)?;
+        let next = self.blocks.space.sync_done(txg)?;
         self.preload(txg, next);
-        self.config_changed = false;
-        let headers_only = std::mem::take(&mut self.headers_only);
-        self.dsl.retain_heads(|head| !headers_only.contains(&head.dataset));
+        self.devices.config_changed = false;
+        let headers_only = std::mem::take(&mut self.mos.headers_only);
+        self.mos.dsl.retain_heads(|head| !headers_only.contains(&head.dataset));
         self.txg = Txg(txg.0 + 1);
         self.assert_settled(txg);
         Ok(txg)
@@ -116,13 +117,13 @@ impl Syncer {
         if count == 0 {
             return Ok(());
         }
-        self.features.change("empty_bpobj", -(count as i64));
-        if self.features.count("empty_bpobj") == 0
-            && let Some(object) = self.dsl.take_empty_bpobj()
+        self.mos.features.change("empty_bpobj", -(count as i64));
+        if self.mos.features.count("empty_bpobj") == 0
+            && let Some(object) = self.mos.dsl.take_empty_bpobj()
         {
             assert_ne!(object, ObjectId(0), "the list that stands for empty ones is an object");
-            Zap::put_entry(&self.directory, txg, pool_directory::EMPTY_BPOBJ, None).await?;
-            self.mos.object(object).await?.free(txg);
+            Zap::put_entry(&self.mos.directory, txg, pool_directory::EMPTY_BPOBJ, None).await?;
+            self.mos.objset.object(object).await?.free(txg);
         }
         Ok(())
     }
@@ -130,11 +131,11 @@ impl Syncer {
     /// Checks that a dataset that has grown, and all directories above it, are within their quotas. Without a background sync no check is
     /// made before the change. As in OpenZFS, an empty dataset may exceed its quota.
     async fn check_quota(&self, dataset: ObjectId) -> Result<(), SpaError> {
-        let phys = self.dsl.dataset_phys(dataset).await?;
+        let phys = self.mos.dsl.dataset_phys(dataset).await?;
         let mut at = phys.dir;
         // As deep as directories can be, which charging has checked.
         while at.0 != 0 {
-            let dir = self.dsl.dir_phys(at).await?;
+            let dir = self.mos.dsl.dir_phys(at).await?;
             if dir.quota_bytes != 0 && dir.used_bytes > dir.quota_bytes {
                 return Err(PoolError::Quota(dir.quota_bytes).into());
             }
@@ -150,7 +151,7 @@ impl Syncer {
             if *pass > PASSES_MAX {
                 return Err(SpaError::contradiction(format!("txg {txg} does not converge")));
             }
-            assert!(self.free_tasks.is_empty(), "a pass begins when the allocator knows of all that was freed");
+            assert!(self.blocks.free_tasks.is_empty(), "a pass begins when the allocator knows of all that was freed");
             let begun = self.handle.now();
             let missed = self.sync_mos(txg, *pass).await?;
             let (write, enter) = match *pass {
@@ -161,8 +162,8 @@ impl Syncer {
             self.sync_space(txg).await?;
             self.time(enter, begun);
             self.note_missed(txg, *pass, missed).await?;
-            self.features.flush(txg).await?;
-            if !self.mos.is_dirty(txg) && self.mos_delta.is_zero() {
+            self.mos.features.flush(txg).await?;
+            if !self.mos.objset.is_dirty(txg) && self.blocks.mos_delta.is_zero() {
                 return Ok(());
             }
         }
@@ -170,16 +171,16 @@ impl Syncer {
 
     /// Writes the datasets that have changed, and enters their roots into the MOS.
     async fn sync_datasets(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let dirty: Vec<_> = self.dsl.heads().iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
+        let dirty: Vec<_> = self.mos.dsl.heads().iter().filter(|head| head.objset.is_dirty(txg)).cloned().collect();
         let objsets: Vec<_> = dirty.iter().map(|head| head.objset.clone()).collect();
         let mut livelists = BTreeMap::new();
         for head in &dirty {
-            if let Some(livelist) = self.dsl.livelist(head.dataset).await? {
+            if let Some(livelist) = self.mos.dsl.livelist(head.dataset).await? {
                 livelists.insert(head.objset.id(), livelist);
             }
         }
         let listed = livelists.keys().copied().collect();
-        let (synced, storing) = self.writer.begin(&objsets, &listed, txg, 1).await?;
+        let (synced, storing) = self.blocks.writer.begin(&objsets, &listed, txg, 1).await?;
         let settled = self.finish_datasets(txg, &dirty, synced, &livelists).await;
         // Wait even after an error, so that no write is on its way to devices when the pool is given up.
         let missed = storing.finish().await?;
@@ -201,10 +202,10 @@ impl Syncer {
         for (head, mut synced) in dirty.iter().zip(synced) {
             let unused = std::mem::take(&mut synced.unused);
             self.use_features(txg, head.dataset, synced.needs).await?;
-            let livelist = livelists.get(&head.objset.id()).map(|livelist| (livelist, &self.livelist_limits));
-            let settled = self.dsl.synced(txg, head.dataset, synced, livelist).await?;
+            let livelist = livelists.get(&head.objset.id()).map(|livelist| (livelist, &self.mos.livelist_limits));
+            let settled = self.mos.dsl.synced(txg, head.dataset, synced, livelist).await?;
             self.release_empty_bpobj(txg, settled.replaced_empty).await?;
-            self.features.change("livelist", -i64::from(settled.has_lost_livelist));
+            self.mos.features.change("livelist", -i64::from(settled.has_lost_livelist));
             if !self.is_live && settled.is_larger {
                 self.check_quota(head.dataset).await?;
             }
@@ -212,7 +213,7 @@ impl Syncer {
             self.free_unused(txg, &unused).await?;
         }
         self.frees_done().await?;
-        match self.space.with(|allocator| allocator.is_dirty(txg)) {
+        match self.blocks.space.with(|allocator| allocator.is_dirty(txg)) {
             true => self.sync_space(txg).await,
             false => Ok(()),
         }
@@ -220,17 +221,17 @@ impl Syncer {
 
     /// Writes the MOS. The space that this takes and frees is counted in the next pass. Returns the leaves that missed a block.
     async fn sync_mos(&mut self, txg: Txg, pass: u32) -> Result<BTreeSet<Guid>, SpaError> {
-        let delta = std::mem::take(&mut self.mos_delta);
-        self.dsl.charge(txg, self.dsl.mos_dir(), UsedBy::Head, delta).await?;
-        let objsets = [self.mos.clone()];
-        let (synced, missed) = self.writer.sync(&objsets, txg, pass).await?;
+        let delta = std::mem::take(&mut self.blocks.mos_delta);
+        self.mos.dsl.charge(txg, self.mos.dsl.mos_dir(), UsedBy::Head, delta).await?;
+        let objsets = [self.mos.objset.clone()];
+        let (synced, missed) = self.blocks.writer.sync(&objsets, txg, pass).await?;
         assert_eq!(synced.len(), 1, "a pass writes the MOS");
         for synced in synced {
             assert_eq!(synced.root.logical_birth(), txg, "each pass gives the MOS a root of the txg");
             assert!(synced.unused.is_empty(), "the MOS has no intent log");
             let mut delta: SpaceDelta = synced.born;
             delta.add(synced.killed.space().negated());
-            self.mos_delta.add(delta);
+            self.blocks.mos_delta.add(delta);
             self.free_killed(txg, synced.killed).await?;
         }
         Ok(missed.into_iter().collect())
@@ -238,7 +239,7 @@ impl Syncer {
 
     /// Waits until the pool is not suspended and no other host can have it.
     async fn admitted(&mut self) -> Result<(), SpaError> {
-        if let Some(suspension) = self.tree.clone().suspension() {
+        if let Some(suspension) = self.devices.tree.clone().suspension() {
             suspension.passed().await?;
         }
         self.unclaimed().await
@@ -246,9 +247,9 @@ impl Syncer {
 
     /// Waits until no other host can have the pool.
     async fn unclaimed(&mut self) -> Result<(), SpaError> {
-        let tree = self.tree.clone();
+        let tree = self.devices.tree.clone();
         loop {
-            let Err(error) = self.multihost.admit().await else { return Ok(()) };
+            let Err(error) = self.devices.multihost.admit().await else { return Ok(()) };
             let Some(suspension) = tree.suspension() else { return Err(SpaError::devices(error)) };
             suspension.suspend_for_multihost(error.to_string());
             suspension.passed().await?;
@@ -266,37 +267,37 @@ impl Syncer {
         if self.state != PoolState::Active {
             self.admitted().await?;
             // Nothing shows that the pool is in use after the txg that says it is not.
-            self.multihost.stop().await;
+            self.devices.multihost.stop().await;
         }
-        let leaves = self.leaf_commits(txg, self.config_changed);
+        let leaves = self.leaf_commits(txg, self.devices.config_changed);
         debug_assert!(
             leaves.iter().filter_map(|leaf| leaf.config.as_ref()).all(|label| label.u64("txg") == Some(txg.0)),
             "labels are of the txg whose uberblock comes after them"
         );
-        let tree = self.tree.clone();
+        let tree = self.devices.tree.clone();
         // Each step can be done again: the places are the same, and the tree that the bytes lead to.
         loop {
             self.admitted().await?;
-            self.ring.is_multihost = self.multihost.is_shown();
-            if let Some((uberblock, late)) = self.root_vdev.late.take() {
+            self.devices.ring.is_multihost = self.devices.multihost.is_shown();
+            if let Some((uberblock, late)) = self.devices.root_vdev.late.take() {
                 assert!(uberblock.txg < txg, "the uberblock that a leaf lacks is older than the one that it gets");
                 mend_labels(&leaves).await;
                 // Those that do not take it will not take the next one either, and are noted then.
                 let late = leaves.iter().filter(|leaf| late.contains(&leaf.guid));
-                repeat(late, &uberblock, &self.ring).await;
+                repeat(late, &uberblock, &self.devices.ring).await;
             }
             let uberblock = self.uberblock(txg);
             assert_eq!(uberblock.rootbp.logical_birth(), txg, "an uberblock leads to the MOS of its txg");
-            assert!(self.synced.is_none_or(|last| last.txg < txg), "txgs are committed in order");
-            self.multihost.attempt(uberblock);
-            match commit(&leaves, &uberblock, &mut self.ring).await {
+            assert!(self.devices.synced.is_none_or(|last| last.txg < txg), "txgs are committed in order");
+            self.devices.multihost.attempt(uberblock);
+            match commit(&leaves, &uberblock, &mut self.devices.ring).await {
                 Ok(refusals) => {
-                    self.multihost.committed(uberblock, &leaves);
-                    self.synced = Some(uberblock);
+                    self.devices.multihost.committed(uberblock, &leaves);
+                    self.devices.synced = Some(uberblock);
                     for Refusal { guid, error } in refusals {
                         debug_assert!(leaves.iter().any(|leaf| leaf.guid == guid), "a leaf refuses what it was given");
                         tree.missed_commit(guid, txg, &error);
-                        self.root_vdev.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));
+                        self.devices.root_vdev.unnoted.entry(guid).or_default().insert(txg.0..txg.0.saturating_add(1));
                     }
                     return Ok(());
                 }
@@ -311,15 +312,21 @@ impl Syncer {
 
     /// Asserts the state between two txgs, when one is on disk and the next is open.
     fn assert_settled(&self, txg: Txg) {
-        assert_eq!(self.synced.map(|last| last.txg), Some(txg), "the txg that was synced is the last on disk");
-        assert!(self.passes > 0 && self.space_pass >= self.passes, "each pass enters what it took and freed");
-        assert!(self.root_vdev.late.is_none(), "no leaf lacks the uberblock before the last");
+        assert_eq!(self.devices.synced.map(|last| last.txg), Some(txg), "the txg that was synced is the last on disk");
+        assert!(self.passes > 0 && self.blocks.space_pass >= self.passes, "each pass enters what it took and freed");
+        assert!(self.devices.root_vdev.late.is_none(), "no leaf lacks the uberblock before the last");
         debug_assert!(
-            self.root_vdev.unnoted.values().all(|missed| missed.contains(txg)),
+            self.devices.root_vdev.unnoted.values().all(|missed| missed.contains(txg)),
             "a leaf that is to be noted has missed the last commit"
         );
-        debug_assert!(!self.mos.is_dirty(txg) && !self.mos.is_dirty(self.txg), "the next txg has changed nothing yet");
-        debug_assert!(!self.space.with(|allocator| allocator.is_dirty(txg)), "space maps have all that the txg took");
+        debug_assert!(
+            !self.mos.objset.is_dirty(txg) && !self.mos.objset.is_dirty(self.txg),
+            "the next txg has changed nothing yet"
+        );
+        debug_assert!(
+            !self.blocks.space.with(|allocator| allocator.is_dirty(txg)),
+            "space maps have all that the txg took"
+        );
         let of = |at: Option<&(Phase, std::time::Duration)>| at.map(|(phase, _)| *phase);
         debug_assert_eq!(of(self.phases.first()), Some(Phase::Datasets), "a sync begins with the datasets");
         debug_assert_eq!(of(self.phases.last()), Some(Phase::Commit), "a sync ends with the commit");
@@ -331,13 +338,13 @@ impl Syncer {
             endian: cenote_zio::ORDER,
             version: VERSION,
             txg,
-            guid_sum: self.root_vdev.guid_sum,
+            guid_sum: self.devices.root_vdev.guid_sum,
             timestamp_s: self.time_s(),
-            rootbp: self.mos.root(),
+            rootbp: self.mos.objset.root(),
             software_version: VERSION,
-            mmp: Some(self.multihost.fields()),
+            mmp: Some(self.devices.multihost.fields()),
             checkpoint_txg: Txg(0),
-            raidz_reflow: self.raidz_reflow,
+            raidz_reflow: self.devices.raidz_reflow,
         }
     }
 }

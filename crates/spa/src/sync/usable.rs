@@ -34,7 +34,7 @@ pub(crate) struct Usable {
 impl Syncer {
     /// Bytes allocated on a vdev as datasets count them: by what a block of 128 KiB takes.
     fn deflated_bytes(&self, vdev: VdevId, bytes: u64) -> u64 {
-        let asize = self.tree.psize_to_asize(vdev, DEFLATE_PSIZE_BYTES, Txg(0)).unwrap_or(DEFLATE_PSIZE_BYTES);
+        let asize = self.devices.tree.psize_to_asize(vdev, DEFLATE_PSIZE_BYTES, Txg(0)).unwrap_or(DEFLATE_PSIZE_BYTES);
         assert!(asize >= DEFLATE_PSIZE_BYTES, "a block takes its own size at least");
         (u128::from(bytes) * u128::from(DEFLATE_PSIZE_BYTES) / u128::from(asize)) as u64
     }
@@ -43,11 +43,11 @@ impl Syncer {
     pub(crate) fn usable(&self) -> Usable {
         let (mut normal, mut log, mut shared, mut deferred, mut lost) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
         let (mut free_bytes, mut free_raw_bytes) = (0, 0);
-        for top in &self.root_vdev.config.children {
+        for top in &self.devices.root_vdev.config.children {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
             let mut sums = (0_u64, 0_u64, 0_u64, 0_u64);
             let (mut unreadable, mut main_free) = (0, 0);
-            self.space.with(|allocator| {
+            self.blocks.space.with(|allocator| {
                 for metaslab in allocator.metaslabs().filter(|metaslab| metaslab.id().vdev == vdev) {
                     sums.0 += 1;
                     sums.1 += metaslab.size_bytes();
@@ -78,7 +78,7 @@ impl Syncer {
             }
         }
         let slop_bytes = slop_bytes(normal, log);
-        let saved = self.shared.saved_bytes;
+        let saved = self.blocks.shared.saved_bytes;
         let all = (normal + shared).saturating_add(saved);
         let bytes = all.saturating_sub(deferred + lost).saturating_sub(slop_bytes);
         let shown_bytes = all.saturating_sub(lost).saturating_sub(slop_bytes);
@@ -96,7 +96,7 @@ impl Syncer {
     /// The unit in which space is counted before it is allocated: the largest sector of any vdev that has data. A block of fewer bytes takes
     /// as much.
     pub(crate) fn unit_bytes(&self) -> u64 {
-        let tops = self.root_vdev.config.children.iter();
+        let tops = self.devices.root_vdev.config.children.iter();
         let with_data = tops.filter(|top| !matches!(top.kind, VdevKind::Hole) && top.class != AllocationClass::Log);
         let shift = with_data.map(|top| top.ashift).max().unwrap_or(ASHIFT_MIN);
         1 << shift
@@ -107,14 +107,14 @@ impl Syncer {
     pub(crate) fn inflation_percent(&self) -> (u64, u64) {
         let mut worst = 100;
         let unit = self.unit_bytes();
-        for top in self.root_vdev.config.children.iter().filter(|top| !matches!(top.kind, VdevKind::Hole)) {
+        for top in self.devices.root_vdev.config.children.iter().filter(|top| !matches!(top.kind, VdevKind::Hole)) {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
             for size in [unit].into_iter().chain(SIZES_BYTES.into_iter().filter(|size| *size > unit)) {
-                let asize = self.tree.psize_to_asize(vdev, size, self.txg).unwrap_or(size);
+                let asize = self.devices.tree.psize_to_asize(vdev, size, self.txg).unwrap_or(size);
                 worst = worst.max(self.deflated_bytes(vdev, asize).saturating_mul(100) / size);
             }
         }
-        let copies = self.dsl.heads().iter().map(|head| u64::from(head.objset.policy().copies)).max().unwrap_or(1);
+        let copies = self.mos.dsl.heads().iter().map(|head| u64::from(head.objset.policy().copies)).max().unwrap_or(1);
         (worst * copies + INDIRECT_PERCENT, worst * (copies + 1))
     }
 }
