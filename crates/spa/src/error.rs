@@ -418,6 +418,11 @@ impl SpaError {
         PoolError::Unsupported(what.into()).into()
     }
 
+    /// As a result: a refusal.
+    pub(crate) fn unwritable<T>(what: impl Into<String>) -> Result<T, Self> {
+        Err(Self::unsupported(what))
+    }
+
     pub(crate) fn refused(why: Refusal, what: impl Into<String>) -> Self {
         Self::Refused { why, what: what.into() }
     }

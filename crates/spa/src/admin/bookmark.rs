@@ -215,7 +215,7 @@ impl Syncer {
         let short = bookmark.short_name();
         self.mos.dsl.destroy_bookmark(self.txg, head.object, short, &mut counts, &mut refs).await?;
         self.count_bookmarks(&counts);
-        self.count_empty_refs(refs).await?;
+        self.mos.count_empty_refs(self.txg, refs).await?;
         self.record_event("remove bookmark", &format!("name={short}"), Some((&head.dir.name, head.object))).await
     }
 

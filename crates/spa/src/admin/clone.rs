@@ -32,7 +32,7 @@ impl Syncer {
         }
         let encrypted = dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
         if encrypted?.is_some() {
-            return self.unwritable(format!("cloning snapshots of encrypted datasets ('{origin}')"));
+            return SpaError::unwritable(format!("cloning snapshots of encrypted datasets ('{origin}')"));
         }
         Ok(snapshot)
     }
@@ -53,7 +53,7 @@ impl Syncer {
         let dir = self.mos.dsl.create_dir(Some(parent.object), last, ObjectId(0), birth).await?;
         self.count_new_dir(dir).await?;
         let head = self.mos.dsl.create_clone(dir, snapshot.object, birth, &mut rng, &mut refs).await?;
-        self.count_empty_refs(refs).await?;
+        self.mos.count_empty_refs(self.txg, refs).await?;
         self.add_livelist(dir).await?;
         self.hand_down_features(snapshot.object, head).await?;
         self.record_event("clone", &format!("origin={origin} ({})", snapshot.object), Some((name, head))).await?;
@@ -98,7 +98,7 @@ impl Syncer {
             return cannot(Refusal::Busy, "more recent snapshots or bookmarks exist");
         }
         if self.is_scanned().await? {
-            return self.unwritable("rolling back while a scrub or resilver is under way");
+            return SpaError::unwritable("rolling back while a scrub or resilver is under way");
         }
         Ok(head)
     }
@@ -117,16 +117,19 @@ impl Syncer {
             self.free_log(txg, &objset, &header).await?;
         }
         self.mos.dsl.retain_heads(|open| open.dataset != head.object);
-        self.drop_livelist(head.dir.object).await?;
+        self.mos.drop_livelist(self.txg, head.dir.object).await?;
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
         let left = self.mos.dsl.rollback_head(txg, head.object, &mut refs).await?;
-        self.count_empty_refs(refs).await?;
+        self.mos.count_empty_refs(self.txg, refs).await?;
         self.take_back_features(head.object, head.phys.prev_snapshot).await?;
         // A head without changes since has nothing of its own.
         if !left.root.is_hole() && left.root.logical_birth() > left.born_after {
             match self.mos.features.has("async_destroy") {
-                true => self.leave_tree(txg, &left).await?,
+                true => {
+                    let (mut rooms, jobs) = self.in_txg_with_jobs();
+                    jobs.async_destroy.take_tree(&mut rooms, &left).await?;
+                }
                 false => self.free_objset(txg, head.objset_id(), left.root, left.born_after).await?,
             }
         }
@@ -167,7 +170,7 @@ impl Syncer {
             self.check_remapped(&dsl, head).await?;
             let encrypted = dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
             if encrypted?.is_some() {
-                return self.unwritable(format!("promoting clones of encrypted datasets ('{}')", head.dir.name));
+                return SpaError::unwritable(format!("promoting clones of encrypted datasets ('{}')", head.dir.name));
             }
         }
         let plan = dsl.plan_promotion(&clone).await?;
@@ -206,7 +209,7 @@ impl Syncer {
         let clone = self.mos.dsl.dataset(name).await?;
         // Lists of blocks since an origin are of no use with another.
         for dir in [clone.dir.object, plan.origin_dir()] {
-            self.drop_livelist(dir).await?;
+            self.mos.drop_livelist(self.txg, dir).await?;
         }
         let counts = self.mos.dsl.promote(self.txg, plan).await?;
         self.count_bookmarks(&counts);
@@ -230,16 +233,8 @@ impl Syncer {
         let Some(livelist) = livelist else { return Ok(()) };
         let checked = self.mos.dsl.check_livelist(livelist.object).await;
         checked.or_else(|error| {
-            self.unwritable(format!("changing a clone whose livelist is damaged ('{}': {error})", dataset.name()))
+            SpaError::unwritable(format!("changing a clone whose livelist is damaged ('{}': {error})", dataset.name()))
         })
-    }
-
-    /// Has a clone keep no livelist any more, if it keeps one. It is destroyed by its tree then.
-    pub(crate) async fn drop_livelist(&mut self, dir: ObjectId) -> Result<(), SpaError> {
-        let mut refs = EmptyRefs::default();
-        let dropped = self.mos.dsl.drop_livelist(self.txg, dir, &mut refs).await?;
-        self.mos.features.change("livelist", -i64::from(dropped));
-        self.count_empty_refs(refs).await
     }
 
     /// Finds out whether a hold can be taken off a snapshot that has it. The name of the snapshot comes back where it goes with the hold.

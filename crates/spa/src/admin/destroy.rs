@@ -45,7 +45,10 @@ impl Syncer {
         if let Some((objset, header)) = self.log_of(&dataset).await? {
             self.free_log(txg, &objset, &header).await?;
         }
-        if !self.leave_livelist(txg, &dataset).await? && !self.leave_blocks(txg, &dataset).await? {
+        let (mut rooms, jobs) = self.in_txg_with_jobs();
+        let is_taken = jobs.deleted_clones.take_livelist(&mut rooms, &dataset).await?
+            || jobs.async_destroy.take_blocks(&mut rooms, &dataset).await?;
+        if !is_taken {
             let (root, born_after) = (dataset.phys.bp, dataset.phys.prev_snapshot_txg);
             self.free_objset(txg, dataset.objset_id(), root, born_after).await?;
         }
@@ -62,7 +65,7 @@ impl Syncer {
         self.count_bookmarks(&gone.bookmarks);
         self.mos.headers_only.remove(&dataset.object);
         self.forget_errors_of(txg, dataset.object).await;
-        self.release_empty_bpobj(txg, gone.shared_empty).await?;
+        self.mos.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.mos.dsl.retain_heads(|head| head.dataset != dataset.object);
         self.clear_bootfs(dataset.object).await?;
         self.record_event("destroy", "", Some((name, dataset.object))).await?;
@@ -203,7 +206,7 @@ impl Syncer {
         if root.logical_birth() <= born_after {
             return Ok(());
         }
-        self.free_blocks(txg, &[root]).await
+        self.in_txg().free_blocks(txg, &[root]).await
     }
 
     /// Frees a block and all below it that was born after a txg; of the meta-dnode's tree also what its dnodes lead to. A block is at least as
@@ -242,7 +245,7 @@ impl Syncer {
                     }
                 }
             }
-            self.free_blocks(txg, &[bp]).await
+            self.in_txg().free_blocks(txg, &[bp]).await
         })
     }
 }
@@ -291,8 +294,8 @@ mod tests {
             let mut writer = made(&handle, "/opened").await;
             writer.sync().await.unwrap();
             // As an opening does that fails after it.
-            let (root, policy) = (writer.mos.root(), ObjsetPolicy::new(3));
-            let again = Objset::own(writer.writer.dmu().clone(), ObjsetId(0), root, policy).await.unwrap();
+            let (root, policy) = (writer.mos.objset.root(), ObjsetPolicy::new(3));
+            let again = Objset::own(writer.blocks.writer.dmu().clone(), ObjsetId(0), root, policy).await.unwrap();
             let directory = again.object(pool_directory::OBJECT).await.unwrap();
             assert_eq!(directory.objset_id(), ObjsetId(0));
             drop((again, directory));

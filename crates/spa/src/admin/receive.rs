@@ -372,7 +372,7 @@ impl Syncer {
             return refuse(ReceiveRefusal::Busy);
         }
         if self.is_scanned().await? {
-            return self.unwritable("receiving into a dataset while a scrub or resilver is under way");
+            return SpaError::unwritable("receiving into a dataset while a scrub or resilver is under way");
         }
         if partial.is_some() || self.resume_field(&head, field::RESUME_TO_GUID).await?.is_some() {
             return refuse(ReceiveRefusal::HasPartial(name.to_owned()));
@@ -537,7 +537,7 @@ impl Syncer {
             Some(origin) => {
                 let mut refs = EmptyRefs::default();
                 let made = self.mos.dsl.create_clone(dir, origin, birth, &mut rng, &mut refs).await?;
-                self.count_empty_refs(refs).await?;
+                self.mos.count_empty_refs(self.txg, refs).await?;
                 // A clone that takes its dataset's place in the end would lose its livelist then.
                 if last != RECEIVED {
                     self.add_livelist(dir).await?;
@@ -714,7 +714,7 @@ impl Syncer {
         // Lists of what each has of its own are not the other's.
         let other = self.mos.dsl.dataset_phys(written).await?;
         for dir in [head.dir.object, other.dir] {
-            self.drop_livelist(dir).await?;
+            self.mos.drop_livelist(self.txg, dir).await?;
         }
         self.mos.dsl.swap_heads(txg, head.object, written).await?;
         self.swap_redactions(head.object, written).await?;
@@ -746,7 +746,7 @@ impl Syncer {
         self.share_empty_bpobj().await?;
         let snapshot =
             self.mos.dsl.take_snapshot(head, &spec.snapshot, birth, Some(spec.to_guid), &mut rng, &mut refs).await?;
-        self.count_empty_refs(refs).await?;
+        self.mos.count_empty_refs(self.txg, refs).await?;
         let dir = self.mos.dsl.dataset_phys(head).await?.dir;
         self.snapshots_changed(dir).await?;
         self.hand_down_features(head, snapshot).await?;

@@ -40,7 +40,9 @@ impl Syncer {
         match (&spec.raw, key) {
             (None, None) => Ok(()),
             (None, Some(_)) | (Some(_), _) if is_whole => Err(ReceiveRefusal::OverEncrypted.into()),
-            (None, Some(_)) => self.unwritable(format!("receiving into an encrypted dataset ('{}')", spec.dataset)),
+            (None, Some(_)) => {
+                SpaError::unwritable(format!("receiving into an encrypted dataset ('{}')", spec.dataset))
+            }
             (Some(_), None) => Err(ReceiveRefusal::RawOntoPlain.into()),
             (Some(raw), Some(key)) if raw.key.guid != key.guid => Err(ReceiveRefusal::OtherKey.into()),
             (Some(_), Some(_)) => Ok(()),

@@ -221,10 +221,11 @@ mod tests {
     /// A file system with a name that the rules for new names forbid.
     async fn misnamed(writer: &mut Syncer, part: &str) {
         let birth = Birth { time_s: writer.time_s(), txg: writer.txg };
-        let dir = writer.dsl.create_dir(Some(writer.dsl.root_object()), part, ObjectId(0), birth).await.unwrap();
-        let dataset = writer.dsl.create_dataset(dir, birth, &mut Rng::new(part.len() as u64)).await.unwrap();
-        let objset = writer.new_objset(writer.txg, dataset, ObjsetType::Zfs, writer.mos.policy());
-        writer.dsl.add_head(Head { dataset, objset });
+        let dir =
+            writer.mos.dsl.create_dir(Some(writer.mos.dsl.root_object()), part, ObjectId(0), birth).await.unwrap();
+        let dataset = writer.mos.dsl.create_dataset(dir, birth, &mut Rng::new(part.len() as u64)).await.unwrap();
+        let objset = writer.new_objset(writer.txg, dataset, ObjsetType::Zfs, writer.mos.objset.policy());
+        writer.mos.dsl.add_head(Head { dataset, objset });
     }
 
     #[test]

@@ -179,8 +179,10 @@ impl Syncer {
     pub(crate) async fn check_remapped(&self, dsl: &cenote_dsl::Dsl, head: &Dataset) -> Result<(), SpaError> {
         let remapped = dsl.dataset_field(head, dataset_field::REMAP_DEADLIST).await;
         if remapped?.is_some() {
-            return self
-                .unwritable(format!("snapshots of a dataset with blocks of removed devices ('{}')", head.dir.name));
+            return SpaError::unwritable(format!(
+                "snapshots of a dataset with blocks of removed devices ('{}')",
+                head.dir.name
+            ));
         }
         Ok(())
     }
@@ -194,7 +196,7 @@ impl Syncer {
         let mut refs = EmptyRefs::default();
         self.share_empty_bpobj().await?;
         let snapshot = self.mos.dsl.take_snapshot(head.object, name, birth, wanted.guid, &mut rng, &mut refs).await?;
-        self.count_empty_refs(refs).await?;
+        self.mos.count_empty_refs(self.txg, refs).await?;
         self.hand_down_features(head.object, snapshot).await?;
         let is_encrypted = self.mos.dsl.dir_field(&head.dir, dir_field::CRYPTO_KEY_OBJECT).await;
         if is_encrypted?.is_some() && self.mos.features.has("bookmark_v2") {
@@ -257,12 +259,6 @@ impl Syncer {
         Ok(())
     }
 
-    /// Counts references to that list; it goes with the last.
-    pub(crate) async fn count_empty_refs(&mut self, refs: EmptyRefs) -> Result<(), SpaError> {
-        self.mos.features.change("empty_bpobj", i64::try_from(refs.taken).unwrap_or(i64::MAX));
-        self.release_empty_bpobj(self.txg, refs.released).await
-    }
-
     /// The snapshot of this name, if it can be destroyed now. With `is_deferred` one with holds or clones can be too: it goes with the last
     /// of them.
     ///
@@ -297,7 +293,7 @@ impl Syncer {
         let Some(head) = head else { return cannot(Refusal::Invalid, "its dataset has no head") };
         self.check_remapped(&dsl, &head).await?;
         if self.is_scanned().await? {
-            return self.unwritable("destroying snapshots while a scrub or resilver is under way");
+            return SpaError::unwritable("destroying snapshots while a scrub or resilver is under way");
         }
         if self.is_long_held(snapshot.object) {
             return cannot(Refusal::Busy, "dataset is busy");
@@ -353,14 +349,14 @@ impl Syncer {
                 self.mos.features.change(feature.name, -1);
             }
         }
-        let free_dir = self.free_dir().await?;
+        let free_dir = self.mos.free_dir().await?;
         let (_, last) = name.split_once('@').expect("a snapshot's name has an '@'");
         let (birth, mut refs) = (self.birth(self.time_s()), EmptyRefs::default());
         let was_zapified = self.mos.dsl.destroy_snapshot(birth, snapshot.object, last, free_dir, &mut refs).await?;
         self.mos.features.change("extensible_dataset", -i64::from(was_zapified));
         self.snapshots_changed(snapshot.dir.object).await?;
-        self.count_empty_refs(refs).await?;
-        self.free_list_changed();
+        self.mos.count_empty_refs(self.txg, refs).await?;
+        self.jobs.free_list.filled();
         self.clear_bootfs(snapshot.object).await
     }
 

@@ -86,7 +86,7 @@ impl Syncer {
     /// A log on a device that is away: its first block was taken by a txg that is on disk, the others are free as it is.
     async fn give_up_log(&mut self, txg: Txg, objset: &Objset, header: &ZilHeader) -> Result<(), SpaError> {
         if header.log.birth() < txg {
-            self.free_blocks(txg, &[header.log]).await?;
+            self.in_txg().free_blocks(txg, &[header.log]).await?;
         }
         objset.change_zil_header(txg, |header| *header = ZilHeader::default());
         Ok(())
@@ -163,12 +163,12 @@ impl Syncer {
             if made < txg {
                 continue;
             }
-            for dva in self.places_of(block).await? {
+            for dva in self.in_txg().places_of(block).await? {
                 self.check_taken(txg, dva).await?;
             }
         }
         for block in stored {
-            self.add_clone(txg, block).await?;
+            self.in_txg().add_clone(txg, block).await?;
         }
         Ok(true)
     }
@@ -192,7 +192,7 @@ impl Syncer {
     }
 
     /// Allocates the DVAs of a block, if no txg on disk has them allocated; returns false if they cannot belong to it.
-    async fn claim_block(&self, txg: Txg, pointer: &Blkptr, claimed: &mut Claimed) -> Result<bool, SpaError> {
+    async fn claim_block(&mut self, txg: Txg, pointer: &Blkptr, claimed: &mut Claimed) -> Result<bool, SpaError> {
         if pointer.birth() < txg {
             return Ok(true);
         }
@@ -200,7 +200,7 @@ impl Syncer {
             return Ok(false);
         }
         let mut taken: Vec<Dva> = Vec::new();
-        for dva in self.places_of(pointer).await? {
+        for dva in self.in_txg().places_of(pointer).await? {
             if claimed.places.contains(&(dva.vdev, dva.offset_bytes)) {
                 continue;
             }

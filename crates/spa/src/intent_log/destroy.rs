@@ -27,13 +27,13 @@ impl Syncer {
         let mut chain = Chain::new(dmu.zio(), *header);
         while let Some(link) = chain.next().await {
             let blocks = chain.new_blocks(&link);
-            self.free_blocks(txg, &blocks).await?;
+            self.in_txg().free_blocks(txg, &blocks).await?;
             if header.claim_txg.0 == 0 {
                 continue;
             }
             for record in link.content.iter().flat_map(|content| content.raw_records()) {
                 let cloned = record.cloned_blocks()?;
-                self.free_blocks(txg, &cloned).await?;
+                self.in_txg().free_blocks(txg, &cloned).await?;
             }
         }
         Ok(())

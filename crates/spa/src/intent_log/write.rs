@@ -36,7 +36,7 @@ impl Syncer {
             let txgs = Dtl::of(first.0..last.0.saturating_add(1));
             self.note_dtls(txg, 1, [(leaf, txgs)].into()).await?;
         }
-        self.free_blocks(txg, &logs.take_passed(txg)).await?;
+        self.in_txg().free_blocks(txg, &logs.take_passed(txg)).await?;
         for head in self.mos.dsl.heads() {
             let Some((writer, retired)) = logs.retire(head.dataset, txg) else { continue };
             let header = head.objset.zil_header();
@@ -51,7 +51,7 @@ impl Syncer {
                 let has_xattrs = self.use_xattr_records(txg, &head).await?;
                 first = logs.begin_chain(&writer, txg, has_xattrs).await.unwrap_or(Blkptr::HOLE);
             }
-            self.free_blocks(txg, &retired.free).await?;
+            self.in_txg().free_blocks(txg, &retired.free).await?;
             if is_ours && header.log != first && (header.log.is_hole() || !mutant::is(Mutant::LogHeaderKept)) {
                 head.objset.change_zil_header(txg, |header| *header = ZilHeader { log: first, ..ZilHeader::default() });
             }

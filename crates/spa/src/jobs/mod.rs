@@ -10,6 +10,9 @@
 //! last txg on disk left it. A slice ends when it has taken [`SLICE`] or has freed [`SLICE_BLOCKS_MAX`] blocks, whichever comes
 //! first. While there is work and the pool is in use, the end of one txg asks for the next.
 //!
+//! **A job** is a value of a type that implements [`Job`]; [`Jobs`] is the table of them. A slice may change the MOS and the blocks
+//! ([`InTxg`]), and nothing of the devices.
+//!
 //! **Watching.** [`JobStatus`] tells what is left, what was done since the pool was opened, and why a job stands still.
 //!
 //! **Invariants.**
@@ -25,16 +28,15 @@
 pub(crate) mod async_destroy;
 pub(crate) mod deleted_clones;
 mod doomed;
-mod free_destroyed;
-pub(crate) mod free_list;
-mod free_live;
 pub(crate) mod freeing;
 
 use std::time::Duration;
 
 use cenote_format::ids::ObjectId;
-use cenote_taskq::Instant;
+use cenote_taskq::{BoxFuture, Instant};
 
+use crate::SpaError;
+use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
 use deleted_clones::DeletedClones;
 use freeing::FreeList;
@@ -75,8 +77,76 @@ impl JobStatus {
     }
 }
 
-/// The background jobs of a pool, each with what it has of the pool's lists.
-#[derive(Default)]
+/// How far a job has come, while the pool is open.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) left_bytes: u64,
+    pub(crate) done_bytes: u64,
+    /// Since the first slice.
+    begun: Option<Instant>,
+    /// The reason for which it stands still.
+    pub(crate) stalled: Option<String>,
+    /// A person has it wait, until it is resumed or the pool is opened again.
+    is_paused: bool,
+}
+
+impl Progress {
+    /// The job stands still until the pool is opened again; the pool's owner is told why.
+    fn stall(&mut self, rooms: &InTxg<'_>, reason: String) {
+        rooms.blocks.space.troubles.tell(reason.clone());
+        self.stalled = Some(reason);
+    }
+}
+
+/// Long work, of which each txg does a slice.
+pub(crate) trait Job: Send + Sync {
+    /// The feature or list that it belongs to.
+    fn name(&self) -> &'static str;
+
+    /// There is something left to do.
+    fn has_work(&self) -> bool;
+
+    /// It can do nothing of what is left.
+    fn is_stuck(&self) -> bool {
+        self.progress().stalled.is_some()
+    }
+
+    /// How far it has come.
+    fn progress(&self) -> &Progress;
+
+    /// The same.
+    fn progress_mut(&mut self) -> &mut Progress;
+
+    /// Blocks that a slice takes at most, where the pool's bound is this.
+    fn blocks_max(&self, of_pool: u64) -> u64 {
+        of_pool
+    }
+
+    /// Does a slice of the work as changes of the txg, and writes how far it has come.
+    ///
+    /// # Errors
+    /// The txg cannot be written. What merely cannot be read makes the job stand still.
+    fn slice<'a>(&'a mut self, rooms: &'a mut InTxg<'_>, slice: &'a mut Slice) -> BoxFuture<'a, Result<(), SpaError>>;
+
+    /// It goes on with the next txg.
+    fn goes_on(&self) -> bool {
+        self.has_work() && !self.is_stuck() && !self.progress().is_paused
+    }
+
+    /// Its status, if there is work left.
+    fn status(&self, now: Instant) -> Option<JobStatus> {
+        let progress = self.progress();
+        self.has_work().then(|| JobStatus {
+            name: self.name(),
+            left_bytes: progress.left_bytes,
+            done_bytes: progress.done_bytes,
+            took: progress.begun.map(|begun| now - begun).unwrap_or_default(),
+            stalled: progress.stalled.clone(),
+        })
+    }
+}
+
+/// The background jobs of a pool.
 pub(crate) struct Jobs {
     /// Frees that OpenZFS put off, until the list is empty.
     pub(crate) deferred: Option<ObjectId>,
@@ -86,6 +156,65 @@ pub(crate) struct Jobs {
     pub(crate) free_list: FreeList,
     /// Livelists of destroyed clones.
     pub(crate) deleted_clones: DeletedClones,
+    /// Blocks freed in one slice at most.
+    pub(crate) blocks_max: u64,
+}
+
+impl Default for Jobs {
+    fn default() -> Self {
+        Self {
+            deferred: None,
+            async_destroy: AsyncDestroy::default(),
+            free_list: FreeList::default(),
+            deleted_clones: DeletedClones::default(),
+            blocks_max: SLICE_BLOCKS_MAX,
+        }
+    }
+}
+
+impl Jobs {
+    /// All of them, in the order of their slices.
+    fn all(&self) -> [&dyn Job; 3] {
+        [&self.async_destroy, &self.free_list, &self.deleted_clones]
+    }
+
+    fn all_mut(&mut self) -> [&mut dyn Job; 3] {
+        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones]
+    }
+
+    /// Those with work left.
+    pub(crate) fn statuses(&self, now: Instant) -> Vec<JobStatus> {
+        self.all().into_iter().filter_map(|job| job.status(now)).collect()
+    }
+
+    /// Has the job of this name wait, or go on. False if there is none.
+    pub(crate) fn set_paused(&mut self, name: &str, is_paused: bool) -> bool {
+        let job = self.all_mut().into_iter().find(|job| job.name() == name);
+        job.map(|job| job.progress_mut().is_paused = is_paused).is_some()
+    }
+
+    /// One of them goes on with the next txg.
+    pub(crate) fn go_on(&self) -> bool {
+        self.all().into_iter().any(Job::goes_on)
+    }
+
+    /// Does a slice of each, before the datasets are written, since references to shared blocks may end with what is freed.
+    ///
+    /// # Errors
+    /// The txg cannot be written.
+    pub(crate) async fn slices(&mut self, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
+        let of_pool = self.blocks_max;
+        for job in self.all_mut() {
+            if !job.goes_on() {
+                continue;
+            }
+            let now = rooms.handle.now();
+            job.progress_mut().begun.get_or_insert(now);
+            let mut slice = Slice::new(now, job.blocks_max(of_pool));
+            job.slice(rooms, &mut slice).await?;
+        }
+        Ok(())
+    }
 }
 
 /// The bounds of the slice that is under way.

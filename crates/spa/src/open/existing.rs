@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_dmu::{Objset, ObjsetPolicy, SpaceDelta, Writer};
+use cenote_dmu::{Objset, ObjsetPolicy, Writer};
 use cenote_dsl::Dsl;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dsl::pool_directory;
@@ -26,7 +26,6 @@ use cenote_vdev::tree::{VdevState, VdevStatus};
 use cenote_zil::ZilTunables;
 use cenote_zio::AllocationUnits;
 
-use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::import::import_for;
 use crate::jobs::Jobs;
@@ -297,6 +296,7 @@ impl Opening<'_> {
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
             free_list,
             deleted_clones: DeletedClones::open(pool.directory()).await?,
+            ..Jobs::default()
         };
         Ok(Syncer::new(Opened {
             handle: handle.clone(),

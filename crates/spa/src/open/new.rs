@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_arc::{Cache, buffer_pool_bytes};
-use cenote_dmu::{Dmu, ObjectSpec, Objset, ObjsetPolicy, SpaceDelta, Writer, Zap};
+use cenote_dmu::{Dmu, ObjectSpec, Objset, ObjsetPolicy, Writer, Zap};
 use cenote_dsl::{Birth, Dsl};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
@@ -18,12 +18,9 @@ use cenote_taskq::{BoxFuture, Handle, Rng, boxed, buf, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::disk::Disk;
-use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
-use cenote_zil::ZilTunables;
 use cenote_zio::{AllocationUnits, Zio};
 
-use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::jobs::Jobs;
 use crate::multihost::Settings;

@@ -15,7 +15,7 @@ use cenote_vdev::config::VdevConfig;
 
 use crate::SpaError;
 use crate::refcount::known::{CloneTable, Clones};
-use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 
 pub(super) const FEATURE: &str = "block_cloning";
 /// In use by each vdev's table whose counts are integers.
@@ -32,7 +32,7 @@ pub(super) fn like(before: &ZapValue, count: u64) -> ZapValue {
     }
 }
 
-impl Syncer {
+impl InTxg<'_> {
     /// Whether any block of the pool is cloned.
     pub(crate) fn may_have_clones(&self) -> bool {
         self.mos.features.count(FEATURE) != 0
@@ -114,10 +114,13 @@ impl Syncer {
         let object = self.mos.objset.object(object).await?;
         let phys = BrtVdevPhys::parse(&object.phys().bonus, cenote_zio::ORDER)?;
         if phys.endian()? != cenote_zio::ORDER {
-            return self.unwritable("freeing blocks that a big-endian machine cloned");
+            return SpaError::unwritable("freeing blocks that a big-endian machine cloned");
         }
         if phys.region_size_bytes < REGION_MIN_BYTES {
-            return self.unwritable(format!("a block reference table in regions of {} bytes", phys.region_size_bytes));
+            return SpaError::unwritable(format!(
+                "a block reference table in regions of {} bytes",
+                phys.region_size_bytes
+            ));
         }
         // Regions beyond the end of the vdev cannot have blocks of it.
         let regions = phys.region_count.min(top.asize_bytes.div_ceil(phys.region_size_bytes));

@@ -16,14 +16,14 @@ use cenote_format::zap::ZapValue;
 use super::brt::{ENDIAN_FEATURE, FEATURE, like};
 use super::known::CloneTable;
 use crate::SpaError;
-use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 
 /// The block size of a table, as in OpenZFS: 8 KiB.
 const BLOCK_SHIFT: u8 = 13;
 /// The block size of the object with the regions' counts (`BRT_BLOCKSIZE`).
 const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
 
-impl Syncer {
+impl InTxg<'_> {
     /// Adds a reference to a block that is neither a hole, nor embedded, nor deduplicated.
     pub(crate) async fn add_clone(&mut self, txg: Txg, bp: &Blkptr) -> Result<(), SpaError> {
         debug_assert!(!bp.is_hole() && !bp.is_embedded() && !bp.dedup(), "what is cloned is in the reference table");

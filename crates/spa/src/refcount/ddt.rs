@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::SpaError;
 use crate::refcount::known::{Class, Entry, Tables};
-use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 
 const FEATURE: &str = "fast_dedup";
 /// The only version of a checksum's directory.
@@ -91,7 +91,7 @@ fn pack(phys: &DdtPhys) -> ZapValue {
     value
 }
 
-impl Syncer {
+impl InTxg<'_> {
     /// Takes away a reference to a deduplicated block: what is free then. Nothing if no table has the block.
     pub(super) async fn give_up_deduplicated(
         &mut self,
@@ -253,7 +253,7 @@ impl Syncer {
             let version = self.number_in(&mut listing, directory::VERSION).await?;
             flags = self.number_in(&mut listing, directory::FLAGS).await?.unwrap_or(0);
             if version != Some(DIRECTORY_VERSION) || flags & !(FLAG_FLAT | FLAG_LOG) != 0 {
-                return self.unwritable(format!("dedup tables of version {version:?} with flags {flags}"));
+                return SpaError::unwritable(format!("dedup tables of version {version:?} with flags {flags}"));
             }
         }
         let mut tables = Tables { has_directory: own.is_some(), ..Tables::new(checksum, directory) };

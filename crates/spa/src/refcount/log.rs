@@ -13,7 +13,7 @@ use cenote_format::ids::{BlockId, ObjectId, Txg};
 
 use crate::SpaError;
 use crate::refcount::known::{Entry, Tables};
-use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 
 /// The only version.
 const VERSION: u8 = 1;
@@ -22,7 +22,7 @@ const ENTRIES_MAX: usize = 1 << 20;
 /// Flags that stand in a header's `info`, above the version.
 const FLAG_CHECKPOINT: u64 = 2 << 8;
 
-impl Syncer {
+impl InTxg<'_> {
     /// Puts all that the logs have into the tables, and empties them.
     pub(super) async fn flush_logs(
         &mut self,
@@ -34,7 +34,7 @@ impl Syncer {
         for object in self.logs(tables).await? {
             let header = DdtLogHeader::parse(&object.phys().bonus, cenote_zio::ORDER)?;
             if header.version() != VERSION {
-                return self.unwritable(format!("a dedup log of version {}", header.version()));
+                return SpaError::unwritable(format!("a dedup log of version {}", header.version()));
             }
             if header.length_bytes > 0 {
                 logs.push((object, header));
@@ -82,7 +82,7 @@ impl Syncer {
             if latest.len() > ENTRIES_MAX {
                 let what = "freeing deduplicated blocks while the dedup log has more than a million entries; import the pool with \
                             OpenZFS and let it flush them first";
-                return self.unwritable(what);
+                return SpaError::unwritable(what);
             }
         }
         Ok(())

@@ -45,7 +45,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 
 use crate::SpaError;
-use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 
 /// Blocks of a table that are held in memory before the changed ones are handed on.
 const HELD_BLOCKS_MAX: usize = 128;
@@ -55,7 +55,7 @@ pub(crate) fn is_data(bp: &Blkptr) -> bool {
     bp.level() == 0 && !bp.dmu_type().is_metadata()
 }
 
-impl Syncer {
+impl InTxg<'_> {
     /// Removes one reference to a block. Returns the blocks that are free then.
     pub(crate) async fn give_up(&mut self, txg: Txg, bp: &Blkptr) -> Result<Vec<Blkptr>, SpaError> {
         debug_assert!(!bp.is_hole() && !bp.is_embedded(), "references are to blocks that are stored");
@@ -90,10 +90,6 @@ impl Syncer {
     /// Bytes that a block uses, as datasets count them.
     fn used_bytes(&self, bp: &Blkptr) -> u64 {
         self.blocks.writer.space_of(bp).used_bytes.unsigned_abs()
-    }
-
-    pub(crate) fn unwritable<T>(&self, what: impl Into<String>) -> Result<T, SpaError> {
-        Err(SpaError::unsupported(what))
     }
 
     /// A number in a directory.

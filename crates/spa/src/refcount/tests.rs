@@ -24,7 +24,7 @@ use crate::open::new::{CreateOptions, create_syncer};
 use crate::open::spares_l2cache::AuxSpec;
 use crate::open::vdevs::METASLABS_MIN;
 use crate::open::vdevs::{DiskSpec, TopKind, TopSpec};
-use crate::sync::{Clock, Host};
+use crate::sync::{Clock, Host, Syncer};
 
 const BLOCK_BYTES: u64 = 4096;
 const BRT_BLOCK_SHIFT: u8 = 13;
@@ -34,6 +34,21 @@ const COUNTS_BLOCK_BYTES: u32 = 32 << 10;
 pub(crate) fn add_disk(runtime: &Runtime, path: &str) {
     let size = SimDiskOptions { size_bytes: 80 << 20, ..SimDiskOptions::default() };
     runtime.sim().unwrap().add_disk(&runtime.handle(), Path::new(path), size);
+}
+
+async fn give_up(writer: &mut Syncer, bp: &Blkptr) -> Vec<Blkptr> {
+    let txg = writer.txg;
+    writer.in_txg().give_up(txg, bp).await.unwrap()
+}
+
+async fn add_clone(writer: &mut Syncer, bp: &Blkptr) -> Result<(), SpaError> {
+    let txg = writer.txg;
+    writer.in_txg().add_clone(txg, bp).await
+}
+
+async fn put(writer: &mut Syncer, tables: &mut known::Tables, entry: known::Entry) -> Result<(), SpaError> {
+    let txg = writer.txg;
+    writer.in_txg().put(txg, tables, entry, &mut Vec::new()).await
 }
 
 /// A new pool on it.
@@ -74,14 +89,14 @@ fn cloned(offset_bytes: u64) -> Blkptr {
 }
 
 async fn has(writer: &Syncer, name: &str) -> bool {
-    let directory = Zap::open(writer.directory.clone()).await.unwrap();
+    let directory = Zap::open(writer.mos.directory.clone()).await.unwrap();
     directory.lookup(name.as_bytes()).await.unwrap().is_some()
 }
 
 /// Enters a table as OpenZFS makes it.
 async fn enter_clones(writer: &mut Syncer, model: &BTreeMap<u64, u64>, as_bytes: bool) {
     let txg = writer.txg;
-    let mut entries = writer.make_table(txg, DmuType::ZAP_METADATA, BRT_BLOCK_SHIFT, false).unwrap();
+    let mut entries = writer.in_txg().make_table(txg, DmuType::ZAP_METADATA, BRT_BLOCK_SHIFT, false).unwrap();
     let mut regions = [0_u16; 8];
     let mut phys = BrtVdevPhys {
         entries: entries.object().id(),
@@ -102,13 +117,13 @@ async fn enter_clones(writer: &mut Syncer, model: &BTreeMap<u64, u64>, as_bytes:
     let bonus = phys.emit(cenote_zio::ORDER).to_vec();
     let spec =
         ObjectSpec::new(DmuType::UINT64_METADATA, COUNTS_BLOCK_BYTES).with_bonus(DmuType::UINT64_METADATA, bonus);
-    let object = writer.mos.create_object(txg, &spec).unwrap();
+    let object = writer.mos.objset.create_object(txg, &spec).unwrap();
     let bytes: Vec<u8> = regions.iter().flat_map(|count| count.to_le_bytes()).collect();
     object.write(txg, 0, &bytes).await.unwrap();
     let id = ZapValue::from_u64(object.id().0);
-    Zap::put_entry(&writer.directory, txg, &pool_directory::brt(0), Some(&id)).await.unwrap();
-    writer.features.change("block_cloning", 1);
-    writer.shared.saved_bytes = phys.saved_bytes;
+    Zap::put_entry(&writer.mos.directory, txg, &pool_directory::brt(0), Some(&id)).await.unwrap();
+    writer.mos.features.change("block_cloning", 1);
+    writer.blocks.shared.saved_bytes = phys.saved_bytes;
 }
 
 #[test]
@@ -134,7 +149,7 @@ fn clones_are_counted_as_a_plain_map_counts_them() {
                         false => *model.keys().nth(rng.below(model.len().max(1) as u64) as usize).unwrap_or(&0),
                     };
                     let expected = model.get(&offset).copied();
-                    let free = writer.give_up(writer.txg, &cloned(offset)).await.unwrap();
+                    let free = give_up(&mut writer, &cloned(offset)).await;
                     assert_eq!(free.is_empty(), expected.is_some(), "seed {seed} offset {offset:#x}");
                     match expected {
                         Some(1) => drop(model.remove(&offset)),
@@ -143,27 +158,27 @@ fn clones_are_counted_as_a_plain_map_counts_them() {
                     }
                 }
                 let saved: u64 = model.values().sum();
-                assert_eq!(writer.shared.saved_bytes, saved * BLOCK_BYTES);
+                assert_eq!(writer.blocks.shared.saved_bytes, saved * BLOCK_BYTES);
                 writer.sync().await.unwrap();
                 if rng.chance(1, 3) {
-                    writer.shared.clones = None;
+                    writer.blocks.shared.clones = None;
                 }
             }
             assert!(!has(&writer, &pool_directory::brt(0)).await);
-            assert_eq!(writer.features.count("block_cloning"), 0);
+            assert_eq!(writer.mos.features.count("block_cloning"), 0);
         });
     }
 }
 
 /// Asserts that the table of vdev 0 on disk agrees with the model in all its figures.
 async fn assert_clones(writer: &mut Syncer, model: &BTreeMap<u64, u64>) {
-    writer.shared.clones = None;
+    writer.blocks.shared.clones = None;
     assert_eq!(has(writer, &pool_directory::brt(0)).await, !model.is_empty());
     let count = u64::from(!model.is_empty());
-    let has_endian = writer.features.has("block_cloning_endian");
-    let counts = ["block_cloning", "block_cloning_endian"].map(|name| writer.features.count(name));
+    let has_endian = writer.mos.features.has("block_cloning_endian");
+    let counts = ["block_cloning", "block_cloning_endian"].map(|name| writer.mos.features.count(name));
     assert_eq!(counts, [count, if has_endian { count } else { 0 }]);
-    let mut clones = writer.take_clones().await.unwrap();
+    let mut clones = writer.in_txg().take_clones().await.unwrap();
     if let Some(table) = clones.0.get_mut(&VdevId(0)) {
         let phys = &table.phys;
         let expected =
@@ -181,7 +196,7 @@ async fn assert_clones(writer: &mut Syncer, model: &BTreeMap<u64, u64>) {
             assert_eq!(value.as_bytes().is_none(), has_endian, "the form of the counts");
         }
     }
-    writer.shared.clones = Some(clones);
+    writer.blocks.shared.clones = Some(clones);
 }
 
 #[test]
@@ -199,11 +214,11 @@ fn references_are_added_and_given_up_as_a_plain_map_has_them() {
                 for _ in 0..rng.below(300) {
                     let offset = rng.below(400) * 37 * BLOCK_BYTES;
                     if rng.chance(if is_growing { 4 } else { 1 }, 5) {
-                        writer.add_clone(writer.txg, &cloned(offset)).await.unwrap();
+                        add_clone(&mut writer, &cloned(offset)).await.unwrap();
                         *model.entry(offset).or_default() += 1;
                         continue;
                     }
-                    let free = writer.give_up(writer.txg, &cloned(offset)).await.unwrap();
+                    let free = give_up(&mut writer, &cloned(offset)).await;
                     assert_eq!(free.is_empty(), model.contains_key(&offset), "seed {seed} offset {offset:#x}");
                     match model.get(&offset).copied() {
                         Some(1) => drop(model.remove(&offset)),
@@ -214,16 +229,16 @@ fn references_are_added_and_given_up_as_a_plain_map_has_them() {
                 if round % 10 == 9 {
                     for (offset, count) in std::mem::take(&mut model) {
                         for _ in 0..count {
-                            assert!(writer.give_up(writer.txg, &cloned(offset)).await.unwrap().is_empty());
+                            assert!(give_up(&mut writer, &cloned(offset)).await.is_empty());
                         }
                     }
                 }
-                assert_eq!(writer.shared.saved_bytes, model.values().sum::<u64>() * BLOCK_BYTES);
+                assert_eq!(writer.blocks.shared.saved_bytes, model.values().sum::<u64>() * BLOCK_BYTES);
                 writer.sync().await.unwrap();
                 assert_clones(&mut writer, &model).await;
             }
             let far = 200 << 20;
-            assert!(writer.add_clone(writer.txg, &cloned(far)).await.is_err(), "behind the vdev's end");
+            assert!(add_clone(&mut writer, &cloned(far)).await.is_err(), "behind the vdev's end");
         });
     }
 }
@@ -246,7 +261,7 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
             let mut writer = made(&handle, "/deduplicated").await;
             let mut rng = Rng::new(seed);
             let statistics = make_statistics(&writer).await;
-            let mut tables = known::Tables::new(CHECKSUM, writer.directory.clone());
+            let mut tables = known::Tables::new(CHECKSUM, writer.mos.directory.clone());
             let mut model = BTreeMap::new();
             for number in 1..500 {
                 let references = 1 + rng.below(3);
@@ -259,10 +274,10 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
                     _ => DdtPhys::Flat { copies, class_start: 5 },
                 };
                 let entry = known::Entry { key, phys, class: None };
-                writer.put(writer.txg, &mut tables, entry, &mut Vec::new()).await.unwrap();
+                put(&mut writer, &mut tables, entry).await.unwrap();
                 model.insert(number, references);
             }
-            writer.shared.dedup.enter(tables);
+            writer.blocks.shared.dedup.enter(tables);
             writer.sync().await.unwrap();
             while !model.is_empty() {
                 for _ in 0..1 + rng.below(200) {
@@ -277,7 +292,7 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
                         bp.set_births(Txg(3), Txg(3));
                     }
                     let expected = model.get(&number).copied().filter(|_| !is_pruned);
-                    let free = writer.give_up(writer.txg, &bp).await.unwrap();
+                    let free = give_up(&mut writer, &bp).await;
                     assert_eq!(free.is_empty(), expected.is_some_and(|count| count > 1), "seed {seed} {number}");
                     assert!(free.iter().all(|free| free.dva(0) == bp.dva(0) && !free.dedup()));
                     match expected {
@@ -287,10 +302,10 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
                     }
                 }
                 let saved: u64 = model.values().map(|count| count - 1).sum();
-                assert_eq!(writer.shared.saved_bytes, saved * BLOCK_BYTES);
+                assert_eq!(writer.blocks.shared.saved_bytes, saved * BLOCK_BYTES);
                 writer.sync().await.unwrap();
                 if rng.chance(1, 3) {
-                    writer.shared.dedup = known::Dedup::default();
+                    writer.blocks.shared.dedup = known::Dedup::default();
                 }
             }
             for class in cenote_format::ddt::CLASSES {
@@ -304,21 +319,21 @@ fn deduplicated_blocks_are_counted_as_a_plain_map_counts_them() {
 
 /// The statistics of dedup tables, which are there before any.
 async fn make_statistics(writer: &Syncer) -> Object {
-    let statistics = Zap::create_object(&writer.mos, writer.txg, DmuType::DDT_STATS, &[]).await.unwrap();
+    let statistics = Zap::create_object(&writer.mos.objset, writer.txg, DmuType::DDT_STATS, &[]).await.unwrap();
     let id = ZapValue::from_u64(statistics.id().0);
     let name = pool_directory::DDT_STATISTICS;
-    Zap::put_entry(&writer.directory, writer.txg, name, Some(&id)).await.unwrap();
+    Zap::put_entry(&writer.mos.directory, writer.txg, name, Some(&id)).await.unwrap();
     statistics
 }
 
 /// The objects that OpenZFS makes for a checksum with its first entry: a directory, and two logs.
 async fn make_directory(writer: &mut Syncer, checksum: Checksum) -> (Object, Vec<ObjectId>) {
-    let (txg, mos) = (writer.txg, writer.mos.clone());
+    let (txg, mos) = (writer.txg, writer.mos.objset.clone());
     let numbers = [(directory::VERSION, ZapValue::from_u64(1)), (directory::FLAGS, ZapValue::from_u64(3))];
     let own = Zap::create_object(&mos, txg, DmuType::ZAP_METADATA, &numbers).await.unwrap();
     let id = ZapValue::from_u64(own.id().0);
     let name = pool_directory::ddt_dir(checksum.name());
-    Zap::put_entry(&writer.directory, txg, &name, Some(&id)).await.unwrap();
+    Zap::put_entry(&writer.mos.directory, txg, &name, Some(&id)).await.unwrap();
     let mut logs = Vec::new();
     for index in 0..2 {
         let header = DdtLogHeader { info: 1, length_bytes: 0, first_txg: Txg(0), checkpoint: DdtKey::default() };
@@ -329,7 +344,7 @@ async fn make_directory(writer: &mut Syncer, checksum: Checksum) -> (Object, Vec
         Zap::put_entry(&own, txg, &name, Some(&ZapValue::from_u64(log.0))).await.unwrap();
         logs.push(log);
     }
-    writer.features.change("fast_dedup", 1);
+    writer.mos.features.change("fast_dedup", 1);
     (own, logs)
 }
 
@@ -360,14 +375,14 @@ fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_log
                 let (key, mut copies) = deduplicated(number);
                 copies.reference_count = 1 + number % 2;
                 let entry = known::Entry { key, phys: DdtPhys::Flat { copies, class_start: 5 }, class: None };
-                writer.put(writer.txg, &mut tables, entry, &mut Vec::new()).await.unwrap();
+                put(&mut writer, &mut tables, entry).await.unwrap();
             }
-            writer.shared.dedup.enter(tables);
+            writer.blocks.shared.dedup.enter(tables);
             made.push((checksum, own, logs));
         }
         writer.sync().await.unwrap();
         // As a later import finds them.
-        writer.shared.dedup = known::Dedup::default();
+        writer.blocks.shared.dedup = known::Dedup::default();
         for (left, (checksum, own, logs)) in [2, 1].into_iter().zip(made) {
             let own_name = pool_directory::ddt_dir(checksum.name());
             let table = |class| pool_directory::ddt(checksum.name(), "zap", class);
@@ -380,9 +395,9 @@ fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_log
                     if (number, at) == (LAST, LAST % 2) {
                         writer.sync().await.unwrap();
                         assert!(has(&writer, &own_name).await, "one reference is left");
-                        assert_eq!(writer.features.count("fast_dedup"), left);
+                        assert_eq!(writer.mos.features.count("fast_dedup"), left);
                     }
-                    let free = writer.give_up(writer.txg, &bp).await.unwrap();
+                    let free = give_up(&mut writer, &bp).await;
                     assert_eq!(free.len() as u64, u64::from(at == number % 2), "{number}");
                 }
             }
@@ -395,9 +410,9 @@ fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_log
             assert_eq!((names.len(), tables.len()), (6, 2), "version, flags, two logs, two tables: {names:?}");
             writer.sync().await.unwrap();
             assert!(!has(&writer, &own_name).await);
-            assert_eq!(writer.features.count("fast_dedup"), left - 1);
+            assert_eq!(writer.mos.features.count("fast_dedup"), left - 1);
             for gone in tables.into_iter().chain(logs).chain([own.id()]) {
-                assert!(writer.mos.object(gone).await.is_err(), "object {gone} is left");
+                assert!(writer.mos.objset.object(gone).await.is_err(), "object {gone} is left");
             }
             let statistics = Zap::open(statistics.clone()).await.unwrap();
             let left_over = statistics.entries(10).await.unwrap();
@@ -406,7 +421,7 @@ fn the_directory_of_fast_dedup_goes_with_its_last_entry_and_takes_tables_and_log
             let (key, copies) = deduplicated(LAST);
             let mut bp = copies.blkptr(&key, checksum);
             bp.set_dedup(true);
-            assert_eq!(writer.give_up(writer.txg, &bp).await.unwrap().len(), 1);
+            assert_eq!(give_up(&mut writer, &bp).await.len(), 1);
         }
     });
 }

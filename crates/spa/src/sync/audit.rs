@@ -143,7 +143,7 @@ impl Syncer {
                 assert!(noted, "dataset {dataset} has {} noted, as is known of it", feature.name);
             }
         }
-        let has_list = self.jobs.async_destroy.list.is_some();
+        let has_list = self.jobs.async_destroy.list().is_some();
         assert_eq!(
             self.mos.features.count("async_destroy"),
             u64::from(has_list),
@@ -152,7 +152,7 @@ impl Syncer {
         let directory = Zap::open(self.mos.directory.clone()).await?;
         let entry = async |name| directory.find_u64(name).await;
         let listed = entry(pool_directory::BPTREE).await?.map(ObjectId);
-        assert_eq!(listed, self.jobs.async_destroy.list, "the directory names the list of what is freed");
+        assert_eq!(listed, self.jobs.async_destroy.list(), "the directory names the list of what is freed");
         let deleted = entry(pool_directory::DELETED_CLONES).await?.map(ObjectId);
         assert_eq!(deleted, self.jobs.deleted_clones.table(), "the directory names the table of destroyed clones");
         if let Some(table) = deleted {

@@ -29,7 +29,7 @@ impl Syncer {
             self.jobs.deferred = None;
             return Ok(());
         }
-        self.free_blocks(txg, &blocks).await
+        self.in_txg().free_blocks(txg, &blocks).await
     }
 }
 

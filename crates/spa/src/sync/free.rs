@@ -9,7 +9,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Class, Join};
 
 use crate::SpaError;
-use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 use crate::sync::space::{Space, extent};
 
 /// The frees of a sync that are being passed to the allocator.
@@ -20,7 +20,7 @@ const FREED_AT_ONCE: usize = 4096;
 /// Gangs of gangs at most.
 const DEPTH_MAX: u32 = 16;
 
-impl Syncer {
+impl InTxg<'_> {
     /// Gives up blocks in the txg that syncs: those without another reference are freed.
     pub(crate) async fn free_blocks(&mut self, txg: Txg, blocks: &[Blkptr]) -> Result<(), SpaError> {
         assert_eq!(txg, self.txg, "blocks are given up in the txg that syncs, or in the open one before its sync");

@@ -90,6 +90,7 @@ pub(crate) mod mos;
 pub(crate) mod multihost;
 mod phases;
 mod preload;
+pub(crate) mod rooms;
 pub(crate) mod space;
 pub(crate) mod space_maps;
 pub(crate) mod troubles;
@@ -97,40 +98,27 @@ mod txg;
 pub(crate) mod usable;
 pub(crate) mod vdev_config;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use cenote_dmu::{Object, Objset, Writer};
-use cenote_dsl::Dsl;
-use cenote_dsl::LivelistLimits;
-use cenote_format::ids::{Guid, ObjectId, Txg};
-use cenote_format::needs::Needs;
-use cenote_format::nvlist::NvList;
-use cenote_format::uberblock::Uberblock;
+use cenote_format::ids::{Guid, Txg};
 use cenote_taskq::{BoxFuture, Handle, Instant};
-use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::{Logs, ZilTunables};
 
 use cenote_dsl::Head;
 
+use crate::SpaError;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
-use crate::jobs::Jobs;
+use crate::jobs::{JobStatus, Jobs};
 use crate::longholds::LongHolds;
-use crate::refcount::known::SharedBlocks;
 use crate::sync::late::LateTasks;
-use crate::{FoundPool, SpaError};
 use blocks::Blocks;
 pub use clock::{Clock, Host};
 use devices::Devices;
-use features::FeatureCounts;
 use mos::Mos;
-use multihost::Multihost;
 pub use phases::Phase;
-use space::Space;
-use vdev_config::RootVdev;
+use rooms::InTxg;
 
 /// Copies of the MOS's blocks: as many as there can be.
 pub(crate) const MOS_COPIES: u8 = 3;
@@ -230,6 +218,39 @@ impl Syncer {
             obeys_limits: false,
             is_changed: false,
         }
+    }
+
+    /// The rooms, for changes of its txg.
+    pub(crate) fn in_txg(&mut self) -> InTxg<'_> {
+        self.in_txg_with_jobs().0
+    }
+
+    /// The rooms, for changes of its txg, and the jobs beside them.
+    pub(crate) fn in_txg_with_jobs(&mut self) -> (InTxg<'_>, &mut Jobs) {
+        let Self { handle, clock, txg, mos, blocks, devices, jobs, .. } = self;
+        (InTxg { handle, clock: *clock, txg: *txg, mos, blocks, devices }, jobs)
+    }
+
+    /// Background jobs that have work left.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        self.jobs.statuses(self.handle.now())
+    }
+
+    /// Blocks that a slice of a job frees at most (`zfs_async_block_max_blocks`; default 100 000).
+    pub fn set_async_block_max_blocks(&mut self, blocks: u64) {
+        self.jobs.blocks_max = blocks.max(1);
+    }
+
+    /// Has the background job of this name wait, until it is resumed or the pool is opened again; or has it go on. False if there is none.
+    pub fn set_job_paused(&mut self, name: &str, is_paused: bool) -> bool {
+        self.jobs.set_paused(name, is_paused)
+    }
+
+    /// True if a background job goes on with the next txg.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.jobs.go_on()
     }
 
     /// The name.

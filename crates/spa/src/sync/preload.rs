@@ -73,7 +73,7 @@ mod tests {
     use crate::sync::Syncer;
 
     fn loaded(syncer: &Syncer) -> usize {
-        syncer.space.with(|allocator| allocator.metaslabs().filter(|metaslab| metaslab.is_loaded()).count())
+        syncer.blocks.space.with(|allocator| allocator.metaslabs().filter(|metaslab| metaslab.is_loaded()).count())
     }
 
     #[test]
@@ -85,12 +85,12 @@ mod tests {
             let mut syncer = made(&handle, "/preloaded").await;
             syncer.sync().await.unwrap();
             // A new pool's are all in memory.
-            syncer.space.with(|allocator| {
+            syncer.blocks.space.with(|allocator| {
                 let ids: Vec<_> = allocator.metaslabs().map(cenote_metaslab::Metaslab::id).collect();
                 let unloaded = ids.into_iter().filter(|id| allocator.unload(*id).unwrap()).count();
                 assert!(unloaded > 0, "some are unloaded");
             });
-            syncer.config_changed = true;
+            syncer.devices.config_changed = true;
             syncer.sync().await.unwrap();
             handle.sleep(Duration::from_secs(1)).await;
             let by_hand = loaded(&syncer);
@@ -98,7 +98,7 @@ mod tests {
             syncer.sync().await.unwrap();
             handle.sleep(Duration::from_secs(1)).await;
             assert!(loaded(&syncer) > by_hand, "{} are loaded, by hand {by_hand}", loaded(&syncer));
-            assert!(!syncer.preloading.load(std::sync::atomic::Ordering::Acquire), "the task has ended");
+            assert!(!syncer.blocks.preloading.load(std::sync::atomic::Ordering::Acquire), "the task has ended");
         });
     }
 }

@@ -109,7 +109,7 @@ impl Syncer {
     /// Writes what was allocated and freed since the last time into space maps and logs. The first time in a txg some metaslabs
     /// are flushed and condensed too.
     pub(crate) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
-        self.frees_done().await?;
+        self.in_txg().frees_done().await?;
         let mut changes = self.space_changes(txg);
         self.blocks.space_pass += 1;
         assert!(self.blocks.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");

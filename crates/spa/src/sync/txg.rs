@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{SpaceDelta, Synced, Zap};
+use cenote_dmu::{SpaceDelta, Synced};
 use cenote_dsl::{Livelist, UsedBy};
-use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::BoxFuture;
@@ -51,9 +50,10 @@ impl Syncer {
         self.note_missed(txg, 1, self.devices.root_vdev.lost()).await?;
         self.mend_log_dtls(txg).await?;
         self.free_deferred(txg).await?;
-        self.free_destroyed(txg).await?;
-        self.free_listed(txg).await?;
-        self.free_live(txg).await?;
+        if self.state == PoolState::Active {
+            let (mut rooms, jobs) = self.in_txg_with_jobs();
+            jobs.slices(&mut rooms).await?;
+        }
         self.sync_logs(txg).await?;
         self.sync_datasets(txg).await?;
         debug_assert!(
@@ -62,7 +62,7 @@ impl Syncer {
         );
         self.make_late(txg).await?;
         self.log_errors(txg).await;
-        self.save_shared(txg).await?;
+        self.in_txg().save_shared(txg).await?;
         if self.devices.config_changed {
             self.make_root_zap(txg).await?;
             self.write_config(txg).await?;
@@ -110,22 +110,6 @@ impl Syncer {
         self.txg = Txg(txg.0 + 1);
         self.assert_settled(txg);
         Ok(txg)
-    }
-
-    /// Frees the pool's one empty bpobj (`empty_bpobj`) when nothing refers to it any more.
-    pub(crate) async fn release_empty_bpobj(&mut self, txg: Txg, count: u64) -> Result<(), SpaError> {
-        if count == 0 {
-            return Ok(());
-        }
-        self.mos.features.change("empty_bpobj", -(count as i64));
-        if self.mos.features.count("empty_bpobj") == 0
-            && let Some(object) = self.mos.dsl.take_empty_bpobj()
-        {
-            assert_ne!(object, ObjectId(0), "the list that stands for empty ones is an object");
-            Zap::put_entry(&self.mos.directory, txg, pool_directory::EMPTY_BPOBJ, None).await?;
-            self.mos.objset.object(object).await?.free(txg);
-        }
-        Ok(())
     }
 
     /// Checks that a dataset that has grown, and all directories above it, are within their quotas. Without a background sync no check is
@@ -204,15 +188,15 @@ impl Syncer {
             self.use_features(txg, head.dataset, synced.needs).await?;
             let livelist = livelists.get(&head.objset.id()).map(|livelist| (livelist, &self.mos.livelist_limits));
             let settled = self.mos.dsl.synced(txg, head.dataset, synced, livelist).await?;
-            self.release_empty_bpobj(txg, settled.replaced_empty).await?;
+            self.mos.release_empty_bpobj(txg, settled.replaced_empty).await?;
             self.mos.features.change("livelist", -i64::from(settled.has_lost_livelist));
             if !self.is_live && settled.is_larger {
                 self.check_quota(head.dataset).await?;
             }
-            self.free_killed(txg, settled.freed).await?;
-            self.free_unused(txg, &unused).await?;
+            self.in_txg().free_killed(txg, settled.freed).await?;
+            self.in_txg().free_unused(txg, &unused).await?;
         }
-        self.frees_done().await?;
+        self.in_txg().frees_done().await?;
         match self.blocks.space.with(|allocator| allocator.is_dirty(txg)) {
             true => self.sync_space(txg).await,
             false => Ok(()),
@@ -232,7 +216,7 @@ impl Syncer {
             let mut delta: SpaceDelta = synced.born;
             delta.add(synced.killed.space().negated());
             self.blocks.mos_delta.add(delta);
-            self.free_killed(txg, synced.killed).await?;
+            self.in_txg().free_killed(txg, synced.killed).await?;
         }
         Ok(missed.into_iter().collect())
     }
