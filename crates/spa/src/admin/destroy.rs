@@ -64,7 +64,7 @@ impl Syncer {
         self.mos.features.change("extensible_dataset", -(gone.zapified as i64));
         self.count_bookmarks(&gone.bookmarks);
         self.mos.headers_only.remove(&dataset.object);
-        self.forget_errors_of(txg, dataset.object).await;
+        self.in_txg().forget_errors_of(txg, dataset.object).await;
         self.mos.release_empty_bpobj(txg, gone.shared_empty).await?;
         self.mos.dsl.retain_heads(|head| head.dataset != dataset.object);
         self.clear_bootfs(dataset.object).await?;

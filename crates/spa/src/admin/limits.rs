@@ -9,6 +9,7 @@ use cenote_taskq::boxed;
 
 use crate::pool::Pool;
 use crate::sync::Syncer;
+use crate::sync::mos::Mos;
 use crate::{Refusal, SpaError};
 
 /// The feature of counts and limits.
@@ -24,7 +25,7 @@ impl Pool {
     pub async fn obey_limits(&self) -> Result<(), SpaError> {
         self.look(|syncer| {
             Box::pin(async move {
-                syncer.obeys_limits = true;
+                syncer.mos.obeys_limits = true;
                 Ok(())
             })
         })
@@ -32,7 +33,7 @@ impl Pool {
     }
 }
 
-impl Syncer {
+impl Mos {
     /// True if so many more are within the limits of a directory and of those above, up to the directory `until`.
     pub(crate) async fn is_within_limits(
         &self,
@@ -41,19 +42,21 @@ impl Syncer {
         more: u64,
         until: Option<ObjectId>,
     ) -> Result<bool, SpaError> {
-        if !self.obeys_limits || self.mos.features.count(FEATURE) == 0 {
+        if !self.obeys_limits || self.features.count(FEATURE) == 0 {
             return Ok(true);
         }
-        Ok(self.mos.dsl.is_within_limits(dir, counted, more, until).await?)
+        Ok(self.dsl.is_within_limits(dir, counted, more, until).await?)
     }
+}
 
+impl Syncer {
     /// Whether limits let so many datasets be made below a directory, one below the other.
     ///
     /// # Errors
     /// They do not, or the MOS cannot be read.
     #[boxed]
     pub async fn check_new_below(&self, name: &str, parent: &Dir, count: u64) -> Result<(), SpaError> {
-        match self.is_within_limits(parent, Counted::Datasets, count, None).await? {
+        match self.mos.is_within_limits(parent, Counted::Datasets, count, None).await? {
             true => Ok(()),
             false => Err(SpaError::refused(Refusal::NoSpace, format!("cannot create '{name}': out of space"))),
         }
@@ -61,7 +64,7 @@ impl Syncer {
 
     /// Whether limits let these snapshots be taken together.
     pub(crate) async fn check_new_snapshots<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<(), SpaError> {
-        if !self.obeys_limits || self.mos.features.count(FEATURE) == 0 {
+        if !self.mos.obeys_limits || self.mos.features.count(FEATURE) == 0 {
             return Ok(());
         }
         // Each counts to its dataset and to all above.
@@ -75,7 +78,7 @@ impl Syncer {
         }
         for (name, count) in counts {
             let dir = self.mos.dsl.dir(name).await?;
-            if !self.is_within_limits(&dir, Counted::Snapshots, count, Some(dir.phys.parent)).await? {
+            if !self.mos.is_within_limits(&dir, Counted::Snapshots, count, Some(dir.phys.parent)).await? {
                 return Err(SpaError::refused(
                     Refusal::NoSpace,
                     format!("cannot create snapshot '{name}': out of space"),
@@ -133,7 +136,7 @@ impl Syncer {
             common = self.mos.dsl.parent(dir).await?;
         }
         let until = common.map(|dir| dir.object);
-        Ok(self.is_within_limits(to, Counted::Datasets, datasets, until).await?
-            && self.is_within_limits(to, Counted::Snapshots, snapshots, until).await?)
+        Ok(self.mos.is_within_limits(to, Counted::Datasets, datasets, until).await?
+            && self.mos.is_within_limits(to, Counted::Snapshots, snapshots, until).await?)
     }
 }

@@ -336,6 +336,7 @@ impl Syncer {
         self.devices.root_vdev.remove(vdev)?;
         self.devices.config_changed = true;
         self.devices.tree.change(&self.devices.root_vdev.config, [])?;
+        self.blocks.unflushed_txgs.remove(&vdev);
         self.blocks.space.log_device_removed(vdev);
         self.devices.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));
         let path = top.path.as_deref().unwrap_or("-").to_owned();
@@ -366,18 +367,18 @@ impl Syncer {
             Some(all) => Some(self.mos.objset.object(ObjectId(all)).await?),
             None => None,
         };
-        let flushed = self.devices.root_vdev.unflushed_txgs.get(&vdev).copied();
+        let flushed = self.blocks.unflushed_txgs.get(&vdev).copied();
         let tables = [Some(top.metaslab_array), flushed].into_iter().flatten();
         let mut objects = Vec::new();
         // All can be opened before the first is freed: a change that fails half-way fails the pool.
         for object in zaps.iter().copied().chain(tables).filter(|object| *object != ObjectId(0)) {
             objects.push(self.mos.objset.object(object).await?);
         }
-        let mut changes = self.space_changes(txg);
+        let mut changes = self.mos.space_changes(txg);
         for map in maps.into_iter().filter(|map| *map != ObjectId(0)) {
             changes.free(map)?;
         }
-        self.make_changes(changes).await?;
+        self.in_txg().make_changes(changes).await?;
         for zap in zaps.iter().filter(|zap| **zap != ObjectId(0)) {
             if let Some(all) = &all {
                 Zap::put_entry(all, txg, &int_key_name(zap.0), None).await?;

@@ -26,18 +26,19 @@
 //! crash would do it twice or not at all.
 
 pub(crate) mod async_destroy;
+pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
 mod doomed;
 pub(crate) mod freeing;
 
 use std::time::Duration;
 
-use cenote_format::ids::ObjectId;
 use cenote_taskq::{BoxFuture, Instant};
 
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
+use deferred::Deferred;
 use deleted_clones::DeletedClones;
 use freeing::FreeList;
 
@@ -148,8 +149,8 @@ pub(crate) trait Job: Send + Sync {
 
 /// The background jobs of a pool.
 pub(crate) struct Jobs {
-    /// Frees that OpenZFS put off, until the list is empty.
-    pub(crate) deferred: Option<ObjectId>,
+    /// Frees that OpenZFS put off: done in the first txgs, whatever else is.
+    pub(crate) deferred: Deferred,
     /// Destroyed datasets.
     pub(crate) async_destroy: AsyncDestroy,
     /// The blocks that only destroyed snapshots had.
@@ -163,7 +164,7 @@ pub(crate) struct Jobs {
 impl Default for Jobs {
     fn default() -> Self {
         Self {
-            deferred: None,
+            deferred: Deferred::default(),
             async_destroy: AsyncDestroy::default(),
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),

@@ -30,6 +30,7 @@ use crate::failmode::FailMode;
 use crate::import::import_for;
 use crate::jobs::Jobs;
 use crate::jobs::async_destroy::AsyncDestroy;
+use crate::jobs::deferred::Deferred;
 use crate::jobs::deleted_clones::DeletedClones;
 use crate::jobs::freeing::FreeList;
 use crate::multihost::{Candidate, Purpose, Settings};
@@ -233,7 +234,7 @@ struct Opening<'a> {
 impl Opening<'_> {
     async fn run(self) -> Result<Syncer, SpaError> {
         let Self { handle, pool, ref options, settings, .. } = self;
-        let mut root_vdev = self.root_vdev()?;
+        let root_vdev = self.root_vdev()?;
         if let Some(top) = root_vdev.unwritable(&root_vdev.lost()) {
             let mut missing = vec![top.display_name()];
             missing.extend(reasons(&pool.tree().status(), top));
@@ -255,7 +256,6 @@ impl Opening<'_> {
         let features = FeatureCounts::open(&mos, pool.directory()).await?;
         mos.set_policy(obeying(|name| features.has(name), policy));
         let (space, unflushed_txgs) = self.space(&root_vdev, &features).await?;
-        root_vdev.unflushed_txgs = unflushed_txgs;
         space.set_mos(&mos);
         let writer = Writer::new(dmu, space.clone());
         let entry = async |name: &str| Ok::<_, SpaError>(ObjectId(self.entry(name).await?));
@@ -283,7 +283,7 @@ impl Opening<'_> {
             .collect();
         let without_uberblocks = |leaf: &FoundLeaf| FoundLeaf { uberblocks: Vec::new(), ..leaf.clone() };
         let leaves = pool.found().leaves.iter().map(|(guid, leaf)| (*guid, without_uberblocks(leaf))).collect();
-        let blocks = Blocks::new(space, writer, shared);
+        let blocks = Blocks { unflushed_txgs, ..Blocks::new(space, writer, shared) };
         let found = FoundPool { leaves, ..pool.found().clone() };
         let devices = Devices {
             old_config: pool.config().clone(),
@@ -292,7 +292,7 @@ impl Opening<'_> {
             ..Devices::new(root_vdev, pool.tree().clone(), multihost, found)
         };
         let jobs = Jobs {
-            deferred: crate::sync::deferred::list_of(pool.directory()).await?,
+            deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
             free_list,
             deleted_clones: DeletedClones::open(pool.directory()).await?,

@@ -67,7 +67,7 @@ impl Pool {
         known.forget(|bookmark| forgotten.contains(bookmark));
         drop(view);
         let dropped: Result<(), SpaError> =
-            self.change(move |syncer| Box::pin(async move { Ok(syncer.drop_errors(&well).await?) })).await;
+            self.change(move |syncer| Box::pin(async move { Ok(syncer.in_txg().drop_errors(&well).await?) })).await;
         dropped.map(|()| left)
     }
 }

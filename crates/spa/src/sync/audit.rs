@@ -67,7 +67,7 @@ impl Syncer {
         assert!(root_vdev.missed.keys().all(|guid| leaves.contains(guid)), "each dirty time log is a leaf's");
         assert!(root_vdev.unnoted.keys().all(|guid| leaves.contains(guid)), "a leaf lacks what is to be noted");
         let tops: BTreeSet<VdevId> = root_vdev.tops().map(|(vdev, _)| vdev).collect();
-        assert!(root_vdev.unflushed_txgs.keys().all(|vdev| tops.contains(vdev)), "a vdev has its unflushed txgs");
+        assert!(self.blocks.unflushed_txgs.keys().all(|vdev| tops.contains(vdev)), "a vdev has its unflushed txgs");
         if self.devices.synced.is_some() {
             assert_eq!(
                 guid_sum(&root_vdev.config),

@@ -8,10 +8,12 @@
 //! 1. The allocator has all frees of a txg when its sync ends: no task is left (asserted in `txg`).
 //! 2. The MOS's own bytes are in the accounts when its sync ends (asserted in `txg`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cenote_dmu::{SpaceDelta, Writer};
+use cenote_format::ids::{ObjectId, VdevId};
 
 use super::free::FreeTasks;
 use super::space::Space;
@@ -21,6 +23,8 @@ use crate::refcount::known::SharedBlocks;
 pub(crate) struct Blocks {
     /// The allocator.
     pub(crate) space: Arc<Space>,
+    /// For each top-level vdev, the object with its metaslabs' unflushed txgs, where there is one.
+    pub(crate) unflushed_txgs: BTreeMap<VdevId, ObjectId>,
     /// A task loads metaslabs before they are asked for.
     pub(crate) preloading: Arc<AtomicBool>,
     pub(crate) writer: Writer,
@@ -41,6 +45,7 @@ impl Blocks {
     pub(crate) fn new(space: Arc<Space>, writer: Writer, shared: SharedBlocks) -> Self {
         Self {
             space,
+            unflushed_txgs: BTreeMap::new(),
             preloading: Arc::default(),
             writer,
             shared,

@@ -68,7 +68,7 @@ impl Syncer {
     async fn write_dtl(&mut self, txg: Txg, pass: u32, guid: Guid, dtl: ObjectId) -> Result<(), SpaError> {
         let ranges =
             self.devices.root_vdev.missed.get(&guid).map(|missed| missed.ranges().to_vec()).unwrap_or_default();
-        let mut changes = self.space_changes(txg);
+        let mut changes = self.mos.space_changes(txg);
         let mut map = if dtl == ObjectId(0) {
             let made = SpaceMap::create(&mut changes, DTL_BLOCK_BYTES, 0, 0);
             made?
@@ -91,7 +91,7 @@ impl Syncer {
         let batch = Batch { txg, pass: u16::try_from(pass).unwrap_or(u16::MAX), two_words };
         map.append(&mut changes, batch, SpaceMapType::Alloc, None, ranges.into_iter())
             .and_then(|()| map.put_header(&mut changes))?;
-        self.make_changes(changes).await?;
+        self.in_txg().make_changes(changes).await?;
         if dtl != map.object {
             self.devices.root_vdev.set_field(guid, DTL, map.object.0)?;
             self.devices.config_changed = true;

@@ -10,13 +10,13 @@ use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_zio::DataError;
 
-use super::Syncer;
+use super::rooms::InTxg;
 use crate::errlog::{LOGGED_MAX, LoggedError, head_of};
 
 /// The first block of a log.
 const BLOCK_BYTES: u32 = 512;
 
-impl Syncer {
+impl InTxg<'_> {
     /// Enters the errors that came since the last txg. A log that cannot be written is told, and fails nothing.
     pub(super) async fn log_errors(&mut self, txg: Txg) {
         let errors = self.blocks.writer.dmu().zio().data_errors().take();

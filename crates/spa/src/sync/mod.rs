@@ -69,14 +69,13 @@
 //! **Background jobs** ([`crate::JobStatus`]): long work goes on for a slice in each txg (`jobs`).
 //!
 //! **Deferred frees** (`sync_bplist`): Cenote defers no frees, because its passes converge by rewriting in place; the deferred frees that
-//! OpenZFS left are freed in the first txgs (`deferred`).
+//! OpenZFS left are freed in the first txgs ([`crate::jobs`]).
 
 mod audit;
 pub(crate) mod blocks;
 mod changes;
 pub(crate) mod clock;
 pub(crate) mod config;
-pub(crate) mod deferred;
 pub(crate) mod devices;
 mod dtl;
 mod errlog;
@@ -160,8 +159,6 @@ pub struct Syncer {
     /// Others change datasets meanwhile, and were told that they did: so quotas were seen to when changes came in (otherwise a
     /// txg that exceeds one is not written at all), and nothing is opened whose txg might be refused.
     pub(crate) is_live: bool,
-    /// `filesystem_limit` and `snapshot_limit` apply to changes of the pool.
-    pub(crate) obeys_limits: bool,
     /// The pool itself was changed in the txg that is next to be synced.
     pub(crate) is_changed: bool,
 }
@@ -215,7 +212,6 @@ impl Syncer {
             phases: Vec::new(),
             notes,
             is_live: false,
-            obeys_limits: false,
             is_changed: false,
         }
     }
@@ -251,6 +247,12 @@ impl Syncer {
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.jobs.go_on()
+    }
+
+    /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.
+    #[must_use]
+    pub const fn has_deferred_frees(&self) -> bool {
+        self.jobs.deferred.is_left()
     }
 
     /// The name.

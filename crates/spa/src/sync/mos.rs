@@ -37,6 +37,8 @@ pub(crate) struct Mos {
     pub(crate) headers_only: BTreeSet<ObjectId>,
     /// How long clones' livelists get.
     pub(crate) livelist_limits: LivelistLimits,
+    /// `filesystem_limit` and `snapshot_limit` apply to changes of the pool.
+    pub(crate) obeys_limits: bool,
 }
 
 impl Mos {
@@ -51,6 +53,7 @@ impl Mos {
             used_features: BTreeMap::new(),
             headers_only: BTreeSet::new(),
             livelist_limits: LivelistTunables::default().limits(),
+            obeys_limits: false,
         }
     }
 

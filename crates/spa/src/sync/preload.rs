@@ -16,7 +16,7 @@ use cenote_format::ids::Txg;
 use cenote_metaslab::MetaslabId;
 use cenote_taskq::Class;
 
-use super::Syncer;
+use super::blocks::Blocks;
 use super::space::Space;
 
 /// Of the memory that loaded metaslabs may take: beyond it preloading would unload others that are in use.
@@ -37,16 +37,16 @@ impl Drop for PreloadGuard {
     }
 }
 
-impl Syncer {
-    /// Begins to load what allocations will ask for, unless the last such task still goes on.
+impl Blocks {
+    /// Begins to load what allocations will ask for, unless the last such task has not ended.
     pub(super) fn preload(&self, txg: Txg, wanted: Vec<MetaslabId>) {
-        if !self.is_live || wanted.is_empty() {
+        if wanted.is_empty() {
             return;
         }
-        let Some(guard) = PreloadGuard::take(&self.blocks.preloading) else { return };
-        let space = self.blocks.space.clone();
+        let Some(guard) = PreloadGuard::take(&self.preloading) else { return };
+        let space = self.space.clone();
         // A pool that is being closed takes no more.
-        let _ = self.blocks.writer.dmu().detached().detach(Class::Background, async move {
+        let _ = self.writer.dmu().detached().detach(Class::Background, async move {
             load(&space, txg, wanted).await;
             drop(guard);
         });

@@ -3,6 +3,8 @@
 use crate::space::UNFLUSHED_TXGS;
 use crate::sync::Syncer;
 use crate::sync::changes::{Change, ChangeList};
+use crate::sync::mos::Mos;
+use crate::sync::rooms::InTxg;
 use crate::sync::txg::PASSES_MAX;
 use crate::{PoolError, SpaError};
 use cenote_dmu::{ObjectSpec, Objset, Zap};
@@ -90,12 +92,14 @@ impl SpaceStore for Changes {
     }
 }
 
-impl Syncer {
+impl Mos {
     /// A list of changes of this txg, empty.
     pub(crate) fn space_changes(&self, txg: Txg) -> Changes {
-        Changes::new(self.mos.objset.clone(), txg, self.mos.features.has("spacemap_histogram"))
+        Changes::new(self.objset.clone(), txg, self.features.has("spacemap_histogram"))
     }
+}
 
+impl Syncer {
     /// Turns numbers of space accounting, from now on.
     pub fn tune_space(&mut self, tune: impl FnOnce(&mut cenote_metaslab::Tunables)) {
         self.blocks.space.with(|allocator| tune(allocator.tunables()));
@@ -105,12 +109,14 @@ impl Syncer {
     pub(crate) fn space_work(&self) -> cenote_metaslab::TxgWork {
         self.blocks.space.with(|allocator| allocator.work().clone())
     }
+}
 
+impl InTxg<'_> {
     /// Writes what was allocated and freed since the last time into space maps and logs. The first time in a txg some metaslabs
     /// are flushed and condensed too.
     pub(crate) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
-        self.in_txg().frees_done().await?;
-        let mut changes = self.space_changes(txg);
+        self.frees_done().await?;
+        let mut changes = self.mos.space_changes(txg);
         self.blocks.space_pass += 1;
         assert!(self.blocks.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
         if self.blocks.space_pass == 1 {
@@ -124,7 +130,7 @@ impl Syncer {
 
     /// Ends the txg's log.
     pub(crate) async fn close_space(&mut self, txg: Txg) -> Result<(), SpaError> {
-        let mut changes = self.space_changes(txg);
+        let mut changes = self.mos.space_changes(txg);
         self.blocks.space.with(|allocator| allocator.close_txg(&mut changes))?;
         self.make_changes(changes).await
     }
@@ -206,14 +212,14 @@ impl Syncer {
 
     /// The object with the metaslabs' unflushed txgs, made if there is none.
     async fn unflushed_object(&mut self, txg: Txg, vdev: VdevId) -> Result<ObjectId, SpaError> {
-        if let Some(object) = self.devices.root_vdev.unflushed_txgs.get(&vdev) {
+        if let Some(object) = self.blocks.unflushed_txgs.get(&vdev) {
             return Ok(*object);
         }
         let spec = ObjectSpec::new(DmuType::UINT64_METADATA, 128 << 10);
         let object = self.mos.objset.create_object(txg, &spec)?.id();
         let zap = self.mos.objset.object(self.top(vdev)?.top_zap).await?;
         Zap::put_entry(&zap, txg, UNFLUSHED_TXGS, Some(&ZapValue::from_u64(object.0))).await?;
-        self.devices.root_vdev.unflushed_txgs.insert(vdev, object);
+        self.blocks.unflushed_txgs.insert(vdev, object);
         Ok(object)
     }
 

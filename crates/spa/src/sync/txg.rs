@@ -49,9 +49,10 @@ impl Syncer {
         self.note_dtls(txg, 1, unnoted).await?;
         self.note_missed(txg, 1, self.devices.root_vdev.lost()).await?;
         self.mend_log_dtls(txg).await?;
-        self.free_deferred(txg).await?;
-        if self.state == PoolState::Active {
-            let (mut rooms, jobs) = self.in_txg_with_jobs();
+        let is_active = self.state == PoolState::Active;
+        let (mut rooms, jobs) = self.in_txg_with_jobs();
+        jobs.deferred.free_some(&mut rooms).await?;
+        if is_active {
             jobs.slices(&mut rooms).await?;
         }
         self.sync_logs(txg).await?;
@@ -61,7 +62,7 @@ impl Syncer {
             "datasets are written once in a txg, before the MOS"
         );
         self.make_late(txg).await?;
-        self.log_errors(txg).await;
+        self.in_txg().log_errors(txg).await;
         self.in_txg().save_shared(txg).await?;
         if self.devices.config_changed {
             self.make_root_zap(txg).await?;
@@ -93,7 +94,7 @@ impl Syncer {
             }
         }
         self.passes = pass;
-        self.close_space(txg).await?;
+        self.in_txg().close_space(txg).await?;
         if self.mos.objset.is_dirty(txg) {
             return Err(SpaError::contradiction(format!("txg {txg} changed after its last pass")));
         }
@@ -103,7 +104,9 @@ impl Syncer {
         self.commit(txg).await?;
         self.time(Phase::Commit, begun);
         let next = self.blocks.space.sync_done(txg)?;
-        self.preload(txg, next);
+        if self.is_live {
+            self.blocks.preload(txg, next);
+        }
         self.devices.config_changed = false;
         let headers_only = std::mem::take(&mut self.mos.headers_only);
         self.mos.dsl.retain_heads(|head| !headers_only.contains(&head.dataset));
@@ -143,7 +146,7 @@ impl Syncer {
                 _ => (Phase::LaterPasses, Phase::LaterPasses),
             };
             let begun = self.time(write, begun);
-            self.sync_space(txg).await?;
+            self.in_txg().sync_space(txg).await?;
             self.time(enter, begun);
             self.note_missed(txg, *pass, missed).await?;
             self.mos.features.flush(txg).await?;
@@ -198,7 +201,7 @@ impl Syncer {
         }
         self.in_txg().frees_done().await?;
         match self.blocks.space.with(|allocator| allocator.is_dirty(txg)) {
-            true => self.sync_space(txg).await,
+            true => self.in_txg().sync_space(txg).await,
             false => Ok(()),
         }
     }

@@ -44,8 +44,6 @@ pub(crate) struct RootVdev {
     pub(crate) disks: BTreeMap<Guid, Disk>,
     /// The labels as they were when the pool was opened.
     pub(crate) labels: BTreeMap<Guid, NvList>,
-    /// For each top-level vdev, the object with its metaslabs' unflushed txgs, where there is one.
-    pub(crate) unflushed_txgs: BTreeMap<VdevId, ObjectId>,
     /// The allocation classes of top-level vdevs. Those of special and dedup vdevs are in the vdevs' own ZAPs, not in the tree.
     classes: BTreeMap<Guid, AllocationClass>,
     /// Txgs that leaves have missed, as their dirty time logs say.
@@ -106,7 +104,6 @@ impl RootVdev {
             disks,
             classes,
             labels: BTreeMap::new(),
-            unflushed_txgs: BTreeMap::new(),
             missed: BTreeMap::new(),
             unnoted: BTreeMap::new(),
             late: None,
@@ -223,7 +220,6 @@ impl RootVdev {
         self.config = parse(&self.tree, &self.classes)?;
         assert_eq!(self.config.children.len(), count, "vdevs stay in their places when another goes");
         self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
-        self.unflushed_txgs.remove(&vdev);
         for leaf in top.leaves() {
             self.disks.remove(&leaf.guid);
             self.labels.remove(&leaf.guid);
