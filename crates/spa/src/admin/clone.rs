@@ -114,7 +114,7 @@ impl Syncer {
         let txg = self.txg;
         assert!(!self.has_log_in_use(head.object), "a dataset is rolled back when nobody changes it");
         if let Some((objset, header)) = self.log_of(&head).await? {
-            self.free_log(txg, &objset, &header).await?;
+            self.in_txg().free_log(txg, &objset, &header).await?;
         }
         self.mos.dsl.retain_heads(|open| open.dataset != head.object);
         self.mos.drop_livelist(self.txg, head.dir.object).await?;

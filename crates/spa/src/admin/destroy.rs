@@ -43,7 +43,7 @@ impl Syncer {
         assert!(!self.has_log_in_use(dataset.object), "a dataset is destroyed when nobody changes it");
         // Its blocks are not in the tree of the dataset.
         if let Some((objset, header)) = self.log_of(&dataset).await? {
-            self.free_log(txg, &objset, &header).await?;
+            self.in_txg().free_log(txg, &objset, &header).await?;
         }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         let is_taken = jobs.deleted_clones.take_livelist(&mut rooms, &dataset).await?

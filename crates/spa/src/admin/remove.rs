@@ -281,12 +281,12 @@ impl Syncer {
         let txg = self.txg;
         // All are known before the first is changed.
         for (name, dataset, objset, header) in freed {
-            self.free_log(txg, &objset, &header).await?;
+            self.in_txg().free_log(txg, &objset, &header).await?;
             match self.mos.dsl.open_head(dataset) {
                 Some(open) => open.objset.change_zil_header(txg, |header| *header = ZilHeader::default()),
                 None => self.clear_log_header(&name).await?,
             }
-            self.forget_xattr_records(txg, dataset).await?;
+            self.mos.forget_xattr_records(txg, dataset).await?;
         }
         Ok(())
     }

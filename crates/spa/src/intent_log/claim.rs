@@ -14,6 +14,7 @@ use super::{TXGS_AHEAD_MAX, holds_something, unclaimed};
 use crate::SpaError;
 use crate::refcount::is_data;
 use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 use crate::sync::space::extent;
 
 /// The blocks and datasets that were claimed so far.
@@ -61,10 +62,10 @@ impl Syncer {
             let head = self.open_header(&log.name).await?;
             claimed.heads.insert(head.dataset);
             if is_given_up {
-                self.give_up_log(txg, &head.objset, &header).await?;
+                self.in_txg().give_up_log(txg, &head.objset, &header).await?;
                 continue;
             }
-            let reached = self.claim_log(txg, &log.objset, header, &mut claimed).await?;
+            let reached = self.in_txg().claim_log(txg, &log.objset, header, &mut claimed).await?;
             head.objset.change_zil_header(txg, |header| {
                 header.claim_txg = txg;
                 header.claim_block_seq = reached.last_block;
@@ -82,11 +83,13 @@ impl Syncer {
         self.mos.dsl.retain_heads(|head| !claimed.heads.contains(&head.dataset));
         self.clear_interrupted(half_received).await
     }
+}
 
+impl InTxg<'_> {
     /// A log on a device that is away: its first block was taken by a txg that is on disk, the others are free as it is.
     async fn give_up_log(&mut self, txg: Txg, objset: &Objset, header: &ZilHeader) -> Result<(), SpaError> {
         if header.log.birth() < txg {
-            self.in_txg().free_blocks(txg, &[header.log]).await?;
+            self.free_blocks(txg, &[header.log]).await?;
         }
         objset.change_zil_header(txg, |header| *header = ZilHeader::default());
         Ok(())
@@ -163,12 +166,12 @@ impl Syncer {
             if made < txg {
                 continue;
             }
-            for dva in self.in_txg().places_of(block).await? {
+            for dva in self.places_of(block).await? {
                 self.check_taken(txg, dva).await?;
             }
         }
         for block in stored {
-            self.in_txg().add_clone(txg, block).await?;
+            self.add_clone(txg, block).await?;
         }
         Ok(true)
     }
@@ -200,7 +203,7 @@ impl Syncer {
             return Ok(false);
         }
         let mut taken: Vec<Dva> = Vec::new();
-        for dva in self.in_txg().places_of(pointer).await? {
+        for dva in self.places_of(pointer).await? {
             if claimed.places.contains(&(dva.vdev, dva.offset_bytes)) {
                 continue;
             }

@@ -6,9 +6,9 @@ use cenote_format::zil::ZilHeader;
 use cenote_zil::Chain;
 
 use crate::SpaError;
-use crate::sync::Syncer;
+use crate::sync::rooms::InTxg;
 
-impl Syncer {
+impl InTxg<'_> {
     /// Destroys the log of a head dataset that is open: of what it says nothing is left to be done.
     pub(crate) async fn destroy_log(&mut self, objset: &Objset) -> Result<(), SpaError> {
         let (txg, header) = (self.txg, objset.zil_header());
@@ -17,7 +17,7 @@ impl Syncer {
         }
         self.free_log(txg, objset, &header).await?;
         objset.change_zil_header(txg, |header| *header = ZilHeader::default());
-        self.forget_xattr_records(txg, ObjectId(objset.id().0)).await
+        self.mos.forget_xattr_records(txg, ObjectId(objset.id().0)).await
     }
 
     /// Frees the blocks of a log, and those of indirect writes that were claimed with it. Gives up the references to cloned blocks that the
@@ -27,13 +27,13 @@ impl Syncer {
         let mut chain = Chain::new(dmu.zio(), *header);
         while let Some(link) = chain.next().await {
             let blocks = chain.new_blocks(&link);
-            self.in_txg().free_blocks(txg, &blocks).await?;
+            self.free_blocks(txg, &blocks).await?;
             if header.claim_txg.0 == 0 {
                 continue;
             }
             for record in link.content.iter().flat_map(|content| content.raw_records()) {
                 let cloned = record.cloned_blocks()?;
-                self.in_txg().free_blocks(txg, &cloned).await?;
+                self.free_blocks(txg, &cloned).await?;
             }
         }
         Ok(())

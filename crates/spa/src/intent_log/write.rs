@@ -13,6 +13,7 @@ use cenote_vdev::dtl::Dtl;
 use crate::SpaError;
 use crate::features::by_name;
 use crate::sync::Syncer;
+use crate::sync::mos::Mos;
 
 /// The sync of a txg waits no longer than this for blocks of logs.
 const LANDING_TIME_MAX: Duration = Duration::from_secs(10);
@@ -45,10 +46,10 @@ impl Syncer {
             if retired.wants_chain && header.claim_txg == Txg(0) {
                 if !is_ours {
                     // A crash has left its first block, which was allocated and never written.
-                    self.free_log(txg, &head.objset, &header).await?;
+                    self.in_txg().free_log(txg, &head.objset, &header).await?;
                 }
                 is_ours = true;
-                let has_xattrs = self.use_xattr_records(txg, &head).await?;
+                let has_xattrs = self.mos.use_xattr_records(txg, &head).await?;
                 first = logs.begin_chain(&writer, txg, has_xattrs).await.unwrap_or(Blkptr::HOLE);
             }
             self.in_txg().free_blocks(txg, &retired.free).await?;
@@ -56,32 +57,34 @@ impl Syncer {
                 head.objset.change_zil_header(txg, |header| *header = ZilHeader { log: first, ..ZilHeader::default() });
             }
             if retired.is_over && is_ours {
-                self.forget_xattr_records(txg, head.dataset).await?;
+                self.mos.forget_xattr_records(txg, head.dataset).await?;
             }
         }
         Ok(())
     }
+}
 
+impl Mos {
     /// Notes that the log of a file system may have records of extended attributes, as it has to be on disk before the first. Whether it
     /// may.
     async fn use_xattr_records(&mut self, txg: Txg, head: &Head) -> Result<bool, SpaError> {
-        let Some(feature) = by_name(XATTR_RECORDS).filter(|feature| self.mos.features.has(feature.name)) else {
+        let Some(feature) = by_name(XATTR_RECORDS).filter(|feature| self.features.has(feature.name)) else {
             return Ok(false);
         };
         if head.objset.phys().type_number != u64::from(ObjsetType::Zfs.number()) {
             return Ok(false);
         }
-        let noted = self.mos.dsl.note_feature(txg, head.dataset, feature.guid).await?;
-        self.mos.features.change("extensible_dataset", i64::from(noted.zapified));
-        self.mos.features.change(feature.name, i64::from(noted.is_new));
+        let noted = self.dsl.note_feature(txg, head.dataset, feature.guid).await?;
+        self.features.change("extensible_dataset", i64::from(noted.zapified));
+        self.features.change(feature.name, i64::from(noted.is_new));
         Ok(true)
     }
 
     /// The log of a dataset is gone, and with it such records.
     pub(crate) async fn forget_xattr_records(&mut self, txg: Txg, dataset: ObjectId) -> Result<(), SpaError> {
         let Some(feature) = by_name(XATTR_RECORDS) else { return Ok(()) };
-        let was_noted = self.mos.dsl.forget_feature(txg, dataset, feature.guid).await?;
-        self.mos.features.change(feature.name, -i64::from(was_noted));
+        let was_noted = self.dsl.forget_feature(txg, dataset, feature.guid).await?;
+        self.features.change(feature.name, -i64::from(was_noted));
         Ok(())
     }
 }

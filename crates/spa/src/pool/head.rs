@@ -130,7 +130,8 @@ impl TxgSource for LiveHead {
             // In a txg that comes after all that was replayed.
             shared.unless_refused(shared.txgs.wait_synced(until)).await?;
             let objset = self.head.objset.clone();
-            let destroyed = self.pool.change(move |syncer| Box::pin(async move { syncer.destroy_log(&objset).await }));
+            let destroyed =
+                self.pool.change(move |syncer| Box::pin(async move { syncer.in_txg().destroy_log(&objset).await }));
             destroyed.await.map_err(|error| TxError::Suspended(error.to_string()))
         })
     }
