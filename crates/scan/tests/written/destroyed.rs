@@ -145,6 +145,48 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
     }
 }
 
+/// A job that is paused does nothing in any txg, a pool that is opened again goes on with it, and so does one in which it is resumed.
+#[test]
+fn a_job_that_is_paused_waits_until_it_is_resumed_or_the_pool_is_opened_again() {
+    let runtime = Runtime::simulated(6);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    let paths = machine.paths.clone();
+    runtime.block_on(async {
+        let mut rng = Rng::new(6);
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 9)).await;
+        fill(&pool, "written/gone", &mut rng).await;
+        pool.destroy_dataset("written/gone").await.unwrap();
+        pool.peek(|syncer| syncer.set_async_block_max_blocks(1)).await.unwrap();
+        pool.sync().await.unwrap();
+        assert!(!pool.peek(|syncer| syncer.set_job_paused("scrub", true)).await.unwrap(), "no such job");
+        let left_bytes = pool.jobs()[0].left_bytes;
+        for round in 0..2 {
+            assert!(pool.peek(|syncer| syncer.set_job_paused("async_destroy", true)).await.unwrap());
+            for _ in 0..3 {
+                pool.sync().await.unwrap();
+            }
+            let is_on = pool.peek(|syncer| syncer.has_work()).await.unwrap();
+            assert!(!is_on && pool.jobs()[0].stalled.is_none(), "{:?}", pool.jobs());
+            if round == 0 {
+                assert_eq!(pool.jobs()[0].left_bytes, left_bytes);
+                assert!(pool.peek(|syncer| syncer.set_job_paused("async_destroy", false)).await.unwrap());
+                pool.sync().await.unwrap();
+                assert!(pool.jobs()[0].left_bytes < left_bytes, "it goes on");
+            }
+        }
+        drop(pool);
+        let pool = reopened(&handle, &paths).await;
+        while pool.peek(|syncer| syncer.has_work()).await.unwrap() {
+            pool.sync().await.unwrap();
+        }
+        assert_eq!(pool.jobs(), []);
+        pool.export().await.unwrap();
+        let (_, report) = check(&handle, &paths).await;
+        assert_clean(&report, "all of it is free");
+    });
+}
+
 /// A destroyed dataset that cannot be read is not freed and fails no txg; once it can be, the next opening goes on.
 #[test]
 fn a_destroyed_dataset_that_cannot_be_read_stands_still() {

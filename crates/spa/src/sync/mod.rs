@@ -7,13 +7,16 @@
 //!
 //! **In memory.**
 //! ```text
-//! Syncer
-//!   RootVdev, identity             what labels and the configuration in the MOS are made of
-//!   Space (space)                 the allocator of metaslab behind the trait of zio; blocks to free
-//!   MOS (Objset), Dsl             changed only by the holder of the syncer's slot
-//!   open heads (Objset)           changed by anyone who holds an open txg
-//!   Features                      counts, written when they change
+//! Syncer                          the pool's identity, and which txg is next
+//!   Devices (devices)             vdevs, labels, uberblocks, multihost writes
+//!   Blocks (blocks)               the allocator of metaslab behind the trait of zio; references; frees
+//!   Mos (mos)                     the MOS, its directory and configuration, the datasets, counts of features
+//!   Jobs (jobs)                   long work, a slice in each txg
+//!   Zil                           intent logs in use
+//! open heads (Objset)             changed by anyone who holds an open txg
 //! ```
+//! Each room is changed only by the holder of the syncer's slot. A function takes the rooms that it touches: it is one of a room, or of the
+//! rooms that changes of a txg may touch ([`rooms::InTxg`]), or, where it changes devices or ends a txg, of the syncer.
 //!
 //! **Life of a txg's sync** (`sync`).
 //! 1. The datasets' objsets are written, all at once. While the devices write these blocks, the new roots and the space accounting are
