@@ -17,7 +17,6 @@ mod kills;
 mod lane;
 mod licences;
 mod limited;
-mod nbd_client;
 mod packages;
 mod passed;
 mod process;

@@ -61,7 +61,12 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs with output shown and every line of stdout handed to `each`; returns whether the status was good.
-pub(crate) fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool> {
+pub(crate) fn run_and_read(command: &mut Command, each: impl FnMut(&str)) -> Result<bool> {
+    Ok(run_and_read_code(command, each)? == Some(0))
+}
+
+/// As [`run_and_read`], with the exit status; none where a signal has ended it.
+pub(crate) fn run_and_read_code(command: &mut Command, mut each: impl FnMut(&str)) -> Result<Option<i32>> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -74,7 +79,7 @@ pub(crate) fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) ->
         println!("{line}");
         each(&line);
     }
-    Ok(child.wait()?.success())
+    Ok(child.wait()?.code())
 }
 
 /// The output of a program, and whether its status was good.

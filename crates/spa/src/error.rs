@@ -250,7 +250,7 @@ pub enum SpaError {
     /// A stream is not received.
     #[error(transparent)]
     Receive(#[from] crate::ReceiveRefusal),
-    /// What went wrong inside the pool.
+    /// An error inside the pool.
     #[error("{}", in_pool(pool.as_deref(), error))]
     Pool {
         /// The pool's name. It is added where the error leaves the pool ([`NamePool`]).
@@ -260,7 +260,7 @@ pub enum SpaError {
     },
 }
 
-/// What went wrong inside a pool, without the pool's name.
+/// An error inside a pool, without its name.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PoolError {

@@ -12,7 +12,7 @@ use super::clock::Clock;
 use super::devices::Devices;
 use super::mos::Mos;
 
-/// What changes of a txg may touch, and what they may look at.
+/// The rooms that changes of a txg may touch, and those that they may look at.
 pub(crate) struct InTxg<'a> {
     pub(crate) handle: &'a Handle,
     pub(crate) clock: Clock,

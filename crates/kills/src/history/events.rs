@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::Numbers;
+use crate::numbers::Numbers;
 
 /// A descriptor: the index of the operation that opened it; `None` is the folder that all share.
 pub(super) type Handle = Option<usize>;

@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::blocks::{BLOCK_BYTES, Blocks};
+use super::place::ZDB_EVERY;
 use super::place::{Layout, Place, Server};
-use super::{Numbers, ZDB_EVERY};
-use crate::golden;
-use crate::steps::Tally;
+use crate::numbers::Numbers;
+use crate::tally::Tally;
 
 /// Kills before another layout's turn.
 const KILLS_OF_LAYOUT: u64 = 25;
@@ -30,8 +30,7 @@ const FILE_BLOCKS: usize = 256;
 const VOLUME_BLOCKS: usize = 1024;
 
 /// After so many that others do, so many kills, from a seed on. Each counts.
-pub(super) fn campaign((before, count): (u64, u64), seed: u64) -> Result<Tally> {
-    let cenote = golden::built_program()?;
+pub(super) fn campaign(cenote: &Path, (before, count): (u64, u64), seed: u64) -> Result<Tally> {
     let mut tally = Tally::default();
     let mut sums = Sums::default();
     let started = Instant::now();
@@ -41,7 +40,7 @@ pub(super) fn campaign((before, count): (u64, u64), seed: u64) -> Result<Tally> 
             if pool.is_none() || kill % KILLS_OF_LAYOUT == 0 {
                 // In a short run each kill is of another layout.
                 let at = if count < KILLS_OF_LAYOUT { kill } else { kill / KILLS_OF_LAYOUT };
-                pool = Some(Pool::make(&cenote, LAYOUTS[at as usize % LAYOUTS.len()], seed.wrapping_add(kill))?);
+                pool = Some(Pool::make(cenote, LAYOUTS[at as usize % LAYOUTS.len()], seed.wrapping_add(kill))?);
             }
             let pool = pool.as_mut().context("a pool")?;
             pool.kill(kill, &mut sums).with_context(|| format!("layout {:?}", pool.place.layout))

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::Numbers;
 use super::account::{Account, Compared, Workers};
 use super::clients::Client;
 use super::place::{Place, process_good};
 use super::sqlite;
+use crate::numbers::Numbers;
 use crate::process;
 
 const WORKERS: u64 = 4;

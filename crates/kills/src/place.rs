@@ -12,6 +12,9 @@ use cenote_testkit::zdb::command;
 use crate::nbd_client::Nbd;
 use crate::process;
 
+/// Kills between two judgements of `zdb`.
+pub(super) const ZDB_EVERY: u64 = 10;
+
 const START_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Vdevs of a pool, as words of a command line, and the number of files that stand behind them.

@@ -11,6 +11,7 @@
 //! one that needs no sync. It acknowledges what nothing made durable, and a loss would tell nothing of the pool.
 
 use std::fs::File;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -19,12 +20,12 @@ use anyhow::{Context as _, Result, bail};
 use super::account::Compared;
 use super::fio::Fio;
 use super::history::Histories;
+use super::place::ZDB_EVERY;
 use super::place::{Layout, Place, Server, process_good};
 use super::postgresql::PostgreSql;
 use super::sqlite::Sqlite;
-use super::{Numbers, ZDB_EVERY};
-use crate::golden;
-use crate::steps::Tally;
+use crate::numbers::Numbers;
+use crate::tally::Tally;
 
 /// Kills before another layout's turn.
 const KILLS_OF_POOL: u64 = 20;
@@ -95,8 +96,7 @@ pub(super) fn missing(name: &str) -> Option<String> {
 }
 
 /// After so many that others do, so many kills under a client, from a seed on. Each counts.
-pub(super) fn campaign(name: &'static str, (before, count): (u64, u64), seed: u64) -> Result<Tally> {
-    let cenote = golden::built_program()?;
+pub(super) fn campaign(cenote: &Path, name: &'static str, (before, count): (u64, u64), seed: u64) -> Result<Tally> {
     let make = KNOWN.iter().find(|known| known.0 == name).context("a client that is known")?.1;
     let mut tally = Tally::default();
     let mut sums = Sums::default();
@@ -109,7 +109,7 @@ pub(super) fn campaign(name: &'static str, (before, count): (u64, u64), seed: u6
                 drop(pool.take());
                 // In a short run each kill is of another layout.
                 let at = if count < KILLS_OF_POOL { kill } else { kill / KILLS_OF_POOL };
-                pool = Some(Pool::make(&cenote, make()?, at, seed.wrapping_add(kill))?);
+                pool = Some(Pool::make(cenote, make()?, at, seed.wrapping_add(kill))?);
             }
             let pool = pool.as_mut().context("a pool")?;
             pool.kill(kill, &mut sums).with_context(|| format!("a pool of {}", pool.about))

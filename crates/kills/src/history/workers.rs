@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 
-use super::super::Numbers;
 use super::events::{Answer, Call, Entry, Found, Handle, How, Kind, Operation, Tree, bytes_of};
+use crate::numbers::Numbers;
 
 pub(super) const CLIENTS: usize = 5;
 /// Operations of a client at most, between two kills.

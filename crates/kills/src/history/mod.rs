@@ -62,10 +62,10 @@ use anyhow::{Context as _, Result};
 
 use self::events::{History, Tree};
 use self::workers::{Pace, Workers};
-use super::Numbers;
-use super::account::Compared;
-use super::clients::Client;
-use super::place::Place;
+use crate::account::Compared;
+use crate::clients::Client;
+use crate::numbers::Numbers;
+use crate::place::Place;
 
 /// The longest pause of a client between two operations, in microseconds, and the longest time until the kill, in milliseconds.
 const PACES: [(u64, u64); 3] = [(0, 60), (400, 120), (4000, 400)];

@@ -10,10 +10,10 @@ use anyhow::{Context as _, Result, ensure};
 use cenote_testkit::repository_root;
 use serde_json::Value;
 
-use super::Numbers;
 use super::account::{Account, Compared, Workers};
 use super::clients::Client;
 use super::place::{Place, process_good};
+use crate::numbers::Numbers;
 use crate::process;
 
 const WORKERS: u64 = 2;

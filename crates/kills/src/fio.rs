@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use cenote_testkit::zdb::program;
 
-use super::Numbers;
 use super::account::Compared;
 use super::blocks::{BLOCK_BYTES, Blocks};
 use super::clients::Client;
 use super::fio_blocks::{Answers, compare, writes};
 use super::place::Place;
+use crate::numbers::Numbers;
 
 const LOAD_MS_MAX: u64 = 2500;
 /// Blocks of a job.
