@@ -7,7 +7,7 @@
 //!
 //! **In memory.**
 //! ```text
-//! State    reason       why the pool is suspended, if it is
+//! State    why          whether the pool is suspended, and why
 //!          kept         what was written since the last flush that all devices could do, in the order it was begun
 //!          under_way    writes and flushes that devices have not answered
 //!          behind       leaves that have missed some of what is kept
@@ -97,15 +97,49 @@ impl std::fmt::Debug for Guard {
     }
 }
 
+/// Whether writes wait, and why. A person reads the text.
+#[derive(Debug, Default)]
+enum Why {
+    /// They do not.
+    #[default]
+    NotSuspended,
+    /// Too few devices took something: until devices take all of it again.
+    Devices(Arc<str>),
+    /// A device hangs: until it has answered.
+    Hang(Arc<str>),
+    /// Another host may have the pool: until labels were looked at.
+    Multihost {
+        reason: Arc<str>,
+        /// It was suspended already.
+        before: Box<Why>,
+    },
+}
+
+impl Why {
+    const fn reason(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::NotSuspended => None,
+            Self::Devices(reason) | Self::Hang(reason) | Self::Multihost { reason, .. } => Some(reason),
+        }
+    }
+
+    const fn is_suspended(&self) -> bool {
+        !matches!(self, Self::NotSuspended)
+    }
+
+    const fn is_multihost(&self) -> bool {
+        matches!(self, Self::Multihost { .. })
+    }
+
+    /// As an error of what waits for it.
+    fn error(&self) -> VdevError {
+        VdevError::Suspended(self.reason().map(ToString::to_string).unwrap_or_default())
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    reason: Option<Arc<str>>,
-    /// It is suspended because a device hangs.
-    is_for_hang: bool,
-    /// It is suspended because another host may have the pool, and labels were not looked at since.
-    is_for_multihost: bool,
-    /// The reason for which it was suspended already when it was suspended for multihost, and whether a device hangs.
-    other: Option<(Arc<str>, bool)>,
+    why: Why,
     is_abandoned: bool,
     is_resuming: bool,
     is_flushing: bool,
@@ -156,7 +190,7 @@ impl State {
 
     /// Counts something as asked of devices, if they may be asked.
     fn enter(&mut self) -> bool {
-        let may = self.reason.is_none();
+        let may = !self.why.is_suspended();
         self.under_way += usize::from(may);
         may
     }
@@ -165,7 +199,7 @@ impl State {
     fn leave(&mut self) -> bool {
         assert!(self.under_way > 0, "what ends was under way (invariant 4)");
         self.under_way -= 1;
-        self.under_way == 0 && self.reason.is_some()
+        self.under_way == 0 && self.why.is_suspended()
     }
 
     /// Whether so much is kept that it is time for a flush, and nobody else does it.
@@ -273,58 +307,70 @@ impl Suspension {
     /// Why the pool is suspended, if it is.
     #[must_use]
     pub fn reason(&self) -> Option<Arc<str>> {
-        if self.is_suspended.load(Ordering::Acquire) { self.state.lock().reason.clone() } else { None }
+        if self.is_suspended.load(Ordering::Acquire) { self.state.lock().why.reason().cloned() } else { None }
+    }
+
+    /// Changes whether the pool is suspended, and why; all that wait are woken.
+    fn change(&self, change: impl FnOnce(&mut Why)) {
+        {
+            let mut state = self.state.lock();
+            change(&mut state.why);
+            self.is_suspended.store(state.why.is_suspended(), Ordering::Release);
+        }
+        self.changed.all();
     }
 
     /// Has everything wait until the pool is resumed. The first reason stays.
     pub fn suspend(&self, reason: impl Into<Arc<str>>) {
-        {
-            let mut state = self.state.lock();
-            state.reason.get_or_insert_with(|| reason.into());
-            self.is_suspended.store(true, Ordering::Release);
-        }
-        self.changed.all();
+        self.change(|why| {
+            if !why.is_suspended() {
+                *why = Why::Devices(reason.into());
+            }
+        });
     }
 
     /// As [`Suspension::suspend`], since another host may have the pool by now. It stays suspended, whatever devices do, until
     /// [`Suspension::multihost_checked`] was called.
     pub fn suspend_for_multihost(&self, reason: impl Into<Arc<str>>) {
-        {
-            let mut state = self.state.lock();
-            let before = state.reason.replace(reason.into());
-            if !state.is_for_multihost {
-                state.other = before.map(|reason| (reason, state.is_for_hang));
-            }
-            (state.is_for_multihost, state.is_for_hang) = (true, false);
-            self.is_suspended.store(true, Ordering::Release);
-        }
-        self.changed.all();
+        self.change(|why| {
+            let reason = reason.into();
+            let before = match std::mem::take(why) {
+                Why::Multihost { before, .. } => before,
+                other => Box::new(other),
+            };
+            assert!(!before.is_multihost(), "a pool is suspended for multihost once");
+            *why = Why::Multihost { reason, before };
+        });
     }
 
     /// It is suspended because another host may have the pool.
     #[must_use]
     pub fn is_for_multihost(&self) -> bool {
-        self.is_suspended.load(Ordering::Acquire) && self.state.lock().is_for_multihost
+        self.is_suspended.load(Ordering::Acquire) && self.state.lock().why.is_multihost()
     }
 
     /// No other host has the pool: it may be resumed.
     pub fn multihost_checked(&self) {
-        self.state.lock().is_for_multihost = false;
+        let why = &mut self.state.lock().why;
+        if let Why::Multihost { reason, .. } = why {
+            *why = Why::Devices(reason.clone());
+        }
     }
 
     /// No other host has the pool, and it goes on unless it was suspended for another reason before: nothing was lost.
     pub fn multihost_over(&self) {
-        {
-            let mut state = self.state.lock();
-            if state.is_abandoned || !std::mem::take(&mut state.is_for_multihost) {
-                return;
-            }
-            let other = state.other.take();
-            state.is_for_hang = other.as_ref().is_some_and(|(_, is_for_hang)| *is_for_hang);
-            state.reason = other.map(|(reason, _)| reason);
-            self.is_suspended.store(state.reason.is_some(), Ordering::Release);
+        let is_over = {
+            let state = self.state.lock();
+            !state.is_abandoned && state.why.is_multihost()
+        };
+        if !is_over {
+            return;
         }
-        self.changed.all();
+        self.change(|why| {
+            if let Why::Multihost { before, .. } = why {
+                *why = std::mem::take(before);
+            }
+        });
     }
 
     /// Has `late` asked before each write; with an answer the pool is [suspended](Self::suspend_for_multihost). Once.
@@ -334,19 +380,16 @@ impl Suspension {
 
     /// As [`Suspension::suspend`], until a device that hangs has answered.
     pub(super) fn suspend_for_hang(&self, reason: String) {
-        {
-            let mut state = self.state.lock();
-            state.is_for_hang |= state.reason.is_none();
-            state.reason.get_or_insert_with(|| reason.into());
-            self.is_suspended.store(true, Ordering::Release);
-        }
-        self.changed.all();
+        self.change(|why| {
+            if !why.is_suspended() {
+                *why = Why::Hang(reason.into());
+            }
+        });
     }
 
     /// Whether it goes on by itself once a device that hangs has answered.
     pub(super) fn is_for_hang(&self) -> bool {
-        let state = self.state.lock();
-        state.is_for_hang && state.reason.is_some()
+        matches!(self.state.lock().why, Why::Hang(_))
     }
 
     /// Wakes the tasks that wait for devices to answer, if the pool is suspended.
@@ -380,10 +423,11 @@ impl Suspension {
             let changed = self.changed.wait();
             {
                 let state = self.state.lock();
-                match &state.reason {
-                    None => return Ok(()),
-                    Some(reason) if state.is_abandoned => return Err(VdevError::Suspended(reason.to_string())),
-                    Some(_) => {}
+                if !state.why.is_suspended() {
+                    return Ok(());
+                }
+                if state.is_abandoned {
+                    return Err(state.why.error());
                 }
             }
             changed.await;
@@ -406,7 +450,7 @@ impl Suspension {
         let is_suspended = {
             let mut state = self.state.lock();
             state.is_abandoned = true;
-            state.reason.is_some()
+            state.why.is_suspended()
         };
         self.changed.all();
         is_suspended
@@ -628,11 +672,11 @@ impl VdevTree {
         };
         {
             let mut state = suspension.state.lock();
-            if state.is_for_multihost {
-                return Err(VdevError::Suspended(state.reason.as_deref().unwrap_or_default().to_owned()));
+            if state.why.is_multihost() {
+                return Err(state.why.error());
             }
             // Another resume may have ended since the look before.
-            if state.reason.is_none() {
+            if !state.why.is_suspended() {
                 return Ok(());
             }
             if std::mem::replace(&mut state.is_resuming, true) {
@@ -644,26 +688,23 @@ impl VdevTree {
             Either::Left(again) => again,
             Either::Right(reason) => {
                 let mut state = suspension.state.lock();
-                state.is_for_hang = true;
-                state.reason = Some(reason.clone().into());
+                if !state.why.is_multihost() {
+                    state.why = Why::Hang(reason.clone().into());
+                }
                 return Err(VdevError::Suspended(reason));
             }
         };
         let mut state = suspension.state.lock();
         match again {
             // It was suspended for multihost meanwhile.
-            _ if state.is_for_multihost => {
-                return Err(VdevError::Suspended(state.reason.as_deref().unwrap_or_default().to_owned()));
-            }
+            _ if state.why.is_multihost() => return Err(state.why.error()),
             Ok(()) if !state.is_abandoned => {
-                (state.reason, state.other) = (None, None);
-                state.is_for_hang = false;
+                state.why = Why::NotSuspended;
                 suspension.is_suspended.store(false, Ordering::Release);
             }
             Ok(()) => return Err(VdevError::Suspended("it is being closed".into())),
             Err(error) => {
-                state.is_for_hang = false;
-                state.reason = Some(error.to_string().into());
+                state.why = Why::Devices(error.to_string().into());
                 return Err(error);
             }
         }
@@ -700,6 +741,7 @@ impl VdevTree {
         self.quiet(suspension).await;
         let kept: Vec<UnflushedWrite> = {
             let mut state = suspension.state.lock();
+            assert_eq!(state.under_way, 0, "nothing else is under way while writes are issued again (invariant 3)");
             state.behind.clear();
             state.in_doubt.clear();
             state.kept.values().filter(|kept| kept.is_written).cloned().collect()
