@@ -35,7 +35,7 @@ pub fn cuts_max(mutant: Mutant) -> u64 {
         | Mutant::LogDataElsewhere
         | Mutant::LogDeviceClearedEarly => 2000,
         // A clone of these lives soon shares too little with its origin to keep a livelist. Histories of verbs see it by the 100th verb
-        // (docs/robustness.md).
+        // (docs/robustness-results.md).
         Mutant::LivelistFreeForgotten => 2000,
         // A receive has to be cut between two of its txgs.
         Mutant::ReceiveNotedEarly => 800,

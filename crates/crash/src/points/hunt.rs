@@ -6,7 +6,7 @@ use super::base::Base;
 use super::run::{Run, Tally, Wanted};
 use super::script::{Script, count};
 
-/// Deliberate bugs of the intent log that points look for; `docs/robustness.md` says which of them points have found. `log-freed-early` and
+/// Deliberate bugs of the intent log that points look for; `docs/robustness-results.md` says which of them points have found. `log-freed-early` and
 /// `log-data-freed-early` are none of them: a block that is freed too early does harm only where its space is used again, for which runs are too short.
 pub const LOG_MUTANTS: [Mutant; 12] = [
     Mutant::FsyncEarly,

@@ -574,7 +574,7 @@ fn a_power_cut_in_any_verb_leaves_the_pool_of_before_or_of_after_it() {
 /// The campaign of docs/robustness.md: `SEED=N cargo test -p cenote-scan --test written -- --ignored --nocapture ten_thousand`. With `MUTANT=NAME` the
 /// engine has a deliberate bug, and the test fails as soon as it sees it.
 #[test]
-#[ignore = "a campaign of 40 minutes; docs/robustness.md has its command and what it said last"]
+#[ignore = "a campaign of 40 minutes; docs/robustness.md has its command, docs/robustness-results.md its last result"]
 fn a_history_of_ten_thousand_verbs_adds_up_and_is_cut() {
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
     if let Ok(name) = std::env::var("MUTANT") {
