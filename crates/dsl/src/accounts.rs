@@ -1,4 +1,4 @@
-//! Accounts of the space that datasets and directories use, kept by each sync.
+//! Accounts of the space that datasets and directories use. Each sync updates them.
 
 use cenote_dmu::{Killed, SpaceDelta, Synced};
 use cenote_format::blkptr::Blkptr;
@@ -10,7 +10,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use crate::bpobj::EmptyRefs;
 use crate::{DEPTH_MAX, Dsl, DslError, Livelist, LivelistLimits};
 
-/// Which part of a directory's use something counts to (`dd_used_t`).
+/// The part of a directory's `used` that bytes are charged to (`dd_used_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsedBy {
     /// The head dataset.
@@ -19,25 +19,25 @@ pub enum UsedBy {
     Snapshots = 1,
     /// The directories below.
     Children = 2,
-    /// The head dataset's reservation (`refreservation`), as far as it is not used.
+    /// The unused part of the head dataset's `refreservation`.
     Refreservation = 4,
 }
 
-/// The outcome for the blocks that a dataset gave up.
+/// The result of [`Dsl::synced`] for the blocks given up.
 #[derive(Clone, Debug, Default)]
 pub struct Settled {
     /// Blocks that nothing refers to any more, to be freed.
     pub freed: Killed,
-    /// Entries of deadlists that shared the empty list and do not any more.
+    /// Entries of deadlists and livelists that stopped sharing the empty list.
     pub replaced_empty: u64,
-    /// It has more blocks than before, and was not made in this txg.
+    /// Its `unique` grew, and it was not created in this txg.
     pub is_larger: bool,
-    /// It does without its livelist from now on.
+    /// Its livelist was dropped.
     pub has_lost_livelist: bool,
 }
 
 impl Dsl {
-    /// Counts bytes to a directory, and to all above it as their children's.
+    /// Charges bytes to a directory, and to every directory above it as its children's.
     ///
     /// # Errors
     /// The MOS cannot be changed, or directories form a cycle.
@@ -56,7 +56,7 @@ impl Dsl {
         self.charge_up(txg, dir, phys, delta).await
     }
 
-    /// Counts bytes to a directory whose breakdown has them already, and to all above it.
+    /// Charges bytes to a directory whose breakdown has them already, and to every directory above.
     pub(crate) async fn charge_up(
         &self,
         txg: Txg,
@@ -88,8 +88,8 @@ impl Dsl {
         Err(DslError::Corrupt { object: dir.0, what: "its parents form a cycle".to_owned() })
     }
 
-    /// Takes a head dataset's sync into its accounts. Blocks that it gave up and the snapshot before it has go to its deadlist,
-    /// the others come back. The sync of a clone with a livelist comes with its new blocks.
+    /// Enters the sync of a head dataset into its accounts. Blocks that it gave up go to its deadlist if the previous snapshot has them; the
+    /// others are returned. For a clone with a livelist, `synced` includes the new blocks.
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
@@ -150,7 +150,7 @@ impl Dsl {
         Ok(Settled { freed, replaced_empty, is_larger, has_lost_livelist })
     }
 
-    /// Counts blocks that a head gave up to its snapshots, and to the last of them alone what only that one has.
+    /// Charges blocks that a head gave up to its snapshots, and to the `unique` of the last one if only that has them.
     async fn leave_to_snapshot(
         &self,
         txg: Txg,
@@ -180,18 +180,18 @@ impl Dsl {
     }
 }
 
-/// Bytes of a directory or dataset as a difference. No pool has more of them than fit.
+/// Bytes of a directory or dataset as a difference. No pool has more bytes than fit in one.
 pub(crate) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-/// How much more counts above than before.
+/// The change of the bytes that count above.
 const fn counts_above(before: u64, after: u64) -> i64 {
-    // Of bytes that no pool has the difference fits all the same.
+    // The difference fits: no pool has more bytes.
     after.wrapping_sub(before).cast_signed()
 }
 
-/// Counts to a directory what one below it uses more, and what of that counts here, reserved bytes included.
+/// Charges a child's additional bytes: `used_bytes` that it uses, and `above_bytes` that count here, with its reservation.
 pub(crate) fn count_child(phys: &mut DslDirPhys, used_bytes: i64, above_bytes: i64) {
     let [.., children, children_reserved, _] = &mut phys.used_breakdown_bytes;
     *children = children.saturating_add_signed(used_bytes);

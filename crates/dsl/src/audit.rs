@@ -1,4 +1,4 @@
-//! Invariants of the accounts and links of datasets that take a walk to see: for tests and simulations.
+//! Invariants of the accounts and links of datasets that only a walk can check: for tests and simulations.
 //!
 //! ```text
 //! directory   used = sum of its parts; the children's parts = what the children say
@@ -6,7 +6,7 @@
 //! deadlist    sums in its header = sums of its lists
 //! counts      of datasets and snapshots below, where they are kept
 //! ```
-//! These checks are not for pools that other software may have written: there a contradiction is an error of the reader.
+//! Only pools that Cenote alone has written are checked. Elsewhere a contradiction is an error of the reader.
 
 use cenote_dmu::Zap;
 use cenote_format::bpobj::BpobjPhys;
@@ -20,7 +20,7 @@ use crate::accounts::signed;
 use crate::open::ORDER;
 use crate::{DEPTH_MAX, Dir, Dsl, DslError};
 
-/// Entries of a deadlist, or clones of a snapshot, that are looked through.
+/// Entries of a deadlist, or clones of a snapshot, that the audit reads at most.
 const ENTRIES_MAX: usize = 1 << 22;
 
 impl Dsl {
@@ -66,7 +66,7 @@ impl Dsl {
         self.audit_chain(name, object, head).await
     }
 
-    /// Goes from a head through its snapshots, up to the one that it began as.
+    /// Follows a head's snapshots back to its origin, and checks each.
     async fn audit_chain(&self, name: &str, head: ObjectId, phys: DslDatasetPhys) -> Result<(), DslError> {
         let (mut object, mut at) = (head, phys);
         loop {
@@ -102,7 +102,7 @@ impl Dsl {
         Ok(entries.iter().filter_map(|entry| entry.value.as_u64()).map(ObjectId).collect())
     }
 
-    /// A livelist has the bytes that its clone uses beside its snapshots.
+    /// Checks that a livelist has as many bytes as its clone's head uses alone.
     async fn audit_livelist(&self, dir: &Dir) -> Result<(), DslError> {
         let name = &dir.name;
         let Some(livelist) = self.livelist(dir.phys.head_dataset).await? else { return Ok(()) };
@@ -146,7 +146,7 @@ impl Dsl {
     }
 }
 
-/// A directory's bytes are the sum of its parts, and those of its children what these say.
+/// Checks that a directory's bytes are the sum of its parts, and its children's part that of its children.
 fn audit_parts(dir: &Dir, below: &[Dir]) {
     let (name, phys) = (&dir.name, &dir.phys);
     assert!(phys.flags.contains(DirFlags::USED_BREAKDOWN), "{name}: a directory's use is kept by its parts");

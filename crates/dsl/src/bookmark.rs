@@ -28,7 +28,7 @@ use crate::{Dataset, Dsl, DslError};
 
 /// Bookmarks of one dataset at most, as a bound on memory.
 const BOOKMARKS_MAX: usize = 1 << 22;
-/// Datasets that are clones one of the other at most, as a bound on a walk.
+/// The maximum length of a chain of clones, as a bound on a walk.
 const ORIGINS_MAX: usize = 1 << 22;
 /// Words of the short form.
 const SHORT_WORDS: usize = 3;
@@ -49,32 +49,32 @@ impl Bookmark {
         self.name.split_once('#').map_or("", |(_, name)| name)
     }
 
-    /// True if it knows the sizes of its snapshot, and what was freed of that.
+    /// True if it records its snapshot's sizes, and how much of that was freed.
     #[must_use]
     pub const fn has_sizes(&self) -> bool {
         self.phys.flags.contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT)
     }
 }
 
-/// How many more, or fewer, things use the features that have to do with bookmarks.
+/// Changes of the reference counts of the features that concern bookmarks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BookmarkCounts {
     /// Datasets with bookmarks.
     pub bookmarks: i64,
     /// Bookmarks of the long form.
     pub bookmark_v2: i64,
-    /// Bookmarks that know sizes.
+    /// Bookmarks that record sizes.
     pub bookmark_written: i64,
     /// Bookmarks with a list of redacted blocks.
     pub redaction_bookmarks: i64,
-    /// Lists of redacted blocks whose snapshots stand in a block of their own.
+    /// Lists of redacted blocks that store their snapshots in a spill block.
     pub redaction_list_spill: i64,
-    /// Datasets that have become tables of extra fields.
+    /// Datasets that were zapified.
     pub extensible_dataset: i64,
 }
 
 impl BookmarkCounts {
-    /// Counts one bookmark, or takes it off.
+    /// Adds `by` for one bookmark: 1 or -1.
     fn count(&mut self, phys: &BookmarkPhys, is_long: bool, by: i64) {
         let written = phys.flags.contains(BookmarkFlags::HAS_FREED_BEFORE_NEXT);
         self.bookmark_v2 += by * i64::from(is_long);
@@ -96,7 +96,7 @@ impl BookmarkCounts {
     }
 }
 
-/// The parts of a bookmark that a pool has room for.
+/// The parts of a bookmark that the pool's features allow.
 #[derive(Clone, Copy, Debug)]
 pub struct BookmarkForm {
     /// The set of IVs (feature `bookmark_v2`).
@@ -143,7 +143,7 @@ impl Dsl {
         Ok(found)
     }
 
-    /// A head's bookmark with this short name; of a dataset whose names are the same in both cases, one of such a name.
+    /// A head's bookmark with this short name. In a case-insensitive dataset, a name that differs only in case matches too.
     ///
     /// # Errors
     /// The MOS cannot be read.
@@ -163,8 +163,8 @@ impl Dsl {
         Ok(Some(full(name, phys)))
     }
 
-    /// True if what the directory `dir` had in the txg `txg`, a snapshot or what a bookmark remembers of one, came before a dataset: in the
-    /// same directory, or in one that it is a clone of.
+    /// True if the snapshot or bookmark of directory `dir` with txg `txg` is earlier than a dataset in its line: in the same directory, or in
+    /// one that it is a clone of.
     ///
     /// # Errors
     /// The MOS cannot be read, or contradicts itself.
@@ -182,7 +182,7 @@ impl Dsl {
             if origin.0 == 0 {
                 return Ok(false);
             }
-            // Its name does not matter; that it is a snapshot does.
+            // Only that it is a snapshot matters, not its name.
             let found = self.dataset_object(origin, later.dir.clone(), Some(String::new())).await?;
             later = Dataset { dir: self.dir_object(found.phys.dir, String::new()).await?, ..found };
             if later.dir.object == dir && later.phys.creation_txg == txg {
@@ -192,7 +192,7 @@ impl Dsl {
         Err(DslError::Corrupt { object: later.object.0, what: "too many origins one before the other".to_owned() })
     }
 
-    /// The fields that a bookmark of a snapshot begins with. It has no list of redacted blocks.
+    /// The fields of a new bookmark of a snapshot, without a list of redacted blocks.
     ///
     /// # Errors
     /// The MOS cannot be read.
@@ -231,7 +231,7 @@ impl Dsl {
         Ok(made)
     }
 
-    /// Enters a bookmark of a head, which has none of this name. `counts` takes in what that changes.
+    /// Adds a bookmark to a head, which has none of this name. `counts` records how the features' counts change.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -265,7 +265,7 @@ impl Dsl {
         })
     }
 
-    /// Takes a bookmark of a head away, and with the last one their table.
+    /// Removes a bookmark from a head, and with the last one their table.
     pub(crate) fn take_bookmark_out<'a>(
         &'a self,
         txg: Txg,
@@ -294,7 +294,7 @@ impl Dsl {
         })
     }
 
-    /// Destroys a bookmark of a head. `refs` takes in what becomes of references to the pool's empty list.
+    /// Destroys a bookmark of a head. `refs` records references to the pool's empty list that are added or released.
     ///
     /// # Errors
     /// There is none of this name, or the MOS cannot be changed.
@@ -313,7 +313,7 @@ impl Dsl {
         })
     }
 
-    /// Destroys all bookmarks of a head that goes itself.
+    /// Destroys all bookmarks of a head that is being destroyed.
     pub(crate) fn destroy_bookmarks<'a>(
         &'a self,
         txg: Txg,

@@ -1,14 +1,14 @@
-//! Lists of blocks (bpobjs) that are written: appended to, put into one another, and freed.
+//! Changing lists of blocks (bpobjs): appending to them, putting one into another, and freeing them.
 //!
 //! ```text
 //! bpobj ── pointers of blocks
-//!       └─ array of lists below it ── bpobj ...      sums in a list's header are with all below
+//!       └─ array of lists below it ── bpobj ...      the sums in a list's header include all lists below
 //! ```
 //! A list that is put into another becomes one below it; a small list is copied instead, so lists do not nest deeply and there are few of
 //! them.
 //!
-//! **The empty list.** Deadlists have an entry for each snapshot, most of them without a block. All those name one list of the pool, which
-//! stays empty (feature `empty_bpobj`, counted by reference: [`EmptyRefs`]); an entry gets a list of its own with its first block.
+//! **The empty list.** A deadlist has an entry for each snapshot, and most have no blocks. These all refer to one list of the pool, which
+//! remains empty (feature `empty_bpobj`, counted by reference: [`EmptyRefs`]). An entry gets a list of its own with its first block.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ use crate::open::ORDER;
 
 /// Data blocks of a bpobj, and of its array of lists.
 const BLOCK_BYTES: u32 = 128 << 10;
-/// Pointers in one block of a list, and lists in one block of its array: no more of them are copied.
+/// Pointers in one block of a list, and lists in one block of its array. A list with at most these is copied.
 const COPIED_POINTERS_MAX: u64 = BLOCK_BYTES as u64 / Blkptr::SIZE as u64;
 const COPIED_LISTS_MAX: u64 = BLOCK_BYTES as u64 / 8;
 /// Lists below one list at most, as a bound on a walk.
@@ -35,13 +35,13 @@ const FILL_OFFSET: usize = 88;
 /// Offset of the checksum in it.
 const CHECKSUM_OFFSET: usize = 96;
 
-/// A block pointer as a list of blocks keeps it: without what only matters to a reader, so that lists compress well.
+/// A block pointer as a list of blocks stores it: without the fields that only readers need, so that lists compress well.
 fn stored(bp: &Blkptr) -> [u8; Blkptr::SIZE] {
     let whole = bp.emit(ORDER);
     let mut kept = whole;
     if bp.is_embedded() {
         kept.fill(0);
-        // Its properties and its birth: they say how much is accounted for.
+        // Its properties and its birth: they determine the space accounted for it.
         for word in [48, 80] {
             kept[word..word + 8].copy_from_slice(&whole[word..word + 8]);
         }
@@ -52,12 +52,12 @@ fn stored(bp: &Blkptr) -> [u8; Blkptr::SIZE] {
     kept
 }
 
-/// References to the pool's empty list that came and went in a change, for the feature's count.
+/// References to the pool's empty list that a change added and released, for the feature's count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EmptyRefs {
-    /// Those that came.
+    /// Added.
     pub taken: u64,
-    /// Those that went.
+    /// Released.
     pub released: u64,
 }
 
@@ -103,7 +103,7 @@ impl Dsl {
         BpobjPhys::parse(&phys.bonus, ORDER).map_err(|error| DslError::Format { object: bpobj.id().0, error })
     }
 
-    /// The sum of a list's blocks, with those of the lists below it.
+    /// The sum of a list's blocks and of those in the lists below it.
     pub(crate) fn space_of_list(phys: &BpobjPhys) -> SpaceDelta {
         let [compressed, uncompressed] = phys.compressed.unwrap_or_default();
         SpaceDelta {
@@ -122,7 +122,7 @@ impl Dsl {
         self.append_entries(txg, bpobj, blocks, false).await
     }
 
-    /// Appends blocks to a bpobj. `are_gone`: entries of a livelist that the blocks went, which count against those that they came.
+    /// Appends blocks to a bpobj. `are_gone`: the entries are a livelist's records of frees, which count against those of allocations.
     pub(crate) async fn append_entries(
         &self,
         txg: Txg,
@@ -169,14 +169,14 @@ impl Dsl {
         Ok(bpobj.set_bonus(txg, &phys.emit(ORDER))?)
     }
 
-    /// The sum of blocks.
+    /// The sizes of blocks, summed.
     pub(crate) fn space_of_all(&self, blocks: &[Blkptr]) -> SpaceDelta {
         let mut sum = SpaceDelta::default();
         blocks.iter().for_each(|bp| sum.add(self.open_part().writer.space_of(bp)));
         sum
     }
 
-    /// Puts a list into another, with all below it; an empty list is freed.
+    /// Puts a list, with all lists below it, into another. An empty list is freed.
     ///
     /// # Errors
     /// One of them is no list, or the MOS cannot be changed.
@@ -217,7 +217,7 @@ impl Dsl {
             source.free(txg);
         } else {
             if are_moved && below_count > 0 {
-                // Lists that were below it are beside it from now on.
+                // The lists that were below it become its siblings.
                 let own = self.own_space(&lists, &from).await?;
                 let mut alone = BpobjPhys { children: Some((ObjectId(0), 0)), ..from };
                 set_space(&mut alone, own);
@@ -251,7 +251,7 @@ impl Dsl {
         Ok(own)
     }
 
-    /// Frees a list with all below it, but not the blocks that they list.
+    /// Frees a list and all lists below it, but not the blocks in them.
     ///
     /// # Errors
     /// One is no list, or the MOS cannot be changed.
@@ -279,7 +279,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Takes blocks out of a list, from its end and those of the lists below it, at most so many. Nothing when it is empty.
+    /// Takes at most `count_max` blocks from the end of a list, or of the last list below it. None if all are empty.
     ///
     /// # Errors
     /// It is no list, or the MOS cannot be changed.
@@ -300,7 +300,7 @@ impl Dsl {
                 self.give_up_space(txg, list, phys, space)?;
                 return Ok(taken);
             }
-            // Lists below that one come to stand beside it, in its place. All is read before anything is changed.
+            // The lists below that one take its place. Everything is read before anything is changed.
             let bytes = self.child_array(last, deeper, deeper_count).await?;
             if deeper.0 != 0 {
                 self.mos().object(deeper).await?.free(txg);
@@ -321,7 +321,7 @@ impl Dsl {
         Ok(taken)
     }
 
-    /// The numbers of the lists below a list, as they are stored.
+    /// The object numbers of the lists below a list, as stored.
     async fn child_array(&self, list: ObjectId, array: ObjectId, count: u64) -> Result<Vec<u8>, DslError> {
         if count == 0 {
             return Ok(Vec::new());

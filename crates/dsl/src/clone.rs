@@ -1,8 +1,8 @@
-//! Datasets that begin as a snapshot: clones, and a head that goes back to its last snapshot.
+//! Datasets that begin as a snapshot: clones, and a head that is rolled back to its last snapshot.
 //!
 //! ```text
 //! origin's directory   ... ◄─ prev ◄─── origin ◄─── ... head         origin: next_clones and child_count name the clone
-//! clone's directory                        ▲─────── head             its deadlist has the entries that the origin's head has, up to the origin
+//! clone's directory                        ▲─────── head             its deadlist has the same entries as the origin's head, up to the origin
 //! ```
 
 use std::collections::BTreeSet;
@@ -20,20 +20,20 @@ use crate::bpobj::EmptyRefs;
 use crate::create::Birth;
 use crate::{Dsl, DslError};
 
-/// The blocks that a rollback leaves to be freed: those of this tree that were born after a txg.
+/// The blocks for the caller to free after a rollback: those of this tree that were born after a txg.
 #[derive(Clone, Copy, Debug)]
 pub struct LeftTree {
     /// The root that the head had.
     pub root: Blkptr,
-    /// Blocks that are no younger are the snapshot's.
+    /// Blocks born up to this txg belong to the snapshot.
     pub born_after: Txg,
-    /// The bytes of the younger ones.
+    /// The bytes of the younger blocks.
     pub space: SpaceDelta,
 }
 
 impl Dsl {
-    /// Makes the head dataset of a new directory as a clone of a snapshot. Its root is the snapshot's, with the header of an intent log
-    /// in it that is not the clone's.
+    /// Creates the head dataset of a new directory as a clone of a snapshot. Its root is the snapshot's; an intent log's header in that is not
+    /// the clone's.
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
@@ -75,8 +75,8 @@ impl Dsl {
         Ok(object)
     }
 
-    /// Rolls a head that is not open back to its last snapshot. Returns the blocks to be freed; their bytes do not count to it any more.
-    /// The root is the snapshot's, with the header of an intent log in it that is not the head's.
+    /// Rolls a head that is not open back to its last snapshot. Returns the blocks to free, whose bytes are no longer charged to it. Its root is
+    /// the snapshot's; an intent log's header in that is not the head's.
     ///
     /// # Errors
     /// The MOS cannot be changed, or is of a version that had other deadlists.
@@ -93,7 +93,7 @@ impl Dsl {
             uncompressed_bytes: own(phys.uncompressed_bytes, snapshot.uncompressed_bytes, dead.uncompressed_bytes),
         };
         let left = LeftTree { root: phys.bp, born_after: phys.prev_snapshot_txg, space };
-        // Blocks that the head refers to again count to it, and not to its snapshots.
+        // Blocks that the head refers to again are charged to it, and no longer to its snapshots.
         let origin = self.dir_phys(phys.dir).await?.origin;
         let since = if origin.0 == 0 { Txg(0) } else { self.dataset_phys(origin).await?.creation_txg };
         let back = self.deadlist_space(phys.deadlist, since, None).await?.used_bytes;

@@ -1,10 +1,10 @@
-//! Making directories and datasets, and those of a new pool.
+//! Creating directories and datasets, and those of a new pool.
 //!
 //! ```text
 //! root directory ── head dataset (the pool's root file system), a clone of $ORIGIN@$ORIGIN
-//!   $MOS       what the pool's own objects take
-//!   $FREE      what is being freed in the background
-//!   $ORIGIN    a dataset without blocks; its one snapshot is the origin of all that is no clone
+//!   $MOS       the space of the pool's own objects
+//!   $FREE      the space that is being freed in the background
+//!   $ORIGIN    a dataset without blocks; its one snapshot is the origin of every dataset that is not a clone of another
 //! ```
 
 use cenote_dmu::{ObjectSpec, Objset, Writer, Zap};
@@ -19,7 +19,7 @@ use crate::limits::{Counted, is_hidden};
 use crate::open::{ORDER, Open};
 use crate::{Dsl, DslError};
 
-/// The txg that stands for a pool's creation in datasets made with it.
+/// The txg that datasets made with a pool record as their creation.
 const CREATION_TXG: Txg = Txg(1);
 
 /// The fields of a new dataset that are not derived from others.
@@ -103,7 +103,7 @@ impl Dsl {
         Ok(object.id())
     }
 
-    /// Makes the head dataset of a directory: empty, and a clone of the origin once there is one.
+    /// Creates the head dataset of a directory: empty, and a clone of the pool's origin once there is one.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -136,7 +136,7 @@ impl Dsl {
         Ok(object)
     }
 
-    /// Makes the object of a dataset, whose fields are still to be put.
+    /// Creates the object of a dataset. The caller writes its fields.
     pub(crate) fn create_dataset_object(&self, txg: Txg) -> Result<ObjectId, DslError> {
         let spec = ObjectSpec::new(DmuType::DSL_DATASET, 512)
             .with_bonus(DmuType::DSL_DATASET, vec![0; DslDatasetPhys::SIZE_BYTES]);
@@ -168,7 +168,7 @@ impl Dsl {
         }
     }
 
-    /// Enters a new head dataset among a snapshot's clones.
+    /// Records a new head dataset as a clone of a snapshot.
     pub(crate) async fn add_clone(&self, snapshot: ObjectId, dataset: ObjectId, txg: Txg) -> Result<(), DslError> {
         let name = int_key_name(dataset.0);
         let value = ZapValue::from_u64(dataset.0);
@@ -189,7 +189,7 @@ impl Dsl {
         self.put_dir(txg, origin.dir, &dir).await
     }
 
-    /// The snapshot of the empty dataset that is the origin of all others.
+    /// Creates the snapshot of the empty dataset that is the origin of all others.
     async fn make_origin_snapshot(
         &self,
         dir: ObjectId,

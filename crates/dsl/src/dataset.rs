@@ -15,7 +15,7 @@ use crate::{Dir, Dsl, DslError};
 
 /// Snapshots of one dataset at most, as a bound on memory.
 const SNAPSHOTS_MAX: usize = 1 << 24;
-/// Snapshots of one dataset that are read at once.
+/// Snapshots of one dataset that are read concurrently.
 const SNAPSHOTS_AHEAD: usize = 32;
 /// Clones of one snapshot at most: each is a directory.
 const CLONES_MAX: usize = 1 << 22;
@@ -60,20 +60,20 @@ impl Dataset {
         ObjsetId(self.object.0)
     }
 
-    /// Whether it is a snapshot.
+    /// True for a snapshot.
     #[must_use]
     pub fn is_snapshot(&self) -> bool {
         self.snapshot.is_some()
     }
 
-    /// Whether it is half-received or half-destroyed.
+    /// True while it is half received or half destroyed.
     #[must_use]
     pub fn is_inconsistent(&self) -> bool {
         self.phys.flags.contains(DatasetFlags::INCONSISTENT)
     }
 
-    /// Refuses a dataset that is half received or half destroyed. All that read or change what is in a dataset ask here, but for its
-    /// receiver and for reports on what is on disk.
+    /// Refuses a dataset that is half received or half destroyed. All code that reads or changes a dataset's contents calls this, except its
+    /// receiver and reports on what is on disk.
     ///
     /// # Errors
     /// [`DslError::Inconsistent`].
@@ -111,8 +111,8 @@ impl Dsl {
         Ok(Dataset { object, dir, snapshot, phys })
     }
 
-    /// The dataset with this full name: a head or a snapshot. If there is no such snapshot, a head whose own name has a delimiter in
-    /// it (other software's rules for names allow that) is found.
+    /// The dataset with this full name: a head or a snapshot. If there is none, a head whose own name contains a delimiter (other software's
+    /// rules for names allow that).
     #[boxed]
     pub async fn dataset(&self, name: &str) -> Result<Dataset, DslError> {
         match self.dataset_by_rules(name).await {
@@ -139,7 +139,7 @@ impl Dsl {
         }
     }
 
-    /// The object of a head's snapshot of this name, if there is one.
+    /// The object of a head's snapshot with this name, if it exists.
     #[boxed]
     pub async fn snapshot_object(&self, head: &Dataset, name: &str) -> Result<Option<ObjectId>, DslError> {
         if head.phys.snapshot_names.0 == 0 {
@@ -154,7 +154,7 @@ impl Dsl {
     pub async fn snapshots(&self, head: &Dataset) -> Result<Vec<Dataset>, DslError> {
         let mut found = Vec::new();
         let named = self.snapshot_names(head).await?;
-        // Each may lie in a block of its own: snapshots of one moment are neighbours, and those of one dataset are not.
+        // Each may be in a block of its own: snapshots taken together are neighbours, but those of one dataset are not.
         for some in named.chunks(SNAPSHOTS_AHEAD) {
             let read = map_concurrent(SNAPSHOTS_AHEAD, some, |(object, name)| {
                 self.dataset_object(*object, head.dir.clone(), Some(name.clone()))
@@ -169,7 +169,7 @@ impl Dsl {
         Ok(found)
     }
 
-    /// The objects and names of a head's snapshots, of which none is read.
+    /// The objects and names of a head's snapshots, without reading the snapshots.
     ///
     /// # Errors
     /// The list of names cannot be read.
@@ -187,7 +187,7 @@ impl Dsl {
         Ok(named)
     }
 
-    /// The names of the heads in these objects, by object: the directories beside them are read once for all. Those that cannot be read are
+    /// The names of the heads in these objects, by object. Each directory's list of children is read only once. Heads that cannot be read are
     /// left out.
     #[boxed]
     pub async fn head_names(&self, heads: &[ObjectId]) -> BTreeMap<ObjectId, String> {
@@ -203,7 +203,7 @@ impl Dsl {
         found
     }
 
-    /// The full name of the dataset in `object`: a head, or a snapshot found in its head's list.
+    /// The full name of the dataset in `object`. A snapshot's is found in its head's list.
     #[boxed]
     pub async fn dataset_name(&self, object: ObjectId) -> Result<String, DslError> {
         let nameless = Dir { object: ObjectId(0), name: String::new(), phys: self.root_dir().await?.phys };
@@ -278,15 +278,15 @@ impl Dsl {
         self.object_field(dataset.object, field).await
     }
 
-    /// Opens the dataset's objset, with its key if that is loaded. `None` if it has no objset yet. A dataset that is being changed is
-    /// opened as of the last sync, or as it is now if there was none yet. One that is half received or half destroyed is refused.
+    /// Opens the dataset's objset, with its key if that is loaded. `None` if it has no objset yet. A dataset that is open for changes is opened
+    /// as of the last sync, or as it is now if it was never synced. One that is half received or half destroyed is refused.
     #[boxed]
     pub async fn open(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         dataset.check_whole()?;
         self.open_as_is(dataset).await
     }
 
-    /// Like [`Dsl::open`], also of a dataset that is half received or half destroyed: for reports on what is on disk.
+    /// Like [`Dsl::open`], but opens also a dataset that is half received or half destroyed: for reports on what is on disk.
     #[boxed]
     pub async fn open_as_is(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         if dataset.phys.bp.is_hole() {
@@ -302,7 +302,7 @@ impl Dsl {
         Ok(Some(Objset::open(self.dmu().clone(), dataset.objset_id(), dataset.phys.bp, key).await?))
     }
 
-    /// Like [`Dsl::open`], for clients that read file or volume data: `primarycache` and `prefetch` of the dataset apply.
+    /// Like [`Dsl::open`], for clients that read files or volumes: the dataset's `primarycache` and `prefetch` apply.
     #[boxed]
     pub async fn open_for_clients(&self, dataset: &Dataset) -> Result<Option<Objset>, DslError> {
         let Some(objset) = self.open(dataset).await? else { return Ok(None) };

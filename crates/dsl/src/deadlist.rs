@@ -1,11 +1,11 @@
-//! Changing deadlists: the blocks that a head no longer references and its previous snapshot does.
+//! Changing deadlists: the blocks that the previous snapshot references and the head no longer does.
 //!
 //! ```text
-//! deadlist (ZAP: txg of a snapshot in hexadecimal ─► bpobj)      a block goes to the entry of the newest snapshot
-//!   0000 ─► bpobj    blocks born after txg 0, up to the next       before its birth: when that snapshot goes, exactly
-//!   0a31 ─► bpobj    blocks born after txg 0xa31, …                 these lists are looked at
+//! deadlist (ZAP: txg of a snapshot in hexadecimal ─► bpobj)
+//!   0000 ─► bpobj    blocks born after txg 0, up to the next        a block goes to the entry of the newest snapshot before
+//!   0a31 ─► bpobj    blocks born after txg 0xa31, …                 its birth, so destroying a snapshot frees whole lists
 //! ```
-//! An entry without blocks may refer to the pool's shared empty bpobj (feature `empty_bpobj`); it gets a bpobj of its own with the first
+//! An entry without blocks may refer to the pool's shared empty bpobj (feature `empty_bpobj`). It gets a bpobj of its own with its first
 //! block.
 //!
 //! **Life of an entry.** A new snapshot takes over the deadlist of its head. The head begins a new deadlist with the same keys and empty
@@ -27,19 +27,19 @@ use crate::DslError;
 use crate::bpobj::EmptyRefs;
 use crate::open::ORDER;
 
-/// Entries of one deadlist at most: one a snapshot.
+/// Entries of one deadlist at most: one for each snapshot.
 const ENTRIES_MAX: usize = 1 << 22;
 
-/// Entries that stay in memory at most, of all deadlists together: some 20 MiB.
+/// Entries in memory at most, of all deadlists together: some 20 MiB.
 const LOADED_MAX: usize = 1 << 18;
 
-/// Its lists, by the txg that each begins after.
+/// A deadlist's lists, by the txg after which each begins.
 pub(crate) type Lists = BTreeMap<Txg, ObjectId>;
 
-/// The lists of deadlists that blocks were put into, so that a txg that gives up a block need not read an entry for each snapshot.
+/// The entries of deadlists that received blocks, so that a txg that gives up a block need not read an entry for each snapshot.
 ///
-/// Invariant: what is here is what the deadlist's ZAP says (asserted in debug builds whenever it is used). All that changes a ZAP of a
-/// deadlist is in this module or in `livelist`, and takes its lists out of here first.
+/// Invariant: they equal the deadlist's ZAP (asserted in debug builds at each use). All code that changes a deadlist's ZAP is in this module or
+/// in `livelist`, and removes its lists from here first.
 #[derive(Default)]
 pub(crate) struct LoadedDeadlists(BTreeMap<ObjectId, Lists>);
 
@@ -78,8 +78,8 @@ impl Dsl {
         Ok((object, lists))
     }
 
-    /// As [`Dsl::open_deadlist`]; from memory where it was used before. The lists are to be given back ([`LoadedDeadlists::put`]) with what was
-    /// changed in the ZAP.
+    /// As [`Dsl::open_deadlist`], but from memory if it was used before. The caller gives the lists back ([`Dsl::keep_loaded`]), with the same
+    /// changes as the ZAP.
     pub(crate) async fn load_deadlist(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
         let Some(lists) = self.take_loaded(deadlist) else { return self.open_deadlist(deadlist).await };
         if cfg!(debug_assertions) {
@@ -88,7 +88,7 @@ impl Dsl {
         Ok((self.mos().object(deadlist).await?, lists))
     }
 
-    /// Gives back what [`Dsl::load_deadlist`] gave.
+    /// Takes back the lists from [`Dsl::load_deadlist`].
     pub(crate) fn keep_loaded(&self, deadlist: ObjectId, lists: Lists) {
         self.open_part().deadlists.lock().put(deadlist, lists);
     }
@@ -97,7 +97,7 @@ impl Dsl {
         self.open_part().deadlists.lock().0.remove(&deadlist)
     }
 
-    /// As [`Dsl::open_deadlist`], for entries to be changed.
+    /// As [`Dsl::open_deadlist`], for changing entries.
     pub(crate) async fn open_deadlist_to_change(&self, deadlist: ObjectId) -> Result<(Object, Lists), DslError> {
         drop(self.take_loaded(deadlist));
         self.open_deadlist(deadlist).await
@@ -128,7 +128,7 @@ impl Dsl {
         Ok(Zap::create_object_as(self.mos(), txg, &spec, &entries).await?.id())
     }
 
-    /// Makes a deadlist with the entries of another that begin before a txg, all empty, and those of `also`.
+    /// Creates a deadlist with the keys of another that are before a txg and the keys `also`, all with empty lists.
     pub(crate) async fn clone_deadlist(
         &self,
         txg: Txg,
@@ -146,7 +146,7 @@ impl Dsl {
         self.create_deadlist(txg, &empty).await
     }
 
-    /// Bytes of the lists that begin at a txg or later and, where `until` is given, before that.
+    /// Bytes of the lists whose keys are at least `from` and, if `until` is given, less than it.
     pub(crate) async fn deadlist_space(
         &self,
         deadlist: ObjectId,
@@ -162,7 +162,7 @@ impl Dsl {
         Ok(sum)
     }
 
-    /// Moves the lists that begin at a txg or later into another list. Returns their bytes.
+    /// Moves the lists whose keys are at least `from` into another list. Returns their bytes.
     pub(crate) async fn move_dead(
         &self,
         txg: Txg,
@@ -185,7 +185,7 @@ impl Dsl {
         Ok(moved)
     }
 
-    /// Puts the lists of one deadlist into another's, whose entries reach as far back, and frees the one.
+    /// Merges one deadlist into another, whose entries reach as far back, and frees the first.
     pub(crate) async fn merge_deadlists(
         &self,
         txg: Txg,
@@ -209,7 +209,7 @@ impl Dsl {
         self.change_deadlist(txg, &target, sum).await
     }
 
-    /// Puts a list into that of an entry, and returns the entry's list: the list itself where the entry had the pool's empty one.
+    /// Puts a list into an entry's list, and returns the entry's list. An entry that had the pool's empty list takes the new one itself.
     async fn enqueue_in_entry(
         &self,
         txg: Txg,
@@ -265,7 +265,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Puts blocks into a deadlist. Returns how many of its entries had shared the pool's empty list.
+    /// Adds blocks to a deadlist. Returns the number of its entries that no longer share the pool's empty list.
     pub(crate) async fn insert_dead(&self, txg: Txg, deadlist: ObjectId, blocks: &[Blkptr]) -> Result<u64, DslError> {
         let (object, mut lists) = self.load_deadlist(deadlist).await?;
         let mut dead: BTreeMap<Txg, Vec<Blkptr>> = BTreeMap::new();

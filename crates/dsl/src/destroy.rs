@@ -1,4 +1,4 @@
-//! Properties of datasets that change, and taking datasets away.
+//! Changing properties, and destroying datasets.
 
 use cenote_dmu::{Object, SpaceDelta, Zap};
 use cenote_format::dsl::PropertyEntry;
@@ -14,26 +14,26 @@ use crate::bpobj::EmptyRefs;
 use crate::dir::Dir;
 use crate::limits::{Counted, is_hidden};
 
-/// The entry that says that properties were ever received.
+/// The entry of a dataset that ever received properties.
 pub(crate) const HAS_RECEIVED: &str = "$hasrecvd";
 
-/// Counts of the parts that went with a dataset.
+/// Counts of the things that were destroyed with a dataset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
-    /// Objects that had tables of extra fields.
+    /// Objects that were zapified.
     pub zapified: u64,
-    /// Entries of its deadlist that shared the empty list.
+    /// Entries of its deadlist that shared the pool's empty list.
     pub shared_empty: u64,
-    /// Of its bookmarks.
+    /// Its bookmarks.
     pub bookmarks: BookmarkCounts,
 }
 
 impl Dsl {
-    /// Sets a property of a directory, or takes it out, so that it is inherited also where a received value stands. A quota
-    /// is a field of the directory too.
+    /// Sets a property of a directory. Without a value, the property is inherited from now on, even if a value was received. A quota is also a
+    /// field of the directory.
     ///
     /// # Errors
-    /// The MOS cannot be changed, or the property needs accounts that are not kept yet.
+    /// The MOS cannot be changed.
     #[boxed]
     pub async fn change_property(
         &self,
@@ -46,7 +46,7 @@ impl Dsl {
         put_own(&properties, txg, name, value).await
     }
 
-    /// Sets a property of a snapshot, or takes it away, so that the snapshot has that of its dataset.
+    /// Sets a property of a snapshot. Without a value, the snapshot takes that of its dataset.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -66,7 +66,7 @@ impl Dsl {
         put_own(&properties, txg, name, value).await
     }
 
-    /// Has a property of a snapshot be as it was received; where it was not, the snapshot has that of its dataset.
+    /// Reverts a property of a snapshot to the received value, or if there is none to that of its dataset.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -83,7 +83,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// The object of a directory's properties. A `quota` that is in force from now on is also noted in the directory.
+    /// The object of a directory's properties. For `quota`, `value` is first stored in the directory too.
     async fn properties_with_quota(
         &self,
         txg: Txg,
@@ -98,8 +98,7 @@ impl Dsl {
         Ok(self.mos().object(self.dir_phys(dir).await?.properties).await?)
     }
 
-    /// Has a property of a directory be as it was received; where it was not, it is inherited. `value` is what was received, if
-    /// anything was.
+    /// Reverts a property of a directory to the received value, or if there is none to the inherited one. `value` is the received value, if any.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -118,8 +117,8 @@ impl Dsl {
         Ok(())
     }
 
-    /// Takes away a directory and its head dataset, whose blocks have been freed: nothing hangs on either, and the dataset
-    /// is no clone of a dataset's snapshot.
+    /// Destroys a directory and its head dataset, whose blocks have been freed. It has no children or snapshots, and is not a clone of another
+    /// dataset's snapshot.
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
@@ -157,7 +156,7 @@ impl Dsl {
         Ok(gone)
     }
 
-    /// Takes a head out of the lists of the snapshot that it began as.
+    /// Removes a head from its origin's list of clones.
     async fn forget_clone(&self, txg: Txg, head: ObjectId, snapshot: ObjectId) -> Result<(), DslError> {
         if snapshot.0 == 0 {
             return Ok(());
@@ -177,8 +176,8 @@ impl Dsl {
     }
 }
 
-/// Sets a property of the directory or snapshot that has this table of properties, or takes it away. Where one came with a stream an entry
-/// says that it is not in force.
+/// Sets or removes the local value in a table of properties. When it removes one, and properties were ever received, an entry records that a
+/// received value is not in force.
 async fn put_own(properties: &Object, txg: Txg, name: &str, value: Option<&ZapValue>) -> Result<(), DslError> {
     let inherit = PropertyEntry::Inherited.name(name);
     let zap = Zap::open(properties.clone()).await?;

@@ -14,8 +14,8 @@ use crate::{DEPTH_MAX, Dsl, DslError};
 /// Children of one directory at most, as a bound on memory.
 const CHILDREN_MAX: usize = 1 << 22;
 
-/// Children looked through to find names, in one go. More than the directories of any real pool; a hostile pool must not make Cenote read
-/// the same long list for ever.
+/// Children read at most in one search for names. No real pool has more directories; a hostile one must not make Cenote read the same long list
+/// for ever.
 const LOOKED_THROUGH_MAX: usize = CHILDREN_MAX;
 
 /// A DSL directory: a node in the tree of names, along which properties are inherited.
@@ -55,10 +55,10 @@ impl Dsl {
         Ok(Dir { object, name, phys })
     }
 
-    /// The directory with this full name, also if the name has a delimiter in it, which rules for new names forbid.
+    /// The directory with this full name, even if the rules for new names forbid a delimiter in it.
     #[boxed]
     pub async fn dir(&self, name: &str) -> Result<Dir, DslError> {
-        // A directory's name may have the form of a snapshot's or a bookmark's, or an illegal one.
+        // The name of a directory may look like a snapshot's or bookmark's, or be illegal.
         let problem = match Name::parse(name) {
             Ok(_) => DslError::NoSuchDataset(name.into()),
             Err(error) => error,
@@ -111,8 +111,8 @@ impl Dsl {
         Ok(child)
     }
 
-    /// The children of a directory with their objects, sorted by name; those that the pool keeps for itself (`$MOS`,
-    /// `$ORIGIN`, ...) and half-received ones (`%recv`) are left out unless `hidden`.
+    /// The children of a directory with their objects, sorted by name. Those of the pool itself (`$MOS`, `$ORIGIN`, ...) and half-received ones
+    /// (`%recv`) are included only if `hidden`.
     #[boxed]
     pub async fn children(&self, dir: &Dir, hidden: bool) -> Result<Vec<(String, ObjectId)>, DslError> {
         if dir.phys.child_dirs.0 == 0 {
@@ -188,7 +188,7 @@ impl Dsl {
         Ok(self.dir_field(dir, dir_field::CRYPTO_KEY_OBJECT).await?.map(ObjectId))
     }
 
-    /// The full name of the directory in `object`, found by walking up. For many names at once see `Names`.
+    /// The full name of the directory in `object`, found by walking up. To find many names at once use `Names`.
     #[boxed]
     pub async fn dir_name(&self, object: ObjectId) -> Result<String, DslError> {
         Names::default().dir_name(self, object).await
@@ -218,13 +218,13 @@ impl Dsl {
     }
 }
 
-/// Finds the names of many directories. A directory does not know its name; its parent's list of children does. Each list
-/// is read once here, however many of its children are asked for.
+/// Finds the names of many directories. A directory does not store its name; its parent's list of children does. Each list is read only once,
+/// even if many of its children are asked for.
 #[derive(Default)]
 pub(crate) struct Names {
     /// The names of directories' children, by parent.
     children: BTreeMap<ObjectId, BTreeMap<ObjectId, String>>,
-    /// Children looked through so far.
+    /// Children read so far.
     looked_through: usize,
 }
 
@@ -248,7 +248,7 @@ impl Names {
                     let what = format!("more than {LOOKED_THROUGH_MAX} directories beside it and above it");
                     return Err(DslError::Corrupt { object: object.0, what });
                 }
-                // Of several names for one child the first counts.
+                // If one child has several names, the first counts.
                 let by_object = listed.into_iter().rev().map(|(name, child)| (child, name)).collect();
                 self.children.insert(parent, by_object);
             }

@@ -24,7 +24,7 @@ pub enum DslError {
     /// No dataset has this name.
     #[error("cannot open '{0}': dataset does not exist")]
     NoSuchDataset(String),
-    /// Not a legal name.
+    /// The name is not legal.
     #[error("'{name}': {reason}")]
     BadName {
         /// The name.
@@ -40,7 +40,7 @@ pub enum DslError {
         /// The contradiction.
         what: String,
     },
-    /// A dataset is half received or half destroyed: what is in it is nothing yet, or nothing any more.
+    /// A dataset is half received or half destroyed: its contents are incomplete.
     #[error(
         "'{0}': dataset is busy: it is half received or half destroyed ('zfs receive -s' goes on with it, 'zfs receive -A' gives it up)"
     )]
@@ -51,7 +51,7 @@ pub enum DslError {
     /// The key given is not the dataset's.
     #[error("Key load error: incorrect key provided for '{0}'")]
     WrongKey(String),
-    /// The key given has not the form that the dataset's `keyformat` asks for.
+    /// The key does not have the form of the dataset's `keyformat`.
     #[error("Key load error for '{dataset}': {reason}")]
     BadKeyForm {
         /// The dataset.
@@ -62,7 +62,7 @@ pub enum DslError {
     /// The dataset's key is needed and not loaded.
     #[error("'{0}' is encrypted and its key is not loaded")]
     KeyNotLoaded(String),
-    /// Something that this version does not do.
+    /// This version does not support an operation.
     #[error("not supported yet: {0}")]
     Unsupported(String),
 }

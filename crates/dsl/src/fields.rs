@@ -1,4 +1,4 @@
-//! Fields, properties and notes of directories and datasets, by their objects.
+//! Fields, properties and features of directories and datasets, by their objects.
 
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
@@ -13,9 +13,9 @@ use crate::{Dsl, DslError};
 /// The changes that [`Dsl::note_feature`] made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Noted {
-    /// The feature was not noted before: it is used by one dataset more.
+    /// The dataset did not use the feature before: its count rises by one.
     pub is_new: bool,
-    /// The dataset had no notes at all before: it has become a table of extra fields, which the feature `extensible_dataset` counts.
+    /// The dataset was zapified, which the feature `extensible_dataset` counts.
     pub zapified: bool,
 }
 
@@ -53,7 +53,7 @@ impl Dsl {
         Ok(self.mos().object(dataset).await?.set_bonus(txg, &phys.emit(ORDER))?)
     }
 
-    /// Sets a property of a directory, which those below inherit.
+    /// Sets a property of a directory, which its descendants inherit.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -63,7 +63,7 @@ impl Dsl {
         Ok(Zap::put_entry(&properties, txg, name, Some(value)).await?)
     }
 
-    /// Notes with a dataset that it uses a feature.
+    /// Records in a dataset that it uses a feature.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -76,7 +76,7 @@ impl Dsl {
         Ok(Noted { is_new: true, zapified })
     }
 
-    /// Notes with a dataset that it uses a feature as another does, if that does.
+    /// Copies the record that a dataset uses a feature to another dataset, if there is one.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -93,7 +93,7 @@ impl Dsl {
         Ok(Noted { is_new, zapified })
     }
 
-    /// Enters an extra field of a dataset. Whether the dataset has become a table of such fields by it.
+    /// Stores an extra field of a dataset or directory. Returns true if this zapified it.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -135,7 +135,7 @@ impl Dsl {
         Ok(Zap::put_entry(&self.mos().object(phys.properties).await?, txg, name, Some(value)).await?)
     }
 
-    /// Notes with a dataset that it does not use a feature any more. `true` if it did.
+    /// Removes from a dataset the record that it uses a feature. Returns true if there was one.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -148,7 +148,7 @@ impl Dsl {
         Ok(true)
     }
 
-    /// `true` if a dataset's ZAP notes that the dataset uses a feature.
+    /// True if a dataset records that it uses a feature.
     ///
     /// # Errors
     /// The MOS cannot be read.

@@ -1,4 +1,4 @@
-//! The counts that bookmarks have of blocks freed since their snapshots.
+//! The bookmarks' counts of blocks freed since their snapshots.
 //!
 //! **Need.** `written#` of a bookmark is the size that the dataset references, minus the size that the bookmark's snapshot referenced,
 //! plus the blocks of that snapshot that were freed since. The deadlists tell which blocks were freed between two snapshots, and their
@@ -6,23 +6,22 @@
 //! because the next snapshot's deadlist then begins earlier. So the bookmark itself counts these.
 //! ```text
 //! ... ◄─ s1 ◄──── #b ───────── s2 ◄──────────── head         written since #b =
-//!                  └─ counted ─┘ └─ deadlists ──┘             head refers to − #b referred to + counted by #b + dead and as old as #b
+//!                  └─ counted ─┘ └─ deadlists ──┘             referenced by head − by #b + counted by #b + dead and as old as #b
 //! ```
 //!
-//! **Life of a count.** It starts with the size of the deadlist of the next dataset. While that is the head, each block that the head
-//! kills and that was born not after the bookmark is added ([`Dsl::count_killed`]). The next snapshot ends the counting. When the
-//! follower is destroyed, its own follower's deadlist is added. When a promotion or a rollback gives the snapshot another follower, the
-//! count begins anew.
+//! **Life of a count.** It starts with the size of the next dataset's deadlist. While that dataset is the head, each block that the head kills
+//! is added if it was born no later than the bookmark ([`Dsl::count_killed`]). The next snapshot ends the counting. When the snapshot's follower
+//! is destroyed, the deadlist after it is added. When a promotion or a rollback gives the snapshot another follower, the count starts anew.
 //!
-//! A rollback, or a receive that replaces the head, may go back behind a bookmark whose snapshot is gone. What is left of that time then is
-//! of the snapshot that the head goes back to. So the count is what the bookmark referred to, less what the head still has of that
-//! snapshot ([`Dsl::restart_newer_bookmarks`]); it is below zero where the bookmark's snapshot had less, and sums wrap, as OpenZFS's do.
+//! A rollback, or a receive that replaces the head, may go back beyond a bookmark whose snapshot was destroyed. The head then shares with it
+//! only blocks of the snapshot that it goes back to. So the count becomes the bookmark's referenced bytes, less those of that snapshot that the
+//! head still has ([`Dsl::restart_newer_bookmarks`]). It is negative if the bookmark had less; sums wrap, as OpenZFS's do.
 //!
-//! **Deadlists** give the birth of a block only to within their entries. So the entry of a destroyed snapshot stays as long as a bookmark
-//! with a count has its txg; and for bookmarks newer than the last snapshot, entries are made when the next snapshot is taken.
+//! **Deadlists** tell a block's birth only to within an entry. So the entry of a destroyed snapshot remains while a bookmark with a count has
+//! its txg. For bookmarks newer than the last snapshot, entries are made when the next snapshot is taken.
 //!
-//! **Rejected.** OpenZFS takes a destroyed snapshot's entry out of all clones' deadlists, also where a clone has a bookmark of that time itself, a
-//! copy: later it does not find the entry that it wants to take out with that bookmark. Here such a clone keeps it.
+//! **Rejected.** OpenZFS removes a destroyed snapshot's entry from the deadlists of all clones, even of a clone that has a copy of the bookmark:
+//! when that copy is destroyed, OpenZFS does not find the entry to remove. Here such a clone keeps the entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,7 +35,7 @@ use crate::bookmark::value;
 use crate::bpobj::EmptyRefs;
 use crate::{BookmarkForm, Dsl, DslError};
 
-/// Bookmarks of a head that count what the head gives up: by their short names.
+/// The bookmarks, by short name, that count the blocks a head gives up.
 pub(crate) type CountingBookmarks = Arc<Vec<(String, BookmarkPhys)>>;
 
 fn is_counting(phys: &BookmarkPhys) -> bool {
@@ -44,7 +43,7 @@ fn is_counting(phys: &BookmarkPhys) -> bool {
 }
 
 fn add(phys: &mut BookmarkPhys, space: SpaceDelta) {
-    // A count below zero is one (see above).
+    // A count may be negative (see above).
     let add = |to: &mut u64, bytes: i64| *to = to.wrapping_add_signed(bytes);
     add(&mut phys.referenced_freed_bytes, space.used_bytes);
     add(&mut phys.compressed_freed_bytes, space.compressed_bytes);
@@ -66,7 +65,7 @@ impl Dsl {
         })
     }
 
-    /// The bookmarks of a head that count, of these txgs.
+    /// A head's bookmarks with counts whose txgs are in this range.
     async fn counting(
         &self,
         head: ObjectId,
@@ -76,7 +75,7 @@ impl Dsl {
         Ok(all.filter(|(_, phys)| is_counting(phys) && txgs.contains(&phys.creation_txg)).collect())
     }
 
-    /// Those that the head follows. They are looked up once, until bookmarks or snapshots change.
+    /// The bookmarks that count the head's freed blocks. Cached until bookmarks or snapshots change.
     async fn kept(&self, head: ObjectId, phys: &DslDatasetPhys) -> Result<CountingBookmarks, DslError> {
         if let Some(kept) = self.open_part().kept.lock().get(&head) {
             return Ok(kept.clone());
@@ -86,12 +85,12 @@ impl Dsl {
         Ok(kept)
     }
 
-    /// Which bookmarks the head follows is to be looked up again.
+    /// Drops that cache for a head.
     pub(crate) fn forget_kept(&self, head: ObjectId) {
         self.open_part().kept.lock().remove(&head);
     }
 
-    /// Adds blocks that a head gave up to the counts of the bookmarks that it follows.
+    /// Adds blocks that a head gave up to the counts of its bookmarks since the last snapshot.
     pub(crate) fn count_killed<'a>(
         &'a self,
         txg: Txg,
@@ -107,7 +106,7 @@ impl Dsl {
             if kept.is_empty() {
                 return Ok(());
             }
-            // By the oldest bookmark that was there with the block.
+            // By the oldest bookmark that is not older than the block.
             let mut sums: BTreeMap<Txg, SpaceDelta> =
                 kept.iter().map(|(_, phys)| (phys.creation_txg, SpaceDelta::default())).collect();
             for bp in killed.iter() {
@@ -136,7 +135,7 @@ impl Dsl {
         })
     }
 
-    /// The txgs of a head's bookmarks that count and are newer than its last snapshot: its deadlist gets entries for them with the next one.
+    /// The txgs of a head's bookmarks with counts that are newer than its last snapshot. The next snapshot gives its deadlist entries for them.
     pub(crate) fn newer_bookmark_txgs<'a>(
         &'a self,
         head: ObjectId,
@@ -148,7 +147,7 @@ impl Dsl {
         })
     }
 
-    /// Tells bookmarks that a snapshot goes. True if one of its own txg counts, and needs its entry in deadlists.
+    /// Updates bookmarks for a destroyed snapshot. True if one of its txg counts, and needs its entry in deadlists.
     pub(crate) fn snapshot_leaves_bookmarks<'a>(
         &'a self,
         txg: Txg,
@@ -163,7 +162,7 @@ impl Dsl {
                     is_needed = true;
                     phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
                 } else {
-                    // Blocks freed before the snapshot that goes are counted already.
+                    // Blocks freed before the destroyed snapshot are counted already.
                     let since = self.deadlist_space(next.deadlist, Txg(0), Some(phys.creation_txg)).await?;
                     add(&mut phys, since);
                 }
@@ -174,7 +173,7 @@ impl Dsl {
         })
     }
 
-    /// Has the bookmarks of a head that are of a snapshot's time begin to count anew, since another dataset follows the snapshot.
+    /// Restarts the counts of a head's bookmarks of a snapshot, because another dataset now follows the snapshot.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -197,8 +196,8 @@ impl Dsl {
         })
     }
 
-    /// The same where the head, which follows the snapshot, has gone back to it: then nothing that was written in between is in the head, and
-    /// bookmarks of that time count what it has of the snapshot no more.
+    /// The same when the head, which follows the snapshot, was rolled back to it. The head has nothing written since; newer bookmarks count
+    /// their bytes less those of the snapshot that it still has.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -229,7 +228,7 @@ impl Dsl {
         })
     }
 
-    /// Moves the bookmarks up to a txg from one head to another, whose bookmarks have other names.
+    /// Moves the bookmarks up to a txg from one head to another, which has no bookmarks with these names.
     pub(crate) fn move_bookmarks<'a>(
         &'a self,
         txg: Txg,
@@ -249,7 +248,7 @@ impl Dsl {
         })
     }
 
-    /// Takes the entries that only a bookmark needed out of deadlists, once it is gone.
+    /// Removes the entries that only a bookmark needed from deadlists, after it is destroyed.
     pub(crate) async fn release_key(
         &self,
         txg: Txg,
@@ -270,7 +269,7 @@ impl Dsl {
         self.remove_deadlist_key(txg, phys.deadlist, key, refs).await
     }
 
-    /// True if a clone has a bookmark of its own that needs the entry of a txg. Such a bookmark is told that the snapshot is gone.
+    /// True if a clone has a bookmark of its own that needs the entry of a txg. Such a bookmark records that its snapshot is gone.
     pub(crate) fn needs_key<'a>(
         &'a self,
         txg: Txg,

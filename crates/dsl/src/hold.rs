@@ -10,7 +10,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use crate::{Dsl, DslError};
 
 impl Dsl {
-    /// Puts a hold on a snapshot, which has none of this tag.
+    /// Puts a hold on a snapshot, which has none with this tag.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -27,7 +27,7 @@ impl Dsl {
         Ok(Zap::put_entry(&holds, txg, tag, Some(&ZapValue::from_u64(time_s))).await?)
     }
 
-    /// Releases a hold on a snapshot. Returns whether there are others.
+    /// Releases a hold on a snapshot. Returns true if others remain.
     ///
     /// # Errors
     /// There is no such hold, or the MOS cannot be changed.

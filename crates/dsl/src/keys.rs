@@ -1,9 +1,9 @@
 //! Keys of encrypted datasets.
 //!
-//! Each encrypted directory has an object with its master key, wrapped by a user's key. Directories that inherit their
-//! encryption are wrapped by the same user's key as their *encryption root*, whose key object also says in which form the
-//! user's key is given (`keyformat`) and, for passphrases, the derivation's salt and count. Loading the key of a root therefore unwraps the keys of all
-//! directories that name it as root. Snapshots and clones' origins share their directory's key.
+//! Each encrypted directory has an object with its master key, wrapped by a user's key. The keys of directories that inherit encryption are
+//! wrapped by the user's key of their *encryption root*. The root's key object also records the form of the user's key (`keyformat`) and, for
+//! passphrases, the salt and iteration count. So loading a root's key unwraps the keys of all directories that name it as root. Snapshots use
+//! their directory's key, as do clones' origins.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub struct Encryption {
     pub phys: CryptoKeyPhys,
     /// The full name of the directory whose user key wraps this one.
     pub root: String,
-    /// Whether the key is loaded here.
+    /// True if the key is loaded.
     pub is_loaded: bool,
 }
 
@@ -70,9 +70,9 @@ impl Dsl {
         .map_err(|error| DslError::Format { object: object.0, error })
     }
 
-    /// Loads the key of the dataset `name`: unwraps its encryption root's key and those of all datasets below that share
-    /// the root. Returns the names of the datasets whose keys were loaded. A dataset below whose key is wrapped by another key stays
-    /// locked: a raw stream brings the sender's wrapping for one dataset, while the others may still have the previous wrapping.
+    /// Loads the key of the dataset `name`: unwraps the key of its encryption root and those of all datasets below with the same root. Returns
+    /// the names of the datasets whose keys were loaded. A dataset below whose key is wrapped by another key remains locked: a raw stream brings
+    /// the sender's wrapping for one dataset, while the others may still have the previous one.
     ///
     /// # Errors
     /// [`DslError::WrongKey`] if the material is not the root's key; nothing is loaded then.
@@ -103,7 +103,7 @@ impl Dsl {
         Ok(loaded)
     }
 
-    /// The form in which the key of an encryption root is to be given.
+    /// The form in which the user gives the key of an encryption root.
     #[boxed]
     pub async fn key_format(&self, root: &Dir) -> Result<KeyFormat, DslError> {
         let number = self.key_field(root, "keyformat").await?;
@@ -113,7 +113,7 @@ impl Dsl {
         })
     }
 
-    /// A property of encryption, which is kept in the root's key object; 0 where it is not set.
+    /// An encryption property, from the root's key object. 0 if it is not set.
     #[boxed]
     pub async fn key_field(&self, root: &Dir, name: &str) -> Result<u64, DslError> {
         let object = self.key_object(root).await?.ok_or_else(|| DslError::NotEncrypted(root.name.clone()))?;
@@ -124,7 +124,7 @@ impl Dsl {
         let format = self.key_format(root).await?;
         let salt = self.key_field(root, "pbkdf2salt").await?;
         let iterations = self.key_field(root, "pbkdf2iters").await?;
-        // Deriving a key from a passphrase takes a good part of a second on purpose.
+        // Deriving a key from a passphrase takes a good part of a second, by design.
         let derive = move || WrappingKey::from_material(format, &material.0, salt, iterations);
         let bad = |reason: String| DslError::BadKeyForm { dataset: root.name.clone(), reason };
         let derived = self.dmu().handle().spawn_cpu(derive).await.map_err(|error| bad(error.to_string()))?;

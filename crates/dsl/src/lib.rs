@@ -13,16 +13,16 @@
 //!                  └─ head_dataset ─► DSL dataset ── block pointer ─► objset
 //!                                      ├─ snapshot_names ZAP ─► DSL dataset (a snapshot) ...
 //!                                      ├─ prev_snapshot ─► the chain of snapshots, newest first
-//!                                      ├─ deadlist: blocks that the previous snapshot has and this one not
+//!                                      ├─ deadlist: blocks that the previous snapshot has and this dataset does not
 //!                                      └─ (zapified) bookmarks ZAP
 //! ```
 //!
-//! **In memory.** [`Dsl`] is the MOS with the root directory's number and the keys loaded so far. If the MOS is open for changes, names
-//! are looked up in its open state, so a dataset that was just created is found at once; `Dsl` then also has the table of open head
-//! datasets. [`Dir`] and [`Dataset`] are values read from the MOS at one txg; they hold no locks and may be kept.
+//! **In memory.** [`Dsl`] is the MOS with the root directory's number and the keys loaded so far. If the MOS is open for changes, names are
+//! looked up in its open state, so a dataset that was just created is found at once; `Dsl` then also has the table of open head datasets.
+//! [`Dir`] and [`Dataset`] are values read from the MOS at one txg; they hold no locks, and callers may keep them.
 //!
-//! **Life of a look-up.** Each part of a name is one ZAP look-up from directory to directory; then the head dataset, or
-//! a ZAP look-up in its snapshot names. Opening a dataset reads its objset block with the dataset's key, if it has one.
+//! **Life of a look-up.** Each part of a name is one ZAP look-up from directory to directory. Then follows the head dataset, or a ZAP look-up in
+//! its snapshot names. Opening a dataset reads its objset block with the dataset's key, if it has one.
 //!
 //! **Invariants.**
 //! 1. Names are validated before they are looked up. The MOS is not trusted either (types, depth, cycles): a walk up or down the
@@ -35,9 +35,9 @@
 //! **Changes** are made by one task at a time, the holder of the syncer's slot (OpenZFS: in syncing context), so no lock is held for
 //! long.
 //!
-//! **Crash.** All changes of a txg become durable together, with the MOS of the txg.
+//! **Crash.** All changes of a txg become durable together, with its MOS.
 //!
-//! **Rejected.** A cache of opened datasets: the ARC has the same bytes, and it would have to be invalidated by each change.
+//! **Rejected.** A cache of opened datasets: the ARC has the same bytes, and each change would have to invalidate it.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -97,7 +97,7 @@ pub use self::space::Sizes;
 
 use self::open::Open;
 
-/// Directories above one another at most. OpenZFS's default limit (`zfs_max_dataset_nesting`) is 50.
+/// The maximum depth of directories. OpenZFS's default limit (`zfs_max_dataset_nesting`) is 50.
 pub const DEPTH_MAX: usize = 512;
 
 /// The datasets of a pool. Cheap to clone.
@@ -111,12 +111,12 @@ struct Shared {
     root: ObjectId,
     pool: String,
     keys: Mutex<BTreeMap<ObjectId, Arc<cenote_codec::crypt::DatasetKey>>>,
-    /// The part that changes, where the MOS is open.
+    /// The state for changes, if the MOS is open for them.
     open: Option<Open>,
 }
 
 impl Dsl {
-    /// The datasets of the pool `pool` whose MOS is `mos`; `root` is the object `root_dataset` of its directory.
+    /// The datasets of the pool `pool` with MOS `mos`. `root` is the object of its root directory (`root_dataset`).
     #[must_use]
     pub fn new(pool: String, mos: Objset, root: ObjectId) -> Self {
         Self::with(pool, mos, root, None)
@@ -140,7 +140,7 @@ impl Dsl {
         &self.shared.mos
     }
 
-    /// The way to blocks.
+    /// The DMU of the MOS.
     #[must_use]
     pub fn dmu(&self) -> &Dmu {
         self.shared.mos.dmu()

@@ -7,14 +7,14 @@
 //! **Need.** A user with the permission to create datasets or snapshots below a dataset must not exceed the limit that the administrator
 //! set there (`filesystem_limit`, `snapshot_limit`). Counting them at each creation would take too long.
 //!
-//! **Life of a count.** A directory gets its counts with the first limit that is set on it or above it, all below it too
-//! ([`Dsl::start_counts`]). From then on each creation and destroy below changes the counts of all directories above that have counts.
-//! The counts stay when the limit is removed.
+//! **Life of a count.** A directory gets its counts, as do all below it, with the first limit that is set on it or above it
+//! ([`Dsl::start_counts`]). From then on, each creation and each destruction below it changes the counts of all directories above that have
+//! counts. The counts remain when the limit is removed.
 //!
 //! **Invariants.** 1. All directories below a directory with counts have counts. 2. Each count is the number of existing datasets or
 //! snapshots (asserted by `audit`).
 //!
-//! As in OpenZFS the feature is counted once, with the first limit of a pool, and stays.
+//! As in OpenZFS, the feature is counted once, with the first limit of a pool, and remains.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Counted {
     }
 }
 
-/// Whether a directory of this name is not counted: the pool's own (`$MOS` and the like), and one that is being received (`%recv`).
+/// True if limits do not count a directory of this name: one of the pool's own (`$MOS` and the like), or one being received (`%recv`).
 pub(crate) fn is_hidden(name: &str) -> bool {
     name.starts_with(['$', '%'])
 }
@@ -61,7 +61,7 @@ struct Below {
     dir: ObjectId,
     datasets: u64,
     snapshots: u64,
-    /// They are entered.
+    /// They are on disk.
     is_known: bool,
 }
 
@@ -75,7 +75,7 @@ impl Dsl {
         self.object_field(dir, counted.field()).await
     }
 
-    /// Adds to the counts of a directory and of all above it, as far as they have counts.
+    /// Adds to the counts of a directory and of all above it that have counts.
     ///
     /// # Errors
     /// The MOS cannot be changed, or directories form a cycle.
@@ -101,7 +101,7 @@ impl Dsl {
         })
     }
 
-    /// Has a new directory without datasets below count from none. Whether it has become a table of extra fields by that.
+    /// Starts the counts of a new directory, which has no datasets below, at zero. Returns true if this zapified it.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -117,11 +117,11 @@ impl Dsl {
         Ok(zapified)
     }
 
-    /// The counts of a directory and of all below it, the parents last: those that are known, and those that are to be entered.
+    /// The counts of a directory and of all below it, parents last: those on disk, and those still to be stored.
     async fn counts_below(&self, dir: &Dir) -> Result<Vec<Below>, DslError> {
         let mut found = Vec::new();
         let mut sums: BTreeMap<ObjectId, (u64, u64)> = BTreeMap::new();
-        // From below: parents come first in a tree.
+        // From the bottom up: in a tree parents come first.
         for dir in self.tree(dir.clone(), true).await?.into_iter().rev() {
             if is_hidden(dir.last_name()) {
                 continue;
@@ -155,8 +155,7 @@ impl Dsl {
         })
     }
 
-    /// Counts what is below a directory, where that is not counted yet, and below all directories there. How many have become tables of extra
-    /// fields by that comes back.
+    /// Starts the counts of a directory and of all below it that have none. Returns the number of directories that this zapified.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -178,7 +177,7 @@ impl Dsl {
         Ok(snapshots.iter().filter(|it| it.snapshot.as_deref().is_some_and(is_counted)).count() as u64)
     }
 
-    /// True if so many more in a directory are within its limit and those above, up to the directory `until`, which is not asked.
+    /// True if `more` in a directory are within its limit and those above it. The directory `until`, if met, ends the check.
     ///
     /// # Errors
     /// The MOS cannot be read, or directories form a cycle.
@@ -192,7 +191,7 @@ impl Dsl {
         Box::pin(async move {
             let mut at = dir.clone();
             for _ in 0..DEPTH_MAX {
-                // Where nothing is counted no limit was ever set, nor above.
+                // A directory without counts has no limit, nor has any above it.
                 let Some(count) =
                     self.count(at.object, counted).await?.filter(|_| more != 0 && until != Some(at.object))
                 else {

@@ -1,4 +1,4 @@
-//! Livelists: lists of the blocks that a clone has and its origin has not, by which the clone is destroyed without a walk of its tree.
+//! Livelists: lists of the blocks that a clone has and its origin does not, with which the clone is destroyed without a walk of its tree.
 //!
 //! ```text
 //! clone's directory (zapified) ── livelist (ZAP, like a deadlist: txg in hexadecimal ─► bpobj)
@@ -9,25 +9,23 @@
 //! need; the lowest bit of the fill count is set for a free. Both entries are in the list of the block's birth. Read a list from its end: each
 //! free cancels one earlier allocation of the same place. The allocations that remain are the clone's own blocks.
 //!
-//! **Life of one.** A clone gets it, empty, when it is made, where the pool has the feature `livelist` (counted by their number). Each
-//! txg that writes the clone enters the blocks that are new, then those that were given up, of all that was born after the origin; blocks
-//! whose data is in the pointer take no space and are left out, as are those of intent logs, which are in no account. A list that
-//! has got more new blocks than a limit is followed by the next, beginning with the txg; lists that have shrunk become one. When the clone shares
-//! too little with its origin, is promoted, rolled back or received into, it does without from then on. One that is destroyed
-//! leaves its livelist to the background.
+//! **Life of a livelist.** A new clone gets an empty one if the pool has the feature `livelist`, which counts livelists. Each txg that writes
+//! the clone appends the new blocks and then those given up, if they were born after the origin. Embedded blocks take no space and are left out,
+//! as are those of intent logs, which are in no account. When the last list has more new blocks than a limit, another is begun with the current
+//! txg; neighbouring lists that have shrunk are merged. A clone loses its livelist when it shares too little with its origin, is promoted,
+//! rolled back or received into. A destroyed clone leaves its livelist to be freed in the background.
 //!
-//! **Invariant.** A livelist's remaining blocks are those of the clone's head that are younger than the origin, without those whose data is
-//! in the pointer (`cenote_sim::audit_space` checks it). That does not depend on snapshots of the clone: a block that went from the head is
-//! a snapshot's, by the deadlist, until that is destroyed; and a clone with snapshots is not destroyed.
+//! **Invariant.** A livelist's remaining blocks are those of the clone's head that are younger than the origin, without embedded ones
+//! (`cenote_sim::audit_space` checks it). Snapshots of the clone do not change this: a block that the head gave up is the snapshot's, by the
+//! deadlist, until the snapshot is destroyed; and a clone with snapshots is not destroyed.
 //!
-//! **Faults** (a block that went, and for which there is no list; a list that is damaged) end the livelist in the same txg: the clone is
-//! then destroyed by its tree. A damaged livelist keeps nobody from promoting or destroying its clone: of its objects those that can be
-//! read are freed.
+//! **Faults** (a free whose block belongs to no list; a damaged list) end the livelist in the same txg; the clone is then destroyed by a walk of
+//! its tree. A damaged livelist does not prevent promoting or destroying its clone: those of its objects that can be read are freed.
 //!
-//! **Bounds.** A list has at most [`ENTRIES_MAX`] entries. It is written anew as a whole when it is settled, and two lists when they
-//! become one: at most twice so many entries of 128 bytes are read and written in one txg then (OpenZFS, which begins a new list
-//! after 500 000, has far fewer). How many entries went is counted, and compared with what the list says of itself, before anything is
-//! changed.
+//! **Bounds.** A list has at most [`ENTRIES_MAX`] entries. Settling a list rewrites it as a whole, and two lists where they
+//! become one: at most twice that many entries of 128 bytes are read and written in one txg (OpenZFS begins a new list after 500 000, so its
+//! lists have far fewer). The frees are counted, and compared with
+//! the count in the list's header, before anything is changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,19 +43,19 @@ use crate::deadlist::Lists;
 use crate::open::ORDER;
 use crate::{Dsl, DslError};
 
-/// Entries of one list at most. OpenZFS begins another one after 500 000.
+/// Entries of one list at most. OpenZFS begins another list after 500 000.
 const ENTRIES_MAX: u64 = 1 << 22;
-/// Blocks that went and whose coming was not met yet, of one list. Each that went takes away one that came, so whole lists have no more.
+/// Frees of one list, at most, whose allocations have not been read yet. Each cancels an allocation, so a valid list has no more.
 const FREES_MAX: usize = 1 << 21;
-/// Entries that are read at once: 2 MiB.
+/// Entries that are read together: 2 MiB.
 const BATCH: u64 = 1 << 14;
 
-/// How long livelists and their lists get.
+/// Limits on livelists and their lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LivelistLimits {
-    /// New blocks in a list, after which the next begins.
+    /// New blocks in a list after which the next list is begun.
     pub entries_max: u64,
-    /// Percentage of a clone that it has to share with its origin; with less the livelist goes.
+    /// A clone that shares no more than this percentage with its origin loses its livelist.
     pub shared_pct_min: u64,
 }
 
@@ -66,19 +64,19 @@ pub struct LivelistLimits {
 pub struct Livelist {
     /// Its object.
     pub object: ObjectId,
-    /// The txg of the snapshot that the clone began as.
+    /// The txg of the clone's origin.
     pub origin_txg: Txg,
 }
 
 impl Livelist {
-    /// Whether a block is among those that are listed.
+    /// True if the livelist lists such a block.
     fn has(&self, bp: &Blkptr) -> bool {
         bp.logical_birth() > self.origin_txg && !bp.is_hole() && !bp.is_redacted() && !bp.is_embedded()
     }
 }
 
 impl LivelistLimits {
-    /// Whether a clone that refers to so much, of which so much is its own, shares enough with its origin.
+    /// True if a clone shares enough with its origin: of `referenced_bytes`, `own_bytes` are its own.
     fn is_shared_enough(&self, referenced_bytes: u64, own_bytes: u64) -> bool {
         let shared = u128::from(referenced_bytes.saturating_sub(own_bytes));
         // Whole percents, as OpenZFS counts them.
@@ -87,7 +85,7 @@ impl LivelistLimits {
     }
 }
 
-/// A block's first copy, by which entries of one block are found.
+/// A block's first copy, by which its entries are matched.
 fn place(bp: &Blkptr) -> Option<(VdevId, u64)> {
     bp.dvas().next().map(|dva| (dva.vdev, dva.offset_bytes))
 }
@@ -100,7 +98,7 @@ async fn read_entries(list: &Object, from: u64, until: u64) -> Result<Vec<Blkptr
 }
 
 impl Dsl {
-    /// The livelist of a head dataset, if it is a clone that keeps one.
+    /// The livelist of a head dataset, if it is a clone with one.
     ///
     /// # Errors
     /// The MOS cannot be read.
@@ -108,7 +106,7 @@ impl Dsl {
     pub async fn livelist(&self, head: ObjectId) -> Result<Option<Livelist>, DslError> {
         let dir = self.dataset_phys(head).await?.dir;
         let origin = self.dir_phys(dir).await?.origin;
-        // Of a dataset that is no clone of another's snapshot the table need not be read.
+        // The directory of a dataset that is not a clone of another need not be read for it.
         if origin.0 == 0 || self.shared.open.is_some() && origin == self.origin() {
             return Ok(None);
         }
@@ -117,7 +115,7 @@ impl Dsl {
         Ok(Some(Livelist { object: ObjectId(object), origin_txg }))
     }
 
-    /// Gives a clone that was made in this txg an empty livelist. Whether its directory has become a table of extra fields by that.
+    /// Gives a new clone an empty livelist. Returns true if this zapified its directory.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -127,7 +125,7 @@ impl Dsl {
         self.put_dataset_field(txg, dir, dir_field::LIVELIST, &ZapValue::from_u64(livelist.0)).await
     }
 
-    /// Has a clone keep no livelist any more. Its object, which is left as it is; `None` if there was none.
+    /// Removes the livelist from a clone. Returns the livelist's object, which is not changed; `None` if there was none.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -138,7 +136,7 @@ impl Dsl {
         Ok(Some(ObjectId(list)))
     }
 
-    /// Frees the livelist of a clone, but not the blocks in it. Whether there was one. Of a damaged one, objects that cannot be read are left.
+    /// Frees the livelist of a clone, but not the blocks in it. Returns true if there was one. If it is damaged, unreadable objects are left.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -147,7 +145,7 @@ impl Dsl {
         let Some(livelist) = self.take_livelist(txg, dir).await? else { return Ok(false) };
         if let Ok((object, lists)) = self.open_deadlist_to_change(livelist).await {
             for list in lists.into_values() {
-                // A list that stands there twice is gone the second time.
+                // The second entry for one list finds it freed.
                 if Some(list) == self.empty_bpobj() || self.open_live(list).await.is_ok() {
                     self.free_list(txg, list, refs).await?;
                 }
@@ -157,10 +155,10 @@ impl Dsl {
         Ok(true)
     }
 
-    /// Checks that a livelist is one that entries can be put into, before its clone is changed.
+    /// Checks, before its clone is changed, that a livelist can take entries.
     ///
     /// # Errors
-    /// It is none, or cannot be read.
+    /// It is not a livelist, or cannot be read.
     #[boxed]
     pub async fn check_livelist(&self, livelist: ObjectId) -> Result<(), DslError> {
         let mut seen = BTreeSet::new();
@@ -177,7 +175,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Opens a list of a livelist, which is not the one that stands for all empty ones.
+    /// Opens a list of a livelist, other than the shared empty one.
     async fn open_live(&self, list: ObjectId) -> Result<(Object, BpobjPhys), DslError> {
         let object = self.mos().object(list).await?;
         let phys = Self::bpobj_phys(&object)?;
@@ -196,14 +194,14 @@ impl Dsl {
         Err(DslError::Corrupt { object: list.0, what: what.to_owned() })
     }
 
-    /// A list of its own for an entry of a livelist.
+    /// Gives an entry of a livelist a list of its own.
     async fn make_live(&self, txg: Txg, livelist: &Object, first: Txg) -> Result<ObjectId, DslError> {
         let list = self.create_bpobj_with(txg, BpobjPhys { freed_count: Some(0), ..Self::empty_phys() })?;
         Zap::put_entry(livelist, txg, &int_key_name(first.0), Some(&ZapValue::from_u64(list.0))).await?;
         Ok(list)
     }
 
-    /// Enters what the sync of a clone has made and given up. False if that cannot be: the livelist has to go then.
+    /// Appends the blocks that a sync of a clone made and gave up. False if that fails: the caller then drops the livelist.
     pub(crate) async fn enter_in_livelist(
         &self,
         txg: Txg,
@@ -272,8 +270,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Has the first two neighbouring lists become one of which not more is left than goes into one. Not the last two, of which entries were
-    /// put into the second until this txg.
+    /// Merges the first two neighbouring lists whose remaining entries fit in one list. Leaves out the last list, which this txg began.
     async fn condense(
         &self,
         txg: Txg,
@@ -287,7 +284,7 @@ impl Dsl {
             let mut left = 0_u64;
             for (_, list) in pair.iter().filter(|(_, list)| Some(*list) != self.empty_bpobj()) {
                 let phys = self.open_live(*list).await?.1;
-                // Each that went takes away one that came, too.
+                // Each free cancels an allocation as well.
                 left += phys.blkptr_count.saturating_sub(2 * phys.freed_count.unwrap_or(0));
             }
             if left < limits.entries_max {
@@ -300,17 +297,17 @@ impl Dsl {
         Ok(())
     }
 
-    /// Whether a clone shares enough with its origin for a livelist to be of use.
+    /// True if a clone shares enough with its origin to keep its livelist.
     pub(crate) async fn is_livelist_of_use(&self, head: ObjectId, limits: &LivelistLimits) -> Result<bool, DslError> {
         let phys = self.dataset_phys(head).await?;
         let [own_bytes, ..] = self.dir_phys(phys.dir).await?.used_breakdown_bytes;
         Ok(limits.is_shared_enough(phys.referenced_bytes, own_bytes))
     }
 
-    /// The bytes of what is left of a livelist.
+    /// The bytes of a livelist's remaining blocks.
     ///
     /// # Errors
-    /// It is none, or the MOS cannot be read.
+    /// It is not a livelist, or the MOS cannot be read.
     #[boxed]
     pub async fn livelist_space(&self, livelist: ObjectId) -> Result<SpaceDelta, DslError> {
         let object = self.mos().object(livelist).await?;
@@ -323,7 +320,7 @@ impl Dsl {
         })
     }
 
-    /// Which entries of a list are left once each that went has taken away one that came.
+    /// For each entry of a list, true if it is an allocation that no free cancels.
     async fn left_of(&self, list: &Object, phys: &BpobjPhys) -> Result<Vec<bool>, DslError> {
         let corrupt = |what: &str| DslError::Corrupt { object: list.id().0, what: what.to_owned() };
         let mut is_left = vec![false; phys.blkptr_count as usize];
@@ -361,7 +358,7 @@ impl Dsl {
         }
     }
 
-    /// Appends what is left of a list to another one.
+    /// Appends the remaining entries of a list to another list.
     async fn append_left(&self, txg: Txg, from: &Object, is_left: &[bool], into: &Object) -> Result<(), DslError> {
         for (batch, is_left) in (0..).zip(is_left.chunks(BATCH as usize)) {
             let first = batch * BATCH;
@@ -373,8 +370,8 @@ impl Dsl {
         Ok(())
     }
 
-    /// Has one list stand in the place of some that follow each other in a livelist, with what is left of them. When that fails, nothing has
-    /// changed.
+    /// Replaces neighbouring lists of a livelist by one with their remaining entries. If reading or writing the entries fails, the livelist is
+    /// as before.
     async fn settle(
         &self,
         txg: Txg,
@@ -404,11 +401,11 @@ impl Dsl {
         Ok(settled)
     }
 
-    /// A step of freeing a livelist: its first list is settled, or blocks are taken out of it to be freed, at most so many, or it goes because it
-    /// has none. `None` when the livelist has no lists any more.
+    /// Does one step of freeing a livelist: settles its first list, removes at most `count_max` blocks from it for the caller to free, or frees
+    /// it because it is empty. `None` if the livelist has no lists.
     ///
     /// # Errors
-    /// It is none, or the MOS cannot be changed.
+    /// It is not a livelist, or the MOS cannot be changed.
     #[boxed]
     pub async fn take_live(
         &self,
@@ -459,7 +456,7 @@ mod tests {
         let limits = LivelistLimits { entries_max: 500_000, shared_pct_min: 75 };
         assert!(limits.is_shared_enough(0, 0));
         assert!(limits.is_shared_enough(1000, 240));
-        // 75.9 % are 75.
+        // 75.9 % count as 75.
         assert!(!limits.is_shared_enough(1000, 241));
         assert!(!limits.is_shared_enough(1000, 2000));
         assert!(!limits.is_shared_enough(u64::MAX, u64::MAX));

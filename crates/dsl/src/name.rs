@@ -1,9 +1,9 @@
 //! Names of datasets: `pool/a/b`, `pool/a/b@snapshot`, `pool/a/b#bookmark`.
 //!
-//! Two sets of rules. New names ([`check_new_pool`], [`check_new_dataset`], [`check_new_snapshot`]) follow OpenZFS's, word for word of
-//! its reasons: parts of letters, digits and `-_.: `, a pool's name beginning with a letter, at most 255 bytes and 50 levels.
-//! Look-ups ([`Name::parse`]) accept more: names that OpenZFS itself makes (`%recv`, `$ORIGIN`), and names that other software made
-//! by other rules, which could not be renamed or destroyed otherwise.
+//! There are two sets of rules. New names ([`check_new_pool`], [`check_new_dataset`], [`check_new_snapshot`]) follow OpenZFS's rules, with its
+//! messages: parts of letters, digits and `-_.: `, a pool's name beginning with a letter, at most 255 bytes and 50 levels. Look-ups
+//! ([`Name::parse`]) accept more: names that OpenZFS itself makes (`%recv`, `$ORIGIN`), and names that other software made by other rules, since
+//! otherwise those could not be renamed or destroyed.
 
 use cenote_format::dsl::pool_directory;
 
@@ -12,13 +12,13 @@ use crate::DslError;
 /// The longest full name in bytes.
 pub const NAME_MAX_BYTES: usize = 255;
 
-/// A rule that a name breaks. The text is OpenZFS's where it has the rule.
+/// A rule that a name breaks. The text is OpenZFS's if OpenZFS has the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// There is no name.
     #[error("a name must not be empty")]
     Empty,
-    /// A name has more than [`NAME_MAX_BYTES`], or a pool's so many that the names of its own datasets would have more.
+    /// A name has more than [`NAME_MAX_BYTES`], or a pool's name is so long that the names of its own datasets would.
     #[error("name is too long")]
     TooLong,
     /// A dataset is more than 50 levels deep.
@@ -30,7 +30,7 @@ pub enum NameError {
     /// The name ends with a slash.
     #[error("trailing slash in name")]
     TrailingSlash,
-    /// A part between two delimiters is empty, or a delimiter stands before a slash.
+    /// A part between two delimiters is empty, or a delimiter precedes a slash.
     #[error("empty component or misplaced '@' or '#' delimiter in name")]
     EmptyPart,
     /// There is more than one delimiter of a snapshot or bookmark.
@@ -48,16 +48,16 @@ pub enum NameError {
     /// A bookmark's name has no delimiter.
     #[error("missing '#' delimiter in bookmark name")]
     NoBookmarkDelimiter,
-    /// A new name has a character that names do not have.
+    /// A new name contains an illegal character.
     #[error("invalid character '{0}' in name")]
     BadCharacter(char),
-    /// The name of a new pool has such a character.
+    /// The name of a new pool contains an illegal character.
     #[error("invalid character '{0}' in pool name{hint}", hint = if *.0 == '/' { "\nuse 'zfs create' to create a dataset" } else { "" })]
     BadPoolCharacter(char),
     /// The name of a new pool does not begin with a letter.
     #[error("name must begin with a letter")]
     NoLetter,
-    /// The name of a new pool means a kind of vdev.
+    /// The name of a new pool is reserved for a kind of vdev.
     #[error("name is reserved")]
     Reserved,
     /// A part of a new name is `.`.
@@ -66,18 +66,18 @@ pub enum NameError {
     /// A part of a new name is `..`.
     #[error("parent reference, '..' is found in name")]
     ParentReference,
-    /// A name that is looked up has a character that no name has, not even one that other software made.
+    /// The name looked up contains a character that no name has, not even one that other software made.
     #[error("invalid character in name")]
     IllegalCharacter,
-    /// A bookmark is to be opened.
+    /// The name to be opened is a bookmark's.
     #[error("a bookmark has no contents")]
     NoContents,
-    /// A part of a name that is looked up is `.` or `..`.
+    /// A part of the name looked up is `.` or `..`.
     #[error("'.' and '..' are no names")]
     PathReference,
 }
 
-/// The head, snapshot or bookmark that a name refers to, beyond the directory.
+/// The part of a name after its directory: a head, snapshot or bookmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail<'a> {
     /// The head: a file system or volume.
@@ -148,35 +148,35 @@ impl<'a> Name<'a> {
     }
 }
 
-/// The longest name of a pool in bytes: `NAME/$ORIGIN@$ORIGIN` has to be a name too.
+/// The longest name of a pool in bytes: `NAME/$ORIGIN@$ORIGIN` must be a name too.
 const POOL_NAME_MAX_BYTES: usize = NAME_MAX_BYTES - 2 - 2 * pool_directory::ORIGIN_DIR.len();
 /// Levels of a dataset's name, the pool's included (`zfs_max_dataset_nesting`).
 const LEVELS_MAX: usize = 50;
 
-/// The pool's part of a name of a dataset, snapshot or bookmark, whether or not it can be one.
+/// The pool's part of the name of a dataset, snapshot or bookmark. The name is not checked.
 pub fn pool_of(name: &str) -> &str {
     name.split(['/', '@', '#']).next().unwrap_or(name)
 }
 
-/// Whether a dataset has a name, or is below the dataset that has it.
+/// True if a dataset has this name, or is below the dataset with this name.
 #[must_use]
 pub fn is_at_or_below(dataset: &str, name: &str) -> bool {
     dataset.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Whether a dataset is below the dataset of a name.
+/// True if a dataset is below the dataset with this name.
 #[must_use]
 pub fn is_below(dataset: &str, name: &str) -> bool {
     dataset != name && is_at_or_below(dataset, name)
 }
 
-/// The name of the dataset above, and the last part of the name; `None` for a pool's root.
+/// The name of the parent dataset, and the last part of the name; `None` for a pool's root.
 #[must_use]
 pub fn parent_and_last(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('/')
 }
 
-/// The name of the dataset above; `None` for a pool's root.
+/// The name of the parent dataset; `None` for a pool's root.
 #[must_use]
 pub fn parent_of(name: &str) -> Option<&str> {
     Some(parent_and_last(name)?.0)
@@ -217,8 +217,8 @@ pub fn check_new_dataset(name: &str) -> Result<(), NameError> {
     check_depth(name)
 }
 
-/// Refuses names with '%' in them, which are those of datasets that are half received. A verb that gives names or makes something of a
-/// dataset asks for all names that it is given.
+/// Refuses names with '%' in them, which are those of half-received datasets. Verbs that name or create datasets check every name that they are
+/// given.
 ///
 /// # Errors
 /// [`NameError::BadCharacter`].
@@ -229,7 +229,7 @@ pub fn check_no_received(name: &str) -> Result<(), NameError> {
     }
 }
 
-/// Refuses the name of a dataset that is below more than 50 levels.
+/// Refuses the name of a dataset with more than 50 levels, the pool's included.
 ///
 /// # Errors
 /// [`NameError::TooDeep`].
@@ -298,7 +298,7 @@ fn check_new_parts(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Refuses names that mean something else in a path: snapshots stand in the directory `.zfs/snapshot`.
+/// Refuses parts that mean something else in a path, since snapshots appear in the directory `.zfs/snapshot`.
 fn check_no_path(part: &str) -> Result<(), NameError> {
     match part {
         "." => Err(NameError::SelfReference),
@@ -320,7 +320,7 @@ const fn is_legal(letter: char) -> bool {
 }
 
 fn check_part(part: &str) -> Result<(), NameError> {
-    // '%' stands in names of half-received datasets, '$' in those that the pool itself makes.
+    // Names of half-received datasets contain '%', and those that the pool itself makes contain '$'.
     let legal = |c: char| is_legal(c) || matches!(c, '%' | '$');
     if !part.chars().all(legal) {
         return Err(NameError::IllegalCharacter);

@@ -1,4 +1,4 @@
-//! The in-memory state of datasets of a pool that is open for writing, beside that on disk.
+//! The state in memory of the datasets of a pool that is open for writing.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::deadlist::LoadedDeadlists;
 use crate::freed::CountingBookmarks;
 use crate::{Dsl, DslError};
 
-/// The byte order of what is written.
+/// The byte order in which Cenote writes.
 pub(crate) const ORDER: Endian = cenote_zio::ORDER;
 
-/// A head dataset that is open to be changed.
+/// A head dataset that is open for changes.
 #[derive(Clone)]
 pub struct Head {
     /// Its object in the MOS.
@@ -26,24 +26,24 @@ pub struct Head {
     pub objset: Objset,
 }
 
-/// The part of a [`Dsl`] that changes.
+/// The state of a [`Dsl`] for changes.
 pub(crate) struct Open {
     pub(crate) writer: Writer,
-    /// The directory that counts the pool's own objects.
+    /// The directory that the pool's own objects are charged to (`$MOS`).
     mos_dir: ObjectId,
-    /// The snapshot that everything is a clone of.
+    /// The snapshot from which all datasets descend.
     origin: ObjectId,
-    /// The list of blocks that are freed in the background.
+    /// The list of blocks to be freed in the background.
     free_bpobj: ObjectId,
-    /// The list that stands for all empty ones, where there is one.
+    /// The shared empty list, if the pool has one.
     empty_bpobj: Mutex<Option<ObjectId>>,
     /// Head datasets that are open, in the order in which they were opened.
     heads: Mutex<Vec<Head>>,
-    /// Of heads that were synced: the bookmarks that count what the head gives up.
+    /// For each head that was synced, the bookmarks that count the blocks it gives up.
     pub(crate) kept: Mutex<BTreeMap<ObjectId, CountingBookmarks>>,
     /// Lists of deadlists.
     pub(crate) deadlists: Mutex<LoadedDeadlists>,
-    /// Directories that were given other names since the pool was opened.
+    /// Renames of directories since the pool was opened.
     renames: AtomicU64,
 }
 
@@ -63,8 +63,8 @@ impl Open {
 }
 
 impl Dsl {
-    /// The datasets of a pool whose MOS is open to be changed: those of `view`, which is as of its root. `free_bpobj` is the list
-    /// of what is freed in the background, `empty_bpobj` the one that deadlists' empty entries share.
+    /// The datasets of a pool whose MOS is open for changes. `view` is the same pool as of its root. `free_bpobj` is the list of blocks to be
+    /// freed in the background, `empty_bpobj` the one that empty entries of deadlists share.
     ///
     /// # Errors
     /// A directory that every pool has is missing, or cannot be read.
@@ -88,7 +88,7 @@ impl Dsl {
         Ok(Self::with(view.pool().to_owned(), mos.clone(), root.object, Some(open)))
     }
 
-    /// The part that changes. A `Dsl` as of a root is never given to code that changes it, since that takes a txg and an open MOS.
+    /// The state for changes. Code that makes changes needs a txg and an open MOS, so it never gets a `Dsl` that is as of a root.
     pub(crate) fn open_part(&self) -> &Open {
         match &self.shared.open {
             Some(open) => open,
@@ -102,31 +102,31 @@ impl Dsl {
         self.shared.root
     }
 
-    /// The directory that counts the pool's own objects.
+    /// The directory that the pool's own objects are charged to (`$MOS`).
     #[must_use]
     pub fn mos_dir(&self) -> ObjectId {
         self.open_part().mos_dir
     }
 
-    /// The snapshot that every dataset that is no clone of another is a clone of.
+    /// The pool's origin: a dataset that is no clone of another is a clone of this snapshot.
     #[must_use]
     pub fn origin(&self) -> ObjectId {
         self.open_part().origin
     }
 
-    /// The list of blocks that are freed in the background.
+    /// The list of blocks to be freed in the background.
     #[must_use]
     pub fn free_bpobj(&self) -> ObjectId {
         self.open_part().free_bpobj
     }
 
-    /// The list that stands for all empty ones, where there is one.
+    /// The shared empty list, if the pool has one.
     #[must_use]
     pub fn empty_bpobj(&self) -> Option<ObjectId> {
         *self.open_part().empty_bpobj.lock()
     }
 
-    /// The pool has such a list from now on.
+    /// Sets the shared empty list of a pool without one.
     pub fn set_empty_bpobj(&self, list: ObjectId) {
         let before = self.open_part().empty_bpobj.lock().replace(list);
         assert_eq!(before, None, "a pool has one list that stands for empty ones");
@@ -138,31 +138,31 @@ impl Dsl {
         self.open_part().empty_bpobj.lock().take()
     }
 
-    /// How many directories have been given other names since the pool was opened: while it stays the same, a dataset keeps its name.
+    /// The number of renames of directories since the pool was opened. While it does not change, every dataset keeps its name.
     #[must_use]
     pub fn renames(&self) -> u64 {
         self.open_part().renames.load(Ordering::Acquire)
     }
 
-    /// A directory has another name.
+    /// Counts a rename of a directory.
     pub(crate) fn renamed(&self) {
         self.open_part().renames.fetch_add(1, Ordering::Release);
     }
 
-    /// The head datasets that are open to be changed, in the order in which they were opened.
+    /// The head datasets that are open for changes, in the order in which they were opened.
     #[must_use]
     pub fn heads(&self) -> Vec<Head> {
         self.open_part().heads.lock().clone()
     }
 
-    /// One of them, by its object.
+    /// The open head with this object.
     #[must_use]
     pub fn open_head(&self, dataset: ObjectId) -> Option<Head> {
         let open = self.shared.open.as_ref()?;
         open.heads.lock().iter().find(|head| head.dataset == dataset).cloned()
     }
 
-    /// One more head dataset is open.
+    /// Adds a head dataset that was opened.
     pub fn add_head(&self, head: Head) {
         let mut heads = self.open_part().heads.lock();
         assert_eq!(head.objset.id().0, head.dataset.0, "an objset has the number of its dataset");
@@ -173,7 +173,7 @@ impl Dsl {
 
     /// Closes the open heads that are not to be kept.
     pub fn retain_heads(&self, is_kept: impl Fn(&Head) -> bool) {
-        // Objsets are let go with no lock held.
+        // Drops the objsets without holding the lock.
         let gone: Vec<Head> = {
             let mut heads = self.open_part().heads.lock();
             let (kept, gone) = std::mem::take(&mut *heads).into_iter().partition(|head| is_kept(head));

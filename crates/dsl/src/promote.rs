@@ -7,9 +7,8 @@
 //! ```
 //! The snapshots up to the origin, *shared* by both, move into the clone's directory, with their names, their clones and their bytes.
 //!
-//! **Space that moves.** The space that one snapshot added is its referenced bytes, less those of the snapshot before, plus the bytes
-//! killed in between. The sum over the snapshots that move is the origin's referenced bytes plus all their deadlists, less the referenced
-//! bytes of the origin's own origin.
+//! **Space that moves.** A snapshot added its referenced bytes, less those of the snapshot before, plus the bytes killed in between. The sum
+//! over the snapshots that move is the origin's referenced bytes plus all their deadlists, less the referenced bytes of the origin's own origin.
 
 use std::collections::BTreeSet;
 
@@ -35,26 +34,26 @@ type Link = (ObjectId, DslDatasetPhys);
 /// The plan of a promotion: the snapshots and bytes that move, computed before anything is changed.
 pub struct Promotion {
     clone: ObjectId,
-    /// The directories, of the clone and of its origin.
+    /// The directories of the clone and of its origin.
     dir: ObjectId,
     origin_dir: ObjectId,
     origin_head: ObjectId,
-    /// The origin's own origin; none where it has none.
+    /// The origin of the origin's directory; 0 if it has none.
     origin_origin: ObjectId,
-    /// The origin and the snapshots before it, the newest first.
+    /// The origin and the snapshots before it, newest first.
     shared: Vec<Link>,
     names: Vec<String>,
-    /// The oldest dataset of the clone's, which follows the origin.
+    /// The clone's oldest dataset, which follows the origin.
     first_of_clone: ObjectId,
     moved: SpaceDelta,
     origin_unique_bytes: u64,
     clone_snapshot_bytes: i64,
     origin_snapshot_bytes: i64,
-    /// Names that the clone has for snapshots of its own.
+    /// Names of snapshots that move and are taken in the clone.
     pub conflicts: Vec<String>,
-    /// Names that the clone has for bookmarks of its own.
+    /// Names of bookmarks that move and are taken in the clone.
     pub bookmark_conflicts: Vec<String>,
-    /// Bytes of the longest name of a snapshot or bookmark that moves, without its dataset's.
+    /// Bytes of the longest name of a snapshot or bookmark that moves, without its dataset's name.
     pub longest_name_bytes: usize,
 }
 
@@ -71,7 +70,7 @@ impl Promotion {
         self.shared.len() as u64
     }
 
-    /// Bytes that count to the clone's directory afterwards, and to the origin's before.
+    /// Bytes that move from the origin's directory to the clone's.
     #[must_use]
     pub const fn moved_bytes(&self) -> u64 {
         self.moved.used_bytes.cast_unsigned()
@@ -102,10 +101,10 @@ impl Dsl {
         Ok(bytes)
     }
 
-    /// Finds out what it takes to promote a clone of another dataset's snapshot.
+    /// Plans the promotion of a clone of another dataset's snapshot.
     ///
     /// # Errors
-    /// It is no such clone, or the MOS cannot be read.
+    /// It is not such a clone, or the MOS cannot be read.
     #[boxed]
     pub async fn plan_promotion(&self, clone: &Dataset) -> Result<Promotion, DslError> {
         let dir = self.dir_phys(clone.dir.object).await?;
@@ -262,11 +261,11 @@ impl Dsl {
         Ok(counts)
     }
 
-    /// Counts bytes to a directory, some of them to its snapshots and the rest to its head.
+    /// Charges bytes to a directory: `of_snapshots` of them to its snapshots and the rest to its head.
     async fn transfer(&self, txg: Txg, dir: ObjectId, of_snapshots: i64, all: SpaceDelta) -> Result<(), DslError> {
         let snapshots = SpaceDelta { used_bytes: of_snapshots, ..SpaceDelta::default() };
         let head = SpaceDelta { used_bytes: all.used_bytes - of_snapshots, ..all };
-        // In an order in which no sum becomes negative.
+        // This order keeps every sum from becoming negative.
         self.charge(txg, dir, UsedBy::Snapshots, snapshots).await?;
         self.charge(txg, dir, UsedBy::Head, head).await
     }

@@ -1,4 +1,4 @@
-//! Properties as the MOS holds them, resolved along the tree.
+//! Properties as the MOS stores them, resolved along the tree.
 //!
 //! The crates that show or use properties know their names, values and defaults; here a property is a name whose value is a number or text,
 //! set locally, received, or inherited.
@@ -27,7 +27,7 @@ pub enum Value {
 
 impl Value {
     fn from_zap(value: &ZapValue) -> Option<Self> {
-        // An empty text is one byte, and no number.
+        // An empty text is one byte, not a number.
         let Some(bytes) = value.as_bytes() else { return value.as_u64().map(Self::Number) };
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         Some(Self::Text(String::from_utf8_lossy(&bytes[..end]).into_owned()))
@@ -52,7 +52,7 @@ impl Value {
     }
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Set on the dataset itself.
@@ -63,12 +63,12 @@ pub enum Source {
     Inherited(String),
 }
 
-/// A property with its source, and the received value where there is one.
+/// A property's value and source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Property {
     /// The value in force.
     pub value: Value,
-    /// Where it comes from.
+    /// Its source.
     pub source: Source,
 }
 
@@ -81,7 +81,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// The value that this directory gives a property, and whether it was set here or received.
+    /// The value that this directory gives a property, and its source: local or received.
     fn own(&self, name: &str) -> Option<(&Value, Source)> {
         if let Some(value) = self.local.get(name) {
             return Some((value, Source::Local));
@@ -129,7 +129,7 @@ impl Dsl {
         Ok(entries)
     }
 
-    /// The properties that a property ZAP itself sets, in the ZAP's order; of object 0, nothing. `only_received`: received values, in force or not.
+    /// The properties that a property ZAP itself sets, in the ZAP's order; none for object 0. `only_received`: received values, in force or not.
     #[boxed]
     pub async fn own_properties(
         &self,
@@ -160,8 +160,8 @@ impl Dsl {
         Ok(found)
     }
 
-    /// All properties that are set on the directory or inherited by it, by name. Whether a property can be inherited at
-    /// all is for the caller to say: `inheritable` decides for those set on directories above.
+    /// All properties set on the directory or inherited by it, by name. `inheritable` tells which of the properties of the directories above it
+    /// inherits.
     pub async fn properties(
         &self,
         dir: &Dir,
@@ -206,8 +206,7 @@ impl Dsl {
         Ok(None)
     }
 
-    /// The properties of a snapshot that are its own (user properties, and a few that are kept per snapshot); all others
-    /// it takes from its head's directory.
+    /// The properties set on a snapshot itself (user properties, and a few others). It takes all others from its head's directory.
     #[boxed]
     pub async fn snapshot_properties(&self, dataset: &Dataset) -> Result<BTreeMap<String, Property>, DslError> {
         let entries = self.property_entries(dataset.phys.properties).await?;

@@ -1,15 +1,15 @@
 //! Datasets that are received: written to the hidden clone `%recv`, which replaces the dataset in one txg.
 //!
 //! ```text
-//! while it is received:   origin ◄─┬─ head            what is there; origin: the snapshot that the stream builds on, or the pool's own
-//!                                  └─ head/%recv      what comes: a clone, marked as inconsistent
-//! at the end, one txg:    origin ◄─┬─ head            what came; its snapshot is taken next
-//!                                  └─ head/%recv      what was there, destroyed next
+//! while it is received:   origin ◄─┬─ head            the old contents; origin: the snapshot that the stream builds on, or the pool's own
+//!                                  └─ head/%recv      the received contents: a clone, marked as inconsistent
+//! at the end, one txg:    origin ◄─┬─ head            the received contents; its snapshot is taken next
+//!                                  └─ head/%recv      the old contents, destroyed next
 //! ```
-//! A dataset that is new is received into itself, marked likewise.
+//! A new dataset is received directly, and also marked as inconsistent.
 //!
-//! **Invariants.** 1. A dataset that is marked as inconsistent has no snapshots of its own, and only its receiver opens it: [`Dataset::check_whole`](crate::Dataset::check_whole) refuses it to all others. 2. Heads that
-//! are swapped have the same previous snapshot.
+//! **Invariants.** 1. A dataset that is marked as inconsistent has no snapshots of its own, and only its receiver opens it:
+//! [`Dataset::check_whole`](crate::Dataset::check_whole) refuses it to all others. 2. Heads that are swapped have the same previous snapshot.
 
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::dsl::{DatasetFlags, DslDatasetPhys, PropertyEntry, dataset_field as field, split_property};
@@ -24,7 +24,7 @@ use crate::{Dsl, DslError};
 /// Properties of one dataset at most.
 const PROPERTIES_MAX: usize = 1 << 20;
 
-/// The fields that tell where a receive goes on.
+/// The fields that record where a receive resumes.
 const RESUME: [&str; 11] = [
     field::RESUME_FROM_GUID,
     field::RESUME_TO_NAME,
@@ -40,7 +40,7 @@ const RESUME: [&str; 11] = [
 ];
 
 impl Dsl {
-    /// Marks a dataset as half received, or as whole.
+    /// Marks a dataset as inconsistent, or as whole.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -51,7 +51,7 @@ impl Dsl {
         self.put_dataset(txg, dataset, &phys).await
     }
 
-    /// Notes with a dataset that its file system ignores case.
+    /// Records in a dataset that its file system ignores case.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -62,7 +62,7 @@ impl Dsl {
         self.put_dataset(txg, dataset, &phys).await
     }
 
-    /// Takes out what a dataset has noted of where a receive goes on.
+    /// Removes a dataset's record of where a receive resumes.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -80,7 +80,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Sets a property of a directory as one that came with a stream, or takes it out. A value that was set here stays in force before it.
+    /// Sets or removes the received value of a property of a directory. A local value remains in force.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -106,7 +106,7 @@ impl Dsl {
         self.reserve_differently(txg, phys.head_dataset, before, after).await
     }
 
-    /// Names of the properties of a directory that came with a stream.
+    /// Names of the properties of a directory that have a received value.
     ///
     /// # Errors
     /// The MOS cannot be read.
@@ -140,7 +140,7 @@ impl Dsl {
             space.add(self.deadlist_space(to.deadlist, from_txg, None).await?.negated());
             Ok(space)
         };
-        // The bytes of a head alone: those that it refers to and has given up, less all of the snapshot's.
+        // The bytes of a head alone: those that it refers to and those that it gave up, less all of the snapshot's.
         let mut own = sizes(&from);
         own.add(sizes(&to).negated());
         own.add(difference(Txg(0)).await?);

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! bookmark ── redaction_list ─► object ─┬─ data: entries of 32 bytes, runs of blocks in rising order
-//!                                       └─ bonus, or spill block where that has no room: how far it came, how many entries,
+//!                                       └─ bonus, or spill block if they do not fit: how far it reaches, the number of entries,
 //!                                          the guids of the snapshots that do not have these blocks
 //! ```
-//! **Life of one.** It is made with its bookmark, empty. `zfs redact` adds entries, txg by txg, and each time notes how far it came; with the
-//! last ones the list is complete (all ones). One that was interrupted is gone on with, or goes with its bookmark. A bookmark of a
-//! snapshot that is redacted itself has a list without entries that is complete at once: it says by what.
+//! **Life of a list.** It is created empty with its bookmark. `zfs redact` adds entries, txg by txg, and each time records how far the list
+//! reaches; the last ones complete it (all ones). An interrupted list is continued, or destroyed with its bookmark. A bookmark of a redacted
+//! snapshot has a complete list without entries, which records the snapshots that it was redacted for.
 
 use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
@@ -19,16 +19,16 @@ use cenote_taskq::{BoxFuture, boxed};
 use crate::open::ORDER;
 use crate::{Bookmark, BookmarkCounts, Dsl, DslError};
 
-/// Bytes of a dnode's bonus that all software has room for.
+/// The size of a dnode's bonus that all software supports.
 const BONUS_MAX_BYTES: usize = 320;
 /// Data blocks of a list.
 const BLOCK_BYTES: u32 = 128 << 10;
-/// A spill block is a whole number of them.
+/// The size of a spill block is a multiple of this.
 const SECTOR_BYTES: usize = 512;
-/// The largest spill block that is made: what every pool has room for.
+/// The largest spill block that Cenote makes: every pool supports it.
 const SPILL_MAX_BYTES: usize = 128 << 10;
 
-/// The snapshots that a list can have: in the dnode, or with the feature `redaction_list_spill` in a block of its own.
+/// Snapshots of a list at most: as many as fit in the dnode or, with the feature `redaction_list_spill`, a spill block.
 #[must_use]
 pub fn redaction_snapshots_max(has_spill: bool) -> usize {
     let header = empty(&[]).emit(ORDER).len();
@@ -40,7 +40,7 @@ fn empty(snapshots: &[u64]) -> RedactionListPhys {
     RedactionListPhys { last_object: 0, last_block: 0, entry_count: 0, snapshots }
 }
 
-/// Writes the head of a list where it stood.
+/// Writes the head of a list to its bonus or spill block.
 fn put(list: &Object, txg: Txg, phys: &RedactionListPhys, is_spilled: bool) -> Result<(), DslError> {
     let mut bytes = phys.emit(ORDER);
     if is_spilled {
@@ -66,7 +66,7 @@ impl Dsl {
     /// The head of the list in this object of the MOS.
     ///
     /// # Errors
-    /// It is none, or cannot be read.
+    /// It is not such a list, or cannot be read.
     pub fn redaction_list(&self, id: ObjectId) -> BoxFuture<'_, Result<RedactionListPhys, DslError>> {
         Box::pin(async move {
             let object = self.mos_object(id).await?;
@@ -78,7 +78,7 @@ impl Dsl {
         })
     }
 
-    /// The place behind the last entry of a list: object and block. `(0, 0)` where it has none.
+    /// The place after the last entry of a list: object and block. `(0, 0)` if it has no entries.
     ///
     /// # Errors
     /// It cannot be read.
@@ -93,8 +93,8 @@ impl Dsl {
         Ok((entry.object.0, entry.block.saturating_add(entry.block_count)))
     }
 
-    /// Makes a list without entries, about snapshots of which there may be [`redaction_snapshots_max`]. `is_complete`: none will come.
-    /// `counts` takes in a spill block.
+    /// Creates a list without entries for at most [`redaction_snapshots_max`] snapshots. `is_complete`: no entries will follow. `counts` records
+    /// a spill block.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -113,7 +113,7 @@ impl Dsl {
         let bonus = phys.emit(ORDER);
         let is_spilled = bonus.len() > BONUS_MAX_BYTES;
         let kind = DmuType::UINT64_METADATA;
-        // OpenZFS (2.4) has three pointers in the dnode also where there is a spill block, whose pointer overlaps the last of them.
+        // OpenZFS (2.4) has three pointers in the dnode even with a spill block, whose pointer overlaps the last of them.
         let spec = ObjectSpec { has_spill: is_spilled, ..ObjectSpec::new(kind, BLOCK_BYTES) };
         let spec = spec.with_bonus(kind, if is_spilled { Vec::new() } else { bonus });
         let list = self.mos().create_object(txg, &spec)?;
@@ -124,7 +124,7 @@ impl Dsl {
         Ok(list.id())
     }
 
-    /// Adds entries to a list, which are behind those that it has, and notes how far it came.
+    /// Appends entries to a list, all after those that it has, and records how far it reaches.
     ///
     /// # Errors
     /// The MOS cannot be changed.

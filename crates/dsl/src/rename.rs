@@ -1,4 +1,4 @@
-//! Other names: directories, which may move below another one with all that they use, and snapshots.
+//! Renaming: of directories, which may move below another one with all that they use, and of snapshots.
 
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::ids::{ObjectId, Txg};
@@ -12,8 +12,8 @@ use crate::dir::Dir;
 use crate::limits::Counted;
 
 impl Dsl {
-    /// Gives a directory another name, below the same or another directory, which is not below it and has nothing of this name. Its used
-    /// and reserved space counts above its new place.
+    /// Renames a directory, below the same parent or another one. That is not below it, and has no child of this name. Used and reserved space
+    /// moves to the new parents' accounts.
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
@@ -30,7 +30,7 @@ impl Dsl {
         if parent == before {
             return Ok(());
         }
-        // Directories with counts are below others with counts.
+        // Directories below one with counts have counts too.
         for (counted, own) in [(Counted::Datasets, 1), (Counted::Snapshots, 0)] {
             if let Some(count) = self.count(dir, counted).await? {
                 let moved = signed(count) + own;
@@ -54,7 +54,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Takes a directory out of the list of the one above it. By its name: a list of n siblings is not looked through for each of them.
+    /// Removes a directory from its parent's list. Finds it by name, so that n siblings do not take n searches of a list of n.
     pub(crate) async fn forget_name(&self, txg: Txg, dir: &Dir) -> Result<(), DslError> {
         let above = self.mos().object(self.dir_phys(dir.phys.parent).await?.child_dirs).await?;
         let mut names = Zap::open(above).await?;
@@ -67,7 +67,7 @@ impl Dsl {
         Ok(names.flush(txg).await?)
     }
 
-    /// Gives a snapshot of a head dataset another name, which no other has.
+    /// Renames a snapshot of a head dataset. No other has the new name.
     ///
     /// # Errors
     /// There is no such snapshot, or the MOS cannot be changed.

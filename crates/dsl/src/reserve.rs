@@ -1,11 +1,11 @@
-//! Refreservations: space that a dataset's own data will find, whatever others write.
+//! Refreservations: space guaranteed for a dataset's own data, even if others fill the pool.
 //!
 //! ```text
-//!   reserved  |#########################|          unique: what only the dataset has
-//!   unique    |###############          |          what is reserved and not used counts as used by the directory, and so by
-//!             |               ^^^^^^^^^^           all above it, as a part of its own (`DD_USED_REFRSRV`)
+//!   reserved  |#########################|          unique: the bytes that only the dataset has
+//!   unique    |###############          |          the reserved bytes that are not used count as used by the directory, and so by
+//!             |               ^^^^^^^^^^           all above it, in a part of their own (`DD_USED_REFRSRV`)
 //! ```
-//! So writing into reserved space moves bytes from the one part to the other and changes nothing above, until it is used up.
+//! So writing into reserved space only moves bytes from one part to another and changes nothing above, until the reservation is used up.
 
 use cenote_dmu::{SpaceDelta, Zap};
 use cenote_format::dsl::{DatasetFlags, PropertyEntry};
@@ -17,10 +17,10 @@ use crate::Dsl;
 use crate::DslError;
 use crate::accounts::{UsedBy, signed};
 
-/// The property that says how much is reserved.
+/// The property with the reserved bytes.
 const REFRESERVATION: &str = "refreservation";
 
-/// How much more counts above a dataset when it has `own_bytes` more for itself alone.
+/// The additional bytes that count above a dataset when it has `own_bytes` more alone.
 fn counts_above(unique_bytes: u64, own_bytes: i64, reserved_bytes: u64) -> i64 {
     let after = unique_bytes.saturating_add_signed(own_bytes).max(reserved_bytes);
     let above = after.wrapping_sub(unique_bytes.max(reserved_bytes)).cast_signed();
@@ -53,11 +53,11 @@ impl Dsl {
         Ok(received.and_then(|value| value.as_u64()).unwrap_or(0))
     }
 
-    /// Reserves so much for a head dataset; nothing, with 0, and without a number also where something was received. Whether there is so much
-    /// is for the caller to see.
+    /// Sets the refreservation of a head dataset: 0 for none; `None` for none even if one was received. The caller checks that the space is
+    /// available.
     ///
     /// # Errors
-    /// The MOS cannot be changed, or the dataset does not know what is its own.
+    /// The MOS cannot be changed, or the dataset's `unique` is not accurate.
     #[boxed]
     pub async fn set_refreservation(&self, txg: Txg, dataset: ObjectId, bytes: Option<u64>) -> Result<(), DslError> {
         let phys = self.dataset_phys(dataset).await?;
@@ -69,8 +69,8 @@ impl Dsl {
         self.reserve_differently(txg, dataset, before, bytes.unwrap_or(0)).await
     }
 
-    /// Reserves for a head dataset what was received as its reservation; nothing, where nothing was. Whether there is so much is for
-    /// the caller to see.
+    /// Reverts the refreservation of a head dataset to the one received, `received`; 0 if there is none. The caller checks that the space is
+    /// available.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -82,7 +82,7 @@ impl Dsl {
         self.reserve_differently(txg, dataset, before, received).await
     }
 
-    /// Counts that so much is reserved for a head dataset, where it was so much before.
+    /// Charges the change of a head dataset's refreservation from `before` to `bytes`.
     pub(crate) async fn reserve_differently(
         &self,
         txg: Txg,
@@ -96,7 +96,7 @@ impl Dsl {
         self.charge(txg, phys.dir, UsedBy::Refreservation, delta).await
     }
 
-    /// Counts what a head dataset has more for itself alone, some of which may have been reserved for it.
+    /// Charges additional bytes of a head dataset alone, some of which may have been reserved for it.
     pub(crate) async fn charge_head(
         &self,
         txg: Txg,
@@ -132,7 +132,7 @@ mod tests {
         // Within what is reserved: nothing.
         assert_eq!(counts_above(10, 5, 100), 0);
         assert_eq!(counts_above(10, -10, 100), 0);
-        // Over its edge, both ways: what is beyond.
+        // Across the limit, both ways: the bytes beyond it.
         assert_eq!(counts_above(90, 30, 100), 20);
         assert_eq!(counts_above(120, -30, 100), -20);
         assert_eq!(counts_above(120, 30, 100), 30);

@@ -1,9 +1,9 @@
 //! Taking snapshots, and destroying them.
 //!
 //! ```text
-//! before:  ... ◄─ prev ◄────────────────── head        taken after the data of the txg is written, so the head's root has it
+//! before:  ... ◄─ prev ◄────────────────── head        taken after the data of the txg is written, so the head's root includes it
 //! after:   ... ◄─ prev ◄─── snapshot ◄──── head        the snapshot: root, sizes and deadlist of the head
-//!                                                      the head: an empty deadlist, and nothing of its own
+//!                                                      the head: an empty deadlist, and `unique` is 0
 //! ```
 //! **Space.** `unique` of a dataset counts the blocks that no other dataset references. When a snapshot is destroyed, the blocks that
 //! only it referenced are freed: those of the next snapshot's deadlist that were born after the previous snapshot. Blocks that it shared
@@ -13,7 +13,7 @@
 //! born in (prev, snapshot], in the deadlist after the follower     ─► the follower's own
 //! ```
 //!
-//! **Invariants.** 1. A head is not dirty when its snapshot is taken: no block of the txg is missing in it, and none comes after.
+//! **Invariants.** 1. A head is not dirty when its snapshot is taken: all blocks of the txg are in it, and none follow.
 //! 2. The blocks that a destroyed snapshot leaves to be freed are in the pool's `free_bpobj` in the same txg.
 
 use cenote_dmu::{SpaceDelta, Zap};
@@ -86,7 +86,7 @@ impl Dsl {
         let unused = SpaceDelta { used_bytes: signed(phys.unique_bytes.min(reserved)), ..SpaceDelta::default() };
         self.charge(txg, phys.dir, UsedBy::Refreservation, unused).await?;
 
-        // No block that the last snapshot has not is on its deadlist, so there is no entry for that yet, nor for bookmarks after it.
+        // The head's deadlist lists only blocks of the last snapshot, so it has no entry yet for that, nor for bookmarks after it.
         let mut also = self.newer_bookmark_txgs(head, phys.prev_snapshot_txg).await?;
         also.insert(phys.prev_snapshot_txg);
         phys.deadlist = self.clone_deadlist(txg, phys.deadlist, Txg(u64::MAX), &also, refs).await?;
@@ -102,7 +102,7 @@ impl Dsl {
         Ok(object)
     }
 
-    /// Replaces one clone by another in the list of a snapshot's clones.
+    /// Replaces a clone by another in a list of clones, or removes it.
     async fn swap_clone(
         &self,
         txg: Txg,
@@ -116,8 +116,8 @@ impl Dsl {
         Ok(Zap::put_entry(&list, txg, &int_key_name(new.0), Some(&ZapValue::from_u64(new.0))).await?)
     }
 
-    /// Notes when snapshots of a directory came or went last, in a pool that has the feature `extensible_dataset`. Whether the directory has
-    /// become a table of extra fields by it.
+    /// Records when snapshots of a directory were last created or destroyed; the pool has the feature `extensible_dataset`. Returns true if this
+    /// zapified the directory.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -127,7 +127,7 @@ impl Dsl {
         self.put_dataset_field(txg, dir, dir_field::SNAPSHOTS_CHANGED, &time).await
     }
 
-    /// Marks a snapshot to be destroyed when its last hold and its last clone go.
+    /// Marks a snapshot to be destroyed with its last hold and its last clone.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -138,8 +138,8 @@ impl Dsl {
         self.put_dataset(txg, snapshot, &phys).await
     }
 
-    /// Destroys a snapshot that has no holds and no clones. Its blocks go to the list of those to be freed, and count to the directory
-    /// `free_dir` until they are. Whether it had a table of extra fields comes back.
+    /// Destroys a snapshot that has no holds and no clones. Its blocks go to the list of those to be freed, and are charged to the directory
+    /// `free_dir` until they are. Returns true if the snapshot was zapified.
     ///
     /// # Errors
     /// The MOS cannot be changed, or contradicts itself.
@@ -221,7 +221,7 @@ impl Dsl {
         Ok(was_zapified)
     }
 
-    /// The entry of a snapshot's txg goes from the deadlists of all clones of a directory's snapshots, and of their clones.
+    /// Removes the entry of a snapshot's txg from the deadlists of all clones of a directory's snapshots, and of their clones.
     pub(crate) async fn remove_clones_key(
         &self,
         txg: Txg,
@@ -244,7 +244,7 @@ impl Dsl {
                     let what = "more clones than there can be".to_owned();
                     return Err(DslError::Corrupt { object: clones.0, what });
                 }
-                // A clone of an older snapshot does not know this one; and one with a bookmark of its own keeps the entry.
+                // A clone of an older snapshot has no such entry, and one with a bookmark of its own keeps it.
                 let knows = origin.0 != 0 && self.dataset_phys(origin).await?.creation_txg > key;
                 if knows && !self.needs_key(txg, clone, key).await? {
                     self.remove_deadlist_key(txg, phys.deadlist, key, refs).await?;
@@ -269,7 +269,7 @@ impl Dsl {
         let unique_bytes = phys.unique_bytes;
         let dir = phys.dir;
         self.put_dataset(txg, head, &phys).await?;
-        // The part of the refreservation that is used now no longer counts as unused.
+        // The part of the refreservation that is now used no longer counts as unused.
         let reserved = self.refreservation_bytes(dir).await?;
         let used = signed(reserved.saturating_sub(unique_bytes)) - signed(reserved.saturating_sub(before_bytes));
         let delta = SpaceDelta { used_bytes: used, ..SpaceDelta::default() };

@@ -9,12 +9,12 @@ use cenote_taskq::boxed;
 
 use crate::{Bookmark, DEPTH_MAX, Dataset, Dir, Dsl, DslError};
 
-/// Ranges of a deadlist at most: one a snapshot.
+/// Ranges of a deadlist at most: one for each snapshot.
 const RANGES_MAX: usize = 1 << 24;
 /// Snapshots in a chain at most, as a bound on a walk.
 const CHAIN_MAX: usize = 1 << 24;
 
-/// The size of a set of blocks in three ways. Sums wrap: a part may be less than nothing while a sum is made.
+/// The size of a set of blocks in three ways. Sums wrap: a part may be negative while a sum is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sizes {
     /// Allocated.
@@ -26,7 +26,7 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Of all that a dataset references.
+    /// All that a dataset references.
     #[must_use]
     pub const fn referenced_by(dataset: &Dataset) -> Self {
         let phys = &dataset.phys;
@@ -37,7 +37,7 @@ impl Sizes {
         }
     }
 
-    /// Of all that a bookmark's snapshot referenced.
+    /// All that a bookmark's snapshot referenced.
     #[must_use]
     pub const fn referenced_by_bookmark(phys: &BookmarkPhys) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Sizes {
         }
     }
 
-    /// Of what was freed of that before the next snapshot.
+    /// Those of them that were freed before the next snapshot.
     #[must_use]
     pub const fn freed_after_bookmark(phys: &BookmarkPhys) -> Self {
         Self {
@@ -75,8 +75,8 @@ impl Sizes {
 }
 
 impl Dsl {
-    /// Bytes that a directory and those below may use beyond what they use: the pool's, as its quota and those above allow,
-    /// with what is reserved for it. `usable_bytes` is what the root may use in all.
+    /// Bytes that a directory and those below it may use in addition: the pool's space within its quota and those above, plus its unused
+    /// reservation. `usable_bytes` is the limit of the root.
     #[boxed]
     pub async fn dir_available_bytes(&self, dir: &Dir, usable_bytes: u64) -> Result<u64, DslError> {
         let mut chain = vec![dir.clone()];
@@ -104,7 +104,7 @@ impl Dsl {
         Ok(above.unwrap_or(0))
     }
 
-    /// Bytes that a dataset may use beyond what it references.
+    /// Bytes that a dataset may use in addition.
     #[boxed]
     pub async fn available_bytes(&self, head: &Dataset, usable_bytes: u64) -> Result<u64, DslError> {
         let mut available = self.dir_available_bytes(&head.dir, usable_bytes).await?;
@@ -121,7 +121,7 @@ impl Dsl {
         Ok(available)
     }
 
-    /// Bytes written since the previous snapshot; `None` where there is none before (not even the pool's origin).
+    /// Bytes written since the previous snapshot; `None` if there is none (not even the pool's origin).
     #[boxed]
     pub async fn written_bytes(&self, dataset: &Dataset) -> Result<Option<u64>, DslError> {
         if dataset.phys.prev_snapshot.0 == 0 {
@@ -144,8 +144,7 @@ impl Dsl {
         Ok(self.written_since(dataset, txg, referenced, None).await?.used_bytes)
     }
 
-    /// Bytes written since a bookmark of this dataset or its origin. The bookmark must have the sizes that newer ones keep
-    /// (its flag says so).
+    /// Bytes written since a bookmark of this dataset or its origin. The bookmark must record sizes, as newer ones do (its flag says so).
     #[boxed]
     pub async fn written_since_bookmark_bytes(&self, dataset: &Dataset, bookmark: &Bookmark) -> Result<u64, DslError> {
         let since = &bookmark.phys;
@@ -158,9 +157,9 @@ impl Dsl {
         Ok(written.await?.used_bytes)
     }
 
-    /// Sizes of what was written since a snapshot before this dataset (or its origin) that was taken in `txg` and referenced
-    /// `referenced`. `freed`: what of it was freed before the next snapshot, which only a bookmark knows once its own snapshot is gone;
-    /// `None` where that is there still.
+    /// Sizes of the blocks written since a snapshot before this dataset (or its origin) that was taken in `txg` and referenced `referenced`.
+    /// `freed`: the part of that freed before the next snapshot, as a bookmark of a destroyed snapshot records it; `None` if the snapshot
+    /// exists.
     #[boxed]
     pub async fn written_since(
         &self,
@@ -172,8 +171,7 @@ impl Dsl {
         let mut written = Sizes::referenced_by(dataset).less(referenced);
         let mut at = dataset.clone();
         for _ in 0..CHAIN_MAX {
-            // Blocks that were there then and died since: all of the first deadlist after the snapshot, of the later ones those that are as
-            // old.
+            // Blocks that existed then and died since: all of the first deadlist after the snapshot, and of the later ones those born no later.
             if at.phys.prev_snapshot_txg <= txg {
                 let first = match freed {
                     Some(freed) => freed,
@@ -192,7 +190,7 @@ impl Dsl {
         Err(DslError::Corrupt { object: dataset.object.0, what: "its snapshots form a cycle".into() })
     }
 
-    /// Bytes that would be free if the snapshots from one to another of the same dataset went: what only they have.
+    /// Bytes that destroying all snapshots from one to another of the same dataset would free: those that only they have.
     #[boxed]
     pub async fn would_free_bytes(&self, first: &Dataset, last: &Dataset) -> Result<u64, DslError> {
         let (mut bytes, mut at) = (0_u64, first.clone());
@@ -214,7 +212,7 @@ impl Dsl {
         Ok(all.saturating_sub(self.deadlist_sizes(object, Some(since)).await?.used_bytes))
     }
 
-    /// Whether `earlier` is a snapshot in the line that leads to `later`: of the same dataset, or of its origin's.
+    /// True if `earlier` is a snapshot before `later`: of the same dataset, or of its origins.
     #[boxed]
     pub async fn is_before(&self, earlier: &Dataset, later: &Dataset) -> Result<bool, DslError> {
         let mut at = later.phys.prev_snapshot;
@@ -240,7 +238,7 @@ impl Dsl {
             return Ok(Sizes::default());
         }
         let of_bpobj = |phys: &BpobjPhys| {
-            // The oldest lists know only what was used.
+            // The oldest lists record only used bytes.
             let [compressed_bytes, uncompressed_bytes] = phys.compressed.unwrap_or([phys.bytes; 2]);
             Sizes { used_bytes: phys.bytes, compressed_bytes, uncompressed_bytes }
         };
@@ -276,7 +274,7 @@ impl Dsl {
         self.redaction_of(dataset.object).await
     }
 
-    /// The same of a dataset by its object.
+    /// The same for a dataset given by its object.
     ///
     /// # Errors
     /// The MOS cannot be read.
@@ -286,7 +284,7 @@ impl Dsl {
         Ok(value.map(|value| value.integers().collect()))
     }
 
-    /// A field of a zapified dataset, of whatever form.
+    /// A field of a zapified dataset, of any form.
     #[boxed]
     pub async fn dataset_value(
         &self,
@@ -296,7 +294,7 @@ impl Dsl {
         self.object_value(dataset.object, field).await
     }
 
-    /// A field of a zapified directory, of whatever form.
+    /// A field of a zapified directory, of any form.
     #[boxed]
     pub async fn dir_value(&self, dir: &Dir, field: &str) -> Result<Option<cenote_format::zap::ZapValue>, DslError> {
         self.object_value(dir.object, field).await

@@ -1,11 +1,11 @@
-//! Objects of wrapped keys that are made, shared and given up: all that can be done to a key without knowing it.
+//! Objects of wrapped keys: created, shared and released. None of this needs the keys themselves.
 //!
 //! ```text
 //! directory ── crypto_key_obj ──► key object: wrapped keys, refcount, encryption root's directory
 //! clones    ── crypto_key_obj ──────┘         one reference for each directory that names it
 //! ```
-//! A raw stream brings the wrapped keys as its sender has them. The new dataset is an encryption root of its own: nobody knows whether the
-//! user's key is that of the dataset above. A package tells it, and then the root is moved up; the wrapped keys stay.
+//! A raw stream brings the wrapped keys of its sender. The new dataset becomes its own encryption root, because the user's key may differ from
+//! that of the dataset above. A package records the root, which is then moved up; the wrapped keys remain.
 
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
@@ -17,7 +17,7 @@ use cenote_taskq::boxed;
 use crate::{Dir, Dsl, DslError};
 
 impl Dsl {
-    /// The wrapped keys of a directory that is changed, and their object.
+    /// The object of a directory's wrapped keys, and the keys; `None` if it has none.
     ///
     /// # Errors
     /// The MOS cannot be read.
@@ -29,7 +29,7 @@ impl Dsl {
         }
     }
 
-    /// Gives a new directory its wrapped keys. Whether it has become a table of extra fields by that.
+    /// Gives a new directory its wrapped keys. Returns true if this zapified it.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -41,10 +41,10 @@ impl Dsl {
         self.put_dataset_field(txg, dir, dir_field::CRYPTO_KEY_OBJECT, &ZapValue::from_u64(object.0)).await
     }
 
-    /// Replaces the wrapped keys of a directory by those that came with a later stream: the same keys, by what the user gives now.
+    /// Replaces the wrapped keys of a directory by those of a later stream: the same keys, wrapped by the user's current key.
     ///
     /// # Errors
-    /// It has none, or the MOS cannot be changed.
+    /// The directory has none, or the MOS cannot be changed.
     #[boxed]
     pub async fn replace_wrapped_key(&self, txg: Txg, dir: ObjectId, key: &CryptoKeyPhys) -> Result<(), DslError> {
         let what = || DslError::Corrupt { object: dir.0, what: "it has no key".to_owned() };
@@ -61,7 +61,7 @@ impl Dsl {
         Ok(())
     }
 
-    /// Has the directory of a new clone share the keys of its origin's, if that has any. Whether it has become a table of extra fields by that.
+    /// Makes the directory of a new clone share the keys of its origin, if that has any. Returns true if this zapified the directory.
     ///
     /// # Errors
     /// The MOS cannot be changed.
@@ -72,7 +72,7 @@ impl Dsl {
         self.put_dataset_field(txg, dir, dir_field::CRYPTO_KEY_OBJECT, &ZapValue::from_u64(object.0)).await
     }
 
-    /// A directory that goes gives up its keys; with the last of those that share them the object goes.
+    /// Releases the keys of a destroyed directory. The last directory that shares them frees their object.
     pub(crate) async fn release_wrapped_key(&self, txg: Txg, dir: ObjectId) -> Result<(), DslError> {
         let Some((object, key)) = self.wrapped_key(dir).await? else { return Ok(()) };
         if key.refcount > 1 {
@@ -88,7 +88,7 @@ impl Dsl {
         Ok(Zap::put_entry(&object, txg, crypto_key::REFCOUNT, Some(&ZapValue::from_u64(refcount))).await?)
     }
 
-    /// Has a directory, and all below it that have the same encryption root, have another one. The wrapped keys stay.
+    /// Changes the encryption root of a directory, and of all below it with the same root. The wrapped keys remain.
     ///
     /// # Errors
     /// The MOS cannot be changed.
