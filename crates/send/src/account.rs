@@ -1,17 +1,17 @@
-//! The contents of a stream, in numbers.
+//! Counts of a stream's records and bytes.
 
 use cenote_format::stream::{Record, RecordKind};
 
-/// Records of one kind.
+/// Counts for one kind of record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindAccount {
-    /// How many.
+    /// The number of records.
     pub records: u64,
-    /// Their payloads, as the records state them.
+    /// Bytes of their payloads, as the records state them.
     pub payload_bytes: u64,
 }
 
-/// All records of a stream or package so far.
+/// Counts for all records of a stream or package so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     kinds: [KindAccount; RecordKind::ALL.len()],
@@ -27,25 +27,25 @@ impl Account {
         of_kind.payload_bytes += payload_bytes;
     }
 
-    /// Records of one kind.
+    /// The counts for one kind of record.
     #[must_use]
     pub fn kind(&self, kind: RecordKind) -> KindAccount {
         self.kinds[kind as usize]
     }
 
-    /// Records of all kinds.
+    /// The number of records of all kinds.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.records).sum()
     }
 
-    /// Payloads of all records.
+    /// Bytes of the payloads of all records.
     #[must_use]
     pub fn payload_bytes(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.payload_bytes).sum()
     }
 
-    /// The records themselves.
+    /// Bytes of the records themselves.
     #[must_use]
     pub fn header_bytes(&self) -> u64 {
         self.records() * Record::SIZE as u64

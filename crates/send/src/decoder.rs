@@ -10,23 +10,23 @@ use crate::error::SendError;
 /// The checks that a decoder makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// Each record's stated checksum is that of what precedes it.
+    /// The checksum in each record is that of the bytes before it.
     pub record_checksums: bool,
-    /// Records come in an order that makes sense, and END states the stream's checksum and snapshot.
+    /// The order of records is valid, and END has the stream's checksum and snapshot.
     pub structure: bool,
 }
 
 impl Checks {
-    /// Everything; what a receiver wants.
+    /// All checks, as a receiver needs them.
     pub const ALL: Self = Self { record_checksums: true, structure: true };
 }
 
-/// Where in the order of records the decoder is.
+/// The decoder's position in the order of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Position {
     /// Nothing read yet.
     Start,
-    /// After a package's BEGIN: its END is due.
+    /// After a package's BEGIN: its END must follow.
     PackageList,
     /// In a package, between streams.
     Package,
@@ -41,12 +41,11 @@ enum Position {
 pub struct DecodedRecord {
     /// The record.
     pub record: Record,
-    /// Where it begins in the stream.
+    /// Its offset in the stream.
     pub offset_bytes: u64,
-    /// Bytes of payload that must be fed next.
+    /// Bytes of payload that the caller must pass next.
     pub payload_bytes: u64,
-    /// The checksum of everything before this record since the last END: what an END record must state. Zeros if
-    /// checksums are not verified.
+    /// The checksum of everything before this record since the last END, which an END record must state. Zeros if checksums are not verified.
     pub checksum_before: [u64; 4],
 }
 
@@ -63,7 +62,7 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    /// A decoder at a stream's beginning.
+    /// A decoder at the beginning of a stream.
     #[must_use]
     pub fn new(checks: Checks) -> Self {
         Self {
@@ -77,13 +76,13 @@ impl StreamDecoder {
         }
     }
 
-    /// The sender's byte order, once the first record was read.
+    /// The sender's byte order, known after the first record.
     #[must_use]
     pub fn endian(&self) -> Option<Endian> {
         self.endian
     }
 
-    /// The checks that it makes.
+    /// The checks that this decoder makes.
     #[must_use]
     pub fn checks(&self) -> Checks {
         self.checks
@@ -101,7 +100,7 @@ impl StreamDecoder {
         self.offset_bytes
     }
 
-    /// Takes a record. All payload of the one before must have been fed.
+    /// Takes a record. The whole payload of the previous one must have been passed.
     pub fn record(&mut self, bytes: &[u8; Record::SIZE]) -> Result<DecodedRecord, SendError> {
         assert_eq!(self.payload_rest_bytes, 0, "a record was fed before the previous one's payload");
         let offset_bytes = self.offset_bytes;
@@ -130,7 +129,7 @@ impl StreamDecoder {
         Ok(DecodedRecord { record, offset_bytes, payload_bytes, checksum_before })
     }
 
-    /// Takes a piece of the current record's payload. Pieces other than the last have a multiple of four bytes.
+    /// Takes a piece of the current record's payload. Each piece but the last has a multiple of four bytes.
     pub fn payload(&mut self, piece: &[u8]) {
         let length = piece.len() as u64;
         assert!(length <= self.payload_rest_bytes, "more payload was fed than the record has");
@@ -143,7 +142,7 @@ impl StreamDecoder {
         self.account.stream_bytes += length;
     }
 
-    /// Whether the stream may end here.
+    /// True if the stream may end here.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.position == Position::Done && self.payload_rest_bytes == 0
@@ -158,7 +157,7 @@ impl StreamDecoder {
         for (word, chunk) in found.iter_mut().zip(stated.as_chunks().0) {
             *word = endian.u64(*chunk);
         }
-        // BEGIN has the end of its name there: zeros for all names that are not absurdly long.
+        // In BEGIN these bytes are the end of the name: zeros unless the name is absurdly long.
         if found != [0; 4] && found != expected {
             return Err(SendError::Checksum { offset_bytes: self.offset_bytes, expected, found });
         }

@@ -1,7 +1,7 @@
 //! The account of a stream that `zstream dump` of OpenZFS 2.3 prints, to the letter.
 //!
-//! Two deliberate differences, both where the original misbehaves: streams of the other byte order have their records'
-//! checksums swapped before they are compared, and a record with more payload than the format allows is an error.
+//! Two deliberate differences, both where the original misbehaves: checksums in records of streams with the other byte order are swapped before
+//! they are compared, and a record with more payload than the format allows is an error.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -20,15 +20,15 @@ use crate::reader::{read_full, read_payload};
 pub struct DumpOptions {
     /// A line for each record (`-v`).
     pub verbose: bool,
-    /// And each record's checksum (`-v` twice).
+    /// Also each record's checksum (`-v` twice).
     pub very_verbose: bool,
-    /// And each payload, in hexadecimal (`-d`, which implies the others).
+    /// Also each payload, in hexadecimal (`-d`, which implies the others).
     pub contents: bool,
     /// Verify no checksums (`-C`).
     pub ignore_checksums: bool,
 }
 
-/// How a dump ended.
+/// The result of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpOutcome {
     /// The counts of the stream's records and bytes.
@@ -40,7 +40,7 @@ pub struct DumpOutcome {
     pub exit_status: u8,
 }
 
-/// The kinds in the order of the summary, which leaves two out.
+/// The kinds in the order of the summary, which omits two.
 const SUMMARY: [RecordKind; 9] = [
     RecordKind::Begin,
     RecordKind::End,
@@ -56,8 +56,7 @@ const SUMMARY: [RecordKind; 9] = [
 /// Bytes of a record before its checksum: the original reads and counts the two parts apart.
 const HEAD_BYTES: usize = Record::CHECKSUM_OFFSET;
 
-/// Reads a stream to its end and prints its account. Fails if the input is no stream at all, or breaks the format so
-/// that it cannot be read on.
+/// Reads a stream to its end and prints its account. Fails if the input is not a stream, or breaks the format so that reading cannot continue.
 pub fn dump(mut input: impl Read, options: &DumpOptions, mut out: impl Write) -> Result<DumpOutcome, SendError> {
     let checks = Checks { record_checksums: !options.ignore_checksums, structure: false };
     let mut dump = Dump {
@@ -105,7 +104,7 @@ struct Dump {
     text: Vec<u8>,
     payload: Vec<u8>,
     complaints: Vec<String>,
-    /// Payload of the last record that the input did not have.
+    /// Bytes of the last record's payload that the input did not have.
     lost_payload_bytes: u64,
     /// Bytes that the original counts and the decoder does not: a record cut within its checksum or refused for it.
     extra_bytes: u64,
@@ -154,7 +153,7 @@ impl Dump {
         Ok(Step::More)
     }
 
-    /// The type number of a record in a stream whose order is known, if there is no such type.
+    /// The type number of a record in a stream of known byte order, if it is not a valid type.
     fn unknown_type(&self, bytes: &[u8; Record::SIZE]) -> Option<u32> {
         let endian = self.decoder.endian().or_else(|| Record::stream_endian(bytes))?;
         let mut word = [0; 4];

@@ -3,39 +3,39 @@
 use cenote_format::{FormatError, stream::RecordKind};
 use thiserror::Error;
 
-/// Why a stream cannot be read on. Offsets count from the stream's beginning.
+/// The reason why a stream is not read on. Offsets count from the stream's beginning.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The first bytes are no BEGIN record in either byte order.
+    /// The input does not begin with a BEGIN record in either byte order.
     #[error("not a send stream (bad magic number)")]
     NotAStream,
     /// A record that breaks the format.
     #[error("record at offset {offset_bytes}: {source}")]
     Format {
-        /// Where the record begins.
+        /// The record's offset.
         offset_bytes: u64,
         /// The fault.
         source: FormatError,
     },
-    /// A record states another checksum than that of the bytes before it.
+    /// A record states a checksum other than that of the bytes before it.
     #[error(
         "record at offset {offset_bytes}: checksum of the stream so far is {}, the record states {}",
         checksum_text(expected),
         checksum_text(found)
     )]
     Checksum {
-        /// Where the record begins.
+        /// The record's offset.
         offset_bytes: u64,
-        /// The checksum of what was read.
+        /// The checksum of the bytes that were read.
         expected: [u64; 4],
         /// The checksum that the record states.
         found: [u64; 4],
     },
-    /// A record where the order of a stream does not allow it.
+    /// A record where the order of a stream does not allow one.
     #[error("record at offset {offset_bytes}: {} {rule}", kind.name())]
     Order {
-        /// Where the record begins.
+        /// The record's offset.
         offset_bytes: u64,
         /// Its kind.
         kind: RecordKind,
@@ -45,15 +45,15 @@ pub enum SendError {
     /// The input ended too soon.
     #[error("the stream ends at offset {offset_bytes}, {expected}")]
     Truncated {
-        /// Where the input ended.
+        /// The offset at which the input ended.
         offset_bytes: u64,
-        /// The part that should have come.
+        /// The part that is missing.
         expected: &'static str,
     },
     /// Reading failed.
     #[error("reading the stream at offset {offset_bytes}: {source}")]
     Io {
-        /// Up to where it went well.
+        /// The bytes read before the failure.
         offset_bytes: u64,
         /// The system's error.
         source: std::io::Error,

@@ -9,7 +9,7 @@ use cenote_format::enums::Compress;
 use crate::rewrite::{Target, decompress, drop_records, in_turn, recompress, redup, redup::ReadAt};
 use crate::{Checks, DumpOptions, StreamReader, dump};
 
-/// The input once more, for `redup`.
+/// The input again, for `redup`.
 struct Again<'a>(&'a [u8]);
 
 impl ReadAt for Again<'_> {
@@ -21,7 +21,7 @@ impl ReadAt for Again<'_> {
     }
 }
 
-/// A stream, with all checks and with none, its dump, and what is made of it.
+/// Reads a stream with all checks and with none, dumps it, and rewrites it.
 pub fn stream(input: &[u8]) {
     for checks in [Checks::ALL, Checks { record_checksums: false, structure: false }] {
         if let Ok(account) = StreamReader::new(input, checks).drain() {

@@ -23,17 +23,17 @@
 //!
 //! # Life of a record
 //!
-//! [`StreamDecoder`] does no I/O: it takes the bytes of a record and returns the length of the payload, then takes the payload in pieces.
-//! An asynchronous receiver calls it directly; [`StreamReader`] drives it over any [`std::io::Read`]. Every byte passes the checksum; a
-//! record whose stated sum is not the running one is refused before it is looked at. [`mod@dump`] prints what `zstream dump` prints.
+//! [`StreamDecoder`] does no I/O: it takes the bytes of a record and returns the length of the payload, then takes the payload in pieces. An
+//! asynchronous receiver calls it directly; [`StreamReader`] drives it over any [`std::io::Read`]. Every byte is checksummed; a record whose
+//! checksum is wrong is refused before it is interpreted. [`mod@dump`] prints the same text as `zstream dump`.
 //!
 //! # Invariants
 //!
-//! 1. Memory is bounded by the stream's own length and by the format's limits: 16 MiB for a block, 256 MiB for the list
-//!    of a package, and nothing is set aside for bytes that have not arrived.
-//! 2. A record is handed out only after its own checksum was right (unless that was switched off) and its place in the
-//!    order BEGIN … END is allowed.
-//! 3. The end of the input anywhere but after the last END is an error that says where.
+//! 1. Memory is bounded by the stream's own length and by the format's limits: 16 MiB for a block, 256 MiB for the list of a package. Nothing is
+//!    allocated for bytes that have not arrived.
+//! 2. A record is returned only after its checksum was verified (unless that was switched off) and its place in the order BEGIN … END was
+//!    checked.
+//! 3. If the input ends anywhere but after the last END, the error gives the offset.
 //!
 //! # Rejected
 //!

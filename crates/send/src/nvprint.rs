@@ -1,4 +1,4 @@
-//! An nvlist as `nvlist_print` and `dump_nvlist` of libnvpair show it.
+//! Prints an nvlist as `nvlist_print` and `dump_nvlist` of libnvpair do.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ pub fn print_nvlist(list: &NvList, out: &mut impl Write) -> io::Result<()> {
     print_list(list, 0, out)
 }
 
-/// Prints a list as `zstream token` and `zdb` do: `name: value`, indented by so many spaces. Nested lists are indented by four more.
+/// Prints a list as `zstream token` and `zdb` do: `name: value`, indented by `indent` spaces. Nested lists are indented by four more.
 pub fn dump_nvlist(list: &NvList, indent: usize, out: &mut impl Write) -> io::Result<()> {
     for (name, value) in list.iter() {
         dump_pair(name, value, indent, out)?;
@@ -65,14 +65,14 @@ fn dump_pair(name: &NvString, value: &NvValue, indent: usize, out: &mut impl Wri
         NvValue::Uint16Array(items) => each!(items),
         NvValue::Uint32Array(items) => each!(items),
         NvValue::Uint64Array(items) => each!(items),
-        // The original has no way to show these.
+        // The original cannot print these.
         NvValue::Hrtime(_) => not_shown(name, 18, out),
         NvValue::BooleanArray(_) => not_shown(name, 24, out),
         NvValue::Double(_) => not_shown(name, 27, out),
     }
 }
 
-/// The line for a pair of a type (by its number) that has no form.
+/// The line for a pair whose type (a number) cannot be printed.
 fn not_shown(name: &NvString, number: u8, out: &mut impl Write) -> io::Result<()> {
     write!(out, "bad config type {number} for ")?;
     out.write_all(name.as_bytes())?;
@@ -99,7 +99,7 @@ fn quoted(
 
 fn print_list(list: &NvList, depth: usize, out: &mut impl Write) -> io::Result<()> {
     indent(depth, out)?;
-    // No other version exists, and the parser lets none pass.
+    // No other version exists, and the parser refuses others.
     writeln!(out, "nvlist version: 0")?;
     for (name, value) in list.iter() {
         print_pair(name, value, depth, out)?;
@@ -171,7 +171,7 @@ fn scalar(name: &NvString, value: impl Display, depth: usize, out: &mut impl Wri
     write!(out, "{value}")
 }
 
-/// The elements on one line; of an empty array not even the name shows.
+/// The elements on one line. For an empty array not even the name is printed.
 fn array(
     name: &NvString,
     items: impl IntoIterator<Item = impl Display>,

@@ -9,7 +9,7 @@ use crate::account::Account;
 use crate::decoder::{Checks, DecodedRecord, StreamDecoder};
 use crate::error::SendError;
 
-/// The longest payload that memory is set aside for before it has come.
+/// The longest payload whose memory is allocated before it has arrived.
 const BLOCK_MAX_BYTES: u64 = 1 << 20;
 
 /// A record with its payload.
@@ -17,15 +17,15 @@ const BLOCK_MAX_BYTES: u64 = 1 << 20;
 pub struct StreamItem<'a> {
     /// The record.
     pub decoded: DecodedRecord,
-    /// Its bytes as they came.
+    /// Its bytes as they arrived.
     pub bytes: &'a [u8; Record::SIZE],
     /// Its payload.
     pub payload: &'a [u8],
-    /// The same as a block, where it is data of a file: it can be kept without a copy.
+    /// The payload as a block, if it is data of a file: it can be kept without a copy.
     pub block: Option<&'a Block>,
 }
 
-/// Reads a stream record by record. The payload buffer is reused, so an item lives until the next is asked for.
+/// Reads a stream record by record. The payload buffer is reused, so an item is valid until the next one is read.
 #[derive(Debug)]
 pub struct StreamReader<R> {
     input: R,
@@ -34,12 +34,12 @@ pub struct StreamReader<R> {
     payload: Vec<u8>,
     /// The payload of a WRITE that is not too long.
     block: Option<Block>,
-    /// Whether the input may end between two records that are not the last.
+    /// True if the input may end between two records, before the last one.
     may_end_early: bool,
 }
 
 impl<R: Read> StreamReader<R> {
-    /// A reader at a stream's beginning. Input that is not buffered is better wrapped in a `BufReader`.
+    /// A reader at the beginning of a stream. Unbuffered input should be wrapped in a `BufReader`.
     pub fn new(input: R, checks: Checks) -> Self {
         let decoder = StreamDecoder::new(checks);
         Self {
@@ -52,7 +52,7 @@ impl<R: Read> StreamReader<R> {
         }
     }
 
-    /// Takes the end of the input after any record for the end of the stream, as that of streams is that `zfs send -S` saved.
+    /// Accepts the end of the input after any record: a stream that `zfs send -S` saved ends so.
     #[must_use]
     pub fn may_end_early(self) -> Self {
         Self { may_end_early: true, ..self }
@@ -101,14 +101,14 @@ impl<R: Read> StreamReader<R> {
         Ok(Some(StreamItem { decoded, bytes: &self.bytes, payload, block }))
     }
 
-    /// Reads everything, for the checks and the account.
+    /// Reads the whole stream, for the checks and the account.
     pub fn drain(mut self) -> Result<Account, SendError> {
         while self.next_item()?.is_some() {}
         Ok(self.decoder.account().clone())
     }
 }
 
-/// Fills `buffer` as far as the input goes.
+/// Fills `buffer` as far as the input suffices.
 pub(crate) fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -122,7 +122,7 @@ pub(crate) fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<
     Ok(filled)
 }
 
-/// Reads a payload into `buffer`, which grows as bytes arrive and not by what the record promises.
+/// Reads a payload into `buffer`, which grows as bytes arrive, not by the length that the record states.
 pub(crate) fn read_payload(input: &mut impl Read, payload_bytes: u64, buffer: &mut Vec<u8>) -> io::Result<u64> {
     buffer.clear();
     input.by_ref().take(payload_bytes).read_to_end(buffer)?;

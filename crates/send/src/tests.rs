@@ -1,4 +1,4 @@
-//! Streams that no golden set has: of the other byte order, of old senders, out of order, hostile.
+//! Streams that are in no golden set: with the other byte order, of old senders, out of order, hostile.
 
 use cenote_codec::checksum::fletcher::Fletcher4;
 use cenote_format::Endian;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A sender in miniature.
+/// A miniature sender.
 pub(crate) struct Sender {
     endian: Endian,
     sum: Fletcher4,
@@ -161,7 +161,7 @@ fn records_out_of_order_are_refused() {
         }
     };
     let free = || Body::FreeObjects(FreeObjects { first_object: ObjectId(1), object_count: 1, to_guid: Guid(9) });
-    // A stream whose first record is not BEGIN does not show its byte order, so it is not seen as a stream at all.
+    // A stream whose first record is not BEGIN does not reveal its byte order, so it is not recognised as a stream.
     assert_eq!(
         order_error(&|s| {
             s.stream(9);
@@ -214,7 +214,7 @@ fn records_out_of_order_are_refused() {
 
 #[test]
 fn payloads_that_lie_about_their_length_cost_no_memory() {
-    // A BEGIN that promises 256 MiB and brings none: refused for being cut short, not for want of memory.
+    // A BEGIN that promises 256 MiB and brings none: refused because it is truncated, not for lack of memory.
     let mut record = Record { payload_length: 1 << 28, body: begin(HeaderKind::Compound, 0), checksum: [0; 4] };
     let bytes = record.emit(Endian::Little);
     let mut reader = StreamReader::new(&bytes[..], Checks::ALL);

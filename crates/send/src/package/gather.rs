@@ -12,7 +12,7 @@ use super::{PackageError, PackageRequest, snapshots};
 
 /// Children of a dataset, and holds of a snapshot, at most, as a bound on memory.
 const ENTRIES_MAX: usize = 1 << 22;
-/// Properties that limit space: of a dataset alone, not of its snapshots.
+/// Properties that limit space: a dataset has them, its snapshots do not.
 const LIMITS: [&str; 4] = ["quota", "reservation", "refquota", "refreservation"];
 
 /// A dataset of a package.
@@ -20,7 +20,7 @@ pub(super) struct Entry {
     pub(super) head: Dataset,
     /// The snapshot of its parent that it builds on.
     pub(super) parent_from: Guid,
-    /// The snapshot that it is a clone of.
+    /// The origin of a clone.
     pub(super) origin: Option<Guid>,
     /// Its snapshots, oldest first.
     pub(super) snapshots: Vec<(String, Guid)>,
@@ -42,17 +42,17 @@ impl List {
     }
 }
 
-/// Values that a dataset has from the one above it.
+/// Values that a dataset takes from its parent.
 #[derive(Clone, Copy, Default)]
 struct Above {
     parent_from: Guid,
     to_txg: u64,
 }
 
-/// Gathers the list of a package. `say` gets what is told meanwhile.
+/// Gathers the list of a package. `say` gets messages.
 ///
 /// # Errors
-/// A dataset that is to be sent lacks the snapshot, or is encrypted; or something cannot be read.
+/// A dataset to be sent lacks the snapshot, or is encrypted; or something cannot be read.
 pub async fn gather(pool: &View, request: &PackageRequest, say: &mut dyn FnMut(String)) -> Result<List, PackageError> {
     let mut list = List { entries: Vec::new() };
     let top = pool.dsl().dir(&request.dataset).await?;
@@ -75,7 +75,7 @@ pub async fn gather(pool: &View, request: &PackageRequest, say: &mut dyn FnMut(S
     Ok(list)
 }
 
-/// The directories below one, in the order of its ZAP.
+/// The child directories, in the order of their ZAP.
 async fn children(pool: &View, dir: &Dir) -> Result<Vec<Dir>, PackageError> {
     let mut children = Vec::new();
     if dir.phys.child_dirs.0 == 0 {
@@ -85,7 +85,7 @@ async fn children(pool: &View, dir: &Dir) -> Result<Vec<Dir>, PackageError> {
     for entry in zap.entries(ENTRIES_MAX).await? {
         let name = String::from_utf8_lossy(entry.name()).into_owned();
         let Some(object) = entry.value.as_u64() else { continue };
-        // The pool's own, and what is half received.
+        // The pool's own, and half-received ones.
         if !name.contains(['$', '%']) {
             children.push(pool.dsl().dir_object(ObjectId(object), format!("{}/{name}", dir.name)).await?);
         }
@@ -182,21 +182,21 @@ async fn entry(
     Ok(Some((entry, Above { parent_from, to_txg })))
 }
 
-/// The snapshot that a dataset is a clone of.
+/// The origin of a dataset that is a clone.
 pub(super) async fn origin(pool: &View, head: &Dataset) -> Result<Option<Dataset>, PackageError> {
     let object = head.dir.phys.origin;
     if object.0 == 0 {
         return Ok(None);
     }
     let name = pool.dsl().dataset_name(object).await?;
-    // `$ORIGIN@$ORIGIN`, which every dataset that is no clone has as its origin.
+    // `$ORIGIN@$ORIGIN`, the origin of every dataset that is not a clone.
     if name.contains('$') {
         return Ok(None);
     }
     Ok(Some(pool.dsl().dataset(&name).await?))
 }
 
-/// The facts that are gathered of a dataset's snapshots.
+/// The data gathered about a dataset's snapshots.
 #[derive(Default)]
 struct Snapshots {
     names: Vec<(String, Guid)>,
@@ -229,7 +229,7 @@ impl Snapshots {
             return Ok(());
         }
         self.names.push((name.clone(), snapshot.phys.guid));
-        // A dataset that is newer than the source of the rest is new as a whole.
+        // A dataset that is newer than the incremental source is sent as a whole.
         if is_from || self.parent_from.0 == 0 && is_to {
             self.parent_from = snapshot.phys.guid;
         }
@@ -268,7 +268,7 @@ async fn holds(pool: &View, snapshot: &Dataset) -> Result<NvList, PackageError> 
     Ok(list)
 }
 
-/// The properties that are set on a dataset or a snapshot itself, and can be set elsewhere. `dir`: of a dataset.
+/// The properties set on a dataset or snapshot itself that can be set elsewhere too. `dir`: a dataset's directory.
 async fn properties(pool: &View, object: ObjectId, is_backup: bool, dir: Option<&Dir>) -> Result<NvList, PackageError> {
     let mut list = NvList::new();
     for (name, Property { value, .. }) in pool.dsl().own_properties(object, is_backup).await? {
@@ -279,7 +279,7 @@ async fn properties(pool: &View, object: ObjectId, is_backup: bool, dir: Option<
         let is_text = if is_user_property(&name) {
             true
         } else {
-            // A property that newer software has set could not be sent by older software either.
+            // Older software could not send a property that newer software set, either.
             let Some(property) =
                 table::find(&name).filter(|property| property.name == name && !property.is_read_only())
             else {
@@ -290,11 +290,11 @@ async fn properties(pool: &View, object: ObjectId, is_backup: bool, dir: Option<
         match value {
             Value::Text(text) if is_text => list.push(name.as_str(), text.as_str()),
             Value::Number(number) if !is_text => list.push(name.as_str(), number),
-            // Of the wrong kind: no receiver could set it.
+            // The wrong type: no receiver could set it.
             Value::Text(_) | Value::Number(_) => {}
         }
     }
-    // Pools of old versions have these in the directory alone.
+    // Pools of old versions record these only in the directory.
     if let Some(dir) = dir.filter(|_| !is_backup) {
         for (name, bytes) in [("quota", dir.phys.quota_bytes), ("reservation", dir.phys.reserved_bytes)] {
             if bytes != 0 && !list.has(name) {

@@ -1,9 +1,9 @@
-//! Packages: several streams behind one list, for a tree of datasets, many snapshots, properties or holds.
+//! Packages: several streams after one list, for a tree of datasets, many snapshots, properties or holds.
 //!
 //! # Need
 //!
-//! One stream carries one snapshot. To replicate a tree with its history, its properties and its clones a receiver must know what comes:
-//! which datasets and snapshots there are, what is whose parent and origin.
+//! One stream carries one snapshot. To replicate a tree with its history, properties and clones, a receiver must know in advance which datasets
+//! and snapshots will follow, and the parent and origin of each.
 //!
 //! # Structures
 //!
@@ -14,13 +14,13 @@
 //!                              └─ plan ─► Plan: streams in the order in which they are sent ─► BEGIN … END each
 //!                                                                                              END of zeros
 //! ```
-//! [`mod@gather`] walks the tree of datasets in the order of their ZAPs, as OpenZFS does, and makes the list; [`mod@plan`] says which snapshots
-//! are sent, each from which: no dataset before its parent's, no clone before its origin's.
+//! [`mod@gather`] walks the tree of datasets in the order of their ZAPs, as OpenZFS does, and makes the list. [`mod@plan`] determines which
+//! snapshots are sent, and the incremental source of each: no dataset before its parent, no clone before its origin.
 //!
 //! # Invariants
 //!
 //! 1. A plan's streams can be received in their order.
-//! 2. The list is as long as datasets and snapshots are many; a list longer than receivers take is refused.
+//! 2. The list grows with the number of datasets and snapshots. A list longer than receivers accept is refused.
 //!
 //! # Rejected
 //!
@@ -44,20 +44,20 @@ use crate::sender::SenderError;
 pub use self::gather::{List, gather};
 pub use self::plan::{Plan, Planned, plan};
 
-/// The contents that a package is to have.
+/// The contents requested for a package.
 #[derive(Clone, Debug, Default)]
 pub struct PackageRequest {
     /// The file system or volume at the top.
     pub dataset: String,
-    /// The snapshot of it (and of those below) up to which is sent, without the dataset.
+    /// The last snapshot to send of it and of those below: the name without the dataset's.
     pub to: String,
-    /// The snapshot from which on is sent.
+    /// The incremental source.
     pub from: Option<String>,
     /// The first stream of a clone is incremental from its origin.
     pub from_origin: bool,
-    /// Everything below, with properties (`-R`).
+    /// All datasets below, with properties (`-R`).
     pub replicate: bool,
-    /// All snapshots between (`-I`).
+    /// All snapshots in between (`-I`).
     pub do_all: bool,
     /// Properties (`-p`).
     pub props: bool,
@@ -65,15 +65,15 @@ pub struct PackageRequest {
     pub holds: bool,
     /// Received properties in place of those in force (`-b`).
     pub backup: bool,
-    /// Datasets without the snapshot are left out (`-s`).
+    /// Datasets that lack the snapshot are left out (`-s`).
     pub skip_missing: bool,
-    /// Encrypted datasets may be sent in the clear (`-U`).
+    /// Encrypted datasets may be sent decrypted (`-U`).
     pub without_encryption: bool,
     /// Encrypted datasets are sent raw.
     pub raw: bool,
-    /// Datasets that are left out with all below (`-X`).
+    /// Datasets that are left out, with all below them (`-X`).
     pub excludes: Vec<String>,
-    /// Snapshots that are passed over are told.
+    /// Snapshots that are skipped are reported.
     pub is_verbose: bool,
 }
 
@@ -92,11 +92,11 @@ impl PackageRequest {
     }
 }
 
-/// Why there is no package. The texts are OpenZFS's.
+/// The reason why there is no package. The texts are OpenZFS's.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackageError {
-    /// A dataset has not the snapshot.
+    /// A dataset lacks the snapshot.
     #[error("cannot send {top}@{snapshot}{how}: snapshot {dataset}@{snapshot} does not exist")]
     NoSnapshot {
         /// The dataset at the top.
@@ -105,10 +105,10 @@ pub enum PackageError {
         snapshot: String,
         /// ` recursively`, or nothing.
         how: &'static str,
-        /// The dataset that has it not.
+        /// The dataset that lacks it.
         dataset: String,
     },
-    /// A dataset is encrypted, and neither raw streams were asked for nor streams in the clear.
+    /// A dataset is encrypted, and the request allows neither raw nor decrypted streams.
     #[error(
         "cannot send {top}@{snapshot}: encrypted dataset {dataset} may not be sent with properties without the raw flag or \
          no-preserve-encryption flag"
@@ -121,7 +121,7 @@ pub enum PackageError {
         /// The encrypted dataset.
         dataset: String,
     },
-    /// The list is longer than receivers take.
+    /// The list is longer than receivers accept.
     #[error(
         "the size of the list of snapshots and properties is too large to be received successfully.\n\
          Select a smaller number of snapshots to send."
@@ -144,7 +144,7 @@ impl From<cenote_dmu::DmuError> for PackageError {
     }
 }
 
-/// Opens a package: BEGIN with the list, if it has one, and that BEGIN's END.
+/// Writes BEGIN of a package, with the list if it has one, and that BEGIN's END. Returns their bytes.
 ///
 /// # Errors
 /// The list is too long, or `out` fails.
@@ -185,7 +185,7 @@ pub fn begin(request: &PackageRequest, list: Option<&List>, out: &mut dyn Write)
     Ok((2 * Record::SIZE + payload.len()) as u64)
 }
 
-/// Closes a package.
+/// Writes the end of a package.
 ///
 /// # Errors
 /// `out` fails.
@@ -193,10 +193,10 @@ pub fn end(out: &mut dyn Write) -> io::Result<()> {
     out.write_all(&conclusion([0; 4]))
 }
 
-/// The byte order of packages: that of the machine that sends.
+/// The byte order of packages: that of the sending machine.
 const ENDIAN: Endian = cenote_dmu::ORDER;
 
-/// An END that no stream's own sum covers.
+/// An END of the package itself, not of a stream.
 fn conclusion(stream_checksum: [u64; 4]) -> [u8; Record::SIZE] {
     let body = Body::End(End { stream_checksum, to_guid: Guid(0) });
     Record { payload_length: 0, body, checksum: [0; 4] }.emit(ENDIAN)
@@ -219,7 +219,7 @@ fn head(request: &PackageRequest, list: &List) -> NvList {
     head
 }
 
-/// The snapshots of a head in the order of their txgs, between two of them.
+/// The snapshots of a head from `min_txg` to `max_txg` (0: no limit), in that order.
 async fn snapshots(pool: &View, head: &Dataset, min_txg: u64, max_txg: u64) -> Result<Vec<Dataset>, PackageError> {
     let mut found = pool.dsl().snapshots(head).await?;
     found.retain(|snapshot| {

@@ -14,9 +14,9 @@ use super::{PackageError, PackageRequest, snapshots};
 pub struct Planned {
     /// The snapshot.
     pub to: Dataset,
-    /// The snapshot before it; `None` for a full stream.
+    /// The incremental source; `None` for a full stream.
     pub from: Option<Dataset>,
-    /// The name of that is told: not for the origin of a clone.
+    /// The source's name is reported: not for the origin of a clone.
     pub is_from_told: bool,
 }
 
@@ -25,13 +25,13 @@ pub struct Planned {
 pub struct Plan {
     /// In the order in which they are sent.
     pub streams: Vec<Planned>,
-    /// Something could not be planned that was asked for, and that was told.
+    /// Part of the request could not be planned; a warning said so.
     pub has_failed: bool,
-    /// The snapshot that was asked for is among them.
+    /// The requested snapshot is among them.
     pub has_to: bool,
 }
 
-/// Plans a package. `list` is that of a package of a tree. `say` gets warnings.
+/// Plans a package. `list` is the list of a package for a tree. `say` gets warnings.
 ///
 /// # Errors
 /// Something about the datasets cannot be read.
@@ -48,14 +48,14 @@ pub async fn plan(
         plan.dataset(pool, request, &head, &BTreeSet::new(), say).await?;
         return Ok(plan);
     };
-    // The dataset of each snapshot of the list, by its place there.
+    // The index in the list of the dataset of each snapshot.
     let mut places: BTreeMap<Guid, usize> = BTreeMap::new();
     for (place, entry) in list.entries.iter().enumerate() {
         for (_, guid) in &entry.snapshots {
             places.entry(*guid).or_insert(place);
         }
     }
-    // Where all was left out that there is, nothing is missing.
+    // If everything was excluded, nothing is missing.
     plan.has_to = list.entries.is_empty();
     let origins: BTreeSet<Guid> = list.entries.iter().filter_map(|entry| entry.origin).collect();
     let mut is_sent = vec![false; list.entries.len()];
@@ -85,7 +85,7 @@ pub async fn plan(
 }
 
 impl Plan {
-    /// The streams of one dataset. `origins`: of the package's clones.
+    /// Adds the streams of one dataset. `origins`: the origins of the package's clones.
     async fn dataset(
         &mut self,
         pool: &View,
@@ -103,7 +103,7 @@ impl Plan {
             return Ok(());
         };
         let from = request.from.as_deref();
-        // A dataset that is newer than the source is sent from its own beginning.
+        // A dataset that is newer than the incremental source is sent from its beginning.
         let mut seen_from = from.is_none() || request.replicate && from.and_then(find).is_none();
         let mut seen_to = false;
         let mut before: Option<Dataset> = None;
@@ -127,7 +127,7 @@ impl Plan {
             }
             let is_to = short == request.to;
             seen_to |= is_to;
-            // Of a tree, the origins of clones are sent though nobody asked for them.
+            // For a tree, the origins of clones are sent even if they are not requested.
             let is_origin = request.replicate && origins.contains(&snapshot.phys.guid);
             let is_passed = !(request.do_all || is_from || is_to || is_origin);
             if is_passed || request.excludes(&snapshot.name()) {
@@ -156,7 +156,7 @@ impl Plan {
             });
             self.has_failed = true;
         }
-        // As OpenZFS has it: that of the last dataset.
+        // As in OpenZFS, the value for the last dataset.
         self.has_to = seen_to;
         Ok(())
     }

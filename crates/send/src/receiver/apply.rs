@@ -1,4 +1,4 @@
-//! Making the changes that records say: data, holes, spill blocks, and objects that go. Objects that come stand in [`super::object`].
+//! Applies records to the dataset: data, holes, spill blocks, and freed objects. OBJECT records are in [`super::object`].
 
 use std::ops::Range;
 
@@ -22,44 +22,44 @@ use super::deferred::{Deferred, Incoming};
 use super::{Header, ReceiverError};
 use crate::StreamItem;
 
-/// Numbers of objects end here (`DN_MAX_OBJECT`).
+/// Object numbers end here (`DN_MAX_OBJECT`).
 pub(super) const OBJECTS_END: u64 = 1 << 48;
-/// Blocks that were left out are noted in transactions of so many bytes.
+/// Bytes of redacted blocks that one transaction records.
 const REDACT_STEP_BYTES: u64 = 16 << 20;
-/// Blocks of an object that are freed at once, where nothing else limits it.
+/// Blocks of an object freed in one transaction, if nothing else limits it.
 const FREE_BLOCKS_MAX: u64 = 1 << 16;
 /// Blocks of this size need no feature.
 pub(super) const PLAIN_BLOCK_MAX_BYTES: u64 = 128 << 10;
-/// A block that stands in its pointer has no more bytes there (`BPE_PAYLOAD_SIZE`).
+/// The bytes that an embedded block may have at most (`BPE_PAYLOAD_SIZE`).
 const EMBEDDED_MAX_BYTES: usize = 112;
 
-/// The compression of this number that a record's bytes have. Of none the number is 0 in records, and 2 in pointers.
+/// The compression with this number in a record. No compression is 0 in records, and 2 in pointers.
 pub(super) fn compression(number: u8) -> Option<Compress> {
     let found = Compress::from_number(number);
     found.filter(|compress| !matches!(compress, Compress::Inherit | Compress::On | Compress::Off | Compress::Empty))
 }
 
-/// Makes the changes of one stream's records, in their order.
+/// Applies the records of one stream, in their order.
 pub(super) struct Applier {
     head: LiveHead,
     pub(super) features: Features,
-    /// The stream tells of spill blocks.
+    /// OBJECT records tell of spill blocks.
     pub(super) tells_spill: bool,
-    /// Space is counted by owners.
+    /// The dataset accounts space by owners.
     pub(super) counts_owners: bool,
-    /// It brings all of the dataset.
+    /// The stream brings the whole dataset.
     pub(super) is_whole: bool,
     /// Its blocks are encrypted.
     pub(super) is_raw: bool,
     /// The byte order of its sender.
     order: Endian,
-    /// In a raw stream, the first object of the block of dnodes that was told of last, and the block's seal.
+    /// In a raw stream: the first object of the last OBJECT_RANGE's block of dnodes, and the block's seal.
     pub(super) range: Option<(u64, Seal)>,
-    /// The object of the last record, which the next is often of.
+    /// The object of the last record, since the next is often for the same.
     open: Option<Object>,
     point: ReceivePoint,
     pub(super) deferred: Deferred,
-    /// Where the record begins in the stream.
+    /// The offset of the current record in the stream.
     at: u64,
 }
 
@@ -82,12 +82,12 @@ impl Applier {
         }
     }
 
-    /// The place up to which all is received.
+    /// The place before which everything is received.
     pub(super) fn point(&self) -> ReceivePoint {
         self.deferred.point.unwrap_or(self.point)
     }
 
-    /// The furthest place that was received.
+    /// The furthest place received.
     pub(super) const fn reached(&self) -> ReceivePoint {
         self.point
     }
@@ -104,20 +104,20 @@ impl Applier {
         Ok(self.head.begin(cost).await?)
     }
 
-    /// Waits until all is on disk: numbers of objects that went can be given again.
+    /// Waits until everything is on disk, so that the numbers of freed objects can be used again.
     pub(super) async fn sync(&mut self) -> Result<(), ReceiverError> {
         self.open = None;
         self.head.pool().sync().await?;
         Ok(())
     }
 
-    /// Makes one record's changes, now or later. `read_bytes`: of the stream, up to its end.
+    /// Applies one record, now or later. `read_bytes`: the bytes of the stream up to its end.
     pub(super) async fn apply(&mut self, item: &StreamItem<'_>, read_bytes: u64) -> Result<(), ReceiverError> {
         let (body, at) = (&item.decoded.record.body, item.decoded.offset_bytes);
         self.take_record(Incoming { body, payload: item.payload, block: item.block, at, read_bytes }).await
     }
 
-    /// Makes one record's changes. False if it is an object that has no room yet: what stood there is gone when a txg is on disk.
+    /// Applies one record. False for an object without room yet: the slots of the old one are free only after a txg is on disk.
     pub(super) async fn make(&mut self, incoming: &Incoming<'_>) -> Result<bool, ReceiverError> {
         let Incoming { body, payload, block, at, read_bytes } = *incoming;
         self.at = at;
@@ -164,13 +164,13 @@ impl Applier {
     }
 
     fn reach(&mut self, object: ObjectId, offset_bytes: u64, bytes: u64) {
-        // Records that are not in order can be made, but not gone on from.
+        // Records out of order can be applied, but a receive cannot resume from them.
         if (object.0, offset_bytes) >= (self.point.object, self.point.offset_bytes) {
             self.point = ReceivePoint { object: object.0, offset_bytes, bytes };
         }
     }
 
-    /// The object of this number, if there is one.
+    /// The object with this number, if it exists.
     pub(super) async fn find(&mut self, id: ObjectId) -> Result<Option<Object>, ReceiverError> {
         if let Some(open) = self.open.as_ref().filter(|open| open.id() == id && !open.is_removed()) {
             return Ok(Some(open.clone()));
@@ -197,7 +197,7 @@ impl Applier {
         found.ok_or_else(|| self.invalid(format!("it is for object {}, which there is not", id.0)))
     }
 
-    /// Contents of an object or bonus of this kind in our byte order, if they came in the other one.
+    /// The contents of an object or bonus of this kind in our byte order, if they arrived in the other one.
     pub(super) fn turned(&self, kind: DmuType, bytes: &[u8]) -> Result<Option<Vec<u8>>, ReceiverError> {
         let swaps = kind.byteswap().unwrap_or(Byteswap::Uint8);
         if self.order == cenote_dmu::ORDER || swaps == Byteswap::Uint8 {
@@ -208,7 +208,7 @@ impl Applier {
         Ok(Some(turned))
     }
 
-    /// A block's contents in our byte order, and whether that is how they came.
+    /// A block's contents in our byte order, and true if they arrived in it.
     async fn native(&mut self, id: ObjectId, data: Block) -> Result<(Block, bool), ReceiverError> {
         if self.order == cenote_dmu::ORDER {
             return Ok((data, true));
@@ -221,7 +221,7 @@ impl Applier {
     }
 
     async fn write(&mut self, write: &Write, payload: &[u8], block: Option<&Block>) -> Result<(), ReceiverError> {
-        // Unpacked also where it is written as it came: what does not unpack is none of a block.
+        // Decompressed even if it is written as it arrived: data that does not decompress is invalid.
         let data = self.data(write.compress, write.logical_bytes, payload, block, Features::COMPRESSED)?;
         let (data, is_as_it_came) = self.native(write.object, data).await?;
         let ready = match compression(write.compress) {
@@ -244,8 +244,8 @@ impl Applier {
             return Err(self.invalid("a block in its pointer that has two lengths"));
         }
         let data = self.data(write.compress, write.length_bytes, bytes, None, Features::EMBED_DATA)?;
-        // OpenZFS up to 2.4 sends a spill block that stands in its pointer as data at the end of all offsets (openzfs/zfs#19091), and its
-        // receivers lose the attributes.
+        // OpenZFS up to 2.4 sends an embedded spill block as data at the end of all offsets (openzfs/zfs#19091), and its receivers lose the
+        // attributes.
         if write.offset_bytes > i64::MAX as u64 {
             return self.put_spill(write.object, data).await;
         }
@@ -264,7 +264,7 @@ impl Applier {
         }
     }
 
-    /// Whether the stream says that it has blocks of a compression which is a feature of the pool.
+    /// True if the stream's features allow blocks with this compression.
     pub(super) const fn may_have(&self, compress: Compress) -> bool {
         match compress {
             Compress::Zstd => self.features.contains(Features::ZSTD),
@@ -273,7 +273,7 @@ impl Applier {
         }
     }
 
-    /// The bytes of a block of this length. `block`: the payload as a block, where it is one.
+    /// A block's bytes, of this length. `block`: the payload, if it is a block.
     fn data(
         &self,
         compress: u8,
@@ -299,7 +299,7 @@ impl Applier {
         }
     }
 
-    /// Writes a block's bytes; `ready`: as they are stored, where they are a block of its object.
+    /// Writes a block's bytes. `ready`: the stored form, if they are exactly one block of the object.
     async fn put_data(
         &mut self,
         id: ObjectId,
@@ -316,7 +316,7 @@ impl Applier {
         match (len == size && offset_bytes.is_multiple_of(size), ready) {
             (true, Some(ready)) => object.write_ready(tx.txg(), offset_bytes / size, ready),
             (true, None) => object.write_block(tx.txg(), offset_bytes / size, data),
-            // Pieces of a block that is larger here, or several blocks that are smaller.
+            // Part of a block that is larger here, or several smaller blocks.
             (false, _) if len < size && mutant::is(Mutant::ReceiveTailForgotten) => {}
             (false, _) => object.write(tx.txg(), offset_bytes, &data).await?,
         }
@@ -338,11 +338,11 @@ impl Applier {
         }
     }
 
-    /// Has blocks say that they were left out: reading them fails.
+    /// Marks blocks as redacted: reading them fails.
     async fn redact(&mut self, redact: &Redact) -> Result<(), ReceiverError> {
         let Redact { object, offset_bytes, length_bytes, to_guid } = *redact;
         if self.is_raw {
-            // Of an encrypted dataset the blocks above authenticate the pointers as the sender has them.
+            // In an encrypted dataset, indirect blocks authenticate the sender's pointers, which are holes here.
             return self.free(&Free { object, offset_bytes, length_bytes, to_guid }).await;
         }
         let object = self.existing(object).await?;
@@ -362,7 +362,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Makes a range of an object a hole; up to the end, it ends there.
+    /// Frees a range of an object. If the range has no end, the object is truncated there.
     async fn free_bytes(&self, object: &Object, bytes: Range<u64>) -> Result<(), ReceiverError> {
         let size = object.block_bytes();
         let last = object.last_block().0;
@@ -402,7 +402,7 @@ impl Applier {
         self.objset().frees_max().map_or(FREE_BLOCKS_MAX, |max| max.clamp(1, FREE_BLOCKS_MAX))
     }
 
-    /// Frees all but the first blocks of an object, as many in a transaction as one may free.
+    /// Frees all but the first `kept` blocks of an object, in several transactions if one may not free so many.
     pub(super) async fn shrink(&self, object: &Object, kept: u64) -> Result<(), ReceiverError> {
         let count = object.last_block().0.saturating_add(1);
         if count.saturating_sub(kept) > self.step() {
@@ -414,8 +414,8 @@ impl Applier {
         Ok(())
     }
 
-    /// Makes holes of blocks, as many in a transaction as one may free. Holes are passed over: a few bytes can say that an object is as
-    /// large as any.
+    /// Frees blocks, in several transactions if one may not free so many. Holes are skipped: a few bytes can say that an object is as large as
+    /// any.
     pub(super) async fn free_blocks(&self, object: &Object, blocks: Range<u64>) -> Result<(), ReceiverError> {
         let mut at = blocks.start;
         while at < blocks.end {
@@ -434,7 +434,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Frees an object with all that it has.
+    /// Frees an object and all its blocks.
     pub(super) async fn free_object(&mut self, object: &Object) -> Result<(), ReceiverError> {
         self.open = None;
         if object.last_block().0 >= self.step() {
@@ -468,7 +468,7 @@ impl Applier {
     async fn spill(&mut self, spill: &Spill, payload: &[u8]) -> Result<(), ReceiverError> {
         let object = self.existing(spill.object).await?;
         let has = object.spill().await?.is_some();
-        // It is in the stream for receivers that have lost theirs.
+        // The stream has it for receivers that have lost theirs.
         if self.tells_spill && spill.flags.contains(RecordFlags::SPILL) && has {
             return Ok(());
         }

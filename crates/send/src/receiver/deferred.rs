@@ -1,21 +1,20 @@
-//! Records that wait: an object can take another form of dnode only when the one that stands in its slots is gone from disk.
+//! Deferred records: an object can get a dnode of another size only after the previous one in its slots is gone from disk.
 //!
 //! # Need
 //!
-//! A change of dnode sizes makes new forms of all objects. If each waited for a txg of its own, a stream would come at a few objects a second
-//! (openzfs/zfs#11353).
+//! A change of dnode sizes gives every object a new dnode. If each waited for a txg of its own, a stream would advance by a few objects per
+//! second (openzfs/zfs#11353).
 //!
 //! # Method
 //!
-//! The old objects in the slots are freed at once. The record, and all later ones of the same object, are put by; the stream goes on with other
-//! objects. When enough was put by, or the stream ends, one txg is awaited and all of it is made.
+//! The old objects in the slots are freed at once. The record, and all later ones of the same object, are deferred, while the stream continues
+//! with other objects. When enough are deferred, or the stream ends, they are applied together after one txg.
 //!
 //! # Invariants
 //!
-//! 1. Records of one object are made in the order of the stream. A record that depends on what was put by waits for that.
+//! 1. Records of one object are applied in the order of the stream. A record that depends on deferred ones waits for them.
 //! 2. At most [`PUT_BY_MAX_BYTES`] and one record are kept.
-//! 3. The place to go on from is before the first record that was put by. Records behind it that were made are made again then, and change
-//!    nothing.
+//! 3. A receive resumes before the first deferred record. Later records that were already applied are then applied again, which changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -28,16 +27,16 @@ use cenote_zio::Seal;
 use super::ReceiverError;
 use super::apply::Applier;
 
-/// Bytes of records that are put by.
+/// Bytes of deferred records.
 const PUT_BY_MAX_BYTES: usize = 32 << 20;
 
 /// A record of a stream.
 pub(super) struct Incoming<'a> {
     pub(super) body: &'a Body,
     pub(super) payload: &'a [u8],
-    /// The same as a block, where it came as one.
+    /// The payload as a block, if it arrived as one.
     pub(super) block: Option<&'a Block>,
-    /// Where it begins in the stream.
+    /// Its offset in the stream.
     pub(super) at: u64,
     /// Bytes of the stream up to its end.
     pub(super) read_bytes: u64,
@@ -52,25 +51,25 @@ struct PutBy {
     range: Option<(u64, Seal)>,
 }
 
-/// The records that wait.
+/// The deferred records.
 #[derive(Default)]
 pub(super) struct Deferred {
     records: Vec<PutBy>,
     bytes: usize,
-    /// Objects, each with the end of its slots.
+    /// Deferred objects, each with the end of its slots.
     objects: BTreeMap<u64, u64>,
-    /// The place before the first of them.
+    /// The place before the first deferred record.
     pub(super) point: Option<ReceivePoint>,
 }
 
-/// How a record stands to those that wait.
+/// The relation of a record to the deferred ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stands {
-    /// It is made now.
+    /// Independent: applied now.
     Apart,
-    /// It is about an object that waits.
+    /// About a deferred object: deferred too.
     Behind,
-    /// It is made when they are.
+    /// Applied after the deferred records.
     After,
 }
 
@@ -80,7 +79,7 @@ fn end_of(object: &Object) -> u64 {
 }
 
 impl Deferred {
-    /// Whether one that waits has a slot of these.
+    /// True if a deferred object has one of these slots.
     fn meets(&self, first: u64, end: u64) -> bool {
         self.objects.range(..end).next_back().is_some_and(|(_, other)| *other > first)
     }
@@ -92,7 +91,7 @@ impl Deferred {
         };
         match body {
             _ if self.objects.is_empty() => Stands::Apart,
-            // With other slots it may have to wait for a txg of its own.
+            // With other slots it may need another txg.
             Body::Object(object) if self.objects.get(&object.object.0).is_some_and(|end| *end != end_of(object)) => {
                 Stands::After
             }
@@ -118,14 +117,14 @@ impl Deferred {
 }
 
 impl Applier {
-    /// Makes a record's changes, or puts it by.
+    /// Applies a record, or defers it.
     pub(super) async fn take_record(&mut self, incoming: Incoming<'_>) -> Result<(), ReceiverError> {
         let is_made = match self.deferred.stands(incoming.body) {
             Stands::Apart => self.make(&incoming).await?,
             Stands::Behind => false,
             Stands::After => {
                 self.settle().await?;
-                // Objects are looked for as of the last txg on disk.
+                // The search for objects sees only those on disk.
                 if matches!(incoming.body, Body::FreeObjects(_)) {
                     self.sync().await?;
                 }
@@ -161,12 +160,12 @@ impl Applier {
         });
     }
 
-    /// Makes all that was put by.
+    /// Applies all deferred records.
     pub(super) async fn settle(&mut self) -> Result<(), ReceiverError> {
         if self.deferred.records.is_empty() {
             return Ok(());
         }
-        // Objects that were freed stand in their slots until that is on disk.
+        // Freed objects occupy their slots until the free is on disk.
         self.sync().await?;
         let (records, range) = (std::mem::take(&mut self.deferred.records), self.range);
         let mut is_made = true;
@@ -217,7 +216,7 @@ mod tests {
         ] {
             assert_eq!(deferred.stands(&body), stands, "{body:?}");
         }
-        // Another record of an object that waits is put by too, unless it takes other slots.
+        // Another record of a deferred object is deferred too, unless it takes other slots.
         let object = |dnode_slots| {
             Body::Object(Object {
                 object: ObjectId(4),

@@ -2,18 +2,18 @@
 //!
 //! # Theory
 //!
-//! **Need.** A snapshot has blocks of which every copy is damaged, and another pool has the same snapshot. A stream brings its blocks. Good
-//! blocks are left alone; damaged ones are written again in their places. Nothing else in the pool changes: no pointer, no txg.
+//! **Need.** A snapshot has blocks with all copies damaged, and another pool has the same snapshot. A stream brings its blocks. Good blocks are
+//! left alone; damaged ones are rewritten in place. Nothing else in the pool changes: no pointer, no txg.
 //!
-//! **Life of a record.** A WRITE record names an object and an offset; the snapshot's block tree has the pointer of the block there. A block that
-//! reads well is skipped. For a damaged block the stored bytes are made from the record: taken as they are if they are compressed as the
-//! block is, else compressed again. If the result has the pointer's checksum it is written, read back, and counted; else the block is
-//! reported. Other records are skipped: OpenZFS heals only data too.
+//! **Life of a record.** A WRITE record names an object and an offset; the snapshot's block tree has the pointer of the block there. A block
+//! that reads well is skipped. For a damaged block the stored bytes are made from the record: its payload if that is compressed like the block,
+//! else the payload compressed again. If they have the pointer's checksum they are written, read back, and counted; else the block is reported.
+//! Other records are skipped, since OpenZFS too heals only data.
 //!
-//! **Invariants.** 1. Bytes are written over a block only if they have the checksum in its pointer. 2. A long hold keeps the snapshot from being
+//! **Invariants.** 1. A block is overwritten only with bytes that have the checksum in its pointer. 2. A long hold keeps the snapshot from being
 //! destroyed meanwhile, so its blocks are not freed. 3. The stream is of this very snapshot: the guids are equal.
 //!
-//! **Crash.** A block that was being written is still damaged, or healed.
+//! **Crash.** A block that was being rewritten is still damaged, or healed.
 //!
 //! **Rejected.** *Accepting streams of other snapshots* (OpenZFS's `zfs_recv_best_effort_corrective`): the checksums would make it safe, but a
 //! user who gives the wrong stream should get an error.
@@ -36,9 +36,9 @@ use cenote_zio::Health;
 use super::{Header, ReceiveProgress, ReceiverError};
 use crate::{SendError, StreamReader};
 
-/// The limit for the damaged blocks that are reported by their places.
+/// The maximum number of damaged blocks whose places are reported.
 const TOLD_MAX: usize = 100;
-/// Levels of zstd to try: the level is in the header of the stored block, which is damaged.
+/// Levels of zstd to try: the level is in the header of the damaged block.
 const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = 1..=19;
 
 /// The result of healing.
@@ -46,11 +46,11 @@ const ZSTD_LEVELS: std::ops::RangeInclusive<i32> = 1..=19;
 pub struct Healed {
     /// Blocks that were compared.
     pub blocks: u64,
-    /// Blocks that were damaged and are whole again.
+    /// Blocks that were damaged and are healed.
     pub healed: u64,
     /// Blocks that are still damaged.
     pub damaged: u64,
-    /// Place and reason of the first blocks that are still damaged, up to 100.
+    /// Places of, and reasons for, the first 100 blocks that are still damaged.
     pub told: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ impl Healed {
 /// Heals blocks of a snapshot with the records of a stream whose BEGIN record has been read.
 ///
 /// # Errors
-/// The stream is damaged, truncated, or of another snapshot; it is raw and the dataset is not encrypted, or the reverse; devices fail.
+/// The stream is damaged, truncated, or of another snapshot; only one of the stream and the dataset is raw or encrypted; devices fail.
 pub async fn heal_stream<R: Read>(
     pool: &Pool,
     reader: &mut StreamReader<R>,
@@ -123,7 +123,7 @@ pub async fn heal_stream<R: Read>(
     Ok(healed)
 }
 
-/// A block's contents that came in the other byte order in ours, which is that of most blocks; those that cannot be swapped stay.
+/// A block's contents in our byte order, which most blocks have, if they arrived in the other one. `None` if they cannot be swapped.
 fn turned(write: &Write, payload: &[u8], order: Endian) -> Option<Vec<u8>> {
     let kind = u8::try_from(write.object_type).ok().and_then(|number| DmuType(number).byteswap())?;
     let mut turned = payload.to_vec();
@@ -207,7 +207,7 @@ fn candidates(bp: &Blkptr, write: &Write, payload: &[u8], is_raw: bool) -> impl 
     };
     let logical = logical.filter(|logical| logical.len() == lsize);
     let kind = bp.compress().unwrap_or(Compress::Off);
-    // The level is unknown, since the header of the stored block is damaged. The default is tried first.
+    // The level is unknown, since it is in the header of the damaged block. The default is tried first.
     let levels: Vec<CompressLevel> = match kind {
         Compress::Zstd => {
             std::iter::once(CompressLevel::DEFAULT).chain(ZSTD_LEVELS.filter_map(CompressLevel::zstd)).collect()

@@ -1,4 +1,4 @@
-//! Receiving a stream: its records become the contents of a dataset, and its snapshot.
+//! Receiving a stream: its records become the contents of a dataset, and then its snapshot.
 //!
 //! # Need
 //!
@@ -12,31 +12,31 @@
 //!          (checksums)     records ──────────────────────► Applier ──────────────► objects of its dataset, a transaction each
 //!                          END ──────────────────────────────────────────────────► Receiving::settle, Received::end: the snapshot
 //! ```
-//! The changes of the pool before the first record and after the last stand with [`Receiving`]. This module makes changes of objects of the
-//! records between: [`apply`].
+//! [`Receiving`] makes the changes of the pool before the first record and after the last. This module applies the records in between to
+//! objects: [`apply`].
 //!
 //! # Life of a record
 //!
-//! The reader has checked its checksum. It is checked against the limits of the format and of the stream's own features, so that what is
-//! refused has changed nothing. Then it is made in a transaction of the dataset, which waits its turn as a write of a client does: so
-//! memory is bounded by what may be dirty, and the stream waits for devices. Every few seconds the place is noted, if it may be resumed.
-//! Data from a machine of the other byte order is swapped first, by the type of its object, save system attributes: their own header tells
-//! their order, to every reader.
+//! The reader has verified its checksum. The record is checked against the limits of the format and of the stream's own features, so a refused
+//! record has changed nothing. Then it is applied in a transaction of the dataset, which waits its turn like a client's write: so memory is
+//! bounded by the limit on dirty data, and the stream waits for devices. Every few seconds the place is recorded, if the receive is resumable.
+//! Data from a machine with the other byte order is swapped first, by the type of its object, except system attributes: their own header tells
+//! every reader their order.
 //!
 //! # Invariants
 //!
-//! 1. A record changes the dataset of its own stream alone, and objects in the range that a dataset has.
-//! 2. Making a record again changes nothing: a stream that is resumed begins before the place that it had come to.
-//! 3. Nothing is set aside for bytes that have not come.
+//! 1. A record changes only the dataset of its own stream, and only objects with numbers that a dataset can have.
+//! 2. Applying a record again changes nothing: a resumed stream begins before the place that was reached.
+//! 3. No memory is allocated for bytes that have not arrived.
 //!
 //! # Crash
 //!
-//! The dataset is marked until its end, so nobody sees it. See [`Receiving`].
+//! The dataset is inconsistent until the end, so no client sees it. See [`Receiving`].
 //!
 //! # Rejected
 //!
-//! *Records collected to be made in the sync*: a transaction of a dataset is as cheap, and is told of quotas and of a pool that is suspended.
-//! *Compressed blocks stored without being unpacked*: it would save a little, and a block that no reader can unpack would be on disk.
+//! *Collecting records and applying them in the sync*: a transaction of a dataset is as cheap, and observes quotas and a suspended pool.
+//! *Storing compressed blocks without decompressing them*: it would save a little, and might store a block that no reader can decompress.
 
 mod apply;
 mod deferred;
@@ -81,43 +81,43 @@ const KNOWN: Features = Features::SA_SPILL
     .union(Features::LONGNAME)
     .union(Features::LARGE_MICROZAP);
 
-/// No entry of a table has room for more snapshots.
+/// An entry of a ZAP has no room for more snapshots.
 const REDACTED_BY_MAX: usize = 1024;
 
-/// The time between two notes of the place.
+/// The time between two records of the place.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 
-/// The beginning of a stream: BEGIN, and the list behind it.
+/// The beginning of a stream: BEGIN and its list.
 #[derive(Clone, Debug)]
 pub struct Header {
     /// The record.
     pub begin: Begin,
-    /// The list; empty where there is none.
+    /// The list; empty if there is none.
     pub list: NvList,
-    /// Where the record begins in the stream.
+    /// The record's offset in the stream.
     pub offset_bytes: u64,
 }
 
-/// The request that goes with a stream.
+/// Options for receiving a stream.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiveOptions {
     /// The dataset's full name.
     pub dataset: String,
     /// The snapshot's name, without the dataset's.
     pub snapshot: String,
-    /// Full name of the snapshot that a new dataset begins as.
+    /// The full name of the origin for a new dataset.
     pub origin: Option<String>,
-    /// Changes and later snapshots in the way are destroyed (`-F`).
+    /// Changes and later snapshots that are in the way are destroyed (`-F`).
     pub is_forced: bool,
-    /// The dataset may be in use until all has come: `ending` has its users wait then.
+    /// The dataset may be in use until everything has arrived; then `ending` makes its users wait.
     pub users_wait: bool,
     /// It may be resumed (`-s`).
     pub is_resumable: bool,
-    /// The time between two notes of the place; five seconds if none is given.
+    /// The time between two records of the place; five seconds by default.
     pub note_every: Option<Duration>,
 }
 
-/// How far a receive is, for others to look at.
+/// The progress of a receive, for other tasks.
 #[derive(Debug, Default)]
 pub struct ReceiveProgress {
     /// Bytes of the stream that were read.
@@ -128,7 +128,7 @@ impl Header {
     /// Reads the beginning of a stream. `None` at the end of a package.
     ///
     /// # Errors
-    /// There is none: the input is no stream, or damaged.
+    /// The input is not a stream, or is damaged.
     pub fn read<R: Read>(reader: &mut StreamReader<R>) -> Result<Option<Self>, ReceiverError> {
         let Some(item) = reader.next_item()? else { return Ok(None) };
         let offset_bytes = item.decoded.offset_bytes;
@@ -151,7 +151,7 @@ impl Header {
         }
     }
 
-    /// The full name of the snapshot where it was sent from.
+    /// The full name of the snapshot at the sender.
     ///
     /// # Errors
     /// It has none.
@@ -160,19 +160,19 @@ impl Header {
         name.ok_or(ReceiverError::BadName)
     }
 
-    /// Whether a stream goes on with what was received in part.
+    /// True if the stream resumes an interrupted receive.
     #[must_use]
     pub const fn is_resuming(&self) -> bool {
         self.begin.features.contains(Features::RESUMING)
     }
 
-    /// Whether its blocks are encrypted as they lie on the sender's disk.
+    /// True if its blocks are encrypted as on the sender's disk.
     #[must_use]
     pub const fn is_raw(&self) -> bool {
         self.begin.features.contains(Features::RAW)
     }
 
-    /// Whether it brings a dataset of its own: whole, or as a clone.
+    /// True if it brings a new dataset: a full stream, or a clone.
     #[must_use]
     pub fn is_of_new_dataset(&self) -> bool {
         self.begin.from_guid == Guid(0) || self.begin.flags.contains(BeginFlags::CLONE)
@@ -181,7 +181,7 @@ impl Header {
     /// The kind of the dataset.
     ///
     /// # Errors
-    /// It is none that is received.
+    /// It cannot be received.
     pub fn kind(&self) -> Result<ObjsetType, ReceiverError> {
         let number = self.begin.objset_type;
         match u8::try_from(number).ok().and_then(ObjsetType::from_number) {
@@ -190,10 +190,10 @@ impl Header {
         }
     }
 
-    /// Refuses what cannot be received.
+    /// Refuses a stream that cannot be received.
     ///
     /// # Errors
-    /// The stream has a feature that is not known, or not supported.
+    /// The stream has an unknown or unsupported feature, or no valid name.
     pub fn check(&self, endian: Option<cenote_format::Endian>) -> Result<(), ReceiverError> {
         let features = self.begin.features;
         if features.intersects(Features::DEDUP | Features::DEDUPPROPS) {
@@ -217,7 +217,7 @@ impl Header {
         self.to_name().map(drop)
     }
 
-    /// A list of snapshots that tells of redaction.
+    /// A list of snapshots about redaction.
     fn redaction(&self, name: &str) -> Result<Option<Vec<u64>>, ReceiverError> {
         let list = self.list.u64s(name);
         if list.is_none()
@@ -235,7 +235,7 @@ impl Header {
         }
     }
 
-    /// The facts of it that a pool has to know.
+    /// The description of the receive for the pool.
     fn spec(&self, options: &ReceiveOptions) -> Result<ReceiveSpec, ReceiverError> {
         let begin = &self.begin;
         let has = |feature| begin.features.contains(feature);
@@ -256,7 +256,7 @@ impl Header {
         if options.is_resumable {
             enabled.push("extensible_dataset");
         }
-        // A receive that was resumable once stays so until it is whole, or given up.
+        // A resumable receive remains resumable until it is complete or given up.
         let resumable = (options.is_resumable || self.is_resuming()).then(|| Resumable {
             to_name: self.to_name().unwrap_or_default().to_owned(),
             large_blocks: has(Features::LARGE_BLOCKS),
@@ -289,13 +289,13 @@ impl Header {
     }
 }
 
-/// Receives the records of a stream whose beginning was read, and takes its snapshot. Whether the dataset is new. `begun` is called before
-/// the first record is made, and told the same. `ending` is called before what was received takes the place of a dataset that was there
-/// before, with the full name of the dataset that was written: from then on nobody may have the other one open.
+/// Receives the records of a stream after its header, and takes its snapshot. Returns true if the dataset is new. `begun` is called before the
+/// first record is applied, with the same value. `ending` is called before the received contents replace those of an existing dataset, with the
+/// full name of the dataset that was written: from then on the existing one may not be open.
 ///
 /// # Errors
-/// The stream is damaged, ends too soon, or has an impossible record; the pool refuses it, or fails. The partial receive goes then, unless
-/// it may be resumed.
+/// The stream is damaged, ends too soon, or has an impossible record; the pool refuses it, or fails. The partial receive is then removed, unless
+/// it is resumable.
 pub async fn receive_stream<R: Read>(
     pool: &Pool,
     reader: &mut StreamReader<R>,
@@ -326,7 +326,7 @@ pub async fn receive_stream<R: Read>(
             Ok(is_new)
         }
         Err(error) => {
-            // The first fault is told; what is left is cleared by the next receive.
+            // The first error is reported; the next receive clears the rest.
             let _ = receiving.give_up().await;
             Err(error)
         }

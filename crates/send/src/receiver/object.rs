@@ -1,16 +1,16 @@
-//! Making the changes that an OBJECT record says: a new object, or another form of one that is there.
+//! Applies an OBJECT record: it creates an object, or changes an existing one.
 //!
 //! ```text
-//! the object is                            what is done
-//!   not there                              it is made; what stands in its slots goes first
-//!   there, with as many slots, and fits    bonus, kind and block size are changed in their place
-//!   there, with other slots, or more       it goes, and is made anew when that is on disk: see [`super::deferred`]
-//!     room for its bonus than it has
+//! the object                               action
+//!   does not exist                         it is created; objects in its slots are freed first
+//!   exists with as many slots, and fits    bonus, kind and block size are changed in place
+//!   exists with other slots, or needs      it is freed, and created anew when that is on disk: see [`super::deferred`]
+//!     more room for its bonus
 //! ```
-//! Blocks of another size mean that it is another file, or one of a single block that has grown: what it has goes, and the stream brings all
-//! of it. The one exception is a file, or the data of a volume, of several smaller blocks which the stream sends in large ones because it was
-//! not asked to before: it keeps its blocks, since the stream brings only those that have changed. A file's generation tells the two apart; a
-//! volume has one object of data all its life. (OpenZFS up to 2.4 makes the exception for files alone, and such volumes lose data.)
+//! Another block size means another file, or one whose single block has grown: the old contents are freed, and the stream brings all of the new.
+//! The one exception is a file, or the data of a volume, of several smaller blocks which the stream sends in large ones, because earlier streams
+//! were not allowed to: it keeps its blocks, since the stream brings only those that changed. A file's generation tells the two apart; a volume
+//! has one object of data all its life. (OpenZFS up to 2.4 makes the exception for files only, and such volumes lose data.)
 
 use cenote_dmu::tx::Cost;
 use cenote_dmu::{INDIRECT_SHIFT, Object, ObjectSpec};
@@ -25,12 +25,12 @@ use cenote_taskq::mutant::{self, Mutant};
 use super::ReceiverError;
 use super::apply::{Applier, OBJECTS_END, PLAIN_BLOCK_MAX_BYTES};
 
-/// Slots of a block of dnodes.
+/// Slots in a block of dnodes.
 const SLOTS: u64 = 32;
 /// Bytes of a pointer.
 const POINTER_BYTES: usize = 128;
 
-/// An OBJECT record that can be made.
+/// A valid OBJECT record.
 pub(super) struct Wanted {
     pub(super) kind: DmuType,
     pub(super) bonus_kind: DmuType,
@@ -40,7 +40,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Pointers that a new object with such a bonus has.
+    /// Pointers of a new object with this bonus.
     pub(super) fn pointers(&self, bonus_bytes: usize) -> usize {
         if self.bonus_kind == DmuType::SA {
             return 1;
@@ -94,7 +94,7 @@ impl Applier {
         Ok(Wanted { kind, bonus_kind, block_bytes: record.block_bytes, slots, has_spill })
     }
 
-    /// Refuses attributes by which nobody can say whose file it is: the sync counts what each owner has.
+    /// Refuses attributes without a valid owner, since the sync accounts for each owner's space.
     fn check_owner(&self, kind: DmuType, bonus: &[u8]) -> Result<(), ReceiverError> {
         let owner = match kind {
             DmuType::SA => SaOwner::parse(bonus),
@@ -104,7 +104,7 @@ impl Applier {
         owner.map(drop).map_err(|error| self.invalid(error.to_string()))
     }
 
-    /// Makes the object of a record as the record says; false if there is no room for it yet.
+    /// Creates or changes the object of a record. False if it has no room yet.
     pub(super) async fn put_object(&mut self, record: &Record, payload: &[u8]) -> Result<bool, ReceiverError> {
         let wanted = self.wanted(record)?;
         let bonus = payload.get(..record.bonus_bytes as usize);
@@ -139,7 +139,7 @@ impl Applier {
         Ok(true)
     }
 
-    /// Whether an object can take another form in its place.
+    /// True if an object can be changed in place.
     fn fits(phys: &DnodePhys, wanted: &Wanted, bonus: &[u8]) -> bool {
         let pointers = usize::from(phys.blkptr_count);
         phys.slots() == usize::from(wanted.slots) && wanted.pointers(bonus.len()) >= pointers
@@ -160,7 +160,7 @@ impl Applier {
         Ok(self.objset().create_at(tx.txg(), id, &spec)?)
     }
 
-    /// Frees what stands in the slots of a new object. True if they are free now, and not only when a txg is on disk.
+    /// Frees the objects in the slots of a new object. True if the slots are free now, false if only when a txg is on disk.
     pub(super) async fn clear_slots(&mut self, id: ObjectId, slots: u8) -> Result<bool, ReceiverError> {
         if self.objset().is_free(id, slots).await? {
             return Ok(true);
@@ -178,7 +178,8 @@ impl Applier {
         let mut block_bytes = wanted.block_bytes;
         let size = phys.data_block_bytes();
         if block_bytes != size {
-            // Objects that may have large blocks, and so may have come in smaller ones before: files, and the data of a volume, which is never another's.
+            // Objects that may have large blocks, and so may have arrived in smaller ones before: files, and a volume's data, which is never
+            // another's.
             let is_of = |kind| wanted.kind == kind && phys.object_type == kind;
             let has_several = !self.is_whole && phys.max_block_id > 0;
             let generations = || {
@@ -201,7 +202,7 @@ impl Applier {
         }
         let drops_spill = match self.tells_spill {
             true => !wanted.has_spill,
-            // Old senders bring the spill block with each object that has changed its form.
+            // Old senders send the spill block with each object whose dnode changed.
             false => {
                 (phys.object_type, phys.bonus_type, phys.bonus.len()) != (wanted.kind, wanted.bonus_kind, bonus.len())
                     || block_bytes != size

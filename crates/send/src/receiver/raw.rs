@@ -1,13 +1,13 @@
-//! Records of raw streams: blocks as they lie on the sender's disk, encrypted, and the form of objects that their MACs cover.
+//! Records of raw streams: blocks as on the sender's disk, encrypted, and the parts of objects that their MACs cover.
 //!
-//! Nothing here can tell whether a block is right; its reader can, who has the key. This code checks all that the pool depends on: sizes,
-//! numbers, the form of trees. How the parts go together stands with [`cenote_dmu::RawRoot`]'s module.
+//! No code here can verify a block; a reader with the key can. This code checks everything that the pool depends on: sizes, numbers, the shape
+//! of trees. [`cenote_dmu::RawRoot`]'s module describes how the parts fit together.
 //!
 //! ```text
-//! OBJECT_RANGE   the seal of a block of dnodes; kept for the objects that follow, each of which must stand in it
-//! OBJECT         form, bonus area; an object of another form goes first, since what its MACs cover cannot change in its place
+//! OBJECT_RANGE   the seal of a block of dnodes; kept for the objects that follow, each of which must be in that block
+//! OBJECT         form, bonus area; an object of another form is freed first, since the parts that MACs cover cannot change in place
 //! WRITE, SPILL   bytes and seal
-//! FREE           holes; the object does not become shorter
+//! FREE           holes; the object is not shortened
 //! ```
 
 use std::ops::Range;
@@ -30,14 +30,14 @@ use super::apply::{Applier, OBJECTS_END, PLAIN_BLOCK_MAX_BYTES};
 use super::object::Wanted;
 use super::{Header, ReceiverError};
 
-/// The version of the form of encryption that can be received.
+/// The version of the encryption format that can be received.
 const KEY_VERSION: u64 = 1;
-/// Objects of a block of dnodes.
+/// Slots in a block of dnodes.
 const SLOTS: u64 = 32;
-/// No object has more bytes.
+/// The maximum size of an object.
 const OBJECT_MAX_BYTES: u128 = 1 << 63;
 
-/// The facts of a raw stream from the list behind its BEGIN.
+/// The encryption parameters of a raw stream, from the list in its BEGIN.
 pub(super) fn spec(header: &Header) -> Result<RawSpec, ReceiverError> {
     let invalid = |what: String| ReceiverError::Invalid { offset_bytes: header.offset_bytes, what };
     let list = header.list.list("crypt_keydata").ok_or_else(|| invalid("a raw stream without a key".to_owned()))?;
@@ -101,7 +101,7 @@ fn bytes<const N: usize>(header: &Header, name: &str) -> Result<[u8; N], Receive
     })
 }
 
-/// The form of an object in a raw stream that can be made.
+/// The valid form of an object in a raw stream.
 struct Form {
     indirect_shift: u8,
     levels: u8,
@@ -111,7 +111,7 @@ struct Form {
 }
 
 impl Applier {
-    /// The seal of the blocks of dnodes that follow.
+    /// Records the seal of the following objects' block of dnodes.
     pub(super) fn object_range(&mut self, range: &ObjectRange) -> Result<(), ReceiverError> {
         let first = range.first_object.0;
         let is_block = range.slot_count == SLOTS && first.is_multiple_of(SLOTS) && first < OBJECTS_END;
@@ -156,7 +156,7 @@ impl Applier {
         let (levels, last_block) = (record.levels, record.block_id_max);
         let width = u32::from(indirect_shift) - Blkptr::SHIFT;
         let reach = (pointers as u128) << (width * u32::from(levels.clamp(1, MAX_LEVELS) - 1)).min(100);
-        // No object has so many blocks that a tree is higher than that, and numbers of blocks are 64 bits.
+        // No object has enough blocks to need a higher tree, and block numbers have 64 bits.
         let is_low = width * u32::from(levels.saturating_sub(1)) < u64::BITS;
         let is_tree = (1..=MAX_LEVELS).contains(&levels) && is_low && u128::from(last_block) < reach;
         let is_sized = (u128::from(last_block) + 1) * u128::from(record.block_bytes) <= OBJECT_MAX_BYTES;
@@ -171,7 +171,7 @@ impl Applier {
         Ok(Form { indirect_shift, levels, pointers: record.block_pointers, last_block, seal })
     }
 
-    /// Makes the object of a raw stream's record as the record says; false if there is no room for it yet.
+    /// Creates or changes the object of a raw stream's record. False if it has no room yet.
     pub(super) async fn put_raw_object(&mut self, record: &Record, payload: &[u8]) -> Result<bool, ReceiverError> {
         let wanted = self.wanted(record)?;
         let form = self.form(record, &wanted, payload)?;
@@ -221,7 +221,7 @@ impl Applier {
         Ok(true)
     }
 
-    /// Frees what an object has that it is not to have: all of it where its blocks become of another size.
+    /// Frees the blocks that an object must not keep: all of them if the block size changes.
     async fn clear_for(&self, object: &Object, wanted: &Wanted, form: &Form) -> Result<(), ReceiverError> {
         let keeps = object.block_bytes() == u64::from(wanted.block_bytes);
         if !keeps {
@@ -249,7 +249,7 @@ impl Applier {
     pub(super) async fn spill_raw(&mut self, spill: &Spill, payload: &[u8]) -> Result<(), ReceiverError> {
         let object = self.existing(spill.object).await?;
         let has = object.phys().flags.contains(DnodeFlags::SPILL_BLKPTR);
-        // Not changed: it is in the stream for receivers that have lost theirs.
+        // Unchanged: the stream has it for receivers that have lost theirs.
         if spill.flags.contains(RecordFlags::SPILL) && has {
             return Ok(());
         }
@@ -262,7 +262,7 @@ impl Applier {
         Ok(())
     }
 
-    /// A block as it is stored.
+    /// A block in its stored form.
     fn sealed(&self, compress: u8, logical: u64, payload: &[u8], seal: Seal) -> Result<ReadyBlock, ReceiverError> {
         self.check_block_size(logical)?;
         let compress = match Compress::from_number(compress) {
@@ -281,7 +281,7 @@ impl Applier {
         Ok(ReadyBlock { bytes: Block::copied_from(payload), form })
     }
 
-    /// Makes a range of an object a hole. It stays as long as its record says, since a MAC covers that.
+    /// Makes a range of an object a hole. The object keeps the length in its record, since a MAC covers that.
     pub(super) async fn free_raw(&self, object: &Object, bytes: Range<u64>) -> Result<(), ReceiverError> {
         let (size, last) = (object.block_bytes(), object.last_block().0);
         let end = bytes.end / size;
@@ -292,7 +292,7 @@ impl Applier {
     }
 }
 
-/// Whether an object can take the record's form in its place.
+/// True if an object can take the record's form in place.
 fn fits(object: &Object, wanted: &Wanted, form: &Form) -> bool {
     let phys = object.phys();
     let levels = |phys: &DnodePhys| phys.levels;

@@ -1,8 +1,8 @@
-//! `receive_resume_token`: what a sender must know to go on with a receive that was interrupted.
+//! `receive_resume_token`: the data that a sender needs to resume an interrupted receive.
 //!
-//! The token is `1-<checksum>-<length>-<data>`: the first word of the Fletcher-4 checksum of the data, the length of what
-//! the data unpacks to, and the data in hexadecimal: a gzip-compressed nvlist in native encoding. Compressed bytes depend
-//! on the compressor, so a token need not be OpenZFS's byte by byte; what it holds is the same.
+//! The token is `1-<checksum>-<length>-<data>`: the first word of the Fletcher-4 checksum of the data, the length of the decompressed data, and
+//! the data in hexadecimal: a gzip-compressed nvlist in native encoding. Compressed bytes depend on the compressor, so a token may differ from
+//! OpenZFS's; its contents are the same.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use cenote_format::enums::Compress;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::boxed;
 
-/// Words of a dataset that make up a token, in its order.
+/// Fields of a dataset that make up a token, in its order.
 const NUMBERS: [(&str, &str); 5] = [
     ("fromguid", field::RESUME_FROM_GUID),
     ("object", field::RESUME_OBJECT),
@@ -22,7 +22,7 @@ const NUMBERS: [(&str, &str); 5] = [
     ("bytes", field::RESUME_BYTES),
     ("toguid", field::RESUME_TO_GUID),
 ];
-/// Entries whose being there is all that counts.
+/// Fields of which only the presence matters.
 const SWITCHES: [(&str, &str); 4] = [
     ("largeblockok", field::RESUME_LARGE_BLOCK),
     ("embedok", field::RESUME_EMBED),
@@ -30,8 +30,7 @@ const SWITCHES: [(&str, &str); 4] = [
     ("rawok", field::RESUME_RAW),
 ];
 
-/// The token of a file system or volume: its own, or that of the half-received clone below it. `None` where no receive
-/// was interrupted.
+/// The token of a file system or volume: its own, or that of the half-received clone below it. `None` if no receive was interrupted.
 ///
 /// # Errors
 /// The MOS cannot be read.
@@ -48,7 +47,7 @@ pub async fn receive_resume_token(dsl: &Dsl, dataset: &Dataset) -> Result<Option
 }
 
 async fn own_token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>, DslError> {
-    // Every receive that can be resumed records the guid of what it receives.
+    // Every resumable receive records the guid of the snapshot.
     if dsl.dataset_field(dataset, field::RESUME_TO_GUID).await?.is_none() {
         return Ok(None);
     }
@@ -81,7 +80,7 @@ async fn own_token(dsl: &Dsl, dataset: &Dataset) -> Result<Option<String>, DslEr
 }
 
 fn text(data: &[u8], packed_bytes: usize) -> String {
-    // The checksum's words are of four bytes; what is left over at the end is not summed.
+    // The checksum's words have four bytes; the last bytes of an incomplete word are not summed.
     let [sum, ..] = fletcher4(&data[..data.len() & !3], cenote_format::Endian::Little);
     let mut text = format!("1-{sum:x}-{packed_bytes:x}-");
     for byte in data {

@@ -1,4 +1,4 @@
-//! `zstream decompress`: blocks that are named, unpacked.
+//! `zstream decompress`: decompresses given blocks.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -9,22 +9,22 @@ use cenote_format::stream::Body;
 
 use super::{Place, RecordWriter, RewriteError, pass, reader, refuse_dedup, unpacked};
 
-/// The fate of a record that was named.
+/// The result for a given record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decompressed {
-    /// It is unpacked.
+    /// It is decompressed.
     Unpacked,
-    /// It is said to be uncompressed, its block as it was.
+    /// It is marked as uncompressed; its block is unchanged.
     Reset,
-    /// It is left as it was.
+    /// It is unchanged.
     Failed(CompressError),
 }
 
-/// Writes a stream with blocks unpacked: those of all WRITE records at places of `blocks`, by the algorithm given for each, whatever
-/// the record says. With [`Compress::Off`] the record is changed and the block is not. `told` is told of each.
+/// Writes a stream with the blocks of all WRITE records at places of `blocks` decompressed, by the algorithm given for each, not that of the
+/// record. With [`Compress::Off`] the record is changed and the block is not. `told` is called for each.
 ///
 /// # Errors
-/// The stream is wrong or deduplicated, or the new one cannot be written.
+/// The stream is invalid or deduplicated, or the new one cannot be written.
 pub fn decompress(
     input: impl Read,
     out: impl Write,
@@ -47,7 +47,7 @@ pub fn decompress(
         let mut changed = write.clone();
         (changed.compress, changed.compressed_bytes) = (0, 0);
         if *kind == Compress::Off {
-            // The record goes on to say how long its block is.
+            // The record continues to state the length of its block.
             changed.logical_bytes = item.payload.len() as u64;
             out.record(length, &Body::Write(changed), item.payload)?;
             told(place, Decompressed::Reset);

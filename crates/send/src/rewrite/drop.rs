@@ -1,4 +1,4 @@
-//! `zstream drop_record`: a stream without records that are named.
+//! `zstream drop_record`: a stream without given records.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -7,10 +7,10 @@ use cenote_format::stream::{Body, RecordKind};
 
 use super::{Place, RecordWriter, RewriteError, pass, reader, refuse_dedup};
 
-/// Writes a stream without the WRITE and WRITE_EMBEDDED records at these places. `told` is told of each.
+/// Writes a stream without the WRITE and WRITE_EMBEDDED records at these places. `told` is called for each.
 ///
 /// # Errors
-/// The stream is wrong or deduplicated, or the new one cannot be written.
+/// The stream is invalid or deduplicated, or the new one cannot be written.
 pub fn drop_records(
     input: impl Read,
     out: impl Write,

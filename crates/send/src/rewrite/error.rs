@@ -6,20 +6,20 @@ use thiserror::Error;
 
 use crate::SendError;
 
-/// The reason that a stream was not written to its end. Offsets count from the beginning of the stream that is read.
+/// The reason why rewriting a stream failed. Offsets count from the beginning of the input stream.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum RewriteError {
-    /// The stream that is read.
+    /// An error of the input stream.
     #[error(transparent)]
     Stream(#[from] SendError),
-    /// Blocks of a deduplicated stream are elsewhere in it.
+    /// The stream is deduplicated: some of its blocks are elsewhere in it.
     #[error("record at offset {offset_bytes}: the stream is deduplicated: 'zstream redup' makes one of it that is not")]
     Deduplicated {
         /// The offset of the record.
         offset_bytes: u64,
     },
-    /// A block says that it is compressed in a way that does not exist.
+    /// A block's compression does not exist.
     #[error(
         "record at offset {offset_bytes}: Invalid compression type in stream: {number} (object {object}, offset {at_bytes})"
     )]
@@ -33,7 +33,7 @@ pub enum RewriteError {
         /// The number in the record.
         number: u8,
     },
-    /// A block does not unpack.
+    /// A block does not decompress.
     #[error("record at offset {offset_bytes}: decompression failed for ino {object} offset {at_bytes}: {source}")]
     Decompress {
         /// The offset of the record.
@@ -45,7 +45,7 @@ pub enum RewriteError {
         /// The fault.
         source: CompressError,
     },
-    /// A WRITE_BYREF record refers to a block that the stream has not had.
+    /// A WRITE_BYREF record refers to a block that is not earlier in the stream.
     #[error(
         "record at offset {offset_bytes}: refers to object {object}, offset {at_bytes} of the stream with guid {:x}, \
          which has no such block before",
@@ -54,14 +54,14 @@ pub enum RewriteError {
     NoReference {
         /// The offset of the record.
         offset_bytes: u64,
-        /// The snapshot that is to have the block.
+        /// The snapshot whose stream should have the block.
         guid: Guid,
         /// The block's object.
         object: ObjectId,
         /// The place in that.
         at_bytes: u64,
     },
-    /// Blocks are not in the order in which every sender writes them, by which they are found again.
+    /// Blocks are not in the order of every sender, which is needed to find them again.
     #[error(
         "record at offset {offset_bytes}: object {object}, offset {at_bytes} comes after a later block: \
          not supported yet: to redup a stream whose blocks are not in order"
@@ -74,15 +74,15 @@ pub enum RewriteError {
         /// The place in that.
         at_bytes: u64,
     },
-    /// A package has more streams than the index takes.
+    /// A package has more streams than the index can hold.
     #[error("record at offset {offset_bytes}: the package has more than {limit} streams with blocks")]
     Streams {
         /// The offset of the record.
         offset_bytes: u64,
-        /// The most that there may be.
+        /// The maximum.
         limit: usize,
     },
-    /// The file cannot be read once more.
+    /// The file cannot be read again.
     #[error("reading the stream again at offset {offset_bytes}: {source}")]
     Again {
         /// The place.

@@ -1,4 +1,4 @@
-//! `zstream recompress`: all blocks of data packed by another algorithm.
+//! `zstream recompress`: compresses all data blocks with another algorithm.
 
 use std::io::{Read, Write};
 
@@ -11,13 +11,13 @@ use cenote_format::stream::{Body, Features, Record, Write as WriteRecord};
 use super::{RecordWriter, RewriteError, is_plain, reader, refuse_dedup, unpacked};
 use crate::StreamItem;
 
-/// Bytes of blocks that are worked on together.
+/// Bytes of blocks in one batch.
 pub const BATCH_BYTES: usize = 32 << 20;
 
 /// A block takes whole sectors.
 const SECTOR_BYTES: usize = 512;
 
-/// How blocks shall be.
+/// The compression to apply.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The algorithm; [`Compress::Off`] for none.
@@ -31,7 +31,7 @@ impl Target {
         is_plain(self.kind.number())
     }
 
-    /// Whether the block of this record is to be changed. Metadata is never compressed in streams, and what is encrypted cannot be.
+    /// True if the block of this record is to be changed. Metadata is never compressed in streams, and encrypted blocks cannot be.
     fn is_for(&self, write: &WriteRecord, payload: &[u8]) -> bool {
         let is_encrypted = write.sealing.salt != [0; 8];
         let is_metadata = u8::try_from(write.object_type).map_or(true, |number| DmuType(number).is_metadata());
@@ -45,7 +45,7 @@ impl Target {
         self.kind == Compress::Zstd && level != Some(self.level.resolved())
     }
 
-    /// The features of a stream of such blocks. Blocks in pointers and encrypted blocks stay as they are, and need what they needed.
+    /// The features of a stream of such blocks. Embedded and encrypted blocks do not change, so their features remain.
     fn features(&self, was: Features) -> Features {
         let mut features = was;
         if self.is_off() {
@@ -67,7 +67,7 @@ impl Target {
     }
 }
 
-/// A record that waits for its batch, and may have a block to be packed.
+/// A record in a batch. It may have a block to compress.
 pub struct Waiting {
     bytes: [u8; Record::SIZE],
     body: Body,
@@ -91,13 +91,13 @@ impl Waiting {
         }
     }
 
-    /// Whether it has.
+    /// True if it has a block to compress.
     #[must_use]
     pub fn is_work(&self) -> bool {
         self.is_work
     }
 
-    /// Packs the block, if there is one.
+    /// Compresses the block, if there is one.
     pub fn work(&mut self, target: &Target) {
         let Body::Write(write) = &mut self.body else { return };
         if self.is_work {
@@ -112,7 +112,7 @@ impl Waiting {
     }
 }
 
-/// Unpacks a block, and packs it as wanted where that makes it smaller.
+/// Decompresses a block, and compresses it as in `target` if that makes it smaller.
 fn change(write: &mut WriteRecord, payload: &mut Vec<u8>, target: &Target) -> Result<(), CompressError> {
     let kind = if is_plain(write.compress) { Compress::Off } else { known(write.compress)? };
     if kind != Compress::Off || payload.len() as u64 != write.logical_bytes {
@@ -135,12 +135,12 @@ fn known(number: u8) -> Result<Compress, CompressError> {
     Compress::from_number(number).ok_or(CompressError::NotAnAlgorithm(Compress::Inherit))
 }
 
-/// Writes a stream whose blocks of data are compressed as wanted, where that makes them smaller. Metadata, blocks in block pointers and
-/// encrypted blocks stay as they are, and so does what is compressed like that already. `spread` has each record of a batch worked on
-/// ([`Waiting::work`]), by as many threads as it likes.
+/// Writes a stream whose data blocks are compressed as in `target`, if that makes them smaller. Metadata, embedded and encrypted blocks do not
+/// change, nor do blocks that are compressed so already. `spread` calls [`Waiting::work`] for each record of a batch, with any number of
+/// threads.
 ///
 /// # Errors
-/// The stream is wrong or deduplicated, a block does not unpack, or the new stream cannot be written.
+/// The stream is invalid or deduplicated, a block does not decompress, or the new stream cannot be written.
 pub fn recompress(
     input: impl Read,
     out: impl Write,
@@ -156,11 +156,11 @@ pub fn recompress(
         let work_bytes = match body {
             Body::Write(write) if target.is_for(write, item.payload) => {
                 refuse_unknown(write.object, write, item.decoded.offset_bytes)?;
-                // A record that is too long is refused when it is unpacked, before it has memory.
+                // A record that is too long is refused before it is decompressed.
                 item.payload.len().max(usize::try_from(write.logical_bytes).unwrap_or(usize::MAX).min(BATCH_BYTES))
             }
             Body::Begin(begin) => {
-                // Nothing waits: a BEGIN comes first or after an END.
+                // The batch is empty: BEGIN is first or follows an END.
                 let mut begin = begin.clone();
                 begin.features = target.features(begin.features);
                 flush(&mut batch, &mut out, &work)?;
@@ -193,7 +193,7 @@ fn refuse_unknown(object: ObjectId, write: &WriteRecord, offset_bytes: u64) -> R
     }
 }
 
-/// Has what waits worked on, and writes it in order.
+/// Processes the batch, and writes it in order.
 fn flush(
     batch: &mut Vec<Waiting>,
     out: &mut RecordWriter<impl Write>,
@@ -212,7 +212,7 @@ fn flush(
     Ok(())
 }
 
-/// One after the other, by the thread that asks.
+/// Processes a batch in the calling thread.
 pub fn in_turn(batch: &mut [Waiting], target: &Target) {
     batch.iter_mut().for_each(|waiting| waiting.work(target));
 }

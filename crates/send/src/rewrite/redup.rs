@@ -2,29 +2,29 @@
 //!
 //! # Need
 //!
-//! A WRITE_BYREF record names a block that came before, by the guid of its stream, its object and its offset in that. The new stream has
-//! a WRITE there, so the block must be found again: the stream lies in a file.
+//! A WRITE_BYREF record names an earlier block, by the guid of its stream, its object and its offset in that. The new stream has a WRITE there,
+//! so the block must be found again: the stream must be a file.
 //!
 //! # Structures
 //!
-//! OpenZFS remembers the place of every WRITE in a hash table that grows with the stream. But WRITE records of one stream come in
-//! rising order of object and offset, so the file is an index of itself. We remember the first WRITE record of each stream, and each that
-//! comes a *stride* of records or more, of any kind, after the one that we remembered last ([`Index`]). From the last mark at or before the
-//! wanted place the records are read again. When there are [`MARKS_MAX`] marks, the stride doubles, and marks nearer than that go.
+//! OpenZFS records the place of every WRITE in a hash table that grows with the stream. But WRITE records of one stream are in rising order of
+//! object and offset, so the file is its own index. We *mark* the first WRITE record of each stream, and each that is at least a *stride* of
+//! records (of any kind) after the previous mark ([`Index`]). Records are read again from the last mark at or before the wanted place. When
+//! there are [`MARKS_MAX`] marks, the stride doubles, and marks nearer than that are dropped.
 //!
 //! # Invariants
 //!
-//! 1. Marks take at most 32 MiB ([`MARKS_MAX`] of 32 bytes), and as much again while their list grows; streams of a package with at least
-//!    one block up to [`STREAMS_MAX`] of 64 bytes.
-//! 2. A block that is there is less than two strides of records behind its mark: one behind a mark that went, which was less than one
-//!    behind that. Where streams come one after the other there is at most a mark a stride, so the stride stays at 16 up to 16 million
-//!    records. No sender mixes blocks of many streams; where somebody does, each has its marks and the stride grows as many times faster.
-//! 3. The record found has the guid, object and offset that were asked for: a file that was changed meanwhile gives an error or other
+//! 1. Marks take at most 32 MiB ([`MARKS_MAX`] of 32 bytes), and as much again while their list grows; streams of a package with at least one
+//!    block up to [`STREAMS_MAX`] of 64 bytes.
+//! 2. A block of the stream is less than two strides of records after its mark: less than one after a dropped mark, which was less than one
+//!    after the mark before. If streams follow each other there is at most one mark per stride, so the stride remains 16 up to 16 million
+//!    records. No sender interleaves many streams; if one does, each stream has its marks and the stride grows as many times faster.
+//! 3. The record found has the guid, object and offset that were asked for: if the file was changed meanwhile, the result is an error or other
 //!    contents of the same block, never another block.
 //!
 //! # Rejected
 //!
-//! A table on disk: the stream is one. Streams out of order are refused instead; no sender writes them.
+//! A table on disk: the stream already is one. Streams out of order are refused instead; no sender writes them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -36,41 +36,41 @@ use cenote_format::stream::{Body, Features, Record, Write as WriteRecord, WriteB
 
 use super::{Place, RecordWriter, RewriteError, pass, reader};
 
-/// Marks that are kept at most.
+/// The maximum number of marks.
 pub const MARKS_MAX: usize = 1 << 20;
-/// Streams of a package that may have blocks.
+/// The maximum number of streams of a package with blocks.
 pub const STREAMS_MAX: usize = 1 << 18;
-/// Records from one mark of a stream to the next, at least, at first.
+/// The initial stride: the least number of records between two marks of a stream.
 const STRIDE_FIRST: u64 = 16;
 
-/// A stream that can be read anywhere, again and again.
+/// A stream that can be read at any offset, repeatedly.
 pub trait ReadAt {
-    /// Fills `target` from this offset. The end of the file before that is an error.
+    /// Fills `target` from this offset. It is an error if the file ends first.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     fn read_at(&self, target: &mut [u8], offset_bytes: u64) -> io::Result<()>;
 }
 
-/// The account of a run.
+/// The counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Redupped {
     /// Records of the stream.
     pub records: u64,
     /// WRITE_BYREF records among them.
     pub by_ref: u64,
-    /// Memory that the index took in the end, in bytes.
+    /// Bytes of memory of the index at the end.
     pub index_bytes: u64,
 }
 
-/// Where a WRITE record is.
+/// A WRITE record's place and offset in the file.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     place: Place,
     at: u64,
 }
 
-/// A WRITE record that is remembered.
+/// A marked WRITE record.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     sample: Sample,
@@ -78,13 +78,13 @@ struct Mark {
     record: u64,
 }
 
-/// The WRITE records of one stream. There is a mark of the first at least.
+/// The WRITE records of one stream. At least the first is marked.
 struct Source {
     marks: Vec<Mark>,
     last: Place,
 }
 
-/// Marks in a file by which its WRITE records are found.
+/// The marks by which the WRITE records of a file are found.
 struct Index {
     sources: BTreeMap<u64, Source>,
     marks: usize,
@@ -101,7 +101,7 @@ impl Index {
         (self.marks * size_of::<Mark>() + self.sources.len() * size_of::<(u64, Source)>()) as u64
     }
 
-    /// A WRITE record: its number among all records, and where it is.
+    /// Adds a WRITE record: its number among all records, and its offset.
     fn add(&mut self, write: &WriteRecord, record: u64, at: u64) -> Result<(), RewriteError> {
         let place = (write.object.0, write.offset_bytes);
         let sources = self.sources.len();
@@ -121,14 +121,14 @@ impl Index {
             source.marks.push(Mark { sample: Sample { place, at }, record });
             self.marks += 1;
         }
-        // The first of each source stays, so there may be as many as sources.
+        // The first mark of each stream remains, so there may be as many as streams.
         while self.marks > self.marks_max.max(self.sources.len()) {
             self.thin();
         }
         Ok(())
     }
 
-    /// Doubles the stride, and lets the marks go that are nearer than that to the one before.
+    /// Doubles the stride, and drops the marks that are nearer than that to the one before.
     fn thin(&mut self) {
         self.stride = self.stride.saturating_mul(2);
         self.marks = 0;
@@ -154,11 +154,11 @@ impl Index {
     }
 }
 
-/// Finds blocks again.
+/// Finds earlier blocks again.
 struct Finder<'a, F> {
     file: &'a F,
     endian: Endian,
-    /// The record found last: the one after it is often wanted next.
+    /// The record found last, since the one after it is often wanted next.
     last: Option<(Guid, Sample)>,
 }
 
@@ -174,7 +174,7 @@ impl<F: ReadAt> Finder<'_, F> {
         Ok(Record::parse(&bytes, self.endian).map_err(format)?)
     }
 
-    /// The record that is referred to, and its block. `here` is where the record is that refers.
+    /// The record that `wanted` refers to, and its block. `here` is the offset of the referring record.
     fn find(
         &mut self,
         index: &Index,
@@ -224,11 +224,11 @@ impl<F: ReadAt> Finder<'_, F> {
     }
 }
 
-/// Writes a stream in which every WRITE_BYREF record is the WRITE record that it stands for. `input` is the stream from its beginning
-/// and `file` the same, to be read again.
+/// Writes a stream with each WRITE_BYREF record replaced by the WRITE record that it refers to. `input` is the stream from its beginning, and
+/// `file` the same stream, to read it again.
 ///
 /// # Errors
-/// The stream is wrong, refers to blocks that it does not have, cannot be read again, or the new one cannot be written.
+/// The stream is invalid, refers to blocks that it does not have, cannot be read again, or the new one cannot be written.
 pub fn redup(input: impl Read, file: &impl ReadAt, out: impl Write) -> Result<Redupped, RewriteError> {
     redup_with(input, file, out, MARKS_MAX)
 }

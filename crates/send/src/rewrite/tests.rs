@@ -1,4 +1,4 @@
-//! Rewriting against a sender in miniature: what comes out is what that would have sent. Hostile streams are refused.
+//! Rewriting against a miniature sender: the output is the stream that it would have sent. Hostile streams are refused.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ fn with_features(mut body: Body, features: Features) -> Body {
     body
 }
 
-/// One block of a stream: new, or as another (by its number among those before).
+/// One block of a stream: new, or equal to an earlier one (by its number).
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     gap: u64,
@@ -123,7 +123,7 @@ fn package(endian: Endian, streams: &[Vec<Piece>]) -> (Vec<u8>, Vec<u8>) {
     (with.bytes, without.bytes)
 }
 
-/// The target, and how many threads work on a batch.
+/// The target, and the number of threads for a batch.
 type Way = (Target, usize);
 
 fn target(kind: Compress, threads: usize) -> Way {
@@ -153,7 +153,7 @@ fn sound(bytes: &[u8]) -> Vec<(Body, Vec<u8>)> {
     records
 }
 
-/// A file that counts how often it is read.
+/// A file that counts its reads.
 struct Counted<'a>(&'a Vec<u8>, Cell<usize>);
 
 impl ReadAt for Counted<'_> {
@@ -189,7 +189,7 @@ fn a_block_far_behind_others_is_found_without_reading_what_is_between() {
         both(Body::Write(block(7, 4, 0, 512)), &contents(4, 512));
         both(Body::Write(block(7, 5, 0, 512)), &contents(5, 512));
         for number in 0..REFERENCES {
-            // Back and forth, so that what was found last is of no help.
+            // Back and forth, so that the record found last does not help.
             let wanted = if number % 2 == 0 { 5 } else { 1 };
             let plain = block(7, 10 + number as u64, 0, 512);
             let by_ref = WriteByRef {

@@ -1,4 +1,4 @@
-//! Records with the sums of the stream that they are now in.
+//! Writes records with the checksums of the new stream.
 
 use std::io::Write;
 
@@ -9,11 +9,11 @@ use cenote_format::stream::{Body, Record};
 use super::RewriteError;
 use crate::SendError;
 
-/// Where END states the sum of its stream.
+/// The offset of the stream's checksum in END.
 const END_SUM_OFFSET: usize = 8;
 const SUM_BYTES: usize = 32;
 
-/// Writes records of a stream whose byte order the first one shows.
+/// Writes records of a stream. The first record determines the byte order.
 pub(super) struct RecordWriter<W> {
     out: W,
     endian: Option<Endian>,
@@ -25,7 +25,7 @@ impl<W: Write> RecordWriter<W> {
         Self { out, endian: None, sum: Fletcher4::new() }
     }
 
-    /// Writes a record that says something new. Its length field, which only BEGIN's readers look at, stays as it was.
+    /// Writes a changed record. Its length field, which readers use only for BEGIN, does not change.
     pub(super) fn record(&mut self, payload_length: u32, body: &Body, payload: &[u8]) -> Result<(), RewriteError> {
         // The first record is BEGIN, which `begin` writes.
         let endian = self.endian.ok_or(SendError::NotAStream)?;
@@ -33,7 +33,7 @@ impl<W: Write> RecordWriter<W> {
         self.raw(&record.emit(endian), body, payload)
     }
 
-    /// Writes a BEGIN of which something was changed.
+    /// Writes a changed BEGIN.
     pub(super) fn begin(&mut self, was: &[u8; Record::SIZE], body: &Body, payload: &[u8]) -> Result<(), RewriteError> {
         let endian = Record::stream_endian(was).ok_or(SendError::NotAStream)?;
         let payload_length = u32::try_from(payload.len()).expect("the reader bounds the list of BEGIN");
@@ -41,7 +41,7 @@ impl<W: Write> RecordWriter<W> {
         self.raw(&record.emit(endian), body, payload)
     }
 
-    /// Writes a record as it was, but for the sums.
+    /// Writes a record unchanged, except for the checksums.
     pub(super) fn raw(&mut self, was: &[u8; Record::SIZE], body: &Body, payload: &[u8]) -> Result<(), RewriteError> {
         let mut bytes = *was;
         let endian = match self.endian {
@@ -53,7 +53,7 @@ impl<W: Write> RecordWriter<W> {
             put(&mut bytes, END_SUM_OFFSET, &self.sum.finish(), endian);
         }
         self.sum.update(&bytes[..Record::CHECKSUM_OFFSET], endian);
-        // Senders leave the sum out of the ENDs that close a package and its list.
+        // Senders leave the checksum out of the ENDs of a package and its list.
         let is_unsummed =
             matches!(body, Body::End(end) if end.to_guid.0 == 0) && is_zero(&was[Record::CHECKSUM_OFFSET..]);
         if !is_begin && !is_unsummed {
@@ -68,7 +68,7 @@ impl<W: Write> RecordWriter<W> {
         self.out.write_all(payload).map_err(RewriteError::Output)
     }
 
-    /// Writes out what is gathered.
+    /// Flushes the output.
     pub(super) fn finish(mut self) -> Result<(), RewriteError> {
         self.out.flush().map_err(RewriteError::Output)
     }

@@ -9,11 +9,11 @@ use cenote_spa::View;
 use super::error::SenderError;
 use super::source::{Base, Source};
 
-/// The version of the form of encryption that can be sent raw.
+/// The version of the encryption format that can be sent raw.
 const KEY_VERSION: u64 = 1;
 
-/// The list that receivers get beside the record itself; `None` if it would be empty. `redacted`: the snapshots that the stream is
-/// redacted with respect to; `from_redacted`: those of the incremental source.
+/// The list that BEGIN carries as its payload; empty if there is nothing in it. `redacted`: the snapshots that the stream is redacted with
+/// respect to; `from_redacted`: those of the incremental source.
 pub(super) fn payload(
     redacted: Option<Vec<u64>>,
     from_redacted: Option<Vec<u64>>,
@@ -38,11 +38,11 @@ pub(super) fn payload(
         return Vec::new();
     }
     // Native encoding, as in every OpenZFS up to 2.4, so that streams are equal byte for byte. OpenZFS's development version uses XDR, which
-    // machines of the other byte order can read too; receivers accept both. The native form is always a multiple of 8 bytes.
+    // machines with the other byte order can read too; receivers accept both. The native form is always a multiple of 8 bytes.
     list.emit_native(Endian::Little)
 }
 
-/// The wrapped key of a dataset that is sent raw, and what its receiver must make of the array of dnodes.
+/// The wrapped key of a dataset that is sent raw, and the parameters of its meta-dnode.
 pub(super) async fn key(pool: &View, source: &Source, base: Option<&Base>) -> Result<NvList, SenderError> {
     let dsl = pool.dsl();
     let invalid = |what| SenderError::Invalid { dataset: source.name(), what };
@@ -51,7 +51,7 @@ pub(super) async fn key(pool: &View, source: &Source, base: Option<&Base>) -> Re
     if phys.version != KEY_VERSION {
         return Err(invalid("encrypted in a form that cannot be sent raw"));
     }
-    // Early versions did not keep these with every key.
+    // Early versions did not store these with every key.
     let root = dsl.dir(&root).await?;
     let format = dsl.key_format(&root).await?;
     let (iterations, salt) = if format == KeyFormat::Passphrase {

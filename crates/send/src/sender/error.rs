@@ -9,7 +9,7 @@ use cenote_spa::SpaError;
 use cenote_zio::ZioError;
 use thiserror::Error;
 
-/// Why a stream could not be made, or was broken off.
+/// The reason why a stream could not be made, or not completed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SenderError {
@@ -26,7 +26,7 @@ pub enum SenderError {
     Corrupt {
         /// The dataset that is sent.
         dataset: String,
-        /// The object; 0 for the array of objects itself.
+        /// The object; 0 for the meta-dnode.
         object: ObjectId,
         /// The contradiction.
         what: String,
@@ -34,7 +34,7 @@ pub enum SenderError {
     /// The dataset is encrypted, its key is not loaded, and the stream is not raw.
     #[error("'{0}': source key must be loaded")]
     KeyNotLoaded(String),
-    /// The incremental source did not come before what is sent.
+    /// The incremental source is not earlier than the snapshot.
     #[error("not an earlier snapshot from the same fs")]
     NotEarlier,
     /// A micro ZAP above 128 KiB, which is never split, in a stream without large blocks.
@@ -43,7 +43,7 @@ pub enum SenderError {
     /// The name does not fit a BEGIN record.
     #[error("'{0}': the name is too long for a stream")]
     NameTooLong(String),
-    /// The object that a stream is to go on with is not there.
+    /// The object at which a stream should resume does not exist.
     #[error("'{dataset}' has no object {object} to go on with")]
     NoSuchObject {
         /// The dataset.
@@ -51,7 +51,7 @@ pub enum SenderError {
         /// The object.
         object: ObjectId,
     },
-    /// The dataset has nothing that a stream could be made of, or not what was asked for.
+    /// The dataset cannot be sent, or lacks a part that was requested.
     #[error("'{dataset}': {what}")]
     Invalid {
         /// The dataset.
@@ -67,7 +67,7 @@ pub enum SenderError {
         /// The form.
         what: &'static str,
     },
-    /// An object, of the pool's own or of the dataset, could not be read.
+    /// An object of the pool or the dataset could not be read.
     #[error("{0}")]
     Dmu(Box<DmuError>),
     /// Something about a dataset could not be read.
@@ -79,7 +79,7 @@ pub enum SenderError {
     /// The stream could not be written.
     #[error("{0}")]
     Output(#[from] io::Error),
-    /// A task that read for the stream ended early: the program is shutting down.
+    /// A read task ended early: the program is shutting down.
     #[error("'{0}': a read did not come to an end")]
     Interrupted(String),
 }
@@ -103,7 +103,7 @@ impl From<SpaError> for SenderError {
 }
 
 impl SenderError {
-    /// True if devices or their contents are at fault, what OpenZFS calls an I/O error.
+    /// True if devices or their contents are at fault: in OpenZFS's terms, an I/O error.
     #[must_use]
     pub const fn is_unreadable(&self) -> bool {
         matches!(self, Self::Block { .. } | Self::Corrupt { .. } | Self::Dmu(_))

@@ -10,14 +10,14 @@ use super::error::SenderError;
 use super::source::Source;
 use super::{SendProgress, SendRequest, send};
 
-/// Block sizes where a dataset says nothing.
+/// Block sizes of datasets without their own.
 const RECORD_BYTES: u64 = 128 << 10;
 const VOLUME_BLOCK_BYTES: u64 = 16 << 10;
 
-/// Estimates a stream. `received_bytes`: of a stream that goes on, what its receiver has.
+/// Estimates a stream. `received_bytes`: bytes that the receiver of a resumed stream has.
 ///
-/// The bytes written since the incremental source are known from the accounts of snapshots. Where they do not tell (bookmarks that keep no
-/// sizes, redaction) the stream is made without reading data, and its length is exact.
+/// The accounts of snapshots tell the bytes written since the incremental source. If they do not (bookmarks without sizes, redaction) the stream
+/// is made without reading data, and its length is exact.
 ///
 /// # Errors
 /// As for [`send`].
@@ -29,7 +29,7 @@ pub async fn estimate(pool: &View, request: &SendRequest, received_bytes: u64) -
         let dry = SendRequest { is_dry: true, ..request.clone() };
         return send(pool, &dry, &mut std::io::sink(), &SendProgress::default()).await;
     }
-    // A dataset's own numbers are there without its key.
+    // A dataset's accounts can be read without its key.
     let source = Source::open_saved(pool.dsl(), request.to.clone(), true).await?;
     let sizes = match base.and_then(|base| Some((base.txg, base.sizes?))) {
         Some((txg, (referenced, freed))) => pool.dsl().written_since(&source.dataset, txg, referenced, freed).await?,
@@ -44,7 +44,7 @@ pub async fn estimate(pool: &View, request: &SendRequest, received_bytes: u64) -
     let blocks = sizes.uncompressed_bytes / block_bytes;
     let is_compressed = request.flags.compressed || request.flags.raw;
     let bytes = if is_compressed { sizes.compressed_bytes } else { sizes.uncompressed_bytes };
-    // Pointers are counted among what was written, but not sent; each block has a record in their place.
+    // The written bytes include pointers, which are not sent; instead, each block has a record.
     Ok(bytes
         .wrapping_sub(blocks.wrapping_mul(Blkptr::SIZE as u64))
         .wrapping_add(blocks.wrapping_mul(Record::SIZE as u64))

@@ -1,4 +1,4 @@
-//! The features of a stream: what its receiver must know, by what was asked for and what the dataset has.
+//! The features of a stream, which its receiver must know: from the request and the dataset.
 
 use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
@@ -10,7 +10,7 @@ use cenote_spa::View;
 use super::error::SenderError;
 use super::{SendFlags, source::Source};
 
-/// The version of a file system from which on it has system attributes, whose rest lies in spill blocks.
+/// The first version of file systems with system attributes, which may have spill blocks.
 const ZPL_VERSION_SA: u64 = 5;
 
 const LARGE_BLOCKS: &str = "org.open-zfs:large_blocks";
@@ -21,7 +21,7 @@ const ZSTD: &str = "org.freebsd:zstd_compress";
 const LZ4: &str = "org.illumos:lz4_compress";
 const EMBEDDED_DATA: &str = "com.delphix:embedded_data";
 
-/// The features of a stream of `source` as `flags` want it.
+/// The features of a stream of `source` with `flags`.
 pub(super) async fn features(pool: &View, source: &Source, flags: SendFlags) -> Result<Features, SenderError> {
     let mut features = Features::empty();
     if has_spills(source).await? {
@@ -53,7 +53,7 @@ pub(super) async fn features(pool: &View, source: &Source, flags: SendFlags) -> 
     if features.intersects(Features::EMBED_DATA | Features::COMPRESSED | Features::RAW) && is_active(LZ4).await? {
         features |= Features::LZ4;
     }
-    // Not for embedded data alone: a receiver without zstd gets that uncompressed.
+    // Not for embedded data alone: a receiver without zstd gets that decompressed.
     if features.intersects(Features::COMPRESSED | Features::RAW) && has(ZSTD).await? {
         features |= Features::ZSTD;
     }

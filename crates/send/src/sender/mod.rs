@@ -1,11 +1,10 @@
-//! Making streams: a snapshot, or what changed since another one, as records.
+//! Making streams: a snapshot, or the changes since another one, as records.
 //!
 //! # Need
 //!
-//! A copy of a dataset on another pool is kept by streams: the first has all of a snapshot, each later one the changes. Changes are found
-//! by births: a pointer that was born before the earlier snapshot leads to nothing that is new, so whole trees are passed over. A stream
-//! must be the same, byte for byte, whoever makes it: receivers of every age depend on the order of records, and on which neighbours are
-//! one record.
+//! Streams maintain a copy of a dataset on another pool: the first has all of a snapshot, each later one the changes. Births reveal the changes:
+//! a pointer that was born before the earlier snapshot leads to nothing new, so whole trees are skipped. All senders must make the same stream,
+//! byte for byte: receivers of every age depend on the order of records, and on which neighbours are merged into one record.
 //!
 //! # Structures
 //!
@@ -18,25 +17,25 @@
 //!
 //! # Life of a block
 //!
-//! [`walk`] comes to its pointer, which was born late enough. [`reads`] decides in which form the stream has it (logical,
-//! compressed, raw, or from the pointer), and starts the read. When its turn comes, [`records`] waits for the read and makes a WRITE of it,
-//! and [`writer`] writes what was put off, the record and the block, and sums both up.
+//! [`walk`] reaches its pointer, which was born late enough. [`reads`] decides the form of the block in the stream (logical, compressed, raw, or
+//! embedded), and starts the read. In its turn, [`records`] waits for the read and makes a WRITE of it. [`writer`] writes the pending record,
+//! this record and the block, and adds them to the checksum.
 //!
 //! # Invariants
 //!
 //! 1. Records are in the order of objects and offsets; no byte of an object is written twice.
 //! 2. Memory: blocks of `ahead_bytes` at most, or one; 8192 changes; a block for each level of two trees.
-//! 3. The stream of a snapshot follows from the snapshot, the incremental source and the flags alone.
-//! 4. A block that cannot be read ends the stream with an error, before END: no receiver takes it for whole.
+//! 3. The stream of a snapshot depends only on the snapshot, the incremental source and the flags.
+//! 4. A block that cannot be read ends the stream with an error, before END: no receiver takes the stream for complete.
 //!
 //! # Crash
 //!
-//! Nothing is written to the pool. A stream that was cut is refused by its receiver, or resumed from where that came to.
+//! Nothing is written to the pool. The receiver refuses an interrupted stream, or resumes it from where it stopped.
 //!
 //! # Rejected
 //!
-//! A task for each stage with queues between them, as OpenZFS has threads: two tasks keep devices as busy. Reading through the
-//! cache: a stream reads everything once.
+//! A task for each stage with queues between them, like OpenZFS's threads: two tasks keep devices as busy. Reading through the cache: a stream
+//! reads everything once.
 
 mod begin;
 mod error;
@@ -73,23 +72,23 @@ use self::source::Source;
 use self::walk::{Place, Walk, WalkOptions};
 use self::writer::StreamWriter;
 
-/// Bytes of blocks that are read ahead, where nothing else is said.
+/// Bytes of blocks to read ahead, by default.
 pub const AHEAD_BYTES: u64 = 32 << 20;
 
-/// The forms of records that a stream may have.
+/// The optional forms of records in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags {
     /// Blocks above 128 KiB (`-L`).
     pub large_blocks: bool,
-    /// Blocks from their pointers (`-e`).
+    /// Embedded blocks (`-e`).
     pub embedded: bool,
     /// Blocks as compressed on disk (`-c`).
     pub compressed: bool,
-    /// Blocks of encrypted datasets as they lie on disk; and all of the above (`-w`).
+    /// Blocks of encrypted datasets as stored on disk; and all of the above (`-w`).
     pub raw: bool,
 }
 
-/// The place at which a stream goes on that was broken off.
+/// The place at which an interrupted stream resumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResumePoint {
     /// The object.
@@ -98,35 +97,35 @@ pub struct ResumePoint {
     pub offset: u64,
 }
 
-/// A stream that a receiver has in part, and sends on (`-S`).
+/// A partially received stream that its receiver sends on (`-S`).
 #[derive(Clone, Debug)]
 pub struct Saved {
-    /// The snapshot that it is to become.
+    /// The snapshot that it will become.
     pub guid: Guid,
-    /// That snapshot's name, where it is sent from.
+    /// That snapshot's name at the original sender.
     pub name: String,
 }
 
 /// A stream to be made.
 #[derive(Clone, Debug)]
 pub struct SendRequest {
-    /// The snapshot, or a dataset that nothing changes.
+    /// The snapshot, or a dataset that does not change.
     pub to: Dataset,
     /// The incremental source, which receivers have; `None` for a full stream.
     pub base: Option<Base>,
-    /// The forms of records that it may have.
+    /// The optional forms of records.
     pub flags: SendFlags,
-    /// The place at which it goes on.
+    /// The place at which it resumes.
     pub resume: Option<ResumePoint>,
-    /// The redaction list by which blocks are left out.
+    /// The redaction list of the blocks to leave out.
     pub redact: Option<ObjectId>,
-    /// It is a stream that was received in part.
+    /// A partially received stream.
     pub saved: Option<Saved>,
     /// Blocks that cannot be read are sent as a pattern (`zfs_send_corrupt_data`).
     pub sends_corrupt: bool,
-    /// Bytes of blocks that are read ahead.
+    /// Bytes of blocks to read ahead.
     pub ahead_bytes: u64,
-    /// Nothing is written and no data is read: how long the stream would be is all that is asked for.
+    /// Only the stream's length is wanted: nothing is written and no data is read.
     pub is_dry: bool,
 }
 
@@ -148,7 +147,7 @@ impl SendRequest {
     }
 }
 
-/// The progress of a stream, for others to look at.
+/// The progress of a stream, for other tasks.
 #[derive(Debug, Default)]
 pub struct SendProgress {
     bytes: AtomicU64,
@@ -162,17 +161,17 @@ impl SendProgress {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes that were come to.
+    /// Changes reached.
     #[must_use]
     pub fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }
 }
 
-/// Writes a stream to `out`, which may block. Returns its bytes.
+/// Writes a stream to `out`, which may block. Returns its length in bytes.
 ///
 /// # Errors
-/// A block cannot be read, the dataset cannot be sent in this way, or `out` fails: a receiver then has a stream without END.
+/// A block cannot be read, the dataset cannot be sent in this way, or `out` fails: the receiver then gets a stream without END.
 pub async fn send(
     pool: &View,
     request: &SendRequest,
@@ -182,10 +181,10 @@ pub async fn send(
     send_if(pool, request, out, progress, &mut || Ok(())).await
 }
 
-/// As [`send`], and asks `check` before END whether all that was read holds: a pool that others write may have used blocks again.
+/// As [`send`], but calls `check` before END, which must confirm the data read: another writer of the pool may have reused blocks.
 ///
 /// # Errors
-/// As for [`send`], and that of `check`.
+/// As for [`send`], and the error of `check`.
 pub async fn send_if(
     pool: &View,
     request: &SendRequest,
@@ -204,7 +203,7 @@ pub async fn send_if(
         features |= Features::RESUMING;
     }
     let own_redaction = dsl.redaction_snapshots(&source.dataset).await?;
-    // OpenZFS leaves the flag out where the dataset was received redacted; its receivers then forget that the copy is.
+    // For a dataset that was received redacted OpenZFS leaves the flag out, so its receivers do not know that the copy is redacted.
     if request.redact.is_some() || own_redaction.is_some() {
         features |= Features::REDACTED;
     }
@@ -297,7 +296,7 @@ fn begin_record(source: &Source, request: &SendRequest, features: Features) -> R
     })
 }
 
-/// The block in which a stream goes on.
+/// The block at which a stream resumes.
 async fn place(source: &Source, resume: ResumePoint) -> Result<Place, SenderError> {
     let absent = || SenderError::NoSuchObject { dataset: source.name(), object: ObjectId(resume.object) };
     if resume.object == 0 {

@@ -1,8 +1,8 @@
-//! Blocks that are read before their turn comes.
+//! Reading blocks ahead of their turn.
 //!
-//! A task walks and starts the read of each block that it finds; the writer of the stream takes the changes of the task before it. So
-//! while one batch is written the next is read, and no more than two are in memory. Small blocks are read by one task
-//! for some of them, and those that lie one behind the other by one request: a task and a request for each would cost more than the rest.
+//! A task walks and starts the read of each block that it finds, while the writer of the stream processes the previous batch. So one batch is
+//! written while the next is read, and no more than two are in memory. One task reads several small blocks, and adjacent ones by one request: a
+//! task and a request for each would cost more than everything else.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::error::SenderError;
 use super::redaction::Merge;
 use super::walk::{Change, SPILL};
 
-/// Changes of a batch at most, those without a block included.
+/// Changes in a batch at most, including those without a block.
 const CHANGES_MAX: usize = 4096;
-/// Blocks that one task reads at most, and their bytes: as many as keep devices busy beside other tasks.
+/// Blocks that one task reads at most, and their bytes: enough to keep devices busy together with other tasks.
 const SHARED_BLOCKS: usize = 64;
 const SHARED_BYTES: u64 = 256 << 10;
-/// Blocks from this size on are read by a task each.
+/// Blocks of at least this size are read by a task each.
 const SHARED_BLOCK_MAX_BYTES: u64 = 32 << 10;
 /// The largest block of a stream without large blocks.
 pub(super) const OLD_BLOCK_BYTES: u32 = 128 << 10;
@@ -35,13 +35,13 @@ pub(super) const OLD_BLOCK_BYTES: u32 = 128 << 10;
 /// The form in which a block is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As the reader of the file sees it.
+    /// Decrypted and decompressed.
     Logical,
     /// As compressed on disk, but not encrypted.
     Compressed,
-    /// As it lies on disk.
+    /// As stored on disk.
     Raw,
-    /// From the pointer.
+    /// Embedded in the pointer.
     Embedded,
 }
 
@@ -59,11 +59,11 @@ impl Form {
     }
 }
 
-/// The rules by which blocks are sent in one form or another.
+/// The rules that determine the form of a block.
 #[derive(Clone, Copy)]
 pub(super) struct Forms {
     pub(super) features: Features,
-    /// Of the stream.
+    /// The stream's byte order.
     pub(super) endian: Endian,
 }
 
@@ -74,7 +74,7 @@ impl Forms {
     }
 
     pub(super) fn form(&self, bp: &Blkptr, block_bytes: u32) -> Form {
-        // A receiver of a stream without large blocks could not place a large one that comes whole.
+        // A receiver of a stream without large blocks could not place an undivided large block.
         if self.embeds(bp) && !self.splits(block_bytes) {
             return Form::Embedded;
         }
@@ -90,8 +90,8 @@ impl Forms {
         if keeps { Form::Compressed } else { Form::Logical }
     }
 
-    /// The form of spill blocks: they are metadata, and there is no record of a spill block in a pointer. OpenZFS sends such a block
-    /// as data, at an offset where no file has any, and receivers lose the attributes in it.
+    /// The form of spill blocks: they are metadata, and there is no record for an embedded spill block. OpenZFS sends such a block as data, at
+    /// an offset beyond all files, and receivers lose the attributes in it.
     pub(super) fn spill_form(&self) -> Form {
         if self.features.contains(Features::RAW) { Form::Raw } else { Form::Logical }
     }
@@ -106,18 +106,18 @@ impl Forms {
     }
 }
 
-/// The result of a read; `None` if it did not come to an end, since the pool is being closed.
+/// The result of a read; `None` if the read was cancelled, because the pool is being closed.
 type ReadResult = Option<Result<Block, ZioError>>;
 
-/// Where the bytes of a read come from.
+/// The source of a read's bytes.
 enum Bytes {
-    /// They are in the pointer, or nothing is read.
+    /// The pointer, or nothing is read.
     Pointer,
     /// A task of its own.
     Task(Option<Join<Result<Block, ZioError>>>),
-    /// A task that reads several blocks. Their items come in the order in which it was given them.
+    /// A task that reads several blocks. Their items follow in the order in which the task got them.
     Shared,
-    /// It was read.
+    /// The read is done.
     Done(ReadResult),
 }
 
@@ -128,7 +128,7 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// The bytes; none of them if they are in the pointer. `None` if the read did not come to an end.
+    /// The bytes; `Some(Ok(None))` if they are in the pointer. `None` if the read was cancelled.
     pub(super) async fn bytes(self) -> Option<Result<Option<Block>, ZioError>> {
         let done = match self.from {
             Bytes::Pointer if self.form == Form::Embedded => return Some(Ok(None)),
@@ -141,7 +141,7 @@ impl Read {
     }
 }
 
-/// A block that is to be read.
+/// A block to be read.
 struct Wanted {
     object: ObjectId,
     block: BlockId,
@@ -151,12 +151,12 @@ struct Wanted {
 
 /// A task that reads several blocks.
 struct SharedRead {
-    /// `None` if it could not be started, since the pool is being closed.
+    /// `None` if it could not be started, because the pool is being closed.
     join: Option<Join<Vec<Result<Block, ZioError>>>>,
     block_count: usize,
 }
 
-/// Blocks that wait to be read by one task.
+/// Blocks that one task will read.
 #[derive(Default)]
 struct Waiting {
     blocks: Vec<Wanted>,
@@ -186,16 +186,16 @@ impl Waiting {
     }
 }
 
-/// A change, with the read of its block where it has one: its own, or the unchanged spill block of an object.
+/// A change and the read of its block, if it has one: its own, or the unchanged spill block of an object.
 pub(super) struct Item {
     pub(super) change: Change,
     pub(super) read: Option<Read>,
 }
 
-/// The result of a task.
+/// The result of the task that produces a batch.
 type Batch = (Box<Merge>, Result<Found, SenderError>);
 
-/// The changes that a task found.
+/// A batch of changes.
 struct Found {
     items: Vec<Item>,
     shared: VecDeque<SharedRead>,
@@ -207,14 +207,14 @@ enum Producer {
     Done,
 }
 
-/// The changes of a dataset, their blocks being read.
+/// The changes of a dataset, with their reads.
 pub(super) struct Items {
     forms: Forms,
-    /// Bytes of blocks of a batch.
+    /// Bytes of blocks in a batch.
     batch_bytes: u64,
     producer: Producer,
     items: std::vec::IntoIter<Item>,
-    /// Reads of those items, some at a time, and what was read and is not handed out.
+    /// Shared reads of those items, and results that were read but not yet returned.
     shared: VecDeque<SharedRead>,
     read: std::vec::IntoIter<ReadResult>,
     objset: Objset,
@@ -224,8 +224,8 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// `ahead_bytes`: of blocks that are in memory at once. `spill_since`: spill blocks that were born up to it are sent with their
-    /// objects. `reads`: without it no block is read.
+    /// `ahead_bytes`: the maximum bytes of blocks in memory. `spill_since`: spill blocks that were born up to it are sent with their objects. If
+    /// not `reads`, no block is read.
     pub(super) fn new(
         merge: Merge,
         forms: Forms,
@@ -266,7 +266,7 @@ impl Items {
         Ok(())
     }
 
-    /// The next; `None` at the end.
+    /// The next item; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Item>, SenderError> {
         loop {
             if let Some(mut item) = self.items.next() {
@@ -307,7 +307,7 @@ impl Items {
     }
 }
 
-/// Walks until enough is being read. `true` with the last batch.
+/// Walks until the batch is full.
 async fn batch(
     merge: &mut Merge,
     objset: Option<&Objset>,
@@ -360,11 +360,11 @@ fn start(objset: Option<&Objset>, waiting: &mut Waiting, wanted: Wanted) -> Read
     }
     let reader = objset.clone();
     let work = async move { read(&reader, &wanted).await };
-    // A closed group shows as a read that did not come to an end.
+    // If the group of tasks is closed, the read counts as cancelled.
     Read { form, from: Bytes::Task(objset.dmu().detached().spawn(Class::Issue, work).ok()) }
 }
 
-/// Several blocks: those that lie one behind the other with one request.
+/// Reads several blocks: adjacent ones by one request.
 async fn read_all(objset: &Objset, blocks: &[Wanted]) -> Vec<Result<Block, ZioError>> {
     let mut found: Vec<Option<Result<Block, ZioError>>> = Vec::with_capacity(blocks.len());
     for Wanted { object, block, bp, form } in blocks {
@@ -397,7 +397,7 @@ async fn read_all(objset: &Objset, blocks: &[Wanted]) -> Vec<Result<Block, ZioEr
     found.into_iter().map(|found| found.expect("what was not cached is in a run")).collect()
 }
 
-/// Blocks that lie one behind the other, or one block.
+/// Reads adjacent blocks, or one block.
 async fn read_run(objset: &Objset, blocks: &[Wanted]) -> Vec<Result<Block, ZioError>> {
     if blocks.len() > 1 {
         let bps: Vec<Blkptr> = blocks.iter().map(|wanted| wanted.bp).collect();

@@ -1,4 +1,4 @@
-//! From changes to records.
+//! Turns changes into records.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use super::writer::StreamWriter;
 /// The word that fills a block which cannot be read.
 const BAD_BLOCK: u64 = 0x02f5_badd_b10c;
 
-/// The rules by which changes become records.
+/// The rules that turn changes into records.
 pub(super) struct Records {
     pub(super) dataset: Arc<str>,
     pub(super) forms: Forms,
     pub(super) to_guid: Guid,
-    /// Spill blocks born up to it have not changed.
+    /// Spill blocks born up to this txg are unchanged.
     pub(super) since: Txg,
     /// Unreadable blocks are sent as a pattern.
     pub(super) sends_corrupt: bool,
@@ -74,7 +74,7 @@ impl Records {
         self.forms.features.contains(Features::RAW)
     }
 
-    /// In a raw stream, how a block of dnodes is encrypted.
+    /// In a raw stream, writes the seal of a block of dnodes.
     fn dnodes(&self, bp: &Blkptr, block: u64, out: &mut StreamWriter<'_>) -> Result<(), SenderError> {
         if !self.is_raw() {
             return Ok(());
@@ -111,7 +111,7 @@ impl Records {
         let mut bonus = phys.bonus.to_vec();
         let mut raw_bonus_bytes = 0;
         if is_raw && bonus_bytes > 0 {
-            // All of the area is encrypted, what lies behind the bonus included.
+            // The whole area is encrypted, including the part after the bonus.
             bonus = bonus_area(dnode).to_vec();
             raw_bonus_bytes = bonus.len() as u32;
         } else {
@@ -135,7 +135,7 @@ impl Records {
             block_id_max: if is_raw { phys.max_block_id } else { 0 },
         };
         out.record(Body::Object(record), &bonus)?;
-        // Receivers free all that they have behind its end.
+        // Receivers free everything after its end.
         let size = phys.max_block_id.saturating_add(1).saturating_mul(block_bytes.into());
         out.free(object, size, Free::TO_THE_END)
     }
@@ -196,7 +196,7 @@ impl Records {
             offset_bytes,
             logical_bytes: size,
             to_guid: self.to_guid,
-            // None that could be used again: of a part of a block, or of bytes that are not those on disk.
+            // No reusable checksum: the record has part of a block, or not the bytes on disk.
             checksum_type: Checksum::Off.number(),
             flags: RecordFlags::empty(),
             compress: 0,
@@ -240,8 +240,8 @@ impl Records {
         out.record_of(Body::Write(record), &payload, self.known_sums(bp, form, &payload))
     }
 
-    /// The sums of a payload that are its block's checksum, which was verified when it was read: the bytes are not gone through once more.
-    /// And what went wrong in memory after that is seen by the receiver.
+    /// The payload's partial sums, taken from its block's checksum, which was verified when it was read: this saves another pass over the bytes.
+    /// The receiver also detects memory errors since then.
     fn known_sums(&self, bp: &Blkptr, form: Form, payload: &Payload) -> Option<Fletcher4> {
         let is_as_stored = matches!(payload, Payload::Read(bytes) if bytes.len() as u64 == bp.psize_bytes())
             && form.is_as_stored(bp)
@@ -273,7 +273,7 @@ impl Records {
             to_guid: self.to_guid,
             compress: bp.compress_number(),
             embedded_type: 0,
-            // 25 bits of it.
+            // It has 25 bits.
             logical_bytes: bp.lsize_bytes() as u32,
             physical_bytes,
         };
@@ -288,13 +288,13 @@ impl Records {
             let end = end.map_or(u64::MAX, |end| end.saturating_mul(slots));
             return out.free_objects(first, end - first);
         }
-        // Beyond all offsets nothing ever was.
+        // Nothing can exist beyond the last offset.
         let Some(offset) = start.checked_mul(size) else { return Ok(()) };
         let end = end.and_then(|end| end.checked_mul(size)).unwrap_or(u64::MAX);
         out.free(shape.object, offset, end - offset)
     }
 
-    /// The `length` bytes that are sent of a block.
+    /// The `length` bytes of a block to send.
     async fn payload(
         &self,
         object: ObjectId,
@@ -320,7 +320,7 @@ impl Records {
         if bytes.len() == length {
             return Ok(Payload::Read(bytes));
         }
-        // A pointer's own bytes may be fewer than a block's; the rest is zeros.
+        // An embedded block may have fewer bytes than a block; zeros follow.
         if bp.is_embedded() && bytes.len() < length {
             let mut made = bytes.to_vec();
             made.resize(length, 0);
@@ -336,7 +336,7 @@ impl Records {
     }
 }
 
-/// Bytes of a record's block.
+/// The bytes of a record's block.
 enum Payload {
     Read(Block),
     Made(Vec<u8>),
@@ -358,7 +358,7 @@ fn bad_block(length: usize, endian: Endian) -> Vec<u8> {
     word.iter().copied().cycle().take(length).collect()
 }
 
-/// The parameters by which a block is encrypted, or authenticated.
+/// The parameters with which a block is encrypted or authenticated.
 fn sealing(bp: &Blkptr) -> Sealing {
     let mac = bp.mac().unwrap_or_default();
     match bp.crypt_params() {
@@ -367,7 +367,7 @@ fn sealing(bp: &Blkptr) -> Sealing {
     }
 }
 
-/// All of a dnode behind its pointers, up to the spill pointer.
+/// The bytes of a dnode after its pointers, up to the spill pointer.
 fn bonus_area(dnode: &Dnode) -> &[u8] {
     let bytes = dnode.bytes();
     let start = CORE_BYTES + usize::from(dnode.phys.blkptr_count) * Blkptr::SIZE;
@@ -376,7 +376,7 @@ fn bonus_area(dnode: &Dnode) -> &[u8] {
     &bytes[start..end]
 }
 
-/// True if a checksum is strong enough to take equal sums for equal blocks.
+/// True if a checksum is strong enough to treat blocks with equal checksums as equal.
 const fn is_for_dedup(checksum: Checksum) -> bool {
     matches!(checksum, Checksum::Sha256 | Checksum::Sha512 | Checksum::Skein | Checksum::Blake3)
 }

@@ -1,15 +1,15 @@
-//! The blocks of a snapshot that none of a set of later snapshots has any more: what `zfs redact` lists.
+//! The blocks of a snapshot that no longer exist in any of a set of later snapshots: `zfs redact` lists these.
 //!
 //! # Need
 //!
-//! A clone has had what is secret replaced. A stream of the clone's origin without the secret needs to know which blocks that is: those that
-//! the clone does not refer to; of several clones, those to which none refers.
+//! In a clone, secret data was replaced. A stream of the clone's origin without the secrets must leave out the blocks that the clone does not
+//! refer to; given several clones, those that none refers to.
 //!
 //! # Structures
 //!
 //! ```text
 //!   walk of a clone since the snapshot ─► Changed: ranges of (object, block) ─┐
-//!   walk of another clone              ─► Changed                            ─┼─► Common: what all have ─► runs of blocks that the snapshot has
+//!   walk of another clone              ─► Changed                            ─┼─► Common: ranges in all ─► runs of blocks that the snapshot has
 //!                                                                            ─┘
 //! ```
 //! Ranges are in rising order and do not overlap, so the intersection takes one range of each clone at a time. Memory does not depend on
@@ -17,17 +17,16 @@
 //!
 //! # A range is
 //!
-//! a block that was written since, or punched; all of an object that is gone, or about to be (in the delete queue); the blocks behind the end of
-//! an object that became shorter; all blocks of one whose block size changed; the numbers that another object's larger dnode covers.
+//! a block that was written since, or punched; all of an object that was removed, or will be (in the delete queue); the blocks after the end of
+//! an object that was shortened; all blocks of one whose block size changed; the numbers that another object's larger dnode covers.
 //!
-//! OpenZFS (up to 2.4) looks at blocks that the clone's tree has places for. A file that took the number of a longer one that was removed
-//! has fewer, and the rest of the removed one is not listed there. Here it is: the manual says which blocks are redacted, and this is
-//! what redaction is for.
+//! OpenZFS (up to 2.4) looks only at blocks within the clone's tree. If a shorter file took the number of a removed longer one, OpenZFS does not
+//! list the rest of the removed file. Cenote does: the manual says which blocks are redacted, and this is the purpose of redaction.
 //!
 //! # Rejected
 //!
-//! Comparing the pointers of both trees: a block that was rewritten with what it had would count as the same, which OpenZFS does not do, and
-//! increments from a redacted snapshot send what was born since.
+//! Comparing the pointers of both trees: a block that was rewritten with the same contents would count as unchanged, unlike in OpenZFS, and
+//! increments from a redacted snapshot send all blocks born since.
 
 use std::collections::VecDeque;
 
@@ -45,30 +44,30 @@ use super::error::SenderError;
 use super::source::Source;
 use super::walk::{Change, Place, Walk, WalkOptions};
 
-/// A block of an object; the block 0 of the next object stands for the end of one.
+/// A block of an object. Block 0 of the next object marks the end of an object.
 pub type Point = (u64, u64);
 
-/// The point where a list is complete.
+/// The point of a complete list.
 pub const COMPLETE: Point = (u64::MAX, u64::MAX);
 
 /// Blocks of one entry at most.
 const RUN_MAX: u64 = 1 << 47;
 
-/// Points from a first one to one that is not in it.
+/// Points from `start` to before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     start: Point,
     end: Point,
 }
 
-/// The object of a clone that a walk is at.
+/// The walk's current object in a clone.
 struct Current {
     object: u64,
-    /// The number behind those that its dnode takes.
+    /// The number after those that its dnode takes.
     end: u64,
-    /// The block from which on nothing is left of what it was.
+    /// The first block from which on all old contents are gone.
     tail: u64,
-    /// Its blocks are of no interest.
+    /// Its blocks are ignored.
     is_passed: bool,
 }
 
@@ -140,7 +139,7 @@ impl Changed {
         Ok(())
     }
 
-    /// An object of the clone, whose blocks come next.
+    /// Begins an object of the clone, whose blocks follow.
     async fn enter(&self, object: ObjectId, end: u64, phys: &DnodePhys) -> Result<Current, SenderError> {
         let mut current =
             Current { object: object.0, end, tail: phys.max_block_id.saturating_add(1), is_passed: false };
@@ -163,7 +162,7 @@ impl Changed {
         Ok(current)
     }
 
-    /// The end of an object: what it no longer has.
+    /// Ends an object: adds the blocks that it no longer has.
     fn leave(&mut self) {
         let Some(Current { object, end, tail, is_passed }) = self.current.take() else { return };
         let start = if is_passed { (object.saturating_add(1), 0) } else { (object, tail) };
@@ -171,7 +170,7 @@ impl Changed {
     }
 
     fn push_blocks(&mut self, object: ObjectId, start: u64, end: u64) {
-        // Behind the tail all is listed with it, in order.
+        // The blocks from the tail on are listed together, in order.
         match &self.current {
             Some(current) if current.object == object.0 && !current.is_passed => {
                 let tail = current.tail;
@@ -190,7 +189,7 @@ impl Changed {
     }
 }
 
-/// The list of objects that are removed when the last user has closed them; `None` if there are none.
+/// The list of objects to remove after their last user closes them; `None` if it is empty.
 async fn delete_queue(objset: &Objset) -> Result<Option<Zap>, SenderError> {
     let master = Zap::open(objset.object(MASTER_NODE).await?).await?;
     let Some(queue) = master.lookup(master_node::UNLINKED_SET.as_bytes()).await? else { return Ok(None) };
@@ -242,15 +241,15 @@ pub struct Redaction {
     common: Common,
     range: Option<Range>,
     from: Point,
-    /// Objects of a block of dnodes, and the number behind them.
+    /// Objects of a block of dnodes, and the number after them.
     objects: VecDeque<Listed>,
     next_object: Option<ObjectId>,
-    /// The run that the next blocks may be a part of.
+    /// The run that the next blocks may extend.
     pending: Option<RedactBlock>,
 }
 
 impl Redaction {
-    /// Of a snapshot, by others that came after it, all of which the caller keeps from being destroyed. Blocks before `from` are left out.
+    /// The redaction of a snapshot by later ones. The caller prevents all of them from being destroyed. Blocks before `from` are left out.
     ///
     /// # Errors
     /// One of them cannot be read, or its key is not loaded.
@@ -292,13 +291,13 @@ impl Redaction {
         }
     }
 
-    /// The point from which on nothing has been given out yet.
+    /// The point from which on no block has been returned yet.
     #[must_use]
     pub fn point(&self) -> Point {
         self.pending.map_or(COMPLETE, |run| (run.object.0, run.block))
     }
 
-    /// The blocks of the next object that a range has a part of.
+    /// The next object's blocks in the current range.
     async fn piece(&mut self) -> Result<Option<RedactBlock>, SenderError> {
         loop {
             let range = match self.range {
@@ -312,7 +311,7 @@ impl Redaction {
             if self.range.is_none() {
                 continue;
             }
-            // Where the snapshot has no more objects, nothing of it can be redacted.
+            // If the snapshot has no more objects, nothing else can be redacted.
             let Some(listed) = self.object_from(ObjectId(range.start.0)).await? else { return Ok(None) };
             let object = listed.object.0;
             if (object, 0) >= range.end {
@@ -338,7 +337,7 @@ impl Redaction {
         }
     }
 
-    /// The first object of the snapshot at or behind a number. Numbers do not fall from call to call.
+    /// The first object of the snapshot with this number or a higher one. Numbers must not fall from call to call.
     async fn object_from(&mut self, from: ObjectId) -> Result<Option<Listed>, SenderError> {
         loop {
             while let Some(first) = self.objects.front() {

@@ -1,14 +1,14 @@
-//! Redaction: what a stream leaves out by a list, and what it sends although it is old, because an earlier stream left it out.
+//! Redaction: blocks that a stream leaves out by a list, and old blocks that it sends because an earlier stream left them out.
 //!
-//! Three sources are merged, each in the order of objects and blocks. Where they overlap the first of them in this table wins, and
-//! ranges are cut where the winner changes:
+//! Three sources are merged, each in the order of objects and blocks. Where they overlap, the first of them in this table wins; ranges are cut
+//! where the winner changes:
 //!
 //! ```text
 //!   the list to redact by      REDACT records
-//!   the walk                   what has changed
+//!   the walk                   changes
 //!   the base's list            blocks that receivers do not have: they are looked up and sent
 //! ```
-//! A block that both lists have is left out without a word: receivers have left it out already.
+//! A block in both lists is left out without a record: receivers lack it already.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use cenote_taskq::mutant::{self, Mutant};
 use super::error::SenderError;
 use super::walk::{Change, Place, SPILL, Shape, Walk, corrupt};
 
-/// Entries of a list that are read at a time.
+/// Entries of a list in one read.
 const ENTRIES: u64 = 4096;
 
-/// A redaction list, from a place on.
+/// A redaction list, read from a place on.
 pub(super) struct List {
     object: Object,
     count: u64,
     next: u64,
     from: Option<Place>,
     read: VecDeque<RedactBlock>,
-    /// The end of the last entry: the object, and the block behind it.
+    /// The end of the last entry: the object, and the block after it.
     last: (u64, u64),
-    /// The snapshots that it is about.
+    /// The snapshots that it redacts for.
     pub(super) snapshots: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ impl List {
         let bonus = dsl.redaction_list(id).await?;
         let snapshots = bonus.snapshots.iter().map(|guid| guid.0).collect();
         if (bonus.last_object, bonus.last_block) != (u64::MAX, u64::MAX) {
-            // The blocks after its end would be sent.
+            // The stream would include the blocks after its end.
             let what = "a redaction list that is not complete".to_owned();
             return Err(object.error(DmuErrorKind::Corrupt(what)).into());
         }
@@ -125,7 +125,7 @@ impl Front {
         match self {
             Self::Redact(range) | Self::From(range) => (range.object.0, 2, range.start),
             Self::To(change) => match change {
-                // The numbers of the objects in it.
+                // The numbers of the objects in the block.
                 Change::Dnodes { block, .. } => (block.saturating_mul(32), 0, 0),
                 Change::Object { object, .. } | Change::NoObject { object } => (object.0, 1, 0),
                 Change::Data { shape, block, .. } => (shape.object.0, 2, *block),
@@ -137,7 +137,7 @@ impl Front {
         }
     }
 
-    /// Its end, if it is a range that can be cut.
+    /// Its end, if it is a range that can be divided.
     fn end(&self) -> Option<u64> {
         match self {
             Self::Redact(range) | Self::From(range) => Some(range.end),
@@ -177,20 +177,20 @@ const REDACT: usize = 0;
 const TO: usize = 1;
 const FROM: usize = 2;
 
-/// The walk, merged with lists where there are any.
+/// The walk, merged with the lists, if any.
 pub(super) struct Merge {
     walk: Walk,
     redact: Option<List>,
     from: Option<List>,
     fronts: [Option<Front>; 3],
     is_started: bool,
-    /// Old blocks that are looked up.
+    /// Old blocks to look up.
     wanted: Option<(Object, Range)>,
 }
 
-/// Blocks of a list in a row that a full stream tells of though they are holes, as OpenZFS does: the walk of a full stream has all other
-/// blocks, one by one. Its receivers hold a buffer for each block that was left out, and ours has a pointer for each, so of a larger gap nothing is
-/// told; it is a hole at the receiver as it is here.
+/// The longest run of a list that a full stream reports although it is a hole, as OpenZFS does: the walk of a full stream includes all other
+/// blocks, one by one. OpenZFS's receivers hold a buffer for each redacted block, and ours a pointer, so a longer run is not reported; it is a
+/// hole at the receiver, as it is here.
 const GAP_BLOCKS_MAX: u64 = 1 << 16;
 
 impl Merge {
@@ -227,7 +227,7 @@ impl Merge {
                     return Ok(Some(Change::Redacted { object, block_bytes, start, end }));
                 }
                 Some((Front::From(range), false)) => match self.walk.objset().object(range.object).await {
-                    // A removed object is told of by what became of its number.
+                    // The change for its number already tells that an object was removed.
                     Err(error) if error.is_absent() => {}
                     Err(error) => return Err(error.into()),
                     Ok(object) => {
@@ -255,7 +255,7 @@ impl Merge {
         Ok(())
     }
 
-    /// The next piece of all sources, and whether both lists have it.
+    /// The next piece of all sources, and true if both lists contain it.
     async fn merged(&mut self) -> Result<Option<(Front, bool)>, SenderError> {
         let starts = [0, 1, 2].map(|source| self.fronts[source].as_ref().map(Front::start));
         let Some(first) = starts.iter().flatten().min().copied() else { return Ok(None) };
@@ -299,7 +299,7 @@ impl Merge {
         Ok(Some((piece, is_in_both)))
     }
 
-    /// The next of the old blocks that are looked up.
+    /// The change for the next of the old blocks to look up.
     async fn wanted_change(&mut self) -> Result<Option<Change>, SenderError> {
         let Some((object, range)) = &mut self.wanted else { return Ok(None) };
         if range.start >= range.end {

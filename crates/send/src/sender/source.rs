@@ -1,4 +1,4 @@
-//! The dataset that is sent, and what its stream builds on.
+//! The dataset that is sent, and the incremental source of its stream.
 
 use cenote_dmu::Objset;
 use cenote_dsl::{Bookmark, Dataset, Dsl, Sizes};
@@ -10,7 +10,7 @@ use cenote_taskq::boxed;
 
 use super::error::SenderError;
 
-/// A dataset opened to be sent.
+/// A dataset opened for sending.
 pub(super) struct Source {
     pub(super) dataset: Dataset,
     pub(super) objset: Objset,
@@ -19,13 +19,13 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Opens a dataset. `is_raw`: its encrypted blocks are sent as they lie on disk, and no key is needed.
+    /// Opens a dataset. `is_raw`: its encrypted blocks are sent as stored on disk, which needs no key.
     pub(super) async fn open(dsl: &Dsl, dataset: Dataset, is_raw: bool) -> Result<Self, SenderError> {
         dataset.check_whole()?;
         Self::open_saved(dsl, dataset, is_raw).await
     }
 
-    /// As [`Self::open`], also of what was received in part.
+    /// As [`Self::open`], but also for a partially received dataset.
     pub(super) async fn open_saved(dsl: &Dsl, dataset: Dataset, is_raw: bool) -> Result<Self, SenderError> {
         let name = dataset.name();
         let encryption = dsl.encryption(&dataset.dir).await?;
@@ -47,7 +47,7 @@ impl Source {
         self.dataset.name()
     }
 
-    /// The byte order of the stream: that of the machine that wrote the dataset, so that nothing needs to be turned round.
+    /// The stream's byte order: that of the machine that wrote the dataset, so that nothing needs to be swapped.
     pub(super) fn endian(&self) -> Endian {
         self.objset.byte_order()
     }
@@ -64,20 +64,20 @@ pub struct Base {
     pub ivset_guid: u64,
     /// The redaction list of a bookmark; object 0 if there is none.
     pub redaction_list: ObjectId,
-    /// The snapshots that it is redacted with respect to, where the source is a redacted snapshot.
+    /// If the source is a redacted snapshot, the snapshots that it is redacted with respect to.
     pub redaction_snapshots: Option<Vec<u64>>,
-    /// It is of another file system: the origin of a clone, or something before that.
+    /// It is in another dataset: the origin of a clone, or an earlier snapshot of that.
     pub is_elsewhere: bool,
-    /// The bytes that the source referenced, and those of them that were freed before the next snapshot if a bookmark knows it. `None`: a bookmark that
-    /// knows nothing of it.
+    /// The bytes that the source referenced, and, if a bookmark records it, those of them that were freed before the next snapshot. `None` for a
+    /// bookmark without sizes.
     pub(super) sizes: Option<(Sizes, Option<Sizes>)>,
 }
 
 impl Base {
-    /// A snapshot as source of a stream of `to`.
+    /// A snapshot as the incremental source of a stream of `to`.
     ///
     /// # Errors
-    /// [`SenderError::NotEarlier`] if it did not come before.
+    /// [`SenderError::NotEarlier`] if it is not earlier.
     #[boxed]
     pub async fn snapshot(dsl: &Dsl, to: &Dataset, from: &Dataset) -> Result<Self, SenderError> {
         if !dsl.is_earlier(to, from.dir.object, from.phys.creation_txg).await? {
@@ -94,11 +94,11 @@ impl Base {
         })
     }
 
-    /// A bookmark of the dataset `of` as source of a stream of `to`. The redaction bookmark that was made of `to` itself is one
-    /// too: what was left out then is sent.
+    /// A bookmark of the dataset `of` as the incremental source of a stream of `to`. For a redaction bookmark of `to` itself, the stream has the
+    /// blocks that were left out.
     ///
     /// # Errors
-    /// [`SenderError::NotEarlier`] if its snapshot did not come before.
+    /// [`SenderError::NotEarlier`] if its snapshot is not earlier.
     #[boxed]
     pub async fn bookmark(dsl: &Dsl, to: &Dataset, of: &Dataset, from: &Bookmark) -> Result<Self, SenderError> {
         let phys = &from.phys;

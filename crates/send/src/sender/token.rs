@@ -1,7 +1,7 @@
-//! Resume tokens: what the receiver of a broken stream tells its sender.
+//! Resume tokens: the receiver of an interrupted stream gives one to its sender.
 //!
-//! `1-<checksum>-<length>-<data>`: the first word of the Fletcher-4 checksum of the data, the length of what the data unpacks to, and
-//! the data in hexadecimal, a zlib stream of a packed list.
+//! `1-<checksum>-<length>-<data>`: the first word of the Fletcher-4 checksum of the data, the length of the decompressed data, and the data in
+//! hexadecimal, a zlib stream of a packed list.
 
 use cenote_codec::checksum::fletcher::fletcher4;
 use cenote_codec::compress::decompress;
@@ -19,10 +19,10 @@ const LIST_BYTES_MAX: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// It has not four parts.
+    /// It does not have four parts.
     #[error("resume token is corrupt (invalid format)")]
     Form,
-    /// It is of another version.
+    /// It has another version.
     #[error("resume token is corrupt (invalid version {0})")]
     Version(u32),
     /// The data is not hexadecimal.
@@ -31,13 +31,13 @@ pub enum TokenError {
     /// The data was changed.
     #[error("resume token is corrupt (incorrect checksum)")]
     Checksum,
-    /// The data does not unpack.
+    /// The data does not decompress.
     #[error("resume token is corrupt (decompression failed)")]
     Decompress,
-    /// It does not unpack to a list.
+    /// It does not decompress to a list.
     #[error("resume token is corrupt (nvlist_unpack failed)")]
     Unpack,
-    /// The list lacks something.
+    /// The list lacks an entry.
     #[error("resume token is corrupt")]
     Incomplete,
 }
@@ -45,23 +45,23 @@ pub enum TokenError {
 /// A token.
 #[derive(Clone, Debug)]
 pub struct ResumeToken {
-    /// All that it says.
+    /// All its entries.
     pub list: NvList,
-    /// The snapshot's name where it was sent from.
+    /// The snapshot's name at the sender.
     pub to_name: String,
     /// The snapshot.
     pub to_guid: Guid,
     /// The incremental source.
     pub from_guid: Option<Guid>,
-    /// The place at which to go on.
+    /// The place at which to resume.
     pub point: ResumePoint,
     /// Bytes received.
     pub bytes: u64,
-    /// The forms of records that the stream had.
+    /// The optional forms of records of the stream.
     pub flags: SendFlags,
-    /// The snapshots by which it was redacted.
+    /// The snapshots that it was redacted with respect to.
     pub redact_snapshots: Option<Vec<u64>>,
-    /// Those of the redaction bookmark that it was incremental from.
+    /// Those of the redaction bookmark that was its incremental source.
     pub from_redact_snapshots: Option<Vec<u64>>,
 }
 
@@ -69,15 +69,15 @@ impl ResumeToken {
     /// Reads a token.
     ///
     /// # Errors
-    /// It is no token, or damaged.
+    /// It is not a token, or is damaged.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         Self::of_list(Self::list_of(text)?)
     }
 
-    /// The list that a token holds, whatever is in it.
+    /// The list in a token, with any entries.
     ///
     /// # Errors
-    /// It is no token, or damaged.
+    /// It is not a token, or is damaged.
     pub fn list_of(text: &str) -> Result<NvList, TokenError> {
         let mut parts = text.trim().split('-');
         let mut part = || parts.next().ok_or(TokenError::Form);
@@ -94,7 +94,7 @@ impl ResumeToken {
         for pair in data.as_bytes().as_chunks::<2>().0 {
             bytes.push((digit(pair[0])? << 4 | digit(pair[1])?) as u8);
         }
-        // The checksum's words are of four bytes; what is left over at the end is not summed.
+        // The checksum's words have four bytes; the last bytes of an incomplete word are not summed.
         let [sum, ..] = fletcher4(&bytes[..bytes.len() & !3], Endian::Little);
         if sum != checksum {
             return Err(TokenError::Checksum);

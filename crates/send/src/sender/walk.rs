@@ -1,12 +1,11 @@
-//! The changes of a dataset since a txg, in the order of objects and offsets: a walk over the block tree that leaves out older
-//! blocks.
+//! The changes of a dataset since a txg, in the order of objects and offsets: a walk over the block tree that skips older blocks.
 //!
 //! ```text
 //!   pointers of the meta-dnode ─► indirect blocks ─► a block of dnodes ─► dnode ─► its pointers ─► indirect blocks ─► data
 //!                                                                          └─► spill block
 //! ```
-//! The walk is a stack of places, one for each level that it has gone down, so what it holds in memory is a block per level,
-//! whatever the dataset's size. Blocks of pointers and dnodes that come next are loaded ahead of it.
+//! The walk is a stack of places, one for each level, so it holds one block per level in memory, for a dataset of any size. It prefetches the
+//! next blocks of pointers and dnodes.
 
 use std::sync::Arc;
 
@@ -23,12 +22,12 @@ use cenote_zio::ZioError;
 
 use super::error::SenderError;
 
-/// The number that the spill block of an object has in bookmarks.
+/// The block number of a spill block in bookmarks.
 pub(super) const SPILL: BlockId = BlockId(u64::MAX - 1);
-/// Blocks of pointers or dnodes that are loaded ahead of a walk.
+/// Blocks of pointers or dnodes that a walk prefetches.
 const AHEAD: usize = 32;
 
-/// The place from which on a walk goes: what is before it was sent already.
+/// The place at which a walk begins: everything before it was sent already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) object: u64,
@@ -60,7 +59,7 @@ impl Shape {
     }
 }
 
-/// A dnode, and where it stands.
+/// A dnode, and its place in its block.
 #[derive(Clone)]
 pub(super) struct Dnode {
     block: Block,
@@ -70,7 +69,7 @@ pub(super) struct Dnode {
 }
 
 impl Dnode {
-    /// All of its slots.
+    /// The bytes of all its slots.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.block[self.start..self.start + self.slots() * SLOT_BYTES]
     }
@@ -80,7 +79,7 @@ impl Dnode {
     }
 }
 
-/// Something that has changed.
+/// A change.
 pub(super) enum Change {
     /// A block of dnodes was written; its dnodes follow.
     Dnodes { bp: Blkptr, block: u64 },
@@ -92,16 +91,16 @@ pub(super) enum Change {
     Data { shape: Arc<Shape>, block: u64, bp: Blkptr },
     /// The spill block of an object.
     Spill { object: ObjectId, bp: Blkptr },
-    /// Data blocks that are holes, `end` not among them. `None`: up to the end of all numbers. Of object 0: blocks of dnodes.
+    /// Data blocks that are holes, before `end`; `None`: up to the last number. For object 0: blocks of dnodes.
     Hole { shape: Arc<Shape>, start: u64, end: Option<u64> },
-    /// Data blocks that the sender itself does not have, or is not to send.
+    /// Data blocks that the sender does not have, or must not send.
     Redacted { object: ObjectId, block_bytes: u32, start: u64, end: u64 },
 }
 
 enum Step {
     /// Pointers of a dnode, the next one first.
     Roots { shape: Arc<Shape>, dnode: Arc<DnodePhys>, next: usize },
-    /// Pointers of an indirect block. `level`: of what they point to.
+    /// Pointers of an indirect block. `level`: that of the blocks that they point to.
     Pointers { shape: Arc<Shape>, bytes: Block, order: Endian, level: u8, first: u64, next: usize, ahead: usize },
     /// Slots of a block of dnodes.
     Slots { bytes: Block, order: Endian, first: u64, next: usize },
@@ -112,14 +111,14 @@ enum Step {
 /// The options of a walk.
 #[derive(Clone, Copy)]
 pub(super) struct WalkOptions {
-    /// Blocks born up to it are left out.
+    /// Blocks born up to this txg are skipped.
     pub(super) since: Txg,
     pub(super) from: Option<Place>,
-    /// Blocks of dnodes stay encrypted.
+    /// Blocks of dnodes remain encrypted.
     pub(super) is_raw: bool,
     /// All blocks must be encrypted or authenticated.
     pub(super) is_encrypted: bool,
-    /// Blocks below one that cannot be read are left out, in place of an error.
+    /// Blocks below an unreadable one are skipped; otherwise it is an error.
     pub(super) skips_unreadable: bool,
 }
 
@@ -136,7 +135,7 @@ impl Walk {
     pub(super) fn new(dataset: Arc<str>, objset: Objset, options: WalkOptions) -> Self {
         let phys = objset.phys();
         let mut stack = Vec::new();
-        // Where the root is old, all is.
+        // If the root is old, everything is.
         if objset.root().logical_birth() > options.since {
             let dnode = Arc::new(phys.meta_dnode.clone());
             stack.push(Step::Roots { shape: Arc::new(Shape::new(ObjectId(0), &dnode)), dnode, next: 0 });
@@ -144,8 +143,7 @@ impl Walk {
         Self { dataset, objset, options, stack }
     }
 
-    /// The objset.
-    /// Whether it has all blocks, and not only those since another snapshot.
+    /// True if it has all blocks, not only those since another snapshot.
     pub(super) fn is_whole(&self) -> bool {
         self.options.since.0 == 0
     }
@@ -207,7 +205,7 @@ impl Walk {
         Ok(None)
     }
 
-    /// One pointer: what it means, or a step further down.
+    /// Visits a pointer: returns its change, or steps below it.
     async fn visit(
         &mut self,
         shape: &Arc<Shape>,
@@ -219,7 +217,7 @@ impl Walk {
         if self.is_before_start(shape, level, block) {
             return Ok(None);
         }
-        // A hole without birth may be from before holes had births, so it may be new.
+        // A hole without a birth may be older than the births of holes, so it may be new.
         let birth = bp.logical_birth();
         if birth <= self.options.since && birth.0 != 0 {
             return Ok(None);
@@ -230,7 +228,7 @@ impl Walk {
             if mutant::is(Mutant::SendHolesDropped) && self.options.since.0 != 0 {
                 return Ok(None);
             }
-            // Beyond all numbers nothing ever was.
+            // Nothing can exist beyond the last number.
             let Some(start) = span.and_then(|span| block.checked_mul(span)) else { return Ok(None) };
             if !shape.object_type.is_metadata() && start > shape.last_block {
                 return Ok(None);
@@ -287,7 +285,7 @@ impl Walk {
         let object = ObjectId(first.saturating_add(slot as u64));
         let view = DnodeView::in_block(bytes, slot, order).map_err(|error| corrupt(&self.dataset, object, error))?;
         *next += view.map_or(1, |view| view.slots());
-        // The number 0 means the array of dnodes itself.
+        // Number 0 is the meta-dnode itself.
         if object.0 == 0 || self.options.from.is_some_and(|from| object.0 < from.object) {
             return Ok(None);
         }
@@ -301,7 +299,7 @@ impl Walk {
         Ok(Some(Change::Object { object, dnode }))
     }
 
-    /// True if all below a pointer comes before the place that the walk begins at.
+    /// True if all blocks below a pointer are before the place at which the walk begins.
     fn is_before_start(&self, shape: &Shape, level: u8, block: u64) -> bool {
         let Some(from) = self.options.from else { return false };
         let span = 1_u64.checked_shl(u32::from(level) * shape.shift);
@@ -323,7 +321,7 @@ impl Walk {
         Ok(())
     }
 
-    /// A block of pointers or dnodes; `None` if it cannot be read and that is to be passed over.
+    /// Reads a block of pointers or dnodes; `None` if it cannot be read and the walk skips such blocks.
     async fn read(&self, object: ObjectId, level: u8, block: u64, bp: &Blkptr) -> Result<Option<Block>, SenderError> {
         let context = self.objset.context(object, level, BlockId(block));
         let dmu = self.objset.dmu();
@@ -336,7 +334,7 @@ impl Walk {
         }
     }
 
-    /// Has what the walk will come to below its present block of pointers, or of dnodes, loaded.
+    /// Prefetches the next blocks that the walk will read below its current block of pointers or dnodes.
     fn prefetch(&mut self) {
         let (objset, since) = (&self.objset, self.options.since);
         let load = |object: ObjectId, level: u8, block: u64, bp: Blkptr| {
@@ -347,14 +345,14 @@ impl Walk {
             let loading = async move {
                 objset.dmu().prefetch(&bp, objset.context(object, level, BlockId(block))).await;
             };
-            // Where the pool is about to be closed nothing needs to be loaded.
+            // If the pool is being closed, nothing needs to be prefetched.
             let _ = self.objset.dmu().detached().spawn(Class::Issue, loading);
             true
         };
         match self.stack.last_mut() {
             Some(Step::Pointers { shape, bytes, order, level, first, next, ahead }) => {
                 let is_tree = *level > 0 || shape.object.0 == 0 && !self.options.is_raw;
-                // Half of what may be ahead is kept ahead, so that devices get several at once.
+                // Prefetching begins when half of the blocks are left, so that devices get several at once.
                 if !is_tree || *ahead > *next + AHEAD / 2 {
                     return;
                 }
@@ -387,7 +385,7 @@ impl Walk {
     }
 }
 
-/// True if a spill block has a size that a record can have.
+/// Refuses a spill block of a size that a record cannot have.
 fn check_spill(dataset: &str, object: ObjectId, bp: &Blkptr) -> Result<(), SenderError> {
     let size = bp.lsize_bytes();
     if bp.level() != 0 || size == 0 || !size.is_multiple_of(MIN_BLOCK_BYTES) || size > MAX_BLOCK_BYTES {

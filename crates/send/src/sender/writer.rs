@@ -1,5 +1,4 @@
-//! Records on their way out: neighbours that can be one are put together, each gets the sum of what precedes it, and all is
-//! written in order.
+//! Writes records: merges adjacent ones where possible, gives each the checksum of the bytes before it, and writes them in order.
 
 use std::io::Write;
 
@@ -10,25 +9,25 @@ use cenote_format::stream::{Begin, Body, End, Free, FreeObjects, Record, RecordK
 
 use super::error::SenderError;
 
-/// Slots of dnodes in a block of them, as OpenZFS makes them.
+/// Slots in a block of dnodes, as OpenZFS makes them.
 const SLOTS: u64 = 32;
 
 /// Writes the records of one stream.
 pub(super) struct StreamWriter<'a> {
-    /// `None`: all is only counted.
+    /// `None`: bytes are only counted.
     out: Option<&'a mut dyn Write>,
     endian: Endian,
     to_guid: Guid,
     sum: Fletcher4,
-    /// A FREE, FREEOBJECTS or REDACT that the next one may be a part of.
+    /// A FREE, FREEOBJECTS or REDACT that the next one may extend.
     pending: Option<Body>,
-    /// Objects from this one on are not freed: older receivers would go through them one by one.
+    /// Objects from this one on are not freed: older receivers would visit them one by one.
     objects_end: u64,
     bytes: u64,
 }
 
 impl<'a> StreamWriter<'a> {
-    /// `meta_blocks` is the number of blocks of the sender's array of dnodes.
+    /// `meta_blocks`: the number of blocks of the sender's meta-dnode.
     pub(super) fn new(out: Option<&'a mut dyn Write>, endian: Endian, to_guid: Guid, meta_blocks: u64) -> Self {
         let objects_end = meta_blocks.saturating_mul(SLOTS);
         Self { out, endian, to_guid, sum: Fletcher4::new(), pending: None, objects_end, bytes: 0 }
@@ -44,12 +43,12 @@ impl<'a> StreamWriter<'a> {
         self.write(Body::Begin(begin), payload, None)
     }
 
-    /// Writes a record, after what is pending.
+    /// Writes a record, after the pending one.
     pub(super) fn record(&mut self, body: Body, payload: &[u8]) -> Result<(), SenderError> {
         self.record_of(body, payload, None)
     }
 
-    /// As [`Self::record`]. `sums`: those of the payload, where they are known.
+    /// As [`Self::record`]. `sums`: the payload's partial sums, if known.
     pub(super) fn record_of(&mut self, body: Body, payload: &[u8], sums: Option<Fletcher4>) -> Result<(), SenderError> {
         assert!(self.bytes > 0, "a stream begins with BEGIN");
         self.flush()?;
@@ -64,7 +63,7 @@ impl<'a> StreamWriter<'a> {
         Ok(())
     }
 
-    /// Frees a range of an object. A length of [`Free::TO_THE_END`] is written at once.
+    /// Frees a range of an object. A new record with the length [`Free::TO_THE_END`] is written at once.
     pub(super) fn free(&mut self, object: ObjectId, offset: u64, length: u64) -> Result<(), SenderError> {
         let ends = offset.checked_add(length);
         if let Some(Body::Free(free)) = &mut self.pending
@@ -82,7 +81,7 @@ impl<'a> StreamWriter<'a> {
         if length == Free::TO_THE_END { self.flush() } else { Ok(()) }
     }
 
-    /// Frees a run of objects, as far as the sender could have them.
+    /// Frees a run of objects, up to the last that the sender could have.
     pub(super) fn free_objects(&mut self, first: u64, count: u64) -> Result<(), SenderError> {
         if first >= self.objects_end || count == 0 {
             return Ok(());
@@ -98,7 +97,7 @@ impl<'a> StreamWriter<'a> {
         self.put_off(Body::FreeObjects(free))
     }
 
-    /// Says that a range is left out.
+    /// Records that a range is left out.
     pub(super) fn redact(&mut self, object: ObjectId, offset: u64, length: u64) -> Result<(), SenderError> {
         if let Some(Body::Redact(redact)) = &mut self.pending
             && redact.object == object
@@ -111,7 +110,7 @@ impl<'a> StreamWriter<'a> {
         self.put_off(Body::Redact(redact))
     }
 
-    /// Writes what is pending, and END if the stream is whole.
+    /// Writes the pending record, and END if the stream is complete.
     pub(super) fn end(mut self, is_whole: bool) -> Result<u64, SenderError> {
         self.flush()?;
         if is_whole {
@@ -262,11 +261,11 @@ mod tests {
     #[test]
     fn a_range_to_the_end_of_all_offsets_is_one_to_the_end() {
         let bodies = written(|out| {
-            // Written at once, so that what follows is none of it.
+            // Written at once, so the next record cannot extend it.
             out.free(ObjectId(5), 1024, Free::TO_THE_END).unwrap();
             out.free(ObjectId(5), 0, 512).unwrap();
             out.free(ObjectId(5), 512, u64::MAX - 600).unwrap();
-            // Goes beyond the last offset.
+            // Ends beyond the last offset.
             out.free(ObjectId(6), 1 << 20, u64::MAX - 512).unwrap();
             out.free(ObjectId(7), 0, 512).unwrap();
             out.free(ObjectId(7), 512, u64::MAX - 5).unwrap();
