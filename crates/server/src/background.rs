@@ -1,30 +1,28 @@
-//! Commands that go on: in the background, under a supervisor, or at a terminal.
+//! Commands that keep running: in the background, under a supervisor, or at a terminal.
 //!
 //! # Theory
 //!
-//! **Need.** A mount or a server outlives the command line that begins it. A person or script that begins it wants to go on when it is
-//! ready and not before, and to see why it did not begin; one that ends it wants to know its process; and nothing may end with a
-//! terminal.
+//! **Need.** A mount or a server outlives the command line that begins it. The person or script that begins it wants to continue when it is
+//! ready, not before, and to see the reason if it could not begin. To end it they need its process number. And no terminal's end may end it.
 //!
-//! **Shape.** A process of many threads cannot be forked safely, so with `--background` the program starts itself once more:
+//! **Shape.** A process with many threads cannot be forked safely, so with `--background` the program starts itself again:
 //! ```text
 //! caller ── program ── the same command line, CENOTE_STARTER=1 ──► program: a session of its own
-//!             │◄──────── what it says, passed on ──────── stderr ───┤ opens, mounts, listens
-//!             │◄──────── "ready" ────────────────────────────────── ┤ from now on what it says goes to the log
+//!             │◄──────── its messages, passed on ─────── stderr ───┤ opens, mounts, listens
+//!             │◄──────── "ready" ────────────────────────────────── ┤ from now on its messages go to the log
 //!          status 0
-//!             │◄──────── end of file, its exit status ───────────── ┘ where it did not begin
+//!             │◄──────── end of file, its exit status ───────────── ┘ if it could not begin
 //! ```
-//! A supervisor that starts the program itself (systemd, `Type=notify`) names a socket in `NOTIFY_SOCKET` and is told `READY=1` and
-//! `STOPPING=1` there.
+//! A supervisor that starts the program itself (systemd, `Type=notify`) gives a socket in `NOTIFY_SOCKET`, to which the program sends `READY=1`
+//! and `STOPPING=1`.
 //!
 //! **Invariants.**
-//! 1. The caller's status is 0 only when the command is ready; then the file of `--pid-file` has the process's number.
-//! 2. A command whose caller was ended meanwhile ends too, in good order.
-//! 3. After "ready" nothing of the caller's terminal is held. The working directory stays: devices may be named relative to it.
+//! 1. The caller's status is 0 only if the command is ready; then the file of `--pid-file` has the process's number.
+//! 2. A command whose caller has ended meanwhile ends too, in good order.
+//! 3. After "ready" it holds nothing of the caller's terminal. It keeps the working directory: devices may be named relative to it.
 //!
-//! **Rejected.** *To hand down the caller's stderr*: `ssh`, which waits for its end, would wait for this process. *`fork` and `setsid`
-//! before threads begin*: not to be had without unsafe code. *Output to nowhere without `--log`*: that a pool is suspended is said in
-//! no other place.
+//! **Rejected.** *Passing on the caller's stderr*: `ssh`, which waits for its end, would wait for this process. *`fork` and `setsid` before
+//! threads begin*: they need unsafe code. *No output without `--log`*: the suspension of a pool is reported in no other place.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -45,32 +43,32 @@ use crate::error::{Context as _, Result, refused};
 
 /// The exit status of a command that did not begin.
 const FAILED: u8 = 1;
-/// Set in the process that goes on.
+/// Set in the process that keeps running.
 const STARTED: &str = "CENOTE_STARTER";
-/// Said on standard error when it is ready; no message begins like this.
+/// Printed on standard error when the command is ready; no message begins like this.
 const READY: &[u8] = b"\x01cenote is ready\n";
-/// Bytes that are passed on from standard input at most: a key.
+/// The maximum number of bytes passed on from standard input: a key.
 const INPUT_BYTES_MAX: u64 = 64 << 10;
-/// A log beside the cache file that is longer when a process begins starts anew. One that `--log` names is the user's.
+/// A log next to the cache file that is longer than this when a process begins is truncated. A log named by `--log` is the user's.
 const LOG_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of a pid file that are read at most.
+/// The maximum number of bytes read from a pid file.
 const PID_BYTES_MAX: u64 = 64;
-/// Characters of a dataset's name in the name of its log: a file's name has 255 bytes at most, as a dataset's has.
+/// Characters of a dataset's name in the name of its log: a file's name has at most 255 bytes, and so has a dataset's.
 const LOG_NAME_CHARS_MAX: usize = 200;
 
-/// The way in which a command goes on until it is ended.
+/// Options of a command that keeps running.
 #[derive(Clone, Debug, Default)]
 pub struct GoingOptions {
-    /// In the background: its caller returns when it is ready, and with the error when it does not begin.
+    /// In the background: the caller returns when the command is ready, or with the error if it could not begin.
     pub background: bool,
     /// The file with the process's number while it runs.
     pub pid_file: Option<PathBuf>,
-    /// The file that messages are appended to once it is ready; in the background by default one beside the cache file.
+    /// The file to which messages are appended once it is ready; in the background, one next to the cache file by default.
     pub log: Option<PathBuf>,
 }
 
 impl GoingOptions {
-    /// How a person ends the command: `verb` it by an interrupt, or in the background by a signal to the process.
+    /// Tells a person how to `verb`, which ends the command: by an interrupt, or in the background by a signal to the process.
     pub fn end(&self, verb: &str) -> String {
         match self.background {
             false => format!("interrupt to {verb}"),
@@ -79,13 +77,13 @@ impl GoingOptions {
     }
 }
 
-/// True in the process that goes on.
+/// True in the process that keeps running.
 fn is_started() -> bool {
     std::env::var_os(STARTED).is_some()
 }
 
-/// Begins a command line in the background, which reads a key from standard input if `has_input`; does nothing in the process that is
-/// begun. The status is that of the caller's command.
+/// Begins a command line in the background, which reads a key from standard input if `has_input`. Does nothing in the process that this starts.
+/// The status is that of the caller's command.
 pub fn start(argv: &[OsString], background: bool, has_input: bool) -> Option<ExitCode> {
     if !background || is_started() {
         return None;
@@ -107,7 +105,7 @@ fn begin(argv: &[OsString], has_input: bool) -> Result<ExitCode> {
     if let Some(mut to) = child.stdin.take() {
         let mut input = Vec::new();
         std::io::stdin().lock().take(INPUT_BYTES_MAX).read_to_end(&mut input).context("standard input")?;
-        // It may have ended already, for another reason, which it says.
+        // It may have ended already, for another reason, which it reports.
         let _ = to.write_all(&input);
     }
     let mut said = BufReader::new(child.stderr.take().ok_or_else(|| refused("no pipe"))?);
@@ -121,11 +119,11 @@ fn begin(argv: &[OsString], has_input: bool) -> Result<ExitCode> {
     }
     let status = child.wait()?;
     let code = status.code().or_else(|| Some(128 + status.signal()?)).and_then(|code| u8::try_from(code).ok());
-    // Without having said that it is ready it has not begun, whatever its status.
+    // If it did not report that it is ready, it has not begun, even if its status is 0.
     Ok(ExitCode::from(code.filter(|code| *code != 0).unwrap_or(FAILED)))
 }
 
-/// A command that goes on, as its caller, its supervisor and the pid file are told of it. The pid file goes when this is dropped.
+/// A command that keeps running: informs its caller, its supervisor and the pid file. Dropping this removes the pid file.
 pub struct Going {
     options: GoingOptions,
     name: String,
@@ -133,13 +131,13 @@ pub struct Going {
 }
 
 impl Going {
-    /// At the begin, before anything is opened. `name` is the dataset's, for the name of the log.
+    /// Called before anything is opened. `name` is the dataset's, for the name of the log.
     ///
     /// # Errors
     /// The pid file is another process's, or cannot be made.
     pub fn begin(options: GoingOptions, name: &str) -> Result<Self> {
         if options.background && is_started() {
-            // Fails where this process leads a group already, which then is no terminal's either.
+            // Fails if this process already leads a group, which then is not a terminal's either.
             let _ = rustix::process::setsid();
         }
         let pid_file = options.pid_file.as_deref().map(PidFile::claim).transpose()?;
@@ -147,15 +145,15 @@ impl Going {
         Ok(Self { options, name, pid_file })
     }
 
-    /// The way in which it goes on.
+    /// Its options.
     pub const fn options(&self) -> &GoingOptions {
         &self.options
     }
 
-    /// It is ready: its caller goes on, its supervisor is told, and messages go to the log.
+    /// Reports that it is ready: its caller returns, its supervisor is told, and messages go to the log.
     ///
     /// # Errors
-    /// The caller has ended, or the log or the pid file cannot be written: the command is to end.
+    /// The caller has ended, or the log or the pid file cannot be written: the command must end.
     pub fn ready(&self, console: &dyn Console) -> Result<()> {
         if let Some(file) = &self.pid_file {
             file.write()?;
@@ -183,14 +181,14 @@ impl Going {
         }
         if let Some((_, file)) = log {
             console.redirect(file.try_clone()?);
-            // The place of an error of ours goes there too.
+            // The place of a panic goes there too.
             std::panic::set_hook(Box::new(move |panic| drop(writeln!(&file, "{panic}"))));
         }
         notify("READY=1");
         Ok(())
     }
 
-    /// Another process has taken over what goes on: its caller goes on, if this was begun in the background.
+    /// Reports that another process has taken over the work: the caller returns, if this was begun in the background.
     ///
     /// # Errors
     /// The caller has ended.
@@ -201,16 +199,16 @@ impl Going {
         Ok(())
     }
 
-    /// Its end has begun.
+    /// Reports that its end has begun.
     pub fn ends(&self) {
         notify("STOPPING=1");
     }
 }
 
-/// Tells a supervisor, if there is one.
+/// Informs a supervisor, if there is one.
 fn notify(what: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    // It has asked; where it does not listen there is nobody to tell.
+    // If the supervisor does not listen, there is no one to inform.
     let _ = notify_at(&socket, what);
 }
 
@@ -233,14 +231,14 @@ fn open_log(path: &Path) -> Result<File> {
     open.with_context(|| format!("cannot write the log {}", path.display()))
 }
 
-/// A file with this process's number, locked as long as the process has it, which goes when the process ends in good order.
+/// A file with this process's number, locked as long as the process runs, and removed when the process ends in good order.
 struct PidFile {
     path: PathBuf,
     file: File,
 }
 
 impl PidFile {
-    /// Makes it, empty. One that an ended process left is taken over.
+    /// Creates it, empty. A file left by an ended process is taken over.
     fn claim(path: &Path) -> Result<Self> {
         let shown = || format!("cannot make the pid file {}", path.display());
         let path = std::path::absolute(path).with_context(shown)?;
@@ -250,7 +248,7 @@ impl PidFile {
         let file = file.with_context(shown)?;
         let identity = |found: fs::Metadata| (found.dev(), found.ino());
         let is_locked = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        // One that ends meanwhile has removed it.
+        // An ending process may have removed it meanwhile.
         let is_there = fs::symlink_metadata(&path).ok().map(identity) == Some(identity(file.metadata()?));
         if !is_locked || !is_there {
             return Err(refused(format!("{}: another process that begins or ends has it", shown())));
@@ -278,12 +276,12 @@ impl PidFile {
     }
 }
 
-/// Whether the process of a pid file that nobody has locked may be the one that has written it: it runs still, and ran then. A number is
-/// given out again, after a new start of the system above all.
+/// True if the process of an unlocked pid file may have written the file: it is running, and began before the file was written. A number may be
+/// reused, above all after a reboot.
 fn may_have_written(pid: u32, file: &File) -> bool {
     let read = |path: String| fs::read_to_string(path).ok();
     let Some(stat) = read(format!("/proc/{pid}/stat")) else { return false };
-    // After the name, which may have anything in it: the state, and as the twentieth word the begin in ticks since the system's.
+    // After the name, which may contain anything: the state, and as the twentieth word the start in ticks since boot.
     let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     if matches!(words.first(), Some(&("Z" | "X"))) {
         return false;
@@ -325,7 +323,7 @@ mod tests {
             drop(file);
             assert!(!path.exists());
         }
-        // One that is about to begin has written nothing yet.
+        // A process that is about to begin has written nothing yet.
         let file = PidFile::claim(&path).unwrap();
         assert!(PidFile::claim(&path).err().unwrap().to_string().contains("begins or ends"));
         drop(file);
@@ -352,7 +350,7 @@ mod tests {
         let hour = std::time::Duration::from_secs(3600);
         left().set_modified(std::time::SystemTime::now() - hour).unwrap();
         drop(PidFile::claim(&path).unwrap());
-        // The process was killed, and nobody has asked for its status yet.
+        // The process was killed, and its status was not yet collected.
         left();
         Command::new("kill").args(["-KILL", &child.id().to_string()]).status().unwrap();
         let state = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();

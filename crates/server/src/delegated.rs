@@ -1,20 +1,20 @@
-//! A mount for writing of a pool that another process has, which mounts it.
+//! A writable mount of a pool that another process has: that process mounts it.
 //!
 //! # Theory
 //!
-//! **Need.** A pool has one process. A second `cenote mount --rw` of it, or a second line of `/etc/fstab`, is to mount another dataset
-//! all the same, and the command is to behave as if it had the mount itself.
+//! **Need.** Only one process can have a pool open for writing. A second `cenote mount --rw` for it, or a second line of `/etc/fstab`, must
+//! still mount another dataset, and the command must behave as if it had the mount itself.
 //!
-//! **Shape.** The command asks the process over its socket ([`crate::protocol`]); the process mounts the dataset and answers. In the
-//! background the command then returns. In the foreground it stays until the mount has ended, whoever ends it, and an
-//! interrupt to it unmounts the mount. The process keeps no connection for that: the command watches the system's table of
-//! mounts, and the process itself, whose death ends the mount without a word.
+//! **Shape.** The command asks the process over its socket ([`crate::protocol`]); the process mounts the dataset and answers. In the background
+//! the command then returns. In the foreground it remains until the mount has ended for any reason, and an interrupt to it unmounts the mount.
+//! The process keeps no connection for that: the command watches the system's table of mounts, and the process itself, whose death ends the
+//! mount without notice.
 //!
-//! **Invariants.** 1. The mount does not depend on the command: killed, it leaves the mount as it is. 2. A command that ends well leaves
-//! what was written in the mount on disk.
+//! **Invariants.** 1. The mount does not depend on the command: if the command is killed, the mount remains. 2. When a command ends well, all
+//! data written in the mount is on disk.
 //!
-//! **Rejected.** *A connection that lasts as long as the mount*: it would take a thread of the process for each, and would say nothing
-//! that the table of mounts does not.
+//! **Rejected.** *A connection for the life of the mount*: the process would need a thread for each, and would learn nothing that the table of
+//! mounts does not tell.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -33,25 +33,25 @@ use crate::error::{Context as _, Result, ServerError, refused};
 use crate::unmounting::{await_written, unmount_one};
 use crate::{Session, Who, protocol};
 
-/// The interval at which signals are looked for.
+/// The interval between checks for signals.
 const SIGNAL_POLL: Duration = Duration::from_millis(200);
 
-/// A mount that another process is asked for.
+/// A mount requested from another process.
 pub(crate) struct Delegated<'a> {
     /// The dataset.
     pub(crate) dataset: &'a str,
-    /// The folder, as this process names it.
+    /// The folder, as given to this process.
     pub(crate) at: &'a Path,
     /// The lists of `-o`.
     pub(crate) options: &'a [String],
 }
 
 impl Delegated<'_> {
-    /// Has the process at a socket mount the dataset, and stays until the mount has ended, unless it is to be in the background.
-    /// False where that process refused it, which was told.
+    /// Asks the process at a socket to mount the dataset, and waits until the mount has ended, unless the command is in the background. False if
+    /// that process refused it and reported why.
     ///
     /// # Errors
-    /// The process does not see the folder, has ended, or what was written in the mount may not be on disk.
+    /// The process does not see the folder, has ended, or data written in the mount may not be on disk.
     pub(crate) async fn serve(
         &self,
         session: &Session,
@@ -87,14 +87,14 @@ impl Delegated<'_> {
         ended.map(|()| true)
     }
 
-    /// The folder as the process names it. One that cannot be looked at is refused by the process, with the reason.
+    /// The folder as the process names it. If it cannot be looked up, the process refuses it, with the reason.
     fn place(&self) -> Result<PathBuf> {
         let at = std::path::absolute(self.at).with_context(|| self.at.display())?;
         Ok(fs::canonicalize(&at).unwrap_or(at))
     }
 }
 
-/// Refuses a process whose folders are not those of this one.
+/// Refuses a process in another mount namespace.
 fn check_namespace(who: &Who) -> Result<()> {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     match (of("self"), of(&who.pid.to_string())) {
@@ -102,7 +102,7 @@ fn check_namespace(who: &Who) -> Result<()> {
             "pool '{}' is process {}'s, which sees other folders (another mount namespace, as of a container): mount it there",
             who.pool, who.pid
         ))),
-        // A process that may not be looked at is another user's, which root has asked for, or an older kernel's.
+        // The process is another user's, for which only root asks, or the kernel is older.
         _ => Ok(()),
     }
 }
@@ -116,7 +116,7 @@ struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// The mount, if it is there.
+    /// The mount, if it exists.
     fn find(&self, mounts: Mounts) -> Option<Mounted> {
         mounts.into_ours().find(|mount| mount.dataset == self.dataset && mount.at == self.at)
     }
@@ -128,7 +128,7 @@ impl Taken<'_> {
         }
     }
 
-    /// Waits until it has ended, by others or by a signal, with all on disk.
+    /// Waits until it has ended, from outside or by a signal, with everything on disk.
     async fn wait(&self, session: &Session, mut signals: Signals) -> Result<()> {
         let at = self.at.display();
         let pid =
@@ -160,7 +160,7 @@ impl Taken<'_> {
         }
         match last {
             Some(mount) => await_written(session, self.socket, &self.who, &mount).await,
-            // It had ended before it was first looked for.
+            // It had ended before the first look.
             None => Ok(()),
         }
     }

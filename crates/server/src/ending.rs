@@ -1,7 +1,7 @@
-//! The end of mounts: by their users, or by a signal to the process that serves them.
+//! The end of mounts: from outside, or by a signal to the process that serves them.
 //!
-//! An interrupt unmounts the mounts not in use; a second one, or a request to end, detaches the others. The last mount goes first: it may
-//! stand in a folder of an earlier one.
+//! An interrupt unmounts the mounts that are not in use; a second one, or another ending signal, detaches the others. The last mount is ended
+//! first, because it may be in a folder of an earlier one.
 
 use std::sync::Arc;
 
@@ -18,11 +18,11 @@ use crate::error::Result;
 pub(crate) enum EndedBy {
     /// A signal to this process.
     Signal,
-    /// Somebody else, as with `umount`.
+    /// Another cause, such as `umount`.
     Elsewhere,
 }
 
-/// Waits until `ended`, or until a signal has ended the mounts that `mounts` then finds, in the order of mounting.
+/// Waits until `ended` returns, or until a signal has ended the mounts that `mounts` then returns, in the order of mounting.
 pub(crate) async fn wait(
     handle: &Handle,
     console: &dyn Console,
@@ -55,7 +55,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// Unmounts what is not in use, and with `is_forced` what is. False if something stays, which is said.
+/// Unmounts mounts that are not in use, and with `is_forced` also the others. False if one remains, which is reported.
 async fn unmount_all(console: &dyn Console, mounts: Vec<Arc<MountHandle>>, is_forced: bool) -> Result<bool> {
     let (mut is_all, mut failed) = (true, None);
     for mount in mounts.into_iter().rev() {
@@ -80,7 +80,7 @@ async fn unmount_all(console: &dyn Console, mounts: Vec<Arc<MountHandle>>, is_fo
     failed.map_or(Ok(is_all), |error| Err(error.into()))
 }
 
-/// Waits until mounts have ended that nobody adds to, by others or by a signal.
+/// Waits until a fixed set of mounts has ended, from outside or by a signal.
 ///
 /// # Errors
 /// A mount ended with one, or a signal could not end it.

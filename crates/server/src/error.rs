@@ -23,7 +23,7 @@ use crate::{Gone, NoSuchPool, Owned};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// Something went wrong at one place: a socket, a folder, a step.
+    /// An error at one place: a socket, a folder, a step.
     #[error("{place}")]
     In {
         /// The place.
@@ -31,46 +31,46 @@ pub enum ServerError {
         /// The error.
         source: Box<ServerError>,
     },
-    /// A folder or the process at the other end is another user's.
+    /// A folder, or the process at the other end, belongs to another user.
     #[error("{0}")]
     Untrusted(String),
-    /// Something is at the place of a socket.
+    /// The path of a socket is taken.
     #[error("{0}")]
     Occupied(&'static str),
     /// A server did not answer in time.
     #[error("the server at {} did not answer", .0.display())]
     Silent(PathBuf),
-    /// The other end speaks another language.
+    /// The other end does not follow the protocol.
     #[error("{0}")]
     Protocol(String),
-    /// It is refused, for this reason.
+    /// A refusal, with its reason.
     #[error("{0}")]
     Refused(String),
-    /// The words of a command line mean nothing.
+    /// The command line is not valid.
     #[error(transparent)]
     Use(#[from] WrongUse),
-    /// Another process has the pool, and is to be asked.
+    /// Another process has the pool, and must be asked.
     #[error(transparent)]
     Owned(#[from] Owned),
     /// No pool has the name.
     #[error(transparent)]
     NoSuchPool(#[from] NoSuchPool),
-    /// A pool that was imported is not there any more.
+    /// An imported pool no longer exists.
     #[error(transparent)]
     Gone(#[from] Gone),
     /// A mount is in use.
     #[error("pool or dataset is busy")]
     Busy,
-    /// A verb on the pool, or a setting of a new one.
+    /// An error of a verb on the pool, or of a setting of a new one.
     #[error(transparent)]
     Admin(Box<AdminError>),
-    /// A dataset of the pool.
+    /// An error of a dataset of the pool.
     #[error(transparent)]
     Dsl(Box<DslError>),
-    /// There is no such volume.
+    /// The volume does not exist.
     #[error("there is no such volume")]
     NoSuchVolume,
-    /// Nothing of a pool is mounted any more.
+    /// The pool is being exported: no more mounts.
     #[error("pool '{0}' is being exported: mount it when that has ended")]
     Closing(String),
     /// The devices of a pool fail.
@@ -83,40 +83,40 @@ pub enum ServerError {
         /// The reason.
         reason: String,
     },
-    /// A file or socket of this machine.
+    /// An error of a file or socket of this machine.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A line that is no such JSON.
+    /// A line is not valid JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// A structure that a server sent is not valid.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The notes of this system.
+    /// An error of this host's records.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// A mount.
+    /// An error of a mount.
     #[error(transparent)]
     Mount(Box<MountError>),
-    /// A dataset could not be opened to be mounted.
+    /// A dataset could not be opened for mounting.
     #[error(transparent)]
     Open(Box<OpenError>),
-    /// A volume.
+    /// An error of a volume.
     #[error(transparent)]
     Export(#[from] ExportError),
     /// A task ended early.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// The pool.
+    /// An error of the pool.
     #[error(transparent)]
     Spa(Box<SpaError>),
 }
 
-/// With errors of this crate, unless another is said.
+/// A result with this crate's errors by default.
 pub(crate) type Result<T, E = ServerError> = std::result::Result<T, E>;
 
 impl ServerError {
-    /// The error of a file or socket, where it is one.
+    /// The error of a file or socket, if it is one.
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             Self::In { source, .. } => source.io(),
@@ -136,7 +136,7 @@ impl ServerError {
         text
     }
 
-    /// The error in one text: each cause that says something new.
+    /// The error and its causes in one text, without causes that add nothing.
     pub fn causes(&self) -> String {
         let mut text = self.to_string();
         let mut next = self.source();
@@ -149,7 +149,7 @@ impl ServerError {
     }
 }
 
-/// Adds a cause to the text of an error, as far as it says something new: of two places, one in the other, the inner one stays.
+/// Adds a cause to the text of an error, if it adds something: of two places, one in the other, only the inner one is kept.
 pub fn add_cause(text: &mut String, cause: &str) {
     if text.contains(cause) {
         return;
@@ -168,7 +168,7 @@ impl From<ValueError> for ServerError {
     }
 }
 
-/// Errors that are large.
+/// Converts large errors, boxed.
 macro_rules! boxed {
     ($($variant:ident($error:ty)),*) => {
         $(impl From<$error> for ServerError {
@@ -197,12 +197,12 @@ impl From<rustix::io::Errno> for ServerError {
     }
 }
 
-/// It is refused, for this reason.
+/// A refusal for this reason.
 pub(crate) fn refused(why: impl Into<String>) -> ServerError {
     ServerError::Refused(why.into())
 }
 
-/// Says where an error was.
+/// Adds a place to an error.
 pub(crate) trait Context<T> {
     fn context(self, place: impl Display) -> Result<T>;
 

@@ -1,7 +1,7 @@
-//! Pools that are imported no more: what shows them ends, and the cache file forgets them.
+//! Exporting pools: everything that shows them ends, and the cache file forgets them.
 //!
-//! A pool that a process has open for writing is exported by that process. Processes that show one read-only are asked by nothing but the
-//! end of their mounts, so those are unmounted first; one in use keeps the pool, as in OpenZFS.
+//! The process that has a pool open for writing exports it. Processes that show one read-only take no commands and end only with their mounts,
+//! so those are unmounted first; if one is in use the pool remains, as in OpenZFS.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use cenote_taskq::boxed;
 use crate::error::{Result, ServerError, refused};
 use crate::{Session, protocol, unmounting};
 
-/// A pool that is imported, or that a process has.
+/// A pool that is imported, or served by a process.
 struct Had {
     name: String,
     guid: Guid,
@@ -31,7 +31,7 @@ fn all_had() -> Result<Vec<Had>> {
     Ok(all)
 }
 
-/// Exports every pool that is imported, and every one that a process of this user has. False where one is left, which is told.
+/// Exports every pool that is imported, and every one that a process of this user has. False if one could not be exported, which is reported.
 ///
 /// # Errors
 /// The cache file cannot be read.
@@ -41,7 +41,7 @@ pub async fn export_all(session: &Session, is_forced: bool) -> Result<bool> {
     for had in all_had()? {
         match export(session, &had, is_forced).await {
             Ok(true) => {}
-            // Its server has said why.
+            // Its server has reported the reason.
             Ok(false) => is_good = false,
             Err(error) => {
                 session.warn(error.chain());
@@ -52,16 +52,16 @@ pub async fn export_all(session: &Session, is_forced: bool) -> Result<bool> {
     Ok(is_good)
 }
 
-/// Exports a pool of several that are named, each whoever has it. False where that failed, which its server has told.
+/// Exports one of several named pools, by the process that has it. False if that failed, which its server has reported.
 ///
 /// # Errors
-/// There is none of this name, or it is in use.
+/// There is no pool with this name, or it is in use.
 #[boxed]
 pub async fn export_named(session: &Session, name: &str, is_forced: bool) -> Result<bool> {
     let noted = CacheFile::of_user()?.pools()?;
     let guid = match session.locate(name).await {
         Ok((found, _)) => Some(found.guid),
-        // A pool whose devices are gone is forgotten.
+        // A pool whose devices are gone is only forgotten.
         Err(_) => noted.get(name).map(|entry| Guid(entry.guid)),
     };
     let Some(guid) = guid else { return Err(refused(format!("cannot open '{name}': no such pool"))) };
@@ -73,7 +73,7 @@ async fn export(session: &Session, had: &Had, is_forced: bool) -> Result<bool> {
         let flag: &[&str] = if is_forced { &["-f"] } else { &[] };
         let line = [&["cenote", "zpool", "export"], flag, &["--", &had.name]].concat();
         let line: Vec<&OsStr> = line.into_iter().map(OsStr::new).collect();
-        // It forgets it too.
+        // The server forgets it too.
         let status = session.console().ask(&socket, &line);
         let status = status.map_err(|error| refused(format!("cannot export '{}': {}", had.name, error.chain())))?;
         return Ok(status == 0);
@@ -85,22 +85,22 @@ async fn export(session: &Session, had: &Had, is_forced: bool) -> Result<bool> {
     }
 }
 
-/// The socket of the process that has a pool and goes on. One that ends is waited for.
+/// The socket of the process that has a pool. A process that is ending is waited for instead.
 async fn server_of(session: &Session, had: &Had) -> Result<Option<PathBuf>> {
     let Some(socket) = protocol::find(had.guid) else { return Ok(None) };
     match protocol::who(&socket) {
         Ok(who) if who.guid != had.guid.0 => Ok(None),
         Ok(who) if who.is_ending => {
-            // A pool that was not imported is gone then.
+            // If the pool was not imported, it is then gone.
             let _ = session.locate(&had.name).await;
             Ok(None)
         }
-        // The reason why it does not say who it is comes with the request.
+        // If it does not answer, the request will report the reason.
         Ok(_) | Err(_) => Ok(Some(socket)),
     }
 }
 
-/// Takes a pool out of the cache file, whatever name it has there.
+/// Removes a pool from the cache file, under any name.
 ///
 /// # Errors
 /// The file cannot be changed.
@@ -111,7 +111,7 @@ pub fn forget_guid(guid: Guid) -> Result<()> {
     })
 }
 
-/// Takes a pool out of the cache file. False if it is not in there.
+/// Removes a pool from the cache file. False if it is not in it.
 ///
 /// # Errors
 /// The file cannot be changed.
@@ -124,10 +124,10 @@ pub fn forget(name: &str) -> Result<bool> {
     Ok(was_there)
 }
 
-/// Before `verb`: unmounts what processes show of a pool read-only, with `is_forced` whoever uses it. They end with their last mount.
+/// Before `verb`: unmounts a pool's read-only mounts, with `is_forced` even those in use. Their processes end with their last mount.
 ///
 /// # Errors
-/// Something of it is in use, or a process shows it in another way.
+/// A mount is in use, or a process serves the pool read-only in another way.
 #[boxed]
 pub async fn end_readers(session: &Session, verb: &str, name: &str, guid: Guid, is_forced: bool) -> Result<()> {
     if owners::readers(guid).is_empty() {
@@ -158,7 +158,7 @@ pub async fn end_readers(session: &Session, verb: &str, name: &str, guid: Guid, 
     }
 }
 
-/// How long a process may take to end when its last mount is gone.
+/// The longest wait for a process to end after its last mount.
 const END_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(3);
-/// How often that is looked for.
+/// The interval between checks for that.
 const END_POLL: std::time::Duration = std::time::Duration::from_millis(20);

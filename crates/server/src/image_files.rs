@@ -1,4 +1,4 @@
-//! Files that are made for vdevs ([`Images`]), and that a signal which ends the command removes.
+//! Files created for vdevs ([`Images`]), which a signal that ends the command removes.
 
 use std::path::{Path, PathBuf};
 
@@ -8,28 +8,28 @@ use cenote_host::layout::Layout;
 use crate::error::{Result, ServerError, refused};
 use crate::{Session, signals};
 
-/// Files that were made for vdevs, and go away again unless they are kept.
+/// Files that were created for vdevs, and are removed unless they are kept.
 pub struct ImageFiles {
     images: Images,
     watch: Option<signal_hook::iterator::Handle>,
 }
 
 impl ImageFiles {
-    /// Makes the files that do not exist, under their own names.
+    /// Creates the missing files, under their own names.
     ///
     /// # Errors
-    /// They cannot be made.
+    /// They cannot be created.
     pub fn here(layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
         let made = Self { images: Images::default(), watch: None };
         made.images.make_here(layout, size_bytes)?;
         Ok(made)
     }
 
-    /// Makes the files that do not exist, under names that say that they are unfinished. Signals that end the process remove them,
-    /// and have what else the layout names told.
+    /// Creates the missing files, under names that mark them as unfinished. Signals that end the process remove them, and report the layout's
+    /// other devices.
     ///
     /// # Errors
-    /// They cannot be made.
+    /// They cannot be created.
     pub fn unfinished(session: &Session, layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
         let mut made = Self { images: Images::default(), watch: None };
         made.watch(session, layout)?;
@@ -37,12 +37,12 @@ impl ImageFiles {
         Ok(made)
     }
 
-    /// The place of a vdev's file now.
+    /// The present path of a vdev's file.
     pub fn place(&self, name: &Path) -> PathBuf {
         self.images.place(name)
     }
 
-    /// An error that names files by what they are to be called: nobody has asked for the names that they have meanwhile.
+    /// An error with the files' final names: the user did not choose the temporary ones.
     pub fn named(&self, error: ServerError) -> ServerError {
         let text = error.causes();
         match self.images.named(&text) {
@@ -73,10 +73,10 @@ impl ImageFiles {
         Ok(())
     }
 
-    /// Gives the files their names: the pool is whole.
+    /// Gives the files their final names: the pool is complete.
     ///
     /// # Errors
-    /// The system does not let them be renamed.
+    /// The system cannot rename them.
     pub fn keep(self) -> Result<()> {
         Ok(self.images.keep()?)
     }

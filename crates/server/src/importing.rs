@@ -1,7 +1,7 @@
-//! Pools that are imported: found, opened once to see that they can be, and noted in the cache file, where other commands find them.
+//! Importing pools: finding them, opening them once as a test, and recording them in the cache file, where other commands find them.
 //!
-//! Opening a pool is reading it, and nothing on its devices changes, but for one that was destroyed: its labels say at once that it is not. An import therefore never competes with another system's, but what is
-//! read of a pool that changes meanwhile need not be consistent, which is why `-f` is asked for all the same.
+//! Opening a pool only reads it: its devices do not change, except for a destroyed pool, whose labels are corrected at once. So an import never
+//! competes with another system's. But reads of a pool that changes meanwhile need not be consistent, which is why `-f` is still required.
 
 use std::path::PathBuf;
 
@@ -16,36 +16,36 @@ use crate::session::{config_here, server_of};
 use crate::writing::{self, revive};
 use crate::{Found, Session, choose, protocol};
 
-/// The options of an import, beside those of the session.
+/// The options of an import, in addition to those of the session.
 #[derive(Clone, Debug, Default)]
 pub struct ImportRequest {
-    /// It was destroyed.
+    /// The pool was destroyed.
     pub destroyed: bool,
     /// Log devices may be missing.
     pub missing_log: bool,
-    /// As of its checkpoint.
+    /// Open it as of its checkpoint.
     pub at_checkpoint: bool,
     /// Mount points are below this folder.
     pub altroot: Option<String>,
     /// Its name here.
     pub new_name: Option<String>,
-    /// The root to open; as the session says if none is given.
+    /// The root to open; the session's choice if none.
     pub rewind: Option<Rewind>,
-    /// It is only seen whether it can be opened.
+    /// Only test if it can be opened.
     pub is_dry: bool,
     /// It is never written while it is imported.
     pub is_read_only: bool,
-    /// The place where that is noted.
+    /// The setting of the file to record it in.
     pub cachefile: CacheSetting,
 }
 
-/// The root of this txg, or of the newest before it.
+/// The root of this txg, or the newest before it.
 pub const fn rewind_to(txg: u64) -> Rewind {
     Rewind::ToTxg(Txg(txg))
 }
 
 impl Found {
-    /// Only pools that were destroyed, or only those that were not.
+    /// Keeps only destroyed pools, or only others.
     #[must_use]
     pub fn of_state(mut self, destroyed: bool) -> Self {
         self.pools.retain(|pool| (pool.state() == PoolState::Destroyed) == destroyed);
@@ -54,11 +54,10 @@ impl Found {
 }
 
 impl Session {
-    /// The one pool of those found that has a name or guid. Refuses one that is imported already, by that or another name, and a new name that
-    /// no pool can have.
+    /// The one found pool with this name or guid. Refuses one that is imported already, under any name, and a new name that is not valid.
     ///
     /// # Errors
-    /// As said; or there is no such pool, for which the hints are given.
+    /// The refusals above; or there is no such pool, with hints.
     #[boxed]
     pub async fn choose_import(&self, found: Found, name: &str, new_name: Option<&str>) -> Result<FoundPool> {
         if let Some(new_name) = new_name {
@@ -88,7 +87,7 @@ impl Session {
         Ok(found)
     }
 
-    /// Refuses a pool that a process of this system has, which is not imported beside.
+    /// Refuses a pool that a process of this system has: it must not be imported as well.
     fn check_unused_here(found: &FoundPool) -> Result<()> {
         let devices = device_paths(found)?;
         let holder = match server_of(found) {
@@ -108,7 +107,7 @@ impl Session {
         }
     }
 
-    /// The pools of those found that are neither imported nor served, in the order of their names; and the names that pools have here.
+    /// The found pools that are neither imported nor served, in the order of their names; and the names of imported pools.
     ///
     /// # Errors
     /// The cache file cannot be read.
@@ -121,7 +120,7 @@ impl Session {
         Ok((found, noted.into_keys().collect()))
     }
 
-    /// Imports a pool: opens it, with the session's keys, and notes it.
+    /// Imports a pool: opens it, with the session's keys, and records it.
     ///
     /// # Errors
     /// It cannot be opened, a key is wrong, or the cache file cannot be written.
@@ -183,7 +182,7 @@ impl Session {
             pool = self.import(again, &options).await?;
             self.load_keys(&pool).await?;
         }
-        // The note is what makes it imported.
+        // This record makes it imported.
         if !request.is_dry {
             CacheFile::of_user()?.update(|pools| {
                 pools.insert(pool.name().to_owned(), entry);

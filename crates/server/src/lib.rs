@@ -8,25 +8,25 @@
 //!
 //! **Shape.**
 //! ```text
-//! Session ─ open_pool, Writing ─► a pool, found, opened and let go of as all processes agreed on
-//!         └ serving, mounting     commands that go on;  verbs: what users of a pool notice;  looking: damaged pools
+//! Session ─ open_pool, Writing ─► a pool, found, opened and closed by the rules that all processes share
+//!         └ serving, mounting     long-running commands;  verbs: those that users of a pool notice;  looking: damaged pools
 //! Pools ─┬─ ServedPool ─┬─ Pool           written in the background, watched (watch)
 //! (service)             ├─ LiveMounts     datasets that are mounted (mounts)
 //!        │              └─ OpenVolumes    volumes that clients write (volumes)
 //!        ├─ Control      requests over a socket (listener, protocol) ─► Handler, of the program
-//!        └─ Console      told what happens, of the program
+//!        └─ Console      receives messages, of the program
 //! ```
 //!
-//! **Life of a pool.** The program opens it and adds it ([`Pools::add`]). It takes commands; its mounts and volumes come. It ends as
-//! [`Pools`] says, and is exported.
+//! **Life of a pool.** The program opens it and adds it ([`Pools::add`]). It takes commands, and gets mounts and volumes. It ends as [`Pools`]
+//! describes, and is exported.
 //!
 //! **Invariants.** 1. A volume and a dataset are open once, however many clients have them. 2. No request reaches a pool after its end has
 //! begun. 3. While the server waits for one client, no other client and no sync waits.
 //!
 //! **Crash.** The pool is as of its last txg; later changes that were acknowledged as durable are in its intent logs.
 //!
-//! **Rejected.** *Requests as verbs of their own*: every command would be written twice, so their form is the program's. *Modules of the
-//! command line*, as they were before: programs that embed the engine could serve nothing.
+//! **Rejected.** *Requests as verbs of their own*: every command would be written twice, so the program defines their form. *Modules of the
+//! command line*, as before: programs that embed the engine could serve nothing.
 
 #![forbid(unsafe_code)]
 
@@ -77,26 +77,26 @@ pub(crate) use volumes::PoolVolumes;
 pub use volumes::{LiveVolumes, Locked, OpenVolumes, SuspendedVolume};
 pub(crate) use watch::Recovery;
 
-/// The person or program that a process works for: told what happens.
+/// Receives messages for the person or program that a process works for.
 pub trait Console: Send + Sync {
-    /// A person should know of it.
+    /// Reports something that a person should know.
     fn warn(&self, line: &str);
 
-    /// A person may like to know of it, where all that was asked for is done. Programs that read what a command says are not told.
+    /// Reports something that a person may like to know, although the request was fulfilled. Not for programs that parse a command's output.
     fn advise(&self, line: &str);
 
-    /// Its present state.
+    /// Reports the present state.
     fn note(&self, line: &str);
 
-    /// Shows how far something of so many bytes is, until what this returns is dropped. That is told how many more are done.
+    /// Shows the progress through `total_bytes` until the returned function is dropped. That is called with the bytes done since.
     fn progress(&self, label: &str, total_bytes: u64) -> Box<dyn Fn(u64) + Send>;
 
     /// Messages go to a file from now on.
     fn redirect(&self, to: File);
 
-    /// Has the process at a socket do a command line, whose output is shown; the exit status.
+    /// Asks the process at a socket to run a command line, and shows its output. Returns the exit status.
     ///
     /// # Errors
-    /// It does not answer, or takes no such line.
+    /// It does not answer, or refuses such a line.
     fn ask(&self, socket: &Path, line: &[&OsStr]) -> Result<u8, ServerError>;
 }

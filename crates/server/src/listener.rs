@@ -1,4 +1,4 @@
-//! The side of the process that has the pool.
+//! The side of the protocol in the process that has the pool.
 
 use std::cell::RefCell;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,22 +20,22 @@ use crate::protocol::{
 };
 use crate::served::{ServedPool, suspended};
 
-/// Clients that are heard at once.
+/// The maximum number of clients that are heard.
 const CLIENTS_MAX: usize = 256;
-/// Requests that are carried out at once.
+/// The maximum number of concurrent requests.
 const REQUESTS_MAX: usize = 8;
-/// Requests with an input that are carried out at once: a stream may come for hours.
+/// The maximum number of concurrent requests with an input: a stream may take hours.
 const INPUTS_MAX: usize = 32;
-/// Clients that may have views at once.
+/// The maximum number of clients with views.
 const VIEWS_MAX: usize = 32;
-/// The longest time that a client may say nothing, or not read.
+/// The longest time that a client may neither write nor read.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Bytes of text in a line of an answer: as JSON it may become six times as long.
+/// Bytes of text in a line of an answer: as JSON they may become six times as many.
 const TEXT_BYTES: usize = LINE_BYTES_MAX / 8;
-/// The longest time that a client waits for the export that it asked for.
+/// The longest time that a client waits for the export that it requested.
 const EXPORT_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// How long a process whose work has ended goes on for the answers to its last requests, and how often it looks whether they are sent.
+/// The longest time that a process continues after its work has ended, to send its last answers, and the interval between checks for that.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 const ANSWER_POLL: Duration = Duration::from_millis(5);
 
@@ -44,16 +44,16 @@ const FAILED: u8 = 1;
 
 /// Carries out the requests of clients.
 pub trait Handler: Send + Sync {
-    /// A request, from its form on the wire.
+    /// Parses a request from its form on the wire.
     ///
     /// # Errors
-    /// It is none.
+    /// It is not a request.
     fn request(&self, form: serde_json::Value) -> Result<Box<dyn Request>, ServerError>;
 }
 
 /// A client's request.
 pub trait Request: Send {
-    /// True if it is carried out while the pool's devices fail.
+    /// True if it is carried out even while the pool's devices fail.
     fn is_for_suspended(&self) -> bool;
 
     /// Carries it out, on this thread, which may wait.
@@ -66,22 +66,22 @@ pub struct Call<'a> {
     pub of: &'a ServedPool,
     /// The user and group of the client, as the system says.
     pub client: Owner,
-    /// The client's standard input, where the request came with one.
+    /// The client's standard input, if it sent one with the request.
     pub input: Option<Passed>,
-    /// Its output.
+    /// Its standard output.
     pub out: Gathered,
-    /// Its lines of what is wrong.
+    /// Its error lines.
     pub err: Gathered,
 }
 
-/// The outcome of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The exit status.
     pub status: u8,
-    /// The reason of its failure, unless the lines about errors have it.
+    /// The reason of its failure, unless the error lines give it.
     pub error: Option<String>,
-    /// The pool is to be exported, which the client waits for.
+    /// The pool is to be exported, and the client waits for that.
     pub exports: bool,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
 }
 
-/// The longest time until a process notices the end of its last mount.
+/// The longest time before a process notices the end of its last mount.
 const UNMOUNTED_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// The state that the threads of all clients share.
@@ -104,19 +104,19 @@ struct Shared {
     with_input: Arc<Slots>,
     /// The process ends with the last of its mounts.
     ends_with_mounts: bool,
-    /// Requests whose answers are not sent yet.
+    /// The number of requests whose answers are not sent yet.
     answering: Arc<AtomicUsize>,
-    /// When it was first seen that none of its mounts is in the system's table any more.
+    /// The time at which none of its mounts was first seen to be in the system's table.
     unmounted: Mutex<Option<Instant>>,
 }
 
 impl Control {
-    /// Takes commands for a pool that this process has open for writing, and says where: at `path`, or at the usual place. If it cannot
-    /// listen at the usual place it warns, and the process goes on without commands. With `ends_with_mounts` this process ends with the
-    /// last mount of the pool.
+    /// Takes commands for a pool that this process has open for writing, at `path` or at the usual place, and reports the place. If it cannot
+    /// listen at the usual place it warns, and the process continues without commands. With `ends_with_mounts` this process ends with the last
+    /// mount of the pool.
     ///
     /// # Errors
-    /// Nobody can listen at `path`.
+    /// It cannot listen at `path`.
     pub(crate) fn start(
         console: &dyn Console,
         handler: &Arc<dyn Handler>,
@@ -165,11 +165,11 @@ impl Control {
         std::thread::Builder::new().name("control".into()).spawn(move || {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { continue };
-                // While there are too many the system keeps others waiting.
+                // While there are too many clients, the system makes others wait.
                 let client = Slots::take(&clients);
                 let (shared, views) = (hearing.clone(), views.clone());
                 let heard = std::thread::Builder::new().name("client".into()).spawn(move || {
-                    // A client that cannot be answered cannot be told of it either.
+                    // A client that cannot be answered cannot be told the reason either.
                     let _ = shared.hear(&stream, client, &views);
                 });
                 drop(heard);
@@ -183,7 +183,7 @@ impl Control {
         self.shared.is_ending.store(true, Ordering::SeqCst);
     }
 
-    /// Waits a moment for the answers of requests that were carried out: one that ends the last mount ends the process too.
+    /// Waits briefly until the answers to completed requests are sent: the request that ends the last mount ends the process too.
     pub(crate) async fn answered(&self) {
         let begun = self.shared.handle.now();
         while self.shared.answering.load(Ordering::SeqCst) > 0 && self.shared.handle.now() - begun < ANSWER_TIME_MAX {
@@ -208,13 +208,13 @@ impl Drop for Answering {
     }
 }
 
-/// A number of places, for which threads wait.
+/// A number of slots, for which threads wait.
 struct Slots {
     free: Mutex<usize>,
     freed: Condvar,
 }
 
-/// One of them, until it is dropped.
+/// A slot, held until it is dropped.
 struct Slot(Arc<Slots>);
 
 impl Slots {
@@ -229,7 +229,7 @@ impl Slots {
         Slot(Arc::clone(this))
     }
 
-    /// One that is free now.
+    /// A free slot, if there is one now.
     fn try_take(this: &Arc<Self>) -> Option<Slot> {
         let mut free = this.free.lock().unwrap_or_else(PoisonError::into_inner);
         *free = free.checked_sub(1)?;
@@ -244,7 +244,7 @@ impl Drop for Slot {
     }
 }
 
-/// Output of a request, gathered up to a limit.
+/// A request's output, collected up to a limit.
 #[derive(Clone, Debug, Default)]
 pub struct Gathered(Arc<Mutex<Vec<u8>>>);
 
@@ -292,7 +292,7 @@ impl Shared {
         }
     }
 
-    /// True for some seconds after the last mount has gone. The process ends within them, unless another mount namespace has the mount
+    /// True for some seconds after the end of the last mount. The process ends within this time, unless another mount namespace has the mount
     /// too.
     fn is_just_unmounted(&self, is_over: bool) -> bool {
         let now = self.handle.now();
@@ -319,7 +319,7 @@ impl Shared {
         let request = match self.asked(&line) {
             Ok(Asked::Who) => return says.say(&Said::Who(self.who())),
             Ok(Asked::View) => {
-                // One that reads for hours keeps nobody from being heard.
+                // A client that reads for hours must not keep others from being heard.
                 drop(client);
                 return self.keep(&mut lines, &mut says, views);
             }
@@ -333,7 +333,7 @@ impl Shared {
             Err(error) => Err(error),
         };
         let answering = Answering::new(&self.answering);
-        // One that says that devices are back does not wait for those that wait for devices.
+        // A request that reports devices as back must not wait for those that wait for devices.
         let is_first = request.as_ref().is_ok_and(|request| request.is_for_suspended());
         let input = passed.take();
         let slots = if input.is_some() { &self.with_input } else { &self.requests };
@@ -359,14 +359,14 @@ impl Shared {
         says.say(&Said::Status(ended.status))?;
         drop(answering);
         if ended.exports {
-            // That is what the client waits for.
+            // The client waits for this.
             self.of.end.ask();
             let _ = self.handle.block_on(self.handle.timeout(EXPORT_TIME_MAX, self.of.end.over()));
         }
         Ok(())
     }
 
-    /// Writes what is in memory. A pool whose devices fail does not.
+    /// Writes everything in memory. Fails if the pool's devices fail.
     fn sync(&self, says: &mut Says<'_>) -> Result<()> {
         let pool = &self.of.pool;
         let synced = async {
@@ -403,13 +403,13 @@ impl Shared {
         Ok(Asked::Do(self.handler.request(ask.request)?))
     }
 
-    /// Keeps a txg for a client that reads the devices itself, until it goes.
+    /// Keeps a txg for a client that reads the devices itself, until it disconnects.
     fn keep(&self, lines: &mut impl BufRead, says: &mut Says<'_>, views: &Arc<Slots>) -> Result<()> {
         let Some(_view) = Slots::try_take(views) else {
             return says.say(&Said::Err(format!("{VIEWS_MAX} others read the pool as of a txg")));
         };
         let pool = &self.of.pool;
-        // A pool whose devices fail writes nothing, and its client goes on without.
+        // A pool whose devices fail writes nothing, so its client continues without a view.
         let kept = async {
             match race(Box::pin(suspended(pool)), Box::pin(pool.keep())).await {
                 Either::Left(error) => Err(error),
@@ -450,7 +450,7 @@ impl Says<'_> {
         let mut rest = bytes;
         while !rest.is_empty() {
             let (mut part, _) = rest.split_at(rest.len().min(TEXT_BYTES));
-            // Not amid a character.
+            // Do not cut a character.
             if let Err(error) = std::str::from_utf8(part)
                 && error.error_len().is_none()
                 && error.valid_up_to() > 0

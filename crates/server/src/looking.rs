@@ -1,7 +1,7 @@
-//! Pools and devices to be looked into, however damaged.
+//! Opening pools and devices for inspection, even damaged ones.
 //!
-//! An inspection only looks, so it goes where an import would not: into pools that another system has open or that were destroyed, without
-//! devices that are missing, and back to an older root where the newest does not hold. The result says which of these were needed.
+//! An inspection only reads, so it does more than an import: it opens pools that another system has open or that were destroyed, without missing
+//! devices, and at an older root if the newest is damaged. The notes of the result name these exceptions.
 
 use std::path::{Path, PathBuf};
 
@@ -14,18 +14,18 @@ use cenote_vdev::leaf::{LabelReport, probe, probe_device};
 use crate::error::{Context as _, Result, refused};
 use crate::{Session, choose, no_label};
 
-/// Whether `source` names a file or device rather than a pool.
+/// True if `source` names a file or device rather than a pool.
 pub fn is_file(source: &str) -> bool {
     source.contains('/') && Path::new(source).exists() || Path::new(source).is_file()
 }
 
-/// The dataset that `source` names, where it names no pool and no file.
+/// The dataset that `source` names, unless it names a pool or file.
 pub fn dataset_of(source: &str) -> Option<&str> {
     (source.contains(['/', '@']) && !is_file(source)).then_some(source)
 }
 
 impl Session {
-    /// The labels of a file or device (with those of its partitions), or of all devices of a pool that can be found.
+    /// The labels of a file or device (with those of its partitions), or of all devices of a pool that are found.
     ///
     /// # Errors
     /// It cannot be opened, or there is no such pool.
@@ -37,7 +37,7 @@ impl Session {
             let report = probe_device(&device).await;
             let mut reports: Vec<LabelReport> = report.labelled().cloned().collect();
             if reports.is_empty() {
-                // Nothing valid anywhere: what is wrong with the whole device's labels is the finding.
+                // No valid label anywhere: report the faults of the whole device's labels.
                 reports.push(report.whole);
             }
             return Ok(reports);
@@ -50,11 +50,11 @@ impl Session {
         Ok(reports)
     }
 
-    /// Opens a pool (or the pool that a file or device is part of, with that alone), as far back as it takes. The notes of the import are
-    /// told, a line each.
+    /// Opens a pool (or the pool to which a file or device belongs, from that alone), with an older root if necessary. `told` gets the notes of
+    /// the import, one line each.
     ///
     /// # Errors
-    /// There is no such pool, or no root of it can be read.
+    /// There is no such pool, or none of its roots can be read.
     #[boxed]
     pub async fn open_damaged(&self, name: &str, told: &mut (dyn FnMut(String) + Send)) -> Result<View> {
         let found = self.devices_of(name).await?;
@@ -82,7 +82,7 @@ impl Session {
         Ok(pool)
     }
 
-    /// The devices of a pool: of the one file or device that `name` names, else as the cache file has them, else found.
+    /// The devices of a pool: the one file or device that `name` names, else those in the cache file, else those found.
     ///
     /// # Errors
     /// There are none, or several pools have the name.
@@ -99,7 +99,7 @@ impl Session {
             };
         }
         if name.starts_with(['/', '.']) {
-            // No pool is called that.
+            // No pool has such a name.
             return Err(refused(format!("cannot open '{name}': no such file or directory")));
         }
         let name = pool_of(name);

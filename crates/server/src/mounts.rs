@@ -1,21 +1,21 @@
-//! The datasets of a pool that are mounted to be changed, by the process that has the pool.
+//! The datasets of a pool that are mounted for writing, by the process that has the pool.
 //!
 //! # Theory
 //!
-//! **Need.** A pool has one process, and its datasets are mounted by any number of commands: the one that began the process, and later
-//! ones whose requests the process carries out. Each mount ends by itself (`umount`), all of them with the process, and the process
-//! with the last of them where it serves nothing else.
+//! **Need.** Only one process has a pool, but any number of commands mount its datasets: the one that began the process, and later ones whose
+//! requests the process carries out. Each mount can end alone (`umount`); all end with the process. If the process serves nothing else, it ends
+//! with the last of them.
 //!
-//! **In memory.** The mounts in the order of mounting, each with its tree and the options that were asked for; how many are being
-//! mounted; and whether mounting is over. A task for each mount waits for its end and takes it off the list.
+//! **In memory.** The mounts in the order of mounting, each with its tree and its requested options; the number of mounts in preparation; and a
+//! flag that mounting is over. A task for each mount waits for its end and removes it from the list.
 //!
-//! **Life.** [`LiveMounts::mount`] counts itself before it opens anything, so a process does not end under a mount that is on its way.
-//! [`LiveMounts::last_ended`] ends mounting in the moment in which nothing is mounted nor being mounted. [`LiveMounts::close`] does
-//! so in any case, waits for those on their way, and closes what is left.
+//! **Life.** [`LiveMounts::mount`] counts itself before it opens anything, so a process does not end during the preparation of a mount.
+//! [`LiveMounts::last_ended`] ends mounting as soon as nothing is mounted or in preparation. [`LiveMounts::close`] ends it in any case, waits
+//! for mounts in preparation, and closes the rest.
 //!
-//! **Invariants.** 1. A mount that is listed is the pool's to change; when it has ended it is not listed, for a later mount at its place
-//! is somebody else's. 2. After [`LiveMounts::close`] no request of a client reaches the pool. 3. A dataset is in one mount: the
-//! pool refuses to open it twice (`cenote_spa::Pool::is_used`).
+//! **Invariants.** 1. The pool may change a listed mount. A mount that has ended is not listed, since a later mount at its place may be someone
+//! else's. 2. After [`LiveMounts::close`] no request of a client reaches the pool. 3. A dataset is in one mount: the pool refuses to open it
+//! twice (`cenote_spa::Pool::is_used`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -34,28 +34,28 @@ use cenote_zpl::Forbidden;
 
 use crate::error::{Result, ServerError};
 
-/// Properties that move datasets in a mount, and out of it.
+/// Properties that move datasets into or out of a mount.
 const OF_PLACE: [&str; 2] = ["canmount", "mountpoint"];
-/// Properties that a mount obeys as they were when it was mounted.
+/// Properties of which a mount uses the value at the time of mounting.
 const OBEYED_WHEN_MOUNTED: [&str; 1] = ["acltype"];
 
 /// The longest wait, before another mount begins, for the end of one that has left the table of mounts.
 const ENDED_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The number of the next mount of this process, of whichever pool.
+/// The number of the next mount of this process, for all pools.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// A dataset that is mounted to be changed.
+/// A dataset that is mounted for writing.
 #[derive(Clone)]
 pub struct LiveMount {
     /// Its number among the mounts of this process: later ones have higher ones.
     pub id: u64,
-    /// As the mount table has it.
+    /// Its name in the mount table.
     pub dataset: String,
     /// The mount.
     pub mount: Arc<MountHandle>,
     tree: Tree,
-    /// As they were asked for.
+    /// The requested options.
     options: MountOptions,
     forbidden: Forbidden,
 }
@@ -70,9 +70,9 @@ impl LiveMount {
 #[derive(Default)]
 struct State {
     mounts: Vec<LiveMount>,
-    /// Datasets that are being mounted.
+    /// The number of mounts in preparation.
     coming: usize,
-    /// Nothing is mounted any more.
+    /// Mounting is over.
     is_closed: bool,
 }
 
@@ -82,16 +82,16 @@ impl State {
     }
 }
 
-/// The datasets of a pool that are mounted to be changed.
+/// The datasets of a pool that are mounted for writing.
 pub struct LiveMounts {
     report: Report,
     tunables: MountTunables,
     state: Mutex<State>,
-    /// One is mounted, or was not, or has ended.
+    /// A mount was made, failed, or ended.
     changed: Notify,
 }
 
-/// A mount on its way.
+/// A mount in preparation.
 struct Coming<'a>(&'a LiveMounts);
 
 impl Drop for Coming<'_> {
@@ -102,15 +102,15 @@ impl Drop for Coming<'_> {
 }
 
 impl LiveMounts {
-    /// None yet. `report` is told the causes of errors that users of the mounts see as an errno.
+    /// Without mounts yet. `report` gets the causes of errors that users of the mounts see as an errno.
     pub fn new(report: Report, tunables: MountTunables) -> Arc<Self> {
         Arc::new(Self { report, tunables, state: Mutex::default(), changed: Notify::new() })
     }
 
-    /// Mounts a dataset of the pool, with those nested in it.
+    /// Mounts a dataset of the pool, including those nested in it.
     ///
     /// # Errors
-    /// It cannot be mounted there, is mounted already, or the process is about to end.
+    /// It cannot be mounted there, is already mounted, or the process is about to end.
     #[boxed]
     pub async fn mount(
         self: &Arc<Self>,
@@ -127,7 +127,7 @@ impl LiveMounts {
             state.coming += 1;
             Coming(self)
         };
-        // Of a mount that has just left the table of mounts the last requests are being finished.
+        // A mount that has just left the table of mounts may still be finishing its last requests.
         let _ = pool.handle().timeout(ENDED_TIME_MAX, self.ended_closed()).await;
         let admin_snapshots = self.tunables.zfs_admin_snapshot;
         let tree_options = TreeOptions { admin_snapshots, ..options.tree(self.report.clone()) };
@@ -142,7 +142,7 @@ impl LiveMounts {
             if let Err(error) = mount.ended().await {
                 (this.report)(&error.to_string());
             }
-            // Its dataset may be mounted again when it is not listed.
+            // Once it is not listed, its dataset may be mounted again.
             drop(mount);
             this.forget(id);
         });
@@ -159,13 +159,12 @@ impl LiveMounts {
         self.state.lock().mounts.clone()
     }
 
-    /// Datasets and where they are mounted, in the order of mounting.
+    /// Datasets and their mount points, in the order of mounting.
     pub fn places(&self) -> Vec<(String, PathBuf)> {
         self.state.lock().mounts.iter().map(|mount| (mount.dataset.clone(), mount.at().to_owned())).collect()
     }
 
-    /// As [`Self::places`], with the names that the datasets have now: a mount keeps the name in the system's table that its dataset had
-    /// when it was mounted.
+    /// As [`Self::places`], with the present names of the datasets: the system's table keeps the name that a dataset had when it was mounted.
     pub fn names(&self) -> Vec<Renamed> {
         let of = |mount: &LiveMount| Renamed {
             before: mount.dataset.clone(),
@@ -175,12 +174,12 @@ impl LiveMounts {
         self.state.lock().mounts.iter().map(of).collect()
     }
 
-    /// Whether some are being mounted.
+    /// True if mounts are in preparation.
     pub fn has_coming(&self) -> bool {
         self.state.lock().coming > 0
     }
 
-    /// The datasets that are shown nested in others, and where.
+    /// The datasets that are shown nested in others, and their paths.
     pub fn nested(&self) -> Vec<(String, PathBuf)> {
         let of = |mount: &LiveMount| {
             let at = mount.at().to_owned();
@@ -189,7 +188,7 @@ impl LiveMounts {
         self.all().iter().flat_map(of).collect()
     }
 
-    /// Waits until a look at the state finds what is looked for.
+    /// Waits until `look` finds something in the state.
     async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
             // Changes from here on are noticed.
@@ -201,7 +200,7 @@ impl LiveMounts {
         }
     }
 
-    /// Waits until all mounts that are listed are in the system's table. One that another mount namespace has never is again.
+    /// Waits until all listed mounts are in the system's table. A mount in another mount namespace never returns there.
     async fn ended_closed(&self) {
         self.until(|state| {
             let table = Mounts::read();
@@ -223,7 +222,7 @@ impl LiveMounts {
         self.until(|state| state.is_idle().then_some(())).await;
     }
 
-    /// Waits until nothing is mounted, and ends mounting in that moment.
+    /// Waits until nothing is mounted, and at once ends mounting.
     #[boxed]
     pub async fn last_ended(&self) {
         self.until(|state| {
@@ -233,7 +232,7 @@ impl LiveMounts {
         .await;
     }
 
-    /// Ends mounting, and the mounts that are left: requests that were made are finished, and then no users are answered any more.
+    /// Ends mounting and all remaining mounts: their pending requests are finished, later ones are not answered.
     #[boxed]
     pub async fn close(&self) {
         let left = self.until(|state| {
@@ -245,9 +244,9 @@ impl LiveMounts {
         }
     }
 
-    /// Ends a mount, also where it is in use.
+    /// Ends a mount, even if it is in use.
     async fn detach(&self, mount: &LiveMount) {
-        // One that cannot be unmounted from here is not served all the same.
+        // A mount that cannot be unmounted from here is still no longer served.
         if let Err(error) = mount.mount.unmount(Unmount::Detach).await {
             (self.report)(&error.to_string());
         }
@@ -255,7 +254,7 @@ impl LiveMounts {
         self.forget(mount.id);
     }
 
-    /// Ends the mount at a place, also where it is in use. False if there is none.
+    /// Ends the mount at a path, even if it is in use. False if there is none.
     #[boxed]
     pub async fn detach_at(&self, at: &Path) -> bool {
         let Some(mount) = self.all().into_iter().rev().find(|mount| mount.at() == at) else { return false };
@@ -263,8 +262,8 @@ impl LiveMounts {
         true
     }
 
-    /// Has datasets and those below them leave the mounts that show them nested in others. One that somebody uses there, or that is
-    /// mounted by itself, comes back. [`Self::refresh`] brings back those that are there still.
+    /// Removes datasets and those below them from the mounts that show them nested. Returns a dataset that is in use there or is itself mounted,
+    /// if any. [`Self::refresh`] shows datasets again that still exist.
     #[boxed]
     pub async fn release(&self, datasets: &[String]) -> Result<Option<String>> {
         for mount in self.all() {
@@ -275,7 +274,7 @@ impl LiveMounts {
         Ok(None)
     }
 
-    /// Suspends the file system of a dataset in the mounts that show it, until what comes back is dropped.
+    /// Suspends the file system of a dataset in all mounts that show it, until the returned values are dropped.
     #[boxed]
     pub async fn suspend(&self, dataset: &str) -> Vec<SuspendedFs> {
         let mut suspended = Vec::new();
@@ -285,7 +284,7 @@ impl LiveMounts {
         suspended
     }
 
-    /// Has the mounts show the space of files anew: all that was changed until now is on disk.
+    /// Makes the mounts report the space of files anew: all changes made so far are on disk.
     #[boxed]
     pub async fn synced(&self) {
         for mount in self.all() {
@@ -293,7 +292,7 @@ impl LiveMounts {
         }
     }
 
-    /// Has mounts let go of snapshots of which nobody uses anything. The kernel may take a moment to forget them.
+    /// Makes mounts release snapshots that no one uses. The kernel may take a moment to forget them.
     #[boxed]
     pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
         for mount in self.all() {
@@ -301,8 +300,8 @@ impl LiveMounts {
         }
     }
 
-    /// Has mounts show datasets as they are now, which were just made, destroyed, renamed or set, and obey their properties, of which those
-    /// called `changed` were just changed. Returns a sentence for each property that a mount obeys only later.
+    /// Makes mounts show the present state of datasets that were just created, destroyed, renamed or set, and obey their properties, of which
+    /// `changed` were just set. Returns a sentence for each property that takes effect only later.
     #[boxed]
     pub async fn refresh(&self, datasets: &[String], changed: &[String]) -> Vec<String> {
         let mut later = Vec::new();
@@ -329,7 +328,7 @@ impl LiveMounts {
                 later
                     .push(format!("'{dataset}' is mounted at {at}: '{property}' takes effect there at the next mount"));
             }
-            // The mount may have ended a moment ago, and another one be there.
+            // The mount may just have ended, and another may be in its place.
             if forbidden == mount.forbidden || !Mounts::read().has(dataset, mount.at()) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! New pools, on files that are made for them or on devices of this system.
+//! New pools, on files created for them or on devices of this system.
 
 use cenote_admin::values::{PoolSettings, check_new_pool, root_setting, stored_only};
 use cenote_admin::{Owner, Setting, create_pool};
@@ -12,10 +12,10 @@ use crate::Session;
 use crate::error::{Result, refused};
 use crate::image_files::ImageFiles;
 
-/// The sectors of an image that is made from a seed, unless others are asked for.
+/// The default ashift of an image that is made from a seed.
 const IMAGE_ASHIFT: u32 = 9;
 
-/// The request, as the command line has it.
+/// A request for a new pool, from the command line.
 pub struct NewPoolRequest<'a> {
     /// The pool's name.
     pub name: &'a str,
@@ -25,18 +25,18 @@ pub struct NewPoolRequest<'a> {
     pub pool: &'a [String],
     /// `-O`.
     pub dataset: &'a [String],
-    /// Size of files that do not exist.
+    /// The size of the files to create.
     pub size: Option<u64>,
-    /// The number that guids and salts are drawn from.
+    /// The seed from which guids and salts are drawn.
     pub seed: Option<u64>,
     /// Labels and data on the devices are overwritten.
     pub force: bool,
-    /// For the history.
+    /// The command, for the history.
     pub command: String,
 }
 
 impl NewPoolRequest<'_> {
-    /// Refuses a pool that cannot be made, as far as that shows before anything is written.
+    /// Refuses a pool that cannot be created, as far as this can be checked before writing.
     ///
     /// # Errors
     /// The name or a setting is not valid, or a device is in use.
@@ -52,10 +52,10 @@ impl NewPoolRequest<'_> {
     }
 }
 
-/// Refuses a name that no pool can have. OpenZFS looks at it before it looks at devices.
+/// Refuses a name that is not valid for a pool. As in OpenZFS, this precedes the checks of devices.
 ///
 /// # Errors
-/// It is none.
+/// The name is not valid.
 pub fn check_pool_name(name: &str) -> Result<()> {
     check_new_pool(name).map_err(|reason| refused(format!("cannot create '{name}': {reason}")))
 }
@@ -64,15 +64,15 @@ pub fn check_pool_name(name: &str) -> Result<()> {
 pub struct NewPool {
     /// The pool, and its root directory.
     pub made: cenote_admin::NewPool,
-    /// Times are to be no later than this.
+    /// The latest time that timestamps may have.
     pub latest_s: Option<u64>,
 }
 
 impl NewPool {
-    /// Makes it, in memory and in labels, and the files that it needs.
+    /// Creates it, in memory and in labels, and the files that it needs.
     ///
     /// # Errors
-    /// A setting is none, a device is in use, or the files and devices cannot be written.
+    /// A setting is not valid, a device is in use, or the files and devices cannot be written.
     pub async fn make(session: &Session, request: &NewPoolRequest<'_>) -> Result<(Self, ImageFiles)> {
         check_pool_name(request.name)?;
         let settings = PoolSettings::parse(request.pool, &cenote_host::feature_list)?;
@@ -101,7 +101,7 @@ impl NewPool {
         clock: Clock,
         made: &ImageFiles,
     ) -> Result<Self> {
-        // An image that is to be the same wherever it is made does not follow the file system that it is made on.
+        // A reproducible image must not depend on the file system on which it is made.
         let of_image = settings.ashift.or(request.seed.map(|_| IMAGE_ASHIFT));
         let (mut tops, mut auxiliaries) =
             request.layout.open(session.handle(), &|path| made.place(path), of_image).await?;
@@ -126,7 +126,7 @@ impl NewPool {
             cache_bytes: session.import_options().cache_bytes,
             check: false,
         };
-        // An image that is to be the same whoever makes it is root's where its source says nothing else.
+        // A reproducible image must not depend on its user: it is root's unless its source says otherwise.
         let owner = if request.seed.is_some() { Owner::ROOT } else { session.owner() };
         let new = create_pool(session.handle(), options, &settings.properties, properties, owner).await?;
         new.files.keep_no_data();
@@ -135,8 +135,8 @@ impl NewPool {
     }
 }
 
-/// The path that labels name for a device of a pool that is made from a seed, so that the pool does not depend on where it is made, nor
-/// on its files' names. OpenZFS wants a path, and an absolute one. An import finds devices by their guids, and writes their real paths.
+/// The path in labels for a device of a pool that is made from a seed, so that the pool does not depend on the place or names of its files.
+/// OpenZFS requires an absolute path. An import finds devices by their guids, and writes their real paths.
 fn neutral_path(pool: &str, at: usize) -> String {
     format!("/{pool}-{}", at + 1)
 }

@@ -1,4 +1,4 @@
-//! A pool that this process has open for writing, and what it serves of it.
+//! A pool that this process has open for writing, and its services.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -14,13 +14,13 @@ use crate::{LiveMounts, OpenVolumes, ServerError};
 pub struct ServedPool {
     /// The pool.
     pub pool: Pool,
-    /// Its volumes that clients have opened.
+    /// Its volumes that clients opened.
     pub volumes: Arc<OpenVolumes>,
-    /// Its datasets that are mounted.
+    /// Its mounted datasets.
     pub mounts: Arc<LiveMounts>,
     /// Its guid.
     pub guid: Guid,
-    /// The devices that it was opened from, and those that were added since.
+    /// The devices from which it was opened, and those added since.
     pub devices: Arc<Mutex<Vec<PathBuf>>>,
     /// Its end.
     pub end: Arc<End>,
@@ -34,32 +34,32 @@ pub struct End {
 }
 
 impl End {
-    /// Asks for it.
+    /// Requests it.
     pub fn ask(&self) {
         self.asked.set();
     }
 
-    /// Resolves when it is asked for.
+    /// Resolves when it is requested.
     pub fn asked(&self) -> EventWait<'_> {
         self.asked.wait()
     }
 
-    /// Whether it is asked for.
+    /// True if it is requested.
     pub fn is_asked(&self) -> bool {
         self.asked.is_set()
     }
 
-    /// The pool is exported, or could not be.
+    /// The pool was exported, or could not be.
     pub fn set_over(&self) {
         self.over.set();
     }
 
-    /// Resolves when the pool is exported, or could not be.
+    /// Resolves when the pool was exported, or could not be.
     pub fn over(&self) -> EventWait<'_> {
         self.over.wait()
     }
 
-    /// Whether it is over.
+    /// True if it is over.
     pub fn is_over(&self) -> bool {
         self.over.is_set()
     }

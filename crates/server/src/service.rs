@@ -2,18 +2,18 @@
 //!
 //! # Theory
 //!
-//! **Need.** One process serves datasets of several pools. Each pool is a world of its own: commands for it come to a socket of its own,
-//! it may be exported alone, and while its devices fail the others go on, also to their end.
+//! **Need.** One process serves datasets of several pools. Each pool is independent: it has its own socket for commands, it may be exported
+//! alone, and while its devices fail the others continue, and may end.
 //!
-//! **Life of a pool.** It is opened, and takes commands. Its mounts and volumes come. Then a task of its own waits for its end: that is
-//! asked for (`zpool export`, a signal to the process), or its last mount has ended where nothing but mounts is served. The task
-//! refuses commands, ends mounts and the requests of clients, and exports the pool. The process ends when all tasks have.
+//! **Life of a pool.** It is opened, and takes commands. It gets mounts and volumes. A task of its own waits for its end: a request
+//! (`zpool export`, a signal to the process), or, if only mounts are served, the end of its last mount. The task then refuses commands, ends
+//! mounts and the requests of clients, and exports the pool. The process ends when all tasks have.
 //!
-//! **A signal** unmounts the mounts of all pools, the last one first, under the rules of [`crate::ending`]. Then clients of volumes
-//! are let go: requests that were read are answered, unless a pool's devices fail. That pool waits for them; the others are exported.
+//! **A signal** unmounts the mounts of all pools, the last one first, by the rules of [`crate::ending`]. Then clients of volumes are
+//! disconnected: requests already read are answered, unless a pool's devices fail. That pool waits for them; the others are exported.
 //!
-//! **Invariants.** 1. Each pool that was opened is exported, whatever fails. 2. The process ends with the first failure; later ones, and
-//! those while others go on, are reported.
+//! **Invariants.** 1. Each pool that was opened is exported, even after failures. 2. The process ends with the first failure; later ones, and
+//! those while other pools continue, are reported.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub struct Pools {
     console: Arc<dyn Console>,
     handler: Arc<dyn Handler>,
     pools: Vec<One>,
-    /// A pool ends with the last of its mounts.
+    /// Each pool ends with the last of its mounts.
     ends_with_mounts: bool,
 }
 
@@ -48,7 +48,7 @@ struct One {
     control: Option<Control>,
 }
 
-/// The volumes that are served beside mounts.
+/// The volumes that are served in addition to mounts.
 pub struct Volumes {
     /// The volumes.
     pub volumes: Arc<LiveVolumes>,
@@ -57,17 +57,16 @@ pub struct Volumes {
 }
 
 impl Pools {
-    /// None yet. `console` is told what happens; `handler` carries out the requests of clients. Where `ends_with_mounts`, a pool ends with
-    /// the last of its mounts.
+    /// Without pools yet. `console` gets messages; `handler` carries out the requests of clients. If `ends_with_mounts`, a pool ends with the
+    /// last of its mounts.
     pub fn new(handle: Handle, console: Arc<dyn Console>, handler: Arc<dyn Handler>, ends_with_mounts: bool) -> Self {
         Self { handle, console, handler, pools: Vec::new(), ends_with_mounts }
     }
 
-    /// Adds a pool that this process has opened to be written, from `devices`, and takes commands for it, at `control` or at the usual
-    /// place.
+    /// Adds a pool that this process has opened for writing, from `devices`, and takes commands for it, at `control` or at the usual place.
     ///
     /// # Errors
-    /// Its labels cannot be written, or nobody can listen at `control`. [`Self::serve`] exports the pools that were added.
+    /// Its labels cannot be written, or it cannot listen at `control`. [`Self::serve`] exports the pools that were added.
     pub(crate) async fn add(
         &mut self,
         pool: Pool,
@@ -86,11 +85,11 @@ impl Pools {
         failed
     }
 
-    /// Opens a pool to be written in the background, and takes commands for it, at `control` or at the usual place. Signals that are to end
-    /// a server end the opening, which may have to watch the pool for long.
+    /// Opens a pool for writing in the background, and takes commands for it, at `control` or at the usual place. Signals that end a server also
+    /// end the opening, which may have to watch the pool for a long time.
     ///
     /// # Errors
-    /// It cannot be opened, another process has it, or nobody can listen at `control`.
+    /// It cannot be opened, another process has it, or it cannot listen at `control`.
     pub(crate) async fn open(
         &mut self,
         session: &Session,
@@ -121,11 +120,11 @@ impl Pools {
         self.pools.iter().map(|one| &one.of)
     }
 
-    /// Serves what `begun` says that there is, until the end: by a signal, or of all pools. `ready` is called when all of it is served,
-    /// `ends` when the end begins.
+    /// Serves the pools, and the volumes that `begun` names, until the end: by a signal, or of all pools. `ready` is called when everything is
+    /// served, `ends` when the end begins.
     ///
     /// # Errors
-    /// The error of `begun` or `ready`, or a pool could not be written to the end.
+    /// The error of `begun` or `ready`, or a pool could not be written completely.
     pub async fn serve<E: Display + From<ServerError>>(
         self,
         begun: Result<Option<Volumes>, E>,
@@ -174,7 +173,7 @@ impl Pools {
         } else {
             answered.set();
         }
-        // Requests wait for the engine, and where a pool's devices fail that may be for ever.
+        // Requests wait for the engine, and if a pool's devices fail that may be for ever.
         let _ = race(answered.wait(), Box::pin(some_suspended(&served))).await;
         served.iter().for_each(|of| of.end.ask());
         for ended in join_all(lives).await {
@@ -218,7 +217,7 @@ async fn wait(
     ending::wait(handle, console, signals, ended, mounts).await.map(drop)
 }
 
-/// Says each time that a pool's last mount has ended that its volumes are served still.
+/// Each time a pool's last mount has ended, reports that its volumes are still served.
 fn tell_unmounted<'a>(console: &'a dyn Console) -> impl Fn(&'a ServedPool) -> cenote_taskq::BoxFuture<'a, ()> {
     move |of| {
         Box::pin(async move {
@@ -250,7 +249,7 @@ async fn life(one: &One, ends_with_mounts: bool, volumes: Option<&LiveVolumes>) 
         asked.await;
     }
     of.end.ask();
-    // While its devices fail a command may say that they are back, and another signal that they are given up.
+    // While its devices fail, a command may report them back, and a second signal may give up its changes.
     of.pool.passed().await;
     if let Some(control) = control {
         control.ends();

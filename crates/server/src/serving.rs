@@ -1,4 +1,4 @@
-//! Pools served until the end, their volumes over NBD and their file systems as mounts: `cenote serve`.
+//! `cenote serve`: pools served until the end, their volumes over NBD and their file systems as mounts.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -23,11 +23,11 @@ use crate::{Handler, LiveVolumes, PoolVolumes, Pools, Recovery, Session, Volumes
 pub struct ServeRequest {
     /// Unix sockets to listen on.
     pub unix: Vec<PathBuf>,
-    /// The group that may use them too, by name or number.
+    /// The group that may use the sockets too, by name or number.
     pub socket_group: Option<String>,
     /// TCP addresses to listen on.
     pub tcp: Vec<String>,
-    /// Clients may write volumes, and programs what is mounted.
+    /// Clients may write volumes, and programs may write mounts.
     pub is_writable: bool,
     /// The socket for commands, if not the usual one.
     pub control: Option<PathBuf>,
@@ -35,16 +35,16 @@ pub struct ServeRequest {
     pub mounts: Vec<PathBuf>,
     /// Lists of mount options.
     pub mount_options: Vec<String>,
-    /// Pools, or datasets below which all is served.
+    /// Pools, or datasets: everything at and below them is served.
     pub datasets: Vec<String>,
 }
 
-/// The pools and mounts that a request is about.
+/// The pools and mounts of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Pools, each once, as they were first named.
+    /// Pools, each once, in the order of their first mention.
     pub pools: Vec<String>,
-    /// Datasets to mount, and where.
+    /// Datasets to mount, and their mount points.
     pub mounts: Vec<(String, PathBuf)>,
 }
 
@@ -53,10 +53,10 @@ impl ServeRequest {
         !self.unix.is_empty() || !self.tcp.is_empty()
     }
 
-    /// The pools and mounts that it is about.
+    /// The pools and mounts of this request.
     ///
     /// # Errors
-    /// There is nothing to serve a pool by, or a mount is of none of the datasets.
+    /// Nothing says how to serve a pool, or a mount is not of one of the datasets.
     pub fn wanted(&self) -> Result<Wanted, WrongUse> {
         let mut pools: Vec<String> = Vec::new();
         for name in self.datasets.iter().map(|name| pool_of(name)) {
@@ -81,7 +81,7 @@ impl ServeRequest {
         Ok(Wanted { pools, mounts })
     }
 
-    /// The number of volumes, which is not 0.
+    /// The number of volumes. Refuses 0.
     fn some_volumes(&self, count: usize) -> Result<usize> {
         match count {
             0 => Err(refused(format!("'{}' has no volumes", self.datasets.join("', '")))),
@@ -90,7 +90,7 @@ impl ServeRequest {
     }
 }
 
-/// A dataset and where to mount it, from `[DATASET=]FOLDER`.
+/// A dataset and its mount point, from `[DATASET=]FOLDER`.
 fn mount_of(text: &Path, datasets: &[String]) -> Result<(String, PathBuf), WrongUse> {
     let bytes = text.as_os_str().as_bytes();
     let is_served = |name: &str| datasets.iter().any(|above| is_at_or_below(name, above));
@@ -100,7 +100,7 @@ fn mount_of(text: &Path, datasets: &[String]) -> Result<(String, PathBuf), Wrong
     });
     match (split, datasets) {
         (Some((name, folder)), _) if is_served(name) => Ok((name.to_owned(), folder)),
-        // A folder's name may have this character too.
+        // A folder's name may contain this character too.
         (_, [dataset]) => Ok((dataset.clone(), text.to_owned())),
         (Some((name, _)), _) => {
             Err(WrongUse::new(format!("--mount {}: '{name}' is none of the datasets", text.display())))
@@ -112,11 +112,11 @@ fn mount_of(text: &Path, datasets: &[String]) -> Result<(String, PathBuf), Wrong
     }
 }
 
-/// Serves what is asked for until the end: by a signal, or of all pools. `clients` carries out the requests of other processes for pools
-/// that are open for writing.
+/// Serves the request until the end: by a signal, or of all pools. `clients` carries out the requests of other processes for pools that are open
+/// for writing.
 ///
 /// # Errors
-/// The request contradicts itself; a pool cannot be opened; a socket or folder cannot be used; a pool could not be written to the end.
+/// The request contradicts itself; a pool cannot be opened; a socket or folder cannot be used; a pool could not be written completely.
 pub async fn serve(
     session: &Session,
     request: &ServeRequest,
@@ -125,7 +125,7 @@ pub async fn serve(
 ) -> Result<()> {
     let wanted = request.wanted()?;
     let options = parse_options(&request.mount_options)?;
-    // Before anything is mounted: an interrupt from now on ends what is served, and not the program.
+    // Before anything is mounted: from now on an interrupt ends the service, not the program.
     let signals = signals::ending()?;
     let going = Going::begin(going, &request.datasets.join("+"))?;
     if !request.is_writable {
@@ -138,7 +138,7 @@ pub async fn serve(
     pools.serve(begun, || going.ready(&**session.console()), || going.ends(), signals).await
 }
 
-/// Serves pools of which nothing is written.
+/// Serves pools read-only.
 async fn serve_frozen(
     session: &Session,
     request: &ServeRequest,
@@ -189,7 +189,7 @@ async fn serve_frozen(
     Ok(())
 }
 
-/// Opens pools for writing, and begins to serve what is wanted of them.
+/// Opens pools for writing, and begins to serve their volumes and mounts.
 async fn begin(
     session: &Session,
     request: &ServeRequest,
@@ -209,7 +209,7 @@ async fn begin(
         let count = all.names().await?.len();
         volumes = Some((all, request.some_volumes(count)?));
     }
-    // Mounts end with their pools, whatever comes after.
+    // These mounts end with their pools, even if a later step fails.
     for (dataset, at) in &wanted.mounts {
         let of = served[pool_of(dataset)];
         let at = of.mounts.mount(&of.pool, dataset, at, options).await?;
@@ -222,9 +222,9 @@ async fn begin(
     Ok(Some(Volumes { volumes, server }))
 }
 
-/// A group's number, given as that or as a name in `/etc/group`.
+/// A group's number, from a number or from a name in `/etc/group`.
 fn group_of(text: &str) -> Result<u32> {
-    // The highest number means "leave it" to the system.
+    // To the system, the highest number means "leave it".
     if let Some(number) = text.parse().ok().filter(|number| *number != u32::MAX) {
         return Ok(number);
     }
@@ -235,7 +235,7 @@ fn group_of(text: &str) -> Result<u32> {
     number.ok_or_else(|| refused(format!("there is no group '{text}' in /etc/group; give its number")))
 }
 
-/// Starts to serve so many volumes.
+/// Starts to serve `count` volumes.
 fn volumes_server(
     session: &Session,
     request: &ServeRequest,

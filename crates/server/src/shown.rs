@@ -1,15 +1,15 @@
-//! Read-only mounts of a pool that is about to be changed.
+//! Read-only mounts of a pool that is about to change.
 //!
-//! A read-only mount shows its pool as of one txg. Its process only reads: it holds nothing of the pool, so that a pool can be mounted
-//! read-only by anybody who may read its devices, and a process that was stopped keeps nobody from writing. What the pool frees later can
-//! be used again, and then such a mount reads what is not its own, which checksums tell.
+//! A read-only mount shows its pool as of one txg. Its process only reads: it holds nothing of the pool. So anyone who may read a pool's devices
+//! can mount it read-only, and a stopped process does not prevent writing. Blocks that the pool frees later may be reused, and then such a mount
+//! reads other data, which checksums detect.
 //!
-//! So a command that opens a pool to be changed says where the pool is mounted read-only, and one that would destroy a dataset that such a
-//! mount shows is refused, as the dataset is in use. The mount itself says with its first error that its state may be gone.
+//! So a command that opens a pool for writing reports where the pool is mounted read-only, and refuses to destroy a dataset that such a mount
+//! shows, because the dataset is in use. With its first error, the mount itself reports that its state may be gone.
 //!
-//! *Rejected*: a mount that follows the pool from txg to txg. It would have to tell the kernel of all that differs between two, and open files
-//! would change under their readers; `--rw` gives a mount that is as new as the pool. *A lock that readers hold*: a server that writes would
-//! wait for whoever reads, or whoever reads would be cut off all the same.
+//! *Rejected*: a mount that follows the pool from txg to txg. It would have to tell the kernel every difference between two txgs, and open files
+//! would change under their readers; `--rw` gives a mount that is always current. *A lock that readers hold*: a server that writes would wait
+//! for readers, or readers would be cut off anyway.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -24,30 +24,30 @@ use cenote_taskq::boxed;
 use crate::error::{Result, refused};
 use crate::{Session, protocol};
 
-/// Mount points that a message names at most.
+/// The maximum number of mount points that a message names.
 const NAMED_MAX: usize = 5;
 
-/// The read-only mounts of a pool whose processes see it as it was, by the system's table. Another pool may have the same name.
+/// The read-only mounts of a pool whose processes see an earlier state, by the system's table. Another pool may have the same name.
 fn named(pool: &str) -> Vec<Mounted> {
     let of_pool = |mount: &Mounted| !mount.is_writable() && pool_of(&mount.dataset) == pool;
     let mounts: Vec<Mounted> = Mounts::read().into_ours().filter(of_pool).collect();
     if mounts.is_empty() {
         return mounts;
     }
-    // Mounts that the process with the pool shows read-only are as new as the pool.
+    // Mounts that the process with the pool shows read-only are always current.
     let served: Vec<_> = protocol::servers().into_iter().flat_map(|(_, who)| who.mounts).collect();
     mounts.into_iter().filter(|mount| !served.iter().any(|(_, at)| *at == mount.at)).collect()
 }
 
-/// Whether another process has one of these devices open.
+/// True if another process has one of these devices open.
 fn is_read(devices: &[PathBuf]) -> bool {
     let users = |device: &PathBuf| fs::canonicalize(device).map(|device| users_of(&device)).unwrap_or_default();
     devices.iter().flat_map(users).any(|user| user.pid != std::process::id())
 }
 
-/// Says where a pool that was opened to be changed, from these devices, is mounted read-only.
+/// Reports where a pool that was opened for writing, from these devices, is mounted read-only.
 pub(crate) fn tell(session: &Session, pool: &str, devices: &[PathBuf]) {
-    // A snapshot stays as it is.
+    // A snapshot does not change.
     let mut mounts = named(pool);
     mounts.retain(|mount| !mount.dataset.contains('@'));
     if mounts.is_empty() || !is_read(devices) {
@@ -65,7 +65,7 @@ pub(crate) fn tell(session: &Session, pool: &str, devices: &[PathBuf]) {
 /// Fails if a read-only mount shows one of these datasets, one below them or one of these snapshots.
 ///
 /// # Errors
-/// One does.
+/// There is one.
 #[boxed]
 pub async fn check_unshown(session: &Session, names: &[String], verb: &str) -> Result<()> {
     let Some(first) = names.first() else { return Ok(()) };
@@ -103,7 +103,7 @@ fn shows(mount: &Mounted, name: &str) -> bool {
     if is_at_or_below(dataset, name) {
         return true;
     }
-    // The mount of one above it shows it where its name leads, or where its mount point puts it, which is the same unless that was set.
+    // The mount of an ancestor shows it at the path of its name, or at its mount point, which is the same unless that was set.
     let Some(rest) = name.strip_prefix(dataset).and_then(|rest| rest.strip_prefix('/')) else { return false };
     snapshot.is_none() && fs::symlink_metadata(mount.at.join(rest)).is_ok_and(|found| is_nested_root(found.ino()))
 }

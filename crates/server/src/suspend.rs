@@ -1,4 +1,4 @@
-//! A dataset that is suspended for a rollback or the end of a receive: its users in this process wait until it goes on.
+//! A dataset that is suspended for a rollback or the end of a receive: its users in this process wait until it resumes.
 
 use cenote_fuse::SuspendedFs;
 use cenote_spa::Pool;
@@ -7,7 +7,7 @@ use cenote_taskq::boxed;
 use crate::error::Result;
 use crate::{ServedPool, SuspendedVolume};
 
-/// A suspended dataset: its mounts and its volume, as far as somebody uses them. Dropping this resumes them.
+/// A suspended dataset: its mounts and its volume, if they are in use. Dropping this resumes them.
 #[derive(Default)]
 pub struct SuspendedDataset {
     mounts: Vec<SuspendedFs>,
@@ -22,13 +22,13 @@ impl SuspendedDataset {
         Ok(Self { mounts: of.mounts.suspend(dataset).await, volume })
     }
 
-    /// Compares the dataset with the snapshot or dataset `other`, to find out what the kernel must forget when it becomes the same.
+    /// Compares the dataset with the snapshot or dataset `other`, to find what the kernel must forget when it takes on the state of that.
     #[boxed]
     pub async fn note_changes(&mut self, pool: &Pool, dataset: &str, other: &str) -> Result<()> {
         if self.mounts.is_empty() {
             return Ok(());
         }
-        // The comparison reads the state on disk. Nobody changes the dataset now, so after a sync that is its current state.
+        // The comparison reads the state on disk. The dataset does not change now, so after a sync that is its current state.
         pool.sync().await?;
         let dsl = pool.dsl()?;
         let (head, other) = (dsl.dataset(dataset).await?, dsl.dataset(other).await?);

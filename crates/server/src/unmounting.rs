@@ -1,8 +1,8 @@
-//! Unmounting what `mount`, `serve` and `zfs mount` show, and waiting until what was written there is on disk.
+//! Unmounting the mounts of `mount`, `serve` and `zfs mount`, and waiting until all data written there is on disk.
 //!
-//! The kernel's `umount` returns when nobody can use a mount any more. The process that served it then writes what it has in memory,
-//! which may be hundreds of megabytes. Here the end of that is what is waited for: the process ends and the pool is exported, or,
-//! where it goes on serving the pool (other mounts of it, its volumes), its open txg is written.
+//! The kernel's `umount` returns when the mount can no longer be used. The process that served it then writes everything that it has in memory,
+//! perhaps hundreds of megabytes. This module waits for that: the process ends and the pool is exported, or, if the process still serves the
+//! pool (other mounts of it, its volumes), its open txg is written.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,14 +18,14 @@ use cenote_taskq::boxed;
 use crate::error::{Result, ServerError, refused};
 use crate::{Session, Who, protocol};
 
-/// How often it is looked whether a process has ended.
+/// The interval between checks for the end of a process.
 const POLL: Duration = Duration::from_millis(50);
-/// How long nothing is said of waiting.
+/// The time before waiting is reported.
 const TELL_AFTER: Duration = Duration::from_secs(1);
-/// The time in which a process whose last mount is gone begins to end. It begins at once, unless another mount namespace has the mount.
+/// The time in which a process begins to end after its last mount. It begins at once, unless another mount namespace has the mount.
 const BEGIN_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Unmounts what is mounted at a path, or the dataset of a name. With `is_forced` also what is in use; its users get errors.
+/// Unmounts the mount at a path, or the dataset with a name. With `is_forced` even if it is in use; its users get errors.
 #[boxed]
 pub async fn unmount(session: &Session, target: &OsStr, is_forced: bool) -> Result<()> {
     let shown = target.display();
@@ -37,8 +37,8 @@ pub async fn unmount(session: &Session, target: &OsStr, is_forced: bool) -> Resu
     unmounted.map_err(|error| refused(format!("cannot unmount '{shown}': {}", why(mount, &error))))
 }
 
-/// Unmounts what Cenote has mounted of the pools that are imported or served; what is mounted below others goes first. False where that
-/// failed for some, which was told.
+/// Unmounts all mounts by Cenote of the pools that are imported or served, those below others first. False if that failed for some, which was
+/// reported.
 #[boxed]
 pub async fn unmount_all(session: &Session, is_forced: bool) -> bool {
     let mounts = protocol::mounts();
@@ -59,7 +59,7 @@ pub async fn unmount_all(session: &Session, is_forced: bool) -> bool {
     is_good
 }
 
-/// Why a mount could not be ended; if it is in use, by whom.
+/// The reason why a mount could not be ended, and its users if it is in use.
 fn why(mount: &Mounted, error: &ServerError) -> String {
     let users = if matches!(error, ServerError::Busy) { users_of(&mount.at) } else { Vec::new() };
     let users: Vec<String> = users.iter().map(ToString::to_string).collect();
@@ -69,7 +69,7 @@ fn why(mount: &Mounted, error: &ServerError) -> String {
     }
 }
 
-/// Unmounts a dataset, with `is_forced` also where it is in use, and waits until what was written there is on disk.
+/// Unmounts a dataset, with `is_forced` even if it is in use, and waits until all data written there is on disk.
 ///
 /// # Errors
 /// [`ServerError::Busy`]; all others say what a person can do.
@@ -81,13 +81,13 @@ pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) ->
     let server = server_of(mount);
     let at = mount.at.clone();
     match &server {
-        // It finishes what is on its way, and lets go of what is in use.
+        // The server finishes pending requests, and detaches a mount in use.
         Some((socket, _)) if is_forced => {
             let line = ["cenote", "unmount", "--force", "--"].map(OsStr::new);
             match session.console().ask(socket, &[&line[..], &[at.as_os_str()]].concat()) {
                 Ok(0) => {}
                 Ok(_) => return Err(refused("its process did not unmount it")),
-                // A process that ends with its last mount may go before it has answered. What it did is seen: here, and by the pool.
+                // A process that ends with its last mount may end before it has answered. The result shows here, and in the pool.
                 Err(_) if Mounts::read().ours().all(|other| other.at != mount.at) => {}
                 Err(error) => return Err(error),
             }
@@ -102,7 +102,7 @@ pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) ->
     }
     match server {
         Some((socket, who)) => await_written(session, &socket, &who, mount).await,
-        // It was bound to a second place, and its mount goes on.
+        // It was bound to a second place, where its mount continues.
         None if protocol::mounts().ours().any(|other| other.dataset == mount.dataset && other.at != mount.at) => Ok(()),
         None if mount.is_writable() => Err(refused(
             "it is unmounted, but whether its process has written everything is not known: no process takes commands for it at a place \
@@ -122,7 +122,7 @@ fn is_it((dataset, at): &(String, PathBuf), mount: &Mounted) -> bool {
     *dataset == mount.dataset && *at == mount.at
 }
 
-/// Waits until a server has on disk what was written in a mount that has ended: it writes that, or ends with its last mount.
+/// Waits until a server has on disk all data written in a mount that has ended: it syncs, or ends with its last mount.
 #[boxed]
 pub async fn await_written(session: &Session, socket: &Path, who: &Who, mount: &Mounted) -> Result<()> {
     let same = || protocol::who(socket).ok().filter(|now| now.pid == who.pid);
@@ -130,7 +130,7 @@ pub async fn await_written(session: &Session, socket: &Path, who: &Who, mount: &
         |now: &Who| !now.is_ending && (!now.ends_with_mounts || now.mounts.iter().any(|other| !is_it(other, mount)));
     let begun = session.handle().now();
     let mut is_told = false;
-    // It answers until the pool is exported, or could not be.
+    // It answers until the pool was exported, or could not be.
     while let Some(now) = same() {
         if goes_on(&now) {
             if Session::sync_server(socket) {

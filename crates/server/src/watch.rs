@@ -1,7 +1,7 @@
-//! Pools that a server has open for writing: what happens to them is told, and devices that failed are tried.
+//! Monitoring pools that a server has open for writing: events are reported, and failed devices are retried.
 //!
-//! The pool is this process's alone from [`serve`] to [`export`], and is written in the background in between. Servers of its datasets have
-//! finished all requests before the end.
+//! The pool belongs to this process alone from [`serve`] to [`export`], and is written in the background in between. All requests of its servers
+//! have finished before the end.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use cenote_taskq::{Class, Either, race};
 use crate::error::{Context as _, Result};
 use crate::{Console, LiveMounts, OpenVolumes, ServedPool, signals};
 
-/// The first interval between tries of failed devices whose return nobody can report.
+/// The first interval between retries of failed devices, if no one can report that they are back.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// At most: each time that the pool goes on and is suspended again at once they are tried half as often.
+/// The longest interval: it doubles each time the pool resumes and is at once suspended again.
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(600);
-/// A pool that went on for longer than this, and than it was tried for, is not suspended for the same failure.
+/// If a pool ran for longer than this and than the last interval, its next suspension counts as another failure.
 const STEADY: Duration = Duration::from_secs(60);
 
-/// The wait before devices that fail again are tried: `gone_on` after they were said to be back, where they were.
+/// The interval before failed devices are retried. `gone_on`: the time for which the pool ran after the last resume, if any.
 fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
     match gone_on {
         Some(gone_on) if gone_on < STEADY.max(last) => (last * 2).min(RETRY_INTERVAL_MAX),
@@ -34,22 +34,22 @@ fn next_interval(last: Duration, gone_on: Option<Duration>) -> Duration {
 /// Tunables that apply while a pool is served.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServeTunables {
-    /// Those of txgs.
+    /// For txgs.
     pub(crate) tx: TxTunables,
-    /// Those of mounts.
+    /// For mounts.
     pub(crate) mounts: MountTunables,
 }
 
-/// The source of the news that failed devices are back.
+/// The source of the information that failed devices are back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recovery {
     /// A client, with `zpool clear`.
     Clear,
-    /// They do: they are tried.
+    /// The devices themselves: they are retried.
     Retry,
 }
 
-/// A pool that is written in the background from now on. Its events are told.
+/// Begins to write a pool in the background, and reports its events.
 ///
 /// # Errors
 /// Its labels could not be written.
@@ -67,7 +67,7 @@ pub(crate) async fn serve(
     watch_hangs(console, &pool);
     watch_space(console, &pool);
     give_up_when_asked_twice(console, &pool);
-    // Once this txg is on disk nobody else imports it.
+    // Once this txg is on disk no other process imports it.
     pool.sync().await?;
     let devices = Arc::new(std::sync::Mutex::new(devices));
     let report = console.clone();
@@ -75,7 +75,7 @@ pub(crate) async fn serve(
     Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices, end: Arc::default() })
 }
 
-/// Says what goes wrong with the pool's space and does not stop it.
+/// Reports problems with the pool's space that do not stop it.
 fn watch_space(console: &Arc<dyn Console>, pool: &Pool) {
     let (console, pool) = (console.clone(), pool.clone());
     pool.handle().clone().detach(Class::Issue, async move {
@@ -86,7 +86,7 @@ fn watch_space(console: &Arc<dyn Console>, pool: &Pool) {
     });
 }
 
-/// Says which devices hang; ends the process at once where `zfs_deadman_failmode` wants that.
+/// Reports devices that hang; ends the process at once if `zfs_deadman_failmode` says so.
 fn watch_hangs(console: &Arc<dyn Console>, pool: &Pool) {
     let (console, pool) = (console.clone(), pool.clone());
     pool.handle().clone().detach(Class::Issue, async move {
@@ -101,7 +101,7 @@ fn watch_hangs(console: &Arc<dyn Console>, pool: &Pool) {
     });
 }
 
-/// Says when the pool's devices fail, and when it goes on; ends the process at once where its property `failmode` wants that.
+/// Reports when the pool's devices fail and when it resumes; ends the process at once if its property `failmode` says so.
 fn watch(console: &Arc<dyn Console>, pool: &Pool, recovery: Recovery) {
     let (console, pool) = (console.clone(), pool.clone());
     pool.handle().clone().detach(Class::Issue, async move {
@@ -126,7 +126,7 @@ fn watch(console: &Arc<dyn Console>, pool: &Pool, recovery: Recovery) {
             let goes_on = loop {
                 match race(pool.passed(), handle.sleep(interval)).await {
                     Either::Left(goes_on) => break goes_on,
-                    // The fault that is left was reported.
+                    // The remaining fault was reported.
                     Either::Right(()) if recovery == Recovery::Retry && !pool.is_suspended_for_multihost() => {
                         drop(pool.resume().await);
                     }
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(interval, RETRY_INTERVAL);
         let mut told = 0;
         let mut passed = Duration::ZERO;
-        // A host disk that is full takes a probe, and not what comes after.
+        // A full host disk accepts a probe, but not the writes after it.
         while passed < second(3600) {
             passed += interval;
             told += 1;

@@ -1,7 +1,6 @@
-//! Pools that a command changes: opened for writing, changed in one txg, exported again.
+//! Pools that a command changes: opened for writing, changed in one txg, and exported.
 //!
-//! The txg that has the changes also says that the pool is exported: it is one step from the state before to the state
-//! after, whatever happens in between.
+//! The txg with the changes also records that the pool is exported: the change is atomic, even if the command is interrupted.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -17,22 +16,22 @@ use crate::error::{Result, refused};
 use crate::session::server_of;
 use crate::{Session, shown, signals};
 
-/// A pool that is changed step by step: each is made as a whole, and sees what those before have left.
+/// A pool that is changed in steps: each step is atomic, and sees the results of earlier ones.
 ///
-/// A command ends it with [`Writing::finish`] or [`Writing::leave`]. Where it returns early, with an error as a rule, the session exports
-/// the pool at its end if a txg was written ([`Session::close_pools`]): nobody finds it as if its user had been killed.
+/// A command ends it with [`Writing::finish`] or [`Writing::leave`]. If the command returns early, usually with an error, the session exports
+/// the pool at its end if a txg was written ([`Session::close_pools`]): the pool does not look as if its user had been killed.
 pub struct Writing {
     pool: Pool,
-    /// The pools of the session whose commands ended early.
+    /// The pools of the session's commands that ended early.
     left: Left,
     is_ended: bool,
-    /// A server has it and goes on using it: a step is on disk when it is made. Otherwise this process has it for this command alone,
-    /// and all steps are one txg: they are on disk together or not at all.
+    /// A server has the pool and continues to use it: each step is on disk at its end. Otherwise only this command has the pool, and all steps
+    /// are in one txg: they are on disk together or not at all.
     is_served: bool,
 }
 
 impl Writing {
-    /// Opens a pool to be changed, where this process does not have it.
+    /// Opens a pool for changes, unless this process already has it.
     #[boxed]
     pub async fn open(session: &Session, name: &str) -> Result<Self> {
         session.check_served(name)?;
@@ -46,13 +45,13 @@ impl Writing {
         Self { pool, left: session.left(), is_ended: false, is_served }
     }
 
-    /// The pool, which whoever calls this exports.
+    /// The pool, which the caller exports.
     fn ended(mut self) -> Pool {
         self.is_ended = true;
         self.pool.clone()
     }
 
-    /// The same with txgs that are written in the background as they fill, for changes that do not fit into one.
+    /// The same, with txgs that are written in the background as they fill, for changes that do not fit in one.
     pub async fn in_background(self, session: &Session) -> Self {
         if self.is_served {
             return self;
@@ -66,7 +65,7 @@ impl Writing {
         &self.pool
     }
 
-    /// The pool, if others use it too.
+    /// The pool, if a server has it.
     pub fn served(&self) -> Option<Pool> {
         self.is_served.then(|| self.pool.clone())
     }
@@ -84,8 +83,8 @@ impl Writing {
         self.pool.change(work).await
     }
 
-    /// Does the background work that the steps have left, where no server will: shown with its rate and time left. It may be
-    /// interrupted; the pool's next user goes on with it.
+    /// Does the background work that the steps have left, unless a server will: shown with its rate and time left. It may be interrupted; the
+    /// pool's next user continues it.
     #[boxed]
     pub async fn work_off(&self, session: &Session, label: &str) -> Result<()> {
         if self.is_served {
@@ -117,7 +116,7 @@ impl Writing {
         Ok(())
     }
 
-    /// Leaves the pool as it is, where nothing was done that is to be noted. It is exported if a txg was written on the way.
+    /// Leaves the pool without a record in its history. It is exported if a txg was written.
     pub async fn leave(self) -> Result<()> {
         if self.is_served {
             return Ok(());
@@ -125,14 +124,14 @@ impl Writing {
         Ok(leave(self.ended()).await?)
     }
 
-    /// As [`Self::finish`], of a command that changes the pool's configuration.
+    /// As [`Self::finish`], for a command that changes the pool's configuration.
     pub async fn finish_config(self, session: &Session, line: String) -> Result<()> {
         let guid = self.pool.guid();
         self.finish(line).await?;
         session.keep_config(guid).await
     }
 
-    /// Notes the command, and has all of it on disk. A server writes the note with one of its next txgs, as OpenZFS does.
+    /// Records the command, and waits until everything is on disk. A server writes the record with one of its next txgs, as OpenZFS does.
     pub async fn finish(self, line: String) -> Result<()> {
         if !self.is_served {
             return finish(self.ended(), &line).await;
@@ -154,10 +153,10 @@ impl Drop for Writing {
     }
 }
 
-/// Pools that commands have left without a word.
+/// Pools that commands have left early.
 pub(crate) type Left = Arc<Mutex<Vec<Pool>>>;
 
-/// Exports a pool if a txg of it was written. Without that it is on disk as it was, and stays so.
+/// Exports a pool if a txg of it was written. Otherwise it is unchanged on disk.
 #[boxed]
 pub(crate) async fn leave(pool: Pool) -> Result<(), SpaError> {
     if pool.history().is_empty() {
@@ -169,13 +168,13 @@ pub(crate) async fn leave(pool: Pool) -> Result<(), SpaError> {
     Ok(())
 }
 
-/// Opens a pool to be changed by this process alone.
+/// Opens a pool for changes by this process alone.
 #[boxed]
 pub async fn open_for_writing(session: &Session, name: &str) -> Result<Pool> {
     open_with_devices(session, name).await.map(|(pool, _)| pool)
 }
 
-/// As [`open_for_writing`], with the devices that the pool was put together from.
+/// As [`open_for_writing`], with the devices from which the pool was opened.
 #[boxed]
 pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, Vec<PathBuf>)> {
     if let Some(pool) = session.served() {
@@ -207,7 +206,7 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
     let pool = match open(session.handle(), found, &how, options).await {
         Ok(pool) => pool,
         Err(error) => {
-            // A server may have begun meanwhile, which takes commands by now.
+            // A server may have begun meanwhile, and take commands by now.
             if let Ok((found, _)) = session.locate(name).await {
                 session.check_server(&found)?;
             }
@@ -226,13 +225,13 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
     Ok((pool, devices))
 }
 
-/// Has the labels of a pool that was destroyed say that it is not: everybody would take its devices without a question.
+/// Corrects the labels of a destroyed pool that is imported, since other systems would take its devices without a question.
 ///
 /// # Errors
-/// It cannot be written.
+/// They cannot be written.
 #[boxed]
 pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOptions, line: &str) -> Result<()> {
-    // In the pool it keeps its name.
+    // In the pool it keeps its old name.
     let mut how = ImportOptions { new_name: None, ..how.clone() };
     owners::note_gone_owner(&found, &mut how);
     how.owner_mark = owners::begin(&found).ok();
@@ -241,7 +240,7 @@ pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOpti
     finish(pool, line).await
 }
 
-/// Notes the command and writes what it changed.
+/// Records the command and writes its changes.
 #[boxed]
 pub async fn finish(pool: Pool, line: &str) -> Result<()> {
     pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
@@ -251,7 +250,7 @@ pub async fn finish(pool: Pool, line: &str) -> Result<()> {
     Ok(())
 }
 
-/// A command's line as the history has it.
+/// A command's line for the history.
 pub fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

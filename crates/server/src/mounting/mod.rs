@@ -1,4 +1,4 @@
-//! A dataset mounted until the end, by this process or by the one that has its pool: `cenote mount`; and file systems at their mount points
+//! `cenote mount`: a dataset mounted until the end, by this process or by the one that has its pool. And file systems at their mount points
 //! ([`MountPoints`]).
 
 mod points;
@@ -24,21 +24,21 @@ pub use points::{Candidate, MountPoints};
 pub struct MountRequest {
     /// The dataset, or dataset@snapshot.
     pub dataset: String,
-    /// The folder.
+    /// The folder to mount it on.
     pub at: PathBuf,
     /// Lists of mount options.
     pub options: Vec<String>,
-    /// Files can be changed.
+    /// It is mounted for writing.
     pub is_writable: bool,
     /// The socket for commands, if not the usual one.
     pub control: Option<PathBuf>,
 }
 
 /// Mounts a dataset, and returns when the mount has ended. `clients` carries out the requests of other processes for a pool that is open for
-/// writing. False where the process that has the pool refused it, which was told.
+/// writing. False if the process that has the pool refused it and reported why.
 ///
 /// # Errors
-/// The options contradict each other; the pool cannot be opened; nothing can be mounted there; the pool could not be written to the end.
+/// The options contradict each other; the pool cannot be opened; nothing can be mounted there; the pool could not be written completely.
 pub async fn mount(
     session: &Session,
     request: &MountRequest,
@@ -49,7 +49,7 @@ pub async fn mount(
     let (dataset, at): (_, &Path) = (&request.dataset, &request.at);
     let (handle, console) = (session.handle(), session.console());
     let going = Going::begin(going, dataset)?;
-    // Before anything is mounted: an interrupt from now on ends the mount and not the program.
+    // Before anything is mounted: from now on an interrupt ends the mount, not the program.
     let signals = signals::ending()?;
     if request.is_writable {
         check_writable(&request.options)?;
@@ -88,7 +88,7 @@ pub async fn mount(
     Ok(true)
 }
 
-/// Notes that this process shows a pool read-only, so that nobody makes another of its devices meanwhile.
+/// Records that this process shows a pool read-only, so that no one creates another pool on its devices meanwhile.
 pub(crate) async fn note_reading(session: &Session, pool: &View) -> Option<owners::Reading> {
     let noted = async {
         let devices = all_device_paths(pool).await?;
@@ -100,10 +100,10 @@ pub(crate) async fn note_reading(session: &Session, pool: &View) -> Option<owner
     noted.ok()
 }
 
-/// Mounts a dataset for another process that was asked to. The mount is this process's from now on.
+/// Mounts a dataset for another process, which requested it. The mount is now this process's.
 ///
 /// # Errors
-/// It is not of this pool, is not to be written, or nothing can be mounted there.
+/// It is not of this pool, is not for writing, or nothing can be mounted there.
 #[boxed]
 pub async fn take_over(session: &Session, of: &ServedPool, request: &MountRequest) -> Result<()> {
     let options = parse_options(&request.options)?;
@@ -116,10 +116,10 @@ pub async fn take_over(session: &Session, of: &ServedPool, request: &MountReques
     Ok(())
 }
 
-/// Changes the options of a mount that is there.
+/// Changes the options of an existing mount.
 ///
 /// # Errors
-/// The dataset is not mounted there, or only to be read and the request is to write.
+/// The dataset is not mounted there, or is mounted read-only and the request is for writing.
 pub fn remount(request: &MountRequest) -> Result<()> {
     let options = parse_options(&request.options)?;
     let mounts = Mounts::read();
@@ -142,10 +142,10 @@ pub fn remount(request: &MountRequest) -> Result<()> {
 pub struct Shown(MountHandle);
 
 impl Shown {
-    /// Takes it away, whoever uses it.
+    /// Detaches it, even if it is in use.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     #[boxed]
     pub async fn detach(&self) -> Result<()> {
         self.0.unmount(Unmount::Detach).await?;
@@ -153,23 +153,23 @@ impl Shown {
     }
 }
 
-/// Shows a dataset of an open pool in a folder, read-only, without those below it.
+/// Shows a dataset of an open pool in a folder, read-only, without its descendants.
 ///
 /// # Errors
-/// Nothing can be mounted there, or by this user; or the dataset cannot be opened.
+/// Nothing can be mounted there, or this user may not; or the dataset cannot be opened.
 #[boxed]
 pub async fn shown_alone(session: &Session, pool: &View, dataset: &str, at: &Path) -> Result<Shown> {
     let options = MountOptions { layout: Layout::Alone, ..MountOptions::default() };
     Ok(Shown(cenote_fuse::mount(session.handle(), pool, dataset, at, &options, report(session)).await?))
 }
 
-/// Messages of a mount or a server of volumes, for a person.
+/// Passes messages of a mount or a volume server to a person.
 pub(crate) fn report(session: &Session) -> Arc<dyn Fn(&str) + Send + Sync> {
     let console = session.console().clone();
     Arc::new(move |line: &str| console.warn(line))
 }
 
-/// The mount options of a command line.
+/// Parses the mount options of a command line.
 pub(crate) fn parse_options(lists: &[String]) -> Result<MountOptions, WrongUse> {
     let mut options = MountOptions::default();
     for list in lists {
@@ -178,7 +178,7 @@ pub(crate) fn parse_options(lists: &[String]) -> Result<MountOptions, WrongUse> 
     Ok(options)
 }
 
-/// Refuses options that say that nothing is to be written.
+/// Refuses options that forbid writing.
 pub(crate) fn check_writable(lists: &[String]) -> Result<(), WrongUse> {
     match lists.iter().flat_map(|list| list.split(',')).any(|word| word == "ro") {
         true => Err(WrongUse::new("mount option 'ro' and --rw exclude each other")),

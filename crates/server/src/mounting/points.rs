@@ -1,7 +1,7 @@
 //! File systems at their mount points, read-only: `zfs mount`.
 //!
-//! A pool in image files may come from anybody, and its mount points are directories of this system. So they are taken only below an alternate
-//! root, or where the caller says so; and a link does not lead out of that root.
+//! A pool in image files may come from a stranger, but its mount points are directories of this system. So they are used only below an alternate
+//! root, or if the caller says so; and a symbolic link may not lead out of that root.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -29,13 +29,13 @@ pub struct Candidate<'a> {
     pub name: &'a str,
     /// Its pool.
     pub pool: &'a View,
-    /// Half of it was received.
+    /// It is only partly received.
     pub is_inconsistent: bool,
     /// `mounted`: yes or no.
     pub mounted: String,
     /// `canmount`: on, off or noauto.
     pub canmount: String,
-    /// `keystatus`: available, unavailable, or nothing.
+    /// `keystatus`: available, unavailable, or empty.
     pub keystatus: String,
     /// `mountpoint`: a path, none or legacy.
     pub mountpoint: String,
@@ -51,37 +51,37 @@ struct Place {
     is_overlay: bool,
 }
 
-/// Why a file system has no place.
+/// The reason why a file system is not mounted.
 #[derive(Debug)]
 enum NoPlace {
-    /// It is not meant to have one: where all are mounted it is passed over.
+    /// It is not meant to be mounted: if all are mounted, it is skipped.
     NotMeant(String),
     /// It is a fault.
     Fault(String),
 }
 
-/// File systems that are mounted, one after the other.
+/// File systems mounted one after the other.
 pub struct MountPoints<'a> {
     session: &'a Session,
     options: MountOptions,
-    /// All are mounted that may be (`-a`).
+    /// Mount all that may be mounted (`-a`).
     is_all: bool,
-    /// The caller takes mount points as they are, and directories that are not empty (`-O`).
+    /// Use mount points as they are, even of pools in image files, and directories that are not empty (`-O`).
     is_overlay: bool,
     is_verbose: bool,
     mounts: Vec<(String, Arc<MountHandle>)>,
-    /// Pools seen, and whether each is in image files.
+    /// For each pool seen: true if it is in image files.
     of_files: BTreeMap<String, bool>,
     has_failed: bool,
-    /// That this process shows these pools.
+    /// The records that this process shows these pools.
     notes: Vec<Reading>,
 }
 
 impl<'a> MountPoints<'a> {
-    /// None yet. `lists` are mount options; `is_tree`: file systems below are shown in the mounts of those above.
+    /// Without mounts yet. `lists` are mount options; `is_tree`: mounts include the file systems below theirs.
     ///
     /// # Errors
-    /// An option is none.
+    /// An option is not valid.
     pub fn new(
         session: &'a Session,
         lists: &[String],
@@ -103,21 +103,21 @@ impl<'a> MountPoints<'a> {
         })
     }
 
-    /// Reports a file system that cannot be mounted. Others are mounted nevertheless.
+    /// Reports a file system that cannot be mounted. Others are still mounted.
     pub fn failed(&mut self, name: &str, error: &str) {
         self.session.warn(format!("cannot mount '{name}': {error}"));
         self.has_failed = true;
     }
 
-    /// Mounts a file system, unless the mount of one above it shows it already.
+    /// Mounts a file system, unless the mount of an ancestor already shows it.
     ///
     /// # Errors
-    /// Its pool is not found any more. Other failures are reported.
+    /// Its pool is no longer found. Other failures are reported.
     #[boxed]
     pub async fn add(&mut self, candidate: &Candidate<'_>) -> Result<()> {
         let name = candidate.name;
         let Some(Place { at, is_overlay }) = self.allowed_place(candidate).await? else { return Ok(()) };
-        // A file system that the mount of one above it shows needs no mount of its own.
+        // A file system that the mount of an ancestor shows needs no mount of its own.
         let is_shown = |(above, mount): &(String, Arc<MountHandle>)| {
             name != above && is_at_or_below(name, above) && at.starts_with(mount.mountpoint())
         };
@@ -127,7 +127,7 @@ impl<'a> MountPoints<'a> {
         if !self.may_hide(name, &at, is_overlay) {
             return Ok(());
         }
-        // From its first mount on the pool is in use by this process.
+        // From its first mount on, this process uses the pool.
         if !self.mounts.iter().any(|(other, _)| pool_of(other) == pool_of(name)) {
             self.notes.extend(note_reading(self.session, candidate.pool).await);
         }
@@ -143,11 +143,11 @@ impl<'a> MountPoints<'a> {
         Ok(())
     }
 
-    /// The folder for a file system that somebody else is to mount, which is made where it is missing. None if it cannot be mounted, which is
+    /// The folder on which another process is to mount a file system; it is created if missing. `None` if it cannot be mounted, which is
     /// reported.
     ///
     /// # Errors
-    /// Its pool is not found any more, or the folder cannot be made.
+    /// Its pool is no longer found, or the folder cannot be created.
     #[boxed]
     pub async fn folder(&mut self, candidate: &Candidate<'_>) -> Result<Option<PathBuf>> {
         let Some(Place { at, is_overlay }) = self.allowed_place(candidate).await? else { return Ok(None) };
@@ -158,7 +158,7 @@ impl<'a> MountPoints<'a> {
         Ok(Some(at))
     }
 
-    /// Whether a mount may be made over a folder; that it may not is reported. Asked only if no mount shows the file system there.
+    /// True if a mount may hide a folder; otherwise that is reported. Called only if no mount shows the file system there.
     fn may_hide(&mut self, name: &str, at: &Path, is_overlay: bool) -> bool {
         let is_full = !is_overlay && fs::read_dir(at).is_ok_and(|mut entries| entries.next().is_some());
         if is_full {
@@ -167,7 +167,7 @@ impl<'a> MountPoints<'a> {
         !is_full
     }
 
-    /// The place of a file system. None if it has none: that is reported, unless it is not meant to have one.
+    /// The place of a file system. `None` if it has none, which is reported unless it is not meant to be mounted.
     async fn allowed_place(&mut self, candidate: &Candidate<'_>) -> Result<Option<Place>> {
         let name = candidate.name;
         let pool = pool_of(name);
@@ -241,8 +241,8 @@ impl<'a> MountPoints<'a> {
         Ok(Place { at, is_overlay })
     }
 
-    /// Serves the mounts until they have ended, or a signal ends them. True where all could be mounted, and the caller `has_failed` at nothing
-    /// else.
+    /// Serves the mounts until they have ended, or a signal ends them. True if all could be mounted, and the caller had no other failure
+    /// (`has_failed`).
     ///
     /// # Errors
     /// The caller that waits for the mounts has ended, or a mount ended with an error.
@@ -268,7 +268,7 @@ impl<'a> MountPoints<'a> {
     }
 }
 
-/// Makes a folder to mount on. Where a mount stands whose process has gone, mounting says how to remove that.
+/// Creates a folder to mount on. For a dead mount there, mounting reports how to remove it.
 fn make_folder(at: &Path) -> Result<()> {
     match fs::create_dir_all(at) {
         Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
@@ -276,14 +276,13 @@ fn make_folder(at: &Path) -> Result<()> {
     }
 }
 
-/// True for a pool in image files, which may come from anybody.
+/// True for a pool in image files, which may come from a stranger.
 async fn is_of_files(session: &Session, pool: &str) -> Result<bool> {
     let (found, _) = session.locate(pool).await?;
     Ok(device_paths(&found)?.iter().any(|path| path.is_file()))
 }
 
-/// True where a symbolic link leads from a mount point out of the alternate root: a file system that is mounted there already may have such
-/// links.
+/// True if a symbolic link leads from a mount point out of the alternate root: a file system already mounted there may contain such links.
 fn leads_out(root: &Path, at: &Path) -> bool {
     let Some(there) = at.ancestors().find(|path| path.symlink_metadata().is_ok()) else { return false };
     match (root.canonicalize(), there.canonicalize()) {

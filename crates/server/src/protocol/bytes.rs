@@ -1,4 +1,4 @@
-//! Paths in messages. A path is bytes: as text where it is UTF-8, else as numbers.
+//! Paths in messages. A path consists of bytes: sent as text if it is UTF-8, else as numbers.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -35,7 +35,7 @@ impl From<Form> for PathBuf {
 /// One path.
 ///
 /// # Errors
-/// As the serializer.
+/// The serializer's error.
 pub fn serialize<S: Serializer>(path: &PathBuf, to: S) -> Result<S::Ok, S::Error> {
     Form::from(path).serialize(to)
 }
@@ -43,7 +43,7 @@ pub fn serialize<S: Serializer>(path: &PathBuf, to: S) -> Result<S::Ok, S::Error
 /// One path.
 ///
 /// # Errors
-/// As the deserializer.
+/// The deserializer's error.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     Form::deserialize(from).map(PathBuf::from)
 }

@@ -1,4 +1,4 @@
-//! A command that is done elsewhere.
+//! A command that another process carries out.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, ErrorKind, Write as _};
@@ -17,10 +17,10 @@ use super::place::connect;
 use super::{Ask, Said, VERSION, Who, read_line, usual_socket};
 use crate::error::{Context as _, Result, ServerError};
 
-/// The time that a server has to say who it is, for which it waits for nothing.
+/// The time in which a server must say who it is, for which it need not wait.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// The socket of the server that has this pool; none if there is no server, or one that went without a word.
+/// The socket of the server that has this pool; `None` if there is no server, or it died.
 pub fn find(guid: Guid) -> Option<PathBuf> {
     let path = match std::env::var_os("CENOTE_CONTROL").filter(|path| !path.is_empty()) {
         Some(path) => path.into(),
@@ -29,13 +29,13 @@ pub fn find(guid: Guid) -> Option<PathBuf> {
     UnixStream::connect(&path).is_ok().then_some(path)
 }
 
-/// The socket of the only server that there is, whatever pool it has.
+/// The socket of the only server, if there is just one, for any pool.
 pub fn only() -> Option<PathBuf> {
     let mut alive = all();
     alive.pop().filter(|_| alive.is_empty())
 }
 
-/// The sockets of all servers that there are.
+/// The sockets of all running servers.
 pub fn all() -> Vec<PathBuf> {
     let named = std::env::var_os("CENOTE_CONTROL").filter(|path| !path.is_empty()).map(PathBuf::from);
     let mut paths = match (named, CacheFile::of_user()) {
@@ -55,23 +55,23 @@ pub fn servers() -> Vec<(PathBuf, Who)> {
     all().into_iter().filter_map(|socket| who(&socket).ok().map(|who| (socket, who))).collect()
 }
 
-/// The mounts, by the names that datasets have now.
+/// The mounts, with the present names of datasets.
 pub fn mounts() -> Mounts {
     let mounts = Mounts::read();
-    // Nobody is asked where nothing of ours is mounted.
+    // Without mounts of ours, no server is asked.
     if mounts.ours().next().is_none() {
         return mounts;
     }
     servers().iter().fold(mounts, |mounts, (_, who)| mounts.renamed(&who.names()))
 }
 
-/// Sockets of servers that did not answer in time, as one that was stopped: a command waits for each once.
+/// Sockets of servers that did not answer in time, such as stopped ones: a command waits for each only once.
 static SILENT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Asks a server who it is.
 ///
 /// # Errors
-/// It has gone, is another user's, or does not answer within [`ANSWER_TIME_MAX`], or did not before.
+/// It is gone, is another user's, or does not answer within [`ANSWER_TIME_MAX`], now or before.
 pub fn who(socket: &Path) -> Result<Who> {
     let silent = || SILENT.lock().unwrap_or_else(PoisonError::into_inner);
     if silent().contains(socket) {
@@ -102,10 +102,10 @@ fn ask(socket: &Path) -> Result<Who> {
     }
 }
 
-/// Has a server write what it has in memory.
+/// Asks a server to write everything that it has in memory.
 ///
 /// # Errors
-/// It has gone, does not know the question, or its pool is suspended.
+/// It is gone, does not know the question, or its pool is suspended.
 pub fn sync(socket: &Path) -> Result<()> {
     let at = || format!("the server at {}", socket.display());
     let mut stream = connect(socket).with_context(at)?;
@@ -120,28 +120,28 @@ pub fn sync(socket: &Path) -> Result<()> {
     }
 }
 
-/// Shows what a server answers. It comes from another process: names in it are as a pool has them.
+/// Shows a server's answer. The answer comes from another process: names in it are as in the pool.
 pub trait Answer {
     /// A part of the output.
     ///
     /// # Errors
-    /// Nobody takes it.
+    /// It cannot be written.
     fn out(&self, bytes: &[u8]) -> io::Result<()>;
 
-    /// A line that says what is wrong.
+    /// A line about an error.
     fn err(&self, line: &str);
 
-    /// Writes out what is gathered.
+    /// Flushes the output.
     ///
     /// # Errors
-    /// Nobody takes it.
+    /// It cannot be written.
     fn flush(&self) -> io::Result<()>;
 }
 
-/// Has a server do what is asked for, and has `answer` show what it says; the exit status. `input` is for the server to read.
+/// Asks a server to carry out a request, and shows its answer by `answer`. Returns the exit status. `input` is for the server to read.
 ///
 /// # Errors
-/// It has gone, or does not answer that it is there: without that a command would wait for as long as a server is stopped.
+/// It is gone, or does not first confirm that it is running: otherwise a command would wait for as long as a server is stopped.
 pub fn send<R: Serialize>(
     socket: &Path,
     request: &R,
@@ -165,7 +165,7 @@ pub fn send<R: Serialize>(
             Said::OutBytes(bytes) => answer.out(&bytes)?,
             Said::Err(text) => answer.err(&text),
             Said::Who(_) | Said::View(_) | Said::Whole(_) => {}
-            // The end of the connection comes after it.
+            // The end of the connection follows.
             Said::Status(said) => status = Some(said),
         }
     }

@@ -1,52 +1,51 @@
-//! Commands for a pool that a server has: asked for over its socket, done in its process.
+//! Commands for a pool that a server has: requested over its socket, carried out in its process.
 //!
 //! # Theory
 //!
-//! **Need.** A pool that `cenote serve --rw` or `mount --rw` has is nobody else's, yet datasets are to be made in it and properties set, and what
-//! only the server knows (how its txgs went) is to be seen. Nobody should have to know that there is a server: the command line is
-//! the same, and so are output and exit status.
+//! **Need.** While `cenote serve --rw` or `mount --rw` has a pool, no other process can open it for writing. Yet users create datasets in it,
+//! set properties, and look at data that only the server has (the history of its txgs). They should not have to know that there is a server: the
+//! command line is the same, and so are output and exit status.
 //!
 //! **Shape.**
 //! ```text
 //! command ─ finds the pool's devices ─ is there a socket of this guid? ── no ─► opens the pool itself
 //!                                              │ yes
-//!                                              └─► sends the whole Request, prints what comes back
+//!                                              └─► sends the whole Request, prints the answer
 //! server ── a thread for each connection ─ who is it? ─ Request ─► the same code over its Pool ─► text, status
 //! ```
-//! The socket stands beside the cache file, in `servers/GUID.sock`, or where `serve --control` says.
+//! The socket is next to the cache file, as `servers/GUID.sock`, or at the path that `serve --control` gives.
 //!
-//! **Protocol**, version 1: a line of JSON each. The client sends one line. To `{"version": 1, "who": true}` the server answers with a
-//! line [`Who`], also while the pool is being exported. To `{"version": 1, "request": {…}}` it answers with lines `{"out": TEXT}`,
-//! `{"out_bytes": [BYTE, …]}` (where it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it closes the
-//! connection; after `zpool export` only when the pool is exported. To `{"version": 1, "view": true}` it answers with
-//! `{"view": [BYTE, …]}`, the root of a txg that it keeps until the client goes ([`view`]), and then to each line with
-//! `{"whole": BOOL}`.
+//! **Protocol**, version 1: lines of JSON. The client sends one line. To `{"version": 1, "who": true}` the server answers with a line [`Who`],
+//! even while the pool is being exported. To `{"version": 1, "request": {…}}` it answers with lines `{"out": TEXT}`, `{"out_bytes": [BYTE, …]}`
+//! (if it is not UTF-8) and `{"err": LINE}` and ends with `{"status": N}`. Then it closes the connection; after `zpool export` only when the
+//! pool is exported. To `{"version": 1, "view": true}` it answers with `{"view": [BYTE, …]}`, the root of a txg that it keeps until the client
+//! disconnects ([`view`]), and then to each line with `{"whole": BOOL}`.
 //!
-//! A command that reads standard input (`zfs receive`) sends it along: the descriptor comes with the request's line, and the server reads
-//! it until it or the client ends ([`passing`]). `zfs send` reads its data itself, by a view.
+//! A command that reads standard input (`zfs receive`) passes it to the server: the descriptor is sent with the request's line, and the server
+//! reads it until it or the client ends ([`passing`]). `zfs send` reads its data itself, by a view.
 //!
-//! **Trust.** Only the user who runs the server, and root, may ask: the folder and the socket are that user's alone, and the server
-//! asks the kernel for the user at the other end. So does the client: it sends nothing to a listener of another user, nor in a
-//! folder where others could have put one ([`place`]); and it prints no control characters of an answer on a terminal.
+//! **Trust.** Only the user who runs the server, and root, may ask: the folder and the socket are accessible to that user only, and the server
+//! asks the kernel for the user at the other end. The client does the same: it sends nothing to a listener of another user, nor in a folder in
+//! which others could have put one ([`place`]); and it prints no control characters of an answer on a terminal.
 //!
-//! **Bounds.** A request is a megabyte at most, an answer 64; eight requests are carried out at once, and 32 with an input, and others wait; 32 clients have views; a client that is silent for half a
-//! minute is disconnected.
+//! **Bounds.** A request has a megabyte at most, an answer 64. Eight requests are carried out at a time, 32 with an input; others wait. 32
+//! clients have views. A client that is silent for half a minute is disconnected.
 //!
-//! **Its end.** A server is *ending* from the end of its work until the pool is exported: requests are refused, and clients that
-//! ask who has the pool wait for its end, and then use the pool themselves. A server that ends with its mounts begins to end when the
-//! last of them has left the system's table of mounts, which is before `umount` returns; the table is read when the question comes.
-//! If that mount has not ended some seconds later, another mount namespace has it too, and the server goes on. A process that has
-//! several pools is a server for each, with a socket each, and each ends by itself ([`crate::Pools`]).
+//! **Its end.** A server is *ending* from the end of its work until the pool is exported. Then it refuses requests; clients that ask who has the
+//! pool wait for its end, and then use the pool themselves. A server that ends with its mounts is ending when the last of them has left the
+//! system's table of mounts, which is before `umount` returns; it reads the table when a client asks. If that mount has not ended some seconds
+//! later, another mount namespace has it too, and the server continues. A process that has several pools is a server for each, with a socket
+//! each, and each ends independently ([`crate::Pools`]).
 //!
-//! **Mounts.** A request to mount a dataset for writing is carried out when the dataset is mounted, and its place among the requests is
-//! free again: the mount is the server's from then on, and lasts whatever becomes of the client. A client that stays until the
-//! mount has ended watches the system's table of mounts.
+//! **Mounts.** A request to mount a dataset for writing is complete when the dataset is mounted, and then frees its place among the requests.
+//! From then on the mount is the server's, and does not depend on the client. A client that waits until the mount has ended watches the system's
+//! table of mounts.
 //!
-//! **Reading** sees the pool as of its last txg, with all that was changed before, and keeps nobody from writing
-//! (`cenote_spa::View`). Changes are made in a txg's sync (`cenote_spa::Pool`).
+//! **Reading** sees the pool as of its last txg, with all earlier changes, and does not prevent writing (`cenote_spa::View`). Changes are made
+//! in a txg's sync (`cenote_spa::Pool`).
 //!
-//! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on as it comes*: a client
-//! that does not read could hold up the sync.
+//! **Rejected.** *A protocol of verbs of its own*: every command would be written twice. *Passing text on at once*: a client that does not read
+//! could delay the sync.
 
 pub mod bytes;
 mod client;
@@ -68,7 +67,7 @@ pub(crate) use passing::Receiving;
 pub use passing::{Input, Passed};
 pub use view::PinnedTxg;
 
-/// The form that is spoken.
+/// The version of the protocol.
 pub(crate) const VERSION: u32 = 1;
 /// Bytes of a request, and of a line of an answer, at most.
 pub(crate) const LINE_BYTES_MAX: usize = 1 << 20;
@@ -82,8 +81,7 @@ pub(crate) struct Ask<R> {
     pub(crate) request: R,
 }
 
-/// The part of it that every version has, and the questions that are no requests: for [`Who`], for a view, and to write what is in
-/// memory.
+/// The part of it that every version has, and the questions that are not requests: for [`Who`], for a view, and to write everything in memory.
 #[derive(Debug, Deserialize)]
 pub(crate) struct AskVersion {
     pub(crate) version: u32,
@@ -98,19 +96,19 @@ pub(crate) struct AskVersion {
 /// A process that has a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Who {
-    /// Its number.
+    /// Its process number.
     pub pid: u32,
     /// The pool's name.
     pub pool: String,
     /// The pool's guid.
     pub guid: u64,
-    /// The devices that the pool was put together from.
+    /// The devices from which the pool was opened.
     #[serde(with = "bytes::list")]
     pub devices: Vec<PathBuf>,
-    /// Datasets that it has mounted, and where.
+    /// Its mounted datasets and their mount points.
     #[serde(with = "bytes::named")]
     pub mounts: Vec<(String, PathBuf)>,
-    /// Names that the system's table of mounts has for some of them, since they were renamed, and where.
+    /// Mounts of renamed datasets: the name in the system's table of mounts, and the mount point.
     #[serde(default)]
     pub renamed: Vec<(String, PathBuf)>,
     /// It ends when the last of its mounts is unmounted.
@@ -121,7 +119,7 @@ pub struct Who {
 }
 
 impl Who {
-    /// The names of its mounts that are not those of the system's table.
+    /// The names of its mounts that differ from those in the system's table.
     pub(crate) fn names(&self) -> Vec<Renamed> {
         let of = |(before, at): &(String, PathBuf)| {
             let now = self.mounts.iter().find(|(_, place)| place == at).map(|(now, _)| now.clone())?;
@@ -136,7 +134,7 @@ impl Who {
     }
 }
 
-/// A message of a server, one a line.
+/// A message of a server, one per line.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Said {
@@ -144,17 +142,17 @@ pub(crate) enum Said {
     OutBytes(Vec<u8>),
     Err(String),
     Who(Who),
-    /// The root of the txg that is kept, as it stands on disk.
+    /// The root of the txg that is kept, as stored on disk.
     View(Vec<u8>),
-    /// Whether all of it was kept until now.
+    /// True if all of it was kept so far.
     Whole(bool),
     Status(u8),
 }
 
-/// The pool is a server's, which takes commands for it here.
+/// The pool belongs to a server, which takes commands for it at this socket.
 #[derive(Debug)]
 pub struct Owned {
-    /// The pool's name; empty where it is not known.
+    /// The pool's name; empty if it is not known.
     pub pool: String,
     /// The server's socket.
     pub socket: PathBuf,
@@ -177,7 +175,7 @@ pub fn usual_socket(guid: Guid) -> Result<PathBuf> {
     Ok(CacheFile::of_user()?.dir().join("servers").join(format!("{:016x}.sock", guid.0)))
 }
 
-/// One line; nothing at the end of what comes.
+/// Reads a line; `None` at the end of the input.
 pub(crate) fn read_line(from: &mut impl BufRead) -> Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     from.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line)?;

@@ -1,8 +1,8 @@
-//! A descriptor beside a line: the standard input of a client, which the server reads in its place.
+//! Passing a descriptor with a line: the standard input of a client, which the server reads for it.
 //!
-//! It goes with the first byte of a request's line (`SCM_RIGHTS`). The server takes one at most; those that come besides are closed
-//! unseen. While it reads the client's input it also watches the client's connection: if that ends, as when the client is killed, so does
-//! the input, with an error, whatever its other end still writes.
+//! The descriptor is sent with the first byte of a request's line (`SCM_RIGHTS`). The server accepts one; it closes further ones unread. While
+//! it reads the client's input it also watches the client's connection: if that ends, as when the client is killed, the input ends with an
+//! error, even if a writer still has its other end.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut, IsTerminal, Read, Write as _};
@@ -15,10 +15,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-/// Sends a line, and with it a descriptor.
+/// Sends a line together with a descriptor.
 ///
 /// # Errors
-/// The other end has gone.
+/// The other end is gone.
 pub(crate) fn send_with(mut stream: &UnixStream, line: &[u8], passed: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -28,7 +28,7 @@ pub(crate) fn send_with(mut stream: &UnixStream, line: &[u8], passed: BorrowedFd
     stream.write_all(&line[sent..])
 }
 
-/// A connection that is read, and the descriptor that came with what was read.
+/// A connection that is read, and the descriptor that was received with the data.
 pub(crate) struct Receiving<'a> {
     stream: &'a UnixStream,
     passed: &'a RefCell<Option<OwnedFd>>,
@@ -60,9 +60,9 @@ impl Read for Receiving<'_> {
     }
 }
 
-/// The input of a command: its process's own, or that of the client whose command it is.
+/// The input of a command: that of its process, or of the client for which it runs.
 pub enum Input {
-    /// Its process's.
+    /// That of its process.
     Own(io::Stdin),
     /// A client's.
     Passed(Passed),
@@ -75,7 +75,7 @@ pub struct Passed {
 }
 
 impl Input {
-    /// Whether it is a terminal.
+    /// True if it is a terminal.
     pub fn is_terminal(&self) -> bool {
         match self {
             Self::Own(stdin) => stdin.is_terminal(),
@@ -97,7 +97,7 @@ impl Passed {
     fn read(&self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             let (input, client) = (self.input.as_fd(), self.client.as_fd());
-            // The client says nothing more, so whatever its connection has to tell is its end.
+            // The client sends nothing more, so any event on its connection is its end.
             let mut watched = [
                 PollFd::from_borrowed_fd(input, PollFlags::IN),
                 PollFd::from_borrowed_fd(client, PollFlags::IN | PollFlags::RDHUP),
@@ -151,7 +151,7 @@ mod tests {
         let mut some = [0; 3];
         input.read_exact(&mut some).unwrap();
         drop(client);
-        // The writer is there still.
+        // The writer still exists.
         let error = input.read(&mut some).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
         drop(writer);

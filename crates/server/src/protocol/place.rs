@@ -1,8 +1,7 @@
-//! The places of sockets for commands, and the trust in a listener.
+//! The places of sockets for commands, and the checks of a listener.
 //!
-//! A client gives its whole request to the process that listens, and prints the answer; a server removes the socket that an earlier
-//! one left. So a client checks the owners of the folder and of the listener, and a server removes nothing but a socket at which
-//! nobody listens.
+//! A client gives its whole request to the listening process, and prints the answer; a server removes a socket that an earlier server left. So a
+//! client checks the owners of the folder and of the listener, and a server removes only a socket that has no listener.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,15 +14,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use crate::error::{Context as _, Result, ServerError};
 
-/// Write permission of a folder's group and of everybody.
+/// Write permission for a folder's group and for all users.
 const OTHERS_WRITE: u32 = 0o022;
-/// Only owners remove and rename what stands in the folder.
+/// Only owners can remove and rename files in the folder.
 const STICKY: u32 = 0o1000;
 
-/// Clients that may wait to be accepted.
+/// The maximum number of clients that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A socket that this process listens at. Removed when dropped, if it is there still.
+/// A socket at which this process listens. Dropping this removes the socket, if it still exists.
 #[derive(Debug)]
 pub(crate) struct Place {
     path: PathBuf,
@@ -32,10 +31,10 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Listens at `path`, for this user and root alone. Missing folders above it are made.
+    /// Listens at `path`, for this user and root only. Missing folders above it are created.
     ///
     /// # Errors
-    /// Something else than a dead socket is there, or clients would not trust a listener in that folder.
+    /// Something other than a dead socket is there, or clients would not trust a listener in that folder.
     pub(crate) fn listen(path: &Path) -> Result<(Self, UnixListener)> {
         let dir = folder(path);
         if !dir.exists() {
@@ -43,7 +42,7 @@ impl Place {
         }
         check_folder(path)?;
         remove_dead(path)?;
-        // The mode is set before the socket has a name: changed by name afterwards it could be that of another file.
+        // The mode is set before the socket has a name: a later change by name could hit another file.
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -69,7 +68,7 @@ impl Drop for Place {
 /// Connects to a server that is this user's or root's.
 ///
 /// # Errors
-/// Nobody listens, or a third user can write the folder or is at the other end.
+/// There is no listener, or a third user can write the folder or is at the other end.
 pub(crate) fn connect(path: &Path) -> Result<UnixStream> {
     check_folder(path)?;
     let stream = UnixStream::connect(path)?;
@@ -85,8 +84,8 @@ fn folder(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Refuses a folder in which a third user can replace the socket at `path`. In a sticky folder others can only add sockets of their
-/// own, whose peer credentials give them away.
+/// Refuses a folder in which a third user can replace the socket at `path`. In a sticky folder others can only add sockets of their own, which
+/// peer credentials reveal.
 fn check_folder(path: &Path) -> Result<()> {
     let dir = folder(path);
     let found = fs::metadata(dir).with_context(|| dir.display().to_string())?;
@@ -103,7 +102,7 @@ fn check_folder(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes a socket at which nobody listens any more. Anything else stays.
+/// Removes a socket without a listener. Anything else remains.
 fn remove_dead(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -135,10 +134,10 @@ mod tests {
         assert!(Place::listen(&path).unwrap_err().to_string().contains("another server"));
         connect(&path).unwrap();
         drop(listener);
-        // As a killed server leaves it.
+        // As a killed server would leave it.
         std::mem::forget(place);
         let (place, _listener) = Place::listen(&path).unwrap();
-        // Taken away and replaced by something else, which is not this server's to remove.
+        // Removed and replaced by another file, which this server may not remove.
         fs::remove_file(&path).unwrap();
         fs::write(&path, "data").unwrap();
         drop(place);

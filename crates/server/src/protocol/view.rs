@@ -1,8 +1,8 @@
-//! A pool that a server has, read by another process as of a txg.
+//! A view of a server's pool: another process reads the pool as of a txg.
 //!
-//! The client opens the devices itself, read-only. The server keeps the blocks of that txg from being used again for as long as the
-//! connection lasts, and tells where the txg's root is, since rings of uberblocks turn fast. The client asks at the end whether all was
-//! kept: a server that changes much gives up what would take too much of its free space.
+//! The client opens the devices itself, read-only. While the connection lasts, the server prevents the blocks of that txg from being reused, and
+//! it sends the txg's root, since rings of uberblocks turn fast. At the end the client asks if everything was kept: a server with many changes
+//! gives up a txg that would take too much of its free space.
 
 use std::io::{BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -14,20 +14,20 @@ use super::place::connect;
 use super::{Said, VERSION, read_line};
 use crate::error::{Context as _, Result, ServerError};
 
-/// The line that asks whether everything was kept until now.
+/// The line that asks if everything was kept so far.
 const IS_WHOLE: &[u8] = b"{\"is_whole\": true}\n";
 
-/// A txg of a server's pool, whose blocks are kept while this is there.
+/// A txg of a server's pool, whose blocks are kept while this exists.
 pub struct PinnedTxg {
     answers: BufReader<UnixStream>,
     root: Uberblock,
 }
 
 impl PinnedTxg {
-    /// Has a server write what it has in memory, and keep what is then on disk.
+    /// Asks a server to write everything in memory, and to keep the state that is then on disk.
     ///
     /// # Errors
-    /// It has gone, does not know the question, or its pool is suspended.
+    /// It is gone, does not know the question, or its pool is suspended.
     pub fn ask(socket: &Path) -> Result<Self> {
         let at = || format!("the server at {}", socket.display());
         let mut stream = connect(socket).with_context(at)?;
@@ -48,7 +48,7 @@ impl PinnedTxg {
         &self.root
     }
 
-    /// True if everything was kept until now; none if the server has gone, which alone could say so.
+    /// True if everything was kept so far; `None` if the server is gone, since only it could tell.
     pub fn is_whole(&mut self) -> Option<bool> {
         self.answers.get_mut().write_all(IS_WHOLE).ok()?;
         match serde_json::from_slice(&read_line(&mut self.answers).ok()??).ok()? {

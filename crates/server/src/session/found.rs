@@ -1,4 +1,4 @@
-//! A search for pools, and its hints where it found none: devices that could not be opened, and files that hold something else.
+//! A search for pools, and its hints if it found none: devices that could not be opened, and files that contain something else.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use cenote_taskq::{Handle, OpenOptions, boxed};
 use super::Session;
 use crate::error::{Result, refused};
 
-/// Files and devices that are told of one by one; there may be thousands.
+/// The maximum number of files and devices that hints name; there may be thousands.
 const TOLD_MAX: usize = 8;
 
 /// The result of a search for pools.
@@ -17,14 +17,14 @@ pub struct Found {
     /// The pools.
     pub pools: Vec<FoundPool>,
     skipped: Vec<Skipped>,
-    /// Files and devices that were named themselves, not by a folder that they are in.
+    /// Files and devices that were named directly, not by their folder.
     named: Vec<PathBuf>,
-    /// Folders were named in which to look.
+    /// Folders were named to search in.
     is_of_folders: bool,
 }
 
 impl Found {
-    /// How many devices could not be opened for want of permission.
+    /// The number of devices that could not be opened for lack of permission.
     pub fn denied(&self) -> usize {
         self.denied_paths().count()
     }
@@ -34,7 +34,7 @@ impl Found {
         self.skipped.iter().filter(is_denied).map(|skipped| skipped.path.as_path())
     }
 
-    /// Why there may be less than was hoped for, a line each.
+    /// Possible reasons why pools are missing, one line each.
     #[boxed]
     pub async fn hints(&self, handle: &Handle) -> Vec<String> {
         let mut lines = Vec::new();
@@ -51,7 +51,7 @@ impl Found {
         let mut told = 0;
         for path in self.skipped.iter().filter(|skipped| skipped.reason == SkipReason::NoLabel).map(|it| &it.path) {
             let is_named = self.named.contains(path);
-            // Of a folder only what may hold a pool inside is told of.
+            // In a folder, only files that may contain a pool are reported.
             if told == TOLD_MAX || !(is_named || self.is_of_folders) {
                 continue;
             }
@@ -72,14 +72,14 @@ impl Found {
 }
 
 impl Session {
-    /// Looks for pools where it was said, or in the usual places.
+    /// Searches for pools in the given places, or in the usual ones.
     ///
     /// # Errors
-    /// A file or device that was named itself cannot be opened.
+    /// A file or device that was named directly cannot be opened.
     #[boxed]
     pub async fn search_pools(&self) -> Result<Found> {
         let paths = self.paths().await?;
-        // A place that is looked at has a whole path.
+        // The paths searched are absolute.
         let given: Vec<PathBuf> = self.options.paths.iter().filter_map(|path| std::path::absolute(path).ok()).collect();
         let (named, folders): (Vec<_>, Vec<_>) = given.into_iter().partition(|path| paths.contains(path));
         let (pools, skipped) = find(self.handle(), &paths).await;
@@ -98,7 +98,7 @@ impl Session {
     }
 }
 
-/// A line that says of a file or device without labels what it holds instead.
+/// A line that says what a file or device without labels contains instead.
 #[boxed]
 pub async fn no_label(handle: &Handle, path: &Path) -> String {
     describe(path, content(handle, path).await.first())
@@ -119,7 +119,7 @@ fn describe(path: &Path, found: Option<&Foreign>) -> String {
     }
 }
 
-/// Whether a packed file is called as an image of a disk: `disk.img.gz`.
+/// True if a compressed file is named like a disk image: `disk.img.gz`.
 fn is_called_image(path: &Path) -> bool {
     let stem = path.file_stem().map(Path::new);
     let extension = stem.and_then(Path::extension).and_then(|text| text.to_str()).unwrap_or_default();
@@ -128,7 +128,7 @@ fn is_called_image(path: &Path) -> bool {
         .any(|known| extension.eq_ignore_ascii_case(known))
 }
 
-/// How to get at a raw image.
+/// Advice on how to obtain a raw image.
 fn advice(path: &Path, found: Foreign) -> String {
     let path = path.display();
     match (found.kind, found.name) {

@@ -1,4 +1,4 @@
-//! Files that the configurations of pools are kept in (`cachefile=PATH`): written when a pool is imported or changed.
+//! The cache files in which pools' configurations are kept (`cachefile=PATH`): written when a pool is imported or changed.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use cenote_taskq::boxed;
 use super::{Found, Session};
 use crate::error::{Result, ServerError, refused};
 
-/// `POOL_STATE_ACTIVE`: each command leaves the pool itself exported, but it is imported.
+/// `POOL_STATE_ACTIVE`: after each command the pool itself is exported, but it is imported.
 const ACTIVE: u64 = 0;
 
-/// A pool's configuration with the paths that its devices have here.
+/// A pool's configuration with the present paths of its devices.
 pub(crate) fn config_here(pool: &View) -> NvList {
     let mut config = pool.config().clone();
     set(&mut config, "state", ACTIVE);
@@ -43,22 +43,22 @@ fn with_paths(mut vdev: NvList, found: &FoundPool) -> NvList {
 }
 
 impl Session {
-    /// Has the file that a pool's `cachefile` names, if there is one, say what the pool consists of now.
+    /// Updates the file that a pool's `cachefile` names, if any, with the pool's present configuration.
     ///
     /// # Errors
-    /// The pool cannot be read, or the file not written.
+    /// The pool cannot be read, or the file cannot be written.
     #[boxed]
     pub async fn keep_config(&self, guid: Guid) -> Result<()> {
         let noted = self.noted(guid).filter(|(_, entry)| entry.cachefile.is_some());
         let Some((name, _)) = noted else { return Ok(()) };
-        // As of the last txg.
+        // Read it as of the last txg.
         self.let_go_of_views();
         let config = config_here(&self.read_here(&name).await?);
         self.let_go_of_views();
         Ok(CacheFile::of_user()?.keep_config(guid, &config)?)
     }
 
-    /// The pool of this process, or one of which it is not asked what a server has of it in memory.
+    /// The pool of this process; or any other, without asking a server for its state in memory.
     async fn read_here(&self, name: &str) -> Result<View> {
         if let Some(served) = &self.served {
             return self.viewed(served).await;
@@ -67,16 +67,16 @@ impl Session {
         Ok(self.import(found, &options).await?)
     }
 
-    /// The pools that a file names, where they are now.
+    /// The pools that a file names, at their present places.
     ///
     /// # Errors
-    /// It cannot be read, or has something else.
+    /// It cannot be read, or is not such a file.
     #[boxed]
     pub async fn search_listed(&self, file: &Path) -> Result<Found> {
         let listed = ConfigFile::at(file).pools();
         let listed = listed.map_err(|error| refused(format!("cannot open cache file: {error}")))?;
         let mut there = self.clone();
-        // Where all of them have moved, they may be in the usual places.
+        // If all of them have moved, they may be in the usual places.
         there.options.paths =
             listed.iter().flat_map(|pool| &pool.paths).filter(|path| path.exists()).cloned().collect();
         let mut found = there.search_pools().await?;
@@ -98,7 +98,7 @@ impl Session {
             Some(served) => served.of.guid,
             None => {
                 let (found, _) = self.locate(name).await?;
-                // A server changes the list that it knows.
+                // A server changes its own list.
                 self.check_server(&found)?;
                 found.guid
             }

@@ -4,19 +4,19 @@ use std::io::{self, Read};
 
 use crate::error::{Context as _, Result, refused};
 
-/// A key file's size at most.
+/// The maximum size of a key file.
 const KEY_MAX_BYTES: u64 = 64 << 10;
 
-/// The permission bits of a key file that others may read.
+/// The permission bits of a key file, if others may read it.
 pub(super) fn mode_for_others(file: &str) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let meta = std::fs::metadata(file.strip_prefix("file://").unwrap_or(file)).ok()?;
     let mode = meta.mode() & 0o777;
-    // A pipe or a terminal is no place where a key stays.
+    // A pipe or a terminal does not store a key.
     (meta.is_file() && mode & 0o044 != 0).then_some(mode)
 }
 
-/// The bytes of a key file; `-` is standard input.
+/// Reads the bytes of a key file; `-` is standard input.
 pub(super) fn key_bytes(file: &str) -> Result<Vec<u8>> {
     let file = file.strip_prefix("file://").unwrap_or(file);
     let (name, from): (_, Box<dyn Read>) = match file {

@@ -1,4 +1,4 @@
-//! Why a pool cannot be opened: it is not there, or a process has it.
+//! The reasons why a pool cannot be opened: it is missing, or a process has it.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use cenote_spa::{FoundPool, View};
 use crate::error::ServerError;
 use crate::protocol::Owned;
 
-/// No pool of this name was found.
+/// No pool with this name was found.
 #[derive(Debug)]
 pub struct NoSuchPool {
     /// The name.
     pub name: String,
-    /// Why that may be, a line each.
+    /// Possible reasons, one line each.
     pub hints: Vec<String>,
 }
 
@@ -29,12 +29,12 @@ impl std::fmt::Display for NoSuchPool {
 
 impl std::error::Error for NoSuchPool {}
 
-/// A pool that was imported is not there any more, or this user may not read it.
+/// An imported pool no longer exists, or this user may not read it.
 #[derive(Debug)]
 pub struct Gone {
     /// Its name.
     pub name: String,
-    /// A device of it that may not be opened.
+    /// A device of it that this user may not open.
     pub denied: Option<PathBuf>,
 }
 
@@ -52,7 +52,7 @@ impl std::fmt::Display for Gone {
 
 impl std::error::Error for Gone {}
 
-/// A pool that is imported and does not let itself be opened.
+/// A pool that is imported but cannot be opened.
 #[derive(Debug)]
 pub struct Lost {
     /// Its name here.
@@ -61,19 +61,19 @@ pub struct Lost {
     pub guid: u64,
     /// The devices that it was imported from.
     pub paths: Vec<PathBuf>,
-    /// Those of its devices that are there, and what their labels say of the others.
+    /// The devices of it that exist, with the data about the others in their labels.
     pub found: Option<FoundPool>,
-    /// Why.
+    /// The reason.
     pub error: ServerError,
 }
 
-/// A pool that is to be shown, by how it can be.
+/// A pool to be shown, by the way in which it can be.
 pub enum Shown {
     /// It is open.
     Open(View),
-    /// It is imported and does not let itself be opened.
+    /// It is imported but cannot be opened.
     Lost(Lost),
-    /// A process has it, which knows more of it.
+    /// A process has it, which knows more about it.
     Owned(Owned),
 }
 
@@ -88,11 +88,11 @@ impl Shown {
     }
 }
 
-/// A process that has a pool which is read meanwhile.
+/// A process that has a pool while it is read.
 pub(super) struct User {
     /// The process.
     pub(super) holder: Holder,
-    /// It has written what it had in memory.
+    /// It has written everything that it had in memory.
     pub(super) is_synced: bool,
 }
 

@@ -1,16 +1,16 @@
-//! The way to pools of a command, or of a client's request: where they are looked for, how they are opened, and which process has them.
+//! A command's or client request's access to pools: the places to search, the way to open them, and the processes that have them.
 //!
 //! # Theory
 //!
-//! **Need.** A command finds its pool by name or guid, among devices that are named, noted or in the usual places; another process may have
-//! it, be about to let it go, or be asked to do the whole command; and of a pool in use all that is read is to be of one txg. A process
-//! that serves pools does the same for its clients, with the pool that it has.
+//! **Need.** A command finds its pool by name or guid, among devices that are given, recorded or in the usual places. Another process may have
+//! it, be about to close it, or have to carry out the whole command. And all data read from a pool in use must be of one txg. A process that
+//! serves pools does the same for its clients, with its own pool.
 //!
-//! **Shape.** [`Session`] is cheap to clone, and all clones share what was opened. Messages for a person go to its [`Console`].
+//! **Shape.** [`Session`] is cheap to clone, and all clones share the opened pools. Messages for a person go to its [`Console`].
 //!
 //! **Invariants.** 1. Background tasks of opened pools end with [`Session::close_pools`], and a pool that a command has written is exported by
-//! then, whichever way the command ended. 2. A pool that a server has is read at a txg that
-//! the server keeps until the end; [`Session::check_views`] says whether it did.
+//! then, even if the command failed. 2. A server's pool is read at a txg that the server keeps until the end; [`Session::check_views`] tells if
+//! it did.
 
 mod found;
 mod keeping;
@@ -45,43 +45,43 @@ pub(crate) use keeping::config_here;
 use missing::User;
 pub use missing::{Gone, Lost, NoSuchPool, Shown};
 
-/// How long the end of a command waits for devices that do not answer, before the runtime gives them up too.
+/// The time that the end of a command waits for devices that do not answer, before the runtime gives them up too.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// How long a process that ends is waited for, which writes what it has in memory.
+/// The time to wait for an ending process, which writes everything it has in memory.
 const END_TIME_MAX: Duration = Duration::from_secs(600);
-/// How long a process is waited for that has the devices and does not say for what.
+/// The time to wait for a process that has the devices without saying why.
 const SILENT_TIME_MAX: Duration = Duration::from_secs(10);
-/// How often it is looked whether it has ended.
+/// The interval between checks for its end.
 const END_POLL: Duration = Duration::from_millis(50);
-/// How long nothing is said of that.
+/// The time before the wait is reported.
 const TELL_AFTER: Duration = Duration::from_millis(500);
 
-/// The options by which pools are found and opened.
+/// The options for finding and opening pools.
 #[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
-    /// Files, devices and folders to look at, in place of the usual ones.
+    /// Files, devices and folders to search, instead of the usual ones.
     pub paths: Vec<PathBuf>,
-    /// Pools are opened that were last in use by another system.
+    /// Also open pools that were last in use by another system.
     pub force: bool,
     /// Keys to load: `DATASET=FILE`, or `DATASET=-`.
     pub keys: Vec<String>,
     /// Memory for the block cache.
     pub cache_bytes: Option<u64>,
-    /// Which root to open.
+    /// The root to open.
     pub rewind: Rewind,
-    /// Pools are opened as of their checkpoints.
+    /// Open pools as of their checkpoints.
     pub at_checkpoint: bool,
     /// Top-level vdevs and logs may be missing.
     pub allow_missing: bool,
     /// Values of tunables.
     pub tunables: Settings,
-    /// Mount points are below this folder, whatever was said at an import.
+    /// The folder for mount points, in place of that of the import.
     pub altroot: Option<String>,
 }
 
 impl SessionOptions {
-    /// True where a pool's newest state is asked for.
+    /// True if a pool's newest state is wanted.
     fn is_of_newest(&self) -> bool {
         matches!(self.rewind, Rewind::None) && !self.at_checkpoint
     }
@@ -94,17 +94,17 @@ pub struct Session {
     options: SessionOptions,
     console: Arc<dyn Console>,
     opened: Arc<Opened>,
-    /// Pools that a command has written and left early.
+    /// Pools that commands have written and left early.
     left: Left,
-    /// The pool that this process has, where it does a client's work.
+    /// The pool of this process, if it carries out a client's request.
     served: Option<Served>,
-    /// Txgs of pools of servers that the command reads, with the pools' names.
+    /// Txgs of servers' pools that the command reads, with the pools' names.
     kept: Arc<Mutex<Vec<(String, PinnedTxg)>>>,
-    /// A server that has a pool can do what is asked for.
+    /// A server that has a pool can carry out the command.
     may_send: bool,
 }
 
-/// The pool of a server, and what a client wants of it.
+/// The pool of a server, and the state of a client's request.
 #[derive(Clone)]
 struct Served {
     of: ServedPool,
@@ -117,37 +117,37 @@ struct Served {
     input: Arc<Mutex<Option<Passed>>>,
 }
 
-/// The background tasks of the pools that a command has opened. Not the pools: a command may let one go and open it anew, which their
-/// devices would forbid.
+/// The background tasks of the pools that a command has opened. Not the pools: their open devices would prevent a command from closing one and
+/// opening it again.
 #[derive(Default)]
 struct Opened(Mutex<Vec<Group>>);
 
 impl Session {
-    /// One that has opened nothing yet.
+    /// A session without opened pools.
     pub fn new(handle: Handle, options: SessionOptions, console: Arc<dyn Console>) -> Self {
         let (opened, left, kept) = (Arc::default(), Arc::default(), Arc::default());
         Self { handle, options, console, opened, left, served: None, kept, may_send: false }
     }
 
-    /// The same that tells another console.
+    /// The same, with another console.
     #[must_use]
     pub fn telling(self, console: Arc<dyn Console>) -> Self {
         Self { console, ..self }
     }
 
-    /// For a command that a server can do as well.
+    /// For a command that a server can carry out as well.
     #[must_use]
     pub fn sending(self) -> Self {
         Self { may_send: true, ..self }
     }
 
-    /// For a command that no server is to do.
+    /// For a command that no server may carry out.
     #[must_use]
     pub fn without_sending(&self) -> Self {
         Self { may_send: false, ..self.clone() }
     }
 
-    /// With further places to look at. Where a server's pool is, the server knows.
+    /// With further places to search. No effect in a server, which knows where its pool is.
     #[must_use]
     pub fn searching(mut self, paths: &[PathBuf], force: bool) -> Self {
         if self.served.is_none() {
@@ -157,7 +157,7 @@ impl Session {
         self
     }
 
-    /// With a share of the memory, for one of so many pools.
+    /// With a share of the memory, for one of `pools` pools.
     #[must_use]
     pub fn sharing_memory(mut self, pools: usize) -> Self {
         if pools > 1 {
@@ -166,7 +166,7 @@ impl Session {
         self
     }
 
-    /// With mount points of pools below a folder, whatever was said at their import.
+    /// With mount points below this folder, in place of that of the import.
     #[must_use]
     pub fn with_altroot(mut self, altroot: Option<String>) -> Self {
         self.options.altroot = altroot;
@@ -178,17 +178,17 @@ impl Session {
         &self.handle
     }
 
-    /// The options that it has.
+    /// Its options.
     pub const fn options(&self) -> &SessionOptions {
         &self.options
     }
 
-    /// The person that it tells.
+    /// Its console.
     pub fn console(&self) -> &Arc<dyn Console> {
         &self.console
     }
 
-    /// Import options.
+    /// The options for an import.
     pub fn import_options(&self) -> ImportOptions {
         let options = &self.options;
         let console = self.console.clone();
@@ -202,7 +202,7 @@ impl Session {
             host_id: cenote_host::host_id(),
             cache_bytes: options.cache_bytes.map_or_else(default_cache_bytes, usable),
             tunables: options.tunables.clone(),
-            // An import says so when it waits.
+            // An import reports when it waits.
             notice: Some(Notice::new(move |text| console.warn(text))),
             ..ImportOptions::default()
         }
@@ -213,15 +213,15 @@ impl Session {
         &self.options.tunables
     }
 
-    /// The memory of which parts are used where nothing else is said: the cache has a quarter of it.
+    /// The memory by which parts are sized by default: the cache has a quarter of it.
     pub fn memory_bytes(&self) -> u64 {
         self.import_options().cache_bytes.saturating_mul(4) as u64
     }
 
-    /// The files and devices to probe: those that were named, else of `ZPOOL_IMPORT_PATH`, else the usual places.
+    /// The files and devices to probe: those given, else those of `ZPOOL_IMPORT_PATH`, else the usual places.
     ///
     /// # Errors
-    /// One that was named is not there.
+    /// A given one does not exist.
     #[boxed]
     pub async fn paths(&self) -> Result<Vec<PathBuf>> {
         Ok(search(&self.handle, &self.options.paths).await?)
@@ -235,13 +235,13 @@ impl Session {
         self.console.advise(text.as_ref());
     }
 
-    /// Opens a pool that was found. Its background tasks end with the command.
+    /// Opens a found pool. Its background tasks end with the command.
     #[boxed]
     pub async fn import(&self, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
         let mut options = options.clone();
         // A server that reads its own pool would see its own multihost writes.
         options.skip_activity_check |= self.served.is_some();
-        // A pool whose last process is known to be gone need not be watched.
+        // A pool whose last process is known to have ended need not be watched.
         let _ = cenote_host::owners::note_gone_owner(&found, &mut options);
         let pool = import(&self.handle, found, &options).await?;
         let mut opened = self.opened.0.lock();
@@ -251,7 +251,7 @@ impl Session {
         Ok(pool)
     }
 
-    /// The pools that commands have left early, for [`Writing`](crate::writing::Writing).
+    /// The pools that commands have written and left early, for [`Writing`](crate::writing::Writing).
     pub(crate) fn left(&self) -> Left {
         self.left.clone()
     }
@@ -269,8 +269,8 @@ impl Session {
         }
     }
 
-    /// Closes every pool that was opened, as [`View::close`] does: what goes on by itself ends, and nothing begins. For the
-    /// end of a command, however it came.
+    /// Closes every pool that was opened, as [`View::close`] does: background tasks end, and none begin. For the end of a command, successful or
+    /// not.
     #[boxed]
     pub async fn close_pools(&self) {
         self.export_left().await;
@@ -290,19 +290,19 @@ impl Session {
         }
     }
 
-    /// Says what was remarkable about opening a pool.
+    /// Reports the notes about opening a pool.
     pub fn say_notes(&self, pool: &str, notes: &[String]) {
         notes.iter().for_each(|note| self.advise(format!("pool '{pool}': {note}")));
     }
 
-    /// Every pool that can be found.
+    /// All pools that are found.
     #[boxed]
     pub async fn find_pools(&self) -> Result<Vec<FoundPool>> {
         Ok(self.search_pools().await?.pools)
     }
 
-    /// Opens a pool by name or guid: from the devices of `-d`, else as the cache file has it, else from the usual places.
-    /// Keys given with `--key` for its datasets are loaded.
+    /// Opens a pool by name or guid: from the devices of `-d`, else as recorded in the cache file, else from the usual places. Keys given with
+    /// `--key` for its datasets are loaded.
     pub async fn open_pool(&self, name: &str) -> Result<View> {
         let pool = self.open_without_keys(name).await?;
         self.load_keys(&pool).await?;
@@ -316,7 +316,7 @@ impl Session {
             if self.options.is_of_newest() {
                 return Ok(pool);
             }
-            // Older states are found by the labels; from now on their blocks stay.
+            // Older states are found by the labels; from now on their blocks remain.
         }
         let (pool, user) = self.open_located(async || self.locate_now(name).await, true).await?;
         if let Some(user) = user {
@@ -342,7 +342,7 @@ impl Session {
         Ok(view)
     }
 
-    /// Lets go of the txg that this command has read its own pool as of; what it reads next is as of a later one.
+    /// Releases the txg as of which this command has read its own pool; later reads are as of a later one.
     pub(crate) fn let_go_of_views(&self) {
         if let Some(served) = &self.served {
             let view = served.view.lock().take();
@@ -350,7 +350,7 @@ impl Session {
         }
     }
 
-    /// The note of an imported pool, and its name here.
+    /// The record of an imported pool, and its name here.
     pub fn noted(&self, guid: Guid) -> Option<(String, Entry)> {
         let pools = CacheFile::of_user().ok()?.pools().ok()?;
         pools.into_iter().find(|(_, entry)| entry.guid == guid.0)
@@ -371,7 +371,7 @@ impl Session {
         Ok(())
     }
 
-    /// Fails unless all that a command has read of pools in use was of one txg each.
+    /// Fails unless all data that a command has read from each pool in use was of one txg.
     pub fn check_views(&self) -> Result<()> {
         for (pool, mut kept) in std::mem::take(&mut *self.kept.lock()) {
             match kept.is_whole() {
@@ -386,9 +386,9 @@ impl Session {
         view.map_or(Ok(()), |view| Ok(view.check()?))
     }
 
-    /// Opens a pool to be read that `locate` finds, also where another process has it, which is then returned. That process writes
-    /// first what it has in memory, if it takes commands; one that is about to let the pool go is waited for. `may_ask`: the command
-    /// may be done by the pool's server instead ([`Session::check_server`]).
+    /// Opens a pool for reading that `locate` finds, even if another process has it; that process is returned. If it takes commands, it first
+    /// writes everything that it has in memory. One that is about to close the pool is waited for. `may_ask`: the pool's server may carry out
+    /// the command instead ([`Session::check_server`]).
     async fn open_located(
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
@@ -404,9 +404,9 @@ impl Session {
         let user = self.user_of(&found)?;
         if user.is_some() {
             (found, options) = locate().await?;
-            // Its use of the pool is known.
+            // The other user of the pool is known.
             (options.force, options.skip_activity_check) = (true, true);
-            // The last one is the one just asked for.
+            // The last kept root is the one just requested.
             options.root = self.options.is_of_newest().then(|| self.kept_root(found.name())).flatten();
         }
         Ok((self.import(found, &options).await?, user))
@@ -416,13 +416,12 @@ impl Session {
         self.advise(format!("pool '{}' is in use by {user}; reading it as of txg {}", pool.name(), pool.txg()));
     }
 
-    /// Finds a pool as [`Session::open_pool`] does, with the options to import it with. A process that is about to let it go is waited
-    /// for.
+    /// Finds a pool as [`Session::open_pool`] does, with the options for importing it. A process that is about to close it is waited for.
     #[boxed]
     pub async fn locate(&self, name: &str) -> Result<(FoundPool, ImportOptions)> {
         let located = self.locate_now(name).await?;
         let has_waited = self.await_end(&located.0).await?;
-        // One that was in use may have been let go since its labels were read, by a process that has ended meanwhile.
+        // A process may have closed the pool and ended since its labels were read.
         let is_old = has_waited || (self.served.is_none() && located.0.state() == PoolState::Active);
         if is_old { self.locate_now(name).await } else { Ok(located) }
     }
@@ -437,7 +436,7 @@ impl Session {
         if let Some((name, entry)) = pools.get_key_value(name).or_else(by_guid) {
             return self.locate_entry(name, entry, options).await;
         }
-        // One that a process has, which knows where it is.
+        // A process that has it knows where it is.
         if self.served.is_none()
             && let Some(who) = protocol::servers().into_iter().map(|(_, who)| who).find(|who| who.is_called(name))
             && let Some(found) = find(&self.handle, &who.devices).await.0.into_iter().find(|it| it.guid.0 == who.guid)
@@ -447,7 +446,7 @@ impl Session {
         Ok((self.choose_found(name).await?, options))
     }
 
-    /// The one pool of that name or guid that can be found.
+    /// The only pool with that name or guid that is found.
     async fn choose_found(&self, name: &str) -> Result<FoundPool> {
         let mut found = self.search_pools().await?;
         let hints = found.hints(&self.handle).await;
@@ -457,8 +456,8 @@ impl Session {
         })
     }
 
-    /// Waits while a process that has the pool's devices is about to let them go: it says so, or it takes no commands, as one that
-    /// only makes a change. True where something was waited for, and may have been written.
+    /// Waits while a process that has the pool's devices is about to close them: it says so, or it takes no commands, like one that only makes a
+    /// change. True if it waited, so the pool may have been written.
     async fn await_end(&self, found: &FoundPool) -> Result<bool> {
         if self.served.is_some() {
             return Ok(false);
@@ -490,7 +489,7 @@ impl Session {
         }
     }
 
-    /// The process that has a pool which is to be read. If it is a server, its memory is on disk afterwards.
+    /// The process that has a pool which is to be read. A server first writes everything in memory; `is_synced` tells if it did.
     fn user_of(&self, found: &FoundPool) -> Result<Option<User>> {
         if self.served.is_some() {
             return Ok(None);
@@ -505,18 +504,18 @@ impl Session {
         Ok(holder.map(|holder| User { holder, is_synced: false }))
     }
 
-    /// Has a server write what it has in memory; whether it did.
+    /// Asks a server to write everything in memory. True if it did.
     pub fn sync_server(socket: &Path) -> bool {
         protocol::sync(socket).is_ok()
     }
 
-    /// Opens every pool that is imported, in the order of names; or, where `-d` says where to look, every pool there.
-    /// Pools that cannot be opened are named with the reason.
+    /// Opens all imported pools, in the order of names; or, if `-d` gives places to search, every pool there. For a pool that cannot be opened,
+    /// the result is the reason.
     pub async fn open_all(&self) -> Result<Vec<(String, Result<View>)>> {
         self.open_all_or_ask(false).await
     }
 
-    /// The same; `may_ask`: also of several pools those are left to their processes ([`ServerError::Owned`]) that have one.
+    /// The same. `may_ask`: even of several pools, those that a process has are left to it ([`ServerError::Owned`]).
     async fn open_all_or_ask(&self, may_ask: bool) -> Result<Vec<(String, Result<View>)>> {
         let mut pools = Vec::new();
         if let Some(served) = &self.served {
@@ -536,7 +535,7 @@ impl Session {
             let is_only = entries.len() == 1;
             for (name, entry) in entries {
                 let locate = async || self.locate_entry(&name, &entry, self.import_options()).await;
-                // Of a process that knows its pool nothing is asked that its devices would have to answer.
+                // A process that knows its pool is not asked for anything that the pool's devices would have to answer.
                 let opened = match may_ask.then(|| owned(&name, Guid(entry.guid))).flatten() {
                     Some(owned) => Err(owned.into()),
                     None => self.open_for_list(locate, is_only || may_ask).await,
@@ -546,7 +545,7 @@ impl Session {
         } else {
             let searched = self.search_pools().await?;
             if searched.pools.is_empty() {
-                // There may be pools on devices that this user may not open; a file that was named holds none.
+                // There may be pools on devices that this user may not open; a file that was named contains none.
                 let hints = searched.hints(&self.handle).await;
                 if !hints.is_empty() {
                     return Err(refused(format!("no pools available\n{}", hints.join("\n"))));
@@ -578,8 +577,8 @@ impl Session {
         Ok(pools)
     }
 
-    /// Opens the pools named, or all ([`Session::open_all`]) where none is; a pool that cannot be opened is reported and
-    /// left out. The second value is whether there was such a one.
+    /// Opens the named pools, or all ([`Session::open_all`]) if none is named. A pool that cannot be opened is reported and left out; the second
+    /// value is true if there was one.
     pub async fn open_pools(&self, names: &[String]) -> Result<(Vec<View>, bool)> {
         let (shown, failed) = self.open_to_show(names, false).await?;
         let opened = shown.into_iter().filter_map(|pool| match pool {
@@ -589,9 +588,9 @@ impl Session {
         Ok((opened.collect(), failed))
     }
 
-    /// The pools named, or all, each once and in the order of their names, by how they can be shown. `may_ask`: those of which a process
-    /// knows more than can be read, the errors of its devices, are left to that process; a single one is always, by
-    /// [`ServerError::Owned`]. The second value is whether one could be shown in no way, or not as it should.
+    /// The named pools, or all, each once and in the order of their names, by the way in which they can be shown. `may_ask`: pools about which a
+    /// process knows more than can be read (the errors of its devices) are left to that process; a single one always is, by
+    /// [`ServerError::Owned`]. The second value is true if one could not be shown, or not completely.
     pub async fn open_to_show(&self, names: &[String], may_ask: bool) -> Result<(Vec<Shown>, bool)> {
         let may_ask = may_ask && self.may_send && self.served.is_none() && self.options.is_of_newest();
         let mut results = Vec::new();
@@ -606,7 +605,7 @@ impl Session {
                     Some(owned) => Err(owned.into()),
                     None => self.open_pool(name).await,
                 },
-                // No one server can list them all.
+                // No single server can list them all.
                 _ => self.without_sending().open_pool(name).await,
             };
             results.push(((*name).clone(), opened));
@@ -620,15 +619,15 @@ impl Session {
         for (name, result) in results {
             match result {
                 Ok(pool) => pools.push(Shown::Open(pool)),
-                // A server is asked for what is its pool's alone.
+                // Only its server has everything about the pool.
                 Err(error) if matches!(error, ServerError::Owned(_)) && is_only => return Err(error),
                 Err(ServerError::Owned(owned)) => pools.push(Shown::Owned(owned)),
                 Err(error) => {
                     self.warn(error.chain());
-                    // A pool that was remembered and is gone is no failure of those that are there.
+                    // A recorded pool that is gone does not fail a command about the others.
                     failed |= !(is_all && matches!(error, ServerError::Gone(_)));
                     if let Some(entry) = noted.get(&name) {
-                        // Devices of it that are there say what the others were.
+                        // Its remaining devices describe the others.
                         let found = match &error {
                             ServerError::Gone(_) => None,
                             _ => self.locate_entry(&name, entry, self.import_options()).await.ok(),
@@ -649,7 +648,7 @@ impl Session {
         Ok((pools, failed))
     }
 
-    /// The process that has the pool of this name or guid, and takes commands for it.
+    /// The process that has the pool with this name or guid, and takes commands for it.
     fn owned_by_name(&self, name: &str) -> Option<Owned> {
         if !self.options.paths.is_empty() {
             return None;
@@ -663,7 +662,7 @@ impl Session {
         (!who.is_ending).then_some(Owned { pool: who.pool, socket })
     }
 
-    /// Opens one of all pools. Its process is told of only where that has more than is seen. `may_ask`: that may be asked instead.
+    /// Opens one of all pools. Its process is reported only if it has not written its memory. `may_ask`: that process may be asked instead.
     async fn open_for_list(
         &self,
         locate: impl AsyncFn() -> Result<(FoundPool, ImportOptions)>,
@@ -687,7 +686,7 @@ impl Session {
         let denied =
             skipped.into_iter().find(|skipped| skipped.reason == SkipReason::Denied).map(|skipped| skipped.path);
         let found = pools.into_iter().find(|found| found.guid.0 == entry.guid);
-        // Devices may have moved since.
+        // Devices may have moved meanwhile.
         let found = match found {
             Some(found) => Some(found),
             None => self.find_pools().await?.into_iter().find(|found| found.guid.0 == entry.guid),
@@ -696,12 +695,12 @@ impl Session {
         Ok((found, options))
     }
 
-    /// Says so where a pool wants a passphrase to be worked on for long: the number is the pool's own choice.
+    /// Reports a pool whose passphrase takes long to process: the pool itself sets the number of iterations.
     async fn tell_of_slow_key(&self, pool: &View, dataset: &str) {
-        // Some seconds of a core; thirty times what OpenZFS takes for a new key.
+        // Some seconds of a core; thirty times OpenZFS's number for a new key.
         const TOLD_ITERATIONS: u64 = 10_000_000;
         let dsl = pool.dsl();
-        // Errors are told when the key is loaded.
+        // Errors are reported when the key is loaded.
         let Ok(dir) = dsl.dir(dataset).await else { return };
         let Ok(Some(encryption)) = dsl.encryption(&dir).await else { return };
         let Ok(root) = dsl.dir(&encryption.root).await else { return };
@@ -739,14 +738,14 @@ fn owned(name: &str, guid: Guid) -> Option<Owned> {
     Some(Owned { pool: name.to_owned(), socket })
 }
 
-/// A pool's server, if there is one that says that it has this pool, and its socket.
+/// A pool's server, if there is one that confirms that it has this pool, and its socket.
 pub(crate) fn server_of(found: &FoundPool) -> Option<(PathBuf, Who)> {
     let socket = protocol::find(found.guid)?;
     let who = protocol::who(&socket).ok().filter(|who| who.guid == found.guid.0)?;
     Some((socket, who))
 }
 
-/// The one pool of that name or guid.
+/// The only pool with that name or guid.
 pub fn choose(pools: Vec<FoundPool>, name: &str) -> Result<FoundPool> {
     cenote_host::choose(pools, name).map_err(|error| match error {
         HostError::NoSuchPool(name) => NoSuchPool { name, hints: Vec::new() }.into(),

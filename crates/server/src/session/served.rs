@@ -1,4 +1,4 @@
-//! Commands of clients, in the process that has their pool; and whether another process should do a command.
+//! Clients' commands in the process that has their pool; and the decision if another process should carry out a command.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,13 +21,13 @@ use super::{END_POLL, Served, Session};
 use crate::error::{Result, ServerError, refused};
 use crate::{Console, Input, OpenVolumes, Owned, Passed, ServedPool, SuspendedDataset, protocol};
 
-/// Properties of which a mount obeys the value.
+/// Properties that mounts obey.
 const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
-/// How long a client that has gone may seem to be there.
+/// The time for which a disconnected client may still seem connected.
 const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 
 impl Session {
-    /// For a client of this process, which has this pool. `client` is the user and group that the system names for it.
+    /// A session for a client of this process, which has this pool. `client` is the user and group that the system reports for it.
     #[must_use]
     pub fn served_by(&self, of: &ServedPool, client: Owner, console: Arc<dyn Console>, input: Option<Passed>) -> Self {
         let input = Arc::new(Mutex::new(input));
@@ -35,15 +35,15 @@ impl Session {
         let mut session = self.clone();
         (session.console, session.opened, session.served) = (console, Arc::default(), Some(served));
         session.kept = Arc::default();
-        // Its own labels say that it is in use.
+        // The pool's own labels say that it is in use.
         session.options.force = true;
         session
     }
 
-    /// Standard input: of this process, or of the client whose work it does. A client's is given out once.
+    /// Standard input: of this process, or of the client for which it works. A client's is returned only once.
     ///
     /// # Errors
-    /// The client has sent none.
+    /// The client has sent no input.
     pub fn input(&self) -> Result<Input> {
         match &self.served {
             None => Ok(Input::Own(std::io::stdin())),
@@ -54,24 +54,24 @@ impl Session {
         }
     }
 
-    /// The owner of root directories that are made: the user of this process, or the one whose work it does. Root's belong to root.
+    /// The owner for new root directories: the user of this process, or the client for which it works. Root's belong to root.
     pub fn owner(&self) -> Owner {
         let own = || Owner { uid: geteuid().as_raw(), gid: getegid().as_raw() };
         let owner = self.served.as_ref().map_or_else(own, |served| served.client);
         if owner.uid == 0 { Owner::ROOT } else { owner }
     }
 
-    /// The pool of this process, where it does a client's work.
+    /// The pool of this process, if it carries out a client's request.
     pub fn served(&self) -> Option<&Pool> {
         self.served.as_ref().map(|served| &served.of.pool)
     }
 
-    /// All that it serves of that pool.
+    /// That pool with everything served of it.
     pub fn served_pool(&self) -> Option<&ServedPool> {
         self.served.as_ref().map(|served| &served.of)
     }
 
-    /// The pool of this process, if it has one, has got devices: clients find it by them too.
+    /// Records devices added to the pool of this process, if it has one: clients find the pool by them too.
     pub fn devices_added(&self, paths: &[PathBuf]) {
         let Some(served) = &self.served else { return };
         let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -79,21 +79,21 @@ impl Session {
         devices.extend(new);
     }
 
-    /// It has lost devices.
+    /// Records devices removed from it.
     pub fn devices_removed(&self, paths: &[PathBuf]) {
         let Some(served) = &self.served else { return };
         let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         devices.retain(|path| !paths.contains(path));
     }
 
-    /// Fails where clients use the pool of this process: a mount, or a volume. Mounts that nobody uses are unmounted on the way.
+    /// Fails if clients use the pool of this process: a mount, or a volume. Mounts that are not in use are unmounted first.
     #[boxed]
     pub async fn check_unused(&self) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         let pool = served.of.pool.name();
         let begun = self.handle.now();
         while let Some(volume) = served.of.volumes.in_use().await {
-            // A client that has just gone is noticed a moment later.
+            // The end of a client's connection is noticed a moment later.
             if self.handle.now() - begun < UNUSED_TIME_MAX {
                 self.handle.sleep(END_POLL).await;
                 continue;
@@ -110,7 +110,7 @@ impl Session {
                 continue;
             }
             let path = at.clone();
-            // A mount that is gone already, or cannot be unmounted from here, ends with the pool.
+            // A mount that has already ended, or cannot be unmounted from here, ends with the pool.
             let ended = self.handle.spawn_blocking(move || cenote_fuse::unmount(&path, Unmount::Unused)).await?;
             if let Err(MountError::Busy(_)) = ended {
                 return Err(refused(format!(
@@ -127,7 +127,7 @@ impl Session {
         self.served.as_ref().map(|served| &served.of.volumes)
     }
 
-    /// Has what is mounted obey properties of datasets that were just changed, and says what obeys them only later.
+    /// Makes mounts and volumes obey properties of datasets that were just changed, and reports those that take effect only later.
     #[boxed]
     pub async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
         if let Some(served) = &self.served {
@@ -135,7 +135,7 @@ impl Session {
             served.of.volumes.refresh(changed).await.iter().for_each(|line| self.warn(line));
             return;
         }
-        // Read-only mounts, whose processes see the pool as it was.
+        // The processes of read-only mounts see an earlier state of the pool.
         if !changed.iter().any(|name| OF_MOUNTS.contains(&name.as_str())) {
             return;
         }
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Has what is mounted show datasets that were just made, destroyed or renamed, with those below them.
+    /// Makes mounts show datasets that were just created, destroyed or renamed, with those below them.
     #[boxed]
     pub async fn datasets_changed(&self, datasets: &[String]) {
         if let Some(served) = &self.served {
@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Has datasets leave the mounts of this process before `verb` (`destroy`, ...) is done to them; fails where somebody uses one there.
+    /// Removes datasets from the mounts of this process before `verb` (`destroy`, ...). Fails if one is in use there.
     #[boxed]
     pub async fn release(&self, datasets: &[String], verb: &str) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
@@ -175,8 +175,8 @@ impl Session {
         }
     }
 
-    /// Has snapshots that are about to go be let go by what has only looked at them: mounts, and clients of volumes that have just gone. Those
-    /// that somebody uses stay as they are, and whoever would destroy them is refused.
+    /// Makes mounts, and disconnected clients of volumes, release snapshots that are about to be destroyed. Those in use remain held, so the
+    /// destroy will be refused.
     pub async fn let_go(&self, is_going: impl Fn(&Dataset) -> bool) -> Result<()> {
         let Some(served) = &self.served else { return Ok(()) };
         let pool = &served.of.pool;
@@ -209,19 +209,19 @@ impl Session {
         }
     }
 
-    /// Has the pool exported when the client has its answer, and this process end if it has no other.
+    /// Requests an export of the pool after the client has its answer, and the end of this process if it has no other.
     pub fn ask_to_end(&self) {
         if let Some(served) = &self.served {
             served.is_to_end.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether it was asked to.
+    /// True if that was requested.
     pub fn is_to_end(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.is_to_end.load(Ordering::SeqCst))
     }
 
-    /// Refuses what is not about the pool that this process has.
+    /// Refuses a pool other than the one that this process has.
     pub fn check_served(&self, name: &str) -> Result<()> {
         match self.served() {
             Some(pool) if pool.name() != name => {
@@ -231,19 +231,18 @@ impl Session {
         }
     }
 
-    /// Has a pool's server asked instead, if there is one that goes on.
+    /// Returns [`ServerError::Owned`], so that a pool's server is asked instead, if one is running.
     pub fn check_server(&self, found: &FoundPool) -> Result<()> {
         let Some(socket) = protocol::find(found.guid).filter(|_| self.may_send) else { return Ok(()) };
         match protocol::who(&socket) {
-            // Another pool's server, which `CENOTE_CONTROL` names, is not asked for this one.
+            // The server of another pool, named by `CENOTE_CONTROL`, is not asked for this one.
             Ok(who) if who.is_ending || who.guid != found.guid.0 => Ok(()),
-            // The reason why a server does not say who it is comes with the request.
+            // If it does not answer, the request will report the reason.
             Ok(_) | Err(_) => Err(Owned { pool: found.name().to_owned(), socket }.into()),
         }
     }
 
-    /// Has a pool's server asked, if there is one; also where the pool's devices do not let themselves be read, if there is but one
-    /// server that it may be.
+    /// Like [`Session::check_server`], but also works if the pool's devices cannot be read, as long as only one server is running.
     #[boxed]
     pub async fn check_reachable(&self, name: &str) -> Result<()> {
         match self.locate(name).await {

@@ -20,23 +20,23 @@ use crate::{ImageFiles, Session};
 pub struct AddRequest {
     /// The pool.
     pub pool: String,
-    /// The vdevs, in the words of `zpool create`.
+    /// The vdevs, in the syntax of `zpool create`.
     pub vdevs: Vec<String>,
     /// The folder in which the command was given.
     pub folder: PathBuf,
     /// Settings of the new vdevs: `ashift=N`.
     pub properties: Vec<String>,
-    /// The size of files that are made where there are none, in bytes.
+    /// The size of missing files, which are created, in bytes.
     pub size_bytes: Option<u64>,
-    /// Devices that are part of another pool are taken.
+    /// Devices of other pools may be used.
     pub allow_in_use: bool,
     /// Vdevs may be less redundant than the rest.
     pub allow_replication_mismatch: bool,
-    /// Vdevs may have other sectors than the rest.
+    /// Vdevs may have another ashift than the rest.
     pub allow_ashift_mismatch: bool,
 }
 
-/// The pool as it is.
+/// The configuration of the pool before.
 struct Before {
     vdevs: VdevConfig,
     caches: Vec<VdevConfig>,
@@ -44,7 +44,7 @@ struct Before {
     ashift: Option<u32>,
 }
 
-/// A request that nothing of the pool as it is speaks against.
+/// A request to which nothing in the present pool is an obstacle.
 struct Checked {
     layout: Layout,
     before: Before,
@@ -52,7 +52,7 @@ struct Checked {
 }
 
 impl AddRequest {
-    /// The vdevs that the pool would have, as `zpool add -n` shows them. `name` gives the name of a device that it has.
+    /// The vdevs that the pool would have, as `zpool add -n` shows them. `name` gives the name of an existing device.
     ///
     /// # Errors
     /// As [`Self::add`].
@@ -61,7 +61,7 @@ impl AddRequest {
         Ok(together(&before, layout, name).describe())
     }
 
-    /// Adds them, and notes them wherever the pool's devices are noted.
+    /// Adds them, and records them wherever the pool's devices are recorded.
     ///
     /// # Errors
     /// The words name no vdevs, a device is in use, the vdevs differ from the rest and that is not allowed, or they cannot be written.
@@ -80,15 +80,15 @@ impl AddRequest {
         let is_served = writing.served().is_some();
         let adding = add(session.clone(), self, writing, options, made, layout);
         if is_served {
-            // A pool that is suspended answers its client at once, and adds when its devices are back: whatever waits for this goes, it goes
-            // on.
+            // A suspended pool answers its client at once, and adds when its devices are back. The task continues even if this future is
+            // dropped.
             session.handle().spawn(Class::Issue, adding).await?
         } else {
             adding.await
         }
     }
 
-    /// The command as the history has it.
+    /// The command for the history.
     fn line(&self) -> String {
         let flags = [
             (self.allow_in_use, "--allow-in-use"),
@@ -166,7 +166,7 @@ async fn before(session: &Session, name: &str) -> Result<Before> {
     Ok(Before { vdevs, caches, spares, ashift })
 }
 
-/// Refuses devices that the pool has, which nothing overrides.
+/// Refuses devices that the pool already has, which cannot be overridden.
 fn refuse_own(before: &Before, layout: &Layout) -> Result<(), HostError> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let leaves = before.vdevs.leaves().into_iter().chain(&before.caches).chain(&before.spares);

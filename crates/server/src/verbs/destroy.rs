@@ -1,4 +1,4 @@
-//! `zfs destroy`: datasets, snapshots by names, lists and ranges, and bookmarks.
+//! `zfs destroy`: datasets, snapshots (by names, lists and ranges), and bookmarks.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,38 +22,38 @@ use crate::{Session, shown};
 pub struct DestroyRequest {
     /// A dataset, snapshots as `DATASET@NAMES`, or a bookmark.
     pub name: String,
-    /// Snapshots with holds or clones go with the last of them.
+    /// Snapshots with holds or clones are destroyed with the last of these.
     pub is_deferred: bool,
     /// Nothing is destroyed.
     pub is_dry: bool,
-    /// Also snapshots and datasets below; of snapshots, those of the same name below.
+    /// Also snapshots and datasets below; for snapshots, those with the same name below.
     pub recursive: bool,
     /// Also clones of the snapshots.
     pub with_clones: bool,
-    /// The caller is told the names of what goes.
+    /// The caller is told the names of everything destroyed.
     pub tells_names: bool,
 }
 
 /// The caller of a destroy.
 pub trait DestroyCaller: Sync {
-    /// This goes.
+    /// Reports something destroyed.
     ///
     /// # Errors
-    /// It cannot be told: nothing more is destroyed.
+    /// It cannot be reported: nothing more is destroyed.
     fn goes(&self, name: &str) -> io::Result<()>;
 
-    /// So many bytes are free then.
+    /// Reports the bytes that this frees.
     ///
     /// # Errors
     /// As [`Self::goes`].
     fn frees(&self, bytes: u64) -> io::Result<()>;
 
-    /// So many snapshots are about to go. The function returned is told how many more have gone.
+    /// Reports the number of snapshots about to be destroyed. The returned function gets the number destroyed since.
     fn begins(&self, count: u64) -> Box<dyn Fn(u64) + Send + Sync>;
 }
 
 impl DestroyRequest {
-    /// The command as the history has it.
+    /// The command for the history.
     fn line(&self) -> String {
         let flags = [(self.is_deferred, "-d"), (self.recursive, "-r"), (self.with_clones, "-R")];
         let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag));
@@ -61,11 +61,11 @@ impl DestroyRequest {
     }
 }
 
-/// Destroys what the request names. Mounts of this process let go of it first, and show what is left afterwards.
+/// Destroys everything that the request names. Mounts of this process release it first, and afterwards show the rest.
 ///
 /// # Errors
-/// There is none of this name, it is in use or something depends on it; or as [`cenote_admin::destroy`]. The error says so if some snapshots
-/// are destroyed and others are not.
+/// It does not exist, is in use, or something depends on it; or as [`cenote_admin::destroy`]. The error says so if only some snapshots were
+/// destroyed.
 #[boxed]
 pub async fn destroy(
     session: &Session,
@@ -91,12 +91,12 @@ pub async fn destroy(
         shown::check_unshown(session, std::slice::from_ref(name), "destroy").await?;
     }
     if let (Some(live), Some(volumes)) = (pool.served(), session.served_volumes()) {
-        // Writes left by clients that have gone must be on disk before their dataset is destroyed.
+        // Writes of disconnected clients must be on disk before their dataset is destroyed.
         volumes.lock().await.close_unused();
         live.sync().await?;
     }
     let destroyed = dataset(session, request, caller, &pool).await;
-    // Those that are there still are shown again.
+    // Datasets that still exist are shown again.
     session.datasets_changed(std::slice::from_ref(name)).await;
     destroyed?;
     if !request.is_dry {
@@ -123,7 +123,7 @@ async fn destroy_bookmark(request: &DestroyRequest, of: &str, bookmark: &str, po
     pool.finish(request.line()).await
 }
 
-/// A dataset, with what goes with it.
+/// Destroys a dataset, with as much below it as the request says.
 async fn dataset(
     session: &Session,
     request: &DestroyRequest,
@@ -133,7 +133,7 @@ async fn dataset(
     if !request.recursive && !request.with_clones {
         check_goes_alone(pool.pool(), &request.name).await?;
     }
-    // As OpenZFS unmounts them: a mount that shows them nested in another has them in use.
+    // OpenZFS unmounts them too: a mount that shows them nested uses them.
     session.release(&outermost(request, pool).await?, "destroy").await?;
     let is_going = |held: &Dataset| {
         let goes_with_clone = held.phys.flags.contains(DatasetFlags::DEFER_DESTROY);
@@ -153,13 +153,13 @@ async fn dataset(
     Ok(())
 }
 
-/// Tells names, where that is asked for. Datasets that an interrupted receive has left are not named.
+/// Reports names, if requested, without those of datasets that an interrupted receive has left.
 fn tell(request: &DestroyRequest, caller: &dyn DestroyCaller, names: &[String]) -> io::Result<()> {
     let is_told = |name: &&String| request.tells_names && !name.contains("/%");
     names.iter().filter(is_told).try_for_each(|name| caller.goes(name))
 }
 
-/// The datasets that go and are not below others that go: the pool's own goes with the pool alone.
+/// The outermost datasets to be destroyed. The pool's own root dataset is destroyed only with the pool.
 async fn outermost(request: &DestroyRequest, pool: &Writing) -> Result<Vec<String>> {
     let name = &request.name;
     if pool.served().is_none() {
@@ -173,7 +173,7 @@ async fn outermost(request: &DestroyRequest, pool: &Writing) -> Result<Vec<Strin
     Ok(below.iter().filter(is_child).cloned().collect())
 }
 
-/// Snapshots of a dataset, as `spec` names them.
+/// Destroys snapshots of a dataset that match `spec`.
 async fn snapshots(
     session: &Session,
     request: &DestroyRequest,
@@ -233,7 +233,7 @@ async fn destroy_all(caller: &dyn DestroyCaller, pool: &Writing, names: &[String
     }
 }
 
-/// Clones go first, with all that depends on them.
+/// Destroys clones, with everything that depends on them.
 async fn destroy_clones(
     session: &Session,
     request: &DestroyRequest,
@@ -242,7 +242,7 @@ async fn destroy_clones(
     names: &[String],
 ) -> Result<()> {
     for clone in clones_of(pool.pool(), names.to_vec()).await? {
-        // One that another clone's destruction has taken along.
+        // It was destroyed together with another clone.
         if pool.pool().dsl()?.find_dir(&clone).await?.is_none() {
             continue;
         }

@@ -9,12 +9,12 @@ use crate::Session;
 use crate::error::{Result, ServerError, refused};
 use crate::writing::{Writing, line};
 
-/// Holds to put on snapshots, or to take off.
+/// Holds to put on snapshots, or to release.
 #[derive(Clone, Debug, Default)]
 pub struct HoldRequest {
-    /// They are taken off.
+    /// They are released.
     pub releases: bool,
-    /// Also on snapshots of the same name of all datasets below.
+    /// Also on snapshots with the same name of all datasets below.
     pub recursive: bool,
     /// The tag.
     pub tag: String,
@@ -22,10 +22,10 @@ pub struct HoldRequest {
     pub snapshots: Vec<String>,
 }
 
-/// Changes holds, of each snapshot by itself: one that fails keeps no other from being done. True where none failed; the others are told.
+/// Changes holds, for each snapshot separately: a failure does not stop the others. True if none failed; failures are reported.
 ///
 /// # Errors
-/// The command cannot be noted.
+/// The command cannot be recorded.
 #[boxed]
 pub async fn change_holds(session: &Session, pool: Writing, request: &HoldRequest) -> Result<bool> {
     let mut failed = 0;
@@ -43,7 +43,7 @@ pub async fn change_holds(session: &Session, pool: Writing, request: &HoldReques
     Ok(failed == 0)
 }
 
-/// Changes the holds on one snapshot; with `-r` also those of the same name below, all or none.
+/// Changes the holds on one snapshot; with `-r` also on those with the same name below, all or none.
 async fn change_one(session: &Session, pool: &Writing, request: &HoldRequest, name: &str) -> Result<()> {
     let HoldRequest { releases, recursive, tag, .. } = request;
     let Some((dataset, snapshot)) = name.split_once('@') else {
@@ -64,7 +64,7 @@ async fn change_one(session: &Session, pool: &Writing, request: &HoldRequest, na
         });
         let found: Result<Vec<String>> = look.await;
         let found = found?;
-        // Where there is none at all, the first is refused.
+        // If there is none at all, the first is refused.
         if !found.is_empty() {
             names = found;
         }
@@ -77,7 +77,7 @@ async fn change_one(session: &Session, pool: &Writing, request: &HoldRequest, na
     Ok(cenote_admin::release(pool.pool(), tag, &names).await?)
 }
 
-/// The snapshots of this name that datasets have; `tag`: those that have a hold of it.
+/// The snapshots with this name of these datasets. `tag`: only those with a hold of this tag.
 async fn with_snapshot(
     dsl: &Dsl,
     datasets: &[String],

@@ -1,15 +1,16 @@
-//! Verbs that users of a pool notice: each is `admin`'s, with what this process's mounts and volumes do before and after it.
+//! Verbs that users of a pool notice: each calls `admin`'s verb, and before and after it adapts this process's mounts and volumes.
 //!
 //! # Theory
 //!
-//! **Need.** A dataset that is destroyed, renamed, rolled back or received into may be mounted, or served as a volume, by the process that
-//! does it. `admin` refuses a dataset in use; the pool's owner knows which uses end without harm, and who has to wait.
+//! **Need.** A dataset that is destroyed, renamed, rolled back or received into may be mounted, or served as a volume, by the process that does
+//! it. `admin` refuses a dataset in use; the pool's owner knows which uses can end without harm, and which users must wait.
 //!
-//! **Life of one.** The verb's function takes the pool ([`Writing`](crate::writing::Writing)) that the caller has opened. Mounts let go of
-//! what goes, users of what changes wait, the verb is done in one txg, and then mounts show what is there. The command is noted in the pool's
-//! history as its caller gave it.
+//! **Life of a verb.** Its function takes the pool ([`Writing`](crate::writing::Writing)) that the caller has opened. Mounts release datasets to
+//! be destroyed, users of changing datasets wait, the verb is done in one txg, and then mounts show the new state. The command is recorded in
+//! the pool's history as its caller gave it.
 //!
-//! **Invariants.** 1. Mounts that let go and users that had to wait go on, however the verb ends. 2. A command that failed is not noted.
+//! **Invariants.** 1. Mounts that released datasets, and users that had to wait, continue even if the verb fails. 2. A failed command is not
+//! recorded.
 
 mod add;
 mod destroy;

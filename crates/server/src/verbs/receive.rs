@@ -1,4 +1,4 @@
-//! `zfs receive`, with what users of this process notice of it.
+//! `zfs receive`, with its effects on users of this process.
 
 use std::io::Read;
 
@@ -13,7 +13,7 @@ use crate::{Session, SuspendedDataset};
 /// Properties that served volumes obey.
 const OF_VOLUMES: [&str; 3] = ["logbias", "readonly", "sync"];
 
-/// Receives a stream, or a package of them. Users of this process's datasets wait while these change, and mounts let go of those that go.
+/// Receives a stream, or a package of them. Users of this process's datasets wait while these change, and mounts release those to be destroyed.
 ///
 /// # Errors
 /// As [`cenote_admin::receive::receive`].
@@ -27,13 +27,13 @@ pub async fn receive<R: Read>(
     let mut users = Users { session, pool, is_forced: request.is_forced, tell, released: Vec::new(), suspended: None };
     let received = cenote_admin::receive::receive(pool, input, request, &mut users).await;
     let mut changed = users.released;
-    // Streams that came are received, also where a later one of the package was refused; and datasets that left their mounts come back.
+    // Earlier streams of a package are received even if a later one is refused; and datasets that left their mounts return.
     if let Ok(outcome) = &received {
         changed.extend(outcome.datasets.iter().cloned());
     }
     session.datasets_changed(&changed).await;
     if let Some(volumes) = session.served_volumes() {
-        // Properties that came with the streams. Mounts have read theirs.
+        // Properties in the streams. Mounts have read theirs.
         volumes.refresh(&OF_VOLUMES.map(str::to_owned)).await.iter().for_each(|line| session.warn(line));
     }
     received
@@ -45,14 +45,14 @@ struct Users<'a> {
     pool: &'a Pool,
     is_forced: bool,
     tell: &'a mut (dyn FnMut(Told) + Send + Sync),
-    /// Datasets that mounts were asked to let go of.
+    /// Datasets that mounts were asked to release.
     released: Vec<String>,
     suspended: Option<SuspendedDataset>,
 }
 
 impl Users<'_> {
     async fn suspend_users(&mut self, dataset: &str, written: &str) -> Result<()> {
-        // Only with -F do snapshots go.
+        // Snapshots are destroyed only with -F.
         self.session.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
         let mut suspended = self.session.suspend(dataset).await?;
         self.pool.wait_logs_freed().await?;
@@ -93,7 +93,7 @@ impl Caller for Users<'_> {
     fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             self.released.push(dataset.to_owned());
-            // A dataset in use is refused afterwards, in OpenZFS's words.
+            // A dataset in use is refused later, in OpenZFS's words.
             let _ = self.session.release(&self.released[self.released.len() - 1..], "receive").await;
             let _ = self.session.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
         })

@@ -17,12 +17,12 @@ pub struct Device {
     /// The word that named it.
     pub word: String,
     guid: Guid,
-    /// Paths of its leaves, as they are noted elsewhere.
+    /// Paths of its leaves, as recorded elsewhere.
     paths: Vec<PathBuf>,
 }
 
-/// The devices of a pool that words name: paths, as they are noted in the pool or as they are reached from `folder`; names as `zpool status`
-/// shows them; guids. False if there is none of a name, which is told.
+/// The devices of a pool that the words name: paths, as recorded in the pool or relative to `folder`; names as `zpool status` shows them; guids.
+/// False if one does not exist, which is reported.
 ///
 /// # Errors
 /// Several devices have a name; or the pool cannot be read.
@@ -32,7 +32,7 @@ pub async fn find_devices(
     folder: &Path,
     words: &[String],
 ) -> Result<(Vec<Device>, bool)> {
-    // The pool is opened to be written only where there is something to remove.
+    // The pool is opened for writing only if there is something to remove.
     let view = session.open_pool(pool).await?;
     let mut all = Vec::new();
     for top in &view.vdevs().children {
@@ -43,7 +43,7 @@ pub async fn find_devices(
     all.extend(view.cache_devices().await?);
     view.close().await;
     drop(view);
-    // A view that this command keeps of an earlier txg would keep a log device from getting empty.
+    // If this command kept a view of an earlier txg, a log device could not become empty.
     session.let_go_of_views();
     let mut found = Vec::new();
     for word in words {
@@ -56,7 +56,7 @@ pub async fn find_devices(
     Ok((found, is_all))
 }
 
-/// The one vdev that a word names.
+/// The only vdev that a word names.
 fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Option<Device>> {
     let given = folder.join(word);
     let given = given.canonicalize().unwrap_or(given);
@@ -70,7 +70,7 @@ fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Opt
         word == vdev.guid.0.to_string() || word == vdev.display_name() || vdev.path.as_deref().is_some_and(is_at)
     };
     let mut found: Vec<&VdevConfig> = all.iter().filter(is_named).collect();
-    // A spare that is in use is in the tree and in the list.
+    // A spare in use is in the tree and in the list.
     found.sort_by_key(|vdev| vdev.guid);
     found.dedup_by_key(|vdev| vdev.guid);
     if found.len() > 1 {
@@ -84,10 +84,10 @@ fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Opt
     }))
 }
 
-/// Removes log devices, spares and cache devices, one after the other. True where all could be; others are told.
+/// Removes log devices, spares and cache devices, one after the other. True if all were removed; failures are reported.
 ///
 /// # Errors
-/// The pool cannot be opened for writing, or the command not be noted.
+/// The pool cannot be opened for writing, or the command cannot be recorded.
 #[boxed]
 pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>) -> Result<bool> {
     let writing = Writing::open(session, pool).await?;
@@ -106,7 +106,7 @@ pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>)
     let guid = writing.pool().guid();
     let words = ["zpool", "remove", pool].into_iter().chain(gone.iter().map(|device| device.word.as_str()));
     match gone.is_empty() {
-        // Nothing is noted of a command that has done nothing.
+        // A command that has done nothing is not recorded.
         true => writing.leave().await?,
         false => writing.finish(line(words)).await?,
     }

@@ -8,18 +8,18 @@ use crate::error::{Result, ServerError, refused};
 use crate::writing::Writing;
 use crate::{Session, writing};
 
-/// Another name for a dataset or snapshot.
+/// A request to rename a dataset or snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct RenameRequest {
     /// The dataset or snapshot.
     pub from: String,
-    /// Its new name; of a snapshot also from the `@` on, or what is behind that.
+    /// Its new name; for a snapshot also only the part from the `@` on, or after it.
     pub to: String,
     /// Snapshots of this name of all datasets below.
     pub recursive: bool,
-    /// File systems that are missing above the new name are made.
+    /// Missing file systems above the new name are created.
     pub parents: bool,
-    /// Nothing is unmounted (`-f`, `-u`), for the note in the history.
+    /// Flags without effect here, for the record in the history (`-f`, `-u`).
     pub flags: Vec<&'static str>,
 }
 
@@ -32,10 +32,10 @@ impl RenameRequest {
     }
 }
 
-/// Gives a dataset or snapshot another name. Mounts and volumes of this process have the new one then.
+/// Renames a dataset or snapshot. Mounts and volumes of this process then have the new name.
 ///
 /// # Errors
-/// The name is taken or cannot be one; or as [`Pool::rename_dataset`](cenote_spa::Pool::rename_dataset).
+/// The name is taken or not valid; or as [`Pool::rename_dataset`](cenote_spa::Pool::rename_dataset).
 #[boxed]
 pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -> Result<()> {
     let RenameRequest { from, to, .. } = request;
@@ -65,11 +65,11 @@ pub async fn rename(session: &Session, pool: Writing, request: &RenameRequest) -
     Ok(())
 }
 
-/// Makes the file systems that are missing above a new name, if the dataset can move there at all.
+/// Creates the missing file systems above a new name, if the dataset can move there at all.
 async fn make_above(session: &Session, pool: &Writing, from: &str, to: &str) -> Result<()> {
     pool.pool().dsl()?.dataset(from).await?;
     let is_of_pool = to.split('/').next() == from.split('/').next();
-    // The rename says what is wrong with a name that it cannot give.
+    // The rename reports an invalid name.
     if let Some(above) = parent_of(to)
         && is_of_pool
         && !is_below(to, from)

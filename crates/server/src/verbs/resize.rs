@@ -1,4 +1,4 @@
-//! `zfs set`, and the size of a volume that clients may be writing.
+//! `zfs set`, and the size of a volume while clients may write it.
 
 use cenote_admin::{AdminError, Resize, Setting, set_reserved};
 use cenote_spa::PropertyValue;
@@ -8,10 +8,10 @@ use crate::error::{Result, refused};
 use crate::writing::Writing;
 use crate::{OpenVolumes, Session};
 
-/// Sets properties of datasets of one pool: all of them, or none. Mounts and served volumes here obey them then.
+/// Sets properties of datasets of one pool: all of them, or none. Mounts and served volumes of this process then obey them.
 ///
 /// # Errors
-/// As [`cenote_admin::set_properties`]; or the clients of a volume cannot be served with its new size.
+/// As [`cenote_admin::set_properties`]; or the volume cannot be served with its new size.
 #[boxed]
 pub async fn set_properties(
     session: &Session,
@@ -29,8 +29,8 @@ pub async fn set_properties(
     pool.finish(noted).await
 }
 
-/// Gives a volume that clients may be writing another size: it changes in an open txg, like all that they change. Space is
-/// reserved before it grows, and no longer reserved after it has shrunk; if the process ends in between, more is reserved than needed.
+/// Changes the size of a volume while clients may write it: in an open txg, like the clients' changes. Space is reserved before it grows, and
+/// released after it has shrunk; if the process ends in between, more is reserved than needed.
 async fn resize_served(pool: &Writing, volumes: &OpenVolumes, name: &str, size_bytes: u64) -> Result<()> {
     let mut volumes = volumes.lock().await;
     let planned = name.to_owned();

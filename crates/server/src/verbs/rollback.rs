@@ -10,12 +10,11 @@ use crate::Session;
 use crate::error::{Result, ServerError, refused};
 use crate::writing::{Writing, line};
 
-/// Has a dataset be as a snapshot of it is. Its users in this process wait meanwhile, and see the state of the snapshot then.
-/// `destroys_newer`: with newer snapshots and bookmarks destroyed; `destroys_clones`: with their clones too, and all that depends on those.
+/// Rolls a dataset back to a snapshot. Its users in this process wait meanwhile, and then see the state of the snapshot. `destroys_newer`: newer
+/// snapshots and bookmarks are destroyed; `destroys_clones`: their clones too, with everything that depends on those.
 ///
 /// # Errors
-/// There is no such snapshot, newer ones or clones stand in the way, or the dataset lies below such a clone; or as
-/// [`cenote_admin::rollback`].
+/// There is no such snapshot, newer ones or clones are in the way, or the dataset is below such a clone; or as [`cenote_admin::rollback`].
 #[boxed]
 pub async fn rollback(
     session: &Session,
@@ -31,7 +30,7 @@ pub async fn rollback(
         false => Vec::new(),
     };
     if destroys_newer && !destroys_clones {
-        // The same check as at the destruction, in the words of this verb.
+        // The same check as when destroying, in the words of this verb.
         let standing = clones_of_newer(pool.pool(), snapshot).await?;
         if !standing.is_empty() {
             return Err(refused(format!(
@@ -48,7 +47,7 @@ pub async fn rollback(
         };
         session.let_go(is_going).await?;
     }
-    // A snapshot that does not exist is refused before anybody has to wait.
+    // A snapshot that does not exist is refused before users have to wait.
     pool.pool().dsl()?.dataset(snapshot).await?;
     let mut suspended = session.suspend(&dataset).await?;
     let went = async {
@@ -68,8 +67,8 @@ pub async fn rollback(
     pool.finish(line(["zfs", "rollback"].into_iter().chain(flag).chain([snapshot]))).await
 }
 
-/// Destroys clones with all that depends on them. One may have gone with another. Nothing is destroyed where the dataset that goes back
-/// would go with them: it may lie below a clone.
+/// Destroys clones with everything that depends on them. A clone may already be gone with another. Nothing is destroyed if that would destroy
+/// the dataset that is rolled back: it may be below a clone.
 async fn destroy_clones(pool: &Pool, clones: &[String], dataset: &str) -> Result<()> {
     let task = |name: &str| Destroy::new(pool, name, Reach { recursive: true, clones: true });
     for name in clones {

@@ -1,8 +1,7 @@
-//! The exports that clients have of a pool that this process has, until the pool is let go.
+//! Clients' exports of a pool that this process has, until the pool is closed.
 //!
-//! A process may let one pool go and serve others on the same connections. So each request enters the pool's gate: one that comes
-//! after the gate is closed is refused, those that came before are finished, and then no export has anything of the pool any
-//! more, whose devices others may have.
+//! A process may close one pool and serve others on the same connections. So each request enters the pool's gate: after the gate is closed,
+//! later requests are refused, earlier ones are finished, and then no export holds any part of the pool, whose devices other processes may have.
 
 use std::sync::{Arc, Weak};
 
@@ -17,7 +16,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// One that is open.
+    /// An open gate.
     pub(super) fn new(handle: &Handle) -> Self {
         Self { requests: handle.group(), given: Mutex::default() }
     }
@@ -34,14 +33,14 @@ impl Gate {
         let mut given = self.given.lock();
         given.retain(|other| other.strong_count() > 0);
         given.push(Arc::downgrade(&gated));
-        // One that was opened while the gate was closed is no use to anybody.
+        // An export that was opened while the gate was closing is useless.
         if self.requests.is_closed() {
             drop(gated.export.lock().take());
         }
         gated
     }
 
-    /// Closes the gate, when all requests that came before are finished.
+    /// Closes the gate. Returns when all earlier requests are finished.
     pub(super) async fn close(&self) {
         self.requests.close().await;
         let given = std::mem::take(&mut *self.given.lock());
@@ -82,7 +81,7 @@ impl Export for Gated {
     }
 
     fn is_read_only(&self) -> bool {
-        // One that is not served any more is refused with that reason.
+        // A volume that is no longer served is refused with that reason.
         self.export.lock().as_ref().is_some_and(|export| export.is_read_only())
     }
 

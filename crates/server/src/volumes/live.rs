@@ -1,9 +1,9 @@
-//! Volumes that clients write, of a pool that is open for writing.
+//! Volumes that clients write, in a pool that is open for writing.
 //!
-//! A volume is opened once, however many connections use it (`open`), so that what one wrote another reads and flushes. How requests
-//! are carried out and when they are on disk is `cenote_zvol::live`'s matter.
+//! A volume is opened once for all connections (`open`), so that one reads and flushes the writes of another. `cenote_zvol::live` carries out
+//! requests and determines when they are on disk.
 //!
-//! A volume that is not written (snapshots, volumes with `readonly=on`, those that cannot be written yet) is exported as it is on disk.
+//! A volume that cannot be written (snapshots, volumes with `readonly=on`, unsupported ones) is exported as it is on disk.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use super::reading::{ReadOnly, pieces, sizes, statuses};
 use super::zvol_state::ZvolState;
 use super::{chosen, io_error, is_at_or_below, names, sorted};
 
-/// The volumes at and below datasets of pools of this process, to be written.
+/// The volumes at and below datasets of pools of this process, for writing.
 pub struct LiveVolumes(Mutex<Vec<Below>>);
 
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl LiveVolumes {
         Self(Mutex::new(of.into_iter().map(|(open, dataset)| Below { open, dataset }).collect()))
     }
 
-    /// The names of all volumes and their snapshots. One of several pools is left out while its devices fail.
+    /// The names of all volumes and their snapshots. If there are several pools, one whose devices fail is left out.
     #[boxed]
     pub async fn names(&self) -> Result<Vec<ExportName>, SpaError> {
         let all = self.0.lock().clone();
@@ -92,7 +92,7 @@ impl LiveVolumes {
         Ok(sorted(listed))
     }
 
-    /// Serves nothing of a pool any more.
+    /// Stops serving volumes of a pool.
     pub fn leave(&self, of: &Arc<OpenVolumes>) {
         self.0.lock().retain(|below| !Arc::ptr_eq(&below.open, of));
     }
@@ -127,7 +127,7 @@ impl Exports for LiveVolumes {
     }
 }
 
-/// Opens a volume's head dataset, where the sync looks at the pool.
+/// Opens a volume's head dataset, in the sync's view of the pool.
 pub(super) async fn open(
     pool: &Pool,
     writer: &Syncer,
@@ -142,12 +142,12 @@ pub(super) async fn open(
     Ok(live)
 }
 
-/// Gives a volume another size, on disk when this returns.
+/// Changes the size of a volume. It is on disk when this returns.
 pub(super) async fn resize(live: &LiveVolume, size_bytes: u64) -> Result<(), ExportError> {
     live.resize(size_bytes).await.map(drop).map_err(|error| live_error(&error))
 }
 
-/// A volume as one connection has it.
+/// A volume for one connection.
 struct LiveExport {
     zvol: Arc<ZvolState>,
     /// Fixed when the connection was made, like the block sizes.
@@ -186,7 +186,7 @@ impl Export for LiveExport {
         Box::pin(async move {
             let live = self.zvol.share().await?;
             let mut pieces = pieces(live.volume(), offset_bytes, length_bytes).await?;
-            // A range that was cut off meanwhile reads as zeros for a client that has not noticed.
+            // A range that was truncated meanwhile reads as zeros for a client that does not know.
             let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
             live.count_read(found);
             if found < u64::from(length_bytes) {

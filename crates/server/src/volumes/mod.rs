@@ -1,8 +1,8 @@
 //! The volumes of a pool, and their snapshots, as NBD exports.
 //!
-//! An export's name is the dataset's: `tank/vm/disk0`, `tank/vm/disk0@monday`. Volumes are opened as clients ask for them,
-//! so a pool with thousands serves as quickly as one with a few. [`PoolVolumes`] serves a pool that nobody changes, [`LiveVolumes`]
-//! one whose volumes are written, which are [`OpenVolumes`].
+//! An export's name is the dataset's: `tank/vm/disk0`, `tank/vm/disk0@monday`. A volume is opened when a client asks for it, so a pool with
+//! thousands is served as quickly as one with a few. [`PoolVolumes`] serves a pool that does not change, [`LiveVolumes`] one whose volumes are
+//! written, which are [`OpenVolumes`].
 
 mod gate;
 mod live;
@@ -50,7 +50,7 @@ impl PoolVolumes {
     }
 }
 
-/// Names in order, each once: datasets that are served may lie below each other.
+/// Names in order, each once: one served dataset may be below another.
 fn sorted(mut names: Vec<ExportName>) -> Vec<ExportName> {
     names.sort_by(|a, b| a.name.cmp(&b.name));
     names.dedup_by(|a, b| a.name == b.name);
@@ -73,12 +73,12 @@ async fn names(dsl: &Dsl, below: &str) -> Result<Vec<ExportName>, DslError> {
     Ok(names)
 }
 
-/// Whether a dataset or snapshot is this one, of this one, or below it.
+/// True if a dataset or snapshot is `below`, a snapshot of it, or below it.
 fn is_at_or_below(name: &str, below: &str) -> bool {
     cenote_dsl::name::is_at_or_below(name.split('@').next().unwrap_or(name), below)
 }
 
-/// The volume or snapshot of this name, if it is one, as it is on disk.
+/// The volume or snapshot with this name, if it is one, as on disk.
 async fn frozen(dsl: &Dsl, name: &str) -> Result<Option<Volume>, ExportError> {
     let dataset = match dsl.dataset(name).await {
         Ok(dataset) => dataset,
@@ -92,7 +92,7 @@ async fn frozen(dsl: &Dsl, name: &str) -> Result<Option<Volume>, ExportError> {
     Ok(Some(Volume::open(&objset).await.map_err(|error| io_error(&error))?))
 }
 
-/// The name of the export that is asked for. An empty one asks for the default: the only volume, if there is but one.
+/// The name of the requested export. An empty name means the default: the only volume, if there is just one.
 async fn chosen(exports: &dyn Exports, name: &str) -> Result<Option<String>, ExportError> {
     if !name.is_empty() {
         return Ok(Some(name.to_owned()));

@@ -1,24 +1,24 @@
-//! The volumes of a pool that is open for writing, each opened once, for whoever wants them: clients of NBD, and commands.
+//! The volumes of a pool that is open for writing, each opened once for all users: clients of NBD, and commands.
 //!
 //! # Theory
 //!
-//! **Need.** A client reads and flushes the writes of another, and a command that gives a volume another size must be heard by all who
-//! write it: so there is one [`LiveVolume`] of a volume, and it is found here.
+//! **Need.** A client reads and flushes the writes of another, and a command that changes the size of a volume affects all its writers. So each
+//! volume has one [`LiveVolume`], which is found here.
 //!
-//! **In memory.** Volumes by their dataset's object, which stays the same when it is renamed; and the names that were asked
-//! for. A volume stays open when its last client has gone: it knows what is to be flushed, also by whoever comes later.
+//! **In memory.** Volumes by their dataset's object, which does not change with its name; and the names that were looked up. A volume remains
+//! open after its last client disconnects: it records what a flush, even a later client's, must write.
 //!
-//! **Life of one.** It is opened in a txg's sync when it is first asked for. It is closed when its dataset is to be destroyed and
-//! no client has it ([`Locked::close_unused`]). All are closed before the pool is let go ([`OpenVolumes::close`]).
+//! **Life of a volume.** It is opened in a txg's sync when it is first requested. It is closed before its dataset is destroyed, if no client has
+//! it ([`Locked::close_unused`]). All are closed before the pool is ([`OpenVolumes::close`]).
 //!
 //! **Invariants.**
 //! 1. There is at most one `LiveVolume` of a dataset.
-//! 2. A name that is known leads to the dataset that has it: what changes names says so in its txg's sync
-//!    ([`OpenVolumes::names_changed`]), and what was found out before that is not noted after it.
-//! 3. One at a time gives a volume another size: under the lock that opening takes.
+//! 2. A known name leads to the dataset that has it: a change of names reports itself in its txg's sync ([`OpenVolumes::names_changed`]), and
+//!    results of earlier look-ups are not recorded after it.
+//! 3. Only one caller at a time changes a volume's size: under the lock that opening takes.
 //!
-//! **Rejected.** *By name alone*: renamed, a volume was opened twice. *Asking the pool for each client*: that is a txg, which
-//! a suspended pool does not have.
+//! **Rejected.** *By name only*: after a rename, a volume was opened twice. *Asking the pool for each client*: that takes a txg, which a
+//! suspended pool does not have.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -48,19 +48,19 @@ pub struct OpenVolumes {
 #[derive(Default)]
 struct Names {
     datasets: BTreeMap<String, ObjectId>,
-    /// The number of changes of names.
+    /// The number of changes of names so far.
     changes: u64,
 }
 
-/// The object of a name.
+/// The result of looking up a name.
 pub(super) enum Found {
     /// A volume that can be written.
     Written(Arc<ZvolState>),
-    /// One that stays as it is: a snapshot, one with `readonly=on`, one that cannot be written yet. It is not destroyed meanwhile.
+    /// One that cannot be written now: a snapshot, one with `readonly=on`, an unsupported one. It is not destroyed meanwhile.
     Frozen(Volume, LongHold),
 }
 
-/// The volumes that a txg's sync has found; those that are open already are only named.
+/// The volume that a txg's sync has found; if it is already open, only its object.
 enum Seen {
     Open(ObjectId),
     New(ObjectId, LiveVolume),
@@ -68,18 +68,18 @@ enum Seen {
 }
 
 impl OpenVolumes {
-    /// None is open yet.
+    /// Without open volumes yet.
     pub fn new(pool: Pool) -> Arc<Self> {
         let gate = Gate::new(pool.handle());
         Arc::new(Self { pool, names: Mutex::default(), volumes: AsyncMutex::new(BTreeMap::new()), gate })
     }
 
-    /// The export of a volume for a client, until [`Self::close`].
+    /// A client's export of a volume, until [`Self::close`].
     pub(super) fn give(&self, export: Arc<dyn Export>) -> Arc<dyn Export> {
         self.gate.give(export)
     }
 
-    /// Finishes the requests of clients, refuses those that come later, and closes all volumes: the pool is about to be let go.
+    /// Finishes the requests of clients, refuses later ones, and closes all volumes, before the pool is closed.
     #[boxed]
     pub async fn close(&self) {
         self.gate.close().await;
@@ -112,14 +112,14 @@ impl OpenVolumes {
         &self.pool
     }
 
-    /// Waits until nobody else opens, closes or resizes volumes, and keeps others from it. Clients go on with what they have.
+    /// Waits for the exclusive right to open, close and resize volumes. Clients continue with those they have.
     #[boxed]
     pub async fn lock(&self) -> Locked<'_> {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
-    /// Has volumes that are open obey their properties `readonly`, `sync` and `logbias` as they are now, if one of those called `changed` is
-    /// one of these. Returns a sentence where that fails.
+    /// Makes open volumes obey the present values of their properties `readonly`, `sync` and `logbias`, if `changed` includes one of these.
+    /// Returns a sentence for each failure.
     #[boxed]
     pub async fn refresh(&self, changed: &[String]) -> Vec<String> {
         if !changed.iter().any(|name| VolumeProperties::NAMES.contains(&name.as_str())) {
@@ -148,7 +148,7 @@ impl OpenVolumes {
         Vec::new()
     }
 
-    /// A volume that a client has, by its name.
+    /// The name of a volume that a client has, if any.
     #[boxed]
     pub async fn in_use(&self) -> Option<String> {
         let volumes = self.volumes.lock().await;
@@ -158,8 +158,7 @@ impl OpenVolumes {
         Some(name.unwrap_or_else(|| format!("with dataset {dataset}")))
     }
 
-    /// Forgets which volumes have which names. For use in the change that renames a dataset: whoever asked for it may have gone
-    /// when it is made.
+    /// Forgets the names of volumes. For use in the change that renames a dataset: the caller may be gone by the time it is made.
     pub fn names_changed(&self) {
         let mut names = self.names.lock();
         names.datasets.clear();
@@ -167,14 +166,14 @@ impl OpenVolumes {
     }
 }
 
-/// [`OpenVolumes`], for its holder alone.
+/// Exclusive access to [`OpenVolumes`].
 pub struct Locked<'a> {
     all: &'a OpenVolumes,
     volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
 
 impl Locked<'_> {
-    /// The volume or snapshot of this name, if it is one. Opening it waits for a txg that is being written.
+    /// The volume or snapshot with this name, if it is one. Opening it waits for a txg to be written.
     pub(super) async fn find(&mut self, name: &str) -> Result<Option<Found>, ExportError> {
         let (known, changes) = {
             let names = self.all.names.lock();
@@ -207,10 +206,10 @@ impl Locked<'_> {
         Ok(live.map(Found::Written))
     }
 
-    /// Gives a volume another size, in a multiple of its block size. It is on disk when this returns.
+    /// Changes the size of a volume to a multiple of its block size. It is on disk when this returns.
     ///
     /// # Errors
-    /// There is none of this name that can be written, or no space for the change.
+    /// There is no volume with this name that can be written, or no space for the change.
     #[boxed]
     pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
@@ -220,7 +219,7 @@ impl Locked<'_> {
         }
     }
 
-    /// Suspends the volume of this name, if clients have it: see [`SuspendedVolume`].
+    /// Suspends the volume with this name, if clients have it: see [`SuspendedVolume`].
     #[boxed]
     pub async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
         self.close_unused();
@@ -235,20 +234,20 @@ impl Locked<'_> {
         Ok(SuspendedVolume::begin(all, zvol, name).await)
     }
 
-    /// Closes the volumes that no client has, so that they can be destroyed. Changes of them are in the open txg, or before.
+    /// Closes the volumes that no client has, so that they can be destroyed. Their changes are in the open txg, or an earlier one.
     pub fn close_unused(&mut self) {
         self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
         self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
     }
 }
 
-/// The properties that a volume obeys, inherited ones too.
+/// The properties that a volume obeys, including inherited ones.
 async fn properties(view: &Dsl, dir: &Dir) -> Result<VolumeProperties, DslError> {
     let found = view.properties(dir, |name| VolumeProperties::NAMES.contains(&name)).await?;
     Ok(VolumeProperties::of(|name| found.get(name).and_then(|found| found.value.number())))
 }
 
-/// Finds out what a name stands for, and opens it if it is not, in a txg's sync.
+/// Looks up a name, and opens the volume if it is not open, in a txg's sync.
 async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -> Result<Option<Seen>, ExportError> {
     let view = writer.dsl().clone();
     let Some(volume) = frozen(&view, name).await? else { return Ok(None) };
@@ -265,7 +264,7 @@ async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -
     }
     let head = match writer.open_head(name).await {
         Ok(head) => head,
-        // It can be read all the same.
+        // It can still be read.
         Err(error) if error.is_unsupported() => {
             return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
         }

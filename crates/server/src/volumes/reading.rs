@@ -1,4 +1,4 @@
-//! The part that exports of volumes have in common: data and holes of a range; and the export that is not written.
+//! Code that all exports of volumes share: data and holes of a range; and the read-only export.
 
 use cenote_nbd::{BlockSizes, Export, ExportError, Extent, Piece};
 use cenote_spa::LongHold;
@@ -7,13 +7,13 @@ use cenote_zvol::Volume;
 
 use super::io_error;
 
-/// Sizes of requests that suit clients of a volume.
+/// Request sizes that suit a volume.
 pub(super) fn sizes(volume: &Volume) -> BlockSizes {
     let block = u32::try_from(volume.block_size_bytes()).ok().filter(|size| size.is_power_of_two());
     BlockSizes { preferred_bytes: block.unwrap_or(4096).max(512), ..BlockSizes::default() }
 }
 
-/// A range in pieces of data and zeros.
+/// Splits a range into pieces of data and zeros.
 pub(super) async fn pieces(volume: &Volume, offset_bytes: u64, length_bytes: u32) -> Result<Vec<Piece>, ExportError> {
     let end = offset_bytes + u64::from(length_bytes);
     let mut pieces = Vec::new();
@@ -32,7 +32,7 @@ pub(super) async fn pieces(volume: &Volume, offset_bytes: u64, length_bytes: u32
     Ok(pieces)
 }
 
-/// A range's extents, so many at most.
+/// The extents of a range, at most `extents_max`.
 pub(super) async fn statuses(
     volume: &Volume,
     offset_bytes: u64,
@@ -55,7 +55,7 @@ pub(super) async fn statuses(
 pub(super) struct ReadOnly {
     pub(super) volume: Volume,
     pub(super) name: String,
-    /// Of a pool in use: keeps it from being destroyed.
+    /// For a pool in use: prevents the dataset from being destroyed.
     #[expect(dead_code, reason = "held, not looked at")]
     pub(super) hold: Option<LongHold>,
 }

@@ -1,8 +1,8 @@
 //! Suspends and resumes a volume while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
 //!
-//! Connections refer to a [`ZvolState`], which has the open volume, or nothing while it is suspended. A rollback needs the dataset closed. So requests
-//! that have begun end, others wait, the volume is closed, the dataset is rolled back, and the volume is opened again; clients stay connected.
-//! As in OpenZFS, data that a client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
+//! Connections refer to a [`ZvolState`], which has the open volume, or nothing while it is suspended. A rollback needs the dataset closed. So
+//! pending requests end, others wait, the volume is closed, the dataset is rolled back, and the volume is opened again; clients remain
+//! connected. As in OpenZFS, data that a client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use cenote_zvol::live::LiveVolume;
 
 use super::open::OpenVolumes;
 
-/// The interval at which suspending checks whether requests have ended.
+/// The interval between checks for the end of requests.
 const REQUESTS_POLL: Duration = Duration::from_millis(2);
 
 enum State {
     Open(Arc<LiveVolume>),
     Suspended,
-    /// It could not be opened again.
+    /// It could not be reopened.
     Lost,
 }
 
-/// The place of an open volume, to which its connections refer.
+/// The slot of an open volume, to which its connections refer.
 pub(super) struct ZvolState {
     state: RwLock<State>,
     resumed: Notify,
@@ -75,7 +75,7 @@ struct Inner {
 }
 
 impl SuspendedVolume {
-    /// Suspends the volume with its state here, and waits for requests that have begun. `None` if it is not open.
+    /// Suspends the volume of this slot, and waits for pending requests. `None` if it is not open.
     pub(super) async fn begin(all: &Arc<OpenVolumes>, zvol: Arc<ZvolState>, name: &str) -> Option<Self> {
         let live = {
             let mut state = zvol.state.write();
@@ -102,7 +102,7 @@ impl SuspendedVolume {
         answer.await.ok()
     }
 
-    /// Resumes requests, with the state that the volume has now.
+    /// Resumes requests, with the present state of the volume.
     ///
     /// # Errors
     /// It cannot be opened: requests fail from now on.
