@@ -1,4 +1,4 @@
-//! Space of users, groups and projects, as `zfs userspace` and the like show it.
+//! The space of users, groups and projects, as `zfs userspace` and related commands show it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub enum AccountField {
 }
 
 impl AccountField {
-    /// All of them, in the order in which they stand.
+    /// All columns, in their order in the table.
     pub const ALL: [Self; 6] = [Self::Type, Self::Name, Self::Used, Self::Quota, Self::Objused, Self::Objquota];
 
     const fn heading(self) -> &'static str {
@@ -48,7 +48,7 @@ impl AccountField {
     }
 }
 
-/// The kind of owner of a row, in the order that sorting by type has.
+/// The kind of owner of a row, in the order for sorting by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AccountOwner {
     /// A group of this system.
@@ -77,7 +77,7 @@ impl AccountOwner {
 
 struct Row {
     who: AccountOwner,
-    /// The name, where there is one.
+    /// The name, if there is one.
     name: Option<String>,
     id: u64,
     space: SpaceUse,
@@ -110,7 +110,7 @@ impl Row {
             AccountField::Type => self.who.cmp(&other.who),
             AccountField::Name => match (&self.name, &other.name) {
                 (Some(a), Some(b)) => a.cmp(b),
-                // Where one has no name their numbers count; a name stands for 0 then.
+                // If one has no name, they are compared by number; a name counts as 0.
                 (a, b) => {
                     let number = |row: &Self, name: &Option<String>| if name.is_some() { 0 } else { row.id };
                     number(self, a).cmp(&number(other, b))
@@ -124,23 +124,23 @@ impl Row {
     }
 }
 
-/// The request.
+/// The options of the table.
 pub struct AccountOptions {
     /// The columns.
     pub fields: Vec<AccountField>,
-    /// The fields to sort by, each with whether the largest comes first; then by type and name.
+    /// The fields to sort by, each with true for descending order; then by type and name.
     pub sort: Vec<(AccountField, bool)>,
-    /// The owners that are shown.
+    /// The owners to show.
     pub owners: Vec<AccountOwner>,
-    /// Tabs in place of columns, no heading.
+    /// Tabs instead of columns, and no heading.
     pub is_scripted: bool,
     /// Exact numbers.
     pub is_exact: bool,
-    /// Numbers in place of names.
+    /// Numbers instead of names.
     pub is_numeric: bool,
 }
 
-/// The table of a file system's accounts; nothing where there are none.
+/// The table of a file system's accounts; empty if there are none.
 ///
 /// # Errors
 /// They cannot be read.
@@ -176,7 +176,7 @@ pub async fn accounts(filesystem: &FileSystem, options: &AccountOptions) -> Resu
     if rows.is_empty() {
         return Ok(String::new());
     }
-    // As the original has it, columns are as wide as everything counted needs, shown or not.
+    // As in OpenZFS, columns are as wide as all accounts need, even those not shown.
     let widths: Vec<usize> = options
         .fields
         .iter()
@@ -196,7 +196,7 @@ pub async fn accounts(filesystem: &FileSystem, options: &AccountOptions) -> Resu
     Ok(text)
 }
 
-/// By the fields asked for, then by type and name.
+/// Sorts by the given fields, then by type and name.
 fn sort(rows: &mut [Row], by: &[(AccountField, bool)]) {
     let last = [(AccountField::Type, false), (AccountField::Name, false)];
     rows.sort_by(|a, b| {

@@ -1,7 +1,6 @@
-//! The lines of `zfs diff`: one for each file that changed from a snapshot to a later one, or to now.
+//! The lines of `zfs diff`: one for each file that changed from a snapshot to a later one, or to the present.
 //!
-//! The later side may be the file system itself: it is read as of the txg that the pool is opened at, where OpenZFS takes a snapshot for
-//! the moment.
+//! The later side may be the file system itself: it is read as of the txg at which the pool is opened, where OpenZFS takes a temporary snapshot.
 
 use std::io;
 
@@ -12,49 +11,49 @@ use cenote_spa::View;
 use cenote_zpl::{Changed, Differences, FileKind, FileSystem, ZplError, diff};
 use thiserror::Error;
 
-/// The kind of a change, which gives its line a colour.
+/// The kind of a change, which determines its line's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Contents, attributes or the number of links.
+    /// Contents, attributes or the number of links changed.
     Modified,
     /// New.
     Added,
-    /// Gone.
+    /// Removed.
     Removed,
-    /// Has another path.
+    /// Its path changed.
     Renamed,
 }
 
 /// The form of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiffForm {
-    /// The kind of file is shown (`-F`).
+    /// Show the kind of file (`-F`).
     pub is_classified: bool,
-    /// Tabs in place of arrows (`-H`).
+    /// Tabs instead of arrows (`-H`).
     pub is_scripted: bool,
-    /// The time of each change in front (`-t`).
+    /// Each line begins with the time of the change (`-t`).
     pub has_times: bool,
-    /// Names as they are, nothing escaped (`-h`).
+    /// Names without escapes (`-h`).
     pub is_raw: bool,
 }
 
-/// The listener: it prints lines.
+/// Prints the lines.
 pub trait DiffLines {
-    /// A line, without its end.
+    /// Prints a line, without its end.
     ///
     /// # Errors
     /// It cannot be printed: the comparison ends.
     fn line(&mut self, change: Change, line: Vec<u8>) -> io::Result<()>;
 
-    /// The files that could not be compared.
+    /// Reports files that could not be compared.
     fn unreadable(&mut self, what: &str);
 }
 
-/// Why two states are not compared.
+/// The reason why two states are not compared.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DiffError {
-    /// The earlier one is no earlier snapshot of the same file system, or of its origin.
+    /// The earlier side is not an earlier snapshot of the same file system or of its origin.
     #[error("Unable to obtain diffs: \n   Not an earlier snapshot from the same fs")]
     NotEarlier,
     /// A line cannot be printed.
@@ -68,10 +67,10 @@ pub enum DiffError {
     Zpl(#[from] ZplError),
 }
 
-/// The full names of the earlier and the later side, of which each may leave the file system to the other.
+/// The full names of the earlier and the later side. The later one may leave out the file system, or be left out.
 ///
 /// # Errors
-/// They name no two sides.
+/// They do not name two sides.
 pub fn diff_names(from: &str, to: Option<&str>) -> Result<(String, String), WrongUse> {
     let bad = || {
         let text = "Unable to determine which snapshots to compare: give a snapshot, then a later one or a file system";
@@ -89,10 +88,10 @@ pub fn diff_names(from: &str, to: Option<&str>) -> Result<(String, String), Wron
     Ok((from, to_tail.map_or_else(|| to_dir.to_owned(), |tail| format!("{to_dir}@{tail}"))))
 }
 
-/// Compares two states of a file system, each with its files.
+/// Compares two states of a file system, each given with its files.
 ///
 /// # Errors
-/// The earlier one is none, a state cannot be read at all, or a line cannot be printed.
+/// The first is not earlier, a state cannot be read at all, or a line cannot be printed.
 pub async fn differences(
     pool: &View,
     (from, earlier): (&Dataset, &FileSystem),
@@ -107,7 +106,7 @@ pub async fn differences(
     diff((from.name(), earlier), (to.name(), later), from.phys.creation_txg, &mut found).await
 }
 
-/// The prefix of each path: the mount point that the file system would have; nothing where it has none.
+/// The prefix of each path: the mount point that the file system would have; empty if it has none.
 async fn prefix(pool: &View, dataset: &Dataset) -> Result<String, DslError> {
     let dir = &dataset.dir;
     let property = pool.dsl().property(dir, "mountpoint", true).await?;
@@ -125,7 +124,7 @@ async fn prefix(pool: &View, dataset: &Dataset) -> Result<String, DslError> {
     Ok(format!("{root}{}", mountpoint.trim_end_matches('/')))
 }
 
-/// Makes lines of what is found.
+/// Makes lines from the differences found.
 struct Found<'a> {
     form: DiffForm,
     prefix: String,
@@ -190,7 +189,7 @@ impl Found<'_> {
     }
 }
 
-/// Blanks, backslashes and what is not printable ASCII as a backslash and four octal digits.
+/// Replaces blanks, backslashes and bytes other than printable ASCII by a backslash and four octal digits.
 fn escaped(bytes: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes.len());
     for byte in bytes {

@@ -7,28 +7,28 @@ use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
 use thiserror::Error;
 
-/// The reason that a value cannot be had.
+/// The reason why a value cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ListError {
-    /// An object of the pool.
+    /// An error about an object of the pool.
     #[error(transparent)]
     Dmu(#[from] DmuError),
-    /// A dataset of the pool.
+    /// An error about a dataset of the pool.
     #[error(transparent)]
     Dsl(#[from] DslError),
-    /// A file system of the pool.
+    /// An error about a file system of the pool.
     #[error(transparent)]
     Zpl(#[from] ZplError),
-    /// A volume of the pool.
+    /// An error about a volume of the pool.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// The pool.
+    /// An error of the pool.
     #[error(transparent)]
     Spa(Box<SpaError>),
 }
 
-/// With errors of this crate, unless another is said.
+/// A result with this crate's errors by default.
 pub(crate) type Result<T, E = ListError> = std::result::Result<T, E>;
 
 impl From<SpaError> for ListError {

@@ -8,13 +8,13 @@ use crate::{Cell, Json, document, property};
 /// A column of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The name of what has the property.
+    /// The name of the dataset or pool.
     Name,
     /// The property.
     Property,
     /// Its value.
     Value,
-    /// The value that was received.
+    /// The received value.
     Received,
     /// The source of the value.
     Source,
@@ -44,10 +44,10 @@ impl Field {
     }
 }
 
-/// The argument of `-o`, of these.
+/// Parses the argument of `-o`: names of these columns.
 ///
 /// # Errors
-/// Another word, or `all` beside others.
+/// There is another word, or `all` together with others.
 pub fn parse_fields(list: &str, known: &[(&str, Field)]) -> Result<Vec<Field>, WrongUse> {
     let mut fields = Vec::new();
     for name in list.split(',') {
@@ -69,10 +69,10 @@ pub fn parse_fields(list: &str, known: &[(&str, Field)]) -> Result<Vec<Field>, W
     Ok(fields)
 }
 
-/// The argument of `-s`: words for sources.
+/// Parses the argument of `-s`: words for sources.
 ///
 /// # Errors
-/// Another word.
+/// There is another word.
 pub fn check_sources(list: &str) -> Result<Vec<&str>, WrongUse> {
     const SOURCES: [&str; 6] = ["local", "default", "inherited", "received", "temporary", "none"];
     let words: Vec<&str> = list.split(',').collect();
@@ -82,13 +82,13 @@ pub fn check_sources(list: &str) -> Result<Vec<&str>, WrongUse> {
     }
 }
 
-/// A value that is shown, or at least measured.
+/// A value to show, or only to measure for its column.
 pub(crate) struct Got<'a> {
     /// The property.
     pub property: &'a str,
     /// The value.
     pub cell: Cell,
-    /// Its column is as wide whatever it is.
+    /// Its column has a fixed width.
     pub is_fixed: bool,
     /// It is shown.
     pub is_chosen: bool,
@@ -102,7 +102,7 @@ pub(crate) struct Gotten {
 }
 
 impl Gotten {
-    /// None yet. All names, and all properties with the least width of their values, are known before.
+    /// An empty table. The caller gives all names, and all properties with the least width of their values, in advance.
     pub(crate) fn new<'a>(
         fields: Vec<Field>,
         json: Option<Json>,
@@ -115,7 +115,7 @@ impl Gotten {
         Self { table, objects: Map::new(), json }
     }
 
-    /// Adds those of one dataset or pool, whose object has a key and a head.
+    /// Adds the values of one dataset or pool; `key` and `head` are for its object in JSON.
     pub(crate) fn add<'a>(
         &mut self,
         name: &str,
@@ -141,7 +141,7 @@ impl Gotten {
         }
     }
 
-    /// The text: of a command's document with a `group` of objects, or the table.
+    /// The text: the JSON document of a command with a `group` of objects, or the table.
     pub(crate) fn text(self, command: &str, group: &str, is_scripted: bool) -> String {
         match self.json {
             Some(_) => document(command, [(group, Value::Object(self.objects))]),
@@ -150,7 +150,7 @@ impl Gotten {
     }
 }
 
-/// The table. Columns are as wide as all values would need, also of rows that a selection by source leaves out.
+/// The table. Columns are as wide as all values need, including rows that a selection by source leaves out.
 struct GetTable {
     fields: Vec<Field>,
     widths: [usize; 5],
@@ -168,7 +168,7 @@ impl GetTable {
         *own = width.max(*own);
     }
 
-    /// A name that may be shown. Sources are as wide as the longest name that could be inherited from.
+    /// Adds a name that may be shown. The column of sources has room for the longest name to inherit from.
     fn name(&mut self, name: &str) {
         let width = name.chars().count();
         if width > self.widths[Field::Name as usize] {
@@ -177,13 +177,13 @@ impl GetTable {
         }
     }
 
-    /// A property that may be shown, and the least width of its values.
+    /// Adds a property that may be shown, and the least width of its values.
     fn property(&mut self, name: &str, width: usize) {
         self.widen(Field::Property, name.chars().count());
         self.widen(Field::Value, width);
     }
 
-    /// A value that may be shown.
+    /// Adds a value that may be shown.
     fn value(&mut self, cell: &Cell) {
         self.widen(Field::Value, cell.text.chars().count());
         if let Some(received) = &cell.received {
@@ -198,7 +198,7 @@ impl GetTable {
         self.rows.push([name.to_owned(), property.to_owned(), cell.text, received, source]);
     }
 
-    /// The text: tabs and no headings for scripts. No headings over nothing.
+    /// The text. Scripts get tabs and no headings. An empty table has no headings.
     fn text(&self, is_scripted: bool) -> String {
         let mut text = String::new();
         let headings = [Field::Name, Field::Property, Field::Value, Field::Received, Field::Source]

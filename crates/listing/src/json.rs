@@ -8,7 +8,7 @@ use crate::{Cell, Source};
 /// The form of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Json {
-    /// Numbers as JSON's own (`--json-int`), not as text.
+    /// Numbers as JSON numbers (`--json-int`), not as text.
     pub is_integer: bool,
 }
 
@@ -18,7 +18,7 @@ impl Json {
         if self.is_integer { json!(number) } else { json!(number.to_string()) }
     }
 
-    /// A number that is known as text.
+    /// A number given as text.
     pub fn text(self, digits: &str) -> Value {
         match digits.parse::<u64>() {
             Ok(number) if self.is_integer => json!(number),
@@ -38,7 +38,7 @@ pub fn json_of(is_json: bool, is_integer: bool) -> Result<Json, WrongUse> {
     Ok(Json { is_integer })
 }
 
-/// A document, as a line: its head says which command, and the version of its output.
+/// A document on one line. Its beginning names the command, and the version of its output.
 pub fn document<'a>(command: &str, entries: impl IntoIterator<Item = (&'a str, Value)>) -> String {
     let mut map = Map::new();
     map.insert("output_version".into(), json!({ "command": command, "vers_major": 0, "vers_minor": 1 }));

@@ -1,4 +1,4 @@
-//! Statistics of a pool in use, as `cenote kstat` shows them.
+//! Statistics of an open pool, as `cenote kstat` shows them.
 
 use cenote_kstat::{Body, Group, Stat};
 use cenote_props::{Align, Table, WrongUse};
@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::document;
 
-/// Of groups those that were asked for (`GROUP`, `GROUP:NAME`), in that order, with the statistics that were asked for.
+/// The groups that `words` request (`GROUP`, `GROUP:NAME`), in that order, with only the requested statistics.
 ///
 /// # Errors
-/// There is none of a name, or a table was asked for a part of it.
+/// There is no such name, or a part of a table was requested.
 pub fn chosen_kstats(groups: Vec<Group>, words: &[String]) -> Result<Vec<Group>, WrongUse> {
     if words.is_empty() {
         return Ok(groups);
@@ -34,7 +34,7 @@ pub fn chosen_kstats(groups: Vec<Group>, words: &[String]) -> Result<Vec<Group>,
     words.iter().map(find).collect()
 }
 
-/// A value in a cell.
+/// A value as text.
 fn shown(stat: &Stat) -> String {
     match stat {
         Stat::Count(number) | Stat::Level(number) => number.to_string(),
@@ -43,13 +43,13 @@ fn shown(stat: &Stat) -> String {
     }
 }
 
-/// The buckets that are not empty, by their lower ends.
+/// The buckets that are not empty, with their lower ends.
 fn filled(buckets: &[u64]) -> impl Iterator<Item = (u64, u64)> + '_ {
     let ends = buckets.iter().enumerate().map(|(power, count)| (1_u64.checked_shl(power as u32).unwrap_or(0), *count));
     ends.filter(|(_, count)| *count > 0)
 }
 
-/// A group as a person reads it.
+/// A group as text for a person.
 pub fn kstats_text(group: &Group) -> String {
     let body = match &group.body {
         Body::Rows(columns, rows) => {
@@ -74,7 +74,7 @@ pub fn kstats_text(group: &Group) -> String {
     format!("{}\n{body}", group.name)
 }
 
-/// A group as scripts read it: a line for each value, after `GROUP:NAME` and a tab.
+/// A group for scripts: a line for each value, with `GROUP:NAME` and a tab before it.
 pub fn kstats_lines(group: &Group) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| text.extend([group.name.as_str(), ":", name, "\t", value, "\n"]);
@@ -89,7 +89,7 @@ pub fn kstats_lines(group: &Group) -> String {
                 }
             }
         }
-        // A row by its first cell.
+        // The first cell identifies a row.
         Body::Rows(columns, rows) => {
             for row in rows {
                 let key = row.first().map(shown).unwrap_or_default();
@@ -108,7 +108,7 @@ fn json_stat(stat: &Stat) -> Value {
     }
 }
 
-/// All of them as a document.
+/// All groups as a JSON document.
 pub fn kstats_document(groups: &[Group]) -> String {
     let one = |group: &Group| {
         let body: Value = match &group.body {

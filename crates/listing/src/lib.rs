@@ -1,9 +1,9 @@
-//! Pools, vdevs and datasets with the values of their properties, as `list`, `get` and `status` have them.
+//! Pools, vdevs and datasets with the values of their properties, for `list`, `get` and `status`.
 //!
 //! # Theory
 //!
-//! **Need.** The same names, values, sources and order as OpenZFS's, from a pool that no kernel has: for commands that print them and for
-//! programs that show them otherwise.
+//! **Need.** The same names, values, sources and order as OpenZFS's, but for a pool without a kernel module: for commands that print them and
+//! programs that show them in other ways.
 //!
 //! **Shape.**
 //! ```text
@@ -11,15 +11,15 @@
 //! Item   a dataset, snapshot or bookmark ─ Column ─► Cell: text, source, received value
 //! Facts  a pool ─┬─ Values ─ PoolColumn ─► Cell
 //!                ├─ Tree ─► Vdev: name, class, state, errors, sizes
-//!                └─ Status, Importable: what is said of its health, and of a pool that could be imported
+//!                └─ Status, Importable: reports on its health, and on a pool that could be imported
 //! Cells ─► Gotten, document                      text in columns, and JSON, as OpenZFS's tools lay them out
 //! ```
 //!
 //! **Invariants.**
-//! 1. A value is read when it is asked for: listing names costs no more than names.
-//! 2. A value that cannot be read is an error of its own and does not end the listing.
+//! 1. A value is read only when it is requested: a listing of names costs no more than the names.
+//! 2. An unreadable value is an error of its own, and does not end the listing.
 //!
-//! **Rejected.** *Values without their text*: how a number is shown depends on the property, so each front end would have that table again.
+//! **Rejected.** *Values without their text*: the format of a number depends on the property, so each front end would need that table again.
 
 #![forbid(unsafe_code)]
 
@@ -60,5 +60,5 @@ pub use cenote_props::number::{counted, nicebytes, nicenum};
 pub use cenote_props::{Align, Table, lines};
 pub use cenote_spa::Condition;
 
-/// Shows a time: seconds since 1970, and a format as of `strftime`.
+/// Formats a time: seconds since 1970, and a format of `strftime`.
 pub type TimeText = fn(u64, &str) -> String;

@@ -1,6 +1,6 @@
 //! The tables of `zfs list`, `zfs get`, `zpool list` and `zpool get`, as text or JSON.
 //!
-//! A value that cannot be read leaves a gap, is told, and makes the result incomplete ([`Listed::is_whole`]); the rest is shown.
+//! A value that cannot be read leaves a gap, is reported, and makes the result incomplete ([`Listed::is_whole`]); the rest is shown.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -14,23 +14,23 @@ use crate::{
     all_shown, document, property,
 };
 
-/// The least width of names beside a tree.
+/// The least width of names next to a tree.
 const NAME_WIDTH_MIN: usize = 9;
 
 /// The form of a table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Form {
-    /// Tabs in place of columns, no heading (`-H`).
+    /// Tabs instead of columns, and no heading (`-H`).
     pub is_scripted: bool,
     /// Numbers are exact (`-p`).
     pub is_exact: bool,
     /// As JSON (`-j`).
     pub json: Option<Json>,
-    /// In JSON pools are found by guids.
+    /// The keys of pools in JSON are their guids.
     pub is_by_guid: bool,
 }
 
-/// A table, or a document of JSON.
+/// A table, or a JSON document.
 pub struct Listed {
     /// The text.
     pub text: String,
@@ -38,7 +38,7 @@ pub struct Listed {
     pub is_whole: bool,
 }
 
-/// Told of values that cannot be read.
+/// Reports values that cannot be read.
 type Warn<'a> = &'a mut dyn FnMut(String);
 
 fn table(columns: impl Iterator<Item = (String, bool, usize, bool)> + Clone) -> Table {
@@ -48,10 +48,10 @@ fn table(columns: impl Iterator<Item = (String, bool, usize, bool)> + Clone) -> 
     table
 }
 
-/// Rows of datasets (`zfs list`); all columns where none are named.
+/// Rows of datasets (`zfs list`); with all columns if none are given.
 ///
 /// # Errors
-/// It is not known which columns there are.
+/// The columns of `all` cannot be determined.
 pub async fn list_datasets(
     items: &[Item],
     columns: Option<Vec<Column>>,
@@ -100,10 +100,10 @@ pub async fn list_datasets(
     Ok(Listed { text, is_whole })
 }
 
-/// Properties of datasets, a row each (`zfs get`); all that each has where none are named. `sources`: only values from these.
+/// Properties of datasets, one per row (`zfs get`); all that each has if none are given. `sources`: only values with these sources.
 ///
 /// # Errors
-/// It is not known which properties there are.
+/// The properties of `all` cannot be determined.
 pub async fn get_datasets(
     items: &[Item],
     asked: Option<Vec<Column>>,
@@ -167,10 +167,10 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// Properties of pools, a row each (`zpool get`); all that they have where none are named.
+/// Properties of pools, one per row (`zpool get`); all that they have if none are given.
 ///
 /// # Errors
-/// It is not known which properties there are, or the properties of a pool cannot be read at all.
+/// The properties of `all` cannot be determined, or the properties of a pool cannot be read at all.
 pub async fn get_pools(
     views: &[Facts],
     asked: Option<Vec<PoolColumn>>,
@@ -192,7 +192,7 @@ pub async fn get_pools(
         for column in &columns {
             let cell = match facts.cell(column, form.is_exact).await {
                 Ok(Some(cell)) => cell,
-                // A property that a pool cannot have (a feature of another) is left out.
+                // A property that this pool does not have (such as another pool's feature) is left out.
                 Ok(None) => continue,
                 Err(error) => {
                     warn(format!("cannot read '{}' of '{}': {error}", column.name(), view.pool.name()));
@@ -208,11 +208,11 @@ pub async fn get_pools(
     Ok(Listed { text: gotten.text("zpool get", "pools", form.is_scripted), is_whole })
 }
 
-/// Rows of pools (`zpool list`), with the trees of their vdevs where `trees` says how those are named; the name and all properties where no
-/// columns are named. `stamp` is the time, for JSON.
+/// Rows of pools (`zpool list`), with the trees of their vdevs if `trees` gives the form of their names; with the name and all properties if no
+/// columns are given. `stamp` is the time, for JSON.
 ///
 /// # Errors
-/// It is not known which columns there are, or the vdevs or properties of a pool cannot be read at all.
+/// The columns of `all` cannot be determined, or the vdevs or properties of a pool cannot be read at all.
 pub async fn list_pools(
     views: &[Facts],
     lost: &[LostPool],

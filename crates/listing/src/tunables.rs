@@ -1,4 +1,4 @@
-//! Tunables with their values, and what they are, as `cenote tunables` shows them.
+//! Tunables with their values and descriptions, as `cenote tunables` shows them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,24 +11,24 @@ use serde_json::json;
 
 use crate::document;
 
-/// A tunable, and the number that it has.
+/// A tunable and its value.
 type Known = (&'static Tunable, u64);
 
 /// The form of a list of tunables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TunableList {
-    /// Tabs in place of columns, no heading.
+    /// Tabs instead of columns, and no heading.
     pub is_scripted: bool,
     /// Exact numbers.
     pub is_exact: bool,
-    /// A document, with the documentation.
+    /// A JSON document, including the documentation.
     pub is_json: bool,
 }
 
-/// Tunables with these settings and so much memory: those of these names explained, or a list of all.
+/// Tunables with these settings and this memory: explanations of the named ones, or a list of all.
 ///
 /// # Errors
-/// There is none of a name.
+/// There is no tunable with one of the names.
 pub fn tunables(
     settings: &Settings,
     memory_bytes: u64,
@@ -43,7 +43,7 @@ pub fn tunables(
     })
 }
 
-/// The tunables of these names, or all; by name.
+/// The tunables with these names, or all; sorted by name.
 fn known(settings: &Settings, memory_bytes: u64, names: &[String]) -> Result<Vec<Known>, WrongUse> {
     let numbers: BTreeMap<&str, u64> = values(settings, memory_bytes).into_iter().collect();
     let mut chosen: Vec<&'static Tunable> = match names {
@@ -59,10 +59,10 @@ fn known(settings: &Settings, memory_bytes: u64, names: &[String]) -> Result<Vec
     Ok(chosen.into_iter().map(|it| (it, numbers.get(it.name).copied().unwrap_or(it.default))).collect())
 }
 
-/// A value for people: bytes with a unit, where nothing is lost.
+/// A value for people: bytes have a unit, unless that would lose digits.
 fn shown(tunable: &Tunable, value: u64, is_exact: bool) -> String {
     let short = nicenum(value);
-    // As exact as the number itself: what is shown can be given.
+    // The short form must be exact, since people may give it back.
     let is_same = || tunable.parse(&short).is_ok_and(|parsed| parsed == value);
     if tunable.unit == "bytes" && !is_exact && value > 0 && is_same() { short } else { tunable.shown(value) }
 }

@@ -1,13 +1,13 @@
-//! The tables of `zpool upgrade`: features that there are, that pools lack, and that were enabled.
+//! The tables of `zpool upgrade`: features that exist, that pools lack, and that were enabled.
 
 use std::fmt::Write as _;
 
 use cenote_spa::features::{FEATURES, Feature};
 
-/// The first lines of all of it.
+/// The first lines of each table.
 pub const UPGRADE_HEAD: &str = "This system supports ZFS pool feature flags.\n\n";
 
-/// The features that pools are given (`-v`).
+/// The features that upgraded pools get (`-v`).
 #[must_use]
 pub fn features_text() -> String {
     let mut text = format!(
@@ -21,7 +21,7 @@ pub fn features_text() -> String {
     text
 }
 
-/// Pools by name, with the features that each lacks.
+/// Pools with the features that each lacks.
 #[must_use]
 pub fn lacking_text(pools: &[(String, Vec<&'static Feature>)]) -> String {
     let mut text = format!("{UPGRADE_HEAD}All pools are formatted using feature flags.\n\n");
@@ -45,7 +45,7 @@ pub fn lacking_text(pools: &[(String, Vec<&'static Feature>)]) -> String {
     text
 }
 
-/// The features that a pool has got.
+/// The features that were enabled in a pool.
 #[must_use]
 pub fn enabled_text(name: &str, enabled: &[&Feature]) -> String {
     let mut text = format!("Enabled the following features on '{name}':\n");

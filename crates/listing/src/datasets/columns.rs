@@ -1,4 +1,4 @@
-//! Properties that are asked for.
+//! The properties that a command shows.
 
 use crate::error::Result;
 use cenote_props::{Property, dataset as table};
@@ -6,21 +6,21 @@ use cenote_taskq::boxed;
 
 use super::{Cell, Item, Source};
 
-/// A property that is asked for.
+/// A property to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// One of the table.
+    /// A property of the table.
     Native(&'static Property),
     /// A user property.
     User(String),
-    /// `userused@alice` and the like.
+    /// `userused@alice` and similar.
     Space(String),
     /// `written@snapshot` or `written#bookmark`.
     Written(String),
 }
 
 impl Column {
-    /// From a name. `None` if nothing has it.
+    /// The column with this name, if there is such a property.
     pub fn find(name: &str) -> Option<Self> {
         if let Some(property) = table::find(name) {
             return Some(Self::Native(property));
@@ -50,7 +50,7 @@ impl Column {
         }
     }
 
-    /// Whether its column stands to the right.
+    /// True if its column is right-aligned.
     pub fn is_right_aligned(&self) -> bool {
         match self {
             Self::Native(property) => property.is_right_aligned(),
@@ -67,12 +67,12 @@ impl Column {
         }
     }
 
-    /// Whether its column's width is that, whatever its values.
+    /// True if that is the width of its column, for all values.
     pub fn is_fixed(&self, is_exact: bool) -> bool {
         matches!(self, Self::Native(property) if !property.is_flexible && !is_exact)
     }
 
-    /// Its value on `item`; `None` where the item has none.
+    /// Its value on `item`; `None` if the item has none.
     ///
     /// # Errors
     /// It cannot be read.

@@ -1,11 +1,11 @@
-//! Datasets, snapshots and bookmarks, and values of their properties with sources.
+//! Datasets, snapshots and bookmarks, with the values and sources of their properties.
 //!
-//! [`values`] knows where each property comes from: computed from what the MOS keeps of the dataset, stored in the MOS and inherited, the
-//! properties' defaults, or the table of mounts. [`shown`] turns a number into OpenZFS's text.
+//! [`values`] determines the source of each property: computed from the dataset's fields in the MOS, stored in the MOS and inherited, the
+//! property's default, or the table of mounts. [`shown`] turns a number into OpenZFS's text.
 //!
-//! **Sources** follow OpenZFS's rules, oddities included: a number that is computed and equals the default of a property
-//! that can be chosen has the source `default` (`quota` of 0, `volblocksize` of 16 KiB); sizes that can only be set on
-//! the dataset itself are `local`; what only reports is `-`; what a mount overrides is `temporary`.
+//! **Sources** follow OpenZFS's rules, including their oddities: a computed number that equals the default of a settable property has the source
+//! `default` (`quota` of 0, `volblocksize` of 16 KiB); sizes that can only be set on the dataset itself are `local`; read-only properties have
+//! `-`; a value that a mount overrides is `temporary`.
 
 mod columns;
 mod select;
@@ -33,7 +33,7 @@ pub use values::{Raw, Source, type_of};
 pub(crate) use words::{all_listed, all_shown};
 pub use words::{parse_columns, parse_types};
 
-/// A pool and what is computed once for all of its datasets.
+/// A pool, with values that are computed only once for all of its datasets.
 pub struct PoolView {
     pool: View,
     mounts: Arc<Mounts>,
@@ -43,7 +43,7 @@ pub struct PoolView {
 }
 
 impl PoolView {
-    /// Of an open pool. `mounts` says which datasets are mounted; `time` how times are shown.
+    /// A view of an open pool. `mounts` tells which datasets are mounted; `time` formats times.
     ///
     /// # Errors
     /// The pool's properties cannot be read.
@@ -59,12 +59,12 @@ impl PoolView {
         &self.pool
     }
 
-    /// Whether lists of datasets have snapshots too (`listsnapshots`).
+    /// True if lists of datasets include snapshots (`listsnapshots`).
     pub const fn lists_snapshots(&self) -> bool {
         self.lists_snapshots
     }
 
-    /// The bytes that the root dataset may use in all. Reads the space maps, the first time.
+    /// The bytes that the root dataset may use in all. The first call reads the space maps.
     async fn usable_bytes(&self) -> Result<u64> {
         if let Some(bytes) = self.usable_bytes.get() {
             return Ok(*bytes);
@@ -74,16 +74,16 @@ impl PoolView {
     }
 }
 
-/// A file system, volume, snapshot or bookmark that was selected.
+/// A selected file system, volume, snapshot or bookmark.
 pub struct Item {
     view: Arc<PoolView>,
     /// The full name.
     pub name: String,
-    /// Its type: one bit.
+    /// Its type: a single bit.
     pub kind: Types,
     /// The type of the head that it belongs to; its own, for a head.
     head_kind: Types,
-    /// The dataset; a bookmark's is the head that it belongs to.
+    /// The dataset; for a bookmark, the head that it belongs to.
     dataset: Dataset,
     bookmark: Option<Bookmark>,
     caches: values::Caches,
@@ -120,7 +120,7 @@ impl Item {
         &self.view.pool
     }
 
-    /// Whether it is half-received or half-destroyed.
+    /// True if it is half received or half destroyed.
     pub fn is_inconsistent(&self) -> bool {
         self.dataset.is_inconsistent()
     }
@@ -130,7 +130,7 @@ impl Item {
         self.bookmark.as_ref().map_or(self.dataset.phys.creation_txg.0, |bookmark| bookmark.phys.creation_txg.0)
     }
 
-    /// The head of its object in JSON: what it is, without properties.
+    /// The beginning of its object in JSON: its identity, without properties.
     pub fn json(&self, json: Json) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("name".into(), json!(self.name));

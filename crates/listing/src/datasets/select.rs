@@ -1,4 +1,4 @@
-//! Which datasets a command is about, and in which order.
+//! The datasets that a command selects, and their order.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,36 +16,36 @@ use super::{Column, Item, PoolView, Raw, type_of};
 use crate::TimeText;
 use crate::error::ListError;
 
-/// The pools that a selection is made from.
+/// The pools to select from.
 pub trait PoolSource {
     /// The reason that a pool cannot be opened.
     type Error: From<ListError> + std::fmt::Display;
 
-    /// All pools that there are, and whether one could not be opened, which was told.
+    /// All pools; and true if one could not be opened, which was reported.
     fn all(&self) -> impl Future<Output = Result<(Vec<View>, bool), Self::Error>>;
 
-    /// One of them, by its name.
+    /// The pool with this name.
     fn open(&self, name: &str) -> impl Future<Output = Result<View, Self::Error>>;
 
-    /// Whether an error says that there is no such pool.
+    /// True if an error says that there is no such pool.
     fn is_missing(error: &Self::Error) -> bool;
 
-    /// Whether an error says that another process is to be asked, which has the pool.
+    /// True if an error says that another process has the pool and must be asked.
     fn is_elsewhere(error: &Self::Error) -> bool;
 
-    /// Told of what could not be opened.
+    /// Reports something that could not be opened.
     fn report(&self, text: &str);
 }
 
 /// The datasets to list.
 pub struct Selection {
-    /// Names of datasets, or paths in mounted ones; all pools where there are none.
+    /// Names of datasets, or paths in mounted ones; if empty, all pools.
     pub names: Vec<String>,
     /// Types to show.
     pub types: Types,
-    /// Show snapshots too where the pool's `listsnapshots` says so.
+    /// Also show snapshots if the pool's `listsnapshots` says so.
     pub may_list_snapshots: bool,
-    /// Go down from the names, as far as this; not at all where it is `None`.
+    /// The number of levels to descend from the names; `None` for none.
     pub depth: Option<u64>,
 }
 
@@ -66,10 +66,10 @@ struct Walk<'a, S> {
     failed: bool,
 }
 
-/// The selected items, sorted; and whether something could not be opened, which has been reported.
+/// The selected items, sorted; and true if something could not be opened, which was reported.
 ///
 /// # Errors
-/// Another process is to be asked, or what a pool has of itself cannot be read.
+/// Another process must be asked, or a pool's own data cannot be read.
 pub async fn select<S: PoolSource>(
     source: &S,
     mounts: Arc<Mounts>,
@@ -93,7 +93,7 @@ pub async fn select<S: PoolSource>(
         }
     }
     let is_one_pool = selection.names.iter().all(|name| pool_of(name) == pool_of(&selection.names[0]));
-    // A pool is opened once, however many arguments are in it.
+    // A pool is opened only once for all arguments that are in it.
     let mut views: Vec<Arc<PoolView>> = Vec::new();
     for argument in &selection.names {
         let name = match named(argument, &mounts) {
@@ -121,7 +121,7 @@ pub async fn select<S: PoolSource>(
                     walk.report(&format!("cannot open '{name}': dataset does not exist"));
                     continue;
                 }
-                // A server is asked for what is its pool's alone.
+                // Only its server has everything about the pool.
                 Err(error) if S::is_elsewhere(&error) && is_one_pool => return Err(error),
                 Err(error) => {
                     walk.report(&format!("{error:#}"));
@@ -136,7 +136,7 @@ pub async fn select<S: PoolSource>(
 }
 
 impl Selection {
-    /// Types that an argument may have: going down from a file system is always possible.
+    /// Types that an argument may have: a file system is always possible if the selection descends.
     fn argument_types(&self) -> Types {
         let mut types = self.types;
         if self.depth.is_some() {
@@ -153,10 +153,10 @@ impl Selection {
     }
 }
 
-/// A path that an argument gives leads to no dataset.
+/// A path in the arguments is not in a dataset.
 #[derive(Debug, thiserror::Error)]
 enum PathError {
-    /// Nothing is there, or it cannot be looked at.
+    /// It does not exist, or cannot be looked up.
     #[error("cannot open '{path}': {source}")]
     Unreachable {
         /// The path.
@@ -164,7 +164,7 @@ enum PathError {
         /// The error of the system.
         source: std::io::Error,
     },
-    /// It lies in no dataset that is mounted.
+    /// It is not in a mounted dataset.
     #[error("cannot open '{path}': not a ZFS filesystem")]
     NotMounted {
         /// The path.
@@ -172,7 +172,7 @@ enum PathError {
     },
 }
 
-/// The dataset that an argument names: itself, or where a mount has it, if it is a path.
+/// The dataset that an argument names. For a path, the mounted dataset that contains it.
 fn named(argument: &str, mounts: &Mounts) -> Result<String, PathError> {
     if !["/", "./", "../"].iter().any(|start| argument.starts_with(start)) {
         return Ok(argument.to_owned());
@@ -184,7 +184,7 @@ fn named(argument: &str, mounts: &Mounts) -> Result<String, PathError> {
     dataset.map(str::to_owned).ok_or_else(|| PathError::NotMounted { path: argument.to_owned() })
 }
 
-/// A name that cannot be that of a dataset of the types asked for.
+/// A name that no dataset of the requested types can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum TypeError {
     #[error(transparent)]
@@ -197,7 +197,7 @@ enum TypeError {
     Invalid,
 }
 
-/// Whether a name can be that of a dataset, snapshot or bookmark of these types.
+/// Checks that a name can be that of a dataset, snapshot or bookmark of these types.
 fn check_name(name: &str, types: Types) -> Result<(), TypeError> {
     let parsed = match Name::parse(name) {
         Ok(parsed) => parsed,
@@ -220,12 +220,12 @@ impl<S: PoolSource> Walk<'_, S> {
         self.failed = true;
     }
 
-    /// With what could not be done.
+    /// Reports an error about `what`.
     fn report_error(&mut self, what: &str, error: &dyn Error) {
         self.report(&format!("{what}: {}", causes(error)));
     }
 
-    /// Selects the dataset, snapshot or bookmark that an argument names, and those below it as far as was asked for.
+    /// Selects the dataset, snapshot or bookmark that an argument names, and those below it to the requested depth.
     async fn argument(&mut self, view: &Arc<PoolView>, name: &str, types: Types) -> Result<(), ListError> {
         let dsl = view.pool().dsl();
         if let Some((head, _)) = name.split_once('#') {
@@ -268,7 +268,7 @@ impl<S: PoolSource> Walk<'_, S> {
         self.down(view, dataset, kind).await
     }
 
-    /// The type of a dataset or of the head of a snapshot; what cannot be read is reported.
+    /// The type of a dataset or of a snapshot's head. An error is reported.
     async fn head_kind(&mut self, view: &PoolView, dataset: &Dataset) -> Option<Types> {
         let kind = async { type_of(view.pool().dsl().kind(dataset).await?) };
         match kind.await {
@@ -280,7 +280,7 @@ impl<S: PoolSource> Walk<'_, S> {
         }
     }
 
-    /// A head and what is below it.
+    /// Adds a head and everything below it.
     async fn down(&mut self, view: &Arc<PoolView>, top: Dataset, kind: Types) -> Result<(), ListError> {
         let dsl = view.pool().dsl();
         let mut pending = vec![(top, kind, 0_u64)];
@@ -289,7 +289,7 @@ impl<S: PoolSource> Walk<'_, S> {
                 self.add(view, head.clone(), kind, kind);
             }
             let Some(limit) = self.selection.depth.filter(|limit| depth < *limit) else { continue };
-            // At the last level only what is itself to be shown is looked at.
+            // At the last level, only types that are themselves shown are read.
             let is_last = depth.saturating_add(1) >= limit;
             if kind == Types::FILESYSTEM
                 && (!is_last || self.selection.types.intersects(Types::FILESYSTEM | Types::VOLUME))
@@ -373,7 +373,7 @@ fn causes(error: &dyn Error) -> String {
     text
 }
 
-/// Sorts by the keys, what has no value last in either direction; then by name, snapshots after their head by age.
+/// Sorts by the keys (items without a value are last in either direction), then by name, with a head's snapshots after it by age.
 async fn sort(items: Vec<Item>, keys: &[SortKey]) -> Result<Vec<Item>, ListError> {
     let mut rows = Vec::with_capacity(items.len());
     for item in items {

@@ -1,4 +1,4 @@
-//! Values as OpenZFS writes them.
+//! Values in OpenZFS's notation.
 
 use cenote_props::number::{nicebytes, nicenum, ratio};
 use cenote_props::{Kind, Property};
@@ -6,25 +6,25 @@ use cenote_props::{Kind, Property};
 use super::values::{Fact, Raw, Source};
 use crate::TimeText;
 
-/// A value ready to be shown.
+/// A value as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
     /// The text.
     pub text: String,
     /// Its source.
     pub source: Source,
-    /// The received value, where there is one and it was asked for.
+    /// The received value, if there is one and it was requested.
     pub received: Option<String>,
 }
 
 impl Cell {
-    /// From its text, without a received value.
+    /// A cell with this text, without a received value.
     pub fn new(text: impl Into<String>, source: Source) -> Self {
         Self { text: text.into(), source, received: None }
     }
 }
 
-/// A property's value as text; `None` where it is a number that means nothing.
+/// A property's value as text; `None` for a number without a meaning.
 pub(super) fn text(property: &Property, fact: &Fact, is_exact: bool, time: TimeText) -> Option<String> {
     let number = match &fact.raw {
         Raw::Text(text) => return Some(text.clone()),

@@ -1,4 +1,4 @@
-//! `userused@alice`, `projectquota@7`, `written@monday` and the like: properties whose name has an argument.
+//! Properties whose name has an argument: `userused@alice`, `projectquota@7`, `written@monday` and similar.
 
 use crate::error::Result;
 use cenote_dsl::DslError;
@@ -12,7 +12,7 @@ use cenote_zpl::SpaceKind;
 use super::values::Source;
 use super::{Cell, Item};
 
-/// The quantity that a name before the `@` asks for.
+/// The quantity that the part of a name before the `@` requests.
 struct Asked {
     kind: SpaceKind,
     is_quota: bool,
@@ -65,8 +65,7 @@ impl Item {
         Ok(Some(Cell::new(text, Source::Local)))
     }
 
-    /// The bytes written since a snapshot or bookmark: of this dataset by its short name, or of any before it by its full
-    /// name.
+    /// The bytes written since a snapshot or bookmark: one of this dataset by its short name, or any earlier one by its full name.
     pub(super) async fn written_cell(&self, name: &str, is_exact: bool) -> Result<Option<Cell>> {
         if self.kind == Types::BOOKMARK {
             return Ok(None);
@@ -112,7 +111,7 @@ impl Item {
     }
 }
 
-/// A user's or group's number, by name or as it stands; a project's as it stands.
+/// A user's or group's number, from a name or a number; a project's, from a number.
 fn id_of(kind: SpaceKind, who: &str) -> Option<u64> {
     let named = match kind {
         SpaceKind::User => Accounts::Users.number(who),

@@ -1,4 +1,4 @@
-//! The sources of values.
+//! The values of properties and their sources.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -19,25 +19,25 @@ use cenote_zvol::Volume;
 
 use super::{Cell, Item, shown};
 
-/// The source of a value, as `zfs get` tells it.
+/// The source of a value, as `zfs get` shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From nowhere: it only reports.
+    /// None: the property is read-only.
     None,
     /// Nothing was set.
     Default,
-    /// Set here.
+    /// Set on the dataset itself.
     Local,
-    /// In force while this is mounted.
+    /// In force while the dataset is mounted.
     Temporary,
     /// Set on the dataset with this name.
     Inherited(String),
-    /// Came with a stream.
+    /// Received with a stream.
     Received,
 }
 
 impl Source {
-    /// As the column `SOURCE` has it.
+    /// Its text in the column `SOURCE`.
     pub fn text(&self) -> String {
         match self {
             Self::None => "-".into(),
@@ -49,7 +49,7 @@ impl Source {
         }
     }
 
-    /// The word that `-s` selects it by.
+    /// Its word for `-s`.
     pub fn word(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -62,7 +62,7 @@ impl Source {
     }
 }
 
-/// A value before it is shown.
+/// A value before formatting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Raw {
     /// A number.
@@ -71,7 +71,7 @@ pub enum Raw {
     Text(String),
 }
 
-/// A value and where it comes from.
+/// A value and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fact {
     pub(super) raw: Raw,
@@ -88,7 +88,7 @@ impl Fact {
     }
 }
 
-/// Data that was read for one value and serves others.
+/// Data that was read for one value and is used for others.
 #[derive(Default)]
 pub(super) struct Caches {
     stored: OnceLock<BTreeMap<String, (Value, Source)>>,
@@ -99,7 +99,7 @@ pub(super) struct Caches {
     master: OnceLock<Option<BTreeMap<&'static str, u64>>>,
 }
 
-/// Properties whose value, where it is not the default, is always set on the dataset itself.
+/// Properties whose value, unless it is the default, is always set on the dataset itself.
 const OWN: [&str; 9] = [
     "canmount",
     "volsize",
@@ -114,7 +114,7 @@ const OWN: [&str; 9] = [
 /// As [`OWN`].
 const OWN_TOO: &str = "snapshot_count";
 
-/// Properties that a mount may override, and the mount options that say so.
+/// Properties that a mount may override, and the mount options for on and off.
 const MOUNT_OPTIONS: [(&str, &str, &str); 8] = [
     ("atime", "atime", "noatime"),
     ("relatime", "relatime", "norelatime"),
@@ -127,7 +127,7 @@ const MOUNT_OPTIONS: [(&str, &str, &str); 8] = [
 ];
 
 impl Item {
-    /// A property of the table; `None` where this item has none.
+    /// A property of the table; `None` if this item does not have it.
     pub(super) async fn cell(&self, property: &'static Property, is_exact: bool) -> Result<Option<Cell>> {
         let Some(fact) = self.fact(property).await? else { return Ok(None) };
         Ok(shown::text(property, &fact, is_exact, self.view.time).map(|text| Cell::new(text, fact.source)))
@@ -149,7 +149,7 @@ impl Item {
         Ok(names.filter(|name| cenote_props::is_user_property(name)).cloned().collect())
     }
 
-    /// The value of a property that came with a stream, in force or not.
+    /// The received value of a property, in force or not.
     ///
     /// # Errors
     /// It cannot be read.
@@ -182,7 +182,7 @@ impl Item {
         Ok(shown::text(property, &Fact { raw, source: Source::Received }, is_exact, self.view.time))
     }
 
-    /// A property's number or text as it is sorted by; `None` where the property does not belong to this kind of item.
+    /// A property's number or text for sorting; `None` if the property does not apply to this kind of item.
     ///
     /// # Errors
     /// It cannot be read.
@@ -224,7 +224,7 @@ impl Item {
         if let Kind::Text(default) = property.kind {
             return self.text_fact(property.name, default).await;
         }
-        // Properties of volumes alone are also those of volumes' snapshots; properties of snapshots alone are those of all snapshots.
+        // Properties that only volumes have also apply to volumes' snapshots; those that only snapshots have apply to all snapshots.
         if self.kind == Types::SNAPSHOT && property.types != Types::SNAPSHOT && !property.types.contains(self.head_kind)
         {
             return Ok(None);
@@ -242,10 +242,10 @@ impl Item {
         Ok(Some(self.as_mounted(property.name, fact)))
     }
 
-    /// A number that is computed, or stored, or the default.
+    /// A number: computed, stored, or the default.
     async fn number_fact(&self, property: &'static Property) -> Result<Option<Fact>> {
         let computed = self.statistic(property.name).await?;
-        // Most of what is computed is nothing that one could store.
+        // Most computed values cannot be stored.
         let only_reports = property.attribute == Attribute::ReadOnly;
         let stored = if only_reports { None } else { self.stored().await?.get(property.name) };
         let stored = stored.and_then(|(value, source)| Some((value.number()?, source.clone())));
@@ -258,14 +258,14 @@ impl Item {
             (Some(number), None) => (number, unsourced),
             (None, Some((number, source))) => (number, source),
             (None, None) if only_reports && !is_own => return Ok(None),
-            // Each volume has these: where they cannot be read, nothing is known of them.
+            // Each volume has these: if they cannot be read, they are unknown, not the default.
             (None, None) if ["volsize", "volblocksize"].contains(&property.name) => return Ok(None),
             (None, None) => (default, Source::Default),
         };
         Ok(Some(Fact { raw: Raw::Number(number), source }))
     }
 
-    /// A switch as the mount has it, where that differs from what is stored.
+    /// The value of a switch in the mount, if it differs from the stored one.
     fn as_mounted(&self, name: &str, fact: Fact) -> Fact {
         let Some((_, on, off)) = MOUNT_OPTIONS.iter().find(|(property, ..)| *property == name) else { return fact };
         let Some(options) = self.view.mounts.options(&self.name) else { return fact };
@@ -279,7 +279,7 @@ impl Item {
         }
     }
 
-    /// The numbers that the MOS keeps about the dataset.
+    /// The numbers about the dataset in the MOS.
     async fn statistic(&self, name: &str) -> Result<Option<u64>> {
         let dsl = self.view.pool.dsl();
         let (phys, dir) = (&self.dataset.phys, &self.dataset.dir.phys);
@@ -319,7 +319,7 @@ impl Item {
                 if !dir.flags.contains(DirFlags::USED_BREAKDOWN) {
                     return Ok(None);
                 }
-                // Head, snapshots, children, what is reserved for children, refreservation.
+                // Head, snapshots, children, reserved for children, refreservation.
                 let [head, snapshots, children, reserved, refreservation] = dir.used_breakdown_bytes;
                 match name {
                     "usedbysnapshots" => snapshots,
@@ -419,7 +419,7 @@ impl Item {
         Ok(computed.map(Fact::text))
     }
 
-    /// A mount point as it is set, with the part of the name below where it is set, below the pool's alternate root.
+    /// The mount point: a stored one, followed by the part of the name below the dataset where it is set, under the pool's alternate root.
     fn mountpoint(&self, text: &str, below: &str) -> String {
         if !text.starts_with('/') {
             return text.to_owned();
@@ -438,7 +438,7 @@ impl Item {
         if origin.0 == 0 || self.dataset.is_snapshot() {
             return Ok(None);
         }
-        // All file systems that are no clones have the pool's empty origin.
+        // The origin of all file systems that are not clones is the pool's empty one.
         let name = self.view.pool.dsl().dataset_name(origin).await?;
         Ok(Some(name).filter(|name| !name.contains('$')))
     }
@@ -490,7 +490,7 @@ impl Item {
         Ok(Some(Fact::number(number)))
     }
 
-    /// Properties set here or inherited. A snapshot has properties of its own, and of its head those that can be inherited.
+    /// Properties set here or inherited. A snapshot has its own properties, and its head's inheritable ones.
     async fn stored(&self) -> Result<&BTreeMap<String, (Value, Source)>> {
         if self.caches.stored.get().is_none() {
             let stored = self.read_stored().await?;
@@ -543,7 +543,7 @@ impl Item {
         Ok(self.caches.encryption.get_or_init(|| None))
     }
 
-    /// The files, where they can be opened: not without the key, and not of what is half-received.
+    /// The file system, if it can be opened: not without its key, nor when half received.
     pub(super) async fn filesystem(&self) -> Option<&FileSystem> {
         if self.caches.filesystem.get().is_none() {
             let open = async {
@@ -569,7 +569,7 @@ impl Item {
                 && !self.dataset.is_inconsistent()
                 && let Some(objset) = self.view.pool.dsl().open(&self.dataset).await?
             {
-                // The size of a volume, and that of its blocks, is not encrypted.
+                // A volume's size and block size are not encrypted.
                 let objset = if self.is_locked().await? { objset.without_key() } else { objset };
                 volume = Some(Volume::open(&objset).await?);
             }

@@ -1,18 +1,18 @@
-//! Words of a command line about datasets: properties, and types.
+//! Parses words of a command line about datasets: properties and types.
 
 use cenote_props::{Types, WrongUse};
 
 use super::{Column, Item};
 use crate::error::Result;
 
-/// The columns that `space` stands for.
+/// The columns of `space`.
 const SPACE: [&str; 7] =
     ["name", "avail", "used", "usedbysnapshots", "usedbydataset", "usedbyrefreservation", "usedbychildren"];
 
-/// A list of properties; `None` for `all`.
+/// Parses a list of properties; `None` for `all`.
 ///
 /// # Errors
-/// It has none, or a word that is none.
+/// It is empty, or contains a word that is not a property.
 pub fn parse_columns(list: &str) -> Result<Option<Vec<Column>>, WrongUse> {
     if list == "all" {
         return Ok(None);
@@ -31,10 +31,10 @@ pub fn parse_columns(list: &str) -> Result<Option<Vec<Column>>, WrongUse> {
     Ok(Some(columns))
 }
 
-/// A list of types, as `-t` has it.
+/// Parses a list of types, as for `-t`.
 ///
 /// # Errors
-/// A word that is none.
+/// A word is not a type.
 pub fn parse_types(list: &str) -> Result<Types, WrongUse> {
     let mut types = Types::empty();
     for name in list.split(',') {
@@ -50,23 +50,23 @@ pub fn parse_types(list: &str) -> Result<Types, WrongUse> {
     Ok(types)
 }
 
-/// The columns of `all` in a list of these: the name, every property of the table that is not hidden, the user properties they have.
+/// The columns of `all` in a list of these items: the name, every property of the table that is not hidden, and their user properties.
 ///
 /// # Errors
-/// Those cannot be read.
+/// The user properties cannot be read.
 pub(crate) async fn all_listed(items: &[Item]) -> Result<Vec<Column>> {
     let name = cenote_props::dataset::find("name").map(Column::Native);
     Ok(name.into_iter().chain(all_shown(items).await?).collect())
 }
 
-/// The columns of `all` where the properties of these are shown: as [`all_listed`], without the name.
+/// The columns of `all` for showing the properties of these items: as [`all_listed`], without the name.
 ///
 /// # Errors
 /// As [`all_listed`].
 pub(crate) async fn all_shown(items: &[Item]) -> Result<Vec<Column>> {
     let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
     let mut columns: Vec<Column> = visible.map(Column::Native).collect();
-    // User properties stand in the order in which they are met.
+    // User properties are in the order of their first occurrence.
     for item in items {
         for name in item.user_properties().await? {
             let column = Column::User(name);

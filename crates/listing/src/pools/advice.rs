@@ -1,12 +1,12 @@
-//! The words of OpenZFS's tools about a pool that needs attention. Scripts look for these words, so they are the same, but for two things:
-//! advice names no command that is not there, and no status says that bad copies were made good, which no read does here.
+//! The texts of OpenZFS's tools about a pool that needs attention. Scripts search for these texts, so they are the same, with two exceptions:
+//! advice names no command that Cenote lacks, and no status says that bad copies were repaired, since reads do not repair here.
 
 use cenote_spa::Condition;
 
-/// Where OpenZFS explains its messages.
+/// The address where OpenZFS explains its messages.
 pub(super) const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
 
-/// There is no verb here for what OpenZFS's advice names.
+/// Cenote has no verb for OpenZFS's advice.
 macro_rules! not_replaced {
     () => {
         "Replacing\n\tdevices, and taking them offline and back, is not supported yet: import\n\tthe pool with OpenZFS's kernel module for that."
@@ -75,7 +75,7 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
     }
 }
 
-/// Of a pool with an erratum.
+/// For a pool with an erratum.
 const fn errata_of_status(number: u8) -> (&'static str, &'static str) {
     match number {
         1 => ("Errata #1 detected.", "To correct the issue have OpenZFS scrub the pool."),
@@ -128,7 +128,7 @@ const DESPITE_DAMAGE: &str = "The pool can be imported despite missing or damage
 const ATTACH: &str = "The pool cannot be imported. Attach the missing\n\tdevices and try again.";
 const DAMAGED: &str = "The pool cannot be imported due to damaged devices or data.";
 
-/// For a pool whose devices are all there or enough of them, and which was not in use elsewhere.
+/// For a pool with enough of its devices, which was not in use elsewhere.
 pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_lost: bool) -> ImportAdvice {
     let Some(condition) = condition else {
         return ImportAdvice { status: None, action: if is_online { BY_NAME } else { DESPITE_DAMAGE }, message: None };
@@ -162,49 +162,49 @@ pub(super) const fn of_import(condition: Option<Condition>, is_online: bool, is_
     ImportAdvice { status: Some(status), action, message: condition.message() }
 }
 
-/// For a pool that another system had open.
+/// For a pool that was open on another system.
 pub(super) const OTHER_SYSTEM: ImportAdvice = ImportAdvice {
     status: Some("The pool was last accessed by another system."),
     action: "The pool can be imported using its name or numeric identifier and\n\tthe '-f' flag.",
     message: Some("ZFS-8000-EY"),
 };
 
-/// For a pool that another system has; the action names that.
+/// For a pool that another system has; the action names that system.
 pub(super) const ACTIVE: ImportAdvice = ImportAdvice {
     status: Some("The pool is currently imported by another system."),
     action: "The pool must be exported from the other system\n\tbefore it can be safely imported.",
     message: Some("ZFS-8000-EY"),
 };
 
-/// For a pool that lacks devices that nothing describes.
+/// For a pool that lacks devices, without a description of them.
 pub(super) const UNKNOWN_DEVICES: ImportAdvice = ImportAdvice {
     status: Some("One or more devices are missing from the system."),
     action: ATTACH,
     message: Some("ZFS-8000-6X"),
 };
 
-/// For a pool with features that cannot be read here.
+/// For a pool with features that Cenote cannot read.
 pub(super) const UNKNOWN_FEATURES: ImportAdvice = ImportAdvice {
     status: Some("The pool uses the following feature(s) not supported on this system:"),
     action: "The pool cannot be imported. Access the pool on a system that supports\n\tthe required feature(s), or recreate the pool from backup.",
     message: None,
 };
 
-/// For a pool of a version that is not known here.
+/// For a pool of an unknown version.
 pub(super) const UNKNOWN_VERSION: ImportAdvice = ImportAdvice {
     status: Some("The pool is formatted using an incompatible version."),
     action: "The pool cannot be imported.  Access the pool on a system running newer\n\tsoftware, or recreate the pool from backup.",
     message: Some("ZFS-8000-A5"),
 };
 
-/// For a pool with a device that is there and not usable, and that it cannot do without.
+/// For a pool with an existing but unusable device that it needs.
 pub(super) const DAMAGED_DEVICE: ImportAdvice = ImportAdvice {
     status: Some("One or more devices contains corrupted data."),
     action: DAMAGED,
     message: Some("ZFS-8000-5E"),
 };
 
-/// For a pool that is refused for a reason of its own, which follows.
+/// For a pool that is refused for another reason, which follows.
 pub(super) const REFUSED: ImportAdvice = ImportAdvice {
     status: Some("The pool cannot be opened:"),
     action: "Mend what the status names, and try again.",
@@ -239,7 +239,7 @@ mod tests {
         Condition::FeaturesDisabled,
     ];
 
-    /// Verbs that are there, of those that advice names.
+    /// The verbs in the advice that exist.
     const THERE: [&str; 4] = ["'zpool clear'", "'zpool upgrade'", "'cenote verify'", "'zpool import'"];
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
                     }
                 }
             }
-            // Applications are told to be unaffected only where no data is lost.
+            // Applications are said to be unaffected only if no data is lost.
             assert_eq!(status.contains("unaffected"), condition == Condition::DeviceErrors, "{condition:?}");
         }
     }

@@ -7,20 +7,20 @@ use cenote_spa::{LoggedError, View};
 use cenote_taskq::boxed;
 use cenote_zpl::{Cursor, FileSystem};
 
-/// Directories above a file at most, as a bound on a walk.
+/// The maximum number of directories above a file, as a bound on a walk.
 const DEPTH_MAX: usize = 1 << 12;
-/// Entries read at a time.
+/// Entries in one read.
 const BATCH: usize = 1 << 10;
 
-/// The place of each error, `pool/fs:/path` or `pool/fs@snapshot:/path`, or object numbers where no name is found: in each dataset that has the
-/// bad block still. One whose block is in no dataset any more has no place.
+/// The place of each error, `pool/fs:/path` or `pool/fs@snapshot:/path`, or object numbers if no name is found: in each dataset that still has
+/// the bad block. An error whose block is no longer in any dataset has no place.
 #[boxed]
 pub async fn places(pool: &View, errors: &[LoggedError]) -> Vec<String> {
     let mut places = Vec::new();
     let mut seen = BTreeSet::new();
     for error in errors {
         for dataset in pool.affected(error).await {
-            // A file is named once, however many of its blocks are bad.
+            // A file is named only once, even with several bad blocks.
             if seen.insert((dataset, error.object)) {
                 places.push(place(pool, ObjsetId(dataset.0), error.object).await);
             }
@@ -29,7 +29,7 @@ pub async fn places(pool: &View, errors: &[LoggedError]) -> Vec<String> {
     places
 }
 
-/// The place of an object: `pool/fs:/path`, or numbers where no name is found. The MOS is dataset 0.
+/// The place of an object: `pool/fs:/path`, or numbers if no name is found. The MOS is dataset 0.
 #[boxed]
 pub async fn place(pool: &View, dataset: ObjsetId, object: ObjectId) -> String {
     let number = object.0;
@@ -45,7 +45,7 @@ pub async fn place(pool: &View, dataset: ObjsetId, object: ObjectId) -> String {
     }
 }
 
-/// A file's path, from its parents up.
+/// A file's path, found from its parents upwards.
 async fn path(pool: &View, dataset: &str, object: ObjectId) -> Option<String> {
     let dataset = pool.dsl().dataset(dataset).await.ok()?;
     let filesystem = FileSystem::open(pool.dsl().open(&dataset).await.ok()??).await.ok()?;

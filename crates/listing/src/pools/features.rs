@@ -7,7 +7,7 @@ use cenote_spa::{
     features::{FEATURES, FeatureState},
 };
 
-/// The order in which OpenZFS numbers features, and lists them.
+/// The order in which OpenZFS numbers and lists features.
 const ORDER: [&str; 44] = [
     "async_destroy",
     "empty_bpobj",
@@ -55,14 +55,14 @@ const ORDER: [&str; 44] = [
     "large_microzap",
 ];
 
-/// Every feature's property and value: `feature@lz4_compress` is `active`; those that are not known at last.
+/// Every feature's property and value: `feature@lz4_compress` is `active`. Unknown features are last.
 pub(super) async fn features(pool: &View) -> Result<Vec<(String, &'static str)>> {
     let rank = |name: &str| ORDER.iter().position(|each| *each == name).unwrap_or(ORDER.len());
     let mut known = Vec::new();
     let mut unknown = Vec::new();
     for (name, state) in pool.features().await? {
         match name {
-            // OpenZFS 2.3 does not list what it does not know.
+            // OpenZFS 2.3 does not list features that it does not know.
             FeatureName::Known(feature) if feature.is_newer() && state == FeatureState::Disabled => {}
             FeatureName::Known(feature) => {
                 let value = match state {
@@ -73,7 +73,7 @@ pub(super) async fn features(pool: &View) -> Result<Vec<(String, &'static str)>>
                 known.push((rank(feature.name), format!("{FEATURE_PREFIX}{}", feature.name), value));
             }
             FeatureName::Unknown(guid) => {
-                // A pool with one that forbids reading would not be open.
+                // If an unknown feature forbade reading, the pool would not be open.
                 let value = if state == FeatureState::Active { "readonly" } else { "inactive" };
                 unknown.push((format!("{UNSUPPORTED_PREFIX}{guid}"), value));
             }
@@ -83,7 +83,7 @@ pub(super) async fn features(pool: &View) -> Result<Vec<(String, &'static str)>>
     Ok(known.into_iter().map(|(_, name, value)| (name, value)).chain(unknown).collect())
 }
 
-/// Whether a name can be that of a feature.
+/// True if a name can be that of a feature.
 pub(super) fn is_feature(name: &str) -> bool {
     let known = |name: &str| FEATURES.iter().any(|feature| feature.name == name);
     name.strip_prefix(FEATURE_PREFIX).is_some_and(known) || name.starts_with(UNSUPPORTED_PREFIX)

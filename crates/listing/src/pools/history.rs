@@ -52,8 +52,7 @@ const EVENTS: [&str; 41] = [
     "pool split",
 ];
 
-/// A record as it is shown; `None` for what was not asked for: with `is_internal` also what happened inside, with `is_long` also who did it,
-/// and where.
+/// A record as text; `None` if it was not requested. `is_internal`: internal events too; `is_long`: with user and place.
 pub fn history_line(record: &NvList, is_internal: bool, is_long: bool, time: TimeText) -> Option<String> {
     let mut text = String::new();
     if let Some(seconds) = record.u64("history time") {
@@ -123,7 +122,7 @@ pub fn history_line(record: &NvList, is_internal: bool, is_long: bool, time: Tim
     Some(text)
 }
 
-/// An nvlist, a pair a line.
+/// An nvlist, one pair per line.
 fn dump(text: &mut String, list: &NvList, indent: usize) {
     for (name, value) in list.iter() {
         let name = String::from_utf8_lossy(name.as_bytes()).into_owned();

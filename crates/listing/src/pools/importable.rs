@@ -11,7 +11,7 @@ use super::advice::{self, ImportAdvice, MESSAGES};
 use super::vdevs::{Reason, Tree, Vdev, found_tree};
 use crate::{Facts, Names};
 
-/// The kind of a top-level vdev that no label describes.
+/// The kind of a top-level vdev without a description in a label.
 const MISSING: &str = "missing";
 /// The least width of names.
 const NAME_WIDTH_MIN: usize = 10;
@@ -20,19 +20,19 @@ const NAME_WIDTH_MIN: usize = 10;
 pub struct Importable {
     /// The pool, as its labels describe it.
     pub found: FoundPool,
-    /// It opened, or why not, with [`Importable::looking`].
+    /// The open pool, or the reason why it did not open with [`Importable::looking`].
     pub opened: Result<View, SpaError>,
     /// The id of this system.
     pub host_id: u64,
 }
 
 impl Importable {
-    /// Options that look as hard as can be: what stands in the way of an import is what is to be shown.
+    /// Options that open as many pools as possible: the report is to show the obstacles to an import.
     pub fn looking(options: ImportOptions) -> ImportOptions {
         ImportOptions { force: true, destroyed: true, missing_log: true, missing_tops: true, ..options }
     }
 
-    /// Adds its description.
+    /// Appends its description.
     pub async fn describe(self, text: &mut String) {
         let Self { found, opened, host_id } = self;
         let (name, guid) = (found.name().to_owned(), found.guid.0);
@@ -70,7 +70,7 @@ impl Importable {
                 let tree = found_tree(&found, &name, names);
                 let is_described = |tree: &Tree| tree.root.children.iter().all(|top| top.kind != MISSING);
                 let advice = match &error {
-                    // Labels say of each device what it is.
+                    // Labels describe each device.
                     SpaError::MissingDevices { .. } if too_small_is_none && tree.as_ref().is_some_and(is_described) => {
                         advice::of_import(Some(Condition::LostDevices), false, true)
                     }
@@ -83,7 +83,7 @@ impl Importable {
             advice = advice::OTHER_SYSTEM;
             lines = Vec::new();
         }
-        // The text of a label was checked by nobody yet, and may be anything.
+        // The text of a label is unverified, and may be anything.
         let _ = writeln!(text, "  pool: {}\n    id: {guid}", one_line(&name));
         let _ = writeln!(text, " state: {state}{}", if is_destroyed { " (DESTROYED)" } else { "" });
         if let Some(status) = advice.status {
@@ -115,13 +115,13 @@ impl Importable {
     }
 }
 
-/// Whether another system had the pool open.
+/// True if another system had the pool open.
 fn is_elsewhere(found: &FoundPool, host_id: u64) -> bool {
     let hostid = found.newest().and_then(|leaf| leaf.config.u64("hostid")).unwrap_or(0);
     found.state() == PoolState::Active && hostid != 0 && hostid != host_id
 }
 
-/// The reason why a pool is unavailable, where none of its devices is to blame.
+/// The reason why a pool is unavailable, if that is not one of its devices.
 pub(super) const fn problem_of(error: &SpaError) -> Reason {
     match error {
         SpaError::Active { .. } | SpaError::InKernel { .. } => Reason::Active,
@@ -133,7 +133,7 @@ pub(super) const fn problem_of(error: &SpaError) -> Reason {
     }
 }
 
-/// Whether a pool does not open since what is on its devices cannot be read.
+/// True if a pool does not open because the data on its devices cannot be read.
 const fn is_of_data(error: &SpaError) -> bool {
     matches!(
         error,
@@ -151,7 +151,7 @@ const fn is_of_data(error: &SpaError) -> bool {
     )
 }
 
-/// The advice for a pool that does not open, and lines that say more of the reason.
+/// The advice for a pool that does not open, and lines with more about the reason.
 pub(super) fn refusal(error: &SpaError) -> (ImportAdvice, Vec<String>) {
     match error {
         SpaError::Active { .. } => (advice::ACTIVE, Vec::new()),

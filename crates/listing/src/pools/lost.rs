@@ -1,5 +1,5 @@
-//! Pools that are imported and do not let themselves be opened, as `zpool list` and `zpool status` show them: by the labels of those of their
-//! devices that are there, or else by what was noted of them; with the reason of each.
+//! Imported pools that cannot be opened, as `zpool list` and `zpool status` show them: from the labels of their remaining devices, or else from
+//! the cache file; with the reason for each.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ const STATE: &str = "UNAVAIL";
 /// The least width of names.
 const NAME_WIDTH_MIN: usize = 10;
 
-/// A pool that is imported and cannot be opened.
+/// An imported pool that cannot be opened.
 #[derive(Debug)]
 pub struct LostPool {
     /// Its name here.
@@ -27,26 +27,26 @@ pub struct LostPool {
     pub guid: u64,
     /// The devices that it was imported from.
     pub paths: Vec<PathBuf>,
-    /// Those of its devices that are there, and what their labels say of the others.
+    /// The devices of it that exist, with the data about the others in their labels.
     pub found: Option<FoundPool>,
-    /// Why.
+    /// The reason.
     pub why: WhyLost,
 }
 
-/// Why a pool that is imported cannot be opened.
+/// The reason why an imported pool cannot be opened.
 #[derive(Debug)]
 pub enum WhyLost {
-    /// None of its devices is where it was.
+    /// None of its devices is at its place.
     Gone,
-    /// This user may not open this one of its devices.
+    /// This user may not open this device of it.
     Denied(PathBuf),
-    /// The contents of its devices do not let it be opened.
+    /// The contents of its devices prevent opening it.
     Pool(Box<SpaError>),
-    /// Another reason, in words.
+    /// Another reason, as text.
     Other(String),
 }
 
-/// The words about such a pool.
+/// The texts about such a pool.
 struct Account {
     status: String,
     action: String,
@@ -109,7 +109,7 @@ impl LostPool {
         }
     }
 
-    /// The tree of its vdevs, where a label describes it.
+    /// The tree of its vdevs, if a label describes it.
     fn tree(&self, options: StatusOptions, reason: Reason) -> Option<Tree> {
         let mut tree = found_tree(self.found.as_ref()?, &self.name, options.names)?;
         tree.root.state = STATE;
@@ -120,12 +120,12 @@ impl LostPool {
     fn devices(&self) -> impl Iterator<Item = (String, &'static str)> {
         self.paths.iter().map(|path| {
             let is_there = path.exists();
-            // Of one that is there it is not known whether it would do.
+            // It is not known if an existing device would be usable.
             (one_line(&path.display().to_string()).to_string(), if is_there { "UNKNOWN" } else { STATE })
         })
     }
 
-    /// As a person reads it.
+    /// Appends it as text for a person.
     pub fn text(&self, text: &mut String, options: StatusOptions) {
         let account = self.account();
         let (status, action) = (&account.status, &account.action);
@@ -151,7 +151,7 @@ impl LostPool {
         }
     }
 
-    /// The same for programs.
+    /// The same in JSON.
     #[must_use]
     pub fn json(&self, json: Json, options: StatusOptions) -> Map<String, Value> {
         let account = self.account();

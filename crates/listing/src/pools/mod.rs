@@ -1,11 +1,11 @@
-//! Pools, the vdevs that they are made of, and values of their properties.
+//! Pools, their vdevs, and the values of their properties.
 //!
-//! [`Facts`] is an open pool and what is computed once for it; [`Values`] its properties. [`Tree`] is the tree of vdevs: names, classes,
-//! states and figures in one structure, which each command lays out.
+//! [`Facts`] is an open pool with values that are computed only once; [`Values`] are its properties. [`Tree`] is the tree of vdevs: names,
+//! classes, states and figures in one structure, which each command formats.
 //!
-//! **Differences to OpenZFS** that are meant: space is always that of all maps and logs together (a read-only import of
-//! OpenZFS leaves the logs out); a vdev's path is where it was found; error counts are those of this process, or of the server
-//! that has the pool; a leaf that has missed txgs, and what is above it, is DEGRADED and not ONLINE, since nothing resilvers it.
+//! **Intended differences from OpenZFS**: space always includes all space maps and their logs (a read-only import by OpenZFS leaves the logs
+//! out); a vdev's path is the one where it was found; error counts are those of this process, or of the server that has the pool; a leaf that
+//! has missed txgs, and its ancestors, are DEGRADED and not ONLINE, since it is not resilvered.
 
 mod advice;
 mod errors;
@@ -45,43 +45,43 @@ pub struct Facts {
     /// The pool.
     pub pool: View,
     space: OnceLock<PoolSpace>,
-    /// The health of its devices as the server knows it that writes the pool.
+    /// The health of its devices, from the server that has the pool.
     devices: Option<VdevStatus>,
-    /// The pool's state as the process says it that has the pool.
+    /// The pool's state, from the process that has the pool.
     told_state: Option<String>,
     imported: Imported,
 }
 
-/// How this system has a pool. OpenZFS keeps it in the kernel's memory.
+/// The data about an imported pool that OpenZFS keeps in the kernel's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Imported {
-    /// It is only looked at, or was imported with `readonly=on`.
+    /// It is open only for inspection, or was imported with `readonly=on`.
     pub is_read_only: bool,
     /// The value of `cachefile`.
     pub cachefile: Option<String>,
-    /// The number that was drawn when the process that has it opened it.
+    /// The number drawn by the process that has it, on opening it.
     pub load_guid: Option<u64>,
 }
 
 impl Facts {
-    /// A pool of which no process knows more.
+    /// For a pool that no other process has.
     pub fn new(pool: View) -> Self {
         let imported = Imported { is_read_only: true, ..Imported::default() };
         Self { pool, space: OnceLock::new(), devices: None, told_state: None, imported }
     }
 
-    /// With the health of its devices as the process knows it that writes the pool.
+    /// With the health of its devices, from the process that has the pool.
     pub fn with_devices(pool: View, devices: Option<VdevStatus>) -> Self {
         Self { devices, ..Self::new(pool) }
     }
 
-    /// With the state that the process tells of which has the pool: it knows of errors that a reader has not met.
+    /// With the pool's state, from the process that has the pool: that knows of errors that a reader has not met.
     #[must_use]
     pub fn in_state(self, told_state: Option<String>) -> Self {
         Self { told_state, ..self }
     }
 
-    /// As this system has it imported.
+    /// With data about its import.
     #[must_use]
     pub fn imported(self, imported: Imported) -> Self {
         Self { imported, ..self }
@@ -92,7 +92,7 @@ impl Facts {
         self.devices.clone().unwrap_or_else(|| self.pool.tree().status())
     }
 
-    /// The pool's space. Reads the space maps, the first time.
+    /// The pool's space. The first call reads the space maps.
     ///
     /// # Errors
     /// They cannot be read.
@@ -105,12 +105,12 @@ impl Facts {
         Ok(self.space.get_or_init(PoolSpace::default))
     }
 
-    /// The state that is shown for all of it.
+    /// The state to show for the whole pool.
     pub fn state(&self) -> String {
         self.told_state.clone().unwrap_or_else(|| self.devices().state.name().to_owned())
     }
 
-    /// The head of its object in JSON.
+    /// The beginning of its object in JSON.
     pub fn json(&self, json: Json, has_type: bool) -> Map<String, Value> {
         const POOL_VERSION: &str = "5000";
         const FILESYSTEM_VERSION: &str = "5";
@@ -127,7 +127,7 @@ impl Facts {
         map
     }
 
-    /// By what a pool's object is found in JSON.
+    /// The key of the pool's object in JSON.
     pub fn key(&self, is_guid: bool) -> String {
         if is_guid { self.pool.guid().0.to_string() } else { self.pool.name().to_owned() }
     }

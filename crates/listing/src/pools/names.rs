@@ -2,7 +2,7 @@
 
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
-/// Folders of devices that a name need not say, as OpenZFS searches them on Linux.
+/// Folders of devices that names leave out; OpenZFS searches these on Linux.
 const DEVICE_DIRS: [&str; 9] = [
     "/dev/disk/by-vdev",
     "/dev/mapper",
@@ -18,33 +18,33 @@ const DEVICE_DIRS: [&str; 9] = [
 /// The form of names of vdevs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Names {
-    /// By guids.
+    /// Show guids.
     is_guid: bool,
-    /// By what devices are in truth: links are followed.
+    /// Follow links to the real device.
     is_followed: bool,
-    /// By full paths.
+    /// Show full paths.
     is_full: bool,
-    /// A leaf that is missing is named by its path, not by its guid.
+    /// Show the path of a missing leaf, not its guid.
     is_path_if_missing: bool,
 }
 
 impl Names {
-    /// As these choices say; a leaf that is missing is named by its guid.
+    /// Names by these choices. A missing leaf is shown by its guid.
     pub const fn new(is_guid: bool, is_followed: bool, is_full: bool) -> Self {
         Self { is_guid, is_followed, is_full, is_path_if_missing: false }
     }
 
-    /// The same, where leaves that are missing keep their paths.
+    /// The same, but missing leaves are shown by their paths.
     pub fn with_paths(self) -> Self {
         Self { is_path_if_missing: true, ..self }
     }
 
-    /// Whether a leaf that is missing is named by its guid.
+    /// True if a missing leaf is shown by its guid.
     pub(crate) fn hides_missing(self) -> bool {
         !self.is_path_if_missing
     }
 
-    /// The name of a vdev. `path` is where a leaf is; `is_missing` whether it was not found.
+    /// The name of a vdev. `path`: a leaf's present path; `is_missing`: it was not found.
     pub fn of(self, config: &VdevConfig, path: Option<&str>, is_missing: bool) -> String {
         if self.is_guid || is_missing && !self.is_path_if_missing && config.kind.is_leaf() {
             return config.guid.0.to_string();
@@ -60,7 +60,7 @@ impl Names {
             return path;
         }
         match short(&path) {
-            // The first partition of a disk that is ZFS's as a whole goes without saying.
+            // For a disk used as a whole, the first partition is implied.
             Some(name) if config.whole_disk => without_partition(name).to_owned(),
             Some(name) => name.to_owned(),
             None => path,
@@ -72,7 +72,7 @@ fn short(path: &str) -> Option<&str> {
     DEVICE_DIRS.iter().find_map(|dir| path.strip_prefix(dir)?.strip_prefix('/'))
 }
 
-/// A device's path without the folder of devices that it is in; any other path whole.
+/// A device's path without its folder of devices; any other path unchanged.
 pub(crate) fn without_dir(path: &str) -> &str {
     short(path).unwrap_or(path)
 }

@@ -15,10 +15,10 @@ use cenote_vdev::config::AllocationClass;
 use super::{Facts, features};
 use crate::datasets::{Cell, Source};
 
-/// A property that is asked for.
+/// A property to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// One of the table.
+    /// A property of the table.
     Native(&'static Property),
     /// A feature, known or not.
     Feature(String),
@@ -27,7 +27,7 @@ pub enum Column {
 }
 
 impl Column {
-    /// From a name. `None` if nothing has it.
+    /// The column with this name, if there is such a property.
     pub fn find(name: &str) -> Option<Self> {
         if let Some(property) = table::find(name) {
             return Some(Self::Native(property));
@@ -54,12 +54,12 @@ impl Column {
         }
     }
 
-    /// Whether its column stands to the right.
+    /// True if its column is right-aligned.
     pub fn is_right_aligned(&self) -> bool {
         matches!(self, Self::Native(property) if property.is_right_aligned())
     }
 
-    /// The least width of its column. Health is a number only inside OpenZFS.
+    /// The least width of its column. Health is a number only within OpenZFS.
     pub fn width(&self) -> usize {
         const HEALTH_WIDTH: usize = 8;
         match self {
@@ -69,7 +69,7 @@ impl Column {
         }
     }
 
-    /// Whether its column's width is that, whatever its values.
+    /// True if that is the width of its column, for all values.
     pub fn is_fixed(&self, is_exact: bool) -> bool {
         match self {
             Self::Native(property) => !property.is_flexible && !is_exact,
@@ -79,7 +79,7 @@ impl Column {
     }
 }
 
-/// The properties that `all` means for these pools: every property of the table that is not hidden, their user properties, the features.
+/// The properties of `all` for these pools: every property of the table that is not hidden, their user properties, and the features.
 ///
 /// # Errors
 /// They cannot be read.
@@ -101,7 +101,7 @@ pub(crate) async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
     Ok(columns)
 }
 
-/// The sources of one pool's properties, read once.
+/// The data for all properties of a pool, read once.
 pub struct Values<'a> {
     view: &'a Facts,
     stored: BTreeMap<String, Value>,
@@ -109,7 +109,7 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Reads what all of a pool's properties are taken from.
+    /// Reads the data for all properties of a pool.
     ///
     /// # Errors
     /// It cannot be read.
@@ -119,7 +119,7 @@ impl<'a> Values<'a> {
         Ok(Self { stored, features: features::features(&view.pool).await?, view })
     }
 
-    /// A property's value on the pool; `None` where the pool has none.
+    /// The value of a property of the pool; `None` if the pool does not have it.
     ///
     /// # Errors
     /// It cannot be read.
@@ -149,7 +149,7 @@ impl<'a> Values<'a> {
         if property.name == "health" {
             return Ok(Some(Cell::new(self.view.state(), Source::None)));
         }
-        // Made anew whenever a pool is opened, and of no use where nothing is kept open.
+        // Drawn each time a pool is opened, so it is useless if no process keeps the pool open.
         if property.name == "load_guid" {
             let text = self.view.imported.load_guid.map_or("-".to_owned(), |guid| guid.to_string());
             return Ok(Some(Cell::new(text, Source::None)));
@@ -187,7 +187,7 @@ impl<'a> Values<'a> {
             "cachefile" => self.view.imported.cachefile.as_deref().map(local),
             "comment" | "compatibility" => pool.config().str(name).map(local),
             "bootfs" => match self.stored.get(name).and_then(Value::number) {
-                // Cenote once left the number of a file system that was destroyed.
+                // An earlier Cenote left the number of a destroyed file system here.
                 Some(object) if object != 0 => {
                     let name = pool.dsl().dataset_name(ObjectId(object)).await;
                     name.ok().map(|name| (name, Source::Local))
@@ -270,13 +270,13 @@ impl<'a> Values<'a> {
     }
 }
 
-/// From this version on features say what a pool's format may contain, and the number says nothing.
+/// From this version on, features describe a pool's format, and the number means nothing more.
 const FEATURES_VERSION: u64 = 1000;
 
-/// A list of properties; `None` for `all`.
+/// Parses a list of properties; `None` for `all`.
 ///
 /// # Errors
-/// It has none, or a word that is none.
+/// It is empty, or contains a word that is not a property.
 pub fn parse_pool_columns(list: &str) -> Result<Option<Vec<Column>>, WrongUse> {
     if list == "all" {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The tree of a pool's vdevs under its row in `zpool list -v`: in text, and in JSON.
+//! The tree of vdevs under a pool's row in `zpool list -v`: as text and as JSON.
 
 use cenote_props::number::{nicenum, percent};
 use serde_json::{Map, Value, json};
@@ -8,18 +8,18 @@ use crate::json::property;
 use crate::{Cell, Json, Source};
 
 impl Tree {
-    /// Adds the rows below a pool's, with names as wide; `is_scripted`: between tabs.
+    /// Appends the rows below a pool's, with names of this width; `is_scripted`: separated by tabs.
     pub fn rows(&self, out: &mut String, name_width: usize, is_scripted: bool, is_exact: bool) {
         Rows { out, name_width, is_scripted, exact: is_exact }.tree(self);
     }
 
-    /// The same for programs.
+    /// The same in JSON.
     pub fn json_rows(&self, json: Json, is_exact: bool) -> Value {
         json_tree(self, json, is_exact)
     }
 }
 
-/// A vdev's columns: what belongs to its top-level vdev alone is `-` elsewhere.
+/// A vdev's columns. Those that apply only to its top-level vdev are `-` elsewhere.
 fn columns(vdev: &Vdev, exact: bool) -> [(&'static str, String, usize); 9] {
     let sizes = &vdev.sizes;
     let is_top = sizes.space != 0;

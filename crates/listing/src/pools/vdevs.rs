@@ -1,4 +1,4 @@
-//! The tree of vdevs that is shown.
+//! The tree of vdevs to show.
 
 use crate::error::Result;
 use cenote_format::ids::{Guid, VdevId};
@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::{Facts, Names};
 use crate::Json;
 
-/// Bytes of a device that are labels and boot block, and not the vdev's.
+/// Bytes of a device for labels and boot block, which are not the vdev's.
 const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
 /// A leaf's size is a multiple of a label's.
 const LABEL_ALIGNMENT: u64 = 256 << 10;
@@ -25,13 +25,13 @@ const LABEL_ALIGNMENT: u64 = 256 << 10;
 pub enum Reason {
     /// Its device was not found.
     CannotOpen,
-    /// Its device is too small for what the pool has on it.
+    /// Its device is too small for its part of the pool.
     TooSmall,
     /// Too many of its children cannot be used.
     NoReplicas,
     /// It was faulted by the administrator.
     External,
-    /// Nothing that was found describes it.
+    /// No label that was found describes it.
     Missing,
     /// It is a spare in use.
     Spared,
@@ -39,16 +39,16 @@ pub enum Reason {
     Sectors(CoarseSectors),
     /// Of a pool: its root cannot be read.
     Corrupt,
-    /// Of a pool: it has features in use that are not known here.
+    /// Of a pool: it uses unknown features.
     Features,
-    /// Of a pool: its version is not known here.
+    /// Of a pool: its version is unknown.
     Version,
     /// Of a pool: another system has it.
     Active,
 }
 
 impl Reason {
-    /// In words.
+    /// Its text.
     pub fn text(self) -> String {
         let words = match self {
             Self::CannotOpen => "cannot open",
@@ -65,7 +65,7 @@ impl Reason {
         words.to_owned()
     }
 
-    /// In JSON.
+    /// Its word in JSON.
     const fn word(self) -> &'static str {
         match self {
             Self::CannotOpen => "OPEN_FAILED",
@@ -78,26 +78,26 @@ impl Reason {
             Self::Features => "UNSUP_FEAT",
             Self::Version => "VERSION_NEWER",
             Self::Active => "ACTIVE",
-            // OpenZFS's own.
+            // These are OpenZFS's words.
             Self::Sectors(_) => "BAD_LABEL",
         }
     }
 }
 
-/// Sizes of a vdev, as far as it has them.
+/// Sizes of a vdev; 0 for those that it does not have.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sizes {
     /// Bytes of its metaslabs.
     pub space: u64,
     /// Bytes allocated.
     pub allocated: u64,
-    /// Of those, what only the checkpoint holds.
+    /// Those of them that only the checkpoint holds.
     pub checkpoint: u64,
-    /// The same space as datasets count it.
+    /// The same space in the units of datasets.
     pub deflated: u64,
-    /// Bytes that it would gain if it took all of its devices.
+    /// Bytes that it would gain by using its devices completely.
     pub expandable: u64,
-    /// Bytes that a device in its place must have.
+    /// The minimum size of a replacement, in bytes.
     pub replacement: u64,
     /// Bytes of its device.
     pub device: u64,
@@ -108,7 +108,7 @@ pub struct Sizes {
 /// A vdev.
 #[derive(Clone, Debug)]
 pub struct Vdev {
-    /// Its name here.
+    /// Its name as shown.
     pub name: String,
     /// Its type's name in the configuration.
     pub kind: &'static str,
@@ -116,25 +116,25 @@ pub struct Vdev {
     pub guid: Guid,
     /// The path at which a leaf was found, else its last path.
     pub path: Option<String>,
-    /// Its physical path, as the configuration has it.
+    /// Its physical path in the configuration.
     pub phys_path: Option<String>,
-    /// Its device id, as the configuration has it.
+    /// Its device id in the configuration.
     pub devid: Option<String>,
-    /// Its allocation class, or what else it is for.
+    /// Its allocation class, or another purpose.
     pub class: &'static str,
-    /// The text for its state.
+    /// The text of its state.
     pub state: &'static str,
-    /// The reason.
+    /// The reason of its state.
     pub reason: Option<Reason>,
-    /// The txgs that a leaf has missed, or that too many of a top-level vdev's children have; empty unless it is readable.
+    /// The txgs that a leaf has missed, or that too many children of a top-level vdev have missed; empty unless it is readable.
     pub missed: Dtl,
-    /// It was not found at import; it was here.
+    /// Its earlier path, if it was not found at import.
     pub was: Option<String>,
     /// Errors since the pool was opened.
     pub errors: ErrorTotals,
     /// It is being removed.
     pub is_removing: bool,
-    /// Space is handed out of it.
+    /// Space is allocated from it.
     pub is_allocating: bool,
     /// Its sizes.
     pub sizes: Sizes,
@@ -146,7 +146,7 @@ pub struct Vdev {
     pub is_listed_spare: bool,
 }
 
-/// All that is shown of a pool's devices.
+/// The vdevs of a pool to show.
 #[derive(Clone, Debug)]
 pub struct Tree {
     /// The pool itself.
@@ -158,7 +158,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// The width that names take with their indentation.
+    /// The width of names with their indentation.
     pub fn name_width(&self) -> usize {
         fn of(vdev: &Vdev, depth: usize) -> usize {
             let below = vdev.children.iter().map(|child| of(child, depth + 2)).max().unwrap_or(0);
@@ -168,12 +168,12 @@ impl Tree {
         of(&self.root, 0).max(beside)
     }
 
-    /// The top-level vdevs that are listed first.
+    /// The top-level vdevs that are listed first, without a heading.
     pub(super) fn plain(&self) -> impl Iterator<Item = &Vdev> {
         self.root.children.iter().filter(|top| !top.is_placeholder && top.heading().is_none())
     }
 
-    /// The classes that are listed apart and have members, with those.
+    /// The classes with headings of their own that have members, with these.
     pub(super) fn classes(&self) -> impl Iterator<Item = (&'static str, Vec<&Vdev>)> {
         let of_class = |class: &str| {
             let is_in = |top: &&Vdev| !top.is_placeholder && top.heading() == Some(class);
@@ -186,15 +186,15 @@ impl Tree {
     }
 }
 
-/// The classes that are listed apart, in an order of their own in each command: for tables of deduplicated blocks.
+/// The classes with headings of their own, in an order that depends on the command: for deduplication tables.
 pub const DEDUP: &str = "dedup";
-/// For blocks of metadata and small ones.
+/// For metadata and small blocks.
 pub const SPECIAL: &str = "special";
 /// For intent logs.
 pub const LOGS: &str = "logs";
 
 impl Vdev {
-    /// The class under whose heading it is listed; `None` for what is listed first.
+    /// The class under whose heading it is listed; `None` if it is listed first.
     pub fn heading(&self) -> Option<&'static str> {
         match self.class {
             "log" => Some(LOGS),
@@ -204,14 +204,14 @@ impl Vdev {
         }
     }
 
-    /// Whether something is wrong with it or below it.
+    /// True if it, or a vdev below it, has a problem.
     pub fn is_unhealthy(&self) -> bool {
         let has_errors = self.errors.read + self.errors.write + self.errors.checksum > 0;
         (self.children.is_empty() && (has_errors || !matches!(self.state, "ONLINE" | "AVAIL" | "INUSE")))
             || self.children.iter().any(Self::is_unhealthy)
     }
 
-    /// The remark behind its errors: why its state is what it is.
+    /// The remark after its errors: the reason of its state.
     pub fn remark(&self) -> Option<String> {
         let reason = || self.reason.map(Reason::text);
         let missed = || match self.children.is_empty() {
@@ -222,7 +222,7 @@ impl Vdev {
         reason().or_else(missed)
     }
 
-    /// Its type, in JSON.
+    /// The beginning of its object in JSON.
     pub fn json(&self, json: Json) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("name".into(), json!(self.name));
@@ -238,7 +238,7 @@ impl Vdev {
         map
     }
 
-    /// In JSON, missing and faulted devices have the kernel's words.
+    /// Its state in JSON, with the kernel's words for missing and faulted devices.
     fn json_state(&self) -> &'static str {
         match self.state {
             "UNAVAIL" => "CANT_OPEN",
@@ -247,7 +247,7 @@ impl Vdev {
         }
     }
 
-    /// The reason, in JSON.
+    /// The reason's word in JSON.
     pub fn reason_word(&self) -> Option<&'static str> {
         self.reason.map(Reason::word)
     }
@@ -256,7 +256,7 @@ impl Vdev {
 struct Builder<'a> {
     found: &'a FoundPool,
     names: Names,
-    /// The pool and its space, where it is open.
+    /// The pool and its space, if it is open.
     open: Option<(&'a View, &'a cenote_metaslab::PoolSpace)>,
     too_small: std::collections::BTreeMap<Guid, String>,
 }
@@ -298,7 +298,7 @@ impl Facts {
     }
 }
 
-/// The tree of a pool that is found but not open, as its labels describe it.
+/// The tree of a pool that was found but is not open, from its labels.
 pub(super) fn found_tree(found: &FoundPool, name: &str, names: Names) -> Option<Tree> {
     let (config, status) = (found.vdevs().ok()?, found.status().ok()?);
     let builder = Builder { found, names, open: None, too_small: found.too_small() };
@@ -379,7 +379,7 @@ impl Builder<'_> {
         vdev
     }
 
-    /// The sizes of a top-level vdev and of what stands below it.
+    /// Sets the sizes of a top-level vdev and of the vdevs below it.
     fn size(&self, vdev: &mut Vdev, config: &VdevConfig) {
         let Ok(id) = u32::try_from(config.id).map(VdevId) else { return };
         if let Some((pool, space)) = self.open
@@ -401,7 +401,7 @@ impl Builder<'_> {
         replacements(vdev, config, aligned(config.asize_bytes));
     }
 
-    /// A distributed spare is as large as the smallest disk of its draid.
+    /// The size of a distributed spare: that of its draid's smallest disk.
     fn distributed_spare_bytes(&self, draid: Guid) -> u64 {
         let Some((pool, _)) = self.open else { return 0 };
         let Some(top) = pool.vdevs().children.iter().find(|top| top.guid == draid) else { return 0 };
@@ -432,7 +432,7 @@ impl Builder<'_> {
         };
         let names = self.names.with_paths();
         let is_spare = class == "spare";
-        // The contents of a cache device are lost whenever the pool is opened.
+        // The contents of a cache device are lost each time the pool is opened.
         let sizes = match is_spare {
             true => Sizes { device, ..Sizes::default() },
             false => Sizes { space: device.saturating_sub(LABEL_BYTES), device, ..Sizes::default() },
@@ -464,7 +464,7 @@ impl Builder<'_> {
     }
 }
 
-/// The size that a vdev could have on its devices; 0 where none of them is there.
+/// The size that a vdev could have on its devices; 0 if none of them was found.
 fn most_bytes(vdev: &Vdev, config: &VdevConfig) -> u64 {
     if vdev.children.is_empty() {
         return vdev.sizes.device.saturating_sub(LABEL_BYTES);
@@ -482,7 +482,7 @@ fn most_bytes(vdev: &Vdev, config: &VdevConfig) -> u64 {
     }
 }
 
-/// The minimum size of a replacement, from the top down.
+/// Sets the minimum sizes of replacements, from the top down.
 fn replacements(vdev: &mut Vdev, config: &VdevConfig, bytes: u64) {
     let count = config.children.len() as u64;
     vdev.sizes.replacement = if vdev.children.is_empty() { bytes.saturating_add(LABEL_BYTES) } else { bytes };

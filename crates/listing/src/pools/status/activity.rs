@@ -1,4 +1,4 @@
-//! How far leaves are initialized and trimmed: what OpenZFS keeps of it in each leaf's ZAP.
+//! The progress of initializing and trimming leaves, as OpenZFS stores it in each leaf's ZAP.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use cenote_spa::View;
 use crate::TimeText;
 use crate::error::Result;
 
-/// An activity over all of a leaf.
+/// An activity over a whole leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Initialize,
@@ -17,7 +17,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Entries of the ZAP: state, time of the last change of it, how far it has come.
+    /// Entries of the ZAP: state, time of the last change of state, progress.
     const fn entries(self) -> [&'static str; 3] {
         match self {
             Self::Initialize => [
@@ -48,7 +48,7 @@ const SUSPENDED: u64 = 3;
 const COMPLETE: u64 = 4;
 
 impl Activity {
-    /// In parentheses behind a leaf of `size_bytes`.
+    /// The text in parentheses after a leaf of `size_bytes`.
     pub(super) fn text(self, kind: Kind, size_bytes: u64, time: TimeText) -> String {
         let did = match kind {
             Kind::Initialize => "initialized",
@@ -78,7 +78,7 @@ impl Activity {
     }
 }
 
-/// Every leaf's activity of this kind.
+/// All leaves' activities of this kind.
 pub(super) async fn activities(pool: &View, kind: Kind) -> Result<BTreeMap<Guid, Activity>> {
     let mut found = BTreeMap::new();
     for leaf in pool.vdevs().leaves() {

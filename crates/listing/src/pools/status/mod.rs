@@ -1,4 +1,4 @@
-//! The health of pools and of their devices, as `zpool status` tells it: in text, and in JSON.
+//! The health of pools and of their devices, as `zpool status` reports it: as text and as JSON.
 
 mod activity;
 mod scan;
@@ -26,62 +26,62 @@ pub use suspended::{has_hanging, suspended_json, suspended_text};
 /// The least width of names.
 const NAME_WIDTH_MIN: usize = 10;
 
-/// The request for a pool's health.
+/// The options of a report on a pool's health.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
 pub struct StatusOptions {
-    /// The names of vdevs.
+    /// The form of vdevs' names.
     pub names: Names,
-    /// Times of day.
+    /// Formats times.
     pub time: TimeText,
-    /// The files with errors.
+    /// List the files with errors.
     pub lists_files: bool,
-    /// Only devices with problems.
+    /// Show only devices with problems.
     pub only_unhealthy: bool,
-    /// A column of slow I/Os: none are counted here.
+    /// Show a column of slow I/Os, which Cenote does not count.
     pub shows_slow: bool,
-    /// Whether devices are trimmed.
+    /// Show the progress of trimming.
     pub shows_trim: bool,
-    /// Whether devices are initialized.
+    /// Show the progress of initializing.
     pub shows_initialize: bool,
-    /// The tables of deduplicated blocks.
+    /// Show the deduplication tables.
     pub shows_dedup: bool,
     /// Numbers without units.
     pub is_exact: bool,
-    /// In JSON, all devices beside one another.
+    /// In JSON, all devices on one level.
     pub is_flat: bool,
 }
 
-/// For each kind that was asked for, what was done to each leaf.
+/// For each requested kind, the activity of each leaf.
 type Activities = Vec<(Kind, BTreeMap<Guid, Activity>)>;
 
-/// A pool's health.
+/// The report on a pool's health.
 pub struct Status<'a> {
     view: &'a Facts,
     options: StatusOptions,
 }
 
 impl<'a> Status<'a> {
-    /// Of a pool.
+    /// A report on this pool.
     pub const fn new(view: &'a Facts, options: StatusOptions) -> Self {
         Self { view, options }
     }
 
-    /// The facts that a report is made of. The pool is read twice: errors that the first reading meets are counted, and the report, which
-    /// judges the pool by those counts, reads the second time. `facts` gives the pool's facts as they are now.
+    /// Returns the facts for a report. It reads everything once first, so that the report, which reads again, includes the errors that the first
+    /// reading met. `facts` returns the pool's present facts.
     pub async fn facts(facts: impl Fn() -> Facts, options: StatusOptions) -> Facts {
         Status::new(&facts(), options).read_all().await;
         facts()
     }
 
-    /// Reads everything that the report reads. An error that ends the reading is told by the report.
+    /// Reads everything that the report will read. The report also reports an error that ends this.
     #[boxed]
     async fn read_all(&self) {
         let Self { view, options } = self;
         let _ = (scan::text(view, options.time).await, view.tree(options.names).await, view.pool.logged_errors().await);
     }
 
-    /// The condition that needs attention, if there is one.
+    /// The condition that needs attention, if any.
     ///
     /// # Errors
     /// The pool cannot be read.
@@ -90,10 +90,10 @@ impl<'a> Status<'a> {
         Ok(condition_with(&self.view.pool, &self.view.devices()).await?)
     }
 
-    /// Adds it as a person reads it.
+    /// Appends the report as text for a person.
     ///
     /// # Errors
-    /// The pool cannot be read; what was read until then is there.
+    /// The pool cannot be read. `text` then has the part that was read before.
     #[boxed]
     pub async fn text(&self, text: &mut String, condition: Option<Condition>) -> Result<()> {
         let pool = &self.view.pool;
@@ -130,7 +130,7 @@ impl<'a> Status<'a> {
         Ok(())
     }
 
-    /// The request for initializing and trimming.
+    /// The requested activities: initializing and trimming.
     async fn activities(&self) -> Result<Activities> {
         let mut found = Vec::new();
         for (is_asked, kind) in
@@ -182,7 +182,7 @@ impl<'a> Status<'a> {
         Ok(())
     }
 
-    /// The same for programs.
+    /// The same in JSON.
     ///
     /// # Errors
     /// The pool cannot be read.
@@ -251,7 +251,7 @@ impl<'a> Status<'a> {
         }
         map.insert("dspace".into(), number(figures.table_bytes));
         map.insert("mspace".into(), number(figures.table_lsize_bytes));
-        // Nothing of the tables is in memory for longer than a command runs.
+        // The tables are in memory only while a command runs.
         map.insert("cspace".into(), number(0));
         let stat = |stat: &DdtStat| {
             json!({
@@ -272,13 +272,13 @@ impl<'a> Status<'a> {
     }
 }
 
-/// Adds the lines under `config:` of a pool that does not let itself be opened.
+/// Appends the lines under `config:` of a pool that cannot be opened.
 pub(super) fn rows_of_lost(text: &mut String, tree: &Tree, options: StatusOptions) {
     let width = tree.name_width().max(NAME_WIDTH_MIN);
     Rows { options, activities: Activities::new(), width, text }.all(tree);
 }
 
-/// The same for programs: the root, or all vdevs beside one another.
+/// The same in JSON: the root, or all vdevs on one level.
 pub(super) fn json_of_lost(tree: &Tree, options: StatusOptions, json: Json) -> Value {
     let writer = JsonTree { options, activities: Activities::new(), json, exact: options.is_exact };
     if options.is_flat {
@@ -396,7 +396,7 @@ impl JsonTree {
         }
     }
 
-    /// The facts of one vdev.
+    /// The data about one vdev.
     fn own(&self, vdev: &Vdev) -> Map<String, Value> {
         let mut object = vdev.json(self.json);
         let number = |number: u64| if self.exact { self.json.number(number) } else { json!(nicenum(number)) };

@@ -7,17 +7,17 @@ use serde_json::{Map, Value, json};
 use crate::error::Result;
 use crate::{Facts, Json, TimeText};
 
-/// As `ctime` writes it.
+/// The format of `ctime`.
 const CTIME: &str = "%a %b %e %H:%M:%S %Y";
 
-/// Hours, minutes and seconds, with days where there are some.
+/// Hours, minutes and seconds, with days if there are any.
 fn duration(seconds: u64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     let clock = format!("{:02}:{:02}:{:02}", hours % 24, minutes % 60, seconds % 60);
     if hours >= 24 { format!("{} days {clock}", hours / 24) } else { clock }
 }
 
-/// The line `scan:`, with what follows it; nothing where nothing was ever scanned.
+/// The line `scan:` and the lines after it; empty if nothing was ever scanned.
 pub(super) async fn text(view: &Facts, time: TimeText) -> Result<String> {
     let mut text = String::new();
     let scan = view.pool.scan().await?;
@@ -59,7 +59,7 @@ fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
         }
         ScanState::CANCELED => format!("  scan: {what} canceled on {}\n", date(scan.end_time)),
         ScanState::SCANNING => {
-            // Nothing goes on in a pool that is opened read-only; what was read since the last restart is not recorded.
+            // No scan runs in a pool that is opened read-only, and the bytes examined since the last restart are not recorded.
             let start = date(scan.start_time);
             let since = if scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub" {
                 format!("scrub paused since {}\n\tscrub started on {start}", date(now))
@@ -78,10 +78,10 @@ fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
     })
 }
 
-/// How a number is shown.
+/// Formats a number.
 type Nice<'a> = &'a dyn Fn(u64) -> String;
 
-/// The same in JSON: what is recorded of the scan.
+/// The same in JSON: the record of the scan.
 pub(super) async fn json(view: &Facts, json: Json, exact: bool, time: TimeText) -> Result<Option<Value>> {
     let Some(scan) = view.pool.scan().await?.filter(|scan| scan.function != ScanFunction::NONE) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The `zpool status` of a pool that a server has and whose devices fail or hang: the state in memory, since none of it can be read.
+//! The `zpool status` of a server's pool whose devices fail or hang: from the state in memory, since the pool cannot be read.
 
 use std::fmt::Write as _;
 
@@ -10,15 +10,15 @@ use serde_json::{Map, Value, json};
 use crate::pools::advice::MESSAGES as SEE;
 use crate::pools::names::without_dir;
 
-/// OpenZFS's words: scripts look for them.
+/// OpenZFS's texts, for which scripts search.
 const STATUS: &str = "One or more devices are faulted in response to IO failures.";
 const ACTION: &str = "Make sure the affected devices are connected, then run 'zpool clear'.";
 const MESSAGE: &str = "ZFS-8000-HC";
-/// The same for a pool that another system may have imported by now.
+/// The same for a pool that another system may have imported since.
 const MULTIHOST_STATUS: &str = "The pool is suspended because multihost writes failed or were delayed;\n\tanother system could import the pool undetected.";
 const MULTIHOST_ACTION: &str = "Make sure the pool's devices are connected, then reboot your system and\n\timport the pool or run 'zpool clear' to resume the pool.";
 const MULTIHOST_MESSAGE: &str = "ZFS-8000-MM";
-/// Of a pool that goes on without a device that hangs, or waits for a read.
+/// For a pool that continues without a hanging device, or waits for a read.
 const HANG_STATUS: &str = "One or more devices have not answered for a long time.";
 const HANG_ACTION: &str =
     "Make sure the affected devices work. One that was given up is used again when the pool is imported anew.";
@@ -26,36 +26,36 @@ const OF_DEVICES: [&str; 3] = [STATUS, ACTION, MESSAGE];
 const OF_MULTIHOST: [&str; 3] = [MULTIHOST_STATUS, MULTIHOST_ACTION, MULTIHOST_MESSAGE];
 const NAME_WIDTH_MIN: usize = 10;
 
-/// A row of the tree: depth, vdev.
+/// A row of the tree: its depth and its vdev.
 type Row<'a> = &'a (usize, &'a VdevStatus);
 
-/// The rows.
+/// Collects the rows.
 fn rows<'a>(vdev: &'a VdevStatus, depth: usize, into: &mut Vec<(usize, &'a VdevStatus)>) {
     into.push((depth, vdev));
     vdev.children.iter().for_each(|child| rows(child, depth + 1, into));
 }
 
-/// A device without the folder of devices that it is in, a file with its whole path: as while the pool is well.
+/// A device without its folder of devices, or a file with its whole path: as for a healthy pool.
 fn name(vdev: &VdevStatus) -> &str {
     without_dir(&vdev.name)
 }
 
-/// Whether a vdev is a log, or below one.
+/// True if a vdev is a log, or below one.
 fn is_of_log(root: Option<&VdevStatus>, vdev: &VdevStatus) -> bool {
     root.is_some_and(|root| root.children.iter().any(|top| top.is_log && top.top == vdev.top))
 }
 
-/// Whether a device below has hung.
+/// True if a device at or below it hangs.
 fn hangs(vdev: &VdevStatus) -> bool {
     vdev.hang.is_some() || vdev.children.iter().any(hangs)
 }
 
-/// Whether a device of the pool hangs, or was given up for it.
+/// True if a device of the pool hangs, or was given up because it did.
 pub fn has_hanging(pool: &Pool) -> bool {
     pool.devices().is_some_and(|root| hangs(&root))
 }
 
-/// The text behind a device's errors: how it hangs, why it cannot be opened, which txgs it has missed.
+/// The text after a device's errors: how it hangs, why it cannot be opened, which txgs it has missed.
 fn remarks(vdev: &VdevStatus) -> String {
     let mut text = hang_text(vdev);
     if let Some(coarse) = vdev.coarse {
@@ -73,12 +73,12 @@ fn hang_text(vdev: &VdevStatus) -> String {
     format!("{silent}{}", if hang.is_given_up { "  given up" } else { "" })
 }
 
-/// As a person reads it. `reason`: why it is suspended, if it is.
+/// The text for a person. `reason`: the reason of the suspension, if it is suspended.
 pub fn suspended_text(pool: &Pool, reason: Option<&str>) -> String {
     text_of(pool.name(), pool.devices().as_ref(), reason, words(pool))
 }
 
-/// The status, the action and the message of a pool that is suspended.
+/// The status, the action and the message of a suspended pool.
 fn words(pool: &Pool) -> [&'static str; 3] {
     if pool.is_suspended_for_multihost() { OF_MULTIHOST } else { OF_DEVICES }
 }
@@ -128,7 +128,7 @@ fn text_of(
     text
 }
 
-/// The same for programs.
+/// The same in JSON.
 pub fn suspended_json(pool: &Pool, reason: Option<&str>) -> Map<String, Value> {
     fn object(vdev: &VdevStatus) -> Value {
         let mut found = json!({
