@@ -1,4 +1,4 @@
-//! A file's content in order, past what cannot be read.
+//! A file's content in order, skipping unreadable blocks.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use cenote_dmu::{DataStream, DmuError, Run};
 use cenote_taskq::boxed;
 use cenote_zpl::File;
 
-/// A file's content as runs; a block that cannot be read is a run too, and the content goes on behind it.
+/// A file's content as runs. An unreadable block is a run too, after which the content continues.
 pub struct Content {
     file: File,
     window_bytes: u64,
@@ -22,23 +22,23 @@ pub enum Piece {
     Run(Run),
     /// Bytes that cannot be read.
     Damage {
-        /// Where they begin.
+        /// Their offset.
         offset_bytes: u64,
-        /// How many there are.
+        /// Their number.
         len_bytes: u64,
-        /// Why.
+        /// The reason.
         error: DmuError,
     },
 }
 
 impl Content {
-    /// All of the file, with `window_bytes` of reads in flight.
+    /// The whole file, with `window_bytes` of reads in flight.
     pub fn new(file: File, window_bytes: u64) -> Self {
         let size = file.size_bytes();
         Self::range(file, 0..size, window_bytes)
     }
 
-    /// A part of the file, which must lie inside it.
+    /// A part of the file, which must be within it.
     pub fn range(file: File, range: Range<u64>, window_bytes: u64) -> Self {
         Self { file, window_bytes, stream: None, at: range.start, end: range.end }
     }

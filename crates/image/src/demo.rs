@@ -1,4 +1,4 @@
-//! The parts of `cenote demo`: a pool that OpenZFS made, what it saw in it, and work to be done on a pool of our own.
+//! The parts of `cenote demo`: a pool made by OpenZFS, OpenZFS's account of its contents, and work on a pool of our own.
 
 use std::fs::File;
 use std::io;
@@ -26,21 +26,21 @@ const IMAGES: [(&str, &[u8]); 3] = [
     ("b.img", include_bytes!("../../../testdata/golden/mirror3/b.img.zst")),
     ("c.img", include_bytes!("../../../testdata/golden/mirror3/c.img.zst")),
 ];
-/// The account that OpenZFS gave of it.
+/// OpenZFS's account of its contents.
 const MANIFEST: &[u8] = include_bytes!("../../../testdata/golden/mirror3/manifest.json.zst");
 
 /// Bytes compared at a time.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// The file that is written and overwritten, and its size in bytes.
+/// The file that is written and overwritten.
 pub const WRITTEN: &str = "written";
 /// Its size in bytes.
 pub const WRITTEN_BYTES: u64 = 8 << 20;
-/// How often it is overwritten, at random, in pieces of 4 KiB.
+/// The number of random overwrites, in pieces of 4 KiB.
 pub const OVERWRITES: u64 = 2000;
 const OVERWRITE_BYTES: u64 = 4096;
 
-/// Unpacks the pool's images into a folder: their names and sizes in bytes.
+/// Decompresses the pool's images into a folder. Returns their names and sizes in bytes.
 ///
 /// # Errors
 /// The files cannot be written.
@@ -53,18 +53,18 @@ pub fn unpack_images(folder: &Path) -> Result<Vec<(&'static str, u64)>> {
     IMAGES.into_iter().map(unpack).collect()
 }
 
-/// A comparison of what is read with what OpenZFS saw.
+/// A comparison of the contents read with OpenZFS's account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compared {
-    /// Files and directories that are the same.
+    /// Files and directories that are equal.
     pub equal: u64,
-    /// Those that OpenZFS saw.
+    /// Files and directories in OpenZFS's account.
     pub entries: u64,
     /// Bytes of the files among them.
     pub bytes: u64,
 }
 
-/// Hashes every file of the pool and compares with what OpenZFS saw.
+/// Hashes every file of the pool and compares it with OpenZFS's account.
 ///
 /// # Errors
 /// The pool cannot be read.
@@ -87,13 +87,13 @@ pub async fn compare(handle: &Handle, pool: &View) -> Result<Compared> {
     Ok(compared)
 }
 
-/// The outcome of overwriting a file at random.
+/// The result of overwriting a file at random.
 pub struct Overwritten {
-    /// Its contents in the end.
+    /// Its final contents.
     pub content: Vec<u8>,
-    /// The time until it was written first and on disk.
+    /// The time until its first contents were on disk.
     pub first: Duration,
-    /// The time that overwriting took until all was on disk.
+    /// The time of the overwrites until all were on disk.
     pub later: Duration,
     /// Transaction groups that were written.
     pub txgs: usize,
@@ -101,7 +101,7 @@ pub struct Overwritten {
     pub last: Txg,
 }
 
-/// Makes the file [`WRITTEN`] in the root file system of a pool and overwrites it at random, while txgs are written in the background; then
+/// Creates the file [`WRITTEN`] in the root file system of a pool and overwrites it at random, while txgs are written in the background; then
 /// exports the pool.
 ///
 /// # Errors
@@ -148,7 +148,7 @@ pub async fn written(filesystem: &FileSystem) -> Result<Vec<u8>> {
     Ok(filesystem.open_file(file).await?.read(0, WRITTEN_BYTES as usize).await?.to_vec())
 }
 
-/// Walks a folder and compares the contents of its files with those of another: files, how many differ, bytes.
+/// Compares the contents of a folder's files with those in another. Returns the numbers of files, of different ones, and of bytes.
 ///
 /// # Errors
 /// A file cannot be read.
@@ -173,8 +173,7 @@ pub fn same_trees(folder: &Path, other: &Path) -> Result<(u64, u64, u64)> {
     Ok((files, different, bytes))
 }
 
-/// The bytes of data that two files have in common, if they are equal. Holes are not read: a file of holes may be larger
-/// than anybody would wait for.
+/// The bytes of data that two files have in common, if they are equal. Holes are not read: a file of holes may be too large for that.
 fn same_contents(path: &Path, other: &Path) -> io::Result<Option<u64>> {
     let (file, other) = (File::open(path)?, File::open(other)?);
     let size_bytes = file.metadata()?.len();

@@ -14,11 +14,11 @@ use thiserror::Error;
 /// The words of an error for a full pool.
 const NO_SPACE: &str = "no space for";
 
-/// The reason that files could not be put into a pool or taken out of it.
+/// The reason why files could not be put into a pool or taken out of it.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// Something went wrong in one part of a source, a pool or a target: a file, an archive's entry, a layer, a dataset.
+    /// An error in one part of a source, a pool or a target: a file, an archive's entry, a layer, a dataset.
     #[error("{place}")]
     In {
         /// The part.
@@ -26,49 +26,49 @@ pub enum ImageError {
         /// The error.
         source: Box<ImageError>,
     },
-    /// The words of a command line mean nothing.
+    /// The command line is not valid.
     #[error(transparent)]
     Use(#[from] WrongUse),
-    /// A source is not what it should be, or is damaged.
+    /// A source is damaged, or not of its kind.
     #[error("{0}")]
     Malformed(String),
-    /// A source has something that cannot be stored yet.
+    /// A source contains something that cannot be stored yet.
     #[error("not supported yet: {0}")]
     Unsupported(String),
-    /// A source is larger than a bound: of memory, of nesting, of what a file may have.
+    /// A source exceeds a bound: of memory, of nesting, of a file's attributes.
     #[error("{0}")]
     TooLarge(String),
-    /// A name is taken, or cannot be one.
+    /// A name is taken or not valid.
     #[error("{0}")]
     Name(String),
-    /// No image of a layout, or more than one, is as asked for.
+    /// No image of a layout matches the request, or more than one does.
     #[error("{0}")]
     Choice(String),
     /// A file of this machine could not be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A document of an image layout is no such JSON.
+    /// A document of an image layout is not valid JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// A task that read a part of it ended early.
+    /// A task that read a part of a source ended early.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// A file system of the pool.
+    /// An error of a file system of the pool.
     #[error(transparent)]
     Zpl(#[from] ZplError),
-    /// An object of the pool.
+    /// An error of an object of the pool.
     #[error(transparent)]
     Dmu(#[from] DmuError),
-    /// A dataset of the pool.
+    /// An error of a dataset of the pool.
     #[error(transparent)]
     Dsl(#[from] DslError),
-    /// The pool.
+    /// An error of the pool.
     #[error(transparent)]
     Spa(Box<SpaError>),
 }
 
 impl ImageError {
-    /// The error without the parts that it is in.
+    /// The error without its places.
     pub fn root(&self) -> &Self {
         let mut at = self;
         while let Self::In { source, .. } = at {
@@ -77,36 +77,36 @@ impl ImageError {
         at
     }
 
-    /// Whether the pool is full. The cause alone is looked at: the error around it names a file, whose name may be anything.
+    /// True if the pool is full. Only the root cause is examined: the error around it names a file, whose name may be anything.
     pub fn is_no_space(&self) -> bool {
         self.root().to_string().contains(NO_SPACE)
     }
 
-    /// The error of this machine's files, where it is one.
+    /// The error of a file of this machine, if it is one.
     pub fn io(&self) -> Option<&io::Error> {
         if let Self::Io(error) = self.root() { Some(error) } else { None }
     }
 }
 
-/// With errors of this crate, unless another is said.
+/// A result with this crate's errors by default.
 pub(crate) type Result<T, E = ImageError> = std::result::Result<T, E>;
 
-/// A source gives other bytes than it should.
+/// A source has invalid bytes.
 pub(crate) fn malformed(what: impl Into<String>) -> ImageError {
     ImageError::Malformed(what.into())
 }
 
-/// Something of a source cannot be stored yet.
+/// A part of a source cannot be stored yet.
 pub(crate) fn unsupported(what: impl Into<String>) -> ImageError {
     ImageError::Unsupported(what.into())
 }
 
-/// A source is larger than a bound.
+/// A source exceeds a bound.
 pub(crate) fn too_large(what: impl Into<String>) -> ImageError {
     ImageError::TooLarge(what.into())
 }
 
-/// A name is taken, or cannot be one.
+/// A name is taken or not valid.
 pub(crate) fn bad_name(what: impl Into<String>) -> ImageError {
     ImageError::Name(what.into())
 }
@@ -117,7 +117,7 @@ impl From<SpaError> for ImageError {
     }
 }
 
-/// Says where an error was. Where something is missing, it is the source that lacks it.
+/// Adds a place to an error. For a missing value, the source lacks it.
 pub(crate) trait Context<T> {
     fn context(self, place: impl Display) -> Result<T, ImageError>;
 

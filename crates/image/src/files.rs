@@ -1,11 +1,11 @@
 //! Files of a dataset by their paths, and their bytes.
 //!
-//! All verbs for files take a dataset, then paths inside it: two words, because a dataset's name may hold what a path may hold, `:` and
-//! spaces included. A path without a leading slash means the same as with one. A name below a dataset in the tree of names
-//! (`tank/home/alice`) is another dataset and is not entered: its mount point is an empty directory here.
+//! All verbs for files take a dataset, then paths in it: two words, because a dataset's name may contain everything that a path may, including
+//! `:` and spaces. A leading slash of a path has no meaning. A name below a dataset in the tree of names (`tank/home/alice`) is another dataset
+//! and is not entered: its mount point is an empty directory here.
 //!
-//! **Rejected.** `DATASET:PATH` in one word (a colon is legal in dataset names), and following links out of the dataset
-//! (where `/etc` leads depends on where it would be mounted).
+//! **Rejected.** `DATASET:PATH` in one word (a colon is legal in dataset names), and following links out of the dataset (the target of `/etc`
+//! depends on where it would be mounted).
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -29,18 +29,18 @@ use crate::error::{Context as _, Result, bad_name, malformed};
 
 /// Bytes of reads in flight.
 const WINDOW_BYTES: u64 = 8 << 20;
-/// Zeros written at a time for a hole.
+/// Zeros for one write of a hole.
 const ZEROS: &[u8] = &[0; 64 << 10];
 
-/// A path's bytes, without slashes at its ends and without empty parts and `.`.
+/// A path's bytes, without slashes at its ends, empty parts and `.`.
 #[must_use]
 pub fn bytes_of(path: &OsStr) -> Vec<u8> {
     let parts: Vec<&[u8]> = path_parts(path.as_bytes()).collect();
     parts.join(&b'/')
 }
 
-/// A name for people. For a terminal, control characters (which could drive it) and what is not UTF-8 are escaped; for a
-/// file or a pipe it is what it is, with what is not UTF-8 replaced.
+/// A name for people. On a terminal, control characters (which could drive it) and invalid UTF-8 are escaped; for a file or a pipe only invalid
+/// UTF-8 is replaced.
 #[must_use]
 pub fn shown(name: &[u8], is_terminal: bool) -> String {
     match is_terminal {
@@ -49,10 +49,10 @@ pub fn shown(name: &[u8], is_terminal: bool) -> String {
     }
 }
 
-/// The file that `path` leads to, as [`FileSystem::follow`] says; an error names it.
+/// The file to which `path` leads, by the rules of [`FileSystem::follow`]; an error names it.
 ///
 /// # Errors
-/// It is not there, leads in a circle or out of the dataset, or cannot be read.
+/// It does not exist, leads in a circle or out of the dataset, or cannot be read.
 #[boxed]
 pub async fn follow(filesystem: &FileSystem, path: &[u8], last_too: bool) -> Result<Attributes> {
     filesystem.follow(path, last_too).await.map_err(|error| match error {
@@ -65,7 +65,7 @@ pub async fn follow(filesystem: &FileSystem, path: &[u8], last_too: bool) -> Res
     })
 }
 
-/// The files of a dataset.
+/// The file system of a dataset.
 ///
 /// # Errors
 /// It is a volume, or its key is not loaded; or it cannot be read.
@@ -80,7 +80,7 @@ pub async fn filesystem(pool: &View, dataset: &Dataset) -> Result<FileSystem> {
     Ok(FileSystem::open(objset).await?)
 }
 
-/// Refuses a dataset whose key is needed and not loaded.
+/// Refuses a dataset whose key is required but not loaded.
 async fn check_key(pool: &View, dataset: &Dataset) -> Result<()> {
     if pool.dsl().encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
         let (name, dir) = (dataset.name(), &dataset.dir.name);
@@ -93,15 +93,15 @@ async fn check_key(pool: &View, dataset: &Dataset) -> Result<()> {
 /// The bytes of a file or volume, in order.
 pub struct Bytes {
     stream: DataStream,
-    /// How many there are.
+    /// Their number.
     pub size_bytes: u64,
 }
 
 impl Bytes {
-    /// Of a volume, or a snapshot of one.
+    /// The bytes of a volume, or of a snapshot of one.
     ///
     /// # Errors
-    /// It is a file system, whose caller has named no file; its key is not loaded; or it cannot be read.
+    /// It is a file system, but no file is named; its key is not loaded; or it cannot be read.
     #[boxed]
     pub async fn of_volume(pool: &View, dataset: &Dataset) -> Result<Self> {
         let name = dataset.name();
@@ -114,7 +114,7 @@ impl Bytes {
         Ok(Self { size_bytes: volume.size_bytes(), stream: volume.stream(WINDOW_BYTES) })
     }
 
-    /// Of the file that a path leads to.
+    /// The bytes of the file to which a path leads.
     ///
     /// # Errors
     /// As [`follow`].
@@ -125,10 +125,10 @@ impl Bytes {
         Ok(Self { size_bytes: attributes.size_bytes, stream: file.stream(WINDOW_BYTES) })
     }
 
-    /// Writes them, with zeros for holes. `done` is told how many more are written.
+    /// Writes them, with zeros for holes. `done` gets the number of bytes written since its last call.
     ///
     /// # Errors
-    /// A block cannot be read, or `sink` takes no more.
+    /// A block cannot be read, or `sink` fails.
     pub async fn write(mut self, sink: &mut dyn Write, done: &mut dyn FnMut(u64)) -> Result<()> {
         while let Some(run) = self.stream.next().await? {
             match run {
@@ -151,7 +151,7 @@ impl Bytes {
     }
 }
 
-/// The source of a copy that a path names: the contents of a directory where the path is empty or ends in `/.` or `..`.
+/// The source of a copy at a path: the contents of a directory if the path is empty or ends in `/.` or `..`.
 ///
 /// # Errors
 /// As [`follow`].

@@ -2,9 +2,9 @@
 //!
 //! # Theory
 //!
-//! **Need.** A pool is made from a directory, an archive or an OCI image, and its files go out as an archive, as copies or as a
-//! description. A command, a server and a program with the engine in it do so with the same functions, which print nothing and know no
-//! command line.
+//! **Need.** A pool is made from a directory, an archive or an OCI image, and its files are exported as an archive, as copies or as a
+//! description. A command, a server and a program that embeds the engine use the same functions for this, which print nothing and do not depend
+//! on a command line.
 //!
 //! **Shape.**
 //! ```text
@@ -13,20 +13,19 @@
 //! build::oci         ├► FileTree ► Builder ► txgs ► Walk ┤ copy::copy         a directory of this machine
 //! build::tarball     ┘                                  └ manifest           JSON that contents are compared by
 //! ```
-//! [`files`] has the files of a dataset by their paths. [`walk::Walk`] goes through a directory tree depth first, reads the attributes of what comes next while its user works on what came
-//! before, and holds a bounded number of names. [`Content`] gives a file's bytes and holes in order, past what cannot be read.
-//! [`Progress`] and callbacks tell how far the work is and what went wrong in one file while the rest goes on.
+//! [`files`] finds the files of a dataset by their paths. [`walk::Walk`] visits a directory tree depth first, reads the attributes of the next
+//! entries while its user works on earlier ones, and holds a bounded number of names. [`Content`] gives a file's bytes and holes in order, and
+//! skips unreadable blocks. [`Progress`] and callbacks report the progress, and problems with one file while the rest continues.
 //!
 //! **Invariants.**
-//! 1. A directory is entered once, whatever the entries that lead to it say: cycles and shared subtrees of a hostile pool are reported
-//!    and left.
+//! 1. A directory is entered once, even if several entries lead to it: cycles and shared subtrees of a hostile pool are reported and skipped.
 //! 2. Memory is bounded: by the constants of [`walk`], by the bytes in flight, by a bit for each object, and for an archive's entries by a
 //!    budget ([`build::Budget`]).
-//! 3. No link of a source or target is followed that somebody else could have put there ([`build::Folder`], [`copy`](mod@copy)).
+//! 3. No link of a source or target is followed that another user could have put there ([`build::Folder`], [`copy`](mod@copy)).
 //!
-//! **Crash.** A pool that is built is whole with its last txg; files added to a pool that exists are there with one txg, or not at all.
+//! **Crash.** A new pool is complete with its last txg; files are added to an existing pool in one txg, all or none.
 //!
-//! **Rejected.** *Modules of the command line*, as they were before: nothing else could use them, and their errors were text.
+//! **Rejected.** *Modules of the command line*, as before: no other program could use them, and their errors were text.
 
 #![forbid(unsafe_code)]
 
@@ -49,8 +48,8 @@ pub use content::{Content, Piece};
 pub use error::ImageError;
 pub use objects::ObjectSet;
 
-/// Told how far a work is that moves bytes.
+/// Gets the progress of work that moves bytes.
 pub trait Progress: Send + Sync {
-    /// So many bytes more are done.
+    /// `bytes` more are done.
     fn advance(&self, bytes: u64);
 }

@@ -1,4 +1,4 @@
-//! Entries of directories as `ls` shows them.
+//! Directory entries in the format of `ls`.
 
 use cenote_zpl::{Attributes, FileKind, Time};
 use serde_json::{Map, Value, json};
@@ -41,7 +41,7 @@ fn mode(attributes: &Attributes) -> String {
     text
 }
 
-/// An entry as JSON, in the words of a manifest.
+/// An entry as JSON, with the keys of a manifest.
 pub fn json(node: &Node, path: &[u8]) -> Value {
     let mut map = Map::new();
     map.insert("path".into(), crate::manifest::name(if path.is_empty() { b"." } else { path }));

@@ -1,11 +1,11 @@
-//! `cenote manifest`: what a pool contains, as JSON; the contract by which contents are compared.
+//! `cenote manifest`: the contents of a pool as JSON, the basis for comparing contents.
 //!
 //! The form is that of the golden pools' manifests: `{"datasets": {NAME: {...}}}` with every file's metadata and the
 //! SHA-256 of its content.
 //!
-//! It is written as it comes: in memory are the names of one directory, the directories that are still to be listed, and the
-//! descriptions of a few files. Extended attributes of a file beyond [`XATTRS_SHOWN_MAX_BYTES`] are read one file at a time, and
-//! of them large values are shown as `{"size": BYTES, "sha256": HASH}` instead of as hexadecimal digits.
+//! It is written in one pass: only the names of one directory, the directories still to be listed, and the descriptions of a few files are in
+//! memory. Extended attributes of a file beyond [`XATTRS_SHOWN_MAX_BYTES`] are read for one file at a time, and their large values are shown as
+//! `{"size": BYTES, "sha256": HASH}` instead of hexadecimal digits.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use crate::error::{Context as _, Result};
 const WHOLE_MAX_BYTES: u64 = 64 << 20;
 /// Bytes of reads in flight for one file.
 const WINDOW_BYTES: u64 = 8 << 20;
-/// Directory entries asked for at a time.
+/// Directory entries in one request.
 const BATCH: usize = 1024;
-/// Files described at once.
+/// Files described concurrently.
 const FILES_AT_ONCE: usize = 16;
 
-/// Extended attributes of one file that are shown whole, in bytes.
+/// If all extended attributes of a file have at most this size, they are shown in full.
 const XATTRS_SHOWN_MAX_BYTES: usize = 256 << 10;
-/// Values of others that are.
+/// Otherwise values up to this size are.
 const VALUE_SHOWN_MAX_BYTES: usize = 1 << 10;
 
-/// Describes the whole pool, into `sink`.
+/// Writes a description of the whole pool to `sink`.
 ///
 /// # Errors
-/// Something cannot be read or written; what was written is then no whole JSON.
+/// Something cannot be read or written; the output is then incomplete JSON.
 pub async fn manifest(handle: &Handle, pool: &View, sink: &mut dyn Write) -> Result<()> {
     let dsl = pool.dsl();
     write!(sink, "{{\"pool\":{},\"section\":\"contents\",\"datasets\":{{", json!(pool.name()))?;
@@ -148,8 +148,8 @@ async fn describe(
     }
 }
 
-/// A mounted root shows what is not in it: of a file system, a link more if `.zfs` is visible; of a snapshot, which has no
-/// `.zfs`, an inode number made from its objset's (`ZFSCTL_INO_SNAPDIRS` less the number).
+/// The entry of a mounted root, which differs from that on disk: with a visible `.zfs` a file system's has one more link; a snapshot's, which
+/// has no `.zfs`, has an inode number made from its objset's (`ZFSCTL_INO_SNAPDIRS` less the number).
 async fn root_entry(pool: &View, dataset: &Dataset, filesystem: &FileSystem) -> Result<Value> {
     const SNAPSHOT_INODES: u64 = 0xffff_ffff_fffc;
     const VISIBLE: u64 = 1;
@@ -252,7 +252,7 @@ async fn entries(handle: &Handle, filesystem: &FileSystem, root: &Value, sink: &
     Ok(write!(sink, "]")?)
 }
 
-/// All extended attributes of a file; of many large ones the hashes, and for no two files at once.
+/// All extended attributes of a file. If they are large, only hashes of large values, and for only one file at a time.
 async fn xattrs(filesystem: &FileSystem, object: ObjectId, large: &Semaphore) -> Result<Map<String, Value>, ZplError> {
     let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
     if let Some(found) = filesystem.xattrs_within(object, XATTRS_SHOWN_MAX_BYTES).await? {
@@ -305,7 +305,7 @@ async fn entry(filesystem: &FileSystem, object: ObjectId, path: &[u8], large: &S
     Value::Object(out)
 }
 
-/// Enters what is known of a file without reading its content: kind, mode, owner, size, times.
+/// Adds a file's data other than its content: kind, mode, owner, size, times.
 pub fn describe_attributes(out: &mut Map<String, Value>, attributes: &Attributes) {
     let time = |time: cenote_zpl::Time| json!(format!("{}.{:09}", time.seconds, time.nanoseconds));
     out.insert("type".into(), json!(attributes.kind.letter().to_string()));
@@ -365,7 +365,7 @@ fn feed(hash: &mut Sha256, run: &Run) {
     }
 }
 
-/// A name as text, or as hexadecimal where it is not UTF-8.
+/// A name as text, or as hexadecimal if it is not UTF-8.
 pub fn name(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),

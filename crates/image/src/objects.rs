@@ -1,8 +1,8 @@
-//! A set of object numbers, for telling what has been seen.
+//! A set of object numbers, to record which were seen.
 
 use std::collections::BTreeMap;
 
-/// Object numbers in one word of the map: they are dense, so a bit each is the smallest that serves.
+/// Object numbers in one chunk of the map: they are dense, so one bit for each is the smallest form.
 const CHUNK_BITS: u64 = 4096;
 const CHUNK_WORDS: usize = (CHUNK_BITS / 64) as usize;
 
@@ -13,7 +13,7 @@ pub struct ObjectSet {
 }
 
 impl ObjectSet {
-    /// Adds a number; whether it was not in the set.
+    /// Adds a number. True if it was not in the set.
     pub fn insert(&mut self, number: u64) -> bool {
         let chunk = self.chunks.entry(number / CHUNK_BITS).or_insert_with(|| Box::new([0; CHUNK_WORDS]));
         let at = number % CHUNK_BITS;

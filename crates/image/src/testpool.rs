@@ -8,7 +8,7 @@ use cenote_host::layout::parse_layout;
 use cenote_spa::{Clock, CreateOptions, ImportOptions, View, find, import};
 use cenote_taskq::Handle;
 
-/// A pool called `test` whose first txg is not written yet, on a new file of `size_bytes`.
+/// A pool named `test` whose first txg is not yet written, on a new file of `size_bytes`.
 pub(crate) async fn make(handle: &Handle, image: &Path, size_bytes: u64) -> NewPool {
     let layout = parse_layout(&[image.to_str().unwrap().to_owned()]).unwrap();
     Images::default().make_here(&layout, Some(size_bytes)).unwrap();
@@ -33,7 +33,7 @@ pub(crate) async fn make(handle: &Handle, image: &Path, size_bytes: u64) -> NewP
     new
 }
 
-/// The pool on a file, to be read.
+/// The pool on a file, opened for reading.
 pub(crate) async fn open(handle: &Handle, image: &Path) -> View {
     let (mut pools, _) = find(handle, &[image.to_owned()]).await;
     import(handle, pools.remove(0), &ImportOptions { force: true, ..ImportOptions::default() }).await.unwrap()

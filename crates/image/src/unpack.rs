@@ -1,8 +1,8 @@
-//! Streams that are unpacked into a directory or an archive: what is replaced, and what stays where something fails.
+//! Streams that are unpacked into a directory or an archive: what is replaced, and what remains after a failure.
 //!
-//! A directory that is there is replaced as a whole: the new one is made beside it, and the two change places ([`exchange`]). A kept pool
-//! notes which directory was unpacked from it ([`ReceiveNote`]), and no other one that has something in it is replaced. An archive is made beside
-//! the one that is there, and takes its name when it is whole ([`ArchiveTarget`]).
+//! An existing directory is replaced as a whole: the new one is made next to it, and then the two are exchanged ([`exchange`]). A kept pool
+//! records which directory was unpacked from it ([`ReceiveNote`]); no other directory is replaced unless it is empty. An archive is made next to
+//! the existing one, and takes its name when it is complete ([`ArchiveTarget`]).
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -18,13 +18,13 @@ use tempfile::NamedTempFile;
 
 use crate::error::{Context as _, Result, bad_name};
 
-/// The property of the pool's own dataset, which no stream reaches, that says which directory was unpacked: its inode, that of the one before,
-/// and its path.
+/// The property of the pool's root dataset, which no stream reaches, that records which directory was unpacked: its inode, that of the one
+/// before, and its path.
 pub const NOTE: &str = "cenote:unpacked";
-/// Bytes of an archive gathered before they are written.
+/// Bytes of an archive gathered for one write.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A path without links in it, of what may not be there yet.
+/// A path without links in it; its last part need not exist.
 ///
 /// # Errors
 /// This process has no working directory.
@@ -37,27 +37,27 @@ pub fn resolved(path: &Path) -> Result<PathBuf> {
     Ok(folder.zip(path.file_name()).map(|(folder, name)| folder.join(name)).unwrap_or(path))
 }
 
-/// Bytes that the file system of a folder has left for this user.
+/// Bytes that are free for this user in the file system of a folder.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let room = statvfs(folder)?;
     Ok(room.f_bavail.saturating_mul(room.f_frsize))
 }
 
-/// Has everything of the file system that a folder is on written to its disks.
+/// Writes everything of the file system with this folder to its disks.
 ///
 /// # Errors
-/// The system's; also of writes that were late.
+/// The system's error, even for earlier writes.
 pub fn sync_filesystem(folder: &File) -> io::Result<()> {
     Ok(syncfs(folder)?)
 }
 
-/// The newest snapshot of what was received, and the names of datasets below it, which are left out.
+/// The newest snapshot of the received dataset, and the names of datasets below it, which are left out.
 ///
 /// # Errors
-/// There is none, or the pool cannot be read.
+/// There is no snapshot, or the pool cannot be read.
 #[boxed]
 pub async fn last_snapshot(view: &View, dataset: &str) -> Result<(Dataset, Vec<String>)> {
     let head = view.dsl().dataset(dataset).await?;
@@ -69,16 +69,16 @@ pub async fn last_snapshot(view: &View, dataset: &str) -> Result<(Dataset, Vec<S
     Ok((last.context("no snapshot was received")?, left_out))
 }
 
-/// The note in a kept pool.
+/// The record in a kept pool.
 pub struct ReceiveNote {
     /// The name and the guid of the newest snapshot.
     pub newest: Option<(String, Guid)>,
-    /// [`NOTE`].
+    /// The property [`NOTE`].
     note: Option<String>,
 }
 
 impl ReceiveNote {
-    /// Of an open pool, with the dataset that streams are received into.
+    /// Reads it from an open pool, with the dataset into which streams are received.
     ///
     /// # Errors
     /// The pool cannot be read.
@@ -87,7 +87,7 @@ impl ReceiveNote {
         let dsl = view.dsl();
         let newest = match dsl.dataset(dataset).await {
             Ok(head) => dsl.snapshots(&head).await?.into_iter().max_by_key(|snapshot| snapshot.phys.creation_txg),
-            // A stream that was refused first may have left none.
+            // If the first stream was refused, there may be none.
             Err(_) => None,
         };
         let newest = newest.map(|snapshot| (snapshot.name(), snapshot.phys.guid));
@@ -96,7 +96,7 @@ impl ReceiveNote {
         Ok(Self { newest, note })
     }
 
-    /// The note that a directory is unpacked from the pool: its inode, that of the one before, and its path.
+    /// The value of [`NOTE`] for a directory: its inode, that of the one before, and its path.
     pub fn note(to: &Path, inodes: [u64; 2]) -> PropertyValue {
         PropertyValue::Text(format!("{} {} {to:?}", inodes[0], inodes[1]))
     }
@@ -104,7 +104,7 @@ impl ReceiveNote {
     /// True if the directory is the one that was unpacked from this pool.
     ///
     /// # Errors
-    /// It cannot be looked at.
+    /// It cannot be looked up.
     pub fn is_of(&self, to: &Path) -> Result<bool> {
         let inode = fs::metadata(to)?.ino().to_string();
         let mut words = self.note.as_deref().unwrap_or_default().splitn(3, ' ');
@@ -113,10 +113,10 @@ impl ReceiveNote {
     }
 }
 
-/// True if nothing is in the way.
+/// True if the folder is empty or does not exist.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// It cannot be looked up.
 pub fn is_free(folder: &Path) -> Result<bool> {
     match fs::read_dir(folder) {
         Ok(mut entries) => Ok(entries.next().is_none()),
@@ -125,10 +125,10 @@ pub fn is_free(folder: &Path) -> Result<bool> {
     }
 }
 
-/// Has two directories change places. A user needs the right to write in each, since their parents change.
+/// Exchanges two directories. A user needs the right to write in each, since their parents change.
 ///
 /// # Errors
-/// They are not on one file system, or this user may not write in them. Neither has moved then.
+/// They are not on one file system, or this user may not write in them. Then neither has moved.
 pub fn exchange(new: &Path, old: &Path) -> io::Result<()> {
     const OWNER_MAY_WRITE: u32 = 0o200;
     let mut changed = Vec::new();
@@ -144,7 +144,7 @@ pub fn exchange(new: &Path, old: &Path) -> io::Result<()> {
         let place = match (&exchanged, place == new) {
             (Err(_), _) => place,
             (Ok(()), true) => old,
-            // It is removed.
+            // It was removed.
             (Ok(()), false) => continue,
         };
         fs::set_permissions(place, before)?;
@@ -152,10 +152,10 @@ pub fn exchange(new: &Path, old: &Path) -> io::Result<()> {
     exchanged
 }
 
-/// The place of a new archive.
+/// The target of a new archive.
 pub struct ArchiveTarget {
     sink: Box<dyn Write>,
-    /// The file that takes the place of the one that is there.
+    /// The new file, and the path whose file it will replace.
     beside: Option<(NamedTempFile, PathBuf)>,
     is_there: bool,
 }
@@ -166,10 +166,10 @@ impl ArchiveTarget {
         Self { sink, beside: None, is_there: false }
     }
 
-    /// A file, or a pipe or device that is there.
+    /// A file, or an existing pipe or device.
     ///
     /// # Errors
-    /// It cannot be written, or nothing be made beside it.
+    /// It cannot be written, or no file can be made next to it.
     pub fn at(to: &Path) -> Result<Self> {
         let is_there = fs::metadata(to);
         if is_there.as_ref().is_ok_and(|there| !there.is_file()) {
@@ -177,7 +177,7 @@ impl ArchiveTarget {
             let file = File::options().write(true).open(to).with_context(|| to.display())?;
             return Ok(Self::of(Box::new(BufWriter::with_capacity(BUFFER_BYTES, file))));
         }
-        // It contains files that only their owners may read, and so may only its owner read it.
+        // It contains files that only their owners may read, so only its owner may read it.
         let parent = to.parent().unwrap_or(Path::new("/"));
         let file = tempfile::Builder::new().prefix(".cenote-receive-").tempfile_in(parent);
         let file = file.with_context(|| to.display())?;
@@ -185,15 +185,15 @@ impl ArchiveTarget {
         Ok(Self { sink, beside: Some((file, to.to_owned())), is_there: is_there.is_ok() })
     }
 
-    /// Where it is written to.
+    /// The sink to write to.
     pub fn sink(&mut self) -> &mut dyn Write {
         &mut *self.sink
     }
 
-    /// Has it take its place, once all was written and flushed. One that is not whole does not replace another one.
+    /// Moves it to its place, after everything was written and flushed. An incomplete one does not replace an existing one.
     ///
     /// # Errors
-    /// The one that is there stays, or the new one cannot be written.
+    /// The existing one remains, or the new one cannot be written.
     pub fn finish(self, is_whole: bool) -> Result<()> {
         let Some((file, to)) = self.beside else { return Ok(()) };
         if !is_whole && self.is_there {

@@ -1,14 +1,13 @@
-//! Walking a directory tree, depth first, with the next entries already being read.
+//! Walking a directory tree, depth first, reading the next entries ahead.
 //!
-//! A walk's memory has a bound, whatever the pool holds. Details that are read ahead come out of [`AHEAD_BYTES`], on all levels
-//! together; extended attributes of a file beyond [`XATTRS_AHEAD_BYTES`] are read when its turn comes. At most [`NAMES_MAX`] names,
-//! and a few more on each level, are listed and not handed out yet. Paths are no longer than [`PATH_MAX_BYTES`].
+//! A walk's memory is bounded for any pool. Details that are read ahead come out of [`AHEAD_BYTES`], on all levels together; a file's extended
+//! attributes beyond [`XATTRS_AHEAD_BYTES`] are read in its turn. At most [`NAMES_MAX`] names, and a few more on each level, are listed but not
+//! yet returned. Paths are no longer than [`PATH_MAX_BYTES`].
 //!
-//! A name that a directory has twice is handed out once. Only forged blocks have such a directory; in an archive, a link and then a
-//! file of the same name would lead the program that unpacks it out of its target. Directories of up to [`SORT_MAX`] entries are
-//! sorted, so that equal names are neighbours. Of a larger one each name is looked up, and only the entry that the lookup finds is
-//! handed out. Where names are normalised or their case is ignored, a lookup reads the whole directory; there the names are
-//! remembered by a hash instead, [`SEEN_MAX`] of them.
+//! A name that a directory has twice is returned once. Only forged blocks have such a directory; in an archive, a link and then a file with the
+//! same name would lead the unpacking program out of its target. Directories of up to [`SORT_MAX`] entries are sorted, so that equal names are
+//! neighbours. In a larger one each name is looked up, and only the entry that the look-up finds is returned. In a file system that normalises
+//! names or ignores case, a look-up reads the whole directory; so hashes of names are remembered instead, at most [`SEEN_MAX`].
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
@@ -22,58 +21,58 @@ use cenote_zpl::{Attributes, CaseSensitivity, Cursor, DirEntry, FileKind, FileSy
 
 use crate::ObjectSet;
 
-/// Directories above one another at most. The deepest path that Linux takes in one call has 2048; a tree made step by step
-/// may be deeper, and still someone must hold a descriptor a level to copy it.
+/// The maximum depth of directories. The deepest path that Linux accepts in one call has 2048; a tree made step by step may be deeper, but to
+/// copy it, a descriptor per level must be held.
 pub const DEPTH_MAX: usize = 4096;
 /// Directories up to this many entries are walked in the order of their names; larger ones in the stored order.
 const SORT_MAX: usize = 1 << 16;
-/// Entries asked for at a time.
+/// Entries in one request.
 const BATCH: usize = 1024;
 /// Entries whose details are read ahead.
 const LOOK_AHEAD: usize = 48;
-/// Details that are read ahead, on all levels together, in bytes.
+/// Bytes of details that are read ahead at most, on all levels together.
 const AHEAD_BYTES: u64 = 64 << 20;
-/// Extended attributes of one entry that are read ahead, in bytes.
+/// Bytes of one entry's extended attributes that are read ahead at most.
 const XATTRS_AHEAD_BYTES: usize = 256 << 10;
-/// Memory for an entry's details beside its path, extended attributes and content.
+/// Memory for an entry's details in addition to its path, extended attributes and content.
 const DETAILS_BYTES: u64 = 1 << 10;
-/// Names listed and not handed out yet, on all levels together; beyond it a directory is listed [`BATCH_MIN`] names at a time.
+/// Names listed but not yet returned, on all levels together. Beyond it a directory is listed [`BATCH_MIN`] names at a time.
 const NAMES_MAX: usize = 4 * SORT_MAX;
-/// Entries asked for at a time where [`NAMES_MAX`] names are waiting.
+/// Entries in one request while [`NAMES_MAX`] names are waiting.
 const BATCH_MIN: usize = 64;
-/// Names remembered by their hashes, on all levels together: up to 160 MiB.
+/// Names remembered by their hashes at most, on all levels together: up to 160 MiB.
 const SEEN_MAX: usize = 8 << 20;
-/// The length of a path at most, in bytes. Linux takes no more than 4096 in one call.
+/// The maximum length of a path, in bytes. Linux accepts no more than 4096 in one call.
 pub const PATH_MAX_BYTES: usize = 32 << 10;
 
 /// Extended attributes by name.
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The parts of each entry that a walk reads beside its attributes.
+/// The data that a walk reads for each entry in addition to its attributes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wants {
     /// Extended attributes.
     pub xattrs: bool,
     /// Content of files up to this size.
     pub content_max_bytes: u64,
-    /// Go into directories.
+    /// Enter directories.
     pub recurse: bool,
 }
 
 /// An entry with its details.
 #[derive(Debug)]
 pub struct Node {
-    /// The path from where the walk began, which itself is empty.
+    /// The path from the start of the walk, whose own path is empty.
     pub path: Vec<u8>,
-    /// Levels below where the walk began.
+    /// Levels below the start of the walk.
     pub depth: usize,
     /// Its attributes.
     pub attributes: Attributes,
-    /// Where a link leads.
+    /// A link's target.
     pub target: Option<Vec<u8>>,
     /// Its extended attributes, if wanted.
     pub xattrs: Result<Xattrs, ZplError>,
-    /// Its content, if wanted and small. Absent too where it could not be read: whoever reads it again learns why.
+    /// Its content, if wanted and small. Also `None` if it could not be read: another read gives the error.
     pub content: Option<Block>,
 }
 
@@ -83,7 +82,7 @@ impl Node {
         self.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
     }
 
-    /// Whether it is a directory.
+    /// True for a directory.
     pub fn is_directory(&self) -> bool {
         self.attributes.kind == FileKind::Directory
     }
@@ -92,11 +91,11 @@ impl Node {
 /// A step of a walk.
 #[derive(Debug)]
 pub enum Visit {
-    /// An entry. A directory's entries come next, unless [`Walk::prune`] is called.
+    /// An entry. A directory's entries follow, unless [`Walk::prune`] is called.
     Node(Box<Node>),
-    /// The end of the directory that was entered last and not left yet.
+    /// The end of the directory that was entered last and not yet left.
     Leave,
-    /// Something that could not be read; the walk goes on behind it.
+    /// An unreadable entry; the walk continues after it.
     Problem {
         /// The place.
         path: Vec<u8>,
@@ -114,11 +113,11 @@ pub struct Walk {
     seen: ObjectSet,
     /// Bytes of details that are read ahead.
     ahead: Arc<AtomicU64>,
-    /// Hashes names to be remembered; nobody can foresee its hashes.
+    /// Hashes names to remember; its hashes are unpredictable.
     hasher: RandomState,
-    /// The directory handed out last, to be entered next.
+    /// The directory that was returned last, to be entered next.
     entering: Option<(ObjectId, Vec<u8>)>,
-    /// Where to begin, at first.
+    /// The start, until the first step.
     start: Option<ObjectId>,
 }
 
@@ -128,9 +127,9 @@ struct Level {
     listing: Listing,
     names: VecDeque<(Vec<u8>, ObjectId)>,
     pending: VecDeque<Pending>,
-    /// Entries that are not handed out, and why.
+    /// Entries that are not returned, and the reasons.
     refused: VecDeque<(Vec<u8>, ZplError)>,
-    /// Hashes of names of a large directory whose names are normalised or their case ignored.
+    /// Hashes of names in a large directory, if names are normalised or their case is ignored.
     seen: HashSet<u64>,
 }
 
@@ -147,7 +146,7 @@ struct Pending {
 struct Details {
     attributes: Attributes,
     target: Option<Vec<u8>>,
-    /// None where they are larger than [`XATTRS_AHEAD_BYTES`].
+    /// `None` if they are larger than [`XATTRS_AHEAD_BYTES`].
     xattrs: Result<Option<Xattrs>, ZplError>,
     content: Option<Block>,
 }
@@ -161,7 +160,7 @@ impl Details {
     }
 }
 
-/// A share of what may be read ahead; given back when dropped.
+/// A share of the memory for reading ahead; returned when dropped.
 struct Charge {
     ahead: Arc<AtomicU64>,
     bytes: u64,
@@ -174,7 +173,7 @@ impl Charge {
         Self { ahead: ahead.clone(), bytes }
     }
 
-    /// Gives back all but `bytes`, when the details are read and their size is known.
+    /// Returns all but `bytes`, once the details are read and their size is known.
     fn shrink(&mut self, bytes: u64) {
         let less = self.bytes.saturating_sub(bytes);
         self.ahead.fetch_sub(less, Ordering::Relaxed);
@@ -204,7 +203,7 @@ impl Walk {
         }
     }
 
-    /// Does not enter the directory that was handed out last; there is no [`Visit::Leave`] for it.
+    /// Skips the directory that was returned last; there is no [`Visit::Leave`] for it.
     pub fn prune(&mut self) {
         self.entering = None;
     }
@@ -219,7 +218,7 @@ impl Walk {
         if let Some((directory, path)) = self.entering.take() {
             if let Some(what) = self.refuses(directory, &path) {
                 self.entering = None;
-                // The user has been told of the directory and expects to be told of its end.
+                // The caller got the directory and expects its end.
                 self.levels.push(Level::empty(directory, path.clone()));
                 return Some(Visit::Problem { path, error: ZplError::Corrupt { object: directory.0, what } });
             }
@@ -244,7 +243,7 @@ impl Walk {
             return Some(Visit::Leave);
         };
         let details = match details.await {
-            // From here on their memory is the caller's.
+            // From here on their memory belongs to the caller.
             Ok((details, _charge)) => details,
             Err(error) => {
                 Err(ZplError::Corrupt { object: 0, what: format!("the read did not come to an end: {error}") })
@@ -295,13 +294,13 @@ impl Level {
         }
     }
 
-    /// True if no listed names are left, and more of the directory is to be listed.
+    /// True if no listed names are left, and the directory has more to list.
     fn is_to_be_listed(&self) -> bool {
         self.names.is_empty() && matches!(self.listing, Listing::From(_))
     }
 
-    /// Lists on: up to [`SORT_MAX`] names at first and [`BATCH`] later, or [`BATCH_MIN`] where there is not `is_room` for more.
-    /// Names that were listed before an error are kept. With `is_memory` names may be remembered by their hashes.
+    /// Continues the listing: up to [`SORT_MAX`] names at first and [`BATCH`] later, or [`BATCH_MIN`] without `is_room`. Names that were listed
+    /// before an error are kept. With `is_memory`, hashes of names may be remembered.
     async fn fill(
         &mut self,
         filesystem: &FileSystem,
@@ -319,7 +318,7 @@ impl Level {
         while found.len() < goal {
             match filesystem.list_with_odd(self.directory, at, batch).await {
                 Ok(Listed { entries, odd }) => {
-                    // One entry that cannot be shown does not hide the others.
+                    // One unreadable entry does not hide the others.
                     result = odd.map_or(result, Err);
                     let Some(last) = entries.last() else { break };
                     at = last.next;
@@ -376,7 +375,7 @@ impl Level {
         {
             let own = DETAILS_BYTES + (self.path.len() + name.len()) as u64;
             let worst = own + xattrs + wants.content_max_bytes;
-            // The entry whose turn it is must be read in any case.
+            // The next entry to return must be read in any case.
             if !self.pending.is_empty() && ahead.load(Ordering::Relaxed) + worst > AHEAD_BYTES {
                 self.names.push_front((name, object));
                 break;
@@ -437,7 +436,7 @@ mod tests {
     use super::*;
     use crate::testpool;
 
-    /// Replaces every `from` in a directory's blocks by `to`, of the same length. The hashes on disk stay those of the old names.
+    /// Replaces every `from` in a directory's blocks by `to`, of the same length. The hashes on disk remain those of the old names.
     async fn forge(new: &NewPool, from: &[u8], to: &[u8]) {
         let directory = &new.root.0;
         for at in 0.. {
@@ -450,9 +449,8 @@ mod tests {
         }
     }
 
-    /// Goal: no two entries of a name are handed out, however many a directory has. Method: half of the names are forged to be
-    /// those of the other half, whose files are others. Would go wrong if the last part of a large directory were not compared with
-    /// the parts before it.
+    /// Goal: no two entries with the same name are returned, however many a directory has. Method: half of the names are forged to equal those
+    /// of the other half, with other files. Would go wrong if the last part of a large directory were not compared with the parts before it.
     #[test]
     fn a_name_that_a_directory_has_twice_is_handed_out_once() {
         const NAMES: usize = SORT_MAX / 2 + 300;

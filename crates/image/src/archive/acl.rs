@@ -3,7 +3,7 @@
 //! ```text
 //! 0        4                    6      8              12
 //! version  tag of entry         perm   id             … 8 bytes an entry, all little-endian
-//! (2)      1 owner, 2 user,     rwx    of the user
+//! (2)      1 owner, 2 user,     rwx    user
 //!          4 owning group,      as in  or group
 //!          8 group, 16 mask,    a mode
 //!          32 others
@@ -11,13 +11,12 @@
 
 use crate::error::{Context as _, Result, malformed};
 
-/// The version of the attribute's form, the only one there is.
+/// The only version of the attribute's format.
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 
-/// The text form that `SCHILY.acl.*` records hold, with numeric ids: `user::rw-,user:1000:r--,group::r--,…`. `None` for
-/// bytes that are no such list.
+/// The text form in `SCHILY.acl.*` records, with numeric ids: `user::rw-,user:1000:r--,group::r--,…`. `None` if the bytes are not such a list.
 pub fn text(bytes: &[u8]) -> Option<String> {
     let version = u32::from_le_bytes(*bytes.first_chunk::<HEADER_BYTES>()?);
     let entries = &bytes[HEADER_BYTES..];
@@ -45,10 +44,10 @@ fn entry(bytes: &[u8]) -> Option<String> {
     Some(format!("{who}:{}{}{}", bit(4, 'r'), bit(2, 'w'), bit(1, 'x')))
 }
 
-/// The bytes of an attribute from that text. A fourth field of an entry, as star writes it, is the id of a name.
+/// The bytes of an attribute from that text. In an entry with four fields, as star writes it, the fourth is the id of the name.
 ///
 /// # Errors
-/// It is no such text, or has names without ids.
+/// It is not such a text, or contains names without ids.
 pub fn bytes(text: &str) -> Result<Vec<u8>> {
     const NOBODY: u32 = u32::MAX;
     let mut entries = Vec::new();
@@ -85,7 +84,7 @@ pub fn bytes(text: &str) -> Result<Vec<u8>> {
         }
         entries.push((tag, id, bits));
     }
-    // In the order in which Linux keeps them.
+    // In Linux's order.
     entries.sort_unstable();
     let mut target = VERSION.to_le_bytes().to_vec();
     for (tag, id, bits) in entries {

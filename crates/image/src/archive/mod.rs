@@ -1,10 +1,10 @@
 //! Writing a tree as a pax archive, in one pass, with bounded memory.
 //!
-//! An entry is its header, its content and padding; what the header cannot say is in records before it ([`pax`]). The walk
-//! reads attributes, extended attributes and small files ahead; large files are streamed with a window of reads in flight.
-//! Only the names of files with several links are remembered, until the last of their links has been written.
+//! An entry is its header, content and padding; records before the header have the data that do not fit in it ([`pax`]). The walk reads
+//! attributes, extended attributes and small files ahead; large files are streamed with a window of reads in flight. Only the names of files
+//! with several links are remembered, until the last of their links has been written.
 //!
-//! A header says how much content follows, so a block that cannot be read becomes zeros, and the report says which.
+//! A header states the length of the content, so an unreadable block is replaced by zeros, and the report names it.
 
 pub mod acl;
 mod pax;
@@ -25,15 +25,15 @@ use pax::{BLOCK_BYTES, Entry};
 
 /// Bytes of reads in flight for a large file.
 const WINDOW_BYTES: u64 = 16 << 20;
-/// Files up to this size are read ahead, whole.
+/// Files up to this size are read ahead as a whole.
 const SMALL_BYTES: u64 = 128 << 10;
-/// Archives end at a multiple of this, as tape drives once wanted and readers still expect.
+/// The length of an archive is a multiple of this, as tape drives once required and readers still expect.
 const RECORD_BYTES: u64 = 20 * BLOCK_BYTES;
-/// Holes together below this do not make a file sparse.
+/// A file with smaller holes in total is not written as sparse.
 const HOLES_MIN_BYTES: u64 = 64 << 10;
-/// Segments of a sparse file at most; one with more is written in full.
+/// The maximum number of segments of a sparse file; one with more is written in full.
 const SEGMENTS_MAX: usize = 1 << 20;
-/// Zeros written at a time.
+/// Zeros for one write.
 const ZEROS: &[u8] = &[0; 64 << 10];
 
 /// The form of holes and attributes in the archive.
@@ -52,7 +52,7 @@ pub struct Archive<'a> {
     options: Options,
     sink: &'a mut dyn Write,
     progress: &'a dyn Progress,
-    /// Called with what went wrong, a line each.
+    /// Called for each problem, with one line.
     report: &'a mut dyn FnMut(&[u8], &str),
     written_bytes: u64,
     links: BTreeMap<ObjectId, Links>,
@@ -69,7 +69,7 @@ struct Links {
 }
 
 impl<'a> Archive<'a> {
-    /// An archive of files of `filesystem` into `sink`.
+    /// An archive of files of `filesystem`, written to `sink`.
     pub fn new(
         handle: &'a Handle,
         filesystem: &'a FileSystem,
@@ -83,7 +83,7 @@ impl<'a> Archive<'a> {
         Self { handle, filesystem, options, sink, progress, report, written_bytes, links, foreign_lists, sockets }
     }
 
-    /// Writes `start` and all below it, under `name` (empty for a dataset's root).
+    /// Writes `start` and everything below it, under `name` (empty for a dataset's root).
     pub async fn tree(&mut self, start: ObjectId, name: &[u8]) -> Result<()> {
         let wants = Wants { xattrs: self.options.xattrs, content_max_bytes: SMALL_BYTES, recurse: true };
         let mut walk = Walk::new(self.handle, self.filesystem, start, wants);
@@ -172,7 +172,7 @@ impl<'a> Archive<'a> {
         self.pad(map.len() as u64 + data)
     }
 
-    /// The name under which this file is in the archive already.
+    /// The name of this file's first link, if that is already in the archive.
     fn linked(&mut self, node: &Node, name: &[u8]) -> Option<Vec<u8>> {
         let object = node.attributes.object;
         match self.links.get_mut(&object) {
@@ -230,7 +230,7 @@ impl<'a> Archive<'a> {
         Ok(())
     }
 
-    /// Fills content of that size up to whole blocks.
+    /// Pads content of this size to whole blocks.
     fn pad(&mut self, size_bytes: u64) -> Result<()> {
         let rest = size_bytes.next_multiple_of(BLOCK_BYTES) - size_bytes;
         self.write(&ZEROS[..rest as usize])
@@ -251,7 +251,7 @@ fn joined(name: &[u8], path: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The data of a file that has holes worth leaving out. `None` for others, and where the holes cannot be found.
+/// The data segments of a file with holes worth leaving out. `None` for other files, and if the holes cannot be found.
 async fn segments(file: &File) -> Option<Vec<(u64, u64)>> {
     let size = file.size_bytes();
     let mut segments = Vec::new();

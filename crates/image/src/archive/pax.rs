@@ -1,4 +1,4 @@
-//! Headers of pax archives (POSIX.1-2001): a ustar header, preceded by a file of records for what does not fit it.
+//! Headers of pax archives (POSIX.1-2001): a ustar header, preceded by a file of records for data that do not fit in it.
 //!
 //! ```text
 //! [x header: 512] [records, padded to 512]      only where needed
@@ -6,8 +6,8 @@
 //! record: LENGTH ' ' KEYWORD '=' VALUE '\n'     LENGTH is decimal and counts itself
 //! ```
 //!
-//! Beside the standard's keywords: `SCHILY.xattr.NAME` for extended attributes (`%` and `=` in names as `%25` and `%3D`, as
-//! GNU tar writes and reads them), `SCHILY.acl.access` and `SCHILY.acl.default`, and GNU's sparse format 1.0.
+//! In addition to the standard's keywords: `SCHILY.xattr.NAME` for extended attributes (`%` and `=` in names as `%25` and `%3D`, as GNU tar
+//! writes and reads them), `SCHILY.acl.access` and `SCHILY.acl.default`, and GNU's sparse format 1.0.
 
 use std::collections::BTreeMap;
 
@@ -18,35 +18,35 @@ use super::acl;
 
 /// The unit of an archive.
 pub(crate) const BLOCK_BYTES: u64 = 512;
-/// The largest number that a header's size field holds, in octal.
+/// The largest number in a header's size field, in octal.
 const SIZE_MAX: u64 = 0o77_777_777_777;
-/// The largest number that an id's field holds.
+/// The largest number in an id's field.
 const ID_MAX: u32 = 0o7_777_777;
 /// Space for a name in a header, and for a link's target.
 const NAME_BYTES: usize = 100;
-/// Prefix under which old programs, which know no sparse files, put one.
+/// The prefix under which old programs, which do not know sparse files, store one.
 const SPARSE_PREFIX: &[u8] = b"GNUSparseFile.0/";
 
-/// An entry's header, beyond its attributes.
+/// An entry's header and its attributes.
 pub(crate) struct Entry<'a> {
-    /// The name in the archive; directories' end with a slash.
+    /// The name in the archive; a directory's ends with a slash.
     pub name: &'a [u8],
-    /// Where a symbolic link leads, or the name of the file that a hard link is another name of.
+    /// The target of a symbolic link, or the earlier name of the file for a hard link.
     pub target: Option<&'a [u8]>,
-    /// Whether `target` is a hard link's.
+    /// True for a hard link.
     pub is_hard_link: bool,
     /// The attributes.
     pub attributes: &'a Attributes,
     /// Extended attributes.
     pub xattrs: &'a BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Bytes of content that follow: for a sparse file those of its map and its data.
+    /// Bytes of content that follow: for a sparse file, those of its map and data.
     pub size_bytes: u64,
-    /// The size of a sparse file when it is whole.
+    /// The full size of a sparse file.
     pub sparse_size_bytes: Option<u64>,
 }
 
-/// The header of an entry, with the records before it, as the bytes that begin it in the archive. `None` for what archives
-/// have no type for: a socket.
+/// The header of an entry, with the records before it, as the bytes that begin it in the archive. `None` for a socket, for which archives have
+/// no type.
 pub(crate) fn header(entry: &Entry<'_>) -> Option<Vec<u8>> {
     let attributes = entry.attributes;
     let kind = match attributes.kind {
@@ -106,7 +106,7 @@ fn times(header: &mut Header, records: &mut Records, attributes: &Attributes) {
     records.push("ctime", time(attributes.changed).as_bytes());
 }
 
-/// Seconds with nine decimals, without the zeros at the end. Before 1970 the whole is negative, not only its seconds.
+/// Seconds with nine decimals, without trailing zeros. Before 1970 the whole value is negative, not only its seconds.
 fn time(time: Time) -> String {
     let nanoseconds = i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanoseconds.min(999_999_999));
     let sign = if nanoseconds < 0 { "-" } else { "" };
@@ -146,7 +146,7 @@ fn names(header: &mut Header, records: &mut Records, entry: &Entry<'_>) {
     }
 }
 
-/// As much of a name as fits: readers that know the records do not look at it.
+/// Copies as much of a name as fits: readers that know the records ignore it.
 fn fill(field: &mut [u8], name: &[u8]) {
     let len = name.len().min(field.len());
     field[..len].copy_from_slice(&name[..len]);
@@ -176,7 +176,7 @@ fn xattrs(records: &mut Records, xattrs: &BTreeMap<Vec<u8>, Vec<u8>>) {
     }
 }
 
-/// Records in the making.
+/// Records being built.
 #[derive(Default)]
 struct Records {
     bytes: Vec<u8>,
@@ -188,7 +188,7 @@ impl Records {
     }
 
     fn push_bytes(&mut self, keyword: &[u8], value: &[u8]) {
-        // Everything but the length's own digits: a space, an equals sign and a line feed among it.
+        // Everything but the digits of the length: including a space, an equals sign and a line feed.
         let rest = keyword.len() + value.len() + 3;
         let mut len = rest + 1;
         while len != rest + len.to_string().len() {
@@ -202,7 +202,7 @@ impl Records {
         self.bytes.push(b'\n');
     }
 
-    /// The header of the records and they themselves, in whole blocks; nothing if there are none.
+    /// The records with their header, in whole blocks; nothing if there are none.
     fn into_blocks(self, name: &[u8]) -> Vec<u8> {
         if self.bytes.is_empty() {
             return Vec::new();
@@ -222,13 +222,13 @@ impl Records {
     }
 }
 
-/// Fills up with zeros to a whole block.
+/// Pads with zeros to a whole block.
 pub(crate) fn pad(bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES as usize), 0);
 }
 
-/// The map at the beginning of a sparse file's content: how many segments of data there are, then offset and length of
-/// each, a number a line, in whole blocks. A file that ends in a hole has an empty segment at its end, as GNU tar writes it.
+/// The map at the beginning of a sparse file's content: the number of data segments, then offset and length of each, one number per line, in
+/// whole blocks. For a file that ends in a hole, the map ends with an empty segment, as GNU tar writes it.
 pub(crate) fn sparse_map(segments: &[(u64, u64)], size_bytes: u64) -> Vec<u8> {
     let ends_in_hole = segments.last().is_none_or(|(offset, len)| offset + len < size_bytes);
     let count = segments.len() + usize::from(ends_in_hole);

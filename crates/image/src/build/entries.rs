@@ -1,14 +1,13 @@
-//! The entries of an archive that can be read anywhere: headers, and what stands before them.
+//! The entries of a seekable archive: headers, and the data before them.
 //!
 //! ```text
 //! [x: records of the next entry]  [L: its long name]  [K: its long link]  [header] [more of a sparse map] [content]
 //! [g: records of all that follow]
 //! ```
-//! The library's own iterator is not used: it takes records apart at line ends, which values of attributes may have.
+//! The library's own iterator is not used: it splits records at line ends, which attribute values may contain.
 //!
-//! A packed archive of some kilobytes can hold gigabytes of records and names. So the records and names before one entry have a
-//! bound ([`PREAMBLE_MAX_BYTES`]), the global records are shared by all entries, and everything that is kept of the entries comes
-//! out of one [`Budget`].
+//! A compressed archive of some kilobytes can contain gigabytes of records and names. So there is a bound for the records and names before one
+//! entry ([`PREAMBLE_MAX_BYTES`]), all entries share the global records, and the memory kept for entries comes out of one [`Budget`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,16 +20,16 @@ use crate::error::{Context as _, Result, malformed, too_large};
 
 /// The unit of an archive.
 pub(crate) const BLOCK_BYTES: u64 = 512;
-/// Records, names and links before one entry at most, all together, in bytes of memory: twice the extended attributes that a file
-/// may have ([`cenote_zpl::XATTRS_MAX_BYTES`]), since their names and the records themselves need memory too.
+/// The maximum memory for all records, names and links before one entry, in bytes: twice the extended attributes that a file may have
+/// ([`cenote_zpl::XATTRS_MAX_BYTES`]), since their names and the records themselves need memory too.
 const PREAMBLE_MAX_BYTES: u64 = 2 * cenote_zpl::XATTRS_MAX_BYTES as u64;
-/// Memory for a record beside its bytes: its share of a map's node, and two allocations.
+/// Memory for a record in addition to its bytes: its share of a map's node, and two allocations.
 const RECORD_BYTES: u64 = 128;
-/// Parts of a sparse file at most.
+/// The maximum number of parts of a sparse file.
 pub(crate) const PARTS_MAX: usize = 1 << 20;
 
-/// Memory that is left for the entries of a source: their names, attributes and nodes. Nothing is given back: all of it is kept
-/// until the source is written.
+/// The remaining memory for the entries of a source: their names, attributes and nodes. Nothing is returned, since everything is kept until the
+/// source is written.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     left: u64,
@@ -38,10 +37,10 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// By default: some 800 000 files with names of an ordinary length.
+    /// The default: some 800 000 files with names of ordinary length.
     pub const DEFAULT_BYTES: u64 = 512 << 20;
 
-    /// So many bytes.
+    /// A budget of `limit` bytes.
     pub const fn new(limit: u64) -> Self {
         Self { left: limit, limit }
     }
@@ -49,7 +48,7 @@ impl Budget {
     /// Takes `bytes`.
     ///
     /// # Errors
-    /// So many are not left.
+    /// Fewer bytes are left.
     pub fn take(&mut self, bytes: u64) -> Result<()> {
         let left = self.left.checked_sub(bytes).ok_or_else(|| {
             let limit = cenote_props::number::nicebytes(self.limit);
@@ -77,7 +76,7 @@ impl Records {
         self.own.get(key).or_else(|| self.global.get(key))
     }
 
-    /// Those whose keywords begin with `prefix`, without it; of two with the same keyword the last counts.
+    /// The records whose keywords begin with `prefix`, without it. Of two with the same keyword, the last counts.
     pub(crate) fn below<'a>(&'a self, prefix: &'a [u8]) -> impl Iterator<Item = (&'a [u8], &'a Vec<u8>)> {
         let of = move |records: &'a RecordMap| {
             let from = records.range(prefix.to_vec()..);
@@ -99,7 +98,7 @@ fn cost(key: &[u8], value: &[u8]) -> u64 {
     (key.len() + value.len()) as u64 + RECORD_BYTES
 }
 
-/// A name for a message: the beginning of a very long one.
+/// A name for a message, truncated if it is very long.
 pub(super) fn shown(path: &[u8]) -> String {
     const SHOWN_MAX_BYTES: usize = 200;
     let text = cenote_zpl::shown(&path[..path.len().min(SHOWN_MAX_BYTES)]);
@@ -112,15 +111,15 @@ pub(crate) struct Entry {
     pub path: Vec<u8>,
     pub link: Option<Vec<u8>>,
     pub records: Records,
-    /// Where its content begins in the archive.
+    /// The offset of its content in the archive.
     pub start: u64,
-    /// How long that is.
+    /// The size of its content in the archive.
     pub size_bytes: u64,
-    /// Parts of a sparse file of GNU's old form: where in the file, and how long.
+    /// Parts of a sparse file in GNU's old format: offset in the file, and length.
     pub parts: Vec<[u64; 2]>,
 }
 
-/// An archive that is gone through.
+/// An archive being read.
 pub(crate) struct Entries<'a> {
     file: &'a File,
     at: u64,
@@ -129,7 +128,7 @@ pub(crate) struct Entries<'a> {
     /// Memory for the global records.
     global_bytes: u64,
     count: u64,
-    /// Memory that is left for the names and records of the next entry.
+    /// The remaining memory for the names and records of the next entry.
     preamble_left: u64,
 }
 
@@ -139,10 +138,10 @@ impl<'a> Entries<'a> {
         Ok(Self { file, at: 0, size_bytes, global: Arc::default(), global_bytes: 0, count: 0, preamble_left: 0 })
     }
 
-    /// The next entry, with all that was said of it before.
+    /// The next entry, with all records and names before it.
     ///
     /// # Errors
-    /// The archive is damaged, or none.
+    /// The archive is damaged, or not an archive.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         let (mut own, mut path, mut link) = (RecordMap::new(), None, None);
         self.preamble_left = PREAMBLE_MAX_BYTES;
@@ -180,7 +179,7 @@ impl<'a> Entries<'a> {
 
     fn records(&mut self, size_bytes: u64) -> Result<RecordMap> {
         let text = self.text(size_bytes)?;
-        // Their memory counts, not their length in the archive.
+        // The limit applies to their memory, not their length in the archive.
         records(&text, &mut || self.say(RECORD_BYTES))
     }
 
@@ -196,7 +195,7 @@ impl<'a> Entries<'a> {
         Ok(())
     }
 
-    /// Where the next header is.
+    /// The offset of the next header.
     pub(crate) const fn at(&self) -> u64 {
         self.at
     }
@@ -204,7 +203,7 @@ impl<'a> Entries<'a> {
     fn header(&mut self) -> Result<Option<Header>> {
         let mut header = Header::new_old();
         if self.at + BLOCK_BYTES > self.size_bytes {
-            // Some writers leave out the end; nothing at all is no archive.
+            // Some writers omit the end; but an empty file is not an archive.
             return if self.count > 0 { Ok(None) } else { return Err(malformed("is no tar archive")) };
         }
         self.file.read_exact_at(header.as_mut_bytes(), self.at)?;
@@ -233,7 +232,7 @@ impl<'a> Entries<'a> {
         Ok(Some(header))
     }
 
-    /// The content of an entry that is about another one.
+    /// The content of an entry that describes another one.
     fn text(&mut self, size_bytes: u64) -> Result<Vec<u8>> {
         self.say(size_bytes)?;
         let mut text = vec![0; size_bytes as usize];
@@ -257,7 +256,7 @@ impl<'a> Entries<'a> {
         if let Some(size) = of("size") {
             size_bytes = std::str::from_utf8(&size).ok().and_then(|size| size.parse().ok()).with_context(name)?;
         }
-        // Links, directories and devices may have a size, and have no content.
+        // Links, directories and devices may have a size, but never content.
         let kind = header.entry_type();
         if kind.is_hard_link()
             || kind.is_symlink()
@@ -276,7 +275,7 @@ impl<'a> Entries<'a> {
         Ok(Entry { header, path, link, records, start, size_bytes, parts })
     }
 
-    /// The map of a sparse file in its header, and in blocks behind that.
+    /// The map of a sparse file, in its header and in the blocks after that.
     fn old_parts(&mut self, header: &Header) -> Result<Vec<[u64; 2]>> {
         let gnu = header.as_gnu().context("a sparse file in an archive that is not GNU's")?;
         let mut parts = Vec::new();
@@ -304,14 +303,14 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// A name that ends at its first zero.
+/// A name, truncated at its first zero byte.
 fn without_end(mut name: Vec<u8>) -> Vec<u8> {
     let len = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     name.truncate(len);
     name
 }
 
-/// Takes records apart: `LENGTH KEYWORD=VALUE\n`, the length that of all of it. `count` is called for each, and may refuse it.
+/// Splits records: `LENGTH KEYWORD=VALUE\n`, where the length is that of the whole record. `count` is called for each, and may refuse it.
 fn records(text: &[u8], count: &mut dyn FnMut() -> Result<()>) -> Result<RecordMap> {
     let mut found = RecordMap::new();
     let mut rest = text;
@@ -338,8 +337,8 @@ fn record(text: &[u8]) -> Option<(usize, &[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// Goal: no entry costs more time than its own records, however many global ones there are. Method: the records of a prefix are
-    /// found in both maps, an entry's own last, and neighbours of the prefix are not.
+    /// Goal: no entry costs more time than its own records, however many global ones there are. Method: the records of a prefix are found in
+    /// both maps, an entry's own last, and neighbours of the prefix are not.
     #[test]
     fn records_of_a_prefix_are_found_and_an_entrys_own_count_last() {
         let map = |keys: &[(&str, &str)]| -> RecordMap {

@@ -1,4 +1,4 @@
-//! File systems that exist, to be added to.
+//! Existing file systems to which files are added.
 
 use cenote_dmu::Object;
 use cenote_spa::{FileSizes, Pool};
@@ -8,10 +8,10 @@ use cenote_zpl::bulk::{BulkWriter, MODE_DIR};
 
 use crate::error::{Context as _, Result};
 
-/// Opens a file system, with what its properties say of new files.
+/// Opens a file system, with its properties for new files.
 ///
 /// # Errors
-/// There is no such file system, it is in use, or its files cannot be added to yet.
+/// There is no such file system, it is in use, or adding files to it is not supported yet.
 #[boxed]
 pub async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
     let head = pool.open_head(name).await?;
@@ -30,7 +30,7 @@ pub async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
 /// A directory of a file system, by its path.
 ///
 /// # Errors
-/// There is none.
+/// It does not exist.
 #[boxed]
 pub async fn folder_of(files: &BulkWriter, name: &str, path: &str) -> Result<Object> {
     let mut directory = files.objset().object(files.root()).await?;

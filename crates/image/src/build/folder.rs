@@ -1,28 +1,26 @@
 //! A directory of this machine as a source.
 //!
-//! A directory may change while it is read, and nothing can keep it from that. The outcome then is that of GNU tar:
+//! A directory may change while it is read, and this cannot be prevented. The result is then that of GNU tar:
 //!
-//! | what happens | what the pool has | status |
+//! | event | contents of the pool | status |
 //! |---|---|---|
-//! | a file is written to meanwhile | what was read | 1 |
-//! | … and becomes shorter | zeros in place of what went | 1 |
-//! | … and becomes longer | as much as there was when it was opened | 1 |
-//! | a name goes after its directory was listed | nothing of it | 1 |
-//! | a directory goes before it is listed | an empty directory | 1 |
-//! | names come to a directory that was listed | nothing of them | 1 |
-//! | something takes the place of what was to be read | what is there now | 0, and 1 where that goes on |
-//! | … of a directory that is to be listed | an empty directory | 1 |
-//! | a device or file of the pool that is written | nothing of it | 0 |
+//! | a file is written meanwhile | the data that was read | 1 |
+//! | … and is shortened | zeros in place of the removed part | 1 |
+//! | … and is extended | as much as it had when it was opened | 1 |
+//! | a name is removed after its directory was listed | nothing of it | 1 |
+//! | a directory is removed before it is listed | an empty directory | 1 |
+//! | names are added to a directory that was listed | nothing of them | 1 |
+//! | another file replaces one before it is read | the new file | 0, or 1 if this repeats |
+//! | … a directory before it is listed | an empty directory | 1 |
+//! | a device or file of the pool being written | nothing of it | 0 |
 //! | something cannot be read | no pool | 1 |
 //!
-//! Each is told in a line. The last is where tar goes on: an image that lacks a file because of a permission would be found out
-//! too late.
+//! Each event is reported in a line. In the last case tar continues; but that an image lacks a file would be discovered too late.
 //!
-//! The directories may belong to somebody else than the user who reads them. So everything is found by its name in a directory that
-//! is held open, no link is followed (except where the root's path is one), and a directory is listed only if it is the one that
-//! was looked at: one that is swapped for a link leads nowhere. Of nested directories the deepest [`OPEN_MAX`] are held open; those
-//! above are opened again as `..`, and compared. Directories are nested at most [`DEPTH_MAX`] deep, with paths of at most
-//! [`PATH_MAX_BYTES`], as the verbs that read a pool's files take them.
+//! The directories may belong to another user than the reader. So everything is found by its name in a directory that is held open, no link is
+//! followed (except if the root's path is one), and a directory is listed only if it is the one that was examined: a link that replaced it leads
+//! nowhere. Of nested directories the deepest [`OPEN_MAX`] are held open; those above are reopened as `..`, and compared. Directories are nested
+//! at most [`DEPTH_MAX`] deep, with paths of at most [`PATH_MAX_BYTES`], the limits of the verbs that read a pool's files.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -43,35 +41,35 @@ use super::{Builder, Content, DirectoryId, ROOT};
 use crate::error::{Context as _, Result, too_large, unsupported};
 use crate::walk::{DEPTH_MAX, PATH_MAX_BYTES};
 
-/// An extended attribute's value at most: what Linux allows.
+/// The maximum size of an extended attribute's value: Linux's limit.
 const XATTR_MAX_BYTES: usize = 64 << 10;
-/// How often something is looked at again in whose place something else was put. Chosen by eye.
+/// The maximum number of attempts to read a name whose file is replaced meanwhile. Chosen by eye.
 const TRIES_MAX: usize = 5;
-/// Nested directories that are held open.
+/// Nested directories held open, at most.
 const OPEN_MAX: usize = 64;
 
 /// A report while a directory is read.
 pub enum Event<'a> {
     /// Bytes of a file were read.
     Bytes(u64),
-    /// Something was not as it had been: what, and what has become of it.
+    /// Something changed: its path, and the consequence.
     Changed(&'a Path, &'static str),
-    /// Something of the pool that is written was found and left out.
+    /// A file or device of the pool being written was found and left out.
     Own(&'a Path),
 }
 
-/// A directory that is read.
+/// A directory being read.
 pub struct Folder<'a> {
     builder: &'a mut Builder,
     tell: &'a mut dyn FnMut(Event<'_>),
-    /// Device and inode of what the pool is written to.
+    /// Device and inode of the files that the pool is written to.
     own: Vec<(u64, u64)>,
-    /// Files with several names that were met already, by device and inode.
+    /// Files with several names that were already met, by device and inode.
     linked: HashMap<(u64, u64), ObjectId>,
 }
 
 impl<'a> Folder<'a> {
-    /// Nothing read yet. The files and devices at the paths `own` are left out.
+    /// Before reading. The files and devices at the paths `own` are left out.
     pub fn new(builder: &'a mut Builder, own: &[PathBuf], tell: &'a mut dyn FnMut(Event<'_>)) -> Self {
         let own = own.iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| identity(&meta)).collect();
         Self { builder, tell, own, linked: HashMap::new() }
@@ -105,7 +103,7 @@ impl<'a> Folder<'a> {
             if depth > DEPTH_MAX || path.as_os_str().len() > PATH_MAX_BYTES {
                 return Err(too_large(format!("'{}' is nested too deeply", shown(path.as_os_str().as_bytes()))));
             }
-            // Without the place of a directory those in it cannot be found either.
+            // Without the handle of a directory, those in it cannot be found either.
             let handle = level.handle.as_ref().map(|handle| enter(handle, &name));
             let handle = match handle.unwrap_or_else(|| Err(ErrorKind::NotFound.into())) {
                 Ok(handle) => handle,
@@ -127,7 +125,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Adds the entries of a directory; those of the directories in it are still to be added.
+    /// Adds the entries of a directory. The contents of directories in it are added later.
     async fn list(&mut self, handle: File, meta: Metadata, path: PathBuf, id: DirectoryId) -> Result<Level> {
         let mut names = list(&handle).with_context(|| path.display().to_string())?;
         names.sort();
@@ -145,7 +143,7 @@ impl<'a> Folder<'a> {
         Ok(Level { handle: Some(handle), identity: identity(&meta), path, below })
     }
 
-    /// Opens a directory again by way of one in it, where it was too far up to be held open.
+    /// Reopens a directory through one in it, if it was too far up to be held open.
     fn reopen(&mut self, above: &mut Level, level: &Level) {
         if above.handle.is_some() {
             return;
@@ -158,7 +156,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// Adds a name of a directory; if it is a directory itself, what is in it is still to be added.
+    /// Adds a name of a directory. If it is a directory itself, returns it, so that its contents are added later.
     async fn entry(
         &mut self,
         directory: DirectoryId,
@@ -182,7 +180,7 @@ impl<'a> Folder<'a> {
             }
             let source = match found.open(parent, name) {
                 Ok(Some(source)) => source,
-                // Something else is there now.
+                // Another file has its place.
                 Ok(None) => continue,
                 Err(error) if error.io().is_some_and(is_gone) => continue,
                 Err(error) => return Err(error),
@@ -233,32 +231,32 @@ impl<'a> Folder<'a> {
     }
 }
 
-/// A directory whose entries were added, and the directories in it that are still to be listed.
+/// A directory whose entries were added, and the directories in it that remain to be listed.
 struct Level {
-    /// None where it is too far up, or cannot be found any more.
+    /// `None` if it is too far up, or can no longer be found.
     handle: Option<File>,
     identity: (u64, u64),
     path: PathBuf,
     below: VecDeque<Below>,
 }
 
-/// A directory that is to be listed.
+/// A directory to list.
 struct Below {
     name: OsString,
     meta: Metadata,
     id: DirectoryId,
 }
 
-/// The file under a name, held by a descriptor that can read nothing, with its metadata.
+/// The file under a name, held by a descriptor without the right to read, with its metadata.
 struct Found {
     handle: File,
     meta: Metadata,
 }
 
-/// A file that is opened to be read, with its attributes.
+/// A file opened for reading, with its attributes.
 struct Source {
     node: NodeSpec,
-    /// Of a regular file.
+    /// The open file, if it is a regular one.
     file: Option<File>,
 }
 
@@ -270,7 +268,7 @@ impl Found {
         Ok(Self { handle, meta })
     }
 
-    /// Opens what was found; nothing where something else is there by now.
+    /// Opens what was found; `None` if another file has its place.
     fn open(&self, parent: &File, name: &OsStr) -> Result<Option<Source>> {
         let meta = &self.meta;
         let mut node = node_of(meta);
@@ -280,7 +278,7 @@ impl Found {
             node.target = Some(target.into_bytes());
             node.mode = MODE_SYMLINK | 0o777;
         } else if kind.is_file() || kind.is_dir() {
-            // A pipe that took its place would be waited for.
+            // Opening must not wait for a pipe that took its place.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             let file = match openat(parent, name, flags, Mode::empty()).map_err(std::io::Error::from) {
                 Ok(file) => File::from(file),
@@ -300,7 +298,7 @@ impl Found {
             node.rdev = u64::from(major) << 20 | u64::from(minor);
         }
         if !kind.is_symlink() {
-            // A device or pipe is not opened to be read: its attributes are reached by the kernel's name for the descriptor.
+            // A device or pipe is not opened for reading: its attributes are read through the kernel's path of the descriptor.
             let path = Path::new("/proc/self/fd").join(self.handle.as_raw_fd().to_string());
             node.xattrs = xattrs_by(|names| listxattr(&path, names), |name, value| getxattr(&path, name, value))?;
         }
@@ -326,12 +324,12 @@ fn list(directory: &File) -> std::io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// A file or directory, whatever it is called.
+/// The identity of a file or directory, under any name.
 fn identity(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Whether nothing was changed between two looks at something.
+/// True if nothing was changed between two looks.
 fn is_same(before: &Metadata, after: &Metadata) -> bool {
     let state = |meta: &Metadata| {
         (identity(meta), meta.len(), [meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()])
@@ -339,12 +337,12 @@ fn is_same(before: &Metadata, after: &Metadata) -> bool {
     state(before) == state(after)
 }
 
-/// Whether there is no such name any more.
+/// True if the name no longer exists.
 fn is_gone(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
-/// Whether an open says that this is no regular file: a symbolic link, a socket, a device without a driver.
+/// True if opening failed because this is not a regular file: a symbolic link, a socket, a device without a driver.
 fn is_other_kind(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::LOOP | Errno::NXIO | Errno::NODEV))
 }
@@ -382,7 +380,7 @@ fn xattrs_by(
         let mut value = vec![0_u8; XATTR_MAX_BYTES];
         match get(name, &mut value) {
             Ok(len) => found.push((name.to_vec(), value[..len].to_vec())),
-            // It went meanwhile, or is not for us to see.
+            // It was removed meanwhile, or this user may not see it.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
             Err(error) => return Err(std::io::Error::from(error)).context("extended attributes"),
         }
@@ -393,7 +391,7 @@ fn xattrs_by(
 
 struct FileContent {
     file: File,
-    /// It has become shorter than it was.
+    /// The file was shortened.
     is_shorter: bool,
 }
 
@@ -402,11 +400,11 @@ impl Content for FileContent {
         match seek(&self.file, SeekFrom::Data(offset)) {
             Ok(at) => Ok(at),
             Err(Errno::NXIO) => {
-                // Behind the end, or a hole up to it.
+                // After the end, or in a hole up to it.
                 self.is_shorter |= self.file.metadata()?.len() < offset;
                 Ok(u64::MAX)
             }
-            // A file system that does not know holes.
+            // The file system does not support holes.
             Err(Errno::INVAL) => Ok(offset),
             Err(error) => Err(std::io::Error::from(error).into()),
         }
@@ -439,7 +437,7 @@ mod tests {
     use super::*;
     use crate::testpool;
 
-    /// Reads a folder into a pool; `meanwhile` is called with the size of each file that was read. Returns what was told, and the counts.
+    /// Reads a folder into a pool; `meanwhile` is called with the size of each file read. Returns the reports and the counts.
     fn read_while(root: &Path, meanwhile: &dyn Fn(u64)) -> Result<(Vec<String>, crate::build::Counts)> {
         let image = tempfile::tempdir().unwrap();
         let runtime = Runtime::real(RuntimeOptions::default()).unwrap();
@@ -539,9 +537,8 @@ mod tests {
         assert!(before.open(&parent, name).unwrap().is_none());
     }
 
-    /// Goal: root reads nothing that its reader was not pointed to. Method: while a file beside it is read, a directory is
-    /// swapped for a link to one outside, and another for a directory from outside. Would go wrong if directories were
-    /// gone back to by path.
+    /// Goal: root reads only files that its reader was pointed to. Method: while a file next to it is read, a directory is replaced by a link to
+    /// one outside, and another by a directory from outside. Would go wrong if the reader returned to directories by path.
     #[test]
     fn a_directory_that_is_swapped_before_it_is_listed_is_not_followed() {
         let dir = tempfile::tempdir().unwrap();
@@ -571,7 +568,7 @@ mod tests {
         assert_eq!((counts.files, counts.directories), (2, 2));
     }
 
-    /// Goal: memory is bounded however deep somebody else's tree is. Method: a tree with a path that no system call takes.
+    /// Goal: memory is bounded for another user's tree of any depth. Method: a tree with a path longer than any system call takes.
     #[test]
     fn a_tree_whose_paths_are_too_long_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,7 @@
-//! Filling a pool with files: what `cenote build` and `cenote put` do with what a source gives them.
+//! Filling a pool with files: how `cenote build` and `cenote put` store the files of a source.
 //!
-//! A source names files one after the other, directories before what is in them. Files are written as they come; of
-//! directories the entries are kept in memory and written at the end, since only then it is known what is in them. While a
-//! txg is written the next one is filled.
+//! A source gives files one after the other, directories before their contents. Files are written as they arrive. The entries of directories are
+//! kept in memory and written at the end, since they are complete only then. While one txg is written the next one is filled.
 
 mod entries;
 mod existing;
@@ -39,30 +38,30 @@ pub use spool::{Room, archive};
 pub use tarball::{Whiteouts, add_archive};
 pub use tree::FileTree;
 
-/// Bytes that a txg gathers.
+/// The bytes in a txg.
 const TXG_BYTES: u64 = 64 << 20;
-/// Bytes that are added to a file system that exists: they are in one txg, and so in memory.
+/// The maximum bytes added to an existing file system: they are in one txg, and so in memory.
 const PUT_MAX_BYTES: u64 = 512 << 20;
-/// The least bytes that an object counts towards these bounds.
+/// The least bytes that an object counts for these bounds.
 const OBJECT_BYTES: u64 = 2 << 10;
 
-/// A directory that is being filled.
+/// A directory being filled.
 struct Directory {
     object: Object,
     node: NodeSpec,
     entries: BTreeMap<Vec<u8>, (ObjectId, u32)>,
-    /// The entries of a directory that was there before.
+    /// The entries of a directory that existed before.
     before: Option<BTreeMap<Vec<u8>, DirEntry>>,
 }
 
-/// Which directory; the root is 0.
+/// The index of a directory; the root is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryId(usize);
 
 /// The root directory.
 pub const ROOT: DirectoryId = DirectoryId(0);
 
-/// A file that has, or may have, several names.
+/// A file that has, or may have, several links.
 struct Linked {
     object: Object,
     node: NodeSpec,
@@ -86,32 +85,32 @@ pub struct Counts {
     pub changed: u64,
 }
 
-/// Fills the root file system of a new pool.
+/// Fills the root file system of a new pool, or adds to an existing directory.
 pub struct Builder {
     pool: Pool,
-    /// A txg that is being written.
+    /// A txg being written.
     syncing: Option<Txg>,
     files: BulkWriter,
     txg: Txg,
     dirty_bytes: u64,
-    /// When a txg is to be written.
+    /// The bytes at which a txg is written.
     txg_bytes_max: u64,
     directories: Vec<Directory>,
     linked: BTreeMap<ObjectId, Linked>,
-    /// No time that is written is later than this, in seconds.
+    /// The latest time that may be written, in seconds.
     latest_s: Option<u64>,
     now: [u64; 2],
     counts: Counts,
 }
 
-/// A time as nodes have it: seconds since 1970, and nanoseconds.
+/// A time in the form of nodes: seconds since 1970, and nanoseconds.
 fn stamp(time: Duration) -> [u64; 2] {
     [time.as_secs(), time.subsec_nanos().into()]
 }
 
 impl Builder {
-    /// A builder for a pool whose root file system was made in its open txg. No time that is written is later than `latest_s`, in
-    /// seconds since 1970.
+    /// A builder for a pool whose root file system was made in its open txg. `latest_s` is the latest time that may be written, in seconds since
+    /// 1970.
     pub fn new(new: NewPool, latest_s: Option<u64>) -> Self {
         let NewPool { pool, files, root: (object, node) } = new;
         Self {
@@ -129,8 +128,7 @@ impl Builder {
         }
     }
 
-    /// A builder that adds to a directory of a file system that exists, all in the open txg: it is there as a whole, or not
-    /// at all.
+    /// A builder that adds to a directory of an existing file system, in the open txg only: it adds everything or nothing.
     #[boxed]
     pub async fn into_existing(pool: Pool, files: BulkWriter, directory: Object) -> Result<Self> {
         let before = Some(files.entries(&directory).await?);
@@ -154,7 +152,7 @@ impl Builder {
         })
     }
 
-    /// Sets the root directory's attributes, unless it was there before.
+    /// Sets the root directory's attributes, unless it existed before.
     pub fn set_root(&mut self, node: NodeSpec) {
         let node = self.timed(node);
         if self.directories[0].before.is_some() {
@@ -164,8 +162,8 @@ impl Builder {
         *root = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: root.parent, ..node };
     }
 
-    /// A node with times as they are written: access as the source says, or when it was modified (reading a folder would
-    /// change it), change and creation now.
+    /// A node with the times to write: the source's access time or else its modification time (reading a folder would change the former); change
+    /// and creation are now.
     fn timed(&self, node: NodeSpec) -> NodeSpec {
         let clamped = |time: [u64; 2]| match self.latest_s {
             Some(latest) if time[0].cast_signed() > latest.cast_signed() => [latest, 0],
@@ -195,7 +193,7 @@ impl Builder {
         self.directories[parent.0].object.id()
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     #[boxed]
     pub async fn directory(&mut self, parent: DirectoryId, name: &[u8], node: NodeSpec) -> Result<DirectoryId> {
         let node = NodeSpec { mode: node.mode & 0o7777 | MODE_DIR, parent: self.parent(parent), ..self.timed(node) };
@@ -214,7 +212,7 @@ impl Builder {
         Ok(DirectoryId(self.directories.len() - 1))
     }
 
-    /// Makes anything that is neither a directory nor a regular file: a link, a device, a pipe.
+    /// Creates a file that is neither a directory nor regular: a link, a device, a pipe.
     #[boxed]
     pub async fn special(
         &mut self,
@@ -240,9 +238,7 @@ impl Builder {
         Ok(id)
     }
 
-    /// Makes a regular file of `node.size_bytes`. `read` gives its content piece by piece: an offset, and room for as many
-    /// bytes as are wanted there; it says where the next data is that it has, at or after the offset, and fills the room if
-    /// that is there.
+    /// Creates a regular file of `node.size_bytes`, with this content.
     pub async fn file(
         &mut self,
         parent: DirectoryId,
@@ -268,7 +264,7 @@ impl Builder {
             let len = block_bytes.min(size - at) as usize;
             let mut buf = Buf::zeroed(block_bytes as usize);
             content.read(at, &mut buf[..len])?;
-            // Which zeros are holes in a source depends on the file system that it is on; and the pool is to be the same.
+            // Zeros are holes or not depending on the source's file system; but the pool must always be the same.
             if buf.iter().all(|byte| *byte == 0) {
                 at += block_bytes;
                 continue;
@@ -288,7 +284,7 @@ impl Builder {
         Ok(id)
     }
 
-    /// Gives a file another name.
+    /// Gives a file another link.
     pub fn link(&mut self, parent: DirectoryId, name: &[u8], object: ObjectId) -> Result<()> {
         let Some(linked) = self.linked.get_mut(&object) else {
             return Err(malformed("a hard link to something that cannot have any"));
@@ -299,7 +295,7 @@ impl Builder {
         self.enter(parent, name, object, mode)
     }
 
-    /// Counts what a txg gathers, and has it written when it is enough.
+    /// Counts bytes for the open txg, and has it written when it is full.
     async fn dirtied(&mut self, bytes: u64) -> Result<()> {
         self.dirty_bytes += if bytes == 0 { OBJECT_BYTES } else { bytes };
         if self.txg_bytes_max == u64::MAX && self.dirty_bytes > PUT_MAX_BYTES {
@@ -311,7 +307,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Waits for the txg that is written, if one is.
+    /// Waits for the txg being written, if there is one.
     async fn settle(&mut self) -> Result<()> {
         if let Some(txg) = self.syncing.take() {
             self.pool.wait_synced(txg).await?;
@@ -320,7 +316,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Has the open txg written, and goes on in the next.
+    /// Starts to write the open txg, and continues in the next.
     async fn next_txg(&mut self) -> Result<()> {
         self.settle().await?;
         self.syncing = Some(self.txg);
@@ -329,7 +325,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Writes directories and what else had to wait, and closes the pool; `line` is noted in the history.
+    /// Writes directories and other deferred data, and exports the pool; `line` is recorded in the history.
     pub async fn finish(mut self, line: Option<&str>) -> Result<Counts> {
         for linked in std::mem::take(&mut self.linked).into_values() {
             if linked.is_changed {
@@ -370,8 +366,8 @@ impl Builder {
 
 /// A file's content.
 pub trait Content {
-    /// Where the next data begins, at or after `offset`; [`u64::MAX`] if there is none.
+    /// The offset of the next data, at or after `offset`; [`u64::MAX`] if there is none.
     fn next_data(&mut self, offset: u64) -> Result<u64>;
-    /// Fills `target` from `offset`; what is a hole there is zeros.
+    /// Fills `target` with the content at `offset`; holes become zeros.
     fn read(&mut self, offset: u64, target: &mut [u8]) -> Result<()>;
 }

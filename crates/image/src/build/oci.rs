@@ -1,4 +1,4 @@
-//! Images of containers: which image of an index, and its layers, one over the other.
+//! Images of containers: the choice of an image from an index, and its layers, one over the other.
 //!
 //! ```text
 //! OCI layout, in a directory or an archive:
@@ -8,11 +8,11 @@
 //!   manifest.json ─► for each image: config, layers, and its tags
 //! ```
 //!
-//! The maker of an image is not trusted: see [`Store`] for names. Nothing is read beyond the size that a descriptor gives; blobs have the
-//! hash that names them, and layers of docker's archives the one that the image's configuration gives.
+//! The maker of an image is not trusted: see [`Store`] for names. Nothing is read beyond the size in a descriptor; blobs must have the hash in
+//! their names, and layers of docker's archives the one in the image's configuration.
 //!
-//! An image says its platform in its own configuration. An index may say it too, beside the manifest, and need not; so where a platform is
-//! asked for, it is the configuration that is believed.
+//! An image's own configuration states its platform. An index may also state it for a manifest, but need not; so if a platform is requested, the
+//! configuration counts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,13 +28,13 @@ use crate::error::{Context as _, ImageError, Result, malformed, too_large, unsup
 
 /// The largest index, manifest or configuration, in bytes: the limit of registries.
 const DOCUMENT_MAX_BYTES: u64 = 4 << 20;
-/// Indexes of indexes at most.
+/// The maximum depth of indexes in indexes.
 const DEPTH_MAX: u32 = 4;
-/// Images of one index that are looked at.
+/// The maximum number of images of an index that are examined.
 const IMAGES_MAX: usize = 256;
 /// The annotation with an image's tag.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
-/// The annotation with an image's whole name, as docker's newer archives have it.
+/// The annotation with an image's full name, in docker's newer archives.
 const IMAGE_NAME: &str = "io.containerd.image.name";
 
 /// A reference to a blob.
@@ -52,7 +52,7 @@ struct Descriptor {
     annotations: BTreeMap<String, String>,
 }
 
-/// A platform, as an index or an image's configuration says it.
+/// A platform in an index or an image's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 struct Platform {
     #[serde(default)]
@@ -73,7 +73,7 @@ struct Manifest {
     layers: Vec<Descriptor>,
 }
 
-/// An image's configuration, as far as it counts here.
+/// The relevant parts of an image's configuration.
 #[derive(Debug, Deserialize)]
 struct Config {
     #[serde(flatten)]
@@ -97,17 +97,17 @@ struct DockerImage {
     repo_tags: Option<Vec<String>>,
 }
 
-/// Which image is meant.
+/// The choice of an image.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
     /// Its tag.
     pub tag: Option<String>,
-    /// `OS/ARCHITECTURE`, perhaps `/VARIANT`; this machine's if nothing is said and there is more than one.
+    /// `OS/ARCHITECTURE`, or with `/VARIANT`; by default, if there are several images, this machine's.
     pub platform: Option<String>,
 }
 
 impl Choice {
-    /// Whether any is.
+    /// True if it restricts the choice.
     pub(crate) const fn is_made(&self) -> bool {
         self.tag.is_some() || self.platform.is_some()
     }
@@ -123,7 +123,7 @@ pub(crate) enum Form {
 }
 
 impl Platform {
-    /// As a person writes it: `linux/arm64`, `linux/arm/v7`.
+    /// Parses a person's notation: `linux/arm64`, `linux/arm/v7`.
     fn parse(text: &str) -> Result<Self> {
         let mut words = text.split('/');
         let (Some(os), Some(architecture), variant, None) = (words.next(), words.next(), words.next(), words.next())
@@ -134,13 +134,13 @@ impl Platform {
         Ok(Self { os: os.to_owned(), architecture: as_images_name(architecture).to_owned(), variant })
     }
 
-    /// This machine's, as images name it.
+    /// This machine's platform, in the terms of images.
     fn of_this_machine() -> Self {
         let architecture = as_images_name(std::env::consts::ARCH).to_owned();
         Self { os: "linux".to_owned(), architecture, variant: None }
     }
 
-    /// Whether an image of platform `of` is one for this platform. Where the image says no variant it has the usual one.
+    /// True if an image of platform `of` is for this platform. An image without a variant has the usual one.
     fn is_of(&self, of: &Self) -> bool {
         let usual = (of.architecture == "arm64").then_some("v8");
         let variant = of.variant.as_deref().or(usual);
@@ -164,7 +164,7 @@ impl fmt::Display for Platform {
     }
 }
 
-/// An architecture by the name that images have for it.
+/// An architecture by its name in images.
 fn as_images_name(architecture: &str) -> &str {
     match architecture {
         "x86_64" => "amd64",
@@ -173,26 +173,26 @@ fn as_images_name(architecture: &str) -> &str {
     }
 }
 
-/// Whether a directory is an image layout.
+/// True if a directory is an image layout.
 pub fn is_layout(dir: &Path) -> bool {
     dir.join("oci-layout").is_file() && dir.join("index.json").is_file()
 }
 
-/// The form of the image that an archive looks like; none if it looks like an archive of files.
+/// The form of the image in an archive; `None` if it looks like an archive of files.
 pub(crate) fn form_of(store: &Store) -> Option<Form> {
     if store.has("oci-layout") && store.has("index.json") {
         return Some(Form::Layout);
     }
-    // A file of this name may be anything.
+    // Other archives may contain a file with this name.
     let images = docker_images(store).ok().filter(|images| !images.is_empty())?;
     let is_there = |image: &DockerImage| store.has(&image.config) && image.layers.iter().all(|layer| store.has(layer));
     images.iter().all(is_there).then_some(Form::Docker)
 }
 
-/// Takes all layers of an image into a tree; the image's name and platform for people. `progress` is told of bytes that are unpacked.
+/// Adds all layers of an image to a tree. Returns the image's name and platform for people. `progress` gets the bytes decompressed.
 ///
 /// # Errors
-/// There is no such image, or something in it is damaged.
+/// There is no such image, or a part of it is damaged.
 pub(crate) fn add_image(
     tree: &mut FileTree,
     store: &Store,
@@ -283,12 +283,12 @@ fn add_of_docker(
     Ok(name)
 }
 
-/// Whether a tag that was asked for is the one that an image has: all of it, or what is behind the last colon.
+/// True if a requested tag matches an image's: the whole name, or the part after the last colon.
 fn is_called(name: &str, tag: &str) -> bool {
     name == tag || name.rsplit_once(':').is_some_and(|(_, last)| last == tag) || name.ends_with(&format!("/{tag}"))
 }
 
-/// No image is as it was asked for, or several are.
+/// No image matches the request, or several do.
 fn not_one(is_none: bool, there: &[String]) -> ImageError {
     let there = there.join(", ");
     ImageError::Choice(match is_none {
@@ -298,7 +298,7 @@ fn not_one(is_none: bool, there: &[String]) -> ImageError {
     })
 }
 
-/// The hash in a digest.
+/// The hash of a digest.
 fn hash_of(digest: &str) -> Result<Vec<u8>> {
     let Some(hex) = digest.strip_prefix("sha256:").filter(|hex| hex.len() == 64) else {
         return Err(unsupported(format!("a digest of the form '{digest}'")));
@@ -308,7 +308,7 @@ fn hash_of(digest: &str) -> Result<Vec<u8>> {
     hash.with_context(|| format!("'{digest}' is no digest"))
 }
 
-/// A blob's file, and the hash that it should have.
+/// A blob's file, and the hash that it must have.
 fn blob(store: &Store, blob: &Descriptor) -> Result<(Part, Vec<u8>)> {
     let hash = hash_of(&blob.digest)?;
     let name = format!("blobs/{}", blob.digest.replacen(':', "/", 1));
@@ -327,7 +327,7 @@ fn read_blob(store: &Store, of: &Descriptor) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The image that was chosen.
+/// The chosen image.
 struct Chosen {
     name: String,
     manifest: Manifest,
@@ -338,7 +338,7 @@ impl Descriptor {
         self.media_type.contains("index") || self.media_type.contains("manifest.list")
     }
 
-    /// Statements about images stand beside them, for a platform that there is none of.
+    /// True for a statement about an image, which an index lists under a platform that does not exist.
     fn is_statement(&self) -> bool {
         self.platform.as_ref().is_some_and(|platform| platform.os == "unknown")
     }
@@ -353,7 +353,7 @@ fn manifest_of(store: &Store, image: &Descriptor) -> Result<Manifest> {
     serde_json::from_slice(&bytes).with_context(|| format!("manifest {}", image.digest))
 }
 
-/// The platform that the configuration of an image says.
+/// The platform in the configuration of an image.
 fn platform_of(store: &Store, manifest: &Manifest) -> Result<Platform> {
     let Some(config) = &manifest.config else { return Ok(Platform::default()) };
     let bytes = read_blob(store, config)?;
@@ -373,7 +373,7 @@ fn choose(store: &Store, index: Index, choice: &Choice, wanted: Option<&Platform
         let names = |image: &Descriptor| [IMAGE_NAME, REF_NAME].map(|key| image.annotations.get(key).cloned());
         found.retain(|image| names(image).iter().flatten().any(|name| is_called(name, tag)));
     }
-    // Several tags of one image.
+    // One image may have several tags.
     let mut seen = std::collections::BTreeSet::new();
     found.retain(|image| seen.insert(image.digest.clone()));
     let usual = Platform::of_this_machine();
@@ -383,7 +383,7 @@ fn choose(store: &Store, index: Index, choice: &Choice, wanted: Option<&Platform
         for image in found {
             let platform = match &image.platform {
                 Some(platform) => Some(platform.clone()),
-                // It may lead to several.
+                // The index may contain several.
                 None if image.is_index() => None,
                 None => Some(platform_of(store, &manifest_of(store, &image)?)?),
             };
@@ -413,7 +413,7 @@ fn choose(store: &Store, index: Index, choice: &Choice, wanted: Option<&Platform
     }
     let manifest = manifest_of(store, image)?;
     let platform = platform_of(store, &manifest);
-    // Where none is asked for it is only told.
+    // Without a request it is only reported.
     let platform = if asked.is_some() { platform? } else { platform.unwrap_or_default() };
     if let Some(asked) = asked.filter(|asked| !asked.is_of(&platform)) {
         let digest = &image.digest;

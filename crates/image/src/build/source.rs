@@ -15,11 +15,11 @@ use crate::error::{Context as _, Result, malformed};
 pub enum SourceKind {
     /// A folder of this machine.
     Folder,
-    /// An archive: of an image if it looks like one, else of files.
+    /// An archive: of an image if it looks like one, otherwise of files.
     AnyArchive,
     /// A tar archive of files.
     Archive,
-    /// An OCI image layout: a folder with it, or an archive of it.
+    /// An OCI image layout: in a folder, or in an archive.
     Image,
     /// Docker's archive of images.
     Docker,
@@ -32,17 +32,17 @@ pub struct Source {
     pub kind: SourceKind,
     /// Its place; `-` is standard input.
     pub path: PathBuf,
-    /// Of an image layout, which image.
+    /// For an image layout, the choice of an image.
     pub choice: Choice,
     /// Memory for names, records and attributes of an archive's or image's files.
     pub memory_bytes: u64,
 }
 
 impl Source {
-    /// The source at a place, of this kind, or of the one that it looks like.
+    /// The source at a place, of this kind, or of the kind that it looks like.
     ///
     /// # Errors
-    /// It is of another kind, or an image is chosen of what is no layout.
+    /// It is of another kind, or an image is chosen although it is not a layout.
     pub fn new(path: &Path, kind: Option<SourceKind>, choice: Choice) -> Result<Self> {
         let is_dir = path.is_dir();
         let kind = kind.unwrap_or(match is_dir {
@@ -61,11 +61,10 @@ impl Source {
         Ok(Self { kind, path: path.to_owned(), choice, memory_bytes: Budget::DEFAULT_BYTES })
     }
 
-    /// All files of an archive or image, put together before any is written; and of an image its name and platform. `advance` is told of
-    /// bytes that were read.
+    /// All files of an archive or image, combined before any is written; and an image's name and platform. `advance` gets the bytes read.
     ///
     /// # Errors
-    /// The source cannot be read, is damaged, is of another kind, or takes more memory or room than there is.
+    /// The source cannot be read, is damaged, is of another kind, or needs more memory or room than available.
     pub fn gathered(&self, room: &mut Room, advance: &mut dyn FnMut(u64)) -> Result<(FileTree, Option<String>)> {
         let mut tree = FileTree::new(Budget::new(self.memory_bytes));
         let name = self.gather(&mut tree, room, advance).with_context(|| self.path.display().to_string())?;
@@ -84,7 +83,7 @@ impl Source {
                 (Some((Form::Layout, store)), SourceKind::AnyArchive | SourceKind::Image) => {
                     return add_image(tree, &store, Form::Layout, &self.choice, room, advance).map(Some);
                 }
-                // Docker's newer archives are layouts too.
+                // Docker's newer archives are layouts as well.
                 (Some((_, store)), SourceKind::AnyArchive | SourceKind::Docker) if store.has("manifest.json") => {
                     return add_image(tree, &store, Form::Docker, &self.choice, room, advance).map(Some);
                 }
@@ -99,7 +98,7 @@ impl Source {
     }
 }
 
-/// An image was chosen of what has none.
+/// An image was chosen although the source has none.
 fn no_choice() -> ImageError {
     WrongUse::new("--tag and --platform are for images of containers").into()
 }

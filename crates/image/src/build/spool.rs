@@ -1,5 +1,5 @@
-//! Streams as files that can be read anywhere: compressed streams and pipes are kept, unpacked, in a file without a name until the
-//! end. The bytes kept of a source have a bound ([`Room`]): a packed archive can be a thousand times as large unpacked.
+//! Streams as seekable files: compressed streams and pipes are stored, decompressed, in an unnamed file until the end. The bytes stored for a
+//! source have a bound ([`Room`]), since a compressed archive can be a thousand times as large when decompressed.
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek, SeekFrom, Write};
@@ -14,12 +14,12 @@ use sha2::{Digest, Sha256};
 use super::store::Part;
 use crate::error::{Context as _, Result, malformed, too_large, unsupported};
 
-/// Bytes that tell how a stream is compressed.
+/// The bytes that reveal a stream's compression.
 const MAGIC_BYTES: usize = 6;
-/// Copied at a time.
+/// Bytes copied at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Room for the unpacked bytes of a source, all of its streams together.
+/// Room for the decompressed bytes of a source, of all its streams together.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     left: u64,
@@ -27,9 +27,9 @@ pub struct Room {
 }
 
 impl Room {
-    /// So many times a pool's size may be unpacked to fill it: data that compresses well is larger than the pool.
+    /// The limit as a multiple of the pool's size: data that compresses well may be larger than the pool.
     const TIMES_OF_POOL: u64 = 16;
-    /// At least so much may be unpacked, however small the pool.
+    /// The least limit, even for a small pool.
     const LEAST_BYTES: u64 = 1 << 30;
 
     /// Room for the source of a pool of `size_bytes`.
@@ -37,7 +37,7 @@ impl Room {
         Self::new(size_bytes.saturating_mul(Self::TIMES_OF_POOL).max(Self::LEAST_BYTES))
     }
 
-    /// Room for so many bytes.
+    /// Room for `limit` bytes.
     pub const fn new(limit: u64) -> Self {
         Self { left: limit, limit }
     }
@@ -54,7 +54,7 @@ impl Room {
     }
 }
 
-/// How a stream is packed.
+/// The compression of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Packing {
     Plain,
@@ -76,14 +76,14 @@ fn packing_of(magic: &[u8]) -> Result<Packing> {
     })
 }
 
-/// A stream with its first bytes looked at.
+/// A stream's compression, and the whole stream.
 fn peeked<R: Read>(mut source: R) -> Result<(Packing, impl Read)> {
     let mut magic = Vec::new();
     source.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut magic)?;
     Ok((packing_of(&magic)?, Cursor::new(magic).chain(source)))
 }
 
-/// The bytes of an archive: the file itself, or what it is unpacked. `progress` is told of bytes that are kept.
+/// The bytes of an archive: the file itself, or decompressed. `progress` gets the bytes stored.
 pub fn archive(path: &Path, room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
     if path.as_os_str() == "-" {
         return unpacked(std::io::stdin().lock(), room, progress);
@@ -104,7 +104,7 @@ fn archive_of(mut file: File, room: &mut Room, progress: &mut dyn FnMut(u64)) ->
     unpacked(file, room, progress)
 }
 
-/// Opens a regular file by its name in a directory that is held open. No link is followed, and no writer of a pipe waited for.
+/// Opens a regular file by its name in an open directory. It follows no link, and does not wait for the writer of a pipe.
 pub(crate) fn regular(directory: &File, name: &str) -> Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(directory, name, flags, rustix::fs::Mode::empty()) {
@@ -118,7 +118,7 @@ pub(crate) fn regular(directory: &File, name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// The bytes of a part of a file, from its beginning on.
+/// Reads a part of a file from its beginning.
 struct Reading<'a> {
     part: &'a Part,
     at: u64,
@@ -133,7 +133,7 @@ impl Read for Reading<'_> {
     }
 }
 
-/// The SHA-256 of all that a reader gives.
+/// The SHA-256 of a reader's bytes.
 fn hash_of(mut source: impl Read) -> Result<Vec<u8>> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; CHUNK_BYTES];
@@ -146,7 +146,7 @@ fn hash_of(mut source: impl Read) -> Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a blob whose SHA-256 and size are known, which are checked; unpacked.
+/// The decompressed bytes of a blob, whose SHA-256 and size are checked.
 pub(crate) fn blob(
     part: &Part,
     sha256: &[u8],
@@ -164,7 +164,7 @@ pub(crate) fn blob(
     of_part(part, room, progress)
 }
 
-/// The bytes of a layer, unpacked, whose SHA-256 is then the one that an image's configuration gives.
+/// The decompressed bytes of a layer, whose SHA-256 is checked: an image's configuration gives it.
 pub(crate) fn layer(part: &Part, sha256: &[u8], room: &mut Room, progress: &mut dyn FnMut(u64)) -> Result<File> {
     let mut file = of_part(part, room, progress)?;
     if hash_of(&file)? != sha256 {

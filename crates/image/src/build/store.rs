@@ -1,8 +1,8 @@
 //! Files of an image by their names: in a directory with a layout, or in an archive of one (`docker save`, `podman save`,
 //! `skopeo copy ... oci-archive:`).
 //!
-//! The maker of an image is not trusted. Directories are held open, files in them are regular and no links. An archive's links lead to
-//! other entries of the archive alone, and only an archive of few entries is looked at as an image.
+//! The maker of an image is not trusted. Directories are held open, and files in them must be regular, not links. An archive's links lead only
+//! to other entries of the archive, and only an archive with few entries is examined as an image.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,12 +16,12 @@ use super::entries::{Entries, shown};
 use super::spool;
 use crate::error::{Context as _, Result, malformed, too_large};
 
-/// Entries of an archive of an image at most: a directory, a configuration and a layer for each of some thousand layers.
+/// The maximum number of entries in an image's archive: a directory, a configuration and a layer for each of some thousand layers.
 const ENTRIES_MAX: usize = 1 << 14;
-/// Links of an archive that lead to links at most.
+/// The maximum length of a chain of links in an archive.
 const LINKS_MAX: usize = 8;
 
-/// A file: some bytes of a file of this machine.
+/// A file: a range of a file of this machine.
 pub(crate) struct Part {
     pub file: File,
     pub start: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// All of it, which is no more than `bytes_max`.
+    /// All its bytes, at most `bytes_max`.
     pub(crate) fn document(&self, bytes_max: u64) -> Result<Vec<u8>> {
         if self.size_bytes > bytes_max {
             return Err(too_large("is too large for an index, or larger than its descriptor says"));
@@ -46,20 +46,20 @@ pub(crate) enum Item {
         start: u64,
         size_bytes: u64,
     },
-    /// Another entry's name.
+    /// The name of another entry.
     Link(Vec<u8>),
 }
 
 /// The files of an image.
 pub(crate) enum Store {
-    /// A directory with a layout: itself, and the one of its blobs.
+    /// A directory with a layout, and that of its blobs.
     Directory { root: File, blobs: File },
     /// An archive.
     Archive { file: File, items: BTreeMap<Vec<u8>, Item> },
 }
 
 impl Store {
-    /// A directory with a layout.
+    /// Opens a directory with a layout.
     pub(crate) fn directory(dir: &Path) -> Result<Self> {
         let root = File::open(dir)?;
         let enter = |at: &File, name: &str| -> Result<File> {
@@ -71,7 +71,7 @@ impl Store {
         Ok(Self::Directory { root, blobs })
     }
 
-    /// An archive that can be read anywhere; none if it has too many entries for an image's.
+    /// Reads a seekable archive; `None` if it has too many entries for an image.
     pub(crate) fn archive(file: &File) -> Result<Option<Self>> {
         let mut items = BTreeMap::new();
         let mut entries = Entries::of(file)?;
@@ -96,18 +96,18 @@ impl Store {
                 },
                 _ => continue,
             };
-            // As when it is unpacked: the last of a name counts.
+            // As in unpacking, the last entry with a name counts.
             items.insert(name, item);
         }
         Ok(Some(Self::Archive { file: file.try_clone()?, items }))
     }
 
-    /// Whether it has a file of this name.
+    /// True if it has a file with this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.open(name).is_ok()
     }
 
-    /// The file of a name.
+    /// The file with this name.
     pub(crate) fn open(&self, name: &str) -> Result<Part> {
         match self {
             Self::Directory { root, blobs } => {
@@ -135,12 +135,12 @@ impl Store {
     }
 }
 
-/// The directory of a plain name.
+/// The parent directory of a normalised name.
 fn above(name: &[u8]) -> &[u8] {
     name.iter().rposition(|byte| *byte == b'/').map_or(&[], |at| &name[..at])
 }
 
-/// A name seen from a directory of the archive, without `.`, `..` and doubled slashes; none if it leads out, or is the root.
+/// A name relative to a directory of the archive, without `.`, `..` and doubled slashes; `None` if it leads out, or is the root.
 fn plain(from: &[u8], name: &[u8]) -> Option<Vec<u8>> {
     let mut parts: Vec<&[u8]> = Vec::new();
     for part in from.split(|byte| *byte == b'/').chain(name.split(|byte| *byte == b'/')) {

@@ -13,31 +13,31 @@ use super::tree::{Extents, FileTree};
 use crate::archive::acl;
 use crate::error::{Context as _, Result, malformed, too_large, unsupported};
 
-/// A sparse file's map at most, in bytes.
+/// The maximum size of a sparse file's map, in bytes.
 const MAP_MAX_BYTES: u64 = 64 << 20;
 
-/// Extended attributes that hold access control lists, and the records that they come in.
+/// Extended attributes with access control lists, and the records for them.
 const ACLS: [(&str, &str); 2] =
     [("SCHILY.acl.access", "system.posix_acl_access"), ("SCHILY.acl.default", "system.posix_acl_default")];
 const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 
-/// The meaning of names that remove something in layers of an image.
+/// The treatment of names that remove files in layers of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whiteouts {
-    /// They are names as any other.
+    /// They are ordinary names.
     Ignore,
-    /// `.wh.NAME` removes NAME, `.wh..wh..opq` all that is in its directory, of the layers below.
+    /// `.wh.NAME` removes NAME, and `.wh..wh..opq` everything in its directory, from the layers below.
     Apply,
 }
 
-/// Takes all entries of an archive into a tree.
+/// Adds all entries of an archive to a tree.
 ///
 /// # Errors
-/// It is no archive, or has something that cannot be kept; the message names the entry.
+/// It is not an archive, or contains something that cannot be stored; the message names the entry.
 pub fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts) -> Result<()> {
     if whiteouts == Whiteouts::Apply {
-        // They are about what was there before this layer, wherever they stand in it; but not about what is behind a link that this layer
-        // makes a directory.
+        // Whiteouts apply to the state before this layer, in any position; but not to files behind a link that this layer replaces by a
+        // directory.
         let mut entries = Entries::of(&file)?;
         while let Some(entry) = entries.next()? {
             if entry.header.entry_type().is_dir() {
@@ -72,9 +72,9 @@ fn apply_whiteout(tree: &mut FileTree, path: &[u8]) -> Result<()> {
     let above = &path[..path.len() - name.len()];
     match gone {
         b".wh..opq" => tree.clear(above),
-        // Marks of the file system that layers were made with.
+        // Marks of the file system with which layers were made.
         gone if gone.starts_with(b".wh.") => Ok(()),
-        // Without a name the directory itself would be removed.
+        // Without a name, the directory itself would be removed.
         b"" | b"." | b".." => {
             Err(malformed(format!("'{}' in the archive removes nothing that has a name", shown(path))))
         }
@@ -82,7 +82,7 @@ fn apply_whiteout(tree: &mut FileTree, path: &[u8]) -> Result<()> {
     }
 }
 
-/// An entry's pax records, as far as they are read.
+/// An entry's pax records, as far as they are used.
 struct Records<'a>(&'a super::entries::Records);
 
 impl Records<'_> {
@@ -94,20 +94,20 @@ impl Records<'_> {
         self.text(key)?.parse().ok()
     }
 
-    /// Seconds with a fraction, perhaps before 1970, as seconds and nanoseconds.
+    /// Seconds with a fraction, possibly before 1970, as seconds and nanoseconds.
     fn time(&self, key: &str) -> Option<[u64; 2]> {
         let text = self.text(key)?;
         let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
         let digits: String = fraction.chars().chain("000000000".chars()).take(9).collect();
         let (whole, nanoseconds): (i64, u64) = (seconds.parse().ok()?, digits.parse().ok()?);
-        // Seconds are counted from below.
+        // The fraction counts upwards from the lower second.
         Some(match text.starts_with('-') && nanoseconds > 0 {
             true => [whole.checked_sub(1)?.cast_unsigned(), 1_000_000_000 - nanoseconds],
             false => [whole.cast_unsigned(), nanoseconds],
         })
     }
 
-    /// Extended attributes, lists among them, sorted by name.
+    /// Extended attributes, including access control lists, sorted by name.
     fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut found = BTreeMap::new();
         for (name, value) in self.0.below(XATTR_PREFIX) {
@@ -123,7 +123,7 @@ impl Records<'_> {
     }
 }
 
-/// Refuses attributes that could not be read again.
+/// Refuses attributes that could not be read back.
 fn check_xattrs(found: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
     let total: usize = found.iter().map(|(name, value)| name.len() + value.len()).sum();
     if found.len() > cenote_zpl::XATTR_NAMES_MAX || total > cenote_zpl::XATTRS_MAX_BYTES {
@@ -158,7 +158,7 @@ fn unescaped(name: &[u8]) -> Vec<u8> {
     target
 }
 
-/// A number of a header; a field that was left blank is 0.
+/// A number in a header; a blank field is 0.
 fn or_blank<T: Default>(field: &[u8], number: std::io::Result<T>) -> std::io::Result<T> {
     let is_blank = field.iter().all(|byte| matches!(byte, 0 | b' '));
     if is_blank { Ok(T::default()) } else { number }
@@ -209,7 +209,7 @@ fn add_entry(tree: &mut FileTree, entry: &Entry, archive: &Arc<File>) -> Result<
             content = extents(archive, &entry.parts, spec.size_bytes, entry.start)?;
             MODE_FILE
         }
-        // Old archives have directories as files with a slash behind.
+        // Old archives store directories as files with a slash at the end.
         EntryType::Regular | EntryType::Continuous if path.ends_with(b"/") => MODE_DIR,
         EntryType::Regular | EntryType::Continuous => {
             (content, spec.size_bytes, name) = file_content(entry, &records, archive)?;
@@ -220,7 +220,7 @@ fn add_entry(tree: &mut FileTree, entry: &Entry, archive: &Arc<File>) -> Result<
     tree.put(name.as_ref().unwrap_or(path), spec, content)
 }
 
-/// A regular file's content, its size, and its real name where the archive's is a stand-in.
+/// A regular file's content and size, and its real name if the archive's is a substitute.
 fn file_content(entry: &Entry, records: &Records<'_>, archive: &Arc<File>) -> Result<(Extents, u64, Option<Vec<u8>>)> {
     let name = entry.records.get(b"GNU.sparse.name").cloned();
     if records.number("GNU.sparse.major") == Some(1) {
@@ -244,8 +244,8 @@ fn file_content(entry: &Entry, records: &Records<'_>, archive: &Arc<File>) -> Re
     Ok((Extents::new(archive.clone(), ranges), size, None))
 }
 
-/// The map before a sparse file's data: a number of parts, and for each an offset and a length, a line each; then padding.
-/// How long all that is comes back too.
+/// The map before a sparse file's data: the number of parts, then an offset and a length for each, one number per line; then padding. Returns
+/// the length of all this too.
 fn sparse_map(archive: &File, start: u64, size_bytes: u64) -> Result<(Vec<[u64; 2]>, u64)> {
     let mut read_bytes = 0;
     let mut block = [0; BLOCK_BYTES as usize];
@@ -280,7 +280,7 @@ fn sparse_map(archive: &File, start: u64, size_bytes: u64) -> Result<(Vec<[u64; 
     Ok((map, read_bytes))
 }
 
-/// Parts of a sparse file, one after the other in the archive from `start` on.
+/// The extents of a sparse file, whose parts follow each other in the archive from `start` on.
 fn extents(archive: &Arc<File>, map: &[[u64; 2]], size: u64, start: u64) -> Result<Extents> {
     let mut ranges = Vec::new();
     let (mut at, mut behind) = (start, 0);

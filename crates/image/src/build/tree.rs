@@ -1,7 +1,7 @@
-//! A tree of files put together from archives before any of it is written: later entries take the place of earlier ones, and
-//! what is written is in the order of names, whatever the order of the archive.
+//! A tree of files, built from archives before any file is written: later entries replace earlier ones, and files are written in the order of
+//! names, not of the archive.
 //!
-//! Attributes are in memory, a few hundred bytes a file, all of them within one [`Budget`]; contents stay in the archives.
+//! Attributes are in memory, a few hundred bytes per file, all within one [`Budget`]; contents remain in the archives.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,28 +17,28 @@ use super::{Builder, Content, DirectoryId, ROOT};
 use crate::error::{Context as _, Result, malformed, too_large};
 use crate::walk::DEPTH_MAX;
 
-/// Memory for a node beside its name, its attributes and the places of its content: itself, and its share of its directory's map.
+/// Memory for a node in addition to its name, attributes and extents: the node itself, and its share of its directory's map.
 const NODE_BYTES: u64 = size_of::<Node>() as u64 + 96;
 /// Memory for the first entry of a directory: the map's smallest allocation has room for eleven.
 const DIRECTORY_BYTES: u64 = 400;
-/// Memory for an extended attribute beside its bytes.
+/// Memory for an extended attribute in addition to its bytes.
 const XATTR_BYTES: u64 = 96;
 
-/// Symbolic links on the way to one file at most, as in Linux.
+/// The maximum number of symbolic links on the way to a file, as in Linux.
 const LINKS_MAX: usize = 40;
-/// Names that all these links lead through at most: Linux lets a path have some 2000.
+/// The maximum number of names in all these links' targets: Linux allows a path of some 2000.
 const LINKED_PARTS_MAX: usize = 4096;
 
-/// Where a file's bytes are: ranges of the file, each from an offset of an archive. The rest is holes.
+/// The places of a file's bytes: ranges of the file, each with an offset in an archive. The rest is holes.
 #[derive(Clone, Debug, Default)]
 pub struct Extents {
     archive: Option<Arc<File>>,
-    /// In order, apart: a range of the file, and where it begins in the archive.
+    /// In order and disjoint: a range of the file, and its offset in the archive.
     ranges: Vec<(Range<u64>, u64)>,
 }
 
 impl Extents {
-    /// A file's bytes in an archive. Ranges are in order and apart.
+    /// A file's bytes in an archive. Ranges are in order and disjoint.
     pub const fn new(archive: Arc<File>, ranges: Vec<(Range<u64>, u64)>) -> Self {
         Self { archive: Some(archive), ranges }
     }
@@ -69,7 +69,7 @@ struct Node {
     spec: NodeSpec,
     content: Extents,
     children: BTreeMap<Vec<u8>, usize>,
-    /// Names it has.
+    /// The number of its names.
     links: u32,
 }
 
@@ -79,7 +79,7 @@ impl Node {
     }
 }
 
-/// Memory for attributes and places of content.
+/// Memory for attributes and extents.
 fn cost(spec: &NodeSpec, content: &Extents) -> u64 {
     let xattrs: u64 = spec.xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64 + XATTR_BYTES).sum();
     let target = spec.target.as_ref().map_or(0, Vec::len) as u64;
@@ -89,12 +89,12 @@ fn cost(spec: &NodeSpec, content: &Extents) -> u64 {
 /// A tree of files in memory.
 pub struct FileTree {
     nodes: Vec<Node>,
-    /// The root's attributes were given.
+    /// An entry gave the root's attributes.
     has_root: bool,
     budget: Budget,
 }
 
-/// The components of an archive's name for a file: without `.`, leading slashes and doubled ones.
+/// The components of a file's name in an archive: without `.`, leading slashes and doubled ones.
 ///
 /// # Errors
 /// It leads out of the tree.
@@ -110,7 +110,7 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
 }
 
 impl FileTree {
-    /// An empty root. Directories that no entry describes are made as this one: nobody's, open to all, of this time.
+    /// An empty root. Directories without an entry get the same attributes: owner root, mode 755, modified in 1970.
     pub fn new(budget: Budget) -> Self {
         let root = Self::directory_node();
         Self { nodes: vec![root], has_root: false, budget }
@@ -121,30 +121,30 @@ impl FileTree {
         Node { spec, content: Extents::default(), children: BTreeMap::new(), links: 1 }
     }
 
-    /// The node that a path leads to, by way of symbolic links for all but its last name.
+    /// The node to which a path leads, following symbolic links except for the last name.
     fn find(&mut self, parts: &[&[u8]]) -> Result<Option<usize>> {
         let Some((name, above)) = parts.split_last() else { return Ok(Some(0)) };
         let directory = self.directory(above, false)?;
         Ok(directory.and_then(|directory| self.nodes[directory].children.get(*name).copied()))
     }
 
-    /// The directory that a path leads to, made where there is none.
+    /// The directory to which a path leads, created if missing.
     fn make_directories(&mut self, parts: &[&[u8]]) -> Result<usize> {
         let directory = self.directory(parts, true)?;
         directory.with_context(|| format!("'{}' leads to no directory", shown(&parts.join(&b'/'))))
     }
 
-    /// The directory that a path leads to; with `is_made` what is missing is made. Symbolic links on the way are followed within the tree, as
-    /// a process sees them whose root it is: layers of images have files below names that a layer before them made links, as
+    /// The directory to which a path leads; with `is_made`, missing ones are created. Symbolic links on the way are followed within the tree, as
+    /// by a process with the tree as its root: layers of images have files below names that an earlier layer made links, such as
     /// `lib -> usr/lib`.
     fn directory(&mut self, parts: &[&[u8]], is_made: bool) -> Result<Option<usize>> {
-        // Directories on the way, from the root on, and names that are still to be looked up, the next one last.
+        // The directories on the way from the root, and the names still to be looked up, the next one last.
         let mut way = vec![0];
         let mut left: Vec<Vec<u8>> = parts.iter().rev().map(|part| part.to_vec()).collect();
         let (mut links, mut linked_parts) = (0, 0);
         while let Some(part) = left.pop() {
             if part == b".." {
-                // Above the root is the root.
+                // The parent of the root is the root.
                 way.truncate((way.len() - 1).max(1));
                 continue;
             }
@@ -195,7 +195,7 @@ impl FileTree {
 
     fn forget(&mut self, directory: usize, name: &[u8]) {
         if let Some(id) = self.nodes[directory].children.remove(name) {
-            // The entries in it go with it, since nothing leads there any more.
+            // The entries in it are removed too, since they are now unreachable.
             self.nodes[id].links -= 1;
             let mut below: Vec<usize> = std::mem::take(&mut self.nodes[id].children).into_values().collect();
             while let Some(id) = below.pop() {
@@ -205,8 +205,7 @@ impl FileTree {
         }
     }
 
-    /// Puts a node at a path. A directory over a directory keeps what is in it; anything else takes the place of what was
-    /// there.
+    /// Puts a node at a path. A directory replaces only the attributes of an existing directory; anything else replaces what was there.
     ///
     /// # Errors
     /// The path leads out of the tree or through a file.
@@ -236,7 +235,7 @@ impl FileTree {
         Ok(())
     }
 
-    /// Gives what `target` leads to another name.
+    /// Gives the file to which `target` leads another name.
     ///
     /// # Errors
     /// There is no such file.
@@ -256,7 +255,7 @@ impl FileTree {
         Ok(())
     }
 
-    /// Puts an empty directory in the place of a symbolic link, if a path leads to one.
+    /// Replaces a symbolic link at a path, if there is one, by an empty directory.
     ///
     /// # Errors
     /// The path leads out of the tree.
@@ -268,7 +267,7 @@ impl FileTree {
         }
     }
 
-    /// Removes what a path leads to, if there is anything.
+    /// Removes the node at a path, if there is one.
     ///
     /// # Errors
     /// The path leads out of the tree.
@@ -282,7 +281,7 @@ impl FileTree {
         Ok(())
     }
 
-    /// Removes all that is in a directory, if there is such.
+    /// Removes everything in a directory, if it exists.
     ///
     /// # Errors
     /// The path leads out of the tree.
@@ -299,7 +298,7 @@ impl FileTree {
         alive.flat_map(|node| &node.content.ranges).map(|(range, _)| range.end - range.start).sum()
     }
 
-    /// Writes all of it, in the order of names. `progress` is told of bytes.
+    /// Writes the whole tree, in the order of names. `progress` gets the bytes written.
     pub async fn add_to(mut self, builder: &mut Builder, progress: &mut dyn FnMut(u64)) -> Result<()> {
         if self.has_root {
             builder.set_root(self.nodes[0].spec.clone());
@@ -312,7 +311,7 @@ impl FileTree {
                 let bytes = self.add_node(builder, target, &name, id, &mut linked, &mut below).await;
                 progress(bytes.with_context(|| shown(&name))?);
             }
-            // The first is taken next.
+            // Reversed: the first is taken next.
             waiting.extend(below.into_iter().rev());
         }
         Ok(())
@@ -434,7 +433,7 @@ mod tests {
             let error = tree.put(path.as_bytes(), file(), Extents::default()).unwrap_err().to_string();
             assert!(error.contains(why), "{path}: {error}");
         }
-        // Other names, and what layers remove.
+        // Other links, and removals by layers.
         tree.link(b"lib/again", b"abs/0").unwrap();
         assert!(mode(&mut tree, "usr/lib/again").is_some());
         tree.remove(b"lib/0").unwrap();
@@ -443,7 +442,7 @@ mod tests {
         assert_eq!(mode(&mut tree, "usr/lib/a"), None);
         tree.remove(b"lib").unwrap();
         assert!(mode(&mut tree, "lib").is_none() && mode(&mut tree, "usr/lib").is_some(), "the link itself goes");
-        // A directory takes the place of a link, and then what is behind the link has nothing to do with it.
+        // After a directory has replaced a link, files behind the link are not affected.
         tree.replace_link(b"twice").unwrap();
         tree.replace_link(b"usr").unwrap();
         assert_eq!(mode(&mut tree, "twice").unwrap() & MODE_KIND, MODE_DIR);
@@ -461,7 +460,7 @@ mod tests {
         }
     }
 
-    /// Goal: memory is bounded whatever the names. Method: a path of many components is a node each.
+    /// Goal: memory is bounded for any names. Method: a path of many components is a node for each.
     #[test]
     fn nodes_attributes_and_links_come_out_of_one_budget() {
         let mut tree = FileTree::new(Budget::new(1 << 20));
@@ -474,7 +473,7 @@ mod tests {
         let spec = NodeSpec { xattrs: vec![(b"user.a".to_vec(), vec![0; 60_000])], ..file() };
         let results = (0..100).map(|at| tree.put(format!("f{at}").as_bytes(), spec.clone(), Extents::default()));
         assert_eq!(results.filter(Result::is_ok).count(), (1 << 20) / 60_500);
-        // The same directory described again and again.
+        // The same directory, described repeatedly.
         let mut tree = FileTree::new(Budget::new(1 << 20));
         let spec = NodeSpec { xattrs: vec![(b"user.a".to_vec(), vec![0; 60_000])], ..directory() };
         assert!((0..100).any(|_| tree.put(b"d", spec.clone(), Extents::default()).is_err()));

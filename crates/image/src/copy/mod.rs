@@ -2,27 +2,23 @@
 //!
 //! # Theory
 //!
-//! **Need.** Files come out as they are: bytes, holes, times, owners, modes, extended attributes, POSIX access control
-//! lists, links of either kind, special files; as fast as the disks give them; and onto a system that may refuse some
-//! of that, from a pool that may be damaged or hostile.
+//! **Need.** Files are copied faithfully: bytes, holes, times, owners, modes, extended attributes, POSIX access control lists, links of either
+//! kind, special files; as fast as the disks allow; onto a system that may refuse some of that, and from a pool that may be damaged or hostile.
 //!
-//! **Life of a copy.** One walk makes directories, links and special files itself, in order. Each regular file becomes a
-//! task: its content is read with a window of reads in flight and written, a gathered megabyte at a time, where writing
-//! may block without holding up a worker. A file's time of last change is set when all else of it is done, so a file
-//! with the right size and time is a whole file, which is what `--resume` goes by. A directory gets its attributes when
-//! the last thing in it is done: the walk and each task hold a counted reference to it, and whoever lets go last
-//! finishes it and lets go of its parent.
+//! **Life of a copy.** One walk makes directories, links and special files itself, in order. Each regular file becomes a task: it reads the
+//! content with a window of reads in flight, and writes it in pieces of a megabyte, where blocking holds up no worker. A file's time of last
+//! change is set after everything else, so a file with the right size and time is complete: `--resume` relies on this. A directory gets its
+//! attributes when the last entry in it is done: the walk and each task hold a counted reference to it, and the last one to release it finishes
+//! it and releases its parent.
 //!
 //! **Invariants.**
-//! 1. Files are made only by a plain name in a directory that is held open, no link is followed, and changes are made only
-//!    through a descriptor of a file that was made (`target`), even if others write in the target meanwhile.
-//! 2. The bytes of files in flight, extended attributes among them, stay below [`IN_FLIGHT_BYTES`], whatever the number and size of
-//!    files.
-//! 3. Names of files with several links are remembered until the last of the links is made; nothing else grows with the
-//!    number of files.
+//! 1. Files are created only by a plain name in a directory that is held open, no link is followed, and changes are made only through a
+//!    descriptor of a file that was created (`target`), even if others write in the target meanwhile.
+//! 2. The bytes of files in flight, including extended attributes, remain below [`IN_FLIGHT_BYTES`], for any number and size of files.
+//! 3. Names of files with several links are remembered until the last of the links is made; nothing else grows with the number of files.
 //!
-//! **After an interruption.** Whole files, and files whose time says that they are not; directories that nobody
-//! else may enter until they are done, unless they were there before.
+//! **After an interruption.** Complete files, and files whose time shows that they are incomplete; directories that no other user may enter
+//! until they are finished, unless they existed before.
 //!
 //! **Rejected.** A list of directories to finish at the end (grows with the tree), and copying under temporary names
 //! (hard links and resuming then need a second pass).
@@ -54,25 +50,25 @@ use crate::walk::{Node, Visit, Walk, Wants};
 use target::{Identity, TargetDirectory, Xattrs, begin, finish, is_same};
 pub use target::{Keep, Lost, Privileged};
 
-/// Bytes of content in flight, of all files together.
+/// The maximum bytes of content in flight, for all files together.
 const IN_FLIGHT_BYTES: u64 = 128 << 20;
 /// Reads in flight for one large file.
 const WINDOW_BYTES: u64 = 8 << 20;
-/// The share of a small file, so that their number is bounded too.
+/// The share of a small file, which also bounds the number of files in flight.
 const SHARE_MIN_BYTES: u64 = 1 << 20;
-/// Bytes gathered before they are written.
+/// Bytes gathered for one write.
 const GATHER_BYTES: u64 = 1 << 20;
-/// Tasks that are not waited for yet.
+/// Tasks not yet awaited, at most.
 const TASKS_MAX: usize = 256;
-/// Reports of damage for one file.
+/// Reports of damage for one file, at most.
 const DAMAGE_REPORTS_MAX: u64 = 8;
 /// Files up to this size are read by the walk.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// How to copy.
+/// The options of a copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Leave files alone whose size and time of last change are right.
+    /// Skip files whose size and time of last change are right.
     pub resume: bool,
     /// The attributes to keep.
     pub keep: Keep,
@@ -83,7 +79,7 @@ pub struct Options {
 pub struct Account {
     /// Regular files written.
     pub files: AtomicU64,
-    /// Regular files that were there already.
+    /// Regular files that already existed.
     pub skipped: AtomicU64,
     /// Directories.
     pub directories: AtomicU64,
@@ -93,11 +89,11 @@ pub struct Account {
     pub links: AtomicU64,
     /// Bytes of content, holes included.
     pub bytes: AtomicU64,
-    /// Things that could not be copied, or not wholly.
+    /// Entries that could not be copied, or only in part.
     pub failures: AtomicU64,
     /// Files with access control lists that POSIX systems cannot hold.
     pub foreign_lists: AtomicU64,
-    /// How many entries lost what, and the path of the first.
+    /// For each loss, the number of entries and the path of the first.
     pub lost: Mutex<BTreeMap<Lost, (u64, Vec<u8>)>>,
 }
 
@@ -106,7 +102,7 @@ impl Account {
         counter.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Notes what `path` lost.
+    /// Records the losses of `path`.
     fn lose(&self, path: &[u8], lost: Vec<Lost>) {
         let mut all = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
         for what in lost {
@@ -115,7 +111,7 @@ impl Account {
     }
 }
 
-/// Told of what went wrong: a path and a line of text.
+/// Gets problems: a path and a line of text.
 pub type Report = dyn Fn(&[u8], &str) + Send + Sync;
 
 /// A copy in progress. Cheap to clone.
@@ -134,16 +130,16 @@ struct Shared {
     budget: Arc<Semaphore>,
 }
 
-/// A directory being filled; finished by whoever lets go of it last.
+/// A directory being filled. The last one to release it finishes it.
 struct Directory {
     target: TargetDirectory,
     path: Vec<u8>,
-    /// Its attributes; none for a target directory that files are copied *into*, or that was there before.
+    /// Its attributes; `None` for a target directory *into* which files are copied, or which existed before.
     attributes: Option<(Attributes, Xattrs)>,
     parent: Option<Arc<Directory>>,
 }
 
-/// Something to copy: what, and under which name in the target; none to copy what is in a directory into the target.
+/// An object to copy, and its name in the target; without a name, a directory's contents are copied into the target.
 pub struct Source {
     /// The object.
     pub object: ObjectId,
@@ -154,7 +150,7 @@ pub struct Source {
 /// Copies `sources` into the directory `target`.
 ///
 /// # Errors
-/// Only what makes going on senseless; everything else is reported and counted.
+/// An error that makes it pointless to continue; all others are reported and counted.
 #[boxed]
 pub async fn copy(
     handle: &Handle,
@@ -193,7 +189,7 @@ pub async fn copy(
 struct Copier {
     job: Job,
     root: Arc<Directory>,
-    /// The directories that the walk is in.
+    /// The directories in which the walk is.
     stack: Vec<Arc<Directory>>,
     links: BTreeMap<ObjectId, Links>,
     tasks: VecDeque<Join<()>>,
@@ -203,7 +199,7 @@ struct Copier {
 struct Links {
     path: Vec<u8>,
     left: u64,
-    /// The file that was made under that path; none until it is.
+    /// The file that was made under that path, once it exists.
     identity: Option<Identity>,
 }
 
@@ -232,7 +228,7 @@ impl Copier {
         }
     }
 
-    /// Makes what `node` is; whether it is a directory that can be entered.
+    /// Makes the copy of `node`. True if it is a directory to enter.
     async fn node(&mut self, path: &[u8], node: Node) -> bool {
         let parent = self.stack.last().unwrap_or(&self.root).clone();
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
@@ -246,8 +242,8 @@ impl Copier {
             Account::add(&account.foreign_lists, 1);
         }
         if attributes.kind == FileKind::Directory {
-            // Without a name the directory's contents go into the target. The target takes its attributes too, unless it was there
-            // before: then they are not ours to change.
+            // Without a name, the directory's contents are copied into the target. The target gets its attributes too, unless it existed before:
+            // then they must not be changed.
             let made = if path.is_empty() { self.root.target.again() } else { parent.target.directory(&name) };
             match made {
                 Ok(target) => {
@@ -298,7 +294,7 @@ impl Copier {
         false
     }
 
-    /// Makes another link of a file that is there already; whether it was.
+    /// Makes another link to a file that was already copied. True if it did.
     fn link(&mut self, parent: &Directory, name: &[u8], path: &[u8], attributes: &Attributes) -> bool {
         let Some(links) = self.links.get_mut(&attributes.object) else {
             let links = Links { path: path.to_vec(), left: attributes.link_count - 1, identity: None };
@@ -318,7 +314,7 @@ impl Copier {
                 Account::add(&self.job.shared.account.links, 1);
                 true
             }
-            // The first may have failed, or the target may have no hard links: a copy of its own is the next best.
+            // The first may have failed, or the target may not support hard links: then a copy is the next best.
             Err(error) => {
                 self.job.lose_link(path, &error);
                 false
@@ -345,7 +341,7 @@ impl Copier {
             shared.progress.advance(attributes.size_bytes);
             return;
         }
-        // A file with further links must be there when they are made; others are made where blocking does no harm.
+        // A file with further links must exist when these are made; other files are created where blocking is harmless.
         let mut made = None;
         if attributes.link_count > 1 {
             match parent.target.file(&name) {
@@ -400,7 +396,7 @@ impl Job {
         }
     }
 
-    /// Lets go of a directory, and finishes it, and those above, where nobody else holds on to it.
+    /// Releases a directory, and finishes it and those above if no one else holds them.
     fn release(&self, directory: Arc<Directory>) {
         let mut next = Some(directory);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {
@@ -412,7 +408,7 @@ impl Job {
         }
     }
 
-    /// Does what may block where it holds up no worker.
+    /// Does work that may block, where it holds up no worker.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -462,7 +458,7 @@ impl FileJob<'_> {
             let job = job.clone();
             move || -> io::Result<File> {
                 let file = made.map_or_else(|| parent.target.file(&name), Ok);
-                // Through the job, so that the last reference to a directory is never dropped unfinished.
+                // Through the job, so that the last reference to a directory is never dropped without finishing it.
                 job.release(parent);
                 file
             }
@@ -522,7 +518,7 @@ impl FileJob<'_> {
             }
         }
         if self.damaged > 0 {
-            // Its time stays that of the copy, so that a later one does not take it for whole.
+            // It keeps the time of the copy, so that a later copy does not take it for complete.
             let what = format!("{} pieces could not be read and are zeros in the copy", self.damaged);
             return Err(io::Error::other(what));
         }

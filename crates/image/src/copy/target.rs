@@ -1,17 +1,16 @@
-//! The side that is written: directories held open, and what is made in them.
+//! The target side: directories held open, and the files made in them.
 //!
-//! Everything is made relative to a directory's descriptor, by one name without slashes, and never through a symbolic link:
-//! whatever names a pool holds, nothing outside of the target directory is touched.
+//! Everything is made relative to a directory's descriptor, by one name without slashes, and never through a symbolic link: with any names in
+//! the pool, nothing outside of the target directory is touched.
 //!
-//! **The target may belong to another user**, who renames, removes and links in it while it is filled (homes restored onto
-//! `/home`). So a name is used once, to make a file. The file under that name is then opened, compared with the one that was made
-//! (kind, device number, owner, number of links, permission bits), and changed through that descriptor alone. One that does not
-//! compare equal keeps its attributes ([`Lost::NotMade`]). `chmod` and `setxattr` have no call for descriptors that were opened
-//! without permission to read; the kernel's name of the descriptor (`/proc/self/fd/N`) leads to the same file even if its name was
-//! changed, and to a symbolic link itself.
+//! **The target may belong to another user**, who renames, removes and links in it while it is filled (homes restored to `/home`). So a name is
+//! used only once, to make a file. The file under that name is then opened, compared with the one that was made (kind, device number, owner,
+//! number of links, permission bits), and changed only through that descriptor. If it differs, it keeps its attributes ([`Lost::NotMade`]).
+//! `chmod` and `setxattr` have no call for descriptors that were opened without permission to read; the kernel's path of the descriptor
+//! (`/proc/self/fd/N`) leads to the same file even if it was renamed, and to a symbolic link itself.
 //!
-//! **Privileges** are kept only where they are asked for ([`Privileged`]): set-id bits, devices, capabilities. Set-id bits and
-//! capabilities are never set on a file whose owner could not be set.
+//! **Privileges** are kept only on request ([`Privileged`]): set-id bits, devices, capabilities. Set-id bits and capabilities are never set on a
+//! file whose owner could not be set.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -30,19 +29,19 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-/// Attributes of one directory beside those of the namespace `user` at most, which are held until it is finished: access control
-/// lists and labels, of which Linux takes 64 KiB each.
+/// The maximum bytes of a directory's attributes, without those of the namespace `user`, that are held until it is finished: access control
+/// lists and labels, for which Linux allows 64 KiB each.
 const LATE_MAX_BYTES: usize = 128 << 10;
-/// Permission bits of what has been made and not finished.
+/// Permission bits of a file until it is finished.
 const UNFINISHED: u32 = 0o600;
-/// Permission bits of a directory that has been made and not finished.
+/// Permission bits of a directory until it is finished.
 const UNFINISHED_DIRECTORY: u32 = 0o700;
 
 /// A directory of the target.
 #[derive(Debug)]
 pub(crate) struct TargetDirectory {
     descriptor: OwnedFd,
-    /// This copy made it; else it was there before.
+    /// This copy made it; otherwise it existed before.
     is_made: bool,
     /// Its owner when it was opened.
     owner: Uid,
@@ -52,27 +51,27 @@ pub(crate) struct TargetDirectory {
 #[derive(Debug)]
 pub(crate) struct Special {
     descriptor: OwnedFd,
-    /// It is the file that was made, by all that can be compared.
+    /// It is the file that was made, as far as can be compared.
     is_made: bool,
 }
 
-/// A file, whatever it is called: device and inode.
+/// The identity of a file under any name: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Identity(u64, u64);
 
 impl Identity {
-    /// That of what was looked at.
+    /// The identity of a file with this status.
     pub(crate) fn of(stat: &Stat) -> Self {
         Self(stat.st_dev, stat.st_ino)
     }
 
-    /// That of an open file.
+    /// The identity of an open file.
     pub(crate) fn of_file(file: &File) -> Option<Self> {
         Some(Self::of(&fstat(file).ok()?))
     }
 }
 
-/// An attribute of an entry that could not be kept, or was not asked for; mostly the entry itself was made.
+/// An attribute of an entry that could not be kept, or was not requested. Usually the entry itself was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lost {
     /// Owner and group.
@@ -85,9 +84,9 @@ pub enum Lost {
     Xattrs,
     /// Access control lists, likewise.
     Lists,
-    /// All attributes: the file under the name is not, or not any more, the one that was made.
+    /// All attributes: the file under the name is not, or no longer, the one that was made.
     NotMade,
-    /// All attributes of a directory that was there before and belongs to another user.
+    /// All attributes of a directory that existed before and belongs to another user.
     Directory,
     /// Set-user-id and set-group-id bits, without `--privileged`.
     SetId,
@@ -97,18 +96,18 @@ pub enum Lost {
     Device,
 }
 
-/// The contents of a pool that give privileges on this system, and are left out unless they are asked for.
+/// The contents of a pool that give privileges on this system. They are left out unless requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Privileged {
     /// Set-user-id and set-group-id bits. On a directory the set-group-id bit gives no rights, and is always kept.
     pub set_id: bool,
     /// Block and character devices.
     pub devices: bool,
-    /// Extended attributes of the namespaces `trusted` and `security`, file capabilities among them.
+    /// Extended attributes of the namespaces `trusted` and `security`, including file capabilities.
     pub xattrs: bool,
 }
 
-/// Which attributes to keep.
+/// The attributes to keep.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep {
     /// Owner and group.
@@ -123,18 +122,18 @@ fn name_of(name: &[u8]) -> &OsStr {
     OsStr::from_bytes(name)
 }
 
-/// The kernel's name for an open descriptor.
+/// The kernel's path of an open descriptor.
 fn path_of(descriptor: BorrowedFd<'_>) -> PathBuf {
     Path::new("/proc/self/fd").join(descriptor.as_raw_fd().to_string())
 }
 
-/// Bits of a mode below its kind.
+/// The permission bits of a mode, without its kind.
 fn permissions(stat: &Stat) -> u32 {
     stat.st_mode & 0o7777
 }
 
 impl TargetDirectory {
-    /// Opens the directory that everything goes into; makes it if only it is missing.
+    /// Opens the directory that receives everything. Creates it if its parent exists.
     pub(crate) fn root(path: &Path) -> io::Result<Self> {
         let (is_new, mut flags) = match mkdirat(CWD, path, Mode::from_raw_mode(0o777)) {
             Ok(()) => (true, OFlags::NOFOLLOW),
@@ -157,7 +156,7 @@ impl TargetDirectory {
         self.is_made
     }
 
-    /// Makes the directory `name`, or takes the one that is there.
+    /// Creates the directory `name`, or opens the existing one.
     pub(crate) fn directory(&self, name: &[u8]) -> io::Result<Self> {
         let is_new = match mkdirat(&self.descriptor, name_of(name), Mode::from_raw_mode(UNFINISHED_DIRECTORY)) {
             Ok(()) => true,
@@ -181,12 +180,12 @@ impl TargetDirectory {
         Ok(Self { descriptor, is_made: false, owner })
     }
 
-    /// The status of the file under `name`, links not followed.
+    /// The status of the file under `name`, without following links.
     pub(crate) fn stat(&self, name: &[u8]) -> Option<Stat> {
         statat(&self.descriptor, name_of(name), AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
-    /// Removes what is there under `name`, unless it is a directory, which is an error.
+    /// Removes the file under `name`, if there is one. A directory is an error.
     fn clear(&self, name: &[u8]) -> io::Result<()> {
         match unlinkat(&self.descriptor, name_of(name), AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -194,21 +193,21 @@ impl TargetDirectory {
         }
     }
 
-    /// Makes an empty file in place of what is there.
+    /// Creates an empty file, replacing an existing one.
     pub(crate) fn file(&self, name: &[u8]) -> io::Result<File> {
         self.clear(name)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.descriptor, name_of(name), flags, Mode::from_raw_mode(UNFINISHED))?.into())
     }
 
-    /// Makes a symbolic link in place of what is there.
+    /// Creates a symbolic link, replacing an existing file.
     pub(crate) fn symlink(&self, name: &[u8], target: &[u8]) -> io::Result<Special> {
         self.clear(name)?;
         symlinkat(name_of(target), &self.descriptor, name_of(name))?;
         self.special(name, FileType::Symlink, 0)
     }
 
-    /// Makes a device, pipe or socket in place of what is there.
+    /// Creates a device, pipe or socket, replacing an existing file.
     pub(crate) fn node(&self, name: &[u8], attributes: &Attributes) -> io::Result<Special> {
         let (kind, device) = match attributes.kind {
             FileKind::Pipe => (FileType::Fifo, 0),
@@ -224,7 +223,7 @@ impl TargetDirectory {
         self.special(name, kind, device)
     }
 
-    /// Takes hold of what was just made, if that is what stands under the name.
+    /// Opens the file under the name, and compares it with the one that was just made.
     fn special(&self, name: &[u8], kind: FileType, device: u64) -> io::Result<Special> {
         step(Step::Made);
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -239,10 +238,10 @@ impl TargetDirectory {
         Ok(Special { descriptor, is_made })
     }
 
-    /// Makes `name` another link of the file `identity`, which was made under `first`, a path from `root` of plain names.
+    /// Makes `name` another link to the file `identity`, which was made under `first`, a path of plain names from `root`.
     ///
     /// # Errors
-    /// Another file stands there by now, or the target has no hard links.
+    /// Another file is there by now, or the target does not support hard links.
     pub(crate) fn link(&self, name: &[u8], root: &Self, first: &[u8], identity: Identity) -> io::Result<()> {
         let mut parts: Vec<&[u8]> = first.split(|byte| *byte == b'/').collect();
         let last = parts.pop().unwrap_or_default();
@@ -261,12 +260,11 @@ impl TargetDirectory {
         }
         self.clear(name)?;
         step(Step::Opened);
-        // The descriptor's name, not the file's: what is linked is what was compared.
+        // By the descriptor's path, not the file's: so the file that was compared is linked.
         Ok(linkat(CWD, path_of(source.as_fd()), &self.descriptor, name_of(name), AtFlags::SYMLINK_FOLLOW)?)
     }
 
-    /// Gives the directory itself its attributes, unless it was there before and its owner is neither this user nor the one in the
-    /// pool.
+    /// Sets the directory's own attributes, unless it existed before and its owner is neither this user nor the one in the pool.
     pub(crate) fn finish(&self, attributes: &Attributes, xattrs: &Xattrs, keep: Keep) -> Vec<Lost> {
         let is_expected = self.is_made
             || self.owner == geteuid()
@@ -278,8 +276,8 @@ impl TargetDirectory {
     }
 }
 
-/// Sets the attributes of the namespace `user` on a directory that was just made or taken, and gives back the others. Those of
-/// `user` change nothing about the files that are made in the directory, and need not be held in memory until it is finished.
+/// Sets the attributes of the namespace `user` on a directory that was just made or opened, and returns the others. Those of `user` do not
+/// affect files that are made in the directory, and need not be held in memory until it is finished.
 pub(crate) fn begin(directory: &TargetDirectory, xattrs: Xattrs, keep: Keep) -> (Xattrs, Vec<Lost>) {
     let is_ours = directory.is_made() || directory.owner == geteuid();
     let (early, late): (Xattrs, Xattrs) =
@@ -301,7 +299,7 @@ impl Special {
         Some(Identity::of(&fstat(&self.descriptor).ok()?)).filter(|_| self.is_made)
     }
 
-    /// Gives it its attributes, if it is the file that was made.
+    /// Sets its attributes, if it is the file that was made.
     pub(crate) fn finish(&self, attributes: &Attributes, xattrs: &Xattrs, keep: Keep) -> Vec<Lost> {
         if !self.is_made {
             return vec![Lost::NotMade];
@@ -326,7 +324,7 @@ impl Special {
 /// Extended attributes by name.
 pub(crate) type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Gives an open file or directory its attributes; the times last, since the others change them.
+/// Sets the attributes of an open file or directory; the times last, since the others change them.
 pub(crate) fn finish(target: BorrowedFd<'_>, attributes: &Attributes, xattrs: &Xattrs, keep: Keep) -> Vec<Lost> {
     let mut lost = Vec::new();
     let (uid, gid) = owner(attributes);
@@ -339,7 +337,7 @@ pub(crate) fn finish(target: BorrowedFd<'_>, attributes: &Attributes, xattrs: &X
     lost
 }
 
-/// The moments at which another user could interfere; tests do so.
+/// The moments at which another user could interfere; the tests do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// Something was made by its name.
@@ -361,12 +359,12 @@ fn note(lost: &mut Vec<Lost>, what: Lost, result: Result<(), Errno>) -> bool {
 }
 
 fn owner(attributes: &Attributes) -> (Option<Uid>, Option<Gid>) {
-    // The highest number means "leave it" to the system.
+    // To the system, the highest number means "leave it".
     let is_id = |id: &u32| *id != u32::MAX;
     (Some(attributes.uid).filter(is_id).map(Uid::from_raw), Some(attributes.gid).filter(is_id).map(Gid::from_raw))
 }
 
-/// The permission bits; set-id bits only if they were asked for and the owner could be set.
+/// The permission bits, with set-id bits only if they were requested and the owner could be set.
 fn mode(lost: &mut Vec<Lost>, attributes: &Attributes, keep: Keep, is_owned: bool) -> Mode {
     let mut allowed = 0o1777;
     if is_owned && keep.privileged.set_id {
@@ -413,7 +411,7 @@ fn set_xattrs(
     }
 }
 
-/// Whether what is there is this file already: its kind, size and time of last change.
+/// True if this file already exists: with its kind, size and time of last change.
 pub(crate) fn is_same(there: &Stat, attributes: &Attributes) -> bool {
     let time = timespec(attributes.modified);
     FileType::from_raw_mode(there.st_mode) == FileType::RegularFile
@@ -433,7 +431,7 @@ mod tests {
 
     use super::*;
 
-    /// Somebody else's user id; the tests become its deeds where they run as root.
+    /// Another user's id. The tests switch to that user if they run as root.
     const OTHER: u32 = 1001;
 
     type Deed = Box<dyn FnMut(Step)>;
@@ -442,7 +440,7 @@ mod tests {
         static DEED: RefCell<Option<Deed>> = const { RefCell::new(None) };
     }
 
-    /// Runs what a test wants to happen at this moment.
+    /// Runs a test's action for this moment.
     pub(super) fn step(step: Step) {
         let deed = DEED.with_borrow_mut(Option::take);
         if let Some(mut deed) = deed {
@@ -451,7 +449,7 @@ mod tests {
         }
     }
 
-    /// Does something at each of the moments while `work` runs.
+    /// Runs an action at each of the moments during `work`.
     fn meanwhile<T>(deed: impl FnMut(Step) + 'static, work: impl FnOnce() -> T) -> T {
         DEED.with_borrow_mut(|slot| *slot = Some(Box::new(deed)));
         let result = work();
@@ -493,7 +491,7 @@ mod tests {
     const PLAIN: Keep =
         Keep { owner: true, xattrs: true, privileged: Privileged { set_id: false, devices: false, xattrs: false } };
 
-    /// A target, in a directory beside a file that must not change.
+    /// A target, in a directory with a file that must not change.
     struct Place {
         dir: tempfile::TempDir,
         target: PathBuf,
@@ -523,8 +521,8 @@ mod tests {
         }
     }
 
-    /// Goal: root gives away nothing but what it made. Method: between the steps the name is made a link to a file of
-    /// root's, or another file is put there. Would go wrong if attributes were set by name.
+    /// Goal: root gives away only what it made. Method: between the steps the name is replaced by a link to a file of root's, or by another
+    /// file. Would go wrong if attributes were set by name.
     #[test]
     fn a_name_that_is_swapped_between_the_steps_gives_nobody_anything() {
         let wanted = attributes(FileKind::Pipe, 0o4777);
@@ -559,7 +557,7 @@ mod tests {
                     assert_eq!(meta.mode() & 0o7777, 0o600, "{moment:?}");
                     assert!(!geteuid().is_root() || meta.uid() == OTHER);
                 }
-                // The pipe that was made was changed, even if it has another name by now.
+                // The pipe that was made was changed, even if it has another name now.
                 let pipe = fs::metadata(place.dir.path().join("moved")).unwrap();
                 assert!(pipe.file_type().is_fifo());
                 assert_eq!(pipe.mode() & 0o7777, if moment == Step::Made { 0o600 } else { 0o4777 });
@@ -670,7 +668,7 @@ mod tests {
         let identity = Identity::of_file(&file).unwrap();
         directory.link(b"second", &directory, b"first", identity).unwrap();
         assert_eq!(Identity::of(&directory.stat(b"second").unwrap()), identity);
-        // Swapped before it is looked at: no link. Swapped after that: a link of what was looked at.
+        // Replaced before the comparison: no link. Replaced after it: a link to the file that was compared.
         fs::rename(place.target.join("first"), place.target.join("moved")).unwrap();
         symlink(&place.victim, place.target.join("first")).unwrap();
         assert!(directory.link(b"third", &directory, b"first", identity).is_err());
@@ -685,7 +683,7 @@ mod tests {
         assert_eq!(Identity::of(&directory.stat(b"third").unwrap()), identity);
     }
 
-    /// The highest number of all is no owner: the system takes it for "leave it", and the file would stay root's.
+    /// The highest number is not an owner: the system takes it for "leave it", and the file would remain root's.
     #[test]
     fn an_owner_that_cannot_be_set_leaves_no_program_set_user_id() {
         let place = Place::new();
@@ -705,7 +703,7 @@ mod tests {
         assert_eq!(lost, []);
         assert_eq!(mode(&mut lost, &program, PLAIN, true).as_raw_mode(), 0o755);
         assert_eq!(lost, [Lost::SetId]);
-        // Never where the owner is another than that of the pool.
+        // Never if the owner is not that of the pool.
         assert_eq!(mode(&mut lost, &program, ALL, false).as_raw_mode(), 0o755);
         assert_eq!(mode(&mut lost, &program, Keep { owner: false, ..PLAIN }, false).as_raw_mode(), 0o755);
         let directory = attributes(FileKind::Directory, 0o3777);

@@ -1,4 +1,4 @@
-//! The result of a copy, in words.
+//! The result of a copy as text.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ fn count(counter: &AtomicU64) -> u64 {
 }
 
 impl Account {
-    /// The attributes that could not be kept, a line each.
+    /// The attributes that could not be kept, one line each.
     pub fn losses(&self, has_xattrs: bool) -> Vec<String> {
         let mut lines = Vec::new();
         let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +57,7 @@ impl Account {
         lines
     }
 
-    /// The counts of copied files and bytes, in a line.
+    /// The counts of copied files and bytes, on one line.
     pub fn text(&self) -> String {
         format!(
             "{} ({}), {} there already, {}, {}, {}\n",
@@ -75,7 +75,7 @@ fn others(entries: u64) -> String {
     if entries > 1 { format!(" and {}", counted(entries - 1, "other", "others")) } else { String::new() }
 }
 
-/// A copy holds a descriptor for each directory that it is in, and for each file in flight.
+/// Raises it: a copy holds a descriptor for each directory that it is in, and for each file in flight.
 pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
