@@ -27,7 +27,9 @@ use std::io;
 
 use cenote_format::endian::Endian;
 use cenote_format::ids::{Guid, VdevId};
-use cenote_format::label::{BOOT_ENV_OFFSET, BootEnv, LABEL_BYTES, LABEL_COUNT, VDEV_PHYS_OFFSET, emit_vdev_phys};
+use cenote_format::label::{
+    BOOT_ENV_OFFSET, BootEnv, LABEL_BYTES, LABEL_COUNT, RING_OFFSET, VDEV_PHYS_BYTES, VDEV_PHYS_OFFSET, emit_vdev_phys,
+};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::buf::Buf;
@@ -114,6 +116,7 @@ pub async fn commit(
     for leaf in leaves {
         configs.push(leaf.config.as_ref().map(emit_vdev_phys).transpose()?);
     }
+    assert_eq!(configs.len(), leaves.len(), "each leaf has a configuration or none");
     let first: &[usize] = if mutant::is(Mutant::LabelsAtOnce) { &[0, 1, 2, 3] } else { &[0, 2] };
     let mut failed = label(leaves, &configs, first).await?;
 
@@ -138,6 +141,7 @@ pub async fn commit(
     // Stable: the first error of each stays.
     failed.sort_by_key(|refusal| refusal.guid);
     failed.dedup_by_key(|refusal| refusal.guid);
+    assert!(failed.len() <= leaves.len(), "a leaf is named once");
     Ok(failed)
 }
 
@@ -204,6 +208,7 @@ async fn label(
 
 /// Puts a configuration into some of a disk's labels, and makes them stable.
 async fn write_configs(disk: &Disk, config: &[u8], indexes: &[usize]) -> io::Result<()> {
+    assert_eq!(config.len(), VDEV_PHYS_BYTES, "a configuration fills its part of a label");
     let layout = layout(disk)?;
     let writes = indexes.iter().map(|&index| {
         let address = layout.label_offset(index) + VDEV_PHYS_OFFSET as u64;
@@ -237,6 +242,7 @@ pub async fn initialize(disk: &Disk, config: &NvList) -> Result<(), InitializeEr
     let writes = layout.label_offsets().map(|label| {
         let mut bytes = Buf::zeroed(LABEL_BYTES);
         for (offset, part) in [(BOOT_ENV_OFFSET, &boot_env), (VDEV_PHYS_OFFSET, &config)] {
+            assert!(offset + part.len() <= RING_OFFSET, "the ring of a new label is empty");
             bytes[offset..offset + part.len()].copy_from_slice(&sealed(part.clone(), label + offset as u64));
         }
         disk.write(label, bytes.freeze())

@@ -75,8 +75,10 @@ impl Dtl {
                 outage.insert(from..at);
             }
             from = at;
+            assert!(is_start || open > 0, "a range that ends has begun");
             open = if is_start { open + 1 } else { open - 1 };
         }
+        assert_eq!(open, 0, "every range ends");
         outage
     }
 
@@ -85,6 +87,7 @@ impl Dtl {
     pub fn before(&self, from: Txg) -> Self {
         let mut earlier = self.clone();
         earlier.remove(from.0..u64::MAX);
+        debug_assert!(earlier.ranges.last().is_none_or(|last| last.end <= from.0), "nothing later is left");
         earlier
     }
 
@@ -93,6 +96,12 @@ impl Dtl {
         let before = self.ranges.clone();
         other.ranges.iter().for_each(|range| self.insert(range.clone()));
         self.ranges != before
+    }
+
+    /// Whether the ranges are as they must be.
+    fn is_sound(&self) -> bool {
+        self.ranges.iter().all(|range| range.start < range.end)
+            && self.ranges.is_sorted_by(|one, next| one.end < next.start)
     }
 
     /// Adds a range; empty ranges add nothing.
@@ -109,6 +118,7 @@ impl Dtl {
             merged.end = merged.end.max(self.ranges[last - 1].end);
         }
         self.ranges.splice(first..last, [merged]);
+        debug_assert!(self.is_sound(), "ranges are sorted, and do not touch");
     }
 
     /// Takes a range out.
@@ -124,6 +134,7 @@ impl Dtl {
         let left = self.ranges[first].start..range.start;
         let right = range.end..self.ranges[last - 1].end;
         self.ranges.splice(first..last, [left, right].into_iter().filter(|piece| !piece.is_empty()));
+        debug_assert!(self.is_sound(), "ranges are sorted, and do not touch");
     }
 }
 

@@ -160,6 +160,7 @@ impl FaultLog {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
         entries.push_back(fault);
+        debug_assert!(entries.len() <= Self::CAPACITY, "faults that are kept are bounded (vdev, invariant 3)");
     }
 
     /// Takes all faults out, oldest first.

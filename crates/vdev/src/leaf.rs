@@ -294,6 +294,7 @@ fn scan_rings(labels: &[LabelCopy], shift: u32, found: &mut Vec<UberblockCopy>) 
             if magic != Some(MAGIC) && magic != Some(MAGIC.swap_bytes()) {
                 continue;
             }
+            debug_assert!(slot.index < label::slot_count(shift), "a slot is within its ring");
             if copies.len() <= slot.index {
                 copies.resize_with(slot.index + 1, LabelCopies::default);
             }

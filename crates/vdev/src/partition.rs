@@ -125,6 +125,10 @@ impl Gpt<'_> {
 fn within(mut partition: Partition, disk_bytes: u64) -> Option<Partition> {
     let room = disk_bytes.checked_sub(partition.start_bytes)?;
     partition.size_bytes = partition.size_bytes.min(room);
+    debug_assert!(
+        partition.start_bytes + partition.size_bytes <= disk_bytes,
+        "what is left of a partition is on the disk"
+    );
     (partition.size_bytes != 0).then_some(partition)
 }
 

@@ -54,16 +54,20 @@ impl Ring {
         if txg == self.txg
             && let Some((_, slot)) = self.newest.iter().find(|(shift, _)| *shift == slot_shift(ashift))
         {
+            assert!(*slot < slot_count(ashift), "an uberblock stands within its ring");
             return *slot;
         }
         let count = slot_count(ashift) - if self.is_multihost { MMP_SLOTS_PER_LABEL } else { 0 };
         let first = slot_of_txg(txg, ashift, self.is_multihost);
         let mut slots = (0..count).map(|step| (first + 2 * step) % count);
-        slots.find(|slot| !self.newest.contains(&(slot_shift(ashift), *slot))).unwrap_or(first)
+        let slot = slots.find(|slot| !self.newest.contains(&(slot_shift(ashift), *slot))).unwrap_or(first);
+        assert!(slot < count, "a txg's slot is within its ring, and none that is for multihost writes");
+        slot
     }
 
     /// A txg's uberblock stands on vdevs of these ashifts in the slots that [`Ring::slot`] gave, and is the newest.
     pub(crate) fn committed(&mut self, txg: u64, ashifts: impl IntoIterator<Item = u32>) {
+        assert!(txg >= self.txg, "txgs are committed in their order");
         let newest = ashifts.into_iter().map(|ashift| (slot_shift(ashift), self.slot(txg, ashift))).collect();
         (self.txg, self.newest) = (txg, newest);
     }
@@ -87,8 +91,10 @@ pub(crate) async fn write_slot(
     uberblock: &Uberblock,
 ) -> io::Result<()> {
     let layout = layout(disk)?;
+    assert!(slot < slot_count(ashift), "an uberblock is written within its ring");
     let size = slot_bytes(ashift);
     let mut bytes = uberblock.emit().to_vec();
+    assert!(bytes.len() <= size, "an uberblock fits its slot");
     bytes.resize(size, 0);
     let writes = labels.into_iter().map(|label| {
         let address = layout.label_offset(label) + (RING_OFFSET + slot * size) as u64;

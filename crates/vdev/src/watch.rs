@@ -158,8 +158,10 @@ impl Watch {
             }
             let number = state.next;
             state.next += 1;
-            state.pending.insert(number, (self.handle.now(), kind));
+            let before = state.pending.insert(number, (self.handle.now(), kind));
+            assert!(before.is_none(), "each request has a number of its own (invariant 1)");
             state.pending_changes += usize::from(kind == Kind::Change);
+            assert!(state.pending_changes <= state.pending.len(), "every change that is out is noted (invariant 1)");
             (number, std::mem::replace(&mut state.is_timed, true))
         };
         if !is_timed {
@@ -172,7 +174,10 @@ impl Watch {
     fn answered(&self, number: u64) {
         let (is_quiet, answers) = {
             let mut state = self.state.lock();
-            let Some((_, kind)) = state.pending.remove(&number) else { return };
+            let request = state.pending.remove(&number);
+            debug_assert!(request.is_some(), "a request is noted until its answer, which comes once (invariant 1)");
+            let Some((_, kind)) = request else { return };
+            assert!(kind == Kind::Read || state.pending_changes > 0, "a change that is answered was out (invariant 1)");
             state.pending_changes -= usize::from(kind == Kind::Change);
             let late = state.overdue(self.handle.now(), self.after);
             let answers = state.late == Some(Kind::Change) && late != Some(Kind::Change);
@@ -195,6 +200,7 @@ impl Watch {
             let now = self.handle.now();
             let (news, next) = {
                 let mut state = self.state.lock();
+                assert!(state.is_timed, "one timer at most is out for a device (invariant 3)");
                 let late = state.overdue(now, self.after);
                 let is_news = late > state.late && !state.is_given_up;
                 if is_news && !is_second_look {
@@ -205,6 +211,10 @@ impl Watch {
                     state.late = state.late.max(late);
                     let next = state.pending.values().map(|(at, _)| *at + self.after).find(|at| *at > now);
                     state.is_timed = next.is_some();
+                    debug_assert!(
+                        !state.pending.is_empty() || !state.is_timed,
+                        "no timer is out for nothing (invariant 3)"
+                    );
                     (late.filter(|_| is_news), next)
                 }
             };

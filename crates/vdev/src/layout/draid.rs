@@ -76,6 +76,7 @@ impl Permutations {
     /// The child at `position` in the permutation of slice `slice`.
     fn child(&self, slice: u64, position: u64) -> u32 {
         let children = self.children as u64;
+        debug_assert!(position < children, "a row has a position for each child");
         let count = self.entries.len() as u64 / children;
         let (map, rotation) = (slice / children % count, slice % children);
         let entry = self.entries[(map * children + position % children) as usize];
@@ -159,7 +160,10 @@ impl Draid {
             return Err(LayoutError::BadParameters("draid groups do not fill whole rows"));
         }
         let permutations = Arc::new(Permutations::generate(children as usize)?);
-        Ok(Self { ashift, parity, data, children, spares, group_count, permutations })
+        let this = Self { ashift, parity, data, children, spares, group_count, permutations };
+        assert!(this.slice_bytes().is_multiple_of(ROW_BYTES), "a slice is a whole number of rows");
+        assert!(this.group_width() <= this.positions(), "a group has a column on each child at most");
+        Ok(this)
     }
 
     /// Parity columns of a group.
@@ -208,7 +212,9 @@ impl Draid {
     #[must_use]
     pub fn psize_to_asize(&self, psize_bytes: u64) -> u64 {
         let rows = psize_bytes.div_ceil(self.data << self.ashift).max(1);
-        (rows * self.group_width()) << self.ashift
+        let asize_bytes = (rows * self.group_width()) << self.ashift;
+        debug_assert!(asize_bytes > psize_bytes, "an allocation has the block and its parity");
+        asize_bytes
     }
 
     /// The largest psize that fits an allocation of `asize_bytes`.
@@ -255,18 +261,20 @@ impl Draid {
         while left != 0 {
             let room = self.asize_to_psize(self.group_bytes() - offset % self.group_bytes());
             let part = left.min(room);
+            debug_assert!(part > 0, "the start of a group's row has room for a part of a block");
             self.map_group(offset, part, block_offset, &mut columns);
             offset += self.psize_to_asize(part);
             block_offset += part;
             left -= part;
         }
-        Ok(StripeMap {
+        let map = StripeMap {
             columns,
             row_width: self.group_width() as usize,
             parity_count: self.parity as usize,
             block_bytes: all_sectors << self.ashift,
             skips: Vec::new(),
-        })
+        };
+        Ok(map.checked())
     }
 
     /// The columns of a block, or the part of one that lies in one group.
@@ -280,6 +288,7 @@ impl Draid {
             // Past the last position the group goes on in the next row.
             let (position, row_step) =
                 if position >= self.positions() { (position - self.positions(), ROW_BYTES) } else { (position, 0) };
+            debug_assert!(position < self.positions(), "no group uses a spare's position");
             let size_bytes = spread.height(index) << self.ashift;
             let is_data = index >= self.parity;
             columns.push(Column {

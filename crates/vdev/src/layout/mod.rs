@@ -27,6 +27,8 @@ pub mod raidz;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use cenote_format::label::BOOT_AREA_OFFSET;
+
 /// The largest number of parity columns.
 pub const MAX_PARITY: usize = 3;
 
@@ -77,6 +79,37 @@ pub struct StripeMap {
 }
 
 impl StripeMap {
+    /// The map, once debug builds have looked whether it is sound.
+    fn checked(self) -> Self {
+        debug_assert!(self.parity_count > 0 && self.parity_count < self.row_width, "a row has parity and data");
+        debug_assert!(self.columns.len().is_multiple_of(self.row_width), "all rows are equally wide");
+        let data = || self.columns.iter().enumerate().filter(|(index, _)| !self.is_parity(*index));
+        debug_assert_eq!(
+            data().map(|(_, column)| column.size_bytes).sum::<u64>(),
+            self.block_bytes,
+            "the data columns cover every byte of the block once"
+        );
+        let is_within = |column: &Column| column.block_offset_bytes + column.size_bytes <= self.block_bytes;
+        debug_assert!(
+            data().all(|(_, column)| column.size_bytes == 0 || is_within(column)),
+            "no data column reaches beyond the block"
+        );
+        let is_once = |row: &[Column], index: usize| row[..index].iter().all(|other| other.child != row[index].child);
+        debug_assert!(
+            self.rows().all(|row| (0..row.len()).all(|index| is_once(row, index))),
+            "within a row no child appears twice"
+        );
+        debug_assert!(
+            self.rows().all(|row| row.iter().all(|column| column.size_bytes <= row[0].size_bytes)),
+            "no column is taller than the parity of its row"
+        );
+        debug_assert!(
+            self.columns.iter().all(|column| column.address_bytes >= BOOT_AREA_OFFSET),
+            "labels are never data (vdev, invariant 2)"
+        );
+        self
+    }
+
     /// All columns, row after row.
     #[must_use]
     pub fn columns(&self) -> &[Column] {

@@ -98,7 +98,9 @@ impl Raidz {
         }
         let mut txgs = expand_txgs.to_vec();
         txgs.sort_unstable();
-        let widths = txgs.into_iter().zip(original_width + 1..).collect();
+        let widths: Vec<(Txg, u64)> = txgs.into_iter().zip(original_width + 1..).collect();
+        let last = widths.last().map_or(original_width, |(_, width)| *width);
+        assert_eq!(last + u64::from(expanding), physical_width, "each expansion has made it wider by one child");
         Ok(Self { ashift, parity, physical_width, original_width, widths, expanding })
     }
 
@@ -130,7 +132,9 @@ impl Raidz {
     #[must_use]
     pub fn logical_width(&self, birth: Txg) -> u64 {
         let later = self.widths.partition_point(|&(txg, _)| txg <= birth);
-        if later == 0 { self.original_width } else { self.widths[later - 1].1 }
+        let width = if later == 0 { self.original_width } else { self.widths[later - 1].1 };
+        debug_assert!(width > self.parity && width <= self.physical_width, "parity is not all of a stripe");
+        width
     }
 
     /// Bytes that an allocation for `psize_bytes` takes: data, parity and padding.
@@ -139,7 +143,9 @@ impl Raidz {
         let data = psize_bytes.div_ceil(1 << self.ashift).max(1);
         let data_columns = self.logical_width(birth) - self.parity;
         let all = data + self.parity * data.div_ceil(data_columns);
-        all.next_multiple_of(self.parity + 1) << self.ashift
+        let asize_bytes = all.next_multiple_of(self.parity + 1) << self.ashift;
+        debug_assert!(asize_bytes > psize_bytes, "an allocation has the block and its parity");
+        asize_bytes
     }
 
     /// The largest psize that fits an allocation of `asize_bytes`.
@@ -236,13 +242,14 @@ impl Raidz {
         if swap {
             swap_first_two(&mut columns);
         }
-        StripeMap {
+        let map = StripeMap {
             row_width: columns.len(),
             columns,
             parity_count: self.parity as usize,
             block_bytes: data_sectors << self.ashift,
             skips,
-        }
+        };
+        map.checked()
     }
 
     /// The map of a block narrower than the vdev: a row of single sectors for each of its stripe rows.
@@ -281,13 +288,14 @@ impl Raidz {
                 swap_first_two(&mut columns[row_first..]);
             }
         }
-        StripeMap {
+        let map = StripeMap {
             columns,
             row_width: row_width as usize,
             parity_count: self.parity as usize,
             block_bytes: data_sectors << self.ashift,
             skips: Vec::new(),
-        }
+        };
+        map.checked()
     }
 }
 

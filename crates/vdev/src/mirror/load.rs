@@ -356,11 +356,14 @@ impl Load {
 
     /// A read is not outstanding any more.
     fn forget(&self, sent: &Sent) {
-        self.pending.fetch_sub(1, Ordering::Relaxed);
+        let pending = self.pending.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(pending > 0, "what is not outstanding any more was outstanding");
         if sent.passed_on {
-            self.passed_on.fetch_sub(1, Ordering::Relaxed);
+            let passed_on = self.passed_on.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(passed_on > 0, "the device had what it was given");
         }
-        self.backlog_ns.fetch_sub(sent.nominal_ns, Ordering::Relaxed);
+        let backlog_ns = self.backlog_ns.fetch_sub(sent.nominal_ns, Ordering::Relaxed);
+        debug_assert!(backlog_ns >= sent.nominal_ns, "the backlog had what was outstanding");
     }
 
     fn count_answer(&self, sent: &Sent, outcome: Outcome, now: Option<Instant>) {
@@ -376,13 +379,15 @@ impl Load {
 
     /// The answer came to a read that was given up on.
     pub(crate) fn count_late_answer(&self, sent: &Sent, outcome: Outcome, now: Instant) {
-        self.overdue.fetch_sub(1, Ordering::Relaxed);
+        let overdue = self.overdue.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(overdue > 0, "a read whose answer is late was given up on");
         self.count_answer(sent, outcome, Some(now));
     }
 
     /// Notes whether a read failed. Four in a row make it about 0.7, and as many good ones little again.
     fn note_failure(&self, failed: bool) {
         let before = self.failing.load(Ordering::Relaxed);
+        debug_assert!(before <= ONE, "no more reads fail than there are");
         // The usual answer of a device that is well writes nothing.
         if failed {
             self.failing.store(before + (ONE - before) / 4, Ordering::Relaxed);

@@ -94,6 +94,7 @@ impl<'a> Candidates<'a> {
 
     /// Adds one; `false` when there are enough.
     pub fn push(&mut self, candidate: Candidate<'a>) -> bool {
+        debug_assert!(self.iter().all(|other| other.position != candidate.position), "a child is one candidate");
         let Some(slot) = self.list.get_mut(self.count) else { return false };
         *slot = Some(candidate);
         self.count += 1;
@@ -132,6 +133,7 @@ impl<'a> Candidates<'a> {
     /// Of those that cost least, the one that `among` says, given how many there are; an index into the candidates. `cost` is
     /// told a candidate's index as well.
     pub fn cheapest(&self, cost: impl Fn(usize, &Candidate<'a>) -> u64, among: impl FnOnce(usize) -> usize) -> usize {
+        debug_assert!(self.count > 0, "a policy is asked where there are candidates");
         let mut costs = [u64::MAX; Self::MAX];
         let mut lowest = u64::MAX;
         for (index, (slot, candidate)) in costs.iter_mut().zip(self.iter()).enumerate() {
@@ -141,7 +143,9 @@ impl<'a> Candidates<'a> {
         let equals = costs[..self.count].iter().filter(|cost| **cost == lowest).count();
         let pick = if equals <= 1 { 0 } else { among(equals) % equals };
         let mut found = (0..self.count).filter(|index| costs[*index] == lowest);
-        found.nth(pick).unwrap_or(0)
+        let chosen = found.nth(pick).unwrap_or(0);
+        debug_assert_eq!(costs[chosen], lowest, "the child that is chosen costs least");
+        chosen
     }
 }
 

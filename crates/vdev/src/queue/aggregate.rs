@@ -106,6 +106,7 @@ impl Aggregate {
         others: Vec<JoinedRequest>,
         room: Room<Arc<LeafQueue>>,
     ) -> Self {
+        debug_assert!(range.start <= own.start && own.end <= range.end, "an aggregate covers its leader's request");
         Self { range, own, others, room }
     }
 
@@ -149,6 +150,11 @@ impl Aggregate {
             drop(self.room);
             return result;
         }
+        debug_assert_eq!(block.len() as u64, self.own.end - self.own.start, "a write has as many bytes as its place");
+        let is_whole = |member: &JoinedRequest| {
+            member.block.as_ref().is_some_and(|block| block.len() as u64 == member.range.end - member.range.start)
+        };
+        debug_assert!(self.others.iter().all(is_whole), "each write that another one leads has its bytes");
         let mut wide = Buf::unfilled((self.range.end - self.range.start) as usize);
         let parts = self.others.iter().filter_map(|member| Some((&member.range, member.block.as_ref()?)));
         let mut filled_bytes = 0;
@@ -189,6 +195,11 @@ impl LeafQueue {
         now_ns: u64,
         alone: bool,
     ) -> Dequeued {
+        debug_assert_eq!(block.is_some(), kind == Kind::Write, "a write has what to write, and no read has");
+        debug_assert!(
+            block.is_none_or(|block| block.len() as u64 == range.end - range.start),
+            "a write has as many bytes as its range"
+        );
         if let Some(room) = Room::pass(Arc::clone(self), class, &range) {
             return Dequeued::Lead(Aggregate::new(range.clone(), range, Vec::new(), room));
         }
@@ -197,6 +208,8 @@ impl LeafQueue {
             let member = Member { kind, range: range.clone(), block: block.cloned(), sender };
             let _place = self.enter(Waiting { class, arrived_ns: now_ns, alone, children: u32::MAX, member });
             if let Ok(turn) = receiver.await {
+                let is_alone = matches!(&turn, Dequeued::Lead(aggregate) if aggregate.others.is_empty());
+                debug_assert!(!alone || is_alone, "a request that is to go alone does (invariant 3)");
                 return turn;
             }
         }

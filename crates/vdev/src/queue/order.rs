@@ -78,11 +78,13 @@ impl Order {
     pub(super) fn push(&mut self, waiting: Waiting) -> Id {
         let id = Id(self.next_id);
         self.next_id += 1;
+        debug_assert!(waiting.member.range.start <= waiting.member.range.end, "a request's range has its start first");
         self.waiting_bytes += waiting.member.range.end - waiting.member.range.start;
         let place = (waiting.member.range.start, id);
         self.places[waiting.member.kind as usize].insert(place);
         self.enter(waiting.class, place);
-        self.waiting.insert(id, waiting);
+        let before = self.waiting.insert(id, waiting);
+        debug_assert!(before.is_none(), "each request that waits has a number of its own (invariant 2)");
         id
     }
 
@@ -94,16 +96,20 @@ impl Order {
 
     fn leave(&mut self, class: QueueClass, place: (u64, Id)) {
         let class = &mut self.classes[class.index()];
-        class.by_place.remove(&place);
-        class.by_arrival.remove(&place.1);
+        let (had_place, had_arrival) = (class.by_place.remove(&place), class.by_arrival.remove(&place.1));
+        debug_assert!(had_place && had_arrival, "a request that waits is in its class (invariant 2)");
     }
 
     /// Removes a request, if it still waits.
     pub(super) fn remove(&mut self, id: Id) -> Option<Waiting> {
         let waiting = self.waiting.remove(&id)?;
-        self.waiting_bytes -= waiting.member.range.end - waiting.member.range.start;
+        let size_bytes = waiting.member.range.end - waiting.member.range.start;
+        debug_assert!(size_bytes <= self.waiting_bytes, "a request that waits is counted (invariant 2)");
+        self.waiting_bytes -= size_bytes;
+        debug_assert!(!self.waiting.is_empty() || self.waiting_bytes == 0, "where nothing waits no byte does");
         let place = (waiting.member.range.start, id);
-        self.places[waiting.member.kind as usize].remove(&place);
+        let had_place = self.places[waiting.member.kind as usize].remove(&place);
+        debug_assert!(had_place, "a request that waits has its place (invariant 2)");
         self.leave(waiting.class, place);
         Some(waiting)
     }
@@ -146,6 +152,20 @@ impl Order {
         if !alone {
             self.gather(member.kind, children, limits, &mut range, &mut others);
         }
+        let is_of_it = |other: &Member| {
+            other.kind == member.kind && range.start <= other.range.start && other.range.end <= range.end
+        };
+        debug_assert!(others.iter().all(is_of_it), "an aggregate covers requests of one kind");
+        debug_assert!(
+            others.is_empty() || range.end - range.start <= limits.aggregation_bytes,
+            "an aggregate is no larger than allowed"
+        );
+        let bytes = |member: &Member| member.range.end - member.range.start;
+        debug_assert!(
+            member.kind == Kind::Read
+                || bytes(&member) + others.iter().map(bytes).sum::<u64>() == range.end - range.start,
+            "writes are aggregated without gaps, and none over another"
+        );
         Some(Chosen { class, range, first: member, others })
     }
 
@@ -277,6 +297,7 @@ impl Order {
             *range = fit;
             others.push(waiting.member);
         }
+        debug_assert!(others.len() <= TOGETHER_MAX, "an aggregate has so many requests at most");
     }
 
     /// The range widened by a waiting request, if that is allowed.

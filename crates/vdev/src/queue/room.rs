@@ -91,7 +91,8 @@ impl LeafQueue {
             return true;
         }
         // A request that waits now may have been refused because of this count, so the caller looks for room on behalf of all.
-        active.fetch_sub(1, Ordering::SeqCst);
+        let counted = active.fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(counted > 0, "what is not given to the device was counted before (invariant 2)");
         false
     }
 
@@ -193,8 +194,8 @@ impl LeafQueue {
 
     /// From now on reads may wait for this leaf and others together.
     pub(super) fn share(&self, shared: Weak<SharedQueue>, child: usize) {
-        // A leaf is the child of one mirror.
-        let _ = self.shared.set((shared, child));
+        let is_first = self.shared.set((shared, child)).is_ok();
+        assert!(is_first, "a leaf is the child of one mirror");
     }
 
     /// Whether it may take another read from the shared queue. A rotating device takes few at a time: a read that is bound to a child late
@@ -246,12 +247,14 @@ impl LeafQueue {
     }
 
     fn left(&self, class: QueueClass, size_bytes: u64) {
-        self.active_bytes.fetch_sub(size_bytes, Ordering::SeqCst);
+        let active_bytes = self.active_bytes.fetch_sub(size_bytes, Ordering::SeqCst);
+        debug_assert!(active_bytes >= size_bytes, "the device had the bytes of what is done (invariant 2)");
         if class.is_bulk() {
             let done = self.bulk_done.load(Ordering::Relaxed);
             self.bulk_done.store(done.saturating_add(1), Ordering::SeqCst);
         }
-        self.active[class.index()].fetch_sub(1, Ordering::SeqCst);
+        let active = self.active[class.index()].fetch_sub(1, Ordering::SeqCst);
+        debug_assert!(active > 0, "the device had what is done (invariant 2)");
     }
 }
 

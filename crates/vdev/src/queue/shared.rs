@@ -56,6 +56,9 @@ impl SharedQueue {
     pub(crate) fn new(children: impl IntoIterator<Item = (usize, Arc<LeafQueue>, Arc<Load>)>) -> Arc<Self> {
         let mirror_child = |(position, queue, load)| MirrorChild { position, queue, load };
         let mirror_children: Vec<MirrorChild> = children.into_iter().map(mirror_child).collect();
+        let is_bit = |mirror_child: &MirrorChild| mirror_child.position < Self::CHILDREN_MAX;
+        assert!(mirror_children.iter().all(is_bit), "each child that shares a queue has a bit of a word");
+        assert!(mirror_children.is_sorted_by(|one, next| one.position < next.position), "a child shares a queue once");
         let shared = Arc::new(Self {
             mirror_children,
             waiting: AtomicU32::new(0),

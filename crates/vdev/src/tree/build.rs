@@ -203,6 +203,8 @@ impl Builder<'_> {
         for child in &config.children {
             children.push(self.add(child, top, ashift, draid_above)?);
         }
+        assert!(children.iter().all(|child| child.0 > index.0), "a vdev comes before those below it");
+        assert_eq!(children.len(), child_count, "a layout has as many children as its vdev");
         self.nodes[index.0 as usize].shared = self.shared_queue(index, &children);
         self.nodes[index.0 as usize].children = children;
         Ok(index)

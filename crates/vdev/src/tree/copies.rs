@@ -74,6 +74,10 @@ impl Topology {
         };
         let mut report =
             read.map_err(|faults| self.unreadable(node, vdev, offset_bytes, size_bytes, faults, context))?;
+        debug_assert!(
+            report.block.len() as u64 >= size_bytes,
+            "what was verified is all of the block (vdev, invariant 1)"
+        );
         report.block.truncate(size_bytes as usize);
         Ok(report)
     }

@@ -47,6 +47,10 @@ impl Current {
     pub(super) fn swap(&self, topology: &Topology) {
         for shard in &self.0 {
             let before = std::mem::replace(&mut *shard.write(), Arc::new(topology.clone()));
+            assert!(
+                Arc::ptr_eq(&before.common, &topology.common),
+                "all topologies are of one pool (topology, invariant 2)"
+            );
             // Not under the lock: devices may be closed with it.
             drop(before);
         }

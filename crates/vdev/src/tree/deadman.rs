@@ -105,6 +105,7 @@ impl Hangs {
                 waiting.pop_front();
             }
             waiting.push_back(hang);
+            assert!(waiting.len() <= TOLD_MAX, "hangs that nobody asks for are bounded");
         }
         self.came.all();
     }
@@ -177,6 +178,7 @@ impl Topology {
         let then = if self.can_do_without(node, suspension) {
             leaf.set_state(LeafState::Faulted);
             watch.give_up();
+            assert!(watch.is_given_up(), "a leaf that was given up is asked nothing more (invariant 1)");
             "the pool goes on without it until it is opened anew"
         } else if kind == watch::Kind::Change {
             suspension.suspend_for_hang(hangs.clone());
@@ -193,6 +195,11 @@ impl Topology {
         let Some(top) = self.tops.get(node.top.0 as usize) else { return false };
         let mut lost = suspension.behind();
         lost.insert(node.guid);
+        debug_assert_eq!(
+            self.lookup(node.guid).map(|found| found.top),
+            Some(node.top),
+            "a leaf that hangs is this pool's"
+        );
         self.takes(self.node(top.node), &lost) && self.outage(node.top, &BTreeSet::from([node.guid])).is_empty()
     }
 

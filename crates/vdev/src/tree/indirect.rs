@@ -197,6 +197,8 @@ impl Topology {
         }
         let mut choice = vec![0; pieces.len()];
         for attempt in 1..=COMBINATIONS_MAX {
+            let is_copy = |(piece, chosen): (&Piece<'_>, &usize)| *chosen < piece.copies.len();
+            debug_assert!(pieces.iter().zip(&choice).all(is_copy), "each choice is among the copies of its piece");
             for (piece, chosen) in pieces.iter().zip(&choice) {
                 let (bytes, _) = &piece.copies[*chosen];
                 block[piece.start..piece.start + bytes.len()].copy_from_slice(bytes);
@@ -224,6 +226,7 @@ impl Topology {
         faults: &mut Faults,
         context: ReadContext,
     ) {
+        debug_assert!(choice.is_none_or(|choice| choice.len() == pieces.len()), "each piece has one copy chosen");
         for (index, piece) in pieces.iter().enumerate() {
             let chosen = choice.map(|choice| choice[index]);
             let wrong = piece.copies.iter().enumerate().filter(|(copy, _)| Some(*copy) != chosen);

@@ -44,6 +44,7 @@ impl Topology {
         stale: bool,
     ) -> Result<Buf, Faults> {
         let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
+        debug_assert!(leaf.holds(extent.address, extent.len), "no read leaves the data area (vdev, invariant 2)");
         let (result, buf) = match Room::pass(queue, context.class, &extent.range()) {
             Some(_room) => disk.read(extent.address, Buf::unfilled(extent.len as usize)).await,
             // Boxed: a read that finds the device free needs no room for one that waits.
@@ -240,6 +241,7 @@ impl Topology {
         if let Err(error) = result {
             return Err(self.report(node, extent, FaultKind::Read(IoCause::from(&error)), context).into());
         }
+        debug_assert_eq!(buf.len() as u64, extent.len, "a good read fills its range");
         match check {
             Some(check) if !check.passes(&buf) => {
                 let kind = if stale { FaultKind::Stale } else { FaultKind::Checksum };

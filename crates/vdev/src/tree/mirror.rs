@@ -38,6 +38,7 @@ pub(super) struct ChildSet([u64; MAX_CHILDREN.div_ceil(64)]);
 
 impl ChildSet {
     pub(super) fn insert(&mut self, child: usize) {
+        debug_assert!(child < MAX_CHILDREN, "a vdev has so many children at most");
         self.0[child / 64] |= 1 << (child % 64);
     }
 
@@ -81,6 +82,7 @@ impl Topology {
                 child = shared.child_of(turn.leaf()).unwrap_or(child);
             }
             let chosen = self.node(node.children[child]);
+            debug_assert!(!quest.tried.contains(child), "a child is asked once for a block");
             quest.tried.insert(child);
             let first = pin!(self.read_child(chosen, extent, check, context, stale, depth, turn));
             let read = match &self.common.clock {
@@ -280,7 +282,9 @@ impl Topology {
         if candidates.is_empty() {
             return None;
         }
-        let chosen = candidates.at(self.common.policy.choose(&self.ask(quest.extent), &candidates))?;
+        let index = self.common.policy.choose(&self.ask(quest.extent), &candidates);
+        debug_assert!(index < candidates.len(), "a policy only chooses among candidates");
+        let chosen = candidates.at(index)?;
         if payer.is_some_and(|payer| !payer.pay() && !chosen.load.pay()) {
             return None;
         }
@@ -293,6 +297,7 @@ impl Topology {
         let candidates = self.candidates(quest);
         if !candidates.is_empty() {
             let index = self.common.policy.choose(&self.ask(quest.extent), &candidates);
+            debug_assert!(index < candidates.len(), "a policy only chooses among candidates");
             let chosen = candidates.at(index).or_else(|| candidates.at(0))?;
             return Some((chosen.position, false));
         }

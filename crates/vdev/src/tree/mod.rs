@@ -142,6 +142,7 @@ impl Check<'_> {
     /// a comparison with parity must not use the padding that a device returned.
     fn clear_padding(self, block: &mut [u8]) {
         // A size of zero is no check at all: nothing is known of where the block ends.
+        debug_assert!(self.size <= block.len(), "padding follows a block that was verified");
         if self.size > 0
             && let Some(padding) = block.get_mut(self.size..)
         {

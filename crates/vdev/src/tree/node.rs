@@ -67,12 +67,14 @@ pub(super) struct Node {
 impl Node {
     /// How many of its children it can do without, wherever a block lies.
     pub(super) fn dispensable_children(&self) -> usize {
-        match &self.kind {
+        let count = match &self.kind {
             Kind::Mirror => self.children.len().saturating_sub(1),
             Kind::Raidz(raidz) => raidz.parity() as usize,
             Kind::Draid(draid) => draid.parity() as usize,
             _ => 0,
-        }
+        };
+        debug_assert!(count == 0 || count < self.children.len(), "no vdev can do without all of its children");
+        count
     }
 }
 
@@ -212,6 +214,7 @@ impl Leaf {
             .and_then(|disk| DeviceLayout::new(disk.size_bytes()))
             .map_or(0, |layout| layout.allocatable().end);
         let coarse = disk.as_ref().and_then(|disk| CoarseSectors::of(disk, ashift));
+        assert_eq!(disk.is_some(), queue.is_some(), "requests to a disk go through its queue");
         Self { disk, queue, data_end, state: AtomicU8::new(state as u8), coarse }
     }
 

@@ -14,6 +14,7 @@ impl VdevSet {
     /// Puts a vdev in.
     pub fn insert(&mut self, vdev: VdevId) {
         self.0 |= if vdev.0 < u64::BITS { 1 << vdev.0 } else { u64::MAX };
+        debug_assert!(self.contains(vdev), "a set has what was put in");
     }
 
     /// Puts in all that another set has.

@@ -198,6 +198,7 @@ impl<'a> Stripe<'a> {
             _ => return Err(VdevError::NoSuchVdev(vdev)),
         }
         .map_err(|source| VdevError::BadRange { vdev, source })?;
+        debug_assert_eq!(map.block_bytes(), extent.len, "a stripe's columns have the whole block");
         let mut stripe = Self {
             tree,
             node,
@@ -222,6 +223,7 @@ impl<'a> Stripe<'a> {
             };
             stripe.cells.push(cell);
         }
+        debug_assert_eq!(stripe.cells.len(), stripe.map.columns().len(), "each column has a state");
         let unavailable = stripe.faults_of(Cell::Dead, FaultKind::Unavailable);
         unavailable.into_iter().for_each(|fault| stripe.faults.add(fault));
         Ok(stripe)
@@ -382,6 +384,7 @@ impl<'a> Stripe<'a> {
         for (part, result) in parts.iter().zip(results) {
             match result {
                 Ok(buf) => {
+                    debug_assert_eq!(buf.len() as u64, span(columns, part).len, "a good read fills its range");
                     let run = self.runs.len() as u32;
                     let base = self.map.columns()[part[0]].address_bytes;
                     for &index in *part {
@@ -520,6 +523,7 @@ impl<'a> Stripe<'a> {
         }
         sets.retain(|set| !set.is_empty());
         sets.dedup();
+        debug_assert!(sets.iter().all(|set| set.is_sorted()), "columns are looked for in sets of suspects by halves");
         sets
     }
 
@@ -574,6 +578,7 @@ impl<'a> Stripe<'a> {
         let width = self.map.row_width();
         let parity_count = self.map.parity_count();
         let mut wrong = Vec::new();
+        debug_assert_eq!(block.len() as u64, self.map.block_bytes(), "columns are compared with all of the block");
         for row in 0..self.cells.len() / width {
             let (first, first_data, end) = (row * width, row * width + parity_count, (row + 1) * width);
             let lost_data = (first_data..end).filter(|&index| self.bytes(index).is_none()).count();
@@ -652,6 +657,8 @@ fn neighbours<'o>(columns: &[Column], order: &'o [usize]) -> Vec<&'o [usize]> {
 /// The range from the first to the last of neighbouring columns.
 fn span(columns: &[Column], part: &[usize]) -> Extent {
     let (first, last) = (&columns[part[0]], &columns[part[part.len() - 1]]);
+    debug_assert_eq!(first.child, last.child, "one read is of one child");
+    debug_assert!(first.address_bytes <= last.address_bytes, "columns are read in the order of their addresses");
     let len = last.address_bytes + last.size_bytes - first.address_bytes;
     Extent { address: first.address_bytes, len }
 }
@@ -665,6 +672,8 @@ fn adjoin(first: &Column, second: &Column) -> bool {
 /// Steps to the next ascending choice of numbers below `count`; `false` after the last.
 fn next_combination(chosen: &mut [usize], count: usize) -> bool {
     let size = chosen.len();
+    debug_assert!(chosen.is_sorted_by(|one, next| one < next), "a choice ascends");
+    debug_assert!(chosen.last().is_none_or(|last| *last < count), "a choice is among what there is");
     for slot in (0..size).rev() {
         if chosen[slot] < count - (size - slot) {
             let next = chosen[slot] + 1;

@@ -168,8 +168,10 @@ impl State {
     fn keep(&mut self, kept: UnflushedWrite) -> u64 {
         let number = self.next;
         self.next += 1;
+        debug_assert!(!kept.is_written, "a write is kept before it is written (invariant 1)");
         self.kept_bytes += kept.block.len();
-        self.kept.insert(number, kept);
+        let before = self.kept.insert(number, kept);
+        assert!(before.is_none(), "each write that is kept has a number of its own (invariant 1)");
         number
     }
 
@@ -242,6 +244,7 @@ impl Keeping<'_> {
 
     /// Too few devices took it: the pool is suspended, and this is not under way any more.
     fn failed(&mut self, reason: String) {
+        assert!(self.is_under_way, "what devices have failed was under way (invariant 4)");
         self.suspension.suspend(reason);
         self.is_under_way = false;
         self.suspension.leave();
@@ -249,6 +252,7 @@ impl Keeping<'_> {
 
     /// It is written, but these leaves have missed it. `is_stable`: the others have made it stable. Whether a flush is to be begun.
     fn end(mut self, missed: &[Guid], is_stable: bool) -> bool {
+        assert!(self.is_under_way, "what devices have written was under way (invariant 4)");
         self.has_ended = true;
         let mut gone = None;
         let (is_last, begins_flush) = {
@@ -256,8 +260,12 @@ impl Keeping<'_> {
             state.behind.extend(missed);
             if is_stable && missed.is_empty() {
                 gone = state.forget(self.number);
+                debug_assert!(gone.is_some(), "what is written is kept until then (invariant 1)");
             } else if let Some(kept) = state.kept.get_mut(&self.number) {
+                debug_assert!(!kept.is_written, "a write becomes written once (invariant 4)");
                 kept.is_written = true;
+            } else {
+                debug_assert!(false, "no flush covers what is not written yet (invariants 1 and 2)");
             }
             (state.leave(), state.begins_flush())
         };
@@ -290,7 +298,9 @@ struct FlushTurn<'a>(&'a Suspension);
 
 impl Drop for FlushTurn<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_flushing = false;
+        let mut state = self.0.state.lock();
+        debug_assert!(state.is_flushing, "one writer at a time flushes what is kept (invariant 1)");
+        state.is_flushing = false;
     }
 }
 
@@ -299,7 +309,9 @@ struct Resuming<'a>(&'a Suspension);
 
 impl Drop for Resuming<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().is_resuming = false;
+        let mut state = self.0.state.lock();
+        debug_assert!(state.is_resuming, "one task at a time writes again (invariant 3)");
+        state.is_resuming = false;
     }
 }
 
@@ -629,12 +641,15 @@ impl VdevTree {
             let state = suspension.state.lock();
             (state.written(of), state.in_doubt.clone(), state.flush_failures.clone())
         };
+        debug_assert!(vdevs.iter().all(|vdev| of.contains(*vdev)), "a flush covers what its vdevs have (invariant 2)");
         let topology = self.topology();
         let mut failed: BTreeSet<Guid> = topology.flush(of).await.into_iter().collect();
         // A device that has lost its cache reports that to one of several callers: if another flush or a stable write was told meanwhile, this
         // one's success says nothing of the blocks before.
         let behind = {
             let state = suspension.state.lock();
+            let is_counted = |(leaf, before): (&Guid, &u64)| state.flush_failures.get(leaf) >= Some(before);
+            debug_assert!(failures.iter().all(is_counted), "failed flushes are only counted up (invariant 2)");
             let told = state.flush_failures.iter().filter(|(leaf, count)| failures.get(*leaf) != Some(*count));
             in_doubt.extend(told.map(|(leaf, _)| *leaf));
             state.behind.clone()
@@ -742,6 +757,7 @@ impl VdevTree {
         let kept: Vec<UnflushedWrite> = {
             let mut state = suspension.state.lock();
             assert_eq!(state.under_way, 0, "nothing else is under way while writes are issued again (invariant 3)");
+            assert!(state.is_resuming, "one task at a time issues writes again (invariant 3)");
             state.behind.clear();
             state.in_doubt.clear();
             state.kept.values().filter(|kept| kept.is_written).cloned().collect()

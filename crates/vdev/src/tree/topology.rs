@@ -192,6 +192,7 @@ impl Topology {
             }
         }
         let this = Self { common: common.clone(), nodes: nodes.into(), tops: tops.into(), by_guid: Arc::new(by_guid) };
+        this.check(before);
         match before {
             Some(before) => this.keeps_ids_of(before).map(|()| this),
             None => Ok(this),
@@ -200,6 +201,26 @@ impl Topology {
 
     fn has_top(&self, guid: Guid) -> bool {
         self.tops.iter().any(|top| self.node(top.node).guid == guid)
+    }
+
+    /// Has debug builds look at what every topology is sure of.
+    fn check(&self, before: Option<&Self>) {
+        let is_found = |(guid, index): (&Guid, &NodeIndex)| self.node(*index).guid == *guid;
+        debug_assert!(self.by_guid.iter().all(is_found), "a vdev is found by its guid (invariant 2)");
+        let is_top = |(id, top): (usize, &Top)| self.node(top.node).top.0 as usize == id;
+        debug_assert!(self.tops.iter().enumerate().all(is_top), "a top-level vdev's id is its place (invariant 4)");
+        let is_below = |node: &Node| node.children.iter().all(|child| self.node(*child).top == node.top);
+        debug_assert!(self.nodes.iter().all(is_below), "a vdev is below one top-level vdev, with its children");
+        let has_state_of = |before: &Self, guid: &Guid, now: &Node| {
+            let then = before.lookup(*guid);
+            then.is_none_or(|then| Arc::ptr_eq(&now.errors, &then.errors) && Arc::ptr_eq(&now.missed, &then.missed))
+        };
+        debug_assert!(
+            before.is_none_or(|before| {
+                self.by_guid.iter().all(|(guid, index)| has_state_of(before, guid, self.node(*index)))
+            }),
+            "a guid has one state in all topologies (invariant 2)"
+        );
     }
 
     /// Checks that the top-level vdevs of the topology before are in their places, or gone and holes there.
@@ -295,6 +316,10 @@ impl Topology {
         };
         match read {
             Ok(mut buf) => {
+                debug_assert!(
+                    buf.len() as u64 >= size_bytes,
+                    "what was verified is all of the block (vdev, invariant 1)"
+                );
                 buf.truncate(size_bytes as usize);
                 Ok(buf)
             }
@@ -312,6 +337,7 @@ impl Topology {
         faults: Faults,
         context: ReadContext,
     ) -> VdevError {
+        debug_assert!(faults.0.len() <= VdevError::FAULTS_MAX, "faults that are kept are bounded (vdev, invariant 3)");
         let error = VdevError::Unreadable { vdev, offset_bytes, size_bytes, faults: faults.0 };
         // A read that was given up for another copy has not failed.
         let is_for_another = context.elsewhere && error.is_overdue();
@@ -423,6 +449,7 @@ impl Topology {
         let draid = self.node(*draid);
         let Kind::Draid(layout) = &draid.kind else { return None };
         let child = layout.spare_child(*spare_id, address.checked_sub(START_BYTES)?)?;
+        debug_assert!((child as usize) < draid.children.len(), "a spare stands for one of its draid's children");
         draid.children.get(child as usize).map(|child| self.node(*child))
     }
 

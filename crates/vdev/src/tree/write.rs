@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use cenote_codec::raidz;
 use cenote_format::ids::{Guid, Txg, VdevId};
-use cenote_format::label::START_BYTES;
+use cenote_format::label::{BOOT_AREA_OFFSET, START_BYTES};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{BoxFuture, join_all};
@@ -179,6 +179,8 @@ impl Topology {
             return Ok(Written::default());
         }
         if part.is_good {
+            let is_leaf = |guid: &Guid| self.lookup(*guid).is_some_and(|node| matches!(node.kind, Kind::Leaf(_)));
+            debug_assert!(part.missed.iter().all(is_leaf), "leaves of the topology that was written to have missed it");
             for guid in &part.missed {
                 self.lookup(*guid).inspect(|leaf| leaf.missed.insert(context.birth));
             }
@@ -250,6 +252,8 @@ impl Topology {
         extent: Extent,
         block: Block,
     ) -> std::io::Result<()> {
+        debug_assert_eq!(block.len() as u64, extent.len, "a write has as many bytes as its place");
+        debug_assert!(extent.address >= BOOT_AREA_OFFSET, "no block goes where labels are (vdev, invariant 2)");
         let WriteContext { class, is_stable, .. } = context;
         let now_ns = self.common.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
         let mut alone = is_stable;
@@ -336,7 +340,9 @@ impl Topology {
             _ => return Err(VdevError::NoSuchVdev(vdev)),
         }
         .map_err(|source| VdevError::BadRange { vdev, source })?;
+        debug_assert_eq!(map.block_bytes(), block.len() as u64, "a stripe's columns have the whole block");
         let parity = parity_columns(&map, block)?;
+        debug_assert_eq!(parity.len(), map.columns().len(), "a column is parity or data");
         let mut writes = Vec::new();
         let mut rows = Vec::new();
         for (index, (column, parity)) in map.columns().iter().zip(parity).enumerate() {
@@ -384,6 +390,8 @@ fn place(column: &Column) -> std::ops::Range<usize> {
 
 /// The bytes that a child is to write, its padding included; `None` where the block does not reach it.
 fn column_bytes(column: &Column, parity: Option<Buf>, block: &Block) -> Option<Block> {
+    debug_assert!(parity.is_none() || column.padding_bytes == 0, "of a row's columns only data is padded");
+    debug_assert!(parity.as_ref().is_none_or(|buf| buf.len() as u64 == column.size_bytes), "parity fills its column");
     let size = column.size_bytes as usize + column.padding_bytes as usize;
     if size == 0 {
         return None;
