@@ -105,6 +105,7 @@ impl Class {
     }
 
     pub(crate) fn join(&mut self, member: Member) {
+        assert!(!self.ring.contains(&member), "a group is in a class once");
         self.ring.push(member);
         let len = self.ring.len();
         // Allocators start apart.
@@ -157,6 +158,7 @@ impl Class {
         let Attempt { psize, placed, aliquot } = attempt;
         let (len, kind) = (self.ring.len(), self.kind);
         let Some(allocator_state) = self.allocators.get_mut(allocator).filter(|_| len > 1) else { return };
+        debug_assert!(allocator_state.rotor < len, "it is the turn of a group in the ring");
         let done = allocator_state.done.saturating_add(psize);
         // Whether the next block, if as large as this, would still be for the greater part within.
         let next = done.saturating_add(psize / 2);

@@ -20,7 +20,9 @@ pub(crate) fn of_histogram(histogram: &[u64; HISTOGRAM_BUCKETS], ashift: u32) ->
         weighted += space * u128::from(WEIGHTS[index]);
         total += space;
     }
-    weighted.checked_div(total).unwrap_or(0) as u64
+    let percent = weighted.checked_div(total).unwrap_or(0) as u64;
+    debug_assert!(percent <= 100, "a mean of percentages is one");
+    percent
 }
 
 fn metaslab_fragmentation(metaslab: &MetaslabSpace, ashift: u32) -> Option<u64> {

@@ -99,6 +99,7 @@ impl VdevSpaces {
         let group = Group { active: vec![[None; 2]; allocators], ..Group::default() };
         let mut vdev = Self { setup, metaslabs, embedded: None, log: group.clone(), main: group, is_allocatable: true };
         vdev.main.order = vdev.metaslabs.iter().map(rank).collect();
+        assert_eq!(vdev.main.order.len(), vdev.metaslabs.len(), "each metaslab has a rank of its own");
         vdev
     }
 
@@ -135,8 +136,8 @@ impl VdevSpaces {
         let after = rank(metaslab);
         if before != after {
             let group = self.group_mut(which);
-            group.order.remove(&before);
-            group.order.insert(after);
+            let (had_rank, is_new) = (group.order.remove(&before), group.order.insert(after));
+            debug_assert!(had_rank && is_new, "a metaslab has one rank in its group");
         }
         Ok(result)
     }
@@ -148,8 +149,8 @@ impl VdevSpaces {
         }
         let Some(chosen) = self.metaslabs.iter().min_by_key(|metaslab| metaslab.allocated_bytes()) else { return };
         let rank = rank(chosen);
-        self.main.order.remove(&rank);
-        self.log.order.insert(rank);
+        let (was_main, is_new) = (self.main.order.remove(&rank), self.log.order.insert(rank));
+        assert!(was_main && is_new, "a metaslab serves one class");
         self.embedded = Some(rank.2);
     }
 
@@ -172,6 +173,11 @@ impl VdevSpaces {
         if let Some(Activation { allocator, primary, .. }) = activation
             && let Some(active) = self.group_mut(which).active.get_mut(allocator)
         {
+            debug_assert_eq!(
+                active[usize::from(!primary)],
+                Some(index),
+                "a metaslab that is claimed is the claimant's"
+            );
             active[usize::from(!primary)] = None;
         }
         Ok(())

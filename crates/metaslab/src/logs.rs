@@ -272,6 +272,7 @@ impl LogSpace {
 
     /// Adjusts the memory of unflushed changes: those of a metaslab took `before` bytes and take `now`.
     pub fn account_memory(&mut self, before: u64, now: u64) {
+        debug_assert!(before <= self.memory_bytes + now, "memory that is given back was counted");
         self.memory_bytes = (self.memory_bytes + now).saturating_sub(before);
     }
 
@@ -283,7 +284,7 @@ impl LogSpace {
             if Some(txg) == current || needed.is_some_and(|needed| needed <= txg) {
                 break;
             }
-            debug_assert_eq!(log.metaslabs, 0);
+            debug_assert_eq!(log.metaslabs, 0, "a log that goes is no metaslab's (invariant 6)");
             store.free(log.object).map_err(SpaceError::store(log.object, "free the log space map"))?;
             store.set_log(txg, None).map_err(SpaceError::store(log.object, "take the log space map out"))?;
             self.logs.remove(&txg);
@@ -310,7 +311,9 @@ impl LogSpace {
         let Some((txg, map)) = self.current.take() else { return Ok(()) };
         map.put_header(store)?;
         let blocks = map.blocks();
-        if let Some(log) = self.logs.get_mut(&txg) {
+        let log = self.logs.get_mut(&txg);
+        assert!(log.is_some(), "the log of the txg that syncs is kept (invariant 6)");
+        if let Some(log) = log {
             log.blocks = blocks;
         }
         self.blocks += blocks;

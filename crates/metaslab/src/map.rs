@@ -65,6 +65,7 @@ impl SpaceMap {
     ) -> Result<Self, SpaceError> {
         let object = store.create(block_size_bytes).map_err(SpaceError::store(ObjectId(0), "create a space map"))?;
         let histogram = store.has_histograms().then_some([0; HISTOGRAM_BUCKETS]);
+        assert!(block_size_bytes > 0, "a space map has blocks");
         Ok(Self { object, block_size_bytes, start_bytes, shift, length_bytes: 0, allocated_bytes: 0, histogram })
     }
 
@@ -94,6 +95,14 @@ impl SpaceMap {
                 writer.debug(kind, batch.pass, batch.txg);
                 opened = true;
             }
+            debug_assert!(
+                self.start_bytes <= range.start && range.start < range.end,
+                "an entry is within its map (invariant 2)"
+            );
+            debug_assert!(
+                [range.start, range.end].iter().all(|at| (at - self.start_bytes).is_multiple_of(1 << self.shift)),
+                "an entry has whole units"
+            );
             let entry = SpaceMapEntry {
                 kind,
                 vdev,
@@ -118,6 +127,7 @@ impl SpaceMap {
         if bytes.is_empty() {
             return Ok(());
         }
+        assert!(bytes.len().is_multiple_of(8), "entries are whole words");
         store.write(self.object, self.length_bytes, bytes).map_err(SpaceError::store(self.object, "append entries"))?;
         self.length_bytes += bytes.len() as u64;
         Ok(())

@@ -105,6 +105,7 @@ async fn replay(
     heads: Vec<LogHead>,
     shards: Vec<Shard>,
 ) -> Result<Vec<Shard>, SpaceProblem> {
+    debug_assert!(heads.is_sorted_by_key(|head| head.txg), "logs are replayed in the order of their txgs");
     let places = Arc::new(places);
     let count = shards.len();
     let mut pieces = heads
@@ -128,6 +129,7 @@ async fn replay(
         let Some((head, decoded)) = ahead.pop_front() else { break };
         let fail = |error: SpaceMapError| of_log(head.txg, head.object, error);
         let decoded = decoded.await.map_err(|error| fail(error.into()))?.map_err(fail)?;
+        assert_eq!(decoded.len(), busy.len(), "each shard has the changes of its metaslabs");
         for (applying, changes) in busy.iter_mut().zip(decoded) {
             let shard = ended(applying, last.unwrap_or(head)).await?;
             *applying = handle.spawn(Class::Issue, async move { applied(shard, &changes) });

@@ -120,6 +120,12 @@ impl RangeSet {
         }
         self.ranges.insert(from, to);
         self.total += end - start;
+        let is_apart = || {
+            self.ranges.range(..from).next_back().is_none_or(|(_, end)| *end < from)
+                && self.ranges.range(from + 1..).next().is_none_or(|(start, _)| *start > to)
+        };
+        debug_assert!(is_apart(), "ranges neither overlap nor touch (invariant 1)");
+        debug_assert!(from <= start && end <= to, "what is added is there");
         Ok(())
     }
 
@@ -143,7 +149,9 @@ impl RangeSet {
         if end < found_end {
             self.ranges.insert(end, found_end);
         }
+        debug_assert!(end - start <= self.total, "what is removed was counted");
         self.total -= end - start;
+        debug_assert!(!self.ranges.is_empty() || self.total == 0, "without a range there is no byte");
         Ok(())
     }
 }

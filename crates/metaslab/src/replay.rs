@@ -62,6 +62,7 @@ impl Window {
             SpaceMapType::Alloc => (&mut self.frees, &mut self.allocs),
             SpaceMapType::Free => (&mut self.allocs, &mut self.frees),
         };
+        debug_assert!(units.start < units.end && units.end <= WINDOW_UNITS, "a change is entered into its window");
         let mut at = units.start;
         while at < units.end {
             let word = (at / 64) as usize;
@@ -74,6 +75,7 @@ impl Window {
             }
             undone[word] &= !cancelled;
             done[word] |= rest;
+            debug_assert_eq!(undone[word] & done[word], 0, "no unit is both allocated and freed (invariant 5)");
             at = stop;
         }
         true
@@ -225,7 +227,8 @@ impl Shard {
             is_changed: false,
             range,
         };
-        self.slots.insert(place, slot);
+        let before = self.slots.insert(place, slot);
+        assert!(before.is_none(), "each metaslab has a place of its own");
     }
 
     /// Enters changes in their order.
@@ -281,7 +284,8 @@ impl Places {
         self.unflushed.extend(unflushed);
         let count = self.unflushed.len() as u64 - u64::from(first);
         let (metaslab_shift, end_bytes) = (maps.metaslab_shift, maps.end_bytes());
-        self.vdevs.insert(maps.vdev, VdevPlaces { first, count, metaslab_shift, end_bytes });
+        let before = self.vdevs.insert(maps.vdev, VdevPlaces { first, count, metaslab_shift, end_bytes });
+        assert!(before.is_none(), "a vdev's metaslabs are counted once");
         first
     }
 

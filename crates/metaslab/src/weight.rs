@@ -24,13 +24,18 @@ impl Weight {
     /// The weight of a metaslab whose largest free runs have `2^index` bytes.
     #[must_use]
     pub fn segments(index: u32, count: u64) -> Self {
-        if count == 0 { Self(0) } else { Self(u64::from(index.min(63)) << INDEX_SHIFT | count.min(COUNT_MAX)) }
+        let weight =
+            if count == 0 { Self(0) } else { Self(u64::from(index.min(63)) << INDEX_SHIFT | count.min(COUNT_MAX)) };
+        debug_assert!(weight.index().is_some(), "a weight by segments is none by space");
+        weight
     }
 
     /// The weight of so many bytes.
     #[must_use]
     pub fn space(bytes: u64) -> Self {
-        Self(TYPE_BIT | bytes.min(TYPE_BIT - 1))
+        let weight = Self(TYPE_BIT | bytes.min(TYPE_BIT - 1));
+        debug_assert!(weight.index().is_none(), "a weight by space is none by segments");
+        weight
     }
 
     /// The power of two of the largest free runs; `None` if it is a weight by space.

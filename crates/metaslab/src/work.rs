@@ -49,6 +49,7 @@ impl MetaslabWork {
     }
 
     fn add(&mut self, more: &Self) {
+        assert_eq!(self.metaslab, more.metaslab, "work is added up for each metaslab");
         self.allocated_bytes += more.allocated_bytes;
         self.freed_bytes += more.freed_bytes;
         self.map_bytes += more.map_bytes;
@@ -138,6 +139,7 @@ impl Gathered {
             all.sort_by_key(|work| work.metaslab);
             all.shrink_to_fit();
         }
+        debug_assert!(all.is_sorted_by(|one, next| one.metaslab < next.metaslab), "a record names metaslabs in order");
         total.metaslabs = all;
         total
     }

@@ -105,6 +105,7 @@ impl Allocator {
                 break;
             }
             if self.unload(id)? {
+                assert!(bytes <= memory, "memory of what was unloaded was counted (invariant 3)");
                 memory -= bytes;
             }
         }

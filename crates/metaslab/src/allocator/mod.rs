@@ -229,7 +229,8 @@ impl Allocator {
                 members.push((ClassKind::EmbeddedLog, Which::Embedded));
             }
         }
-        self.vdevs.insert(id, vdev);
+        let before = self.vdevs.insert(id, vdev);
+        assert!(before.is_none(), "a vdev is added once");
         for (kind, which) in members {
             if let Some(class) = self.classes.get_mut(&kind) {
                 class.join(Member { vdev: id, which });
@@ -407,6 +408,7 @@ impl Allocator {
         let all_strained = strained.iter().all(|strained| *strained);
         let Some(class) = self.classes.get_mut(&kind) else { return };
         let aliquots = class.balance(&shares, decay, &self.tunables);
+        assert_eq!(aliquots.len(), ring.len(), "each group of a class has its turn");
         for ((member, aliquot), strained) in ring.iter().zip(aliquots).zip(strained) {
             let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { continue };
             let group = vdev.group_mut(member.which);

@@ -50,10 +50,19 @@ impl Allocator {
         if self.may_force_gang(request) && self.force_gang() {
             return Err(AllocError::ForcedGang);
         }
+        debug_assert!((1..=3).contains(&request.copies), "a block has one to three copies");
         let mut extents: Vec<Extent> = Vec::with_capacity(request.copies);
         for _ in 0..request.copies {
             match self.allocate_copy(request, &extents, 1) {
-                Ok(extent) => extents.push(extent),
+                Ok(extent) => {
+                    let meets = |other: &Extent| {
+                        other.vdev == extent.vdev
+                            && other.range().start < extent.range().end
+                            && extent.range().start < other.range().end
+                    };
+                    debug_assert!(!extents.iter().any(meets), "no two copies share space (invariant 4)");
+                    extents.push(extent);
+                }
                 Err(error) => {
                     for extent in extents {
                         self.unallocate(request.txg, &extent)?;
@@ -81,6 +90,10 @@ impl Allocator {
         }
         let run = self.allocate_copy(request, &[], count)?;
         let asize_bytes = self.vdevs.get(&run.vdev).map_or(run.asize_bytes, |vdev| (vdev.setup.size_rule)(psize));
+        debug_assert!(
+            asize_bytes > 0 && run.asize_bytes.is_multiple_of(asize_bytes),
+            "a run is a whole number of blocks"
+        );
         let extents = (run.offset_bytes..run.offset_bytes + run.asize_bytes).step_by(asize_bytes.max(1) as usize);
         Ok(extents.map(|offset_bytes| Extent { vdev: run.vdev, offset_bytes, asize_bytes }).collect())
     }
@@ -192,6 +205,11 @@ impl Allocator {
         };
         let index = found.start >> vdev.setup.maps.metaslab_shift;
         self.dirty[slot(request.txg)].insert(MetaslabId { vdev: member.vdev, index });
+        debug_assert_eq!(
+            (found.end - 1) >> vdev.setup.maps.metaslab_shift,
+            index,
+            "an extent is in one metaslab (invariant 2)"
+        );
         let (offset_bytes, asize_bytes) = (found.start, found.end - found.start);
         let blocks = if count > 1 { asize_bytes / size.min_bytes.max(1) } else { 1 };
         Ok(Some((Extent { vdev: member.vdev, offset_bytes, asize_bytes }, blocks)))

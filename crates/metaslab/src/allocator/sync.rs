@@ -25,6 +25,7 @@ impl Allocator {
     /// Writes the changes of one pass. Passes count from 1 in each txg; writing makes the objects dirty, which allocates
     /// and frees, so the caller goes on until nothing changes.
     pub fn sync(&mut self, store: &mut dyn SpaceStore, txg: Txg, pass: u16) -> Result<(), SpaceError> {
+        assert!(pass > 0, "passes count from 1");
         self.pass = pass;
         let batch = Batch { txg, pass, two_words: self.features.spacemap_v2 };
         if pass == 1 && self.features.log_spacemap && !self.dirty[slot(txg)].is_empty() {

@@ -5,6 +5,8 @@
 //!
 //! Ranges that the same pins need are kept in one set, so there are no more sets than pins.
 
+use std::ops::Range;
+
 use cenote_format::ids::Txg;
 use cenote_taskq::mutant::{self, Mutant};
 
@@ -88,7 +90,13 @@ impl Deferred {
                     *last = of;
                     tree.add_all(&due)?;
                 }
-                _ => self.kept.push((of, due)),
+                last => {
+                    assert!(
+                        last.is_none_or(|(last, _)| *last < of),
+                        "what is kept is in the order of txgs (invariant 8)"
+                    );
+                    self.kept.push((of, due));
+                }
             }
         }
         if !keep.may_defer {
@@ -98,6 +106,11 @@ impl Deferred {
         for (_, tree) in self.kept.extract_if(.., |(last, _)| !keep.needs(*last)) {
             usable.push(tree);
         }
+        let is_kept = |range: Range<u64>| self.trees().any(|tree| tree.overlap(range.clone()).is_some());
+        debug_assert!(
+            !usable.iter().flat_map(RangeTree::iter).any(is_kept),
+            "what can be used is in no set of frees that wait (invariants 4 and 8)"
+        );
         Ok(usable)
     }
 }

@@ -80,6 +80,7 @@ impl Metaslab {
 
     /// Ends a load, or says what else it needs. Nothing happens if it is loaded already.
     pub fn end_load(&mut self, mut loading: Loading) -> Result<LoadStep, SpaceError> {
+        assert_eq!(loading.metaslab, self.id, "a load ends in the metaslab that it began in");
         if self.loaded.is_some() {
             return Ok(LoadStep::Done);
         }
@@ -88,6 +89,10 @@ impl Metaslab {
                 // Made since, or (after another load came and went) rewritten.
                 loading = self.begin_load()?;
             }
+            debug_assert!(
+                loading.position_bytes <= map.length_bytes,
+                "a map only grows while it is read (invariant 7)"
+            );
             if loading.position_bytes < map.length_bytes {
                 let (object, offset_bytes) = (map.object, loading.position_bytes);
                 let len_bytes = map.length_bytes - offset_bytes;

@@ -293,7 +293,14 @@ impl Metaslab {
 
     /// Takes over what the logs change, at import.
     pub(crate) fn set_replayed(&mut self, replayed: Replayed) {
+        assert_eq!(replayed.id, self.id, "each metaslab has the changes that logs have for it");
         let Replayed { allocs, frees, allocated_bytes, is_changed, .. } = replayed;
+        assert!(allocated_bytes <= self.size_bytes(), "no more is allocated than there is (invariant 5)");
+        assert!(is_changed || (allocs.is_empty() && frees.is_empty()), "without a log's entry nothing is unflushed");
+        debug_assert!(
+            allocs.iter().all(|range| frees.overlap(range).is_none()),
+            "unflushed allocations and frees are disjoint (invariant 5)"
+        );
         (self.unflushed_allocs, self.unflushed_frees) = (allocs, frees);
         self.allocated_bytes = allocated_bytes;
         self.unflushed_dirty |= is_changed;
@@ -327,6 +334,14 @@ impl Metaslab {
     ) -> Result<Option<Range<u64>>, SpaceError> {
         debug_assert!(size.min_bytes > 0 && size.min_bytes <= size.max_bytes);
         let Some(found) = self.pick(size, tunables) else { return Ok(None) };
+        debug_assert!(
+            self.range.start <= found.start && found.end <= self.range.end,
+            "space is its metaslab's (invariant 4)"
+        );
+        debug_assert!(
+            (size.min_bytes..=size.max_bytes).contains(&(found.end - found.start)),
+            "as much is taken as was asked for"
+        );
         let Some(loaded) = &mut self.loaded else { return Ok(None) };
         loaded.free.remove(found.clone()).map_err(SpaceError::tree(self.id, "free space"))?;
         self.allocating[slot(txg)].add(found.clone()).map_err(SpaceError::tree(self.id, "space being allocated"))?;
@@ -348,6 +363,10 @@ impl Metaslab {
             && let Some(free) = loaded.free.next_from(found.start)
         {
             let blocks = ((free.end - found.start) / size_bytes).min(count);
+            debug_assert!(
+                blocks > 0 && blocks <= count,
+                "the run has the block that was found, and no more than asked for"
+            );
             found.end = found.start + blocks * size_bytes;
             loaded.cursors[cursor_of(size_bytes)] = found.end;
         }

@@ -97,6 +97,10 @@ impl Metaslab {
             freeing
                 .cancel_or_add(&mut self.unflushed_allocs, &mut self.unflushed_frees)
                 .map_err(SpaceError::tree(self.id, "unflushed frees"))?;
+            debug_assert!(
+                freeing.iter().all(|range| self.unflushed_allocs.overlap(range).is_none()),
+                "unflushed allocations and frees are disjoint (invariant 5)"
+            );
             logs.account_memory(before, self.unflushed_memory_bytes());
         } else if let Some(map) = &mut self.map {
             let before = map.length_bytes;
@@ -159,6 +163,7 @@ impl Metaslab {
     /// Rewrites the map as of the txgs before this one: everything allocated, then what is free.
     fn condense(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         debug_assert!(self.freed.is_empty(), "only the first pass condenses");
+        assert!(self.loaded.is_some() && self.map.is_some(), "only a loaded metaslab is condensed (invariant 7)");
         let block_size = target.block_size_bytes();
         let (store, batch) = (&mut *target.store, target.batch);
         let (Some(map), Some(loaded)) = (&mut self.map, &self.loaded) else { return Ok(()) };
@@ -187,6 +192,7 @@ impl Metaslab {
     fn flushed(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         let before = self.unflushed_memory_bytes();
         drop((self.unflushed_allocs.take(), self.unflushed_frees.take()));
+        assert_eq!(self.unflushed_memory_bytes(), 0, "the own map has all that was not flushed (invariant 5)");
         let Some(logs) = target.logs.as_deref_mut() else { return Ok(()) };
         logs.account_memory(before, 0);
         if self.unflushed_txg == Txg(0) {
@@ -201,6 +207,7 @@ impl Metaslab {
     /// Appends the unflushed changes to the own map, or rewrites it. In the first pass, before the txg's own changes.
     pub fn flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         debug_assert_eq!(target.batch.pass, 1);
+        assert!(!self.is_unreadable(), "nothing is appended to a map that cannot be read");
         if self.should_condense(target.batch.two_words, target.tunables) {
             self.condense(target)?;
         } else {
@@ -224,6 +231,10 @@ impl Metaslab {
     /// Moves a metaslab without unflushed changes to this txg: no log has anything that it needs.
     pub fn skip_flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         debug_assert!(!self.unflushed_dirty);
+        assert!(
+            self.unflushed_allocs.is_empty() && self.unflushed_frees.is_empty(),
+            "a metaslab whose changes are not flushed is dirty (invariant 5)"
+        );
         self.flushed(target)
     }
 

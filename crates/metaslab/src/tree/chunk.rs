@@ -155,6 +155,8 @@ impl Chunk {
 
     /// Adds a range of which nothing is there.
     pub(super) fn set(&mut self, start: u32, end: u32) {
+        debug_assert!(start < end && end <= CHUNK_UNITS, "a change lies in its chunk");
+        debug_assert!(self.next(start).is_none_or(|(first, _)| first >= end), "nothing of what is added is there");
         if let Body::Runs(runs) = &mut self.body {
             let index = runs.partition_point(|run| u32::from(run.last) < start);
             let left = index > 0 && runs[index - 1].span().1 == start;
@@ -188,6 +190,9 @@ impl Chunk {
             }
         }
         self.units += end - start;
+        debug_assert!(self.units <= CHUNK_UNITS, "a chunk has no more than all of its units");
+        debug_assert!(self.runs > 0 && self.runs <= self.units, "a run has a unit");
+        debug_assert!(self.heap_bytes() <= WORDS * 8, "a chunk takes no more than its bitmap would (invariant 3)");
     }
 
     /// Removes a range of which all is there.
@@ -227,7 +232,10 @@ impl Chunk {
                 }
             }
         }
+        debug_assert!(end - start <= self.units, "what is removed was there");
         self.units -= end - start;
+        debug_assert_eq!(self.units == 0, self.runs == 0, "units are in runs");
+        debug_assert!(self.heap_bytes() <= WORDS * 8, "a chunk takes no more than its bitmap would (invariant 3)");
     }
 
     fn make_bits(&mut self) {

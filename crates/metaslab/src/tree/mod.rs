@@ -252,22 +252,27 @@ impl RangeTree {
             self.histogram[class] += 1;
             self.segments += 1;
         } else {
+            debug_assert!(self.histogram[class] > 0, "a run that goes was counted by its length");
             self.histogram[class] -= 1;
+            debug_assert!(self.segments > 0, "a run that goes was counted");
             self.segments -= 1;
         }
         let width = u64::from(CHUNK_UNITS);
         if start / width == (end - 1) / width {
             let Ok(slot) = self.slot(start) else { return };
             let lengths = &mut self.chunks[slot].lengths[class];
+            debug_assert!(appears || *lengths > 0, "a run that goes was counted in its chunk");
             *lengths = if appears { *lengths + 1 } else { *lengths - 1 };
             let bit = 1 << class;
             self.present[slot] = self.present[slot] & !bit | if *lengths > 0 { bit } else { 0 };
         } else if appears {
-            self.spanning.insert(start, end);
-            self.spanning_by_size.insert((end - start, start));
+            let (before, is_new) =
+                (self.spanning.insert(start, end), self.spanning_by_size.insert((end - start, start)));
+            debug_assert!(before.is_none() && is_new, "a run over several chunks stands once by place and by length");
         } else {
-            self.spanning.remove(&start);
-            self.spanning_by_size.remove(&(end - start, start));
+            let (place, had_length) =
+                (self.spanning.remove(&start), self.spanning_by_size.remove(&(end - start, start)));
+            debug_assert!(place == Some(end) && had_length, "a run over several chunks stands by place and by length");
         }
     }
 
@@ -277,6 +282,7 @@ impl RangeTree {
         while at < end {
             let stop = end.min((at / width + 1) * width);
             let local = ((at % width) as u32, ((stop - 1) % width) as u32 + 1);
+            debug_assert!(value || self.slot(at).is_ok(), "what is removed is in a chunk");
             let slot = match self.slot(at) {
                 Ok(slot) => slot,
                 Err(slot) => {
@@ -306,8 +312,14 @@ impl RangeTree {
         if value {
             self.units += end - start;
         } else {
+            debug_assert!(end - start <= self.units, "what is removed was counted");
             self.units -= end - start;
         }
+        debug_assert!(self.units <= self.size_units, "no more is in the set than in its window");
+        debug_assert!(
+            self.index.len() == self.chunks.len() && self.present.len() == self.chunks.len(),
+            "each chunk has its number and its classes"
+        );
     }
 
     /// Adds a range of which nothing is there; on error nothing changes.
@@ -332,6 +344,7 @@ impl RangeTree {
         }
         self.fill((start, end), true);
         self.count((from, to), true);
+        debug_assert_eq!(self.run_at(start), Some((from, to)), "ranges that touch are one (invariant 1)");
         self.nothing_of_units = self.nothing_of_units.max(to - from + 1);
         Ok(())
     }
@@ -389,6 +402,7 @@ impl RangeTree {
             let mut at = range.start;
             while at < range.end {
                 let part = undone.overlap(at..range.end).unwrap_or(range.end..range.end);
+                debug_assert!(at <= part.start && part.end <= range.end, "what is cancelled is a part of the change");
                 done.add(at..part.start)?;
                 undone.remove(part.clone())?;
                 at = part.end;
@@ -513,6 +527,7 @@ impl RangeTree {
                 best = own;
             }
         }
+        debug_assert!(best.is_none_or(|(start, end)| end - start >= wanted), "what is found is large enough");
         if best.is_none() {
             self.nothing_of_units = wanted;
         }
