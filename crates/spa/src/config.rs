@@ -5,6 +5,11 @@ use std::collections::BTreeMap;
 use cenote_format::ids::Guid;
 use cenote_format::nvlist::{NvList, NvValue};
 
+/// The version of pools with features.
+pub(crate) const VERSION: u64 = 5000;
+/// Blocks of the object with the configuration.
+pub(crate) const CONFIG_BLOCK_BYTES: u32 = 16 << 10;
+
 /// The state of a pool, as a label or the MOS records it (`pool_state_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolState {

@@ -10,11 +10,10 @@ use cenote_format::FormatError;
 use cenote_format::ids::{Guid, Txg};
 use cenote_metaslab::{AllocError, ObjectError, SpaceError};
 use cenote_taskq::JoinError;
+use cenote_vdev::commit::InitializeError;
 use cenote_vdev::error::VdevError;
 use cenote_zio::ZioError;
 use thiserror::Error;
-
-use crate::open::spares_l2cache::LabelError;
 
 /// A pool of which a txg could not be written. On disk it is whole, as of the last txg that was. Nothing can be changed or read
 /// through its handle any more: it can be reported on, and let go.
@@ -353,6 +352,23 @@ impl From<ObjectError> for PoolError {
         error
             .downcast_ref::<DmuError>()
             .map_or_else(|| Self::Contradiction(error.to_string()), |error| Self::Dmu(error.clone()))
+    }
+}
+
+/// A disk that cannot be labelled.
+#[derive(Debug, Error)]
+#[error("{path}: {error}")]
+pub(crate) struct LabelError {
+    /// The disk.
+    path: String,
+    /// Why.
+    #[source]
+    error: InitializeError,
+}
+
+impl LabelError {
+    pub(crate) fn new(path: impl ToString, error: impl Into<InitializeError>) -> Self {
+        Self { path: path.to_string(), error: error.into() }
     }
 }
 

@@ -13,7 +13,6 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 use cenote_format::uberblock::Uberblock;
-use cenote_kstat::Settings;
 use cenote_taskq::{BoxFuture, Class, Handle, buf};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
@@ -27,27 +26,13 @@ use crate::behind::{Behind, behind};
 use crate::config::{LabelConfig, PoolState, provisional};
 use crate::features;
 use crate::indirect::{Mappings, mapping_objects, removal_order, removals};
-use crate::multihost::{Candidate, Notice, Purpose};
+use crate::multihost::{Candidate, Purpose};
 use crate::owner::{host_of, last_written};
 use crate::pins::Pin;
 use crate::small::too_small;
 use crate::space::ALLOCATION_BIAS;
 use crate::view::{Shared, View, feature_counts, packed_list};
-use crate::{FoundPool, NamePool as _, SpaError};
-
-/// How far back an import may go when the newest root does not hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rewind {
-    /// Only the newest uberblock.
-    #[default]
-    None,
-    /// The last few txgs, whose blocks are not yet reused (`-F`).
-    Recent,
-    /// Any uberblock that leads to a MOS (`-FX`).
-    Extreme,
-    /// The uberblock of exactly this txg, or the newest before it (`-T`).
-    ToTxg(Txg),
-}
+use crate::{FoundPool, ImportOptions, NamePool as _, Rewind, SpaError};
 
 /// Txgs whose frees are still deferred: how far `-F` goes back without risk (`TXG_DEFER_SIZE` and a margin for the txgs
 /// in flight).
@@ -55,46 +40,6 @@ const RECENT_TXGS: u64 = 3;
 
 /// The least that the pool of buffers is given, however small the cache: it is all readers'.
 const BUFFER_POOL_MIN_BYTES: usize = 1 << 20;
-
-/// How to import.
-#[derive(Clone, Debug, Default)]
-pub struct ImportOptions {
-    /// Open a pool that was in use elsewhere (`-f`).
-    pub force: bool,
-    /// Open a destroyed pool (`-D`).
-    pub destroyed: bool,
-    /// Go on without log devices that are missing (`-m`).
-    pub missing_log: bool,
-    /// Go on when top-level vdevs are missing or cannot be used; what lies on them gives errors.
-    pub missing_tops: bool,
-    /// Open the pool as of its checkpoint.
-    pub checkpoint: bool,
-    /// Which root.
-    pub rewind: Rewind,
-    /// This uberblock, instead of those on the devices: another process keeps its txg.
-    pub root: Option<Uberblock>,
-    /// Prefix of mount points (`-R`).
-    pub altroot: Option<String>,
-    /// Show the pool under another name.
-    pub new_name: Option<String>,
-    /// This system's host id; 0 if it has none.
-    pub host_id: u64,
-    /// Memory limit of the block cache in bytes.
-    pub cache_bytes: usize,
-    /// Values that were given for tunables ([`crate::tunables::settings`]).
-    pub tunables: Settings,
-    /// Written into labels while the pool is open for writing; the caller keeps a record of it for as long. None: the labels have no
-    /// mark, and after a crash only `force` opens the pool again.
-    pub owner_mark: Option<u64>,
-    /// Marks of openings for writing that are known to be over.
-    pub gone_marks: Vec<u64>,
-    /// Do not wait to see whether a protected pool is active elsewhere. For looking at a pool, never for writing to it.
-    pub skip_activity_check: bool,
-    /// It is known that the process which had the pool last is dead, so a protected pool need not be watched.
-    pub owner_is_gone: bool,
-    /// Called when a pool is about to be watched, with the reason and the duration as text.
-    pub notice: Option<Notice>,
-}
 
 /// Opens the pool that was found.
 pub fn import<'a>(

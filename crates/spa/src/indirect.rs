@@ -2,26 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_dmu::{DmuError, DmuErrorKind, Objset};
-use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, VdevId};
-use cenote_format::indirect::{IndirectMapping, IndirectMappingEntry, IndirectMappingPhys, Removing};
+use cenote_format::indirect::{IndirectMapping, IndirectMappingEntry, IndirectMappingPhys};
 use cenote_format::nvlist::NvList;
+use cenote_taskq::BoxFuture;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::tree::{IndirectMap, Segment};
-
-use crate::{SpaError, View};
-
-/// The state of a removal that is in progress.
-const RUNNING: u64 = 1;
-/// Removals one after the other that a range may have gone through.
-const CHAIN_MAX: usize = 64;
 
 /// Entries of one mapping at most: a removed vdev of 16 TiB in the smallest pieces is more than any memory; what OpenZFS
 /// makes stays far below.
@@ -36,7 +27,8 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// but never on its own or on one removed before it. Loading on demand would have to trust that, and a pool that breaks
 /// the rule would make a mapping wait for itself.
 pub(crate) struct Mappings {
-    objects: BTreeMap<VdevId, ObjectId>,
+    /// Of each vdev that has one, its object in the MOS.
+    pub(crate) objects: BTreeMap<VdevId, ObjectId>,
     loaded: Mutex<BTreeMap<VdevId, Result<Arc<IndirectMapping>, DmuError>>>,
 }
 
@@ -158,67 +150,6 @@ impl IndirectMap for Mappings {
                 })
                 .collect())
         })
-    }
-}
-
-impl View {
-    /// Where a range of a top-level vdev lies in the end: itself, or, for a removed vdev, where its mapping leads, through
-    /// as many removals as there were.
-    #[boxed]
-    pub async fn placed(
-        &self,
-        vdev: VdevId,
-        offset_bytes: u64,
-        size_bytes: u64,
-    ) -> Result<Vec<(VdevId, Range<u64>)>, SpaError> {
-        let mut found = Vec::new();
-        let mut pending = vec![(vdev, offset_bytes, size_bytes, 0)];
-        while let Some((vdev, offset, size, depth)) = pending.pop() {
-            let is_removed = |top: &VdevConfig| matches!(top.kind, VdevKind::Indirect(_));
-            if !self.vdevs().children.get(vdev.0 as usize).is_some_and(is_removed) {
-                found.push((vdev, offset..offset.saturating_add(size)));
-                continue;
-            }
-            if depth > CHAIN_MAX {
-                return Err(self.corrupt("the mappings of removed vdevs form a loop"));
-            }
-            for (vdev, range) in self.mapped(vdev, offset, size).await? {
-                pending.push((vdev, range.start, range.end - range.start, depth + 1));
-            }
-        }
-        found.reverse();
-        Ok(found)
-    }
-
-    /// Where the mapping of a removed vdev, or of one being removed, leads for a range: one step.
-    #[boxed]
-    pub async fn mapped(
-        &self,
-        vdev: VdevId,
-        offset_bytes: u64,
-        size_bytes: u64,
-    ) -> Result<Vec<(VdevId, Range<u64>)>, SpaError> {
-        let segments = self.shared.mappings.segments(vdev, offset_bytes, size_bytes).await;
-        let segments = segments.map_err(|error| self.error(error))?;
-        let range = |segment: &Segment| segment.target_offset_bytes..segment.target_offset_bytes + segment.size_bytes;
-        Ok(segments.iter().map(|segment| (segment.target, range(segment))).collect())
-    }
-
-    /// The vdev that is being removed, and how far its mapping reaches; `None` if no removal is in progress.
-    #[boxed]
-    pub async fn removing(&self) -> Result<Option<(VdevId, u64)>, SpaError> {
-        let value = self.directory().lookup(pool_directory::REMOVING.as_bytes()).await;
-        let value = value.map_err(|error| self.error(error))?;
-        let words: Option<[u64; Removing::WORDS]> =
-            value.and_then(|value| value.integers().collect::<Vec<_>>().try_into().ok());
-        let Some(removing) = words.map(Removing::from_words).filter(|removing| removing.state == RUNNING) else {
-            return Ok(None);
-        };
-        let Some(vdev) = removing.removing_vdev else { return Ok(None) };
-        let Some(object) = self.shared.mappings.objects.get(&vdev) else { return Ok(None) };
-        let dnode = self.mos().object(*object).await.map_err(|error| self.error(error))?;
-        let phys = dnode.bonus(IndirectMappingPhys::parse).map_err(|error| self.error(error))?;
-        Ok(Some((vdev, phys.max_offset_bytes)))
     }
 }
 

@@ -31,7 +31,7 @@
 //! `spa_activity_check_required` of 2.1 to 2.4.4), and this is why each does not apply:
 //! * *The delay is 0.* It is not.
 //! * *The label's host id is the system's* (up to 2.4.0 in any state, since then in an exported one). Labels of a pool in use
-//!   therefore have [`holder_id`], never the host's own id. It is not 0 either, which would equal that of a host without one.
+//!   therefore have [`crate::holder_id`], never the host's own id. It is not 0 either, which would equal that of a host without one.
 //! * *The state is not active.* It is; the first txg, before anybody is told that the pool is served, says so.
 //! * *The same uberblock was seen by an earlier `tryimport`* (up to 2.4.0). Multihost writes change it every second.
 //!
@@ -69,7 +69,6 @@
 //! held*: it shortens the wait after a crash, and would suspend pools whose owners never asked for multihost. *Watching the whole
 //! time when only reading*: each command of a recovery would take half a minute.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,7 +81,7 @@ use cenote_vdev::leaf::{LabelReport, probe};
 use cenote_vdev::ring::write_multihost;
 
 use crate::config::PoolState;
-use crate::owner::host_of;
+use crate::owner::{holder_id, host_of};
 use crate::{FoundPool, ImportOptions, SpaError};
 
 /// How much longer than a live host would need the labels are watched, in percent (`MMP_IMPORT_SAFETY_FACTOR`).
@@ -97,40 +96,6 @@ const WATCH_MIN: Duration = Duration::from_secs(1);
 const WATCH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 /// The most for a pool that is only read.
 const GLANCE_MAX: Duration = Duration::from_secs(10);
-/// Bits by which a holder's id differs from its host's ("ceno").
-const HOLDER_MARK: u64 = 0x6365_6e6f;
-
-/// The host id that the labels of a pool have while it is written by a process of the host with this id: never 0 and never that
-/// host's own, so that no importer takes the pool for its own.
-#[must_use]
-pub const fn holder_id(host_id: u64) -> u64 {
-    match (host_id ^ HOLDER_MARK) & u32::MAX as u64 {
-        0 => 1,
-        id => id,
-    }
-}
-
-/// Tells a person what is being waited for.
-#[derive(Clone)]
-pub struct Notice(Arc<dyn Fn(&str) + Send + Sync>);
-
-impl Notice {
-    /// By this function.
-    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
-    }
-
-    fn tell(&self, text: &str) {
-        (self.0)(text);
-    }
-}
-
-impl fmt::Debug for Notice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Notice")
-    }
-}
-
 cenote_kstat::tunables! {
     /// The tunables of multihost.
     #[derive(Copy)]

@@ -36,7 +36,6 @@ use cenote_format::nvlist::NvList;
 use cenote_taskq::{Handle, boxed};
 
 use crate::config::PoolState;
-use crate::multihost::holder_id;
 use crate::{FoundLeaf, FoundPool, ImportOptions, SpaError};
 
 /// The label's entry with the mark of the opening that has the pool for writing.
@@ -114,6 +113,19 @@ pub async fn kernel_pool(handle: &Handle, root: &Path, guid: u64, name: &str) ->
         }
     }
     None
+}
+
+/// Bits by which a holder's id differs from its host's ("ceno").
+const HOLDER_MARK: u64 = 0x6365_6e6f;
+
+/// The host id that the labels of a pool have while it is written by a process of the host with this id: never 0 and never that
+/// host's own, so that no importer takes the pool for its own.
+#[must_use]
+pub const fn holder_id(host_id: u64) -> u64 {
+    match (host_id ^ HOLDER_MARK) & u32::MAX as u64 {
+        0 => 1,
+        id => id,
+    }
 }
 
 /// The name and the id (0 if it has none) of the host that wrote a label.

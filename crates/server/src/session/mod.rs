@@ -31,8 +31,7 @@ use cenote_format::uberblock::Uberblock;
 use cenote_host::{CacheFile, Entry, Holder, HostError, default_cache_bytes, device_paths, holder, search, usable};
 use cenote_kstat::Settings;
 use cenote_props::WrongUse;
-use cenote_spa::multihost::Notice;
-use cenote_spa::{FoundPool, ImportOptions, PoolState, Rewind, SkipReason, SpaError, View, find, import};
+use cenote_spa::{FoundPool, ImportOptions, Notice, PoolState, Rewind, SkipReason, SpaError, View, find, import};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle, boxed};
 

@@ -50,7 +50,8 @@ use cenote_vdev::commit::{LeafCommit, initialize};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::tree::VdevTree;
 
-use crate::open::spares_l2cache::{AuxSpec, LabelError, MadeAux};
+use crate::error::LabelError;
+use crate::open::spares_l2cache::{AuxSpec, MadeAux};
 use crate::open::vdevs::{METASLABS_MIN, MadeVdevs, TopSpec, refuse};
 use crate::pool::Pool;
 use crate::space::vdev_maps_of;

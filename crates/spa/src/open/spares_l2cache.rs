@@ -21,12 +21,11 @@ use cenote_format::label::START_BYTES;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Rng, join_all};
-use cenote_vdev::commit::{InitializeError, initialize};
-use thiserror::Error;
+use cenote_vdev::commit::initialize;
 
-use crate::config::PoolState;
+use crate::config::{CONFIG_BLOCK_BYTES, PoolState, VERSION};
+use crate::error::LabelError;
 use crate::open::vdevs::{DiskSpec, MadeTop, MadeVdevs, TopKind, ashift_of};
-use crate::sync::config::{CONFIG_BLOCK_BYTES, VERSION};
 use crate::{FoundAuxiliary, SpaError};
 
 /// The header of a cache device takes a sector, of whatever size.
@@ -48,23 +47,6 @@ impl AuxSpec {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.spares.is_empty() && self.caches.is_empty()
-    }
-}
-
-/// A disk that cannot be labelled.
-#[derive(Debug, Error)]
-#[error("{path}: {error}")]
-pub(crate) struct LabelError {
-    /// The disk.
-    path: String,
-    /// Why.
-    #[source]
-    error: InitializeError,
-}
-
-impl LabelError {
-    pub(crate) fn new(path: impl ToString, error: impl Into<InitializeError>) -> Self {
-        Self { path: path.to_string(), error: error.into() }
     }
 }
 

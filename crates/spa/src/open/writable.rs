@@ -70,7 +70,7 @@ impl View {
         if self.txg() > TXG_MAX {
             return refuse(format!("pools at txg {}, which no pool comes to", self.txg()));
         }
-        if self.uberblock().version != crate::sync::config::VERSION {
+        if self.uberblock().version != crate::config::VERSION {
             return refuse(format!("pools of version {} (without feature flags)", self.uberblock().version));
         }
         if self.mos().phys().endian() != cenote_zio::ORDER {

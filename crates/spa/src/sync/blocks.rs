@@ -14,8 +14,9 @@ use std::sync::atomic::AtomicBool;
 
 use cenote_dmu::{SpaceDelta, Writer};
 use cenote_format::ids::{ObjectId, VdevId};
+use cenote_metaslab::AllocError;
+use cenote_taskq::Join;
 
-use super::free::FreeTasks;
 use super::space::Space;
 use crate::refcount::known::SharedBlocks;
 
@@ -33,7 +34,7 @@ pub(crate) struct Blocks {
     /// Blocks given up since the pool was opened.
     pub(crate) given_up: u64,
     /// The tasks that pass frees of given-up blocks to the allocator.
-    pub(crate) free_tasks: FreeTasks,
+    pub(crate) free_tasks: Vec<Join<Result<(), AllocError>>>,
     /// The MOS's own bytes that are not in the accounts yet.
     pub(crate) mos_delta: SpaceDelta,
     /// How many times the txg that syncs has entered what it took and freed.
@@ -50,7 +51,7 @@ impl Blocks {
             writer,
             shared,
             given_up: 0,
-            free_tasks: FreeTasks::new(),
+            free_tasks: Vec::new(),
             mos_delta: SpaceDelta::default(),
             space_pass: 0,
         }

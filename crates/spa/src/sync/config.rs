@@ -12,16 +12,11 @@ use cenote_vdev::commit::LeafCommit;
 use crate::SpaError;
 use crate::admin::properties::IN_CONFIG;
 use crate::config::PoolState;
-use crate::multihost::holder_id;
 use crate::open::spares_l2cache::write_list;
 use crate::owner::MARK;
+use crate::owner::holder_id;
 use crate::sync::Syncer;
 use crate::sync::vdev_config::{RootVdev, set};
-
-/// The version of pools with features.
-pub(crate) const VERSION: u64 = 5000;
-/// Blocks of the object with the configuration.
-pub(crate) const CONFIG_BLOCK_BYTES: u32 = 16 << 10;
 
 impl PoolState {
     /// The number on disk.

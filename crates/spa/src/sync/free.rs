@@ -4,16 +4,12 @@ use cenote_dmu::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
-use cenote_metaslab::AllocError;
+use cenote_taskq::Class;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{Class, Join};
 
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
 use crate::sync::space::{Space, extent};
-
-/// The frees of a sync that are being passed to the allocator.
-pub(crate) type FreeTasks = Vec<Join<Result<(), AllocError>>>;
 
 /// Places that are freed under one lock of the allocator: other tasks wait for it too.
 const FREED_AT_ONCE: usize = 4096;

@@ -167,7 +167,7 @@ impl Multihost {
         self.0.state.lock().mode
     }
 
-    /// `true` if labels get the holder's host id ([`holder_id`](crate::multihost::holder_id)).
+    /// `true` if labels get the holder's host id ([`holder_id`](crate::holder_id)).
     pub(crate) fn is_shown(&self) -> bool {
         self.mode() != Mode::Off
     }

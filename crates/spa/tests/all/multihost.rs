@@ -11,7 +11,7 @@ use cenote_format::label::{RING_OFFSET, slot_count};
 use cenote_sim::{options, tops};
 use cenote_spa::{
     Clock, CreateOptions, FoundPool, Host, ImportOptions, Pool, PropertyValue, SpaError, TopKind, WriteOptions, create,
-    find, import, multihost::holder_id, open,
+    find, holder_id, import, open,
 };
 use cenote_taskq::sim::disk::{Fault, Image, Request, RequestKind, SimDisk, SimDiskOptions};
 use cenote_taskq::{Either, Handle, Runtime, both, join_all, race};
@@ -278,7 +278,7 @@ fn when_the_first_host_has_died_the_second_gets_the_pool_after_the_wait() {
 
             let told = Arc::new(cenote_taskq::sync::Mutex::new(Vec::new()));
             let (begun, notes) = (machine.seconds(), told.clone());
-            let notice = cenote_spa::multihost::Notice::new(move |text| notes.lock().push(text.to_owned()));
+            let notice = cenote_spa::Notice::new(move |text| notes.lock().push(text.to_owned()));
             let pool = machine.open_with(THERE, |how| how.notice = Some(notice)).await.unwrap();
             let took = machine.seconds() - begun;
             assert!((wait + 10..=wait * 5 / 4 + 25).contains(&took), "{took} s");
