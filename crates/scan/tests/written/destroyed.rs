@@ -159,18 +159,22 @@ fn a_job_that_is_paused_waits_until_it_is_resumed_or_the_pool_is_opened_again() 
         pool.destroy_dataset("written/gone").await.unwrap();
         pool.peek(|syncer| syncer.set_async_block_max_blocks(1)).await.unwrap();
         pool.sync().await.unwrap();
-        assert!(!pool.peek(|syncer| syncer.set_job_paused("scrub", true)).await.unwrap(), "no such job");
+        pool.pause_job("scrub").await.expect_err("there is no such job");
+        let refused =
+            pool.cancel_job("async_destroy").await.expect_err("a destroyed dataset has no name to come back to");
+        assert!(refused.to_string().contains("pause it"), "{refused}");
         let left_bytes = pool.jobs()[0].left_bytes;
         for round in 0..2 {
-            assert!(pool.peek(|syncer| syncer.set_job_paused("async_destroy", true)).await.unwrap());
+            pool.pause_job("async_destroy").await.unwrap();
             for _ in 0..3 {
                 pool.sync().await.unwrap();
             }
             let is_on = pool.peek(|syncer| syncer.has_work()).await.unwrap();
-            assert!(!is_on && pool.jobs()[0].stalled.is_none(), "{:?}", pool.jobs());
+            let job = pool.jobs().remove(0);
+            assert!(!is_on && job.is_paused && job.stalled.is_none() && job.cursor.is_some(), "{job:?}");
             if round == 0 {
                 assert_eq!(pool.jobs()[0].left_bytes, left_bytes);
-                assert!(pool.peek(|syncer| syncer.set_job_paused("async_destroy", false)).await.unwrap());
+                pool.resume_job("async_destroy").await.unwrap();
                 pool.sync().await.unwrap();
                 assert!(pool.jobs()[0].left_bytes < left_bytes, "it goes on");
             }

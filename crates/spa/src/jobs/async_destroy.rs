@@ -138,6 +138,7 @@ impl AsyncDestroy {
                 }
             };
             let stop = self.free_entry(rooms, &entry, slice, &mut freed).await?;
+            self.progress.cursor = stop;
             entry = match stop {
                 Some(bookmark) => BptreeEntry { bookmark, ..entry },
                 None => {

@@ -13,7 +13,11 @@
 //! **A job** is a value of a type that implements [`Job`]; [`Jobs`] is the table of them. A slice may change the MOS and the blocks
 //! ([`InTxg`]), and nothing of the devices.
 //!
-//! **Watching.** [`JobStatus`] tells what is left, what was done since the pool was opened, and why a job stands still.
+//! **Watching.** [`JobStatus`] tells what is left, what was done since the pool was opened, how far a job has come in a tree, and why a job
+//! stands still.
+//!
+//! **Control.** A person pauses and resumes a job by its name ([`crate::Pool::pause_job`]). The pause is in memory: a pool that is opened
+//! again goes on. A job that can be given up says how ([`Job::cancel`]); freeing cannot, since what it frees has no name any more.
 //!
 //! **Invariants.**
 //! 1. A slice's memory is bounded by [`SLICE_BLOCKS_MAX`], whatever the job; and where a list of a livelist is settled, by that list (its
@@ -33,6 +37,7 @@ pub(crate) mod freeing;
 
 use std::time::Duration;
 
+use cenote_format::dsl::ZBookmark;
 use cenote_taskq::{BoxFuture, Instant};
 
 use crate::SpaError;
@@ -58,6 +63,10 @@ pub struct JobStatus {
     pub done_bytes: u64,
     /// The time that this took, from the first slice on.
     pub took: Duration,
+    /// The next block, where the job goes through a tree, as of the last txg. A list has no cursor: what is done is taken off it.
+    pub cursor: Option<ZBookmark>,
+    /// A person has it wait, until it is resumed or the pool is opened again.
+    pub is_paused: bool,
     /// The reason for which it does not go on until the pool is opened again, if there is one.
     pub stalled: Option<String>,
 }
@@ -85,6 +94,8 @@ pub(crate) struct Progress {
     pub(crate) done_bytes: u64,
     /// Since the first slice.
     begun: Option<Instant>,
+    /// The next block of the tree that it goes through, as the txg that syncs writes it.
+    pub(crate) cursor: Option<ZBookmark>,
     /// The reason for which it stands still.
     pub(crate) stalled: Option<String>,
     /// A person has it wait, until it is resumed or the pool is opened again.
@@ -129,6 +140,15 @@ pub(crate) trait Job: Send + Sync {
     /// The txg cannot be written. What merely cannot be read makes the job stand still.
     fn slice<'a>(&'a mut self, rooms: &'a mut InTxg<'_>, slice: &'a mut Slice) -> BoxFuture<'a, Result<(), SpaError>>;
 
+    /// Gives up what is left, as a change of the txg.
+    ///
+    /// # Errors
+    /// It cannot be given up; nothing is changed then.
+    fn cancel<'a>(&'a mut self, _rooms: &'a mut InTxg<'_>) -> BoxFuture<'a, Result<(), SpaError>> {
+        let what = format!("job {} cannot be cancelled: what it frees has no name any more; pause it", self.name());
+        Box::pin(async move { Err(SpaError::unsupported(what)) })
+    }
+
     /// It goes on with the next txg.
     fn goes_on(&self) -> bool {
         self.has_work() && !self.is_stuck() && !self.progress().is_paused
@@ -142,6 +162,8 @@ pub(crate) trait Job: Send + Sync {
             left_bytes: progress.left_bytes,
             done_bytes: progress.done_bytes,
             took: progress.begun.map(|begun| now - begun).unwrap_or_default(),
+            cursor: progress.cursor,
+            is_paused: progress.is_paused,
             stalled: progress.stalled.clone(),
         })
     }
@@ -188,10 +210,26 @@ impl Jobs {
         self.all().into_iter().filter_map(|job| job.status(now)).collect()
     }
 
-    /// Has the job of this name wait, or go on. False if there is none.
-    pub(crate) fn set_paused(&mut self, name: &str, is_paused: bool) -> bool {
+    fn named(&mut self, name: &str) -> Result<&mut dyn Job, SpaError> {
         let job = self.all_mut().into_iter().find(|job| job.name() == name);
-        job.map(|job| job.progress_mut().is_paused = is_paused).is_some()
+        job.ok_or_else(|| SpaError::unsupported(format!("there is no background job {name}")))
+    }
+
+    /// Has the job of this name wait, or go on.
+    ///
+    /// # Errors
+    /// There is no such job.
+    pub(crate) fn set_paused(&mut self, name: &str, is_paused: bool) -> Result<(), SpaError> {
+        self.named(name)?.progress_mut().is_paused = is_paused;
+        Ok(())
+    }
+
+    /// Gives up what is left of the job of this name.
+    ///
+    /// # Errors
+    /// There is no such job, or it cannot be given up.
+    pub(crate) async fn cancel(&mut self, name: &str, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
+        self.named(name)?.cancel(rooms).await
     }
 
     /// One of them goes on with the next txg.
@@ -254,6 +292,8 @@ mod tests {
             left_bytes: 3000,
             done_bytes,
             took: Duration::from_millis(ms),
+            cursor: None,
+            is_paused: false,
             stalled: None,
         };
         assert_eq!(job(0, 0).rate_bytes(), None);

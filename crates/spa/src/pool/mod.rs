@@ -72,6 +72,7 @@ mod frees;
 mod head;
 mod head_frees;
 mod history;
+mod jobs;
 mod kstat;
 mod memory;
 mod root;
@@ -110,7 +111,6 @@ pub use view::KeptTxg;
 
 use crate::config::PoolState;
 use crate::failmode::FailMode;
-use crate::jobs::JobStatus;
 use crate::longholds::LongHold;
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
@@ -277,12 +277,6 @@ impl Pool {
     #[must_use]
     pub fn kstats(&self) -> &Registry {
         &self.shared.kstats.registry
-    }
-
-    /// Background jobs that have work left, as of the last txg.
-    #[must_use]
-    pub fn jobs(&self) -> Vec<JobStatus> {
-        self.shared.jobs.lock().clone()
     }
 
     fn fail(&self, error: &TxError) -> SpaError {

@@ -241,11 +241,6 @@ impl Syncer {
         self.jobs.blocks_max = blocks.max(1);
     }
 
-    /// Has the background job of this name wait, until it is resumed or the pool is opened again; or has it go on. False if there is none.
-    pub fn set_job_paused(&mut self, name: &str, is_paused: bool) -> bool {
-        self.jobs.set_paused(name, is_paused)
-    }
-
     /// True if a background job goes on with the next txg.
     #[must_use]
     pub fn has_work(&self) -> bool {

@@ -1,0 +1,49 @@
+//! Background jobs of an open pool: which there are, and a person's control of them.
+
+use super::Pool;
+use crate::SpaError;
+use crate::jobs::JobStatus;
+
+impl Pool {
+    /// Background jobs that have work left, as of the last txg.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<JobStatus> {
+        self.shared.jobs.lock().clone()
+    }
+
+    /// Has a background job wait until it is resumed, or the pool is opened again. `name` as in [`JobStatus::name`].
+    ///
+    /// # Errors
+    /// There is no such job; or the pool is closed, suspended, or has failed.
+    pub async fn pause_job(&self, name: &str) -> Result<(), SpaError> {
+        self.set_job_paused(name, true).await
+    }
+
+    /// Has a paused background job go on with the next txg.
+    ///
+    /// # Errors
+    /// As [`Self::pause_job`].
+    pub async fn resume_job(&self, name: &str) -> Result<(), SpaError> {
+        self.set_job_paused(name, false).await
+    }
+
+    async fn set_job_paused(&self, name: &str, is_paused: bool) -> Result<(), SpaError> {
+        let name = name.to_owned();
+        self.look(move |syncer| Box::pin(async move { syncer.jobs.set_paused(&name, is_paused) })).await
+    }
+
+    /// Has a background job give up what is left of its work.
+    ///
+    /// # Errors
+    /// There is no such job, or its work cannot be given up (freeing); or the pool is closed, suspended, or has failed.
+    pub async fn cancel_job(&self, name: &str) -> Result<(), SpaError> {
+        let name = name.to_owned();
+        let cancel = self.change(move |syncer| {
+            Box::pin(async move {
+                let (mut rooms, jobs) = syncer.in_txg_with_jobs();
+                jobs.cancel(&name, &mut rooms).await
+            })
+        });
+        cancel.await
+    }
+}
