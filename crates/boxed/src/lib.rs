@@ -20,24 +20,46 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
+use syn::parse::{Parse, ParseStream};
 use syn::visit_mut::{self, VisitMut};
 use syn::{
-    Error, FnArg, GenericParam, Ident, ItemFn, Lifetime, Pat, PatIdent, ReceiverKind, Result, ReturnType, Token,
-    TypeReference, WherePredicate, parse_quote,
+    Attribute, Block, Error, FnArg, GenericParam, Ident, Lifetime, Pat, PatIdent, ReceiverKind, Result, ReturnType,
+    Signature, Token, TypeReference, Visibility, WherePredicate, parse_quote,
 };
 
 /// Has an async function return a `BoxFuture` (see the crate's documentation).
 ///
 /// The future is `Send`, and lives as long as the shortest reference among the arguments; without references it is `'static`. As with an
-/// async function, all arguments live until it has ended. A function that takes `self` by value is refused.
+/// async function, all arguments live until it has ended. Functions of traits may have it, with a body or without; their implementations then
+/// have it too, or name the one lifetime themselves.
 #[proc_macro_attribute]
 pub fn boxed(arguments: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let transformed = if arguments.is_empty() {
-        syn::parse(item).and_then(transform)
+        syn::parse::<Function>(item).and_then(transform)
     } else {
         Err(Error::new(Span::call_site(), "`boxed` takes no arguments"))
     };
     transformed.unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+/// An async function: free, of an `impl`, or of a trait, where it may have no body.
+struct Function {
+    attributes: Vec<Attribute>,
+    visibility: Visibility,
+    signature: Signature,
+    body: Option<Block>,
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let attributes = input.call(Attribute::parse_outer)?;
+        let (visibility, signature) = (input.parse()?, input.parse()?);
+        let body = match input.parse::<Option<Token![;]>>()? {
+            Some(_) => None,
+            None => Some(input.parse()?),
+        };
+        Ok(Self { attributes, visibility, signature, body })
+    }
 }
 
 /// Names the lifetimes that are not named, and notes all that it meets. References get the one of the call. So does `'_` in the output; in
@@ -73,15 +95,17 @@ impl VisitMut for Lifetimes {
     }
 }
 
-fn transform(mut function: ItemFn) -> Result<TokenStream> {
-    if function.sig.asyncness.take().is_none() {
-        return Err(Error::new_spanned(function.sig.fn_token, "`boxed` is for async functions"));
+fn transform(function: Function) -> Result<TokenStream> {
+    let Function { attributes, visibility, mut signature, body } = function;
+    if signature.asyncness.take().is_none() {
+        return Err(Error::new_spanned(signature.fn_token, "`boxed` is for async functions"));
     }
     let call = Lifetime::new("'call", Span::call_site());
     let mut lifetimes =
         Lifetimes { call: call.clone(), has_elided: false, is_output: false, named: Vec::new(), made: Vec::new() };
     let mut kept = Vec::new();
-    for (index, argument) in function.sig.inputs.iter_mut().enumerate() {
+    let mut owns_self = false;
+    for (index, argument) in signature.inputs.iter_mut().enumerate() {
         match argument {
             FnArg::Receiver(receiver) => match &mut receiver.kind {
                 ReceiverKind::Reference(_, lifetime, _) => {
@@ -89,15 +113,21 @@ fn transform(mut function: ItemFn) -> Result<TokenStream> {
                     lifetimes.has_elided = true;
                 }
                 ReceiverKind::Typed(_, kind) => lifetimes.visit_type_mut(kind),
-                _ => return Err(Error::new_spanned(receiver, "`boxed` cannot take self by value")),
+                ReceiverKind::Value => {
+                    owns_self = true;
+                    kept.push(quote!(let _ = &self;));
+                }
+                _ => return Err(Error::new_spanned(receiver, "`boxed` does not know this kind of self")),
             },
             FnArg::Typed(typed) => {
                 lifetimes.visit_type_mut(&mut typed.ty);
-                kept.push(keep(index, &mut typed.pat));
+                if body.is_some() {
+                    kept.push(keep(index, &mut typed.pat));
+                }
             }
         }
     }
-    let output = match &mut function.sig.output {
+    let output = match &mut signature.output {
         ReturnType::Default => parse_quote!(()),
         ReturnType::Type(_, output) => {
             lifetimes.is_output = true;
@@ -105,8 +135,9 @@ fn transform(mut function: ItemFn) -> Result<TokenStream> {
             (**output).clone()
         }
     };
-    let generics = &mut function.sig.generics;
-    let is_bound = lifetimes.has_elided || !lifetimes.named.is_empty() || generics.type_params().next().is_some();
+    let generics = &mut signature.generics;
+    let is_bound =
+        owns_self || lifetimes.has_elided || !lifetimes.named.is_empty() || generics.type_params().next().is_some();
     let bound = if is_bound { call.clone() } else { Lifetime::new("'static", Span::call_site()) };
     if is_bound {
         for made in lifetimes.made.iter().rev().chain([&call]) {
@@ -121,14 +152,19 @@ fn transform(mut function: ItemFn) -> Result<TokenStream> {
         for parameter in generics.type_params_mut() {
             parameter.bounds.push(parse_quote!(#call));
         }
+        if owns_self {
+            generics.make_where_clause().predicates.push(parse_quote!(Self: #call));
+        }
         if !lifetimes.named.is_empty() {
             let outliving = &mut generics.make_where_clause().predicates;
             outliving
                 .extend(lifetimes.named.iter().map(|lifetime| -> WherePredicate { parse_quote!(#lifetime: #call) }));
         }
     }
-    function.sig.output = parse_quote!(-> ::cenote_taskq::BoxFuture<#bound, #output>);
-    let (attributes, visibility, signature, body) = (function.attrs, function.vis, function.sig, function.block);
+    signature.output = parse_quote!(-> ::cenote_taskq::BoxFuture<#bound, #output>);
+    let Some(body) = body else {
+        return Ok(quote!(#(#attributes)* #visibility #signature;));
+    };
     let span = body.brace_token.span.join();
     let body = quote_spanned!(span=> ::std::boxed::Box::pin(async move { #(#kept)* #body }));
     Ok(quote! {

@@ -60,6 +60,50 @@ async fn first<T: Clone + Send + Sync>(values: &[T]) -> Option<T> {
     values.first().cloned()
 }
 
+/// A trait that has trait objects, since its functions return boxed futures.
+trait Shape: Send + Sync {
+    #[boxed]
+    async fn name(&self, prefix: &str) -> String;
+
+    #[boxed]
+    async fn area(&self) -> u32 {
+        yield_now().await;
+        1
+    }
+}
+
+struct Square(u32);
+
+impl Shape for Square {
+    #[boxed]
+    async fn name(&self, prefix: &str) -> String {
+        yield_now().await;
+        format!("{prefix}{}", self.0)
+    }
+
+    // An implementation may name the lifetime itself.
+    fn area<'a>(&'a self) -> BoxFuture<'a, u32> {
+        Box::pin(async move { self.0 * self.0 })
+    }
+}
+
+struct Owner<'a>(&'a str, Counted);
+
+impl<'a> Owner<'a> {
+    /// Takes itself: its parts go when the future has ended, also those that the body does not name.
+    #[boxed]
+    async fn end(self, dropped: &AtomicU32) -> (&'a str, u32) {
+        yield_now().await;
+        (self.0, dropped.load(Ordering::Relaxed))
+    }
+
+    #[boxed]
+    async fn end_unread(self, dropped: &AtomicU32) -> u32 {
+        yield_now().await;
+        dropped.load(Ordering::Relaxed)
+    }
+}
+
 fn run<T: Send + 'static>(future: impl Future<Output = T> + Send) -> T {
     Runtime::real(Default::default()).expect("a runtime").block_on(future)
 }
@@ -91,4 +135,25 @@ fn an_argument_that_is_not_used_lives_until_the_end() {
     assert_eq!(dropped.load(Ordering::Relaxed), 1);
     drop(keep(Counted(dropped.clone()), dropped.clone()));
     assert_eq!(dropped.load(Ordering::Relaxed), 2, "a future that never ran drops its arguments");
+}
+
+#[test]
+fn traits_may_have_it_and_are_trait_objects() {
+    run(async {
+        let shape: Box<dyn Shape> = Box::new(Square(3));
+        assert_eq!(shape.name("square ").await, "square 3");
+        assert_eq!(shape.area().await, 9);
+    });
+}
+
+#[test]
+fn self_by_value_lives_as_long_as_the_future() {
+    run(async {
+        let dropped = Arc::new(AtomicU32::new(0));
+        let text = String::from("words");
+        assert_eq!(Owner(&text, Counted(dropped.clone())).end(&dropped).await, ("words", 0));
+        assert_eq!(dropped.load(Ordering::Relaxed), 1);
+        assert_eq!(Owner(&text, Counted(dropped.clone())).end_unread(&dropped).await, 1);
+        assert_eq!(dropped.load(Ordering::Relaxed), 2);
+    });
 }
