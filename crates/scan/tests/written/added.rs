@@ -18,8 +18,7 @@ use cenote_taskq::{Class, Handle, OpenOptions, Rng, Runtime, both};
 use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_vdev::disk::Disk;
 
-use crate::common::*;
-use crate::reopened::write_options;
+use cenote_sim::written::*;
 
 pub(crate) async fn disk(handle: &Handle, path: &Path) -> DiskSpec {
     let options = OpenOptions { write: true, ..OpenOptions::default() };

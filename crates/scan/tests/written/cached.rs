@@ -8,7 +8,7 @@ use cenote_spa::{PropertyValue, TopKind};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Rng, Runtime};
 
-use crate::common::*;
+use cenote_sim::written::*;
 
 const BLOCK_BYTES: usize = 128 << 10;
 const BLOCKS: u64 = 24;

@@ -6,26 +6,19 @@ use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
-use cenote_spa::{ImportOptions, Pool, View, find, import, open};
+use cenote_spa::{ImportOptions, Pool, View, find, open};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_testkit::Part;
 
-use crate::common::*;
-use crate::reopened::write_options;
+use cenote_sim::written::*;
 
 async fn reopened(handle: &Handle, paths: &[PathBuf]) -> Pool {
     let (mut pools, skipped) = find(handle, paths).await;
     assert_eq!(pools.len(), 1, "{skipped:?}");
     let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
     open(handle, pools.remove(0), &how, write_options()).await.unwrap()
-}
-
-async fn read(handle: &Handle, paths: &[PathBuf]) -> View {
-    let (mut pools, _) = find(handle, paths).await;
-    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    import(handle, pools.remove(0), &how).await.unwrap()
 }
 
 /// Bytes that count to the directory of what is being freed.

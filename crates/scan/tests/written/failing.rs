@@ -18,8 +18,9 @@ use cenote_testkit::Part;
 
 use cenote_sim::Machine;
 
-use crate::common::*;
-use crate::live::{Written, check_blocks, live, make_objects, reopened, small, write_blocks};
+use cenote_sim::written::blocks::{Written, check_blocks, make_objects, write_blocks};
+use cenote_sim::written::files::make_on;
+use cenote_sim::written::*;
 
 /// Layouts, and how many of the disks fail.
 const CASES: &[(Layout, usize)] = &[

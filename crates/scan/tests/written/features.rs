@@ -1,7 +1,6 @@
 //! The state of features in pools: how many things use each, and since when each is enabled.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
@@ -9,26 +8,17 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::enums::Compress;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::{
-    AddOptions, CreateOptions, ImportOptions, PropertyValue, TopKind, View,
+    AddOptions, CreateOptions, PropertyValue, TopKind, View,
     features::{FEATURES, by_name},
-    find, import,
 };
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Handle, Runtime};
 
 use cenote_sim::Machine;
 
-use crate::common::*;
-use crate::reopened::reopen;
+use cenote_sim::written::*;
 
 const DRAID: (TopKind, usize) = (TopKind::Draid { parity: 1, data: Some(2), spares: 0 }, 4);
-
-async fn imported(handle: &Handle, paths: &[PathBuf]) -> View {
-    let (mut pools, skipped) = find(handle, paths).await;
-    assert_eq!(pools.len(), 1, "{skipped:?}");
-    let options = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    import(handle, pools.remove(0), &options).await.unwrap()
-}
 
 /// How many things use a feature; nothing if it is not enabled. Labels and configuration name it if the MOS needs it.
 async fn count(pool: &View, name: &str) -> Option<u64> {
@@ -56,7 +46,7 @@ async fn enabled_txgs(pool: &View) -> BTreeMap<&'static str, u64> {
 async fn whole(handle: &Handle, machine: &Machine, what: &str) -> View {
     let (_, report) = check(handle, &machine.paths).await;
     assert_clean(&report, what);
-    imported(handle, &machine.paths).await
+    read(handle, &machine.paths).await
 }
 
 #[test]
@@ -201,7 +191,7 @@ fn the_root_has_a_table_of_attributes_from_the_beginning_or_from_an_upgrade_on()
                 let pool = reopen(&handle, &machine.paths).await.unwrap();
                 pool.enable_features(&["vdev_zaps_v2"]).await.unwrap();
                 pool.sync().await.unwrap();
-                let found = imported(&handle, &machine.paths).await;
+                let found = read(&handle, &machine.paths).await;
                 assert!(root_zap(&found).await.is_some(), "with the configuration of the same txg");
                 pool.export().await.unwrap();
             }

@@ -4,9 +4,9 @@
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Rng, Runtime};
 
-use crate::common::*;
-use crate::live::small;
-use crate::maps::{filled, opened, write_some};
+use crate::maps::opened;
+use cenote_sim::written::blocks::{filled, write_some};
+use cenote_sim::written::*;
 
 /// The limit for the passes of a txg. Three are usual.
 const PASSES_MAX: u32 = 8;

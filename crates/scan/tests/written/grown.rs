@@ -18,8 +18,8 @@ use cenote_vdev::leaf::probe_device;
 use cenote_vdev::ring::Ring;
 
 use crate::added::{allocated, disk, top};
-use crate::common::*;
-use crate::live::{Written, check_blocks, content, live, make_objects, reopened, small, write_blocks};
+use cenote_sim::written::blocks::{Written, check_blocks, content, make_objects, write_blocks};
+use cenote_sim::written::*;
 
 const BLOCK_BYTES: u64 = 16 << 10;
 const MIRROR: Layout = &[(TopKind::Mirror, 2)];

@@ -15,9 +15,9 @@ use cenote_sim::Machine;
 
 use cenote_testkit::Part;
 
-use crate::common::*;
 use crate::failing::{Load, Point, assert_whole, check_reopened, comment, disks_of};
-use crate::live::{Written, check_blocks, live, reopened, small};
+use cenote_sim::written::blocks::{Written, check_blocks};
+use cenote_sim::written::*;
 
 const REDUNDANT: &[Layout] =
     &[&[(TopKind::Mirror, 2)], &[(TopKind::Raidz { parity: 1 }, 3)], &[(TopKind::Mirror, 2), (TopKind::Single, 1)]];

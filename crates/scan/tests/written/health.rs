@@ -14,8 +14,8 @@ use cenote_vdev::tree::{VdevState, VdevStatus};
 
 use cenote_sim::Machine;
 
-use crate::common::*;
-use crate::reopened::{change_head, reopen, write_options};
+use cenote_sim::written::blocks::change_head;
+use cenote_sim::written::*;
 
 const MIRROR: Layout = &[(TopKind::Mirror, 2)];
 

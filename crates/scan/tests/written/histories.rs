@@ -22,9 +22,7 @@ use cenote_taskq::sim::disk::{Crash, Image, Latency};
 use cenote_taskq::sim::history::History as Events;
 use cenote_taskq::{Handle, Rng, Runtime};
 
-use crate::common::*;
-use crate::reopened::write_options;
-use crate::snapshots::read;
+use cenote_sim::written::*;
 
 /// Datasets at most, so that a long history fits on its disks.
 const HEADS_MAX: usize = 8;

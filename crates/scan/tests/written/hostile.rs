@@ -12,8 +12,7 @@ use cenote_taskq::{OpenOptions, Runtime};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::ring::write_multihost;
 
-use crate::common::*;
-use crate::reopened::write_options;
+use cenote_sim::written::*;
 
 async fn pool_with(runtime: &Runtime, datasets: &[&str]) -> Pool {
     let handle = runtime.handle();

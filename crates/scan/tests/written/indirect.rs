@@ -18,8 +18,9 @@ use cenote_zpl::{Allocation, File, FileSystem, FileSystemOptions, NewNode};
 use cenote_zvol::live::{Clear, LiveVolume};
 use cenote_zvol::{Volume, VolumeSpec};
 
-use crate::common::*;
 use crate::logged::counts;
+use cenote_sim::written::files::{make_on, opened_files_with};
+use cenote_sim::written::*;
 
 const BLOCK: u64 = 64 << 10;
 

@@ -9,8 +9,7 @@ use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Rng, Runtime};
 use cenote_zpl::{FileSystem, FileSystemOptions, NewNode};
 
-use crate::common::*;
-use crate::live::{live, small};
+use cenote_sim::written::*;
 
 const MIRROR: Layout = &[(TopKind::Mirror, 2)];
 

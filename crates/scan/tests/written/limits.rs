@@ -9,7 +9,7 @@ use cenote_spa::{Pool, PropertyValue};
 use cenote_taskq::Runtime;
 use cenote_taskq::sim::disk::Latency;
 
-use crate::common::*;
+use cenote_sim::written::*;
 
 async fn counts(pool: &Pool, name: &str) -> Option<(u64, u64)> {
     let dsl = pool.dsl().unwrap();

@@ -1,100 +1,22 @@
 //! Pools that many change at once while txgs are written in the background.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::{Cost, PendingFrees, TxError, TxTunables};
+use cenote_dmu::tx::{Cost, PendingFrees, TxError};
 use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{BlockId, ObjectId, Txg};
 use cenote_metaslab::TxgWork;
-use cenote_spa::{
-    Clock, Host, ImportOptions, LiveHead, Phase, Pool, PropertyValue, SpaError, Syncer, TopKind, WriteOptions, find,
-    open,
-};
+use cenote_spa::{Phase, PropertyValue, SpaError, Syncer, TopKind};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Handle, Rng, Runtime};
+use cenote_taskq::{Class, Rng, Runtime};
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
-use cenote_sim::Machine;
-
-use crate::common::*;
-
-const BLOCK_BYTES: u64 = 16 << 10;
-
-pub(crate) fn small() -> TxTunables {
-    TxTunables { zfs_dirty_data_max: 2 << 20, ..TxTunables::default() }
-}
-
-pub(crate) async fn live(handle: &Handle, machine: &Machine, layout: Layout, tunables: TxTunables) -> Pool {
-    let pool = make(handle, options(machine.tops(handle, layout).await.unwrap(), 12)).await;
-    pool.start(tunables).await
-}
-
-pub(crate) async fn reopened(handle: &Handle, paths: &[PathBuf], tunables: TxTunables) -> Pool {
-    let (mut pools, _) = find(handle, paths).await;
-    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    let options = WriteOptions { clock: Clock::Now, host: Host { id: 0, name: "here".into() }, check: true };
-    open(handle, pools.remove(0), &how, options).await.unwrap().start(tunables).await
-}
-
-/// Exports a pool, in which `verify` then finds nothing wrong.
-async fn export_clean(handle: &Handle, machine: &Machine, pool: Pool, what: &str) {
-    pool.export().await.unwrap();
-    let (_, report) = check(handle, &machine.paths).await;
-    assert_clean(&report, what);
-}
-
-pub(crate) async fn make_objects(head: &LiveHead, count: usize) -> Vec<Object> {
-    let tx = head.begin(Cost::objects(count as u64)).await.unwrap();
-    let spec = ObjectSpec::new(DmuType::UINT8_DATA, BLOCK_BYTES as u32);
-    (0..count).map(|_| head.objset().create_object(tx.txg(), &spec).unwrap()).collect()
-}
-
-/// A writer's record of its object: for each block, the seeds that it was written with, by txg.
-pub(crate) type Written = BTreeMap<u64, Vec<(Txg, u64)>>;
-
-pub(crate) fn content(seed: u64) -> Vec<u8> {
-    let mut bytes = vec![0; BLOCK_BYTES as usize];
-    Rng::new(seed).fill(&mut bytes);
-    bytes
-}
-
-/// Writes blocks of its own object for as long as it can; what it wrote when.
-pub(crate) async fn write_blocks(head: LiveHead, object: Object, seed: u64, count: u64, written: Arc<Mutex<Written>>) {
-    let mut rng = Rng::new(seed);
-    for index in 0..count {
-        let block = rng.below(40);
-        let Ok(tx) = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await else { return };
-        let fresh = seed << 32 | (index + 1);
-        if object.write(tx.txg(), block * BLOCK_BYTES, &content(fresh)).await.is_err() {
-            return;
-        }
-        written.lock().entry(block).or_default().push((tx.txg(), fresh));
-        drop(tx);
-        if rng.chance(1, 30) && head.pool().sync().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// The object holds what the last write up to the txg has left in each block.
-pub(crate) async fn check_blocks(object: &Object, written: &Written, txg: Txg, what: &str) {
-    for (block, writes) in written {
-        let expected = writes.iter().rev().find(|(at, _)| *at <= txg);
-        let found = object.block(BlockId(*block)).await.unwrap().map(|(block, _)| block);
-        let expected = expected.map(|(_, seed)| content(*seed));
-        assert!(
-            found.as_deref() == expected.as_deref(),
-            "{what}: block {block} of object {} is not as of {txg}: {writes:?}",
-            object.id()
-        );
-    }
-}
+use cenote_sim::written::blocks::{BLOCK_BYTES, Written, check_blocks, content, make_objects, write_blocks};
+use cenote_sim::written::*;
 
 #[test]
 fn metadata_that_a_txg_has_written_is_not_read_by_the_next() {
@@ -164,7 +86,7 @@ fn changes_of_attributes_are_dirty_and_wait_for_devices_that_are_slow() {
         pool.sync().await.unwrap();
         assert_eq!(dirty.total_bytes(), 0);
         drop((objects, head));
-        export_clean(&handle, &machine, pool, "after many changes of attributes").await;
+        export_whole(&handle, &machine, pool, "after many changes of attributes").await;
     });
 }
 
@@ -224,7 +146,7 @@ fn many_writers_and_txgs_at_once_leave_a_whole_pool_with_all_that_was_written() 
             assert!(txgs.len() > 5, "the writers went through {} txgs", txgs.len());
             assert!(txgs.iter().any(|record| record.dirty_bytes > 0 && record.passes > 1));
             drop(head);
-            export_clean(&handle, &machine, pool, &format!("seed {seed}")).await;
+            export_whole(&handle, &machine, pool, &format!("seed {seed}")).await;
             let pool = reopened(&handle, &machine.paths, small()).await;
             let head = pool.open_head("written").await.unwrap();
             for (id, written) in ids.iter().zip(&written) {
@@ -327,7 +249,7 @@ fn wherever_the_power_goes_each_object_is_as_of_the_same_txg_and_what_was_promis
             let object = head.objset().object(ids[0]).await.unwrap();
             write_blocks(head.clone(), object, 99, 20, Arc::default()).await;
             drop(head);
-            export_clean(&handle, &machine, pool, &format!("seed {seed} written on")).await;
+            export_whole(&handle, &machine, pool, &format!("seed {seed} written on")).await;
         });
     }
     assert!(later > 0, "no cut came between a commit and its report");
@@ -368,7 +290,7 @@ fn a_full_pool_refuses_changes_and_goes_on_when_something_is_freed() {
             write(block).await.unwrap();
         }
         drop((head, object));
-        export_clean(&handle, &machine, pool, "after it was full").await;
+        export_whole(&handle, &machine, pool, "after it was full").await;
     });
 }
 
@@ -424,7 +346,7 @@ fn a_change_without_space_waits_for_what_is_being_freed_and_not_for_what_hangs()
         assert_eq!(write(1 << 20).await, Err(TxError::NoSpace));
         assert!(handle.now() - begun < Duration::from_secs(60));
         drop((hanging, head, object));
-        export_clean(&handle, &machine, pool, "after it was full twice").await;
+        export_whole(&handle, &machine, pool, "after it was full twice").await;
     });
 }
 
@@ -467,7 +389,7 @@ fn a_change_beyond_a_quota_does_not_wait_for_what_other_datasets_free() {
         assert!(handle.now() - begun < Duration::from_secs(30), "it waited for the frees of another dataset");
         frees.await.unwrap();
         drop((other, head, object));
-        export_clean(&handle, &machine, pool, "after a quota was used up").await;
+        export_whole(&handle, &machine, pool, "after a quota was used up").await;
     });
 }
 
@@ -521,7 +443,7 @@ fn hundreds_of_datasets_are_made_in_few_txgs_and_opened_in_none() {
             })
         });
         assert_eq!(there.await.unwrap(), (Txg(last.0 + 1), 301 + PARENTS));
-        export_clean(&handle, &machine, pool, "with hundreds of datasets").await;
+        export_whole(&handle, &machine, pool, "with hundreds of datasets").await;
     });
 }
 

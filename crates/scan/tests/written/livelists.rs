@@ -23,9 +23,8 @@ use cenote_taskq::{Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::Golden;
 use cenote_testkit::zdb::{Devices, program, run};
 
-use crate::common::*;
-use crate::reopened::write_options;
-use crate::shared::{change_files, contents, file_system, judge};
+use cenote_sim::written::files::{change_files, contents, file_system, judge};
+use cenote_sim::written::*;
 
 /// Objects of a dataset.
 const OBJECTS: u64 = 24;

@@ -17,9 +17,8 @@ use cenote_zil::Chain;
 use cenote_zpl::{FileSystem, FileSystemOptions, NewNode};
 use cenote_zvol::live::LiveVolume;
 
-use crate::common::*;
-use crate::reopened::write_options;
-use crate::shared::{Files, contents};
+use cenote_sim::written::files::{Files, contents, new_files, opened};
+use cenote_sim::written::*;
 
 /// The file systems whose logs are replayed, and the volume.
 const FILES: [&str; 2] = ["fs", "indirect"];

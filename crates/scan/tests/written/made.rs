@@ -11,7 +11,8 @@ use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Rng, Runtime};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
 
-use crate::common::*;
+use cenote_sim::written::blocks::change;
+use cenote_sim::written::*;
 
 /// Passes that the last txg took.
 fn passes_of(pool: &Pool) -> u32 {

@@ -7,7 +7,6 @@
 
 mod added;
 mod cached;
-mod common;
 mod destroyed;
 mod failing;
 mod features;

@@ -5,20 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cenote_dmu::Object;
-use cenote_dmu::tx::{Cost, TxTunables};
+use cenote_dmu::tx::TxTunables;
 use cenote_format::ids::{BlockId, ObjectId};
-use cenote_spa::{Clock, Host, ImportOptions, LiveHead, Pool, WriteOptions, create_with_metaslabs, find, import, open};
+use cenote_spa::{Clock, Host, ImportOptions, LiveHead, Pool, WriteOptions, find, import, open};
 use cenote_taskq::sim::disk::{Latency, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
-use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
-use cenote_sim::Machine;
+use cenote_sim::written::blocks::{filled, write_some};
+use cenote_sim::written::*;
 
-use crate::common::*;
-use crate::live::{make_objects, small};
-
-const BLOCK_BYTES: u64 = 16 << 10;
-const OBJECTS: u64 = 4;
 const LABELS_BYTES: u64 = 4 << 20;
 
 /// Bytes of a disk as they were.
@@ -26,36 +21,6 @@ type Before = Vec<(u64, Vec<u8>)>;
 
 fn import_options() -> ImportOptions {
     ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() }
-}
-
-/// Makes a pool of few metaslabs on one disk, each with its own space map; returns the ids of its objects.
-pub(crate) async fn filled(handle: &Handle, machine: &Machine, metaslabs: u64, ashift: u32) -> Vec<ObjectId> {
-    let options = options(machine.tops(handle, SINGLE).await.unwrap(), ashift);
-    let pool = create_with_metaslabs(handle, options, metaslabs).await.unwrap();
-    let root = pool.root().unwrap().objset.clone();
-    BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
-    pool.sync().await.unwrap();
-    let pool = pool.start(small()).await;
-    let head = pool.open_head("written").await.unwrap();
-    let objects = make_objects(&head, OBJECTS as usize).await;
-    let mut rng = Rng::new(1);
-    for _ in 0..12 {
-        write_some(&head, &objects, &mut rng).await;
-        pool.sync().await.unwrap();
-    }
-    drop(head);
-    pool.export().await.unwrap();
-    objects.iter().map(Object::id).collect()
-}
-
-pub(crate) async fn write_some(head: &LiveHead, objects: &[Object], rng: &mut Rng) {
-    for _ in 0..20 {
-        let (object, block) = (&objects[rng.below(OBJECTS) as usize], rng.below(60));
-        let mut bytes = vec![0; BLOCK_BYTES as usize];
-        rng.fill(&mut bytes);
-        let tx = head.begin(Cost::write(block * BLOCK_BYTES, BLOCK_BYTES, BLOCK_BYTES)).await.unwrap();
-        object.write(tx.txg(), block * BLOCK_BYTES, &bytes).await.unwrap();
-    }
 }
 
 /// Where the maps of the disk's metaslabs stand, by metaslab.

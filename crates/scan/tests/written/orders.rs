@@ -25,10 +25,8 @@ use cenote_taskq::{Handle, Runtime};
 
 use cenote_sim::{Machine, audit_space};
 
-use crate::common::*;
-use crate::maps::filled;
-use crate::reopened::reopen;
-use crate::snapshots::read;
+use cenote_sim::written::blocks::filled;
+use cenote_sim::written::*;
 
 const ASHIFT: u32 = 12;
 /// Where the pointers of a dnode begin.

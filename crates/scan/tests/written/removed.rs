@@ -15,8 +15,9 @@ use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_zil::Log;
 use cenote_zpl::{FileSystem, NewNode};
 
-use crate::common::*;
-use crate::logged::{Tree, change, seen};
+use cenote_sim::written::files::{make_on, new_files, opened, opened_files};
+use cenote_sim::written::tree::{Tree, change, seen};
+use cenote_sim::written::*;
 
 /// The layouts of the log device.
 const LOGS: [(TopKind, usize); 2] = [(TopKind::Single, 1), (TopKind::Mirror, 2)];

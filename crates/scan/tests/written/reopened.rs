@@ -2,72 +2,20 @@
 
 use std::path::PathBuf;
 
-use cenote_dmu::{DmuError, Object, ObjectSpec};
 use cenote_dsl::DslError;
-use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::Txg;
 use cenote_format::label::{DeviceLayout, LABEL_BYTES, RING_OFFSET, VDEV_PHYS_OFFSET, slot_bytes, slot_count};
 use cenote_format::uberblock::Uberblock;
-use cenote_spa::{Clock, Head, Host, ImportOptions, Pool, PoolError, SpaError, TopKind, WriteOptions, find, open};
+use cenote_spa::{PoolError, SpaError, TopKind};
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDisk};
 use cenote_taskq::{Class, Handle, Rng, Runtime, RuntimeOptions};
 use cenote_testkit::zdb::{BlockStatistics, Devices};
 use cenote_testkit::{Golden, Part, Theme};
 use cenote_vdev::tree::VdevState;
 
-use crate::common::*;
 use crate::health::{leaf, seen};
-
-pub(crate) fn write_options() -> WriteOptions {
-    WriteOptions { clock: Clock::Fixed(1_700_000_001), host: Host { id: 0, name: "here".into() }, check: true }
-}
-
-pub(crate) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Result<Pool, SpaError> {
-    let (mut pools, skipped) = find(handle, paths).await;
-    assert_eq!(pools.len(), 1, "{skipped:?}");
-    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    open(handle, pools.remove(0), &how, write_options()).await
-}
-
-/// Changes objects of a head, those of earlier times included.
-pub(crate) async fn change_head(pool: &Pool, head: &Head, rng: &mut Rng) -> Result<(), DmuError> {
-    let (txg, mut objects) = (pool.txg(), Vec::new());
-    let mut ids = Vec::new();
-    for id in 100..200 {
-        if let Ok(object) = head.objset.object(cenote_format::ids::ObjectId(id)).await {
-            ids.push(id);
-            objects.push(object);
-        }
-    }
-    let mut free = (100..200).filter(|id| !ids.contains(id));
-    for _ in 0..1 + rng.below(5) {
-        let pick = |objects: &Vec<Object>, rng: &mut Rng| rng.below(objects.len() as u64) as usize;
-        match rng.below(7) {
-            0 | 1 => {
-                let spec = ObjectSpec::new(DmuType::UINT8_DATA, 512 << rng.below(9));
-                let Some(id) = free.next() else { continue };
-                objects.push(head.objset.create_at(txg, cenote_format::ids::ObjectId(id), &spec)?);
-            }
-            2 if objects.len() > 1 => {
-                let at = pick(&objects, rng);
-                objects.swap_remove(at).free(txg);
-            }
-            3 if !objects.is_empty() => {
-                let from = rng.below(64);
-                objects[pick(&objects, rng)].free_blocks(txg, from..from + rng.below(2000));
-            }
-            _ if !objects.is_empty() => {
-                let mut bytes = vec![0; rng.below(200_000) as usize];
-                if rng.chance(2, 3) {
-                    rng.fill(&mut bytes);
-                }
-                objects[pick(&objects, rng)].write(txg, rng.below(1 << 20), &bytes).await?;
-            }
-            _ => {}
-        }
-    }
-    Ok(())
-}
+use cenote_sim::written::blocks::change_head;
+use cenote_sim::written::*;
 
 #[test]
 fn a_pool_is_opened_changed_and_exported_many_times() {

@@ -15,9 +15,8 @@ use cenote_vdev::tree::VdevState;
 
 use cenote_sim::Machine;
 
-use crate::common::*;
 use crate::health::{leaf, seen};
-use crate::reopened::reopen;
+use cenote_sim::written::*;
 
 const SINGLE_OF_TWO: Layout = &[(TopKind::Single, 1), (TopKind::Single, 1)];
 const MIRROR: Layout = &[(TopKind::Mirror, 2)];

@@ -19,20 +19,13 @@ use cenote_format::ids::Guid;
 use cenote_format::needs::Needs;
 use cenote_sim::audit_space;
 use cenote_spa::{
-    Clock, ImportOptions, NewSnapshot, Pool, PropertyValue, ReceivePoint, ReceiveSpec, Resumable, TopKind, View,
-    WriteOptions, find, import, open,
+    Clock, ImportOptions, NewSnapshot, Pool, PropertyValue, ReceivePoint, ReceiveSpec, Resumable, TopKind,
+    WriteOptions, find, open,
 };
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Class, Handle, Rng, Runtime};
 
-use crate::common::*;
-use crate::reopened::write_options;
-
-pub(crate) async fn read(handle: &Handle, paths: &[PathBuf]) -> View {
-    let (mut pools, _) = find(handle, paths).await;
-    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    import(handle, pools.remove(0), &how).await.unwrap()
-}
+use cenote_sim::written::*;
 
 /// A snapshot of a dataset that is written all the time has what was written before it was asked for, and nothing that came after its answer;
 /// and it is there after a power cut that follows the answer.
@@ -487,7 +480,7 @@ fn a_full_pool_refuses_snapshots_and_destroys_datasets() {
         pool.sync().await.unwrap();
         let pool = pool.start(TxTunables::default()).await;
         let head = pool.open_head("written/a").await.unwrap();
-        let object = crate::live::make_objects(&head, 1).await.remove(0);
+        let object = cenote_sim::written::blocks::make_objects(&head, 1).await.remove(0);
         let (step, mut rng) = (128 << 10, Rng::new(1));
         for number in 0.. {
             let Ok(tx) = head.begin(Cost::write(number * step, step, step)).await else { break };

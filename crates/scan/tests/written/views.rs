@@ -11,8 +11,8 @@ use cenote_spa::{ImportOptions, LiveHead, SpaError, View};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Handle, Runtime};
 
-use crate::common::*;
-use crate::live::{Written, check_blocks, content, live, make_objects, small};
+use cenote_sim::written::blocks::{Written, check_blocks, content, make_objects};
+use cenote_sim::written::*;
 
 const BLOCK_BYTES: u64 = 16 << 10;
 const BLOCKS: u64 = 40;

@@ -15,10 +15,11 @@ use cenote_zpl::{
     XattrSet, ZplError,
 };
 
-use super::{Live, fresh, judged, make, reopen};
+use super::{Live, fresh, judged, reopen};
 use cenote_sim::Machine;
 
-use crate::common::{SINGLE, machine_of, options};
+use cenote_sim::written::files::make_file_system;
+use cenote_sim::written::{SINGLE, machine_of, options};
 
 fn file(mode: u32) -> NewNode {
     NewNode { mode: 0o100_000 | mode, ..NewNode::default() }
@@ -762,7 +763,7 @@ fn what_is_being_written_is_read_from_memory_until_it_is_on_disk() {
     runtime.block_on(async {
         let latency = Latency { write: Duration::from_millis(20), ..Latency::default() };
         let machine = machine_of(&runtime, 1, latency);
-        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
+        let pool = make_file_system(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
         let live =
             Live::start(&handle, pool, FileSystemOptions { record_bytes: 4096, ..FileSystemOptions::default() }).await;
         let open = make_file(&live.fs, "f").await;
@@ -787,7 +788,7 @@ fn a_live_pool_gives_txgs_and_its_files_are_there_after_export() {
     let handle = runtime.handle();
     runtime.block_on(async {
         let machine = machine_of(&runtime, 1, Latency::default());
-        let writer = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
+        let writer = make_file_system(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
         let pool = writer.start(TxTunables::default()).await;
         let head = pool.open_head("written").await.unwrap();
         let fs =

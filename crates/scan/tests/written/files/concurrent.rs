@@ -7,8 +7,9 @@ use std::time::Duration;
 use cenote_taskq::{Class, Rng, Runtime, RuntimeOptions};
 use cenote_zpl::{AttributeChange, Cursor, FileSystemOptions, NewNode, RenameMode, XattrSet};
 
-use super::{Live, fresh, judged, make};
-use crate::common::{SINGLE, options};
+use super::{Live, fresh, judged};
+use cenote_sim::written::files::make_file_system;
+use cenote_sim::written::{SINGLE, options};
 
 const TASKS: u64 = 12;
 
@@ -150,7 +151,8 @@ fn a_new_file_that_is_opened_at_once_by_its_name_is_one_node() {
     let handle = runtime.handle();
     let paths = vec![path];
     runtime.block_on(async {
-        let pool = make(&handle, options(cenote_sim::tops(&handle, SINGLE, &paths).await.unwrap(), 12)).await;
+        let pool =
+            make_file_system(&handle, options(cenote_sim::tops(&handle, SINGLE, &paths).await.unwrap(), 12)).await;
         let live = Live::start(&handle, pool, FileSystemOptions::default()).await;
         let fs = live.fs.clone();
         let name = |at: usize| format!("n{at}").into_bytes();

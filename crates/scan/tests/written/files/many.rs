@@ -16,8 +16,8 @@ use cenote_vdev::config::AllocationClass;
 use cenote_vdev::disk::Disk;
 use cenote_zpl::{AttributeChange, FileSystem, FileSystemOptions, NewNode};
 
-use super::make;
-use crate::common::options;
+use cenote_sim::written::files::make_file_system;
+use cenote_sim::written::options;
 
 /// Memory of the machine that the tunables are computed for.
 const MEMORY_BYTES: u64 = 1 << 30;
@@ -40,7 +40,7 @@ async fn pool_on(handle: &Handle, path: &str, ashift: u32, tunables: TxTunables)
     let tops = vec![TopSpec { kind: TopKind::Single, class: AllocationClass::Normal, disks }];
     let mut options = options(tops, ashift);
     (options.cache_bytes, options.check) = ((MEMORY_BYTES / 4) as usize, false);
-    make(handle, options).await.start(tunables).await
+    make_file_system(handle, options).await.start(tunables).await
 }
 
 /// `FILES` are made (a million), then owned by somebody else, on a disk of 50 MB/s that serves one request at a time.

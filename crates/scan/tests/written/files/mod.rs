@@ -15,16 +15,15 @@ use std::sync::Arc;
 use cenote_dmu::tx::{Transactions, TxTunables};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_format::objset::ObjsetFlags;
-use cenote_spa::{CreateOptions, ImportOptions, Pool, create, find, import, open};
+use cenote_spa::{ImportOptions, Pool, find, import};
 use cenote_taskq::sim::disk::Latency;
 use cenote_taskq::{Class, Handle, Join, Runtime};
-use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 use cenote_zpl::{FileSystem, FileSystemOptions, SpaceKind};
 
 use cenote_sim::Machine;
 
-use crate::common::{SINGLE, assert_clean, check, machine_of};
+use cenote_sim::written::files::make_file_system;
+use cenote_sim::written::{SINGLE, assert_clean, check, machine_of};
 
 /// Syncs txgs until all is closed.
 async fn run(txgs: Transactions, pool: Pool) -> Pool {
@@ -78,29 +77,14 @@ impl Live {
 }
 
 pub(super) async fn reopen(handle: &Handle, paths: &[PathBuf]) -> Pool {
-    let (mut pools, skipped) = find(handle, paths).await;
-    assert_eq!(pools.len(), 1, "{skipped:?}");
-    let how = ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() };
-    open(handle, pools.remove(0), &how, crate::reopened::write_options()).await.unwrap()
-}
-
-/// A new pool with a file system that keeps accounts of all owners.
-pub(super) async fn make(handle: &Handle, options: CreateOptions) -> Pool {
-    let pool = create(handle, options).await.unwrap();
-    let root = pool.root().unwrap().objset.clone();
-    let complete = ObjsetFlags::USERACCOUNTING_COMPLETE
-        | ObjsetFlags::USEROBJACCOUNTING_COMPLETE
-        | ObjsetFlags::PROJECTQUOTA_COMPLETE;
-    root.set_flags(pool.txg(), complete);
-    BulkWriter::create(&root, pool.txg(), &NodeSpec { mode: 0o755, ..NodeSpec::default() }).await.unwrap();
-    pool.sync().await.unwrap();
-    pool
+    cenote_sim::written::reopen(handle, paths).await.unwrap()
 }
 
 /// A new pool on a simulated disk, its file system in use.
 pub(super) async fn fresh(runtime: &Runtime, handle: &Handle, options: FileSystemOptions) -> (Machine, Live) {
     let machine = machine_of(runtime, 1, Latency::default());
-    let pool = make(handle, crate::common::options(machine.tops(handle, SINGLE).await.unwrap(), 12)).await;
+    let pool =
+        make_file_system(handle, cenote_sim::written::options(machine.tops(handle, SINGLE).await.unwrap(), 12)).await;
     let live = Live::start(handle, pool, options).await;
     (machine, live)
 }

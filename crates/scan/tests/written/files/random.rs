@@ -12,9 +12,10 @@ use cenote_zpl::{
 };
 
 use super::model::{Model, Node};
-use super::{Live, judged, make, reopen};
+use super::{Live, judged, reopen};
 
-use crate::common::{SINGLE, machine_of, options, seeds};
+use cenote_sim::written::files::make_file_system;
+use cenote_sim::written::{SINGLE, machine_of, options, seeds};
 
 const NAMES: u64 = 14;
 const SIZE_MAX: u64 = 1_600_000;
@@ -380,7 +381,7 @@ fn random_operations_agree_with_a_plain_model_across_syncs_and_openings() {
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 1, Latency::default());
         runtime.block_on(async {
-            let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
+            let pool = make_file_system(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 12)).await;
             play(&handle, pool, &machine.paths, seed, 250).await;
         });
     }
@@ -400,7 +401,8 @@ fn zdb_finds_nothing_wrong_with_what_random_operations_leave() {
         let handle = runtime.handle();
         let paths = vec![path];
         runtime.block_on(async {
-            let pool = make(&handle, options(cenote_sim::tops(&handle, SINGLE, &paths).await.unwrap(), 12)).await;
+            let pool =
+                make_file_system(&handle, options(cenote_sim::tops(&handle, SINGLE, &paths).await.unwrap(), 12)).await;
             play(&handle, pool, &paths, seed, 300).await;
         });
         let devices = Devices::of(&paths).unwrap();
