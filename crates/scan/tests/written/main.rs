@@ -10,7 +10,6 @@ mod cached;
 mod destroyed;
 mod failing;
 mod features;
-mod files;
 mod gangs;
 mod grown;
 mod hanging;

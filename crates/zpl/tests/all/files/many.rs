@@ -1,5 +1,5 @@
 //! Measurements, which take minutes and print numbers. They run on demand alone:
-//! `cargo test --release -p cenote-scan --test written many -- --ignored --nocapture`.
+//! `cargo test --release -p cenote-zpl --test all many -- --ignored --nocapture`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ async fn pool_on(handle: &Handle, path: &str, ashift: u32, tunables: TxTunables)
 
 /// `FILES` are made (a million), then owned by somebody else, on a disk of 50 MB/s that serves one request at a time.
 #[test]
-#[ignore = "a measurement of minutes: cargo test --release -p cenote-scan --test written many -- --ignored --nocapture"]
+#[ignore = "a measurement of minutes: cargo test --release -p cenote-zpl --test all many -- --ignored --nocapture"]
 fn the_owner_of_a_million_files_is_changed_within_the_limits() {
     let files = count_of("FILES", 1_000_000);
     let runtime = Runtime::simulated(1);
@@ -133,7 +133,7 @@ async fn small_operations(handle: &Handle, fs: &FileSystem, until: impl Fn(u64) 
 /// A file with holes of 1 TiB, of which `BLOCKS` blocks (ten million) of 16 KiB are written, loses its name, while others make, write and
 /// remove small files. Blocks take a sector of 512 bytes each, so the image is 12 GiB, and takes as much of the folder for temporary files.
 #[test]
-#[ignore = "a measurement of minutes: cargo test --release -p cenote-scan --test written many -- --ignored --nocapture"]
+#[ignore = "a measurement of minutes: cargo test --release -p cenote-zpl --test all many -- --ignored --nocapture"]
 fn a_file_of_ten_million_blocks_is_removed_and_others_do_not_notice() {
     const BLOCK_BYTES: usize = 16 << 10;
     /// Of so many blocks one is written.
