@@ -7,19 +7,15 @@
 
 mod added;
 mod cached;
-mod destroyed;
 mod failing;
 mod features;
 mod gangs;
 mod grown;
 mod hanging;
 mod health;
-mod histories;
 mod hostile;
 mod kstats;
-mod limits;
 mod live;
-mod livelists;
 mod made;
 mod maps;
 mod orders;
@@ -27,5 +23,4 @@ mod removed;
 mod reopened;
 mod sectors;
 mod shared;
-mod snapshots;
 mod views;

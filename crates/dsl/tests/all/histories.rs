@@ -569,7 +569,7 @@ fn a_power_cut_in_any_verb_leaves_the_pool_of_before_or_of_after_it() {
     }
 }
 
-/// The campaign of docs/robustness.md: `SEED=N cargo test -p cenote-scan --test written -- --ignored --nocapture ten_thousand`. With `MUTANT=NAME` the
+/// The campaign of docs/robustness.md: `SEED=N cargo test -p cenote-dsl --test all -- --ignored --nocapture ten_thousand`. With `MUTANT=NAME` the
 /// engine has a deliberate bug, and the test fails as soon as it sees it.
 #[test]
 #[ignore = "a campaign of 40 minutes; docs/robustness.md has its command, docs/robustness-results.md its last result"]
