@@ -6,7 +6,6 @@
 #![allow(clippy::disallowed_methods)]
 
 mod added;
-mod cached;
 mod failing;
 mod features;
 mod gangs;
@@ -15,10 +14,8 @@ mod hanging;
 mod health;
 mod hostile;
 mod kstats;
-mod live;
 mod made;
 mod maps;
-mod orders;
 mod removed;
 mod reopened;
 mod sectors;
