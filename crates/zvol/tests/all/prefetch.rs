@@ -2,8 +2,6 @@
 //! ahead, gets the same bytes, and reads past the cache have as many requests in flight as it asks for. Method: a golden
 //! pool on a simulated disk where every request takes one millisecond of virtual time, so that time counts waits.
 
-#![allow(clippy::disallowed_methods)]
-
 use std::path::Path;
 use std::time::Duration;
 
