@@ -48,8 +48,20 @@ pub(crate) fn crates() -> Result<Vec<(String, bool)>> {
     Ok(crates.0.into_keys().map(|name| (name.clone(), touched.contains(&name))).collect())
 }
 
-/// The workspace's crates: the folder of each, and those that it depends on, for tests too.
-pub(crate) struct Crates(BTreeMap<String, (String, BTreeSet<String>)>);
+/// The workspace's crates, by name.
+///
+/// The tests of a crate may stand on crates above it, which stand on the crate itself. So a crate is made of what it depends on and of what that
+/// depends on, but for tests; its tests are made of that, and of the same of each crate that they depend on.
+pub(crate) struct Crates(BTreeMap<String, Crate>);
+
+/// One of them.
+struct Crate {
+    folder: String,
+    /// The crates that it depends on.
+    used: BTreeSet<String>,
+    /// Those that its tests depend on in addition.
+    used_by_tests: BTreeSet<String>,
+}
 
 impl Crates {
     pub(crate) fn read() -> Result<Self> {
@@ -70,9 +82,12 @@ impl Crates {
             let folder = Path::new(&manifest).parent().context("a manifest has a folder")?;
             let folder = folder.strip_prefix(root).unwrap_or(folder).display().to_string();
             let of_ours = |dependency: &&Value| dependency["path"].is_string();
-            let dependencies = package["dependencies"].as_array().into_iter().flatten().filter(of_ours);
-            let used = dependencies.map(|dependency| text(&dependency["name"])).collect::<Result<_>>()?;
-            crates.insert(text(&package["name"])?, (folder, used));
+            let mut found = Crate { folder, used: BTreeSet::new(), used_by_tests: BTreeSet::new() };
+            for dependency in package["dependencies"].as_array().into_iter().flatten().filter(of_ours) {
+                let users = if dependency["kind"] == "dev" { &mut found.used_by_tests } else { &mut found.used };
+                users.insert(text(&dependency["name"])?);
+            }
+            crates.insert(text(&package["name"])?, found);
         }
         Ok(Self(crates))
     }
@@ -81,39 +96,37 @@ impl Crates {
     pub(crate) fn touched(&self, changed: &BTreeSet<String>) -> BTreeSet<String> {
         let is_of_all = changed.iter().any(|file| OF_ALL.contains(&file.as_str()));
         let has = |folder: &str| changed.iter().any(|file| Path::new(file).starts_with(folder));
-        self.0.iter().filter(|(_, (folder, _))| is_of_all || has(folder)).map(|(name, _)| name.clone()).collect()
+        self.0.iter().filter(|(_, it)| is_of_all || has(&it.folder)).map(|(name, _)| name.clone()).collect()
     }
 
     /// The crate that has a file in its folder.
     pub(crate) fn owner(&self, file: &str) -> Option<&str> {
-        let has = |(_, (folder, _)): &(&String, &(String, BTreeSet<String>))| Path::new(file).starts_with(folder);
-        self.0.iter().filter(has).max_by_key(|(_, (folder, _))| folder.len()).map(|(name, _)| name.as_str())
+        let has = |(_, it): &(&String, &Crate)| Path::new(file).starts_with(&it.folder);
+        self.0.iter().filter(has).max_by_key(|(_, it)| it.folder.len()).map(|(name, _)| name.as_str())
     }
 
-    /// Some, and all that they stand on, directly or not.
+    /// True of a file that only the tests of its crate are made of.
+    pub(crate) fn is_of_tests(&self, file: &str) -> bool {
+        let folder = self.owner(file).and_then(|name| self.0.get(name)).map(|it| it.folder.as_str());
+        folder.is_some_and(|folder| Path::new(file).starts_with(Path::new(folder).join("tests")))
+    }
+
+    /// Some, and all that they and their tests stand on, directly or not.
     pub(crate) fn below(&self, some: &BTreeSet<String>) -> BTreeSet<String> {
-        let mut found = some.clone();
-        let mut left: Vec<String> = some.iter().cloned().collect();
+        let of_tests = some.iter().filter_map(|name| self.0.get(name)).flat_map(|it| &it.used_by_tests);
+        let mut found: BTreeSet<String> = some.iter().chain(of_tests).cloned().collect();
+        let mut left: Vec<String> = found.iter().cloned().collect();
         while let Some(name) = left.pop() {
-            let used = self.0.get(&name).map(|(_, used)| used.clone()).unwrap_or_default();
+            let used = self.0.get(&name).map(|it| it.used.clone()).unwrap_or_default();
             left.extend(used.into_iter().filter(|name| found.insert(name.clone())));
         }
         found
     }
 
-    /// Those that stand on some, directly or not, and are none of them.
+    /// Those that stand on some, or whose tests do, directly or not, and are none of them.
     pub(crate) fn above(&self, some: &BTreeSet<String>) -> BTreeSet<String> {
-        let mut found = some.clone();
-        loop {
-            let stands = |used: &BTreeSet<String>| used.iter().any(|name| found.contains(name));
-            let more: Vec<_> =
-                self.0.iter().filter(|(name, (_, used))| !found.contains(*name) && stands(used)).collect();
-            if more.is_empty() {
-                return found.difference(some).cloned().collect();
-            }
-            let more: Vec<String> = more.into_iter().map(|(name, _)| name.clone()).collect();
-            found.extend(more);
-        }
+        let stands = |name: &&String| !self.below(&BTreeSet::from([(*name).clone()])).is_disjoint(some);
+        self.0.keys().filter(|name| !some.contains(*name)).filter(stands).cloned().collect()
     }
 }
 
@@ -123,8 +136,13 @@ mod tests {
 
     #[test]
     fn a_change_touches_its_crate_and_those_that_stand_on_it() {
+        // As `d:NAME`, one for tests.
         let package = |name: &str, used: &[&str]| {
-            let used: Vec<_> = used.iter().map(|used| serde_json::json!({"name": used, "path": "/r"})).collect();
+            let used = used.iter().map(|used| match used.strip_prefix("d:") {
+                Some(used) => serde_json::json!({"name": used, "path": "/r", "kind": "dev"}),
+                None => serde_json::json!({"name": used, "path": "/r", "kind": null}),
+            });
+            let used: Vec<_> = used.collect();
             serde_json::json!({"name": name, "manifest_path": format!("/r/crates/{name}/Cargo.toml"), "dependencies": used})
         };
         let packages = [package("a", &[]), package("b", &["a"]), package("c", &["b"]), package("ab", &[])];
@@ -135,8 +153,22 @@ mod tests {
         assert_eq!(crates.below(&set(&["b", "ab"])), set(&["a", "ab", "b"]));
         assert_eq!(crates.owner("crates/ab/src/lib.rs"), Some("ab"));
         assert_eq!(crates.owner("crates/README"), None);
+        assert!(crates.is_of_tests("crates/ab/tests/all/main.rs"));
+        assert!(!crates.is_of_tests("crates/ab/src/tests.rs") && !crates.is_of_tests("tests/all/main.rs"));
         assert_eq!(crates.above(&touched), set(&["b", "c"]));
         assert_eq!(crates.touched(&set(&["Cargo.lock"])).len(), 4);
         assert!(crates.touched(&set(&["docs/a.md"])).is_empty());
+        // The tests of `low` stand on `high`, and so on `low`; what stands on `low` does not stand on `high` for that.
+        let packages = [
+            package("low", &["d:high"]),
+            package("middle", &["low"]),
+            package("high", &["low"]),
+            package("apart", &[]),
+        ];
+        let crates = Crates::of(&serde_json::json!({ "packages": packages }), Path::new("/r")).unwrap();
+        assert_eq!(crates.below(&set(&["low"])), set(&["high", "low"]));
+        assert_eq!(crates.below(&set(&["middle"])), set(&["low", "middle"]));
+        assert_eq!(crates.above(&set(&["high"])), set(&["low"]));
+        assert_eq!(crates.above(&set(&["low"])), set(&["high", "middle"]));
     }
 }

@@ -3,8 +3,8 @@
 //! **Need.** While a person works, most changes touch one crate. A campaign of the engine has nothing new to say of a change of the program, and
 //! a run of all takes half an hour.
 //!
-//! **Structure.** A step, or the tests of a crate, is made of sources: those of its crates and of all that these stand on, all files of no
-//! crate, except texts, and for a step this program, which has its checks. When it passes, the hash of these is left in `target/xtask/passed`. A later run leaves it out if the hash is the same.
+//! **Structure.** A step, or the tests of a crate, is made of sources: those of its crates and, but for their folders `tests`, of all that these
+//! and their tests stand on, all files of no crate, except texts, and for a step this program, which has its checks. When it passes, the hash of these is left in `target/xtask/passed`. A later run leaves it out if the hash is the same.
 //!
 //! **Rejected.** *The crates that differ from `main`*: a first run in a fresh clone would test next to nothing, and a failed step would be left
 //! out after its change is committed.
@@ -32,8 +32,10 @@ const GIVEN: [&str; 3] = ["CENOTE_PROGRAM", "CENOTE_GOLDEN", cenote_testkit::PAR
 /// The sources as they are, hashed once for a run.
 pub(crate) struct Sources {
     crates: Crates,
-    /// Of each crate, by name, the hash of its own files.
+    /// Of each crate, by name, the hash of its own files, but for its folder `tests`.
     of_crates: BTreeMap<String, [u8; 32]>,
+    /// Of each crate, by name, the hash of its folder `tests`, of which no other crate is made.
+    of_tests: BTreeMap<String, [u8; 32]>,
     /// Of all files of no crate.
     of_none: [u8; 32],
     /// All is done again, whether or not it has passed.
@@ -53,7 +55,7 @@ impl Sources {
 
     fn hashed(root: &Path) -> Result<Self> {
         let crates = Crates::read()?;
-        let mut of_crates: BTreeMap<String, Sha256> = BTreeMap::new();
+        let (mut of_crates, mut of_tests) = (BTreeMap::<String, Sha256>::new(), BTreeMap::<String, Sha256>::new());
         let mut of_none = Sha256::new();
         for file in kept_files()? {
             let owner = crates.owner(&file);
@@ -61,6 +63,7 @@ impl Sources {
                 continue;
             }
             let hash = match owner {
+                Some(name) if crates.is_of_tests(&file) => of_tests.entry(name.to_owned()).or_default(),
                 Some(name) => of_crates.entry(name.to_owned()).or_default(),
                 None => &mut of_none,
             };
@@ -70,8 +73,11 @@ impl Sources {
             hash.update([0]);
             hash.update(content);
         }
-        let of_crates = of_crates.into_iter().map(|(name, hash)| (name, hash.finalize().into())).collect();
-        Ok(Self { crates, of_crates, of_none: of_none.finalize().into(), does_all: false })
+        let done = |hashes: BTreeMap<String, Sha256>| {
+            hashes.into_iter().map(|(name, hash)| (name, hash.finalize().into())).collect()
+        };
+        let (of_crates, of_tests) = (done(of_crates), done(of_tests));
+        Ok(Self { crates, of_crates, of_tests, of_none: of_none.finalize().into(), does_all: false })
     }
 
     /// The hash of what these crates are made of.
@@ -81,6 +87,9 @@ impl Sources {
         for name in self.crates.below(&names) {
             hash.update(name.as_bytes());
             hash.update(self.of_crates.get(&name).copied().unwrap_or_default());
+        }
+        for name in crates {
+            hash.update(self.of_tests.get(*name).copied().unwrap_or_default());
         }
         hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -122,6 +131,10 @@ mod tests {
         let after = [sources.of(&["cenote-cli"]), sources.of(&["cenote-crash"]), sources.of(&["cenote-taskq"])];
         assert_ne!(before[0], after[0]);
         assert_eq!(before[1..], after[1..]);
+        sources.of_tests.insert("cenote-taskq".to_owned(), [1; 32]);
+        let tested = [sources.of(&["cenote-cli"]), sources.of(&["cenote-crash"])];
+        assert_eq!(after[..2], tested);
+        assert_ne!(after[2], sources.of(&["cenote-taskq"]));
         sources.of_none = [2; 32];
         assert_ne!(sources.of(&["cenote-taskq"]), after[2]);
     }

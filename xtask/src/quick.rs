@@ -17,7 +17,9 @@ pub(crate) fn main() -> Result<()> {
     let changed = changed_files()?;
     let crates = Crates::read()?;
     let touched = crates.touched(&changed);
-    let above = crates.above(&touched);
+    // Nothing stands on the tests of a crate.
+    let code = changed.iter().filter(|file| !crates.is_of_tests(file)).cloned().collect();
+    let above: BTreeSet<_> = crates.above(&crates.touched(&code)).difference(&touched).cloned().collect();
     println!("{} files changed, in: {}", changed.len(), listed(&touched));
     println!("compiled and linted only, since they stand on these: {}", listed(&above));
     println!("left to the whole run: their tests, campaigns, zdb, the virtual machine, packages, tours");

@@ -14,8 +14,10 @@
 //! check      Cenote's own verify of what is on the disks                       judge
 //! zdb        OpenZFS's `zdb`, on the same disks copied to files                judge
 //! audit_space  the space accounting of datasets, recomputed from block trees   space
+//! written    a pool that tests of many crates make, change, cut off and open   written
 //! ```
-//! A test is part of the crate that it tests, which has this crate as a dev-dependency. The models of expected contents stay with the
+//! A test is part of the crate that it tests, which has this crate as a dev-dependency, even if the crate is below this one: Cargo allows that
+//! circle for the tests in `tests/`, which use the crate from outside, and builds the crate once for both. The models of expected contents stay with the
 //! tests: a model of files and a model of space have no code in common.
 //!
 //! **Invariants.** The same seed and the same calls give the same bytes on the disks.
@@ -27,6 +29,7 @@ mod layout;
 mod machine;
 mod pool;
 mod space;
+pub mod written;
 
 pub use judge::{check, zdb};
 pub use layout::{LAYOUTS, Layout, SINGLE};

@@ -37,6 +37,5 @@ mod snapshots;
 mod streams;
 mod suspended;
 mod values;
-mod volume_model;
 mod volumes;
 mod without_pool;

@@ -97,16 +97,14 @@ fn how(property: &Property) -> How {
             How::Elsewhere("where and how a mount shows it: crates/fuse")
         }
         "devices" | "exec" | "setuid" => How::Elsewhere("options of the mount: everyday.rs"),
-        "prefetch" | "primarycache" => {
-            How::Elsewhere("what the cache has to load: crates/scan/tests/written/cached.rs")
-        }
+        "prefetch" | "primarycache" => How::Elsewhere("what the cache has to load: crates/dmu/tests/all/cached.rs"),
         "quota" => How::Elsewhere("how much can be written: mount_rw.rs and change.rs"),
         "filesystem_limit" | "snapshot_limit" => {
-            How::Elsewhere("how many datasets and snapshots there can be: crates/scan/tests/written/limits.rs")
+            How::Elsewhere("how many datasets and snapshots there can be: crates/dsl/tests/all/limits.rs")
         }
         "refreservation" | "volsize" => How::Elsewhere("the accounts, and the volume: volumes.rs"),
         "logbias" => {
-            How::Elsewhere("what the log points to: crates/scan/tests/written/indirect.rs and tools/openzfs-vm/frozen")
+            How::Elsewhere("what the log points to: crates/zil/tests/all/indirect.rs and tools/openzfs-vm/frozen")
         }
         name => panic!("how is the effect of '{name}' seen? it needs a row here"),
     }

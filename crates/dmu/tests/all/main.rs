@@ -1,0 +1,5 @@
+//! All tests of this crate that use it from outside, in one program, so that it is linked once.
+
+mod cached;
+mod live;
+mod orders;

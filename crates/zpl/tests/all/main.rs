@@ -1,0 +1,3 @@
+//! All tests of this crate that use it from outside, in one program, so that it is linked once.
+
+mod files;

@@ -1,0 +1,4 @@
+//! All tests of this crate that use it from outside, in one program, so that it is linked once.
+
+mod prefetch;
+mod volume_model;
