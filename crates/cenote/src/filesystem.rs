@@ -10,7 +10,7 @@ use cenote_dmu::Objset;
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
-use cenote_spa::{LiveHead, LongHold, Syncer};
+use cenote_spa::{LiveHead, LongHold, Syncer, User};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Join};
 use cenote_zil::Log;
@@ -200,7 +200,7 @@ async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<F
                 Err(error) if error.is_unsupported() => return Ok(Found::Frozen(syncer.long_hold(dataset.object))),
                 Err(error) => return Err(error.into()),
             };
-            Ok(Found::Head(pool.adopt(syncer, &name, head).await?, Box::new(properties)))
+            Ok(Found::Head(pool.adopt(syncer, &name, head, User::Library).await?, Box::new(properties)))
         })
     });
     found.await.map_err(|Raised(error)| error)

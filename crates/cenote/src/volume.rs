@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
-use cenote_spa::{LiveHead, LongHold};
+use cenote_spa::{LiveHead, LongHold, User};
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 use cenote_zvol::{VolumeError, VolumeProperties};
 
@@ -120,7 +120,7 @@ async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<F
                 Err(error) if error.is_unsupported() => return Ok(Found::Frozen(syncer.long_hold(dataset.object))),
                 Err(error) => return Err(error.into()),
             };
-            Ok(Found::Head(pool.adopt(syncer, &name, head).await?, properties))
+            Ok(Found::Head(pool.adopt(syncer, &name, head, User::Library).await?, properties))
         })
     });
     found.await.map_err(|Raised(error)| error)

@@ -9,7 +9,7 @@
 use cenote_dsl::{Dataset, Dir, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
-use cenote_spa::{FileSizes, HeadSpace, LiveHead, LongHold, Pool, PoolError, SpaError, Syncer, View};
+use cenote_spa::{FileSizes, HeadSpace, LiveHead, LongHold, Pool, PoolError, SpaError, Syncer, User, View};
 use cenote_taskq::Handle;
 use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
 
@@ -302,7 +302,7 @@ async fn head(
     }
     allow_sizes(syncer, &dsl, &dataset.dir, &mut properties).await?;
     let head = syncer.open_head(&name).await?;
-    Ok((pool.adopt(syncer, &name, head).await?, properties))
+    Ok((pool.adopt(syncer, &name, head, User::Mount).await?, properties))
 }
 
 /// Opens a dataset that does not change while it is open.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
-use cenote_spa::{Head, Pool, SpaError, Syncer};
+use cenote_spa::{Head, Pool, SpaError, Syncer, User};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, BoxFuture, Either, boxed, race};
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
@@ -135,7 +135,7 @@ pub(super) async fn open(
     head: Head,
     properties: VolumeProperties,
 ) -> Result<LiveVolume, ExportError> {
-    let head = pool.adopt(writer, name, head).await.map_err(|error| io_error(&error))?;
+    let head = pool.adopt(writer, name, head, User::Export).await.map_err(|error| io_error(&error))?;
     let objset = head.objset().clone();
     let live = LiveVolume::open(&objset, head.log(properties.sync)).await.map_err(|error| volume_error(&error))?;
     live.obey(properties);

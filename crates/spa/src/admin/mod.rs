@@ -6,7 +6,6 @@ mod clone;
 pub(crate) mod dataset;
 mod destroy;
 mod limits;
-mod longhold;
 pub(crate) mod properties;
 pub(crate) mod receive;
 mod receive_raw;

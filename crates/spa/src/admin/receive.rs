@@ -39,6 +39,7 @@ use cenote_taskq::{BoxFuture, Rng, boxed};
 
 use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 use crate::features::{FEATURES, by_name};
+use crate::inuse::User;
 use crate::pool::{HeadHold, LiveHead, Pool};
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
@@ -207,7 +208,7 @@ impl Pool {
                         Some(raw) => syncer.open_raw(raw, &name).await?,
                     };
                     let is_beside = name != asked.dataset;
-                    Ok::<_, SpaError>((pool.adopt(syncer, &name, head).await?, is_beside, point))
+                    Ok::<_, SpaError>((pool.adopt(syncer, &name, head, User::Command).await?, is_beside, point))
                 })
             });
             let (head, is_beside, point) = begun.await?;

@@ -9,9 +9,9 @@ use cenote_format::dsl::DslDirPhys;
 use cenote_format::ids::{ObjectId, Txg};
 
 use crate::SpaError;
+use crate::inuse::HeadSpace;
 use crate::pool::head::LiveHead;
 use crate::pool::shared::Shared;
-use crate::pool::space::HeadSpace;
 use crate::sync::Syncer;
 use crate::sync::log_room::Split;
 use crate::sync::usable::Usable;
@@ -48,9 +48,6 @@ impl Shared {
 
     /// Forgets accounts without users: their directories may be gone.
     fn forget_unused(&self) {
-        let mut uses = self.uses.lock();
-        uses.retain(|_, used| used.strong_count() > 0);
-        self.figures.lock().retain(|dataset, _| uses.contains_key(dataset));
         let mut accounts = self.accounts.lock();
         // Those below keep those above.
         while let before = accounts.len()
@@ -102,15 +99,14 @@ impl Shared {
         dirs: &BTreeMap<ObjectId, DslDirPhys>,
         usable_bytes: u64,
     ) -> Result<(), SpaError> {
-        let datasets: Vec<ObjectId> = self.figures.lock().keys().copied().collect();
-        for dataset in datasets {
+        for dataset in self.in_use.owned() {
             let phys = writer.mos.dsl.dataset_phys(dataset).await?;
-            let figures = HeadSpace {
+            let space = HeadSpace {
                 referenced_bytes: phys.referenced_bytes,
                 available_bytes: available_bytes(dirs, phys.dir, usable_bytes),
                 objects: phys.bp.fill(),
             };
-            self.figures.lock().insert(dataset, figures);
+            self.in_use.set_space(dataset, space);
         }
         Ok(())
     }
@@ -120,7 +116,7 @@ impl LiveHead {
     /// The space that the dataset uses and may still use, as of the last sync.
     #[must_use]
     pub fn space(&self) -> HeadSpace {
-        self.pool.shared.figures.lock().get(&self.head.dataset).copied().unwrap_or_default()
+        self.pool.shared.in_use.space(self.head.dataset)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A head dataset of a pool, open to be changed.
 
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cenote_dmu::Objset;
 use cenote_dmu::tx::{Account, Committing, Cost, PendingFrees, SyncMode, Tx, TxError, TxgSource};
@@ -13,6 +13,7 @@ use cenote_zil::Log;
 
 use super::Pool;
 use crate::SpaError;
+use crate::inuse::{Owned, User};
 use crate::sync::Syncer;
 
 /// A head dataset of a pool that is open to be changed. Cheap to clone.
@@ -21,7 +22,7 @@ pub struct LiveHead {
     pub(super) pool: Pool,
     pub(super) head: Head,
     pub(super) account: Arc<Account>,
-    _used: Arc<()>,
+    owned: Arc<Owned>,
 }
 
 impl Deref for LiveHead {
@@ -33,13 +34,13 @@ impl Deref for LiveHead {
 }
 
 /// Keeps a head dataset in use ([`Pool::is_used`]), open or not.
-pub(crate) struct HeadHold(#[allow(dead_code, reason = "it is there to be dropped")] Arc<()>);
+pub(crate) struct HeadHold(#[expect(dead_code, reason = "it is dropped, and not looked at")] Arc<Owned>);
 
 impl LiveHead {
     /// Has the dataset be in use for as long as this lives, whether or not it is open.
     #[must_use]
     pub(crate) fn hold(&self) -> HeadHold {
-        HeadHold(self._used.clone())
+        HeadHold(self.owned.clone())
     }
 
     /// The dataset and its objset, without the pool's accounts.
@@ -153,32 +154,26 @@ impl Pool {
             self.look(move |syncer| {
                 Box::pin(async move {
                     let head = syncer.open_head(&name).await?;
-                    pool.adopt(syncer, &name, head).await
+                    pool.adopt(syncer, &name, head, User::Command).await
                 })
             })
             .await
         })
     }
 
-    /// Takes up a head dataset that a change has made or opened: what is dirty of it counts from now on. For use within the
-    /// change.
+    /// Takes up a head dataset that a change has made or opened: what is dirty of it counts from now on, and `user` owns it. For use within
+    /// the change.
     ///
     /// # Errors
     /// The MOS cannot be read.
     #[boxed]
-    pub async fn adopt(&self, syncer: &Syncer, name: &str, head: Head) -> Result<LiveHead, SpaError> {
+    pub async fn adopt(&self, syncer: &Syncer, name: &str, head: Head, user: User) -> Result<LiveHead, SpaError> {
         debug_assert!(syncer.dsl().open_head(head.dataset).is_some(), "a head that is taken up is open");
         head.objset.count_dirty(self.shared.txgs.dirty());
         self.shared.kstats.opened(name, &head);
         let account = self.shared.account_of(syncer, name, head.dataset).await?;
-        self.shared.figures.lock().entry(head.dataset).or_default();
-        let used = {
-            let mut uses = self.shared.uses.lock();
-            let used = uses.get(&head.dataset).and_then(Weak::upgrade).unwrap_or_default();
-            uses.insert(head.dataset, Arc::downgrade(&used));
-            used
-        };
+        let owned = self.shared.in_use.own(head.dataset, user);
         self.shared.update_accounts(syncer).await?;
-        Ok(LiveHead { pool: self.clone(), head, account, _used: used })
+        Ok(LiveHead { pool: self.clone(), head, account, owned })
     }
 }

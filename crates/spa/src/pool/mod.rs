@@ -77,7 +77,6 @@ mod kstat;
 mod memory;
 mod root;
 mod shared;
-mod space;
 mod sync_task;
 mod syncer_slot;
 mod task;
@@ -105,13 +104,12 @@ pub use head::LiveHead;
 pub use head_frees::HeadFrees;
 pub use history::TxgRecord;
 pub use memory::MemoryLimits;
-pub use space::HeadSpace;
 pub use sync_task::SyncTask;
 pub use view::KeptTxg;
 
 use crate::config::PoolState;
 use crate::failmode::FailMode;
-use crate::longholds::LongHold;
+use crate::inuse::{LongHold, User};
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
 use crate::{FailedPool, FoundAuxiliary, NamePool, SpaError};
@@ -171,7 +169,7 @@ impl Pool {
             failmode: Mutex::new(FailMode::default()),
             txgs: txgs.clone(),
             late: syncer.late.clone(),
-            long_holds: syncer.long_holds.clone(),
+            in_use: syncer.in_use.clone(),
             logs: Mutex::new(Some(logs)),
             is_background: AtomicBool::new(false),
             troubles: syncer.blocks.space.troubles.clone(),
@@ -179,11 +177,9 @@ impl Pool {
             pins: syncer.blocks.space.pins.clone(),
             root: Mutex::new(None),
             accounts: Mutex::new(BTreeMap::new()),
-            figures: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
             jobs: Mutex::new(syncer.jobs()),
             kstats: Kstats::default(),
-            uses: Mutex::new(BTreeMap::new()),
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),
             failed: OnceLock::new(),
@@ -283,10 +279,16 @@ impl Pool {
         self.shared.fail(error)
     }
 
-    /// Whether this head dataset is open to be changed.
+    /// True if this head dataset is open to be changed.
     #[must_use]
     pub fn is_used(&self, dataset: ObjectId) -> bool {
-        self.shared.uses.lock().get(&dataset).is_some_and(|used| used.strong_count() > 0)
+        self.user(dataset).is_some()
+    }
+
+    /// The user that has this head dataset open to be changed.
+    #[must_use]
+    pub fn user(&self, dataset: ObjectId) -> Option<User> {
+        self.shared.in_use.owner(dataset)
     }
 
     /// Keeps the dataset with this object and this guid, which is read as it is on disk, from being destroyed or rolled back.
@@ -309,13 +311,13 @@ impl Pool {
     /// The datasets that are kept so.
     #[must_use]
     pub fn long_held(&self) -> Vec<ObjectId> {
-        self.shared.long_holds.held()
+        self.shared.in_use.held()
     }
 
-    /// Whether somebody keeps a dataset so.
+    /// True if a dataset is kept so.
     #[must_use]
     pub fn is_long_held(&self, dataset: ObjectId) -> bool {
-        self.shared.long_holds.is_held(dataset)
+        self.shared.in_use.is_held(dataset)
     }
 
     /// Has a change made in the sync of the txg that is open now, when the data of that is written.

@@ -16,12 +16,11 @@ use super::frees::Frees;
 use super::history::TxgRecord;
 use super::kstat::Kstats;
 use super::root::Root;
-use super::space::HeadSpace;
 use super::syncer_slot::SyncerSlot;
 use crate::FailedPool;
 use crate::failmode::FailMode;
+use crate::inuse::InUse;
 use crate::jobs::JobStatus;
-use crate::longholds::LongHolds;
 use crate::pins::Pins;
 use crate::sync::clock::Clock;
 use crate::sync::late::LateTasks;
@@ -48,7 +47,8 @@ pub(super) struct Shared {
     pub(super) txgs: Transactions,
     /// Changes that are made when the data of their txg is written.
     pub(super) late: Arc<LateTasks>,
-    pub(super) long_holds: Arc<LongHolds>,
+    /// Datasets that this process uses.
+    pub(super) in_use: Arc<InUse>,
     /// Intent logs of datasets in use, as long as the pool is open: they have its devices.
     pub(super) logs: Mutex<Option<Logs>>,
     /// Txgs are written in the background; otherwise by hand.
@@ -67,15 +67,11 @@ pub(super) struct Shared {
     /// Why there is no syncer in the slot any more.
     pub(super) failed: OnceLock<FailedPool>,
     pub(super) accounts: Mutex<BTreeMap<ObjectId, Arc<Account>>>,
-    /// Of each head dataset that is open.
-    pub(super) figures: Mutex<BTreeMap<ObjectId, HeadSpace>>,
     pub(super) records: Mutex<VecDeque<TxgRecord>>,
     /// Background jobs with work left, as of the last txg.
     pub(super) jobs: Mutex<Vec<JobStatus>>,
     /// Its statistics.
     pub(super) kstats: Kstats,
-    /// Head datasets that are had to be changed, for as long as they are.
-    pub(super) uses: Mutex<BTreeMap<ObjectId, Weak<()>>>,
     /// The sync, which gives back the last txg, not written yet.
     pub(super) sync: Mutex<Option<Join<Option<Txg>>>>,
 }

@@ -112,8 +112,8 @@ use cenote_dsl::Head;
 use crate::SpaError;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
+use crate::inuse::InUse;
 use crate::jobs::{JobStatus, Jobs};
-use crate::longholds::LongHolds;
 use crate::sync::late::LateTasks;
 use blocks::Blocks;
 pub use clock::{Clock, Host};
@@ -146,8 +146,8 @@ pub struct Syncer {
     pub(crate) zil: Zil,
     /// Changes that are made when the data of their txg is written.
     pub(crate) late: Arc<LateTasks>,
-    /// Datasets that somebody reads.
-    pub(crate) long_holds: Arc<LongHolds>,
+    /// Datasets that this process uses.
+    pub(crate) in_use: Arc<InUse>,
     /// The txg that changes go to.
     pub(crate) txg: Txg,
     pub(crate) state: PoolState,
@@ -207,7 +207,7 @@ impl Syncer {
             jobs,
             zil: Zil::default(),
             late: Arc::default(),
-            long_holds: Arc::default(),
+            in_use: Arc::default(),
             txg,
             state: PoolState::Active,
             failmode,

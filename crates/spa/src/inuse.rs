@@ -1,0 +1,228 @@
+//! The datasets that this process has in use: heads that are open to be changed (OpenZFS's `ds_owner`), and datasets that are read as they are
+//! on disk and must not be destroyed meanwhile (its `dsl_dataset_long_hold`).
+//!
+//! # Theory
+//!
+//! **Need.** A file system or volume that is changed has locks, a cache of nodes and an intent log in memory. Two of them over one head would not
+//! know of each other, so a head has one owner. A reader of a snapshot knows its blocks by their addresses. If the snapshot were destroyed, others
+//! would write there, and the reader would get their data; blocks without a checksum would not reveal it. And a destroy, a rollback and a receive
+//! must know both: they change what an owner has in memory and a reader on disk.
+//!
+//! **In memory.** An entry for each dataset in use, by its object, which does not change with its name: the owner, with its [`User`] and the space
+//! of the head as its users see it; and the number of long holds. The kind of a head is in its objset. The state of a dataset's key is to be a
+//! field of the entry: a key is in use as long as an entry has it.
+//!
+//! **Life.** [`Pool::adopt`](crate::Pool::adopt) makes the owner of a head, which lives as long as a clone of its
+//! [`LiveHead`](crate::LiveHead). [`Syncer::long_hold`] adds a hold, which lives as long as the [`LongHold`]. The last of them removes the entry.
+//!
+//! **Invariants.** 1. An entry has an owner or a hold. 2. An owner and a hold are made with the slot, which a task has from its check to its
+//! change: no user begins to use a dataset that a task is about to destroy. 3. A task that would destroy a held dataset is refused in its check.
+//!
+//! **Rejected.** *A table for owners, one for holds, and one for the space of heads*: their keys had to agree. *The users' own tables alone*
+//! (mounts, exports, handles of a program): a verb had to ask each of them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use cenote_format::ids::ObjectId;
+use cenote_taskq::sync::Mutex;
+
+use crate::sync::Syncer;
+
+/// The kind of user that has a head dataset open to be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// A mount.
+    Mount,
+    /// Clients of a volume.
+    Export,
+    /// A program that uses the library.
+    Library,
+    /// A command, a receive for example.
+    Command,
+}
+
+impl fmt::Display for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mount => "it is mounted already",
+            Self::Export => "clients have it as a volume",
+            Self::Library => "the program has it open",
+            Self::Command => "a command uses it",
+        })
+    }
+}
+
+/// The space that a dataset uses and may still use, as its users see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadSpace {
+    /// Bytes that it refers to.
+    pub referenced_bytes: u64,
+    /// Bytes that it may use beyond those.
+    pub available_bytes: u64,
+    /// Objects in it.
+    pub objects: u64,
+}
+
+/// See the module comment.
+#[derive(Default)]
+pub(crate) struct InUse(Mutex<BTreeMap<ObjectId, Entry>>);
+
+#[derive(Default)]
+struct Entry {
+    owner: Option<Owner>,
+    holds: usize,
+}
+
+struct Owner {
+    user: User,
+    owned: Weak<Owned>,
+    space: HeadSpace,
+}
+
+impl InUse {
+    /// Makes the owner of a head, or shares it.
+    pub(crate) fn own(self: &Arc<Self>, dataset: ObjectId, user: User) -> Arc<Owned> {
+        let mut all = self.0.lock();
+        let entry = all.entry(dataset).or_default();
+        if let Some(owned) = entry.owner.as_ref().and_then(|owner| owner.owned.upgrade()) {
+            return owned;
+        }
+        let owned = Arc::new(Owned { dataset, all: self.clone() });
+        entry.owner = Some(Owner { user, owned: Arc::downgrade(&owned), space: HeadSpace::default() });
+        owned
+    }
+
+    /// The user of a head that is open to be changed.
+    pub(crate) fn owner(&self, dataset: ObjectId) -> Option<User> {
+        let all = self.0.lock();
+        let owner = all.get(&dataset)?.owner.as_ref()?;
+        (owner.owned.strong_count() > 0).then_some(owner.user)
+    }
+
+    /// The heads that are open to be changed.
+    pub(crate) fn owned(&self) -> Vec<ObjectId> {
+        self.0.lock().iter().filter(|(_, entry)| entry.owner.is_some()).map(|(dataset, _)| *dataset).collect()
+    }
+
+    /// The space of a head as of the last sync.
+    pub(crate) fn space(&self, dataset: ObjectId) -> HeadSpace {
+        let all = self.0.lock();
+        all.get(&dataset).and_then(|entry| entry.owner.as_ref()).map_or_else(HeadSpace::default, |owner| owner.space)
+    }
+
+    /// Records the space of a head, if it still has an owner.
+    pub(crate) fn set_space(&self, dataset: ObjectId, space: HeadSpace) {
+        if let Some(owner) = self.0.lock().get_mut(&dataset).and_then(|entry| entry.owner.as_mut()) {
+            owner.space = space;
+        }
+    }
+
+    /// True if a dataset is held.
+    pub(crate) fn is_held(&self, dataset: ObjectId) -> bool {
+        self.0.lock().get(&dataset).is_some_and(|entry| entry.holds > 0)
+    }
+
+    /// The datasets that are held.
+    pub(crate) fn held(&self) -> Vec<ObjectId> {
+        self.0.lock().iter().filter(|(_, entry)| entry.holds > 0).map(|(dataset, _)| *dataset).collect()
+    }
+
+    fn hold(self: &Arc<Self>, dataset: ObjectId) -> LongHold {
+        self.0.lock().entry(dataset).or_default().holds += 1;
+        LongHold { dataset, all: self.clone() }
+    }
+
+    /// Changes an entry, and removes it if it has neither an owner nor a hold after that.
+    fn release(&self, dataset: ObjectId, change: impl FnOnce(&mut Entry)) {
+        let mut all = self.0.lock();
+        let entry = all.get_mut(&dataset).expect("a dataset that is released is in use");
+        change(entry);
+        if entry.owner.is_none() && entry.holds == 0 {
+            all.remove(&dataset);
+        }
+    }
+}
+
+/// Has a head be open to be changed, for as long as this lives.
+pub(crate) struct Owned {
+    dataset: ObjectId,
+    all: Arc<InUse>,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        self.all.release(self.dataset, |entry| {
+            // The head may have the next owner already.
+            if entry.owner.as_ref().is_some_and(|owner| owner.owned.strong_count() == 0) {
+                entry.owner = None;
+            }
+        });
+    }
+}
+
+/// Keeps a dataset from being destroyed, until it is dropped.
+pub struct LongHold {
+    dataset: ObjectId,
+    all: Arc<InUse>,
+}
+
+impl Drop for LongHold {
+    fn drop(&mut self) {
+        self.all.release(self.dataset, |entry| {
+            assert!(entry.holds > 0, "a hold that is released was counted");
+            entry.holds -= 1;
+        });
+    }
+}
+
+impl fmt::Debug for LongHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LongHold of dataset {}", self.dataset)
+    }
+}
+
+impl Syncer {
+    /// Keeps a dataset that exists from being destroyed or rolled back.
+    #[must_use]
+    pub fn long_hold(&self, dataset: ObjectId) -> LongHold {
+        self.in_use.hold(dataset)
+    }
+
+    /// True if a dataset is kept so.
+    #[must_use]
+    pub fn is_long_held(&self, dataset: ObjectId) -> bool {
+        self.in_use.is_held(dataset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_lasts_as_long_as_its_owner_or_its_last_hold() {
+        let (all, one) = (Arc::new(InUse::default()), ObjectId(7));
+        let owned = all.own(one, User::Mount);
+        let shared = all.own(one, User::Library);
+        assert_eq!(all.owner(one), Some(User::Mount), "the first owner is the owner");
+        let space = HeadSpace { referenced_bytes: 1, available_bytes: 2, objects: 3 };
+        all.set_space(one, space);
+        let holds = [all.hold(one), all.hold(one)];
+        drop(owned);
+        assert_eq!((all.owner(one), all.space(one), all.held()), (Some(User::Mount), space, vec![one]));
+        drop(shared);
+        assert_eq!((all.owner(one), all.space(one), all.owned()), (None, HeadSpace::default(), vec![]));
+        let [first, second] = holds;
+        drop(first);
+        assert!(all.is_held(one));
+        let next = all.own(one, User::Export);
+        drop(second);
+        assert_eq!((all.owner(one), all.is_held(one)), (Some(User::Export), false));
+        drop(next);
+        assert!(all.0.lock().is_empty());
+        all.set_space(one, space);
+        assert_eq!(all.space(one), HeadSpace::default(), "a head without an owner has no entry");
+    }
+}
