@@ -7,8 +7,6 @@ mod bench_table;
 mod campaign;
 mod changed;
 mod dist;
-mod documents;
-mod facts;
 mod frontends;
 mod fuzz;
 mod golden;
