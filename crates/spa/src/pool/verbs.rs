@@ -1,4 +1,4 @@
-//! The verbs of a pool, each one sync task: what they do stands with [`Syncer`](crate::Syncer)'s methods of the same names.
+//! The verbs of a pool, each a change by itself. [`Syncer`](crate::Syncer)'s methods of the same names say what they do.
 
 use cenote_dsl::Head;
 use cenote_format::enums::ObjsetType;
@@ -8,143 +8,47 @@ use super::Pool;
 use crate::features::Feature;
 use crate::{PropertyValue, SpaError};
 
+/// Methods of [`Pool`] that change it by the syncer's method of the same name: parameters, what the change keeps of them, and what it passes.
+macro_rules! verbs {
+    ($($verb:ident($($name:ident: $type:ty),*) -> $made:ty { $($kept:ident = $owned:expr),*; $($passed:expr),* })*) => {
+        impl Pool {
+            $(
+                #[doc = concat!("As [`Syncer::", stringify!($verb), "`](crate::Syncer::", stringify!($verb), ").\n\n")]
+                #[doc = "# Errors\nAs there; or as [`Pool::change`]."]
+                pub fn $verb<'a>(&'a self, $($name: $type),*) -> BoxFuture<'a, Result<$made, SpaError>> {
+                    $(let $kept = $owned;)*
+                    Box::pin(self.change(move |syncer| Box::pin(async move { syncer.$verb($($passed),*).await })))
+                }
+            )*
+        }
+    };
+}
+
+verbs! {
+    create_dataset(name: &str, kind: ObjsetType) -> Head { name = name.to_owned(); &name, kind }
+    destroy_dataset(name: &str) -> () { name = name.to_owned(); &name }
+    rename_dataset(from: &str, to: &str) -> () { from = from.to_owned(), to = to.to_owned(); &from, &to }
+    rename_snapshots(dataset: &str, from: &str, to: &str, recursive: bool) -> () {
+        dataset = dataset.to_owned(), from = from.to_owned(), to = to.to_owned(); &dataset, &from, &to, recursive
+    }
+    change_property(dataset: &str, property: &str, value: Option<&PropertyValue>) -> () {
+        dataset = dataset.to_owned(), property = property.to_owned(), value = value.cloned();
+        &dataset, &property, value.as_ref()
+    }
+    set_property(head: &Head, property: &str, value: &PropertyValue) -> () {
+        head = head.clone(), property = property.to_owned(), value = value.clone(); &head, &property, &value
+    }
+    set_pool_property(name: &str, value: Option<&PropertyValue>) -> () {
+        name = name.to_owned(), value = value.cloned(); &name, value.as_ref()
+    }
+    record_command(line: &str, user: u64) -> () { line = line.to_owned(); &line, user }
+    enable_features(names: &[&str]) -> Vec<&'static Feature> {
+        names = names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
+        &names.iter().map(String::as_str).collect::<Vec<_>>()
+    }
+}
+
 impl Pool {
-    /// As [`Syncer::create_dataset`](crate::Syncer::create_dataset).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn create_dataset<'a>(&'a self, name: &'a str, kind: ObjsetType) -> BoxFuture<'a, Result<Head, SpaError>> {
-        Box::pin(async move {
-            let name = name.to_owned();
-            self.change(move |syncer| Box::pin(async move { syncer.create_dataset(&name, kind).await })).await
-        })
-    }
-
-    /// As [`Syncer::destroy_dataset`](crate::Syncer::destroy_dataset).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn destroy_dataset<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let name = name.to_owned();
-            self.change(move |syncer| Box::pin(async move { syncer.destroy_dataset(&name).await })).await
-        })
-    }
-
-    /// As [`Syncer::rename_dataset`](crate::Syncer::rename_dataset).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn rename_dataset<'a>(&'a self, from: &'a str, to: &'a str) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let (from, to) = (from.to_owned(), to.to_owned());
-            self.change(move |syncer| Box::pin(async move { syncer.rename_dataset(&from, &to).await })).await
-        })
-    }
-
-    /// As [`Syncer::rename_snapshots`](crate::Syncer::rename_snapshots).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn rename_snapshots<'a>(
-        &'a self,
-        dataset: &'a str,
-        from: &'a str,
-        to: &'a str,
-        recursive: bool,
-    ) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let (dataset, from, to) = (dataset.to_owned(), from.to_owned(), to.to_owned());
-            self.change(move |syncer| {
-                Box::pin(async move { syncer.rename_snapshots(&dataset, &from, &to, recursive).await })
-            })
-            .await
-        })
-    }
-
-    /// As [`Syncer::change_property`](crate::Syncer::change_property).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn change_property<'a>(
-        &'a self,
-        dataset: &'a str,
-        property: &'a str,
-        value: Option<&'a PropertyValue>,
-    ) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let (dataset, property, value) = (dataset.to_owned(), property.to_owned(), value.cloned());
-            self.change(move |syncer| {
-                Box::pin(async move { syncer.change_property(&dataset, &property, value.as_ref()).await })
-            })
-            .await
-        })
-    }
-
-    /// As [`Syncer::set_property`](crate::Syncer::set_property).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_property<'a>(
-        &'a self,
-        head: &'a Head,
-        property: &'a str,
-        value: &'a PropertyValue,
-    ) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let (head, property, value) = (head.clone(), property.to_owned(), value.clone());
-            self.change(move |syncer| Box::pin(async move { syncer.set_property(&head, &property, &value).await }))
-                .await
-        })
-    }
-
-    /// As [`Syncer::set_pool_property`](crate::Syncer::set_pool_property).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn set_pool_property<'a>(
-        &'a self,
-        name: &'a str,
-        value: Option<&'a PropertyValue>,
-    ) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let (name, value) = (name.to_owned(), value.cloned());
-            self.change(move |syncer| Box::pin(async move { syncer.set_pool_property(&name, value.as_ref()).await }))
-                .await
-        })
-    }
-
-    /// As [`Syncer::record_command`](crate::Syncer::record_command).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn record_command<'a>(&'a self, line: &'a str, user: u64) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let line = line.to_owned();
-            self.change(move |syncer| Box::pin(async move { syncer.record_command(&line, user).await })).await
-        })
-    }
-
-    /// As [`Syncer::enable_features`](crate::Syncer::enable_features).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn enable_features<'a>(
-        &'a self,
-        names: &'a [&'a str],
-    ) -> BoxFuture<'a, Result<Vec<&'static Feature>, SpaError>> {
-        Box::pin(async move {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            self.change(move |syncer| {
-                Box::pin(async move {
-                    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                    syncer.enable_features(&names).await
-                })
-            })
-            .await
-        })
-    }
-
     /// Shows other hosts that the pool is in use, from now on (`multihost`), and says so in the labels with the next txg.
     ///
     /// # Errors
