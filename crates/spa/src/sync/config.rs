@@ -11,10 +11,9 @@ use cenote_vdev::commit::LeafCommit;
 
 use crate::SpaError;
 use crate::admin::properties::IN_CONFIG;
-use crate::config::PoolState;
+use crate::config::{PoolState, VERSION};
 use crate::open::spares_l2cache::write_list;
-use crate::owner::MARK;
-use crate::owner::holder_id;
+use crate::owner::{MARK, holder_id};
 use crate::sync::Syncer;
 use crate::sync::vdev_config::{RootVdev, set};
 

@@ -4,6 +4,7 @@ use cenote_dmu::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
+use cenote_metaslab::AllocError;
 use cenote_taskq::Class;
 use cenote_taskq::mutant::{self, Mutant};
 

@@ -10,10 +10,9 @@ use cenote_taskq::BoxFuture;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::commit::{Refusal, commit, mend_labels, repeat};
 
-use crate::config::PoolState;
+use crate::config::{PoolState, VERSION};
 use crate::sync::Phase;
 use crate::sync::Syncer;
-use crate::sync::config::VERSION;
 use crate::{PoolError, SpaError};
 use cenote_dsl::Head;
 

@@ -87,14 +87,17 @@ impl Shape for Square {
     }
 }
 
-struct Owner<'a>(&'a str, Counted);
+struct Owner<'a> {
+    words: &'a str,
+    _counted: Counted,
+}
 
 impl<'a> Owner<'a> {
     /// Takes itself: its parts go when the future has ended, also those that the body does not name.
     #[boxed]
     async fn end(self, dropped: &AtomicU32) -> (&'a str, u32) {
         yield_now().await;
-        (self.0, dropped.load(Ordering::Relaxed))
+        (self.words, dropped.load(Ordering::Relaxed))
     }
 
     #[boxed]
@@ -151,9 +154,10 @@ fn self_by_value_lives_as_long_as_the_future() {
     run(async {
         let dropped = Arc::new(AtomicU32::new(0));
         let text = String::from("words");
-        assert_eq!(Owner(&text, Counted(dropped.clone())).end(&dropped).await, ("words", 0));
+        let owner = || Owner { words: &text, _counted: Counted(dropped.clone()) };
+        assert_eq!(owner().end(&dropped).await, ("words", 0));
         assert_eq!(dropped.load(Ordering::Relaxed), 1);
-        assert_eq!(Owner(&text, Counted(dropped.clone())).end_unread(&dropped).await, 1);
+        assert_eq!(owner().end_unread(&dropped).await, 1);
         assert_eq!(dropped.load(Ordering::Relaxed), 2);
     });
 }
