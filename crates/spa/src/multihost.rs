@@ -81,7 +81,7 @@ use cenote_vdev::leaf::{LabelReport, probe};
 use cenote_vdev::ring::write_multihost;
 
 use crate::config::PoolState;
-use crate::owner::{holder_id, host_of};
+use crate::owner::host_of;
 use crate::{FoundPool, ImportOptions, SpaError};
 
 /// How much longer than a live host would need the labels are watched, in percent (`MMP_IMPORT_SAFETY_FACTOR`).
@@ -351,6 +351,7 @@ pub(crate) async fn watch_disks(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::holder_id;
 
     const SETTINGS: Settings =
         Settings { interval: Duration::from_millis(1000), fail_intervals: 10, import_intervals: 20 };
