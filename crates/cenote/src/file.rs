@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
+use cenote_inuse::OpenFiles;
 use cenote_taskq::Block;
 
 use crate::error::Error;
@@ -64,8 +65,17 @@ impl fmt::Debug for Bytes {
 /// An open file. It stays, whatever becomes of its names, until this is dropped. Any number of tasks may read and write it at once.
 pub struct File {
     filesystem: FileSystem,
-    file: cenote_zpl::File,
+    /// Until it is dropped.
+    file: Option<cenote_zpl::File>,
     path: PathBuf,
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let (Some(live), Some(file)) = (self.filesystem.inner.live(), self.file.take()) {
+            live.release(file);
+        }
+    }
 }
 
 impl fmt::Debug for File {
@@ -76,7 +86,11 @@ impl fmt::Debug for File {
 
 impl File {
     pub(crate) fn new(filesystem: FileSystem, file: cenote_zpl::File, path: &Path) -> Self {
-        Self { filesystem, file, path: path.to_owned() }
+        Self { filesystem, file: Some(file), path: path.to_owned() }
+    }
+
+    fn file(&self) -> &cenote_zpl::File {
+        self.file.as_ref().expect("a file is there until it is dropped")
     }
 
     fn error(&self, error: cenote_zpl::ZplError) -> Error {
@@ -88,13 +102,13 @@ impl File {
     /// # Errors
     /// They contradict themselves.
     pub fn metadata(&self) -> Result<Metadata, Error> {
-        Ok(Metadata::of(&self.file.attributes().map_err(|error| self.error(error))?))
+        Ok(Metadata::of(&self.file().attributes().map_err(|error| self.error(error))?))
     }
 
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.file.size_bytes()
+        self.file().size_bytes()
     }
 
     /// True if it has no bytes.
@@ -108,7 +122,7 @@ impl File {
     /// # Errors
     /// They cannot be read: [`Error::place`] says which block, where.
     pub async fn read_at(&self, offset_bytes: u64, len: usize) -> Result<Bytes, Error> {
-        let read = async |at, len| self.file.read(at, len).await.map_err(|error| self.error(error));
+        let read = async |at, len| self.file().read(at, len).await.map_err(|error| self.error(error));
         Bytes::gather(offset_bytes, len, read).await
     }
 
@@ -119,7 +133,7 @@ impl File {
     /// stands around them cannot be read.
     pub async fn write_at(&self, offset_bytes: u64, content: impl AsRef<[u8]>) -> Result<(), Error> {
         self.filesystem.live()?;
-        self.file.write(offset_bytes, content.as_ref()).await.map_err(|error| self.error(error))?;
+        self.file().write(offset_bytes, content.as_ref()).await.map_err(|error| self.error(error))?;
         self.commit_if_sync().await
     }
 
@@ -129,7 +143,7 @@ impl File {
     /// As [`Self::write_at`].
     pub async fn set_len(&self, len_bytes: u64) -> Result<(), Error> {
         self.filesystem.live()?;
-        self.file.truncate(len_bytes).await.map_err(|error| self.error(error))?;
+        self.file().truncate(len_bytes).await.map_err(|error| self.error(error))?;
         self.commit_if_sync().await
     }
 
@@ -138,7 +152,7 @@ impl File {
     /// # Errors
     /// The file's tree of blocks cannot be read.
     pub async fn next_data(&self, offset_bytes: u64) -> Result<Option<u64>, Error> {
-        self.file.next_data(offset_bytes).await.map_err(|error| self.error(error))
+        self.file().next_data(offset_bytes).await.map_err(|error| self.error(error))
     }
 
     /// The first offset at or after this one that is in a hole, or the end; none past the end.
@@ -146,7 +160,7 @@ impl File {
     /// # Errors
     /// As [`Self::next_data`].
     pub async fn next_hole(&self, offset_bytes: u64) -> Result<Option<u64>, Error> {
-        self.file.next_hole(offset_bytes).await.map_err(|error| self.error(error))
+        self.file().next_hole(offset_bytes).await.map_err(|error| self.error(error))
     }
 
     /// Waits until all that was changed of it is on disk, in the intent log at least (`fsync`). With the property `sync=disabled` it does
@@ -155,9 +169,8 @@ impl File {
     /// # Errors
     /// It could not be written.
     pub async fn sync(&self) -> Result<(), Error> {
-        let live = self.filesystem.live()?;
-        self.file.write_atime().await.map_err(|error| self.error(error))?;
-        live.log.sync(Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
+        let live = self.log_access().await?;
+        live.log().sync(Some(self.file().id())).await.map_err(|error| error.raise().of_path(&self.path))
     }
 
     /// Asks for everything written so far to be stable and does not wait for it: an asynchronous `fsync`. The writes that the ticket is for
@@ -166,14 +179,25 @@ impl File {
     /// # Errors
     /// The pool is open for reading only, or the time of the last access could not be changed.
     pub async fn begin_sync(&self) -> Result<SyncTicket, Error> {
-        let live = self.filesystem.live()?;
-        self.file.write_atime().await.map_err(|error| self.error(error))?;
-        Ok(SyncTicket { ticket: live.log.ticket(Some(self.file.id())), path: self.path.clone() })
+        let live = self.log_access().await?;
+        Ok(SyncTicket { ticket: live.log().ticket(Some(self.file().id())), path: self.path.clone() })
+    }
+
+    /// Notes the time of the last access, unless `readonly` forbids that: what was changed before is made stable all the same.
+    async fn log_access(&self) -> Result<&OpenFiles, Error> {
+        let Some(live) = self.filesystem.inner.live() else { return self.filesystem.live() };
+        if !live.is_read_only() {
+            self.file().write_atime().await.map_err(|error| self.error(error))?;
+        }
+        Ok(live)
     }
 
     async fn commit_if_sync(&self) -> Result<(), Error> {
         let live = self.filesystem.live()?;
-        live.log.commit_if_sync(false, Some(self.file.id())).await.map_err(|error| error.raise().of_path(&self.path))
+        live.log()
+            .commit_if_sync(false, Some(self.file().id()))
+            .await
+            .map_err(|error| error.raise().of_path(&self.path))
     }
 }
 

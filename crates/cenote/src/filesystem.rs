@@ -4,26 +4,19 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_dmu::Objset;
-use cenote_dsl::{Dataset, Dsl, DslError};
-use cenote_format::enums::ObjsetType;
+use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
-use cenote_spa::{LiveHead, LongHold, Syncer, User};
-use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Join};
-use cenote_zil::Log;
+use cenote_inuse::{OpenFiles, Opened, open_files, properties_of};
+use cenote_taskq::sync::RwLock;
 use cenote_zpl::{AttributeChange, Attributes, NewNode, Properties, RenameMode, XattrSet, ZplError};
-use cenote_zvol::VolumeProperties;
 
 use crate::error::{Error, ErrorKind, Place};
 use crate::file::File;
 use crate::metadata::{FileKind, Metadata, time_of};
-use crate::pool::{Access, Open, Pool};
-use crate::raise::{Lower as _, Raise as _, Raised};
+use crate::pool::{self, Access, Pool};
+use crate::raise::{Lower as _, Raise as _};
 use crate::readdir::ReadDir;
-use crate::volume;
 
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -31,39 +24,8 @@ const CHUNK_BYTES: usize = 4 << 20;
 pub(crate) struct Inner {
     pub(crate) files: cenote_zpl::FileSystem,
     name: String,
-    live: Option<Live>,
-    /// Keeps what is read as it is on disk.
-    _hold: Option<LongHold>,
-}
-
-/// The part that only a file system open to be changed has.
-pub(crate) struct Live {
-    head: LiveHead,
-    pub(crate) log: Arc<Log>,
-    /// The property `readonly` is off.
-    may_change: AtomicBool,
-    /// Frees files without a name and without a user, in the background.
-    reaper: Mutex<Option<Join<()>>>,
-    /// The error that keeps it from that.
-    reap_failure: ReapFailure,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.files.stop_reaping();
-    }
-}
-
-/// The error that keeps the delete queue from being freed: its kind, its place, and its text.
-type ReapFailure = Arc<Mutex<Option<(ErrorKind, Place, String)>>>;
-
-/// Frees the delete queue, until the file system is closed, and keeps the error that stands in its way.
-async fn reap(files: cenote_zpl::FileSystem, failure: ReapFailure) {
-    let parts = |error: ZplError| {
-        let error = error.raise();
-        (error.kind(), error.place().clone(), error.to_string())
-    };
-    files.reap_until_stopped(|error| *failure.lock() = error.map(parts)).await;
+    opened: Opened<OpenFiles, cenote_zpl::FileSystem>,
+    properties: RwLock<Properties>,
 }
 
 impl Inner {
@@ -71,199 +33,37 @@ impl Inner {
         &self.name
     }
 
-    fn begin_reaping(&self) {
-        let Some(live) = &self.live else { return };
-        let mut reaper = live.reaper.lock();
-        if reaper.is_none() && live.may_change.load(Ordering::Relaxed) {
-            *reaper = Some(
-                live.head.pool().handle().spawn(Class::Background, reap(self.files.clone(), live.reap_failure.clone())),
-            );
-        }
+    /// None if it is read as it is on disk.
+    pub(crate) fn live(&self) -> Option<&OpenFiles> {
+        self.opened.live()
     }
 
-    /// Ends its use. A little of the delete queue is freed; the rest is left to the next user.
-    pub(crate) async fn close(&self) {
-        self.files.stop_reaping();
-        let Some(live) = &self.live else { return };
-        let reaper = live.reaper.lock().take();
-        if let Some(reaper) = reaper {
-            // If it panicked the runtime has said so, and the queue is on disk.
-            drop(reaper.await);
-        }
-        if live.may_change.load(Ordering::Relaxed) {
-            // The rest of the queue is on disk.
-            drop(self.files.reap_little().await);
-        }
-    }
-
-    /// Obeys changed properties from the next call on.
-    fn obey(&self, properties: &Properties) {
-        let Some(live) = &self.live else { return };
-        self.files.set_options(properties.files);
-        live.log.set_mode(properties.sync);
-        live.log.set_for_throughput(properties.is_for_throughput);
-        live.may_change.store(!properties.forbidden.write, Ordering::Relaxed);
-        self.begin_reaping();
+    /// Obeys these properties from the next call on.
+    pub(crate) fn obey(&self, properties: &Properties) {
+        *self.properties.write() = *properties;
+        self.live().into_iter().for_each(|live| live.obey(properties));
     }
 }
 
-/// A dataset as it was found by its name.
-enum Found {
-    /// It can be changed.
-    Head(LiveHead, Box<Properties>),
-    /// It is read as it is on disk, and kept there.
-    Frozen(LongHold),
-}
-
-/// Opens the file system of a dataset or snapshot, unless it is open.
-pub(crate) async fn open(pool: &Pool, name: &str) -> Result<FileSystem, Error> {
-    let mut open = pool.inner.open.lock().await;
-    let whole = name.to_owned();
-    let found = pool.look(move |dsl| {
-        Box::pin(async move {
-            let dataset = dsl.dataset(&whole).await?;
-            check_kind(dsl, &dataset, &whole).await?;
-            Ok(dataset)
-        })
-    });
-    let dataset = found.await?;
-    let of = |inner| FileSystem { pool: pool.clone(), inner };
-    match open.get(&dataset.object) {
-        Some(Open::Files(inner)) => return Ok(of(Arc::clone(inner))),
-        Some(_) => return Err(Error::misuse(format!("'{name}' is a volume"))),
-        None => {}
-    }
-    let inner = match &pool.inner.access {
-        Access::Read(_) => frozen(pool, &dataset, None).await?,
-        Access::Write(spa) => match find(spa, &dataset, name).await? {
-            Found::Frozen(hold) => frozen(pool, &dataset, Some(hold)).await?,
-            Found::Head(head, properties) => changed(head, &properties, name).await?,
-        },
+/// Opens the file system of a dataset or snapshot.
+pub(crate) async fn open(pool: &Pool, dataset: &Dataset) -> Result<Inner, Error> {
+    let (opened, properties) = open_files(pool.source(), dataset, &pool::user()).await.raised()?;
+    let files = match &opened {
+        Opened::Live(live) => live.filesystem().clone(),
+        Opened::Frozen(frozen) => frozen.contents.clone(),
     };
-    let inner = Arc::new(inner);
-    inner.begin_reaping();
-    open.insert(dataset.object, Open::Files(inner.clone()));
-    Ok(of(inner))
-}
-
-async fn check_kind(dsl: &Dsl, dataset: &Dataset, name: &str) -> Result<(), Raised> {
-    match dsl.kind(dataset).await? {
-        ObjsetType::Zfs => Ok(()),
-        ObjsetType::Zvol => Err(Raised(Error::misuse(format!("'{name}' is a volume")))),
-        _ => Err(Raised(no_contents(name))),
-    }
-}
-
-pub(crate) fn no_contents(name: &str) -> Error {
-    Error::misuse(format!("'{name}' has no contents"))
-}
-
-/// The objset of a dataset that does not change while it is read.
-pub(crate) async fn frozen_objset(pool: &Pool, dataset: &Dataset) -> Result<Objset, Error> {
-    let dataset = dataset.clone();
-    let opened = pool.look(move |dsl| {
-        Box::pin(async move {
-            let name = dataset.name();
-            if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
-                return Err(DslError::KeyNotLoaded(name).into());
-            }
-            let objset = dsl.open_for_clients(&dataset).await?;
-            objset.ok_or_else(|| Raised(no_contents(&name)))
-        })
-    });
-    opened.await
-}
-
-/// The dataset of a name, if it is still the one that was looked up before.
-pub(crate) async fn same_dataset(dsl: &Dsl, wanted: &Dataset, name: &str) -> Result<Dataset, Raised> {
-    let dataset = dsl.dataset(name).await?;
-    match dataset.phys.guid == wanted.phys.guid {
-        true => Ok(dataset),
-        false => Err(Raised::from(DslError::NoSuchDataset(name.to_owned()))),
-    }
-}
-
-/// Finds a dataset between two changes of the pool, and takes a head to be changed, where that can be.
-async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<Found, Error> {
-    let (pool, wanted, name) = (spa.clone(), dataset.clone(), name.to_owned());
-    let found = spa.look(move |syncer| {
-        Box::pin(async move {
-            let dsl = syncer.dsl().clone();
-            let dataset = same_dataset(&dsl, &wanted, &name).await?;
-            if dataset.is_snapshot() {
-                return Ok(Found::Frozen(syncer.long_hold(dataset.object)));
-            }
-            let properties = properties(syncer, &dsl, &dataset).await?;
-            let head = match syncer.open_head(&name).await {
-                Ok(head) => head,
-                // It can be read all the same.
-                Err(error) if error.is_unsupported() => return Ok(Found::Frozen(syncer.long_hold(dataset.object))),
-                Err(error) => return Err(error.into()),
-            };
-            Ok(Found::Head(pool.adopt(syncer, &name, head, User::Library).await?, Box::new(properties)))
-        })
-    });
-    found.await.map_err(|Raised(error)| error)
-}
-
-/// The properties of a file system, with sizes of new files' blocks and dnodes that the pool's features allow.
-async fn properties(syncer: &Syncer, dsl: &Dsl, dataset: &Dataset) -> Result<Properties, Raised> {
-    let mut properties = Properties::read(dsl, &dataset.dir).await?;
-    let sizes = syncer.file_sizes(dsl, &dataset.dir).await?;
-    (properties.files.record_bytes, properties.files.dnode_slots) = (sizes.record_bytes, sizes.dnode_slots);
-    Ok(properties)
-}
-
-async fn changed(head: LiveHead, properties: &Properties, name: &str) -> Result<Inner, Error> {
-    let log = Arc::new(head.log(properties.sync));
-    log.set_for_throughput(properties.is_for_throughput);
-    let opened = cenote_zpl::FileSystem::open_logged(head.objset(), log.clone(), properties.files).await;
-    let may_change = AtomicBool::new(!properties.forbidden.write);
-    let live = Live { head, log, may_change, reaper: Mutex::default(), reap_failure: Arc::default() };
-    Ok(Inner { files: opened.raised()?, name: name.to_owned(), live: Some(live), _hold: None })
-}
-
-async fn frozen(pool: &Pool, dataset: &Dataset, hold: Option<LongHold>) -> Result<Inner, Error> {
-    let name = dataset.name();
-    if dataset.is_inconsistent() {
-        let what = format!("'{name}' is half received or half destroyed");
-        return Err(Error::new(ErrorKind::Busy, Place::default(), what));
-    }
-    let files = cenote_zpl::FileSystem::open(frozen_objset(pool, dataset).await?).await.raised()?;
-    Ok(Inner { files, name, live: None, _hold: hold })
-}
-
-/// The properties of what is open.
-enum Obeyed {
-    Files(Box<Properties>),
-    Volume(VolumeProperties),
+    let inner = Inner { files, name: dataset.name(), opened, properties: RwLock::new(properties) };
+    inner.obey(&properties);
+    Ok(inner)
 }
 
 /// Has all open file systems and volumes obey their properties as they are now.
 pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
     let Access::Write(spa) = &pool.inner.access else { return Ok(()) };
-    let open: Vec<(ObjectId, Open)> =
-        pool.inner.open.lock().await.iter().map(|(id, open)| (*id, open.clone())).collect();
-    for (id, open) in open {
-        let is_volume = matches!(open, Open::Volume(_));
-        let found = spa.look(move |syncer| {
-            Box::pin(async move {
-                let dsl = syncer.dsl().clone();
-                let dir = dsl.dataset_phys(id).await?.dir;
-                let dir = dsl.dir_object(dir, dsl.dir_name(dir).await?).await?;
-                if is_volume {
-                    return Ok(Obeyed::Volume(volume::properties(&dsl, &dir).await?));
-                }
-                let dataset = dsl.dataset_object(id, dir, None).await?;
-                Ok(Obeyed::Files(Box::new(properties(syncer, &dsl, &dataset).await?)))
-            })
-        });
-        match (open, found.await.map_err(|Raised(error)| error)?) {
-            (Open::Files(inner), Obeyed::Files(properties)) => inner.obey(&properties),
-            (Open::Volume(inner), Obeyed::Volume(properties)) => inner.obey(properties),
-            (Open::Files(_) | Open::Volume(_), _) => unreachable!("properties of the kind that is open were read"),
-        }
-    }
+    // Held meanwhile: of two refreshes the later one is obeyed.
+    let open = pool.inner.open.lock().await;
+    let now = properties_of(spa, open.keys().copied().collect()).await.raised()?;
+    open.values().zip(&now).for_each(|(open, properties)| open.obey(properties));
     Ok(())
 }
 
@@ -287,7 +87,7 @@ pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
 /// ```
 #[derive(Clone)]
 pub struct FileSystem {
-    pool: Pool,
+    pub(crate) pool: Pool,
     pub(crate) inner: Arc<Inner>,
 }
 
@@ -345,8 +145,8 @@ impl FileSystem {
         self.live().is_err()
     }
 
-    pub(crate) fn live(&self) -> Result<&Live, Error> {
-        let live = self.inner.live.as_ref().filter(|live| live.may_change.load(Ordering::Relaxed));
+    pub(crate) fn live(&self) -> Result<&OpenFiles, Error> {
+        let live = self.inner.live().filter(|live| !live.is_read_only());
         live.ok_or_else(|| ZplError::ReadOnly.raise().of_dataset(self.name()))
     }
 
@@ -368,8 +168,8 @@ impl FileSystem {
     }
 
     /// The end of a change: on disk where the property `sync` asks for it.
-    async fn commit_if_sync(&self, live: &Live) -> Result<(), Error> {
-        live.log.commit_if_sync(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
+    async fn commit_if_sync(&self, live: &OpenFiles) -> Result<(), Error> {
+        live.log().commit_if_sync(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
     /// The object that a path leads to.
@@ -619,6 +419,15 @@ impl FileSystem {
         self.change(path.as_ref(), change).await
     }
 
+    /// Refuses an extended attribute that the properties `xattr` and `acltype` exclude.
+    fn check_xattr(&self, path: &Path, name: &str) -> Result<(), Error> {
+        if self.inner.properties.read().has_xattr(name.as_bytes()) {
+            return Ok(());
+        }
+        let what = format!("extended attributes such as '{name}' are off (properties 'xattr' and 'acltype')");
+        Err(Error::new(ErrorKind::NotSupported, Place::default(), what).of_dataset(self.name()).of_path(path))
+    }
+
     /// The names of extended attributes, such as `user.mime_type`.
     ///
     /// # Errors
@@ -626,15 +435,20 @@ impl FileSystem {
     pub async fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
         let path = path.as_ref();
         let found = self.find(path, true).await?;
-        self.inner.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))
+        let mut names = self.inner.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))?;
+        let properties = *self.inner.properties.read();
+        names.retain(|name| properties.has_xattr(name));
+        Ok(names)
     }
 
     /// An extended attribute; none if there is none of this name.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) (of the path), or it cannot be read.
+    /// [`NotFound`](ErrorKind::NotFound) (of the path), [`NotSupported`](ErrorKind::NotSupported) (the property `xattr` is off), or it cannot be
+    /// read.
     pub async fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Option<Vec<u8>>, Error> {
         let path = path.as_ref();
+        self.check_xattr(path, name)?;
         let found = self.find(path, true).await?;
         match self.inner.files.xattr(found.object, name.as_bytes()).await {
             Ok(value) => Ok(Some(value)),
@@ -647,9 +461,10 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound) (of the path), [`Misuse`](ErrorKind::Misuse) (it is too large),
-    /// [`ReadOnly`](ErrorKind::ReadOnly).
+    /// [`ReadOnly`](ErrorKind::ReadOnly), [`NotSupported`](ErrorKind::NotSupported) (the property `xattr` is off).
     pub async fn set_xattr(&self, path: impl AsRef<Path>, name: &str, value: &[u8]) -> Result<(), Error> {
         let (live, path) = (self.live()?, path.as_ref());
+        self.check_xattr(path, name)?;
         let found = self.find(path, true).await?;
         let set = self.inner.files.set_xattr(found.object, name.as_bytes(), value, XattrSet::Any).await;
         set.map_err(|error| self.error(error, path))?;
@@ -659,9 +474,10 @@ impl FileSystem {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), also where there is none of this name; [`ReadOnly`](ErrorKind::ReadOnly).
+    /// [`NotFound`](ErrorKind::NotFound), also where there is none of this name; otherwise as [`Self::set_xattr`].
     pub async fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<(), Error> {
         let (live, path) = (self.live()?, path.as_ref());
+        self.check_xattr(path, name)?;
         let found = self.find(path, true).await?;
         let removed = self.inner.files.remove_xattr(found.object, name.as_bytes()).await;
         removed.map_err(|error| self.error(error, path))?;
@@ -673,24 +489,25 @@ impl FileSystem {
     /// # Errors
     /// It could not be written.
     pub async fn sync(&self) -> Result<(), Error> {
-        let Some(live) = &self.inner.live else { return Ok(()) };
-        live.log.sync(None).await.map_err(|error| error.raise().of_dataset(self.name()))
+        let Some(live) = self.inner.live() else { return Ok(()) };
+        live.log().sync(None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
     /// The error that keeps the space of removed files from being freed, if there is one. It is tried again, so none is told once that
     /// worked. What is not freed is freed by the next user of the file system.
     #[must_use]
     pub fn freeing_error(&self) -> Option<Error> {
-        let failure = self.inner.live.as_ref()?.reap_failure.lock().clone();
-        let (kind, place, text) = failure?;
-        Some(Error::new(kind, place, format!("freeing what was removed: {text}")).of_dataset(self.name()))
+        let error = self.inner.live()?.freeing_error()?;
+        let mut place = Place::default();
+        let kind = error.kind(&mut place);
+        Some(Error::new(kind, place, format!("freeing what was removed: {error}")).of_dataset(self.name()))
     }
 
     /// The space that it uses and may still use, as of the last txg. None where it is not changed through this handle: see
     /// [`Dataset`](crate::Dataset).
     #[must_use]
     pub fn space(&self) -> Option<Space> {
-        let space = self.inner.live.as_ref()?.head.space();
+        let space = self.inner.live()?.head().space();
         Some(Space { used_bytes: space.referenced_bytes, available_bytes: space.available_bytes })
     }
 }

@@ -84,6 +84,8 @@ mod error;
 mod file;
 mod filesystem;
 mod metadata;
+#[cfg(test)]
+mod obeyed;
 mod options;
 mod pool;
 mod raise;

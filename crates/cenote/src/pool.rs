@@ -9,8 +9,10 @@ use cenote_dmu::tx::TxTunables;
 use cenote_dsl::{Dsl, Secret};
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_host::owners;
-use cenote_spa::View;
+use cenote_inuse::{Source, Use, obey};
+use cenote_spa::{User, View};
 use cenote_taskq::{AsyncMutex, BoxFuture};
+use cenote_zpl::Properties;
 
 use crate::error::{Error, ErrorKind, Place};
 use crate::filesystem::{self, FileSystem};
@@ -35,6 +37,11 @@ pub(crate) enum Open {
 pub(crate) fn maker() -> Owner {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if uid.is_root() { Owner::ROOT } else { Owner { uid: uid.as_raw(), gid: gid.as_raw() } }
+}
+
+/// A program as the user of datasets. It asks for errors of work in the background: [`FileSystem::freeing_error`].
+pub(crate) fn user() -> Use {
+    Use { user: User::Library, is_for_changes: false, report: Arc::new(|_| ()) }
 }
 
 pub(crate) struct Inner {
@@ -139,7 +146,37 @@ impl Pool {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is a volume), [`Key`](ErrorKind::Key).
     pub async fn filesystem(&self, dataset: &str) -> Result<FileSystem, Error> {
-        filesystem::open(self, dataset).await.map_err(|error| error.of_dataset(dataset))
+        match self.opened(dataset, false).await? {
+            Open::Files(inner) => Ok(FileSystem { pool: self.clone(), inner }),
+            Open::Volume(_) => Err(Error::misuse(format!("'{dataset}' is a volume")).of_dataset(dataset)),
+        }
+    }
+
+    pub(crate) fn source(&self) -> Source<'_> {
+        match &self.inner.access {
+            Access::Read(view) => Source::View(view),
+            Access::Write(pool) => Source::Pool(pool),
+        }
+    }
+
+    /// A dataset or snapshot that is open, or is opened now: as a volume, or as a file system.
+    pub(crate) async fn opened(&self, name: &str, is_volume: bool) -> Result<Open, Error> {
+        let mut open = self.inner.open.lock().await;
+        let opened = async {
+            let whole = name.to_owned();
+            let found = self.look(move |dsl| Box::pin(async move { Ok(dsl.dataset(&whole).await?) }));
+            let dataset = found.await?;
+            if let Some(open) = open.get(&dataset.object) {
+                return Ok(open.clone());
+            }
+            let opened = match is_volume {
+                true => Open::Volume(Arc::new(volume::open(self, &dataset).await?)),
+                false => Open::Files(Arc::new(filesystem::open(self, &dataset).await?)),
+            };
+            open.insert(dataset.object, opened.clone());
+            Ok(opened)
+        };
+        opened.await.map_err(|error: Error| error.of_dataset(name))
     }
 
     /// Waits until all that was changed is on disk. Of a pool that is open read-only nothing was.
@@ -226,11 +263,20 @@ impl Open {
         }
     }
 
+    /// Obeys these properties from the next call on.
+    pub(crate) fn obey(&self, properties: &Properties) {
+        match self {
+            Self::Files(files) => files.obey(properties),
+            Self::Volume(volume) => volume.live().into_iter().for_each(|live| obey(live, properties)),
+        }
+    }
+
     /// Ends its use.
     pub(crate) async fn close(self) {
-        match self {
-            Self::Files(files) => files.close().await,
-            Self::Volume(_) => {}
+        if let Self::Files(files) = self
+            && let Some(live) = files.live()
+        {
+            live.close().await;
         }
     }
 }

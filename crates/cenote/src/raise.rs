@@ -9,6 +9,7 @@ use cenote_dmu::tx::TxError;
 use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_dsl::DslError;
 use cenote_host::HostError;
+use cenote_inuse::{OpenError, Why};
 use cenote_spa::{NamePool, PoolError, ReceiveRefusal, Refusal, SpaError};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::fault::{Fault, FaultKind};
@@ -326,6 +327,25 @@ impl Lower for LiveVolumeError {
             Self::Volume(error) => error.kind(place),
             Self::Replay(_) => ErrorKind::Corrupt,
             Self::ReadOnly => ErrorKind::ReadOnly,
+        }
+    }
+}
+
+impl Lower for OpenError {
+    fn kind(&self, place: &mut Place) -> ErrorKind {
+        match self {
+            Self::Dsl(error) => error.kind(place),
+            Self::Spa(error) => error.kind(place),
+            Self::Zpl(_, error) => error.kind(place),
+            Self::Volume(_, error) => error.kind(place),
+            Self::Refused(_, why) => match why {
+                Why::KeyNotLoaded => ErrorKind::Key,
+                Why::Inconsistent | Why::InUse(_) => ErrorKind::Busy,
+                Why::ReadOnly => ErrorKind::ReadOnly,
+                Why::Lost => ErrorKind::Closed,
+                _ => ErrorKind::Misuse,
+            },
+            _ => ErrorKind::Io,
         }
     }
 }

@@ -3,34 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cenote_dsl::{Dataset, Dir, Dsl, DslError};
-use cenote_format::enums::ObjsetType;
-use cenote_spa::{LiveHead, LongHold, User};
+use cenote_dsl::Dataset;
+use cenote_inuse::{Opened, open_volume};
+use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
-use cenote_zvol::{VolumeError, VolumeProperties};
 
 use crate::error::Error;
 use crate::file::Bytes;
-use crate::filesystem::{frozen_objset, same_dataset};
-use crate::pool::{Access, Open, Pool};
-use crate::raise::{Lower as _, Raise as _, Raised};
+use crate::pool::{self, Open, Pool};
+use crate::raise::{Lower as _, Raise as _};
 
 pub(crate) struct Inner {
     pub(crate) name: String,
-    state: State,
-}
-
-enum State {
-    /// It is changed.
-    Live(LiveVolume),
-    /// It is read as it is on disk, and kept there.
-    Frozen { volume: cenote_zvol::Volume, _hold: Option<LongHold> },
-}
-
-/// A volume as it was found by its name.
-enum Found {
-    Head(LiveHead, VolumeProperties),
-    Frozen(LongHold),
+    opened: Opened<LiveVolume, cenote_zvol::Volume>,
 }
 
 /// A volume, or a snapshot of one: a block device's bytes. Cheap to clone, and any number of tasks may use it at once.
@@ -62,89 +47,24 @@ impl Pool {
     /// [`NotFound`](crate::ErrorKind::NotFound), [`Misuse`](crate::ErrorKind::Misuse) (it is a file system),
     /// [`Key`](crate::ErrorKind::Key).
     pub async fn volume(&self, dataset: &str) -> Result<Volume, Error> {
-        open(self, dataset).await.map_err(|error| error.of_dataset(dataset))
-    }
-}
-
-async fn open(pool: &Pool, name: &str) -> Result<Volume, Error> {
-    let mut open = pool.inner.open.lock().await;
-    let whole = name.to_owned();
-    let found = pool.look(move |dsl| {
-        Box::pin(async move {
-            let dataset = dsl.dataset(&whole).await?;
-            let kind = dsl.kind(&dataset).await?;
-            Ok((dataset, kind))
-        })
-    });
-    let (dataset, kind) = found.await?;
-    let no_volume = || Error::misuse(format!("'{name}' is no volume"));
-    match open.get(&dataset.object) {
-        Some(Open::Volume(inner)) => return Ok(Volume { inner: inner.clone() }),
-        Some(Open::Files(_)) => return Err(no_volume()),
-        None => {}
-    }
-    if kind != ObjsetType::Zvol {
-        return Err(no_volume());
-    }
-    let state = match &pool.inner.access {
-        Access::Read(_) => frozen(pool, &dataset, None).await?,
-        Access::Write(spa) => match find(spa, &dataset, name).await? {
-            Found::Frozen(hold) => frozen(pool, &dataset, Some(hold)).await?,
-            Found::Head(head, properties) => {
-                let live = LiveVolume::open(head.objset(), head.log(properties.sync)).await.raised()?;
-                live.replay().await.raised()?;
-                live.obey(properties);
-                State::Live(live)
-            }
-        },
-    };
-    let inner = Arc::new(Inner { name: name.to_owned(), state });
-    open.insert(dataset.object, Open::Volume(inner.clone()));
-    Ok(Volume { inner })
-}
-
-/// Finds a volume between two changes of the pool, and takes a head to be changed, where that can be.
-async fn find(spa: &cenote_spa::Pool, dataset: &Dataset, name: &str) -> Result<Found, Error> {
-    let (pool, wanted, name) = (spa.clone(), dataset.clone(), name.to_owned());
-    let found = spa.look(move |syncer| {
-        Box::pin(async move {
-            let dsl = syncer.dsl().clone();
-            let dataset = same_dataset(&dsl, &wanted, &name).await?;
-            if dataset.is_snapshot() {
-                return Ok(Found::Frozen(syncer.long_hold(dataset.object)));
-            }
-            let properties = properties(&dsl, &dataset.dir).await?;
-            let head = match syncer.open_head(&name).await {
-                Ok(head) => head,
-                // It can be read all the same.
-                Err(error) if error.is_unsupported() => return Ok(Found::Frozen(syncer.long_hold(dataset.object))),
-                Err(error) => return Err(error.into()),
-            };
-            Ok(Found::Head(pool.adopt(syncer, &name, head, User::Library).await?, properties))
-        })
-    });
-    found.await.map_err(|Raised(error)| error)
-}
-
-/// The properties that a volume obeys, inherited ones too.
-pub(crate) async fn properties(dsl: &Dsl, dir: &Dir) -> Result<VolumeProperties, DslError> {
-    let found = dsl.properties(dir, |name| VolumeProperties::NAMES.contains(&name)).await?;
-    Ok(VolumeProperties::of(|name| found.get(name).and_then(|found| found.value.number())))
-}
-
-impl Inner {
-    /// Obeys changed properties from the next call on.
-    pub(crate) fn obey(&self, properties: VolumeProperties) {
-        if let State::Live(live) = &self.state {
-            live.obey(properties);
+        match self.opened(dataset, true).await? {
+            Open::Volume(inner) => Ok(Volume { inner }),
+            Open::Files(_) => Err(Error::misuse(format!("'{dataset}' is no volume")).of_dataset(dataset)),
         }
     }
 }
 
-async fn frozen(pool: &Pool, dataset: &Dataset, hold: Option<LongHold>) -> Result<State, Error> {
-    let objset = frozen_objset(pool, dataset).await?;
-    let volume = cenote_zvol::Volume::open(&objset).await.raised()?;
-    Ok(State::Frozen { volume, _hold: hold })
+/// Opens a volume, or a snapshot of one.
+pub(crate) async fn open(pool: &Pool, dataset: &Dataset) -> Result<Inner, Error> {
+    let opened = open_volume(pool.source(), dataset, &pool::user()).await.raised()?;
+    Ok(Inner { name: dataset.name(), opened })
+}
+
+impl Inner {
+    /// None if it is read as it is on disk.
+    pub(crate) fn live(&self) -> Option<&LiveVolume> {
+        self.opened.live()
+    }
 }
 
 impl Volume {
@@ -155,17 +75,14 @@ impl Volume {
     }
 
     fn volume(&self) -> &cenote_zvol::Volume {
-        match &self.inner.state {
-            State::Live(live) => live.volume(),
-            State::Frozen { volume, .. } => volume,
+        match &self.inner.opened {
+            Opened::Live(live) => live.volume(),
+            Opened::Frozen(frozen) => &frozen.contents,
         }
     }
 
     fn live(&self) -> Result<&LiveVolume, Error> {
-        match &self.inner.state {
-            State::Live(live) => Ok(live),
-            State::Frozen { .. } => Err(self.error(LiveVolumeError::ReadOnly)),
-        }
+        self.inner.live().ok_or_else(|| self.error(LiveVolumeError::ReadOnly))
     }
 
     fn error(&self, error: LiveVolumeError) -> Error {
@@ -175,10 +92,7 @@ impl Volume {
     /// True if nothing can be changed: a snapshot, a pool that is open read-only, a volume with `readonly=on`.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        match &self.inner.state {
-            State::Live(live) => live.is_read_only(),
-            State::Frozen { .. } => true,
-        }
+        self.inner.live().is_none_or(LiveVolume::is_read_only)
     }
 
     /// Its size in bytes.
@@ -207,7 +121,7 @@ impl Volume {
             self.volume().read(at, len).await.map_err(|error| self.error(VolumeError::from(error).into()))
         };
         let read = Bytes::gather(offset_bytes, len, read).await?;
-        if let State::Live(live) = &self.inner.state {
+        if let Some(live) = self.inner.live() {
             live.count_read(read.len() as u64);
         }
         Ok(read)
@@ -239,9 +153,9 @@ impl Volume {
     /// # Errors
     /// It could not be written.
     pub async fn flush(&self) -> Result<(), Error> {
-        match &self.inner.state {
-            State::Live(live) => live.flush().await.map_err(|error| self.error(error)),
-            State::Frozen { .. } => Ok(()),
+        match self.inner.live() {
+            Some(live) => live.flush().await.map_err(|error| self.error(error)),
+            None => Ok(()),
         }
     }
 }

@@ -115,10 +115,9 @@ mod tree;
 mod wire;
 mod zfsvfs;
 
+pub use cenote_inuse::{OpenError, Report};
 pub use layout::Layout;
 pub use mount::{MountError, MountHandle, Unmount, Unmounted, change_mount, mount, mount_tree, remount, unmount};
 pub use node::is_nested_root;
 pub use options::{Access, MountOptions, Transport};
-pub use server::Report;
 pub use tree::{SuspendedFs, Tree, TreeOptions};
-pub use zfsvfs::OpenError;

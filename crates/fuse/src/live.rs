@@ -8,17 +8,16 @@ use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
 use cenote_format::ids::ObjectId;
-use cenote_spa::{HeadSpace, LiveHead};
+use cenote_inuse::{OpenFiles, Report};
+use cenote_spa::HeadSpace;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Join};
-use cenote_zil::Log;
 use cenote_zpl::{
-    Allocation, AttributeChange, Attributes, File, FileKind, FileSystem, FileSystemOptions, NewNode, Properties,
-    RenameMode, Time, XattrSet, ZplError,
+    Allocation, AttributeChange, Attributes, File, FileKind, FileSystem, NewNode, Properties, RenameMode, Time,
+    XattrSet, ZplError,
 };
 
 use crate::groups;
-use crate::server::{Caller, Changed, Errno, NewFile, Rename, Report, SetAttributes, Writer};
+use crate::server::{Caller, Changed, Errno, NewFile, Rename, SetAttributes, Writer};
 use crate::zfsvfs::errno;
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
@@ -39,104 +38,48 @@ pub(crate) struct OpenFile {
 
 /// A dataset that is changed.
 pub(crate) struct Live {
-    filesystem: FileSystem,
-    head: LiveHead,
-    log: Arc<Log>,
+    files: OpenFiles,
     /// Open files, with how often.
     open: Mutex<BTreeMap<ObjectId, (Arc<File>, u64)>>,
     /// Files that programs have open and that a rollback has removed: the opens of each that are still to be released.
     orphans: Mutex<BTreeMap<ObjectId, u64>>,
-    /// Frees files without a name and without a user, in the background.
-    reaper: Mutex<Option<Join<()>>>,
     report: Report,
 }
 
-impl Drop for Live {
-    fn drop(&mut self) {
-        self.filesystem.stop_reaping();
-    }
-}
-
-/// Frees the delete queue, until the file system is closed.
-async fn reap(filesystem: FileSystem, report: Report) {
-    let told = |error: Option<ZplError>| {
-        if let Some(error) = error {
-            report(&format!("freeing what was removed: {error}"));
-        }
-    };
-    filesystem.reap_until_stopped(told).await;
-}
-
 impl Live {
-    /// Opens the file system of a dataset of a pool in use. Files that its last user left in the delete queue are freed meanwhile, unless
-    /// its properties forbid changes. `files`: what
-    /// programs had open before a rollback; files that are still the same are opened again.
-    ///
-    /// # Errors
-    /// It is no file system, or one that cannot be changed yet.
-    pub(crate) async fn open(
-        head: LiveHead,
-        properties: &Properties,
-        files: &[OpenFile],
-        report: Report,
-    ) -> Result<Self, ZplError> {
-        let log = Arc::new(head.log(properties.sync));
-        log.set_for_throughput(properties.is_for_throughput);
-        let filesystem = FileSystem::open_logged(head.objset(), log.clone(), properties.files).await?;
-        let filesystem = filesystem.keeping_until_forgotten();
-        let (open, orphans, reaper) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let live = Self { filesystem, head, log, open, orphans, reaper, report };
-        for file in files {
+    /// A dataset that was opened. `opened`: the files that programs had open before a rollback; those that are still the same are opened again,
+    /// before the delete queue is freed.
+    pub(crate) async fn new(files: OpenFiles, opened: &[OpenFile], report: Report) -> Self {
+        let live = Self { files, open: Mutex::default(), orphans: Mutex::default(), report };
+        for file in opened {
             live.open_again(file).await;
         }
-        if !properties.forbidden.write {
-            live.begin_reaping();
-        }
-        Ok(live)
+        live
     }
 
-    fn begin_reaping(&self) {
-        let mut reaper = self.reaper.lock();
-        if reaper.is_none() {
-            let reaping = reap(self.filesystem.clone(), self.report.clone());
-            *reaper = Some(self.head.pool().handle().spawn(Class::Background, reaping));
-        }
+    /// Obeys properties from the next request on.
+    pub(crate) fn obey(&self, properties: &Properties) {
+        self.files.obey(properties);
     }
 
-    /// Obeys changed properties from the next request on.
-    pub(crate) fn set_properties(&self, properties: &Properties, files: FileSystemOptions) {
-        self.filesystem.set_options(files);
-        self.log.set_mode(properties.sync);
-        self.log.set_for_throughput(properties.is_for_throughput);
-        if !properties.forbidden.write {
-            self.begin_reaping();
-        }
-    }
-
-    /// Ends its use, when no request comes any more: lets go of files that are still open and, where it may be changed, frees a little of
-    /// the delete queue; the rest is left to the next user.
-    pub(crate) async fn close(&self, may_change: bool) {
+    /// Ends its use, when no request comes any more: releases files that are still open. For a suspension the delete queue is left as it is.
+    pub(crate) async fn close(&self, is_suspended: bool) {
         let open = std::mem::take(&mut *self.open.lock());
         drop(open);
-        self.filesystem.all_forgotten();
-        self.filesystem.stop_reaping();
-        let reaper = self.reaper.lock().take();
-        if let Some(reaper) = reaper {
-            // If it panicked the runtime has said so, and the queue is on disk.
-            drop(reaper.await);
-        }
-        if may_change && let Err(error) = self.filesystem.reap_little().await {
-            self.failed(&error);
+        self.filesystem().all_forgotten();
+        match is_suspended {
+            true => self.files.stop().await,
+            false => self.files.close().await,
         }
     }
 
     pub(crate) const fn filesystem(&self) -> &FileSystem {
-        &self.filesystem
+        self.files.filesystem()
     }
 
     /// The space that it uses and may still use.
     pub(crate) fn space(&self) -> HeadSpace {
-        self.head.space()
+        self.files.head().space()
     }
 
     /// Whether files are open.
@@ -146,7 +89,7 @@ impl Live {
 
     /// The client has forgotten an object.
     pub(crate) fn forgotten(&self, object: ObjectId) {
-        self.filesystem.forgotten(object);
+        self.filesystem().forgotten(object);
     }
 
     /// The errno, once the cause is reported where that says more.
@@ -163,7 +106,7 @@ impl Live {
         if let Some((file, _)) = self.open.lock().get(&object) {
             return Ok(file.clone());
         }
-        self.filesystem.open_file(object).await.map(Arc::new)
+        self.filesystem().open_file(object).await.map(Arc::new)
     }
 
     fn keep(&self, file: File) {
@@ -179,7 +122,7 @@ impl Live {
         let mut files = Vec::new();
         for (object, count) in open {
             // A file that cannot be read counts as gone: generation 0 matches no file.
-            let generation = self.filesystem.attributes(object).await.map_or(0, |found| found.generation);
+            let generation = self.filesystem().attributes(object).await.map_or(0, |found| found.generation);
             files.push(OpenFile { object, generation, count });
         }
         let orphans = self.orphans.lock();
@@ -190,8 +133,8 @@ impl Live {
     /// Opens a file again if the object is still the same file; otherwise notes it as an orphan.
     async fn open_again(&self, file: &OpenFile) {
         let is_same = |found: Attributes| found.generation == file.generation && file.generation != 0;
-        if self.filesystem.attributes(file.object).await.is_ok_and(is_same)
-            && let Ok(opened) = self.filesystem.open_file(file.object).await
+        if self.filesystem().attributes(file.object).await.is_ok_and(is_same)
+            && let Ok(opened) = self.filesystem().open_file(file.object).await
         {
             self.open.lock().insert(file.object, (Arc::new(opened), file.count));
             return;
@@ -202,7 +145,7 @@ impl Live {
     /// Opens a file, which is held until it is released as often. True if its access time has changed: an empty file `is_read` by opening
     /// it, since the kernel asks for none of its bytes.
     pub(crate) async fn open_file(&self, object: ObjectId, is_read: bool) -> Result<bool, ZplError> {
-        let file = self.filesystem.open_file(object).await?;
+        let file = self.filesystem().open_file(object).await?;
         let is_access = is_read && file.note_empty_read();
         self.keep(file);
         Ok(is_access)
@@ -241,7 +184,7 @@ impl Live {
     /// The permission bits that are left where set-ids go; nothing where nothing changes. The kernel has changes of one file's
     /// attributes and content follow each other, so they are the same still when they are put.
     async fn dropped_set_ids(&self, object: ObjectId) -> Result<Option<u32>, Errno> {
-        let found = self.filesystem.attributes(object).await.map_err(|error| self.failed(&error))?;
+        let found = self.filesystem().attributes(object).await.map_err(|error| self.failed(&error))?;
         let left = without_set_ids(found.permissions);
         Ok((found.kind == FileKind::File && left != found.permissions).then_some(left))
     }
@@ -253,7 +196,7 @@ impl Live {
         }
         let Some(left) = self.dropped_set_ids(object).await? else { return Ok(Changed::default()) };
         let change = AttributeChange { permissions: Some(left), ..AttributeChange::default() };
-        let changed = self.filesystem.set_attributes(object, &change).await;
+        let changed = self.filesystem().set_attributes(object, &change).await;
         self.changed(changed).await.map(|_| Changed { mode: true })
     }
 
@@ -264,11 +207,11 @@ impl Live {
         if caller.uid == 0 {
             return Ok(false);
         }
-        let found = self.filesystem.attributes(object).await.map_err(|error| self.failed(&error))?;
+        let found = self.filesystem().attributes(object).await.map_err(|error| self.failed(&error))?;
         if found.permissions & SETGID == 0 {
             return Ok(false);
         }
-        let handle = self.head.pool().handle();
+        let handle = self.files.head().pool().handle();
         let is_member = handle.spawn_blocking(move || groups::is_member(caller, found.gid)).await;
         Ok(!is_member.unwrap_or(false))
     }
@@ -276,7 +219,7 @@ impl Live {
     /// The result of a change, once the change is as durable as it has to be.
     async fn changed<T>(&self, result: Result<T, ZplError>) -> Result<T, Errno> {
         let made = result.map_err(|error| self.failed(&error))?;
-        self.log.commit_if_sync(false, None).await.map_err(|error| self.lost(&error))?;
+        self.files.log().commit_if_sync(false, None).await.map_err(|error| self.lost(&error))?;
         Ok(made)
     }
 
@@ -296,10 +239,10 @@ impl Live {
     ) -> Result<Attributes, Errno> {
         let new = new_node(new);
         if !open {
-            let made = self.filesystem.create(parent, name, &new).await;
+            let made = self.filesystem().create(parent, name, &new).await;
             return self.changed(made).await;
         }
-        let made = self.filesystem.create_file(parent, name, &new).await;
+        let made = self.filesystem().create_file(parent, name, &new).await;
         let (file, attributes) = self.changed(made).await?;
         self.keep(file);
         Ok(attributes)
@@ -307,15 +250,15 @@ impl Live {
 
     /// Gives a node another name.
     pub(crate) async fn link(&self, object: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Attributes, Errno> {
-        let made = self.filesystem.link(object, parent, name).await;
+        let made = self.filesystem().link(object, parent, name).await;
         self.changed(made).await
     }
 
     /// Takes a name away: of a directory, or of anything else.
     pub(crate) async fn remove(&self, parent: ObjectId, name: &[u8], directory: bool) -> Result<(), Errno> {
         let removed = match directory {
-            true => self.filesystem.rmdir(parent, name).await,
-            false => self.filesystem.unlink(parent, name).await,
+            true => self.filesystem().rmdir(parent, name).await,
+            false => self.filesystem().unlink(parent, name).await,
         };
         self.changed(removed).await
     }
@@ -332,7 +275,7 @@ impl Live {
             Rename::NoReplace => RenameMode::NoReplace,
             Rename::Exchange => RenameMode::Exchange,
         };
-        let renamed = self.filesystem.rename(from.0, from.1, to.0, to.1, mode).await;
+        let renamed = self.filesystem().rename(from.0, from.1, to.0, to.1, mode).await;
         self.changed(renamed).await
     }
 
@@ -352,7 +295,7 @@ impl Live {
 
     /// Changes attributes; returns all of them.
     pub(crate) async fn set_attributes(&self, object: ObjectId, set: &SetAttributes) -> Result<Attributes, Errno> {
-        let now = self.head.pool().handle().unix_time();
+        let now = self.files.head().pool().handle().unix_time();
         let now = Time { seconds: now.as_secs().cast_signed(), nanoseconds: u64::from(now.subsec_nanos()) };
         let drops = set.uid.is_some() || set.gid.is_some() || set.size_bytes.is_some() && set.drops_set_ids;
         let permissions = match set.permissions {
@@ -368,7 +311,7 @@ impl Live {
             modified: set.modified.map(|at| at.unwrap_or(now)),
             ..AttributeChange::default()
         };
-        let changed = self.filesystem.set_attributes(object, &change).await;
+        let changed = self.filesystem().set_attributes(object, &change).await;
         self.changed(changed).await
     }
 
@@ -388,16 +331,16 @@ impl Live {
             _ => return Err(Errno::INVAL),
         };
         let set = if name == ACCESS_LIST && self.loses_setgid(object, caller).await? {
-            self.filesystem.set_xattr_without_setgid(object, name, value, how).await
+            self.filesystem().set_xattr_without_setgid(object, name, value, how).await
         } else {
-            self.filesystem.set_xattr(object, name, value, how).await
+            self.filesystem().set_xattr(object, name, value, how).await
         };
         self.changed(set).await
     }
 
     /// Takes an extended attribute away.
     pub(crate) async fn remove_xattr(&self, object: ObjectId, name: &[u8]) -> Result<(), Errno> {
-        let removed = self.filesystem.remove_xattr(object, name).await;
+        let removed = self.filesystem().remove_xattr(object, name).await;
         self.changed(removed).await
     }
 
@@ -422,7 +365,7 @@ impl Live {
         // Nothing is set aside, so this is all that a reservation can promise: that the room is there now. Without a margin for
         // metadata, so that what `df` shows can be asked for.
         let is_reserved = matches!(how, Allocation::Reserve { .. });
-        if is_reserved && len_bytes > self.head.space().available_bytes {
+        if is_reserved && len_bytes > self.files.head().space().available_bytes {
             return Err(Errno::NOSPC);
         }
         let beside = self.drop_set_ids(object, writer).await?;
@@ -433,7 +376,7 @@ impl Live {
 
     /// Makes durable what was done so far to a node, and what that depends on.
     pub(crate) async fn sync(&self, object: ObjectId) -> Result<(), Errno> {
-        self.log.sync(Some(object)).await.map_err(|error| self.lost(&error))
+        self.files.log().sync(Some(object)).await.map_err(|error| self.lost(&error))
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cenote_inuse::{OpenError, Report};
 use cenote_spa::View;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Event, Group, Handle, boxed};
@@ -17,9 +18,8 @@ use thiserror::Error;
 use crate::binding;
 use crate::kernel_mount;
 use crate::options::{MountOptions, Transport};
-use crate::server::Report;
+
 use crate::tree::Tree;
-use crate::zfsvfs::OpenError;
 
 const DEVICE: &str = "/dev/fuse";
 /// The system's switch for FUSE over io_uring.

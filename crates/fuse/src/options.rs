@@ -1,9 +1,9 @@
 //! Mount options, as `-o` names them.
 
+use cenote_inuse::Report;
 use cenote_zpl::{AccessTimes, Forbidden};
 
 use crate::layout::Layout;
-use crate::server::Report;
 use crate::tree::TreeOptions;
 
 /// The users that may use a mount.

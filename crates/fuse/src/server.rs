@@ -249,9 +249,6 @@ pub struct Caching {
     pub is_immutable: bool,
 }
 
-/// Takes the causes of errors that a client only sees as an errno. Called from any thread; must not block for long.
-pub type Report = Arc<dyn Fn(&str) + Send + Sync>;
-
 /// A way to have the client forget what it was told and keeps, or hand over what it keeps back. All block until requests of the client are
 /// done: those that it has going in the directory, or those by which it hands over.
 pub trait Client: Send + Sync {

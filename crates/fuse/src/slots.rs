@@ -17,6 +17,7 @@ use std::sync::Arc;
 use cenote_dsl::Dataset;
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
+use cenote_inuse::OpenError;
 use cenote_spa::LongHold;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_taskq::sync::{Mutex, RwLock};
@@ -25,7 +26,7 @@ use cenote_taskq::{AsyncMutex, Notify};
 use crate::node::{Place, SLOTS_MAX};
 use crate::server::{NodeId, Pin};
 use crate::source::Source;
-use crate::zfsvfs::{OpenError, Zfsvfs};
+use crate::zfsvfs::Zfsvfs;
 
 /// File systems open at once that do not change.
 const OPEN_MAX: usize = 1024;
@@ -424,12 +425,10 @@ impl Slots {
                 return Ok(zfsvfs);
             }
             let dataset = slot.dataset();
-            let is_held = slot.hold.lock().is_some();
-            if dataset.is_snapshot() && !is_held {
-                let hold = source.hold(&dataset).await?;
-                *slot.hold.lock() = hold;
-            }
             let zfsvfs = Arc::new(source.open(&dataset, &[]).await?);
+            if dataset.is_snapshot() {
+                *slot.hold.lock() = zfsvfs.take_hold();
+            }
             *slot.opened.write() = Some(Arc::clone(&zfsvfs));
             zfsvfs
         };

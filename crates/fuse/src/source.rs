@@ -6,18 +6,18 @@
 //!
 //! A head that cannot be changed yet is read as it is on disk. No other process changes it: this process has the pool.
 
-use cenote_dsl::{Dataset, Dir, Dsl, DslError};
-use cenote_format::enums::ObjsetType;
+use cenote_dsl::{Dataset, Dsl};
 use cenote_format::ids::Txg;
-use cenote_spa::{FileSizes, HeadSpace, LiveHead, LongHold, Pool, PoolError, SpaError, Syncer, User, View};
+use cenote_inuse::{OpenError, Opened, Report, Use, Why, allow_sizes, open_files};
+use cenote_spa::{HeadSpace, Pool, User, View};
 use cenote_taskq::Handle;
-use cenote_zpl::{AccessTimes, FileSystem, Properties, ZplError};
+use cenote_zpl::{AccessTimes, FileSystem, Properties};
 
 use crate::layout::{self, Layout, Part, Placed};
 use crate::live::{Live, OpenFile};
-use crate::server::{Report, SpaceFigures};
+use crate::server::SpaceFigures;
 use crate::space::{PoolSize, figures_of};
-use crate::zfsvfs::{OpenError, Zfsvfs};
+use crate::zfsvfs::Zfsvfs;
 
 enum From {
     /// As of a txg: nothing ever changes.
@@ -144,28 +144,13 @@ impl Source {
         properties.files.access_times = self.access_times.unwrap_or(properties.files.access_times);
     }
 
-    /// Opens the mounted dataset: of a pool in use to be changed, or not at all. `files`: what programs have open; files that are still the
-    /// same are opened again.
+    /// Opens the mounted dataset: of a pool in use to be changed, or not at all. `files`: the files that programs have open; those that are
+    /// still the same are opened again.
     ///
     /// # Errors
     /// It cannot be opened so.
     pub(crate) async fn open_top(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
-        match &self.from {
-            From::View { view, .. } => self.frozen(view.dsl(), dataset).await,
-            From::Pool(_) if dataset.is_snapshot() => Err(OpenError::Snapshot(dataset.name())),
-            From::Pool(pool) => self.changeable(pool, dataset, true, files).await,
-        }
-    }
-
-    /// Keeps a snapshot of a pool in use from being destroyed.
-    ///
-    /// # Errors
-    /// It is not there any more.
-    pub(crate) async fn hold(&self, snapshot: &Dataset) -> Result<Option<LongHold>, OpenError> {
-        match &self.from {
-            From::View { .. } => Ok(None),
-            From::Pool(pool) => Ok(Some(pool.long_hold(snapshot.object, snapshot.phys.guid).await?)),
-        }
+        self.open_as(dataset, files, true).await
     }
 
     /// Opens a dataset that is nested in the mounted one, or a snapshot. `files` as in [`Self::open_top`].
@@ -173,22 +158,29 @@ impl Source {
     /// # Errors
     /// It cannot be opened.
     pub(crate) async fn open(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
-        let pool = match &self.from {
-            From::View { view, .. } => return self.frozen(view.dsl(), dataset).await,
-            From::Pool(pool) if dataset.is_snapshot() => return self.frozen(&pool.dsl()?, dataset).await,
-            From::Pool(pool) => pool,
+        self.open_as(dataset, files, false).await
+    }
+
+    async fn open_as(&self, dataset: &Dataset, files: &[OpenFile], is_for_changes: bool) -> Result<Zfsvfs, OpenError> {
+        let source = match &self.from {
+            From::View { view, .. } => cenote_inuse::Source::View(view),
+            From::Pool(pool) => cenote_inuse::Source::Pool(pool),
         };
-        let reason = match self.changeable(pool, dataset, false, files).await {
-            Err(OpenError::Zpl(_, ZplError::Unsupported(what))) => what,
-            Err(OpenError::Spa(error)) => match *error {
-                SpaError::Pool { error: reason @ PoolError::Unsupported(_), .. } => reason.to_string(),
-                error => return Err(error.into()),
-            },
-            opened => return opened,
-        };
-        let opened = self.frozen(&pool.dsl()?, dataset).await?;
-        (self.report)(&format!("'{}' is shown read-only: {reason}", dataset.name()));
-        Ok(opened)
+        let how = Use { user: User::Mount, is_for_changes, report: self.report.clone() };
+        let (opened, mut properties) = open_files(source, dataset, &how).await?;
+        self.override_properties(&mut properties);
+        match opened {
+            Opened::Live(live) => {
+                let live = Live::new(live, files, self.report.clone()).await;
+                Ok(Zfsvfs::live(live, properties))
+            }
+            Opened::Frozen(frozen) => {
+                if let Some(why) = &frozen.why {
+                    (self.report)(&format!("'{}' is shown read-only: {why}", dataset.name()));
+                }
+                Ok(Zfsvfs::frozen(frozen, properties, dataset.is_snapshot()))
+            }
+        }
     }
 
     /// Opens the on-disk state of a dataset for reading, for our own use: also of what was received and is about to take another's place.
@@ -196,30 +188,9 @@ impl Source {
     /// # Errors
     /// It cannot be read.
     pub(crate) async fn filesystem(&self, dataset: &Dataset) -> Result<FileSystem, OpenError> {
-        let objset = self.dsl()?.open_as_is(dataset).await?.ok_or_else(|| OpenError::Empty(dataset.name()))?;
+        let objset =
+            self.dsl()?.open_as_is(dataset).await?.ok_or_else(|| OpenError::Refused(dataset.name(), Why::Empty))?;
         FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(dataset.name(), error))
-    }
-
-    async fn frozen(&self, dsl: &Dsl, dataset: &Dataset) -> Result<Zfsvfs, OpenError> {
-        let (filesystem, mut properties) = frozen(dsl, dataset).await?;
-        self.override_properties(&mut properties);
-        Ok(Zfsvfs::frozen(filesystem, properties, dataset.is_snapshot()))
-    }
-
-    async fn changeable(
-        &self,
-        pool: &Pool,
-        dataset: &Dataset,
-        is_top: bool,
-        files: &[OpenFile],
-    ) -> Result<Zfsvfs, OpenError> {
-        let (this, wanted) = (pool.clone(), dataset.clone());
-        let looked = pool.look(move |syncer| Box::pin(async move { head(&this, syncer, &wanted, is_top).await }));
-        let (head, mut properties) = looked.await?;
-        self.override_properties(&mut properties);
-        let live = Live::open(head, &properties, files, self.report.clone()).await;
-        let live = live.map_err(|error| OpenError::Zpl(dataset.name(), error))?;
-        Ok(Zfsvfs::live(live, properties))
     }
 
     /// The space of a dataset of the mount.
@@ -261,60 +232,4 @@ async fn survey(dsl: &Dsl, top: &Dataset, layout: Layout, part: &Part) -> Result
     let below = layout::placed(dsl, &dataset.dir, layout, part, |text| notes.push(text)).await?;
     let properties = Properties::read(dsl, &dataset.dir).await?;
     Ok(Survey { top: Placed { dataset, path: Vec::new(), properties }, below, notes })
-}
-
-/// Puts in the sizes of new files' blocks and dnodes that the pool's features allow.
-async fn allow_sizes(syncer: &Syncer, dsl: &Dsl, dir: &Dir, properties: &mut Properties) -> Result<(), SpaError> {
-    let FileSizes { record_bytes, dnode_slots } = syncer.file_sizes(dsl, dir).await?;
-    (properties.files.record_bytes, properties.files.dnode_slots) = (record_bytes, dnode_slots);
-    Ok(())
-}
-
-/// Opens a head to be changed, where the sync looks at the pool.
-async fn head(
-    pool: &Pool,
-    syncer: &mut Syncer,
-    wanted: &Dataset,
-    is_top: bool,
-) -> Result<(LiveHead, Properties), OpenError> {
-    let dsl = syncer.dsl().clone();
-    let name = wanted.name();
-    let dataset = dsl.dataset(&name).await?;
-    if dataset.phys.guid != wanted.phys.guid {
-        return Err(DslError::NoSuchDataset(name).into());
-    }
-    if dataset.is_inconsistent() {
-        return Err(OpenError::Inconsistent(name));
-    }
-    match dsl.kind(&dataset).await {
-        Ok(ObjsetType::Zvol) => return Err(OpenError::Volume(name)),
-        Ok(ObjsetType::None) => return Err(OpenError::Empty(name)),
-        // A dataset whose key is not loaded is refused below, by name.
-        Ok(_) | Err(_) => {}
-    }
-    // One file system of a head at a time: its locks are its own.
-    if pool.is_used(dataset.object) {
-        return Err(OpenError::InUse(name));
-    }
-    let mut properties = Properties::read(&dsl, &dataset.dir).await?;
-    if is_top && properties.forbidden.write {
-        return Err(OpenError::ReadOnly(name));
-    }
-    allow_sizes(syncer, &dsl, &dataset.dir, &mut properties).await?;
-    let head = syncer.open_head(&name).await?;
-    Ok((pool.adopt(syncer, &name, head, User::Mount).await?, properties))
-}
-
-/// Opens a dataset that does not change while it is open.
-async fn frozen(dsl: &Dsl, dataset: &Dataset) -> Result<(FileSystem, Properties), OpenError> {
-    let name = dataset.name();
-    if dataset.is_inconsistent() {
-        return Err(OpenError::Inconsistent(name));
-    }
-    if dsl.encryption(&dataset.dir).await?.is_some_and(|encryption| !encryption.is_loaded) {
-        return Err(OpenError::KeyNotLoaded(name));
-    }
-    let objset = dsl.open_for_clients(dataset).await?.ok_or_else(|| OpenError::Empty(name.clone()))?;
-    let filesystem = FileSystem::open(objset).await.map_err(|error| OpenError::Zpl(name, error))?;
-    Ok((filesystem, Properties::read(dsl, &dataset.dir).await?))
 }

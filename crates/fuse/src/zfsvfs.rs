@@ -1,83 +1,30 @@
 //! One dataset or snapshot of a mount, opened (OpenZFS's `zfsvfs_t`): its file system and the properties that a mount obeys.
 
 use cenote_dsl::DslError;
-use cenote_spa::{NamePool, SpaError};
-use cenote_taskq::sync::RwLock;
-use cenote_zpl::{Attributes, FileKind, FileSystem, FileSystemOptions, Properties, Snapdir, Time, ZplError};
-use thiserror::Error;
+use cenote_inuse::{Frozen, OpenError, Why};
+use cenote_spa::LongHold;
+use cenote_taskq::sync::{Mutex, RwLock};
+use cenote_zpl::{Attributes, FileKind, FileSystem, Properties, Snapdir, Time, ZplError};
 
 use crate::live::Live;
 use crate::server::{Caller, Errno, Stat};
 
-/// The extended attributes that hold POSIX access control lists, and how names of system attributes begin.
-const ACL_NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+/// How names of system attributes begin.
 const SYSTEM: &[u8] = b"system.";
 
-/// Why a dataset cannot be opened for a mount.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// Below: names, properties, keys.
-    #[error("{0}")]
-    Dsl(#[from] DslError),
-    /// Below: the file system.
-    #[error("cannot open '{0}': {1}")]
-    Zpl(String, ZplError),
-    /// Below: the pool in use.
-    #[error("{0}")]
-    Spa(Box<SpaError>),
-    /// Its key is not loaded.
-    #[error("cannot mount '{0}': its key is not loaded")]
-    KeyNotLoaded(String),
-    /// It is half received or half destroyed.
-    #[error("cannot mount '{0}': it is inconsistent (a receive or destroy was not completed)")]
-    Inconsistent(String),
-    /// It has nothing to show.
-    #[error("cannot mount '{0}': it has no contents")]
-    Empty(String),
-    /// A snapshot is asked to be changed.
-    #[error("cannot mount '{0}' with --rw: a snapshot does not change")]
-    Snapshot(String),
-    /// It is no file system.
-    #[error("cannot mount '{0}': it is a volume; 'cenote serve --rw' lets clients write it")]
-    Volume(String),
-    /// Its property `readonly` is on.
-    #[error("cannot mount '{0}' with --rw: its property readonly is on ('cenote zfs set readonly=off {0}')")]
-    ReadOnly(String),
-    /// It was suspended for a rollback, and could not be opened again.
-    #[error("'{0}' could not be opened again and serves nothing: unmount it and mount it again")]
-    Lost(String),
-    /// Another mount has it.
-    #[error("cannot mount '{0}': it is mounted already")]
-    InUse(String),
-}
-
-impl From<SpaError> for OpenError {
-    fn from(error: SpaError) -> Self {
-        Self::Spa(Box::new(error))
-    }
-}
-
-impl NamePool for OpenError {
-    fn spa(&mut self) -> Option<&mut SpaError> {
-        match self {
-            Self::Spa(error) => Some(error),
-            _ => None,
-        }
-    }
-}
-
-impl OpenError {
-    pub(crate) fn errno(&self) -> Errno {
-        match self {
-            Self::Dsl(DslError::NoSuchDataset(_) | DslError::BadName { .. }) => Errno::NOENT,
-            Self::Dsl(_) | Self::Spa(_) | Self::Lost(_) => Errno::IO,
-            Self::Zpl(_, error) => errno(error),
-            Self::KeyNotLoaded(_) => Errno::ACCESS,
-            Self::Inconsistent(_) | Self::InUse(_) => Errno::BUSY,
-            Self::Empty(_) | Self::Volume(_) => Errno::NODATA,
-            Self::Snapshot(_) | Self::ReadOnly(_) => Errno::ROFS,
-        }
+/// The errno of a request for a dataset that cannot be opened.
+pub(crate) fn open_errno(error: &OpenError) -> Errno {
+    match error {
+        OpenError::Dsl(DslError::NoSuchDataset(_) | DslError::BadName { .. }) => Errno::NOENT,
+        OpenError::Zpl(_, error) => errno(error),
+        OpenError::Refused(_, why) => match why {
+            Why::KeyNotLoaded => Errno::ACCESS,
+            Why::Inconsistent | Why::InUse(_) => Errno::BUSY,
+            Why::Snapshot | Why::ReadOnly => Errno::ROFS,
+            Why::Lost => Errno::IO,
+            _ => Errno::NODATA,
+        },
+        _ => Errno::IO,
     }
 }
 
@@ -85,46 +32,41 @@ pub(crate) fn errno(error: &ZplError) -> Errno {
     Errno::from_raw_os_error(error.errno() as i32)
 }
 
-/// The properties that count for what is shown.
-#[derive(Clone, Copy, Debug)]
-struct Shown {
-    files: FileSystemOptions,
-    has_xattrs: bool,
-    snapdir: Snapdir,
-    is_read_only: bool,
-}
-
-impl Shown {
-    const fn of(properties: Properties) -> Self {
-        let Properties { files, has_xattrs, snapdir, forbidden, .. } = properties;
-        Self { files, has_xattrs, snapdir, is_read_only: forbidden.write }
-    }
-}
-
 /// A dataset or snapshot, opened.
 pub(crate) struct Zfsvfs {
     pub(crate) filesystem: FileSystem,
-    shown: RwLock<Shown>,
+    /// The properties that count for what is shown.
+    shown: RwLock<Properties>,
+    is_snapshot: bool,
     /// The means to change it, if it can be changed.
     live: Option<Live>,
+    /// Keeps what is shown as it is on disk.
+    hold: Mutex<Option<LongHold>>,
 }
 
 impl Zfsvfs {
     /// One that does not change while it is open.
-    pub(crate) fn frozen(filesystem: FileSystem, properties: Properties, is_snapshot: bool) -> Self {
-        let mut shown = Shown::of(properties);
-        if is_snapshot {
-            shown.snapdir = Snapdir::Disabled;
-        }
-        Self { filesystem, shown: RwLock::new(shown), live: None }
+    pub(crate) fn frozen(frozen: Frozen<FileSystem>, properties: Properties, is_snapshot: bool) -> Self {
+        let Frozen { contents: filesystem, hold, .. } = frozen;
+        let (shown, hold) = (RwLock::new(properties), Mutex::new(hold));
+        let zfsvfs = Self { filesystem, shown, is_snapshot, live: None, hold };
+        zfsvfs.obey(properties);
+        zfsvfs
     }
 
     /// One that is changed through its mount.
     pub(crate) fn live(live: Live, properties: Properties) -> Self {
-        Self { filesystem: live.filesystem().clone(), shown: RwLock::new(Shown::of(properties)), live: Some(live) }
+        live.obey(&properties);
+        let (filesystem, shown) = (live.filesystem().clone(), RwLock::new(properties));
+        Self { filesystem, shown, is_snapshot: false, live: Some(live), hold: Mutex::default() }
     }
 
-    fn shown(&self) -> Shown {
+    /// The hold of a snapshot, which its slot keeps for longer: programs may still know files of it.
+    pub(crate) fn take_hold(&self) -> Option<LongHold> {
+        self.hold.lock().take()
+    }
+
+    fn shown(&self) -> Properties {
         *self.shown.read()
     }
 
@@ -138,21 +80,23 @@ impl Zfsvfs {
     /// # Errors
     /// It is a snapshot, is read as of a txg, or its properties forbid it.
     pub(crate) fn changeable(&self) -> Result<&Live, Errno> {
-        self.live.as_ref().filter(|_| !self.shown.read().is_read_only).ok_or(Errno::ROFS)
+        self.live.as_ref().filter(|_| !self.shown.read().forbidden.write).ok_or(Errno::ROFS)
     }
 
-    /// Has a head obey changed properties from the next request on. The kernel learns only at a mount whether there are POSIX access control
+    /// Obeys changed properties from the next request on. The kernel learns only at a mount whether there are POSIX access control
     /// lists, so `acltype` counts from the next mount on.
     /// True where `.zfs` is listed or found now and was not before, or the other way round: then the client is to be told.
-    pub(crate) fn set_properties(&self, properties: Properties) -> bool {
-        let mut shown = Shown::of(properties);
+    pub(crate) fn obey(&self, mut properties: Properties) -> bool {
         let has_control_changed = {
             let mut now = self.shown.write();
-            shown.files.has_posix_acls = now.files.has_posix_acls;
-            std::mem::replace(&mut *now, shown).snapdir != shown.snapdir
+            properties.files.has_posix_acls = now.files.has_posix_acls;
+            if self.is_snapshot {
+                properties.snapdir = Snapdir::Disabled;
+            }
+            std::mem::replace(&mut *now, properties).snapdir != properties.snapdir
         };
         if let Some(live) = &self.live {
-            live.set_properties(&properties, shown.files);
+            live.obey(&properties);
         }
         has_control_changed
     }
@@ -160,7 +104,7 @@ impl Zfsvfs {
     /// Ends its use, when no request comes any more.
     pub(crate) async fn close(&self) {
         if let Some(live) = &self.live {
-            live.close(!self.shown().is_read_only).await;
+            live.close(false).await;
         }
     }
 
@@ -179,13 +123,9 @@ impl Zfsvfs {
         self.shown().files.record_bytes
     }
 
-    /// Whether an attribute is there, as far as the dataset's properties say.
+    /// True if an attribute is there, as far as the dataset's properties say.
     pub(crate) fn has_xattr(&self, name: &[u8]) -> bool {
-        let shown = self.shown();
-        if name.starts_with(SYSTEM) {
-            return shown.files.has_posix_acls && ACL_NAMES.contains(&name);
-        }
-        shown.has_xattrs || !(name.starts_with(b"user.") || name.starts_with(b"trusted."))
+        self.shown().has_xattr(name)
     }
 
     /// The answer to reading an attribute that is not there by the dataset's properties. The kernel asks for the list of a file that is

@@ -8,6 +8,9 @@ use crate::{AccessTimes, FileSystemOptions, XattrMode};
 /// The smallest and the largest `recordsize`.
 const RECORD_BYTES_MIN: u64 = 512;
 const RECORD_BYTES_MAX: u64 = 16 << 20;
+/// The extended attributes that hold POSIX access control lists, and how names of system attributes begin.
+const ACL_NAMES: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
+const SYSTEM: &[u8] = b"system.";
 
 /// The properties of a dataset that concern its file system, and a mount of it.
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +127,15 @@ impl Properties {
                 write: number("readonly") == Some(1),
             },
         }
+    }
+
+    /// True if users see extended attributes of this name: not those of users if `xattr=off`, and access control lists only if `acltype=posix`.
+    #[must_use]
+    pub fn has_xattr(&self, name: &[u8]) -> bool {
+        if name.starts_with(SYSTEM) {
+            return self.files.has_posix_acls && ACL_NAMES.contains(&name);
+        }
+        self.has_xattrs || !(name.starts_with(b"user.") || name.starts_with(b"trusted."))
     }
 
     /// Those of a directory of datasets, inherited ones too.

@@ -21,10 +21,8 @@
 
 mod claim;
 pub mod live;
-mod properties;
 mod replay;
 mod volume;
 
 pub use self::claim::Claim;
-pub use self::properties::VolumeProperties;
 pub use self::volume::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeError, VolumeSpec};

@@ -32,7 +32,7 @@ use cenote_zil::{Log, LogData, LogDataError, LogTxg, ReplayError, WriteShape};
 use thiserror::Error;
 
 use crate::volume::DATA_OBJECT;
-use crate::{Claim, Volume, VolumeError, VolumeProperties};
+use crate::{Claim, Volume, VolumeError};
 
 /// A request holds one txg for so many bytes at most, so that a large one does not hold up the others' flushes.
 const WRITE_STEP_BYTES: u64 = 4 << 20;
@@ -136,13 +136,6 @@ impl LiveVolume {
         let weak: std::sync::Weak<LoggedVolume> = Arc::downgrade(&data);
         log.set_data(weak);
         Ok(Self { objset, log, volume, _data: data, is_read_only: AtomicBool::new(false) })
-    }
-
-    /// Obeys these properties from the next request on, whoever has it open.
-    pub fn obey(&self, properties: VolumeProperties) {
-        self.set_sync(properties.sync);
-        self.set_for_throughput(properties.is_for_throughput);
-        self.set_read_only(properties.is_read_only);
     }
 
     /// Obeys another value of the property `sync` from the next request on.

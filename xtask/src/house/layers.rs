@@ -21,6 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["dsl"],
     &["spa"],
     &["zpl", "zvol", "send", "scan"],
+    &["inuse"],
     &["admin"],
     &["fuse", "nbd", "bench", "host"],
     &["image", "inspect", "listing", "server"],

@@ -12,10 +12,10 @@ use cenote_dsl::Dataset;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dnode::{SLOT_BYTES, dnodes_in_block};
 use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_inuse::OpenError;
 use cenote_zpl::{Cursor, FileKind, FileSystem, ZplError};
 
 use crate::source::Source;
-use crate::zfsvfs::OpenError;
 
 /// Entries of a directory that are read at once.
 const ENTRIES_AT_ONCE: usize = 1024;

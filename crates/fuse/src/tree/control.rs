@@ -6,6 +6,7 @@ use cenote_dmu::Zap;
 use cenote_dsl::Dataset;
 use cenote_format::dsl::dir_field;
 use cenote_format::ids::ObjectId;
+use cenote_inuse::OpenError;
 use cenote_zpl::{FileKind, Time};
 
 use super::{At, Tree};
@@ -13,7 +14,7 @@ use crate::listing::AFTER_CONTROL;
 use crate::node::Place;
 use crate::server::{DirItem, Entry, Errno, NodeId, Pin, Stat};
 use crate::slots::{Slot, Slots};
-use crate::zfsvfs::{OpenError, made_directory};
+use crate::zfsvfs::{made_directory, open_errno};
 
 /// Names in the control directory.
 const SNAPSHOTS_NAME: &[u8] = b"snapshot";
@@ -147,7 +148,7 @@ impl Tree {
         let full = format!("{}@{name}", head.slot.dataset().dir.name);
         let found = self.dsl()?.dataset(&full).await.map_err(|error| {
             let error = OpenError::from(error);
-            self.failed("look-up", head.slot.root, &error, error.errno())
+            self.failed("look-up", head.slot.root, &error, open_errno(&error))
         })?;
         check_snapshot(&head.slot, &found)?;
         let at = self.snapshot(&head.slot, &found).await?;

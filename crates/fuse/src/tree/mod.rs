@@ -15,6 +15,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use cenote_format::ids::ObjectId;
+use cenote_inuse::{OpenError, Report};
 use cenote_spa::{Pool, View};
 use cenote_taskq::sync::{Mutex, RwLock};
 use cenote_taskq::{AsyncMutex, BoxFuture, Semaphore, boxed};
@@ -25,10 +26,10 @@ use crate::grafts::{Graft, Grafts};
 use crate::layout::{Layout, Placed};
 use crate::live::Live;
 use crate::node::{Place, snapshot_root_ino};
-use crate::server::{Client, Entry, Errno, NodeId, Pin, Report, Stat};
+use crate::server::{Client, Entry, Errno, NodeId, Pin, Stat};
 use crate::slots::{Slot, Slots};
 use crate::source::Source;
-use crate::zfsvfs::{OpenError, Zfsvfs, errno, made_directory};
+use crate::zfsvfs::{Zfsvfs, errno, made_directory, open_errno};
 
 /// Memory for the data of requests in flight, in bytes.
 const READ_BUDGET_BYTES: u64 = 256 << 20;
@@ -297,7 +298,7 @@ impl Tree {
         }
         let opened = self.shared.slots.open(&self.shared.source, &slot).await.map_err(|error| {
             // A dataset that is gone has no name that could be absent.
-            let errno = if slot.is_gone() { Errno::STALE } else { error.errno() };
+            let errno = if slot.is_gone() { Errno::STALE } else { open_errno(&error) };
             self.failed("opening", slot.root, &error, errno)
         })?;
         Ok(At { slot: Held::Nested(slot), zfsvfs: opened, _pin: pin })

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
+use cenote_inuse::{OpenError, Why};
 use cenote_taskq::boxed;
 use cenote_zpl::Forbidden;
 
@@ -26,7 +27,6 @@ use crate::layout::{CONTROL_NAME, Part, Placed, arranged};
 use crate::node::Place;
 use crate::server::NodeId;
 use crate::slots::{LIVE_MAX, Slot};
-use crate::zfsvfs::OpenError;
 
 /// How long the client may take to say that it has forgotten what it was told to forget.
 const FORGET_TIME_MAX: Duration = Duration::from_secs(2);
@@ -150,7 +150,7 @@ impl Tree {
         let before = self.grafts();
         // If the dataset is suspended this waits.
         let mounted = shared.slot.moving().await;
-        let mounted = mounted.ok_or_else(|| OpenError::Lost(self.dataset()))?;
+        let mounted = mounted.ok_or_else(|| OpenError::Refused(self.dataset(), Why::Lost))?;
         let now = before.resolved(&shared.source, &shared.slots, &mounted, &below, &mut |text| self.note(text)).await;
         let changed: Vec<Named> = before.named().symmetric_difference(&now.named()).cloned().collect();
         let placed: BTreeSet<u16> = now.named().iter().filter_map(|(.., node)| root_slot(*node)).collect();
@@ -159,21 +159,29 @@ impl Tree {
         if shared.source.is_frozen() {
             return Ok(());
         }
+        let properties: BTreeMap<_, _> =
+            std::iter::once(&top).chain(&below).map(|placed| (placed.dataset.object, placed.properties)).collect();
         shared.slot.set_dataset(top.dataset);
         // Roots whose `.zfs` came, went, or is listed otherwise.
         let mut roots = Vec::new();
-        if mounted.set_properties(top.properties) {
+        if mounted.obey(top.properties) {
             roots.push(NodeId::ROOT);
         }
         drop(mounted);
-        let properties: BTreeMap<_, _> =
-            below.iter().map(|placed| (placed.dataset.object, placed.properties)).collect();
         for index in placed {
             let Some(slot) = shared.slots.at(index) else { continue };
             if let (Some(zfsvfs), Some(properties)) = (slot.opened(), properties.get(&slot.dataset().object))
-                && zfsvfs.set_properties(*properties)
+                && zfsvfs.obey(*properties)
             {
                 roots.push(slot.root);
+            }
+        }
+        for slot in shared.slots.snapshots() {
+            if let (Some(zfsvfs), Place::SnapshotRoot { slot: head, .. }) = (slot.opened(), Place::of(slot.root))
+                && let Some(head) = shared.slots.at(head)
+                && let Some(properties) = properties.get(&head.dataset().object)
+            {
+                zfsvfs.obey(*properties);
             }
         }
         let heads: Vec<_> = std::iter::once(Arc::clone(&shared.slot)).chain(self.placed_slots()).collect();

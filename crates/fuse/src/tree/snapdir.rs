@@ -27,13 +27,14 @@ use std::time::Duration;
 use cenote_admin::{AdminError, destroy_snapshots, take_snapshots};
 use cenote_dsl::name::{NAME_MAX_BYTES, check_new_snapshot};
 use cenote_dsl::{Dataset, DslError};
+use cenote_inuse::OpenError;
 use cenote_spa::{Pool, PoolError, Refusal, SpaError};
 use cenote_zpl::FileKind;
 
 use super::{At, Tree};
 use crate::node::Place;
 use crate::server::{Caller, Entry, Errno, NewFile, NodeId, Rename};
-use crate::zfsvfs::OpenError;
+use crate::zfsvfs::open_errno;
 
 /// The bits of a mode that say what a node is.
 const KIND_BITS: u32 = 0o170_000;
@@ -133,7 +134,7 @@ impl Tree {
         let found = self.dsl()?.dataset(&format!("{}@{name}", dir.name)).await;
         let found = found.map_err(|error| {
             let error = OpenError::from(error);
-            self.failed("look-up", head.slot.root, &error, error.errno())
+            self.failed("look-up", head.slot.root, &error, open_errno(&error))
         })?;
         if found.is_snapshot() && found.phys.dir == dir.object { Ok(found) } else { Err(Errno::NOENT) }
     }

@@ -39,10 +39,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
+use cenote_inuse::{OpenError, unused};
 use cenote_taskq::{Class, Handle, boxed, oneshot};
 
 use super::Tree;
@@ -51,10 +51,6 @@ use crate::live::OpenFile;
 use crate::node::Place;
 use crate::server::NodeId;
 use crate::slots::{Slot, Slots};
-use crate::zfsvfs::OpenError;
-
-/// The interval at which suspending checks whether requests have ended.
-const REQUESTS_POLL: Duration = Duration::from_millis(2);
 
 /// A suspended file system of a mount. [`Self::resume`], or dropping this, resumes it.
 pub struct SuspendedFs {
@@ -101,12 +97,10 @@ impl Tree {
         let handle = self.shared.source.handle().clone();
         let mut inner = Inner { tree: self, slot, was_open: opened.is_some(), files: Vec::new(), changes: None };
         if let Some(zfsvfs) = opened {
-            while Arc::strong_count(&zfsvfs) > 1 {
-                handle.sleep(REQUESTS_POLL).await;
-            }
+            unused(&handle, &zfsvfs).await;
             if let Some(live) = zfsvfs.as_live() {
                 inner.files = live.open_files().await;
-                live.close(false).await;
+                live.close(true).await;
             }
         }
         SuspendedFs { inner: Some(inner) }

@@ -268,7 +268,7 @@ fn one_process_mounts_several_datasets_of_several_pools() {
         let mut told = told.lock().unwrap().clone();
         told.sort();
         told.dedup();
-        let wanted = ["x", "x/below", "y"].map(|name| format!("cannot mount 'mounted/{name}': it is mounted already"));
+        let wanted = ["x", "x/below", "y"].map(|name| format!("cannot open 'mounted/{name}': it is mounted already"));
         assert_eq!(told, wanted);
         for pool in pools {
             pool.export().await.unwrap();

@@ -153,6 +153,8 @@ impl Session {
     pub async fn datasets_changed(&self, datasets: &[String]) {
         if let Some(served) = &self.served {
             served.of.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.warn(line));
+            // A dataset that was renamed or received may inherit other properties now.
+            served.of.volumes.refresh(&[]).await.iter().for_each(|line| self.warn(line));
         }
     }
 

@@ -3,17 +3,18 @@
 //! A volume is opened once for all connections (`open`), so that one reads and flushes the writes of another. `cenote_zvol::live` carries out
 //! requests and determines when they are on disk.
 //!
-//! A volume that cannot be written (snapshots, volumes with `readonly=on`, unsupported ones) is exported as it is on disk.
+//! A snapshot, and a volume that Cenote cannot change yet, is exported as it is on disk. One with `readonly=on` refuses changes until that is off.
 
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
+use cenote_inuse::OpenError;
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
-use cenote_spa::{Head, Pool, SpaError, Syncer, User};
+use cenote_spa::SpaError;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, BoxFuture, Either, boxed, race};
+use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
-use cenote_zvol::{VolumeError, VolumeProperties};
 
 use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
@@ -66,6 +67,13 @@ pub(super) fn live_error(error: &LiveVolumeError) -> ExportError {
     }
 }
 
+pub(super) fn open_error(error: &OpenError) -> ExportError {
+    match error {
+        OpenError::Volume(_, error) => live_error(error),
+        error => io_error(error),
+    }
+}
+
 impl LiveVolumes {
     /// The volumes at and below these datasets.
     pub fn new(of: impl IntoIterator<Item = (Arc<OpenVolumes>, String)>) -> Self {
@@ -115,8 +123,8 @@ impl Exports for LiveVolumes {
             let found = open.lock().await.find(&name).await?;
             let Some(found) = found else { return Ok(None) };
             let export = match found {
-                Found::Frozen(volume, hold) => Arc::new(ReadOnly { volume, name, hold: Some(hold) }) as Arc<dyn Export>,
-                Found::Written(zvol) => {
+                Found::Frozen(volume) => Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>,
+                Found::Live(zvol) => {
                     let live = zvol.share().await?;
                     let (size_bytes, block_sizes) = (live.volume().size_bytes(), sizes(live.volume()));
                     Arc::new(LiveExport { zvol, size_bytes, block_sizes, name })
@@ -125,21 +133,6 @@ impl Exports for LiveVolumes {
             Ok(Some(open.give(export)))
         })
     }
-}
-
-/// Opens a volume's head dataset, in the sync's view of the pool.
-pub(super) async fn open(
-    pool: &Pool,
-    writer: &Syncer,
-    name: &str,
-    head: Head,
-    properties: VolumeProperties,
-) -> Result<LiveVolume, ExportError> {
-    let head = pool.adopt(writer, name, head, User::Export).await.map_err(|error| io_error(&error))?;
-    let objset = head.objset().clone();
-    let live = LiveVolume::open(&objset, head.log(properties.sync)).await.map_err(|error| volume_error(&error))?;
-    live.obey(properties);
-    Ok(live)
 }
 
 /// Changes the size of a volume. It is on disk when this returns.

@@ -12,10 +12,11 @@ mod zvol_state;
 
 use std::sync::Arc;
 
-use cenote_dsl::{Dsl, DslError};
+use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
+use cenote_inuse::{Frozen, OpenError, Opened, Source, Use, open_volume};
 use cenote_nbd::{Export, ExportError, ExportErrorKind, ExportName, Exports};
-use cenote_spa::View;
+use cenote_spa::{User, View};
 use cenote_taskq::BoxFuture;
 use cenote_zvol::Volume;
 
@@ -42,12 +43,19 @@ impl PoolVolumes {
         Ok(sorted(all))
     }
 
-    async fn volume(&self, name: &str) -> Result<Option<Volume>, ExportError> {
-        match self.0.iter().find(|(_, below)| is_at_or_below(name, below)) {
-            Some((pool, _)) => frozen(pool.dsl(), name).await,
-            None => Ok(None),
+    async fn volume(&self, name: &str) -> Result<Option<Frozen<Volume>>, OpenError> {
+        let Some((view, _)) = self.0.iter().find(|(_, below)| is_at_or_below(name, below)) else { return Ok(None) };
+        let Some(dataset) = find(view.dsl(), name).await? else { return Ok(None) };
+        match open_volume(Source::View(view), &dataset, &user()).await? {
+            Opened::Frozen(volume) => Ok(Some(volume)),
+            Opened::Live(_) => unreachable!("a view does not change"),
         }
     }
+}
+
+/// Clients as users of volumes.
+fn user() -> Use {
+    Use { user: User::Export, is_for_changes: false, report: Arc::new(|_| ()) }
 }
 
 /// Names in order, each once: one served dataset may be below another.
@@ -78,18 +86,14 @@ fn is_at_or_below(name: &str, below: &str) -> bool {
     cenote_dsl::name::is_at_or_below(name.split('@').next().unwrap_or(name), below)
 }
 
-/// The volume or snapshot with this name, if it is one, as on disk.
-async fn frozen(dsl: &Dsl, name: &str) -> Result<Option<Volume>, ExportError> {
+/// The volume or snapshot with this name, if it is one.
+async fn find(dsl: &Dsl, name: &str) -> Result<Option<Dataset>, DslError> {
     let dataset = match dsl.dataset(name).await {
         Ok(dataset) => dataset,
         Err(DslError::NoSuchDataset(_) | DslError::BadName { .. }) => return Ok(None),
-        Err(error) => return Err(io_error(&error)),
+        Err(error) => return Err(error),
     };
-    if dsl.kind(&dataset).await.map_err(|error| io_error(&error))? != ObjsetType::Zvol {
-        return Ok(None);
-    }
-    let Some(objset) = dsl.open_for_clients(&dataset).await.map_err(|error| io_error(&error))? else { return Ok(None) };
-    Ok(Some(Volume::open(&objset).await.map_err(|error| io_error(&error))?))
+    Ok((dsl.kind(&dataset).await? == ObjsetType::Zvol).then_some(dataset))
 }
 
 /// The name of the requested export. An empty name means the default: the only volume, if there is just one.
@@ -113,8 +117,8 @@ impl Exports for PoolVolumes {
     fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
         Box::pin(async move {
             let Some(name) = chosen(self, name).await? else { return Ok(None) };
-            let volume = self.volume(&name).await?;
-            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name, hold: None }) as Arc<dyn Export>))
+            let volume = self.volume(&name).await.map_err(|error| io_error(&error))?;
+            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>))
         })
     }
 }

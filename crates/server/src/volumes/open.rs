@@ -23,18 +23,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_dsl::{Dir, Dsl, DslError};
+use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
+use cenote_inuse::{OpenError, Opened, Source, is_obeyed, obey, open_volume, properties_of};
 use cenote_nbd::{Export, ExportError};
-use cenote_spa::{LongHold, Pool, SpaError, Syncer};
+use cenote_spa::{Pool, SpaError};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{AsyncMutex, AsyncMutexGuard, boxed};
+use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
-use cenote_zvol::{Volume, VolumeProperties};
 
 use super::gate::Gate;
 use super::zvol_state::{SuspendedVolume, ZvolState};
-use super::{frozen, io_error, live};
+use super::{find, io_error, live, user};
 use crate::error::{Result, ServerError};
 
 /// See the module comment.
@@ -52,20 +53,9 @@ struct Names {
     changes: u64,
 }
 
-/// The result of looking up a name.
-pub(super) enum Found {
-    /// A volume that can be written.
-    Written(Arc<ZvolState>),
-    /// One that cannot be written now: a snapshot, one with `readonly=on`, an unsupported one. It is not destroyed meanwhile.
-    Frozen(Volume, LongHold),
-}
-
-/// The volume that a txg's sync has found; if it is already open, only its object.
-enum Seen {
-    Open(ObjectId),
-    New(ObjectId, LiveVolume),
-    Frozen(Volume, LongHold),
-}
+/// The result of looking up a name: a volume that clients change, unless its property `readonly` is on; or a snapshot, or one that Cenote cannot
+/// change yet.
+pub(super) type Found = Opened<Arc<ZvolState>, Volume>;
 
 impl OpenVolumes {
     /// Without open volumes yet.
@@ -87,24 +77,15 @@ impl OpenVolumes {
         self.names_changed();
     }
 
-    /// Opens a suspended volume again.
-    pub(super) async fn reopened(&self, name: &str) -> Result<LiveVolume, ExportError> {
-        let (pool, wanted) = (self.pool.clone(), name.to_owned());
-        let opened = self.pool.look(move |writer| {
-            Box::pin(async move {
-                let opened = async {
-                    let view = writer.dsl().clone();
-                    let dir = view.dataset(&wanted).await.map_err(|error| io_error(&error))?.dir;
-                    let how = properties(&view, &dir).await.map_err(|error| io_error(&error))?;
-                    let head = writer.open_head(&wanted).await.map_err(|error| io_error(&error))?;
-                    live::open(&pool, writer, &wanted, head, how).await
-                };
-                Ok::<_, SpaError>(opened.await)
-            })
-        });
-        let live = opened.await.map_err(|error| io_error(&error))??;
-        live.replay().await.map_err(|error| live::live_error(&error))?;
-        Ok(live)
+    /// Opens a volume, or a snapshot of one.
+    pub(super) async fn opened(&self, dataset: &Dataset) -> Result<Opened<LiveVolume, Volume>, OpenError> {
+        open_volume(Source::Pool(&self.pool), dataset, &user()).await
+    }
+
+    /// The volume or snapshot with this name, if it is one.
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Dataset>, SpaError> {
+        let wanted = name.to_owned();
+        self.pool.look(move |syncer| Box::pin(async move { Ok(find(&syncer.dsl().clone(), &wanted).await?) })).await
     }
 
     /// The pool.
@@ -118,33 +99,21 @@ impl OpenVolumes {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
-    /// Makes open volumes obey the present values of their properties `readonly`, `sync` and `logbias`, if `changed` includes one of these.
-    /// Returns a sentence for each failure.
+    /// Makes open volumes obey the present values of their properties, if they obey one of these; an empty list stands for all. Returns a
+    /// sentence for each failure.
     #[boxed]
     pub async fn refresh(&self, changed: &[String]) -> Vec<String> {
-        if !changed.iter().any(|name| VolumeProperties::NAMES.contains(&name.as_str())) {
+        if !is_obeyed(changed) {
             return Vec::new();
         }
-        // A suspended volume reads its properties when it resumes (`reopened`).
-        let open: Vec<Arc<LiveVolume>> = self.volumes.lock().await.values().filter_map(|zvol| zvol.now()).collect();
-        let datasets: Vec<ObjectId> = open.iter().map(|live| live.dataset()).collect();
-        let now = self.pool.look(move |writer| {
-            Box::pin(async move {
-                let view = writer.dsl().clone();
-                let mut now = Vec::new();
-                for dataset in datasets {
-                    let name = view.dataset_name(dataset).await?;
-                    let dir = view.dataset(&name).await?.dir;
-                    now.push(properties(&view, &dir).await?);
-                }
-                Ok::<_, SpaError>(now)
-            })
-        });
-        let now = match now.await {
-            Ok(now) => now,
+        // Held meanwhile: of two refreshes the later one is obeyed.
+        let volumes = self.volumes.lock().await;
+        // A suspended volume reads its properties when it resumes.
+        let open: Vec<Arc<LiveVolume>> = volumes.values().filter_map(|zvol| zvol.now()).collect();
+        match properties_of(&self.pool, open.iter().map(|live| live.dataset()).collect()).await {
+            Ok(now) => open.iter().zip(&now).for_each(|(live, properties)| obey(live, properties)),
             Err(error) => return vec![format!("volumes that are open go on as they were: {error}")],
-        };
-        open.iter().zip(now).for_each(|(live, properties)| live.obey(properties));
+        }
         Vec::new()
     }
 
@@ -180,30 +149,25 @@ impl Locked<'_> {
             (names.datasets.get(name).copied(), names.changes)
         };
         if let Some(live) = known.and_then(|dataset| self.volumes.get(&dataset)) {
-            return Ok(Some(Found::Written(live.clone())));
+            return Ok(Some(Found::Live(live.clone())));
         }
-        let (pool, wanted) = (self.all.pool.clone(), name.to_owned());
-        let open: Vec<ObjectId> = self.volumes.keys().copied().collect();
-        let seen = self
-            .all
-            .pool
-            .look(move |writer| Box::pin(async move { Ok::<_, SpaError>(seen(&pool, writer, &wanted, &open).await) }));
-        let (dataset, live) = match seen.await.map_err(|error| io_error(&error))?? {
-            None => return Ok(None),
-            Some(Seen::Frozen(volume, hold)) => return Ok(Some(Found::Frozen(volume, hold))),
-            Some(Seen::Open(dataset)) => (dataset, self.volumes.get(&dataset).cloned()),
-            Some(Seen::New(dataset, live)) => {
-                live.replay().await.map_err(|error| live::live_error(&error))?;
-                let live = ZvolState::new(live);
-                self.volumes.insert(dataset, live.clone());
-                (dataset, Some(live))
-            }
+        let Some(dataset) = self.all.find(name).await.map_err(|error| io_error(&error))? else { return Ok(None) };
+        let live = match self.volumes.get(&dataset.object) {
+            Some(live) => live.clone(),
+            None => match self.all.opened(&dataset).await.map_err(|error| live::open_error(&error))? {
+                Opened::Frozen(frozen) => return Ok(Some(Found::Frozen(frozen))),
+                Opened::Live(live) => {
+                    let live = ZvolState::new(live);
+                    self.volumes.insert(dataset.object, live.clone());
+                    live
+                }
+            },
         };
         let mut names = self.all.names.lock();
         if names.changes == changes {
-            names.datasets.insert(name.to_owned(), dataset);
+            names.datasets.insert(name.to_owned(), dataset.object);
         }
-        Ok(live.map(Found::Written))
+        Ok(Some(Found::Live(live)))
     }
 
     /// Changes the size of a volume to a multiple of its block size. It is on disk when this returns.
@@ -213,8 +177,8 @@ impl Locked<'_> {
     #[boxed]
     pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
-            Some(Found::Written(zvol)) => Ok(live::resize(&*zvol.share().await?, size_bytes).await?),
-            Some(Found::Frozen(..)) => Err(ServerError::Refused("it cannot be written".to_owned())),
+            Some(Found::Live(zvol)) => Ok(live::resize(&*zvol.share().await?, size_bytes).await?),
+            Some(Found::Frozen(_)) => Err(ServerError::Refused("it cannot be written".to_owned())),
             None => Err(ServerError::NoSuchVolume),
         }
     }
@@ -226,11 +190,8 @@ impl Locked<'_> {
         if self.volumes.is_empty() {
             return Ok(None);
         }
-        let wanted = name.to_owned();
-        let looked = self.all.pool.look(move |writer| {
-            Box::pin(async move { Ok::<_, SpaError>(writer.dsl().dataset(&wanted).await?.object) })
-        });
-        let Some(zvol) = self.volumes.get(&looked.await?).cloned() else { return Ok(None) };
+        let Some(dataset) = self.all.find(name).await? else { return Ok(None) };
+        let Some(zvol) = self.volumes.get(&dataset.object).cloned() else { return Ok(None) };
         Ok(SuspendedVolume::begin(all, zvol, name).await)
     }
 
@@ -239,37 +200,4 @@ impl Locked<'_> {
         self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
         self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
     }
-}
-
-/// The properties that a volume obeys, including inherited ones.
-async fn properties(view: &Dsl, dir: &Dir) -> Result<VolumeProperties, DslError> {
-    let found = view.properties(dir, |name| VolumeProperties::NAMES.contains(&name)).await?;
-    Ok(VolumeProperties::of(|name| found.get(name).and_then(|found| found.value.number())))
-}
-
-/// Looks up a name, and opens the volume if it is not open, in a txg's sync.
-async fn seen(pool: &Pool, writer: &mut Syncer, name: &str, open: &[ObjectId]) -> Result<Option<Seen>, ExportError> {
-    let view = writer.dsl().clone();
-    let Some(volume) = frozen(&view, name).await? else { return Ok(None) };
-    let dataset = view.dataset(name).await.map_err(|error| io_error(&error))?;
-    if dataset.is_snapshot() {
-        return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
-    }
-    if open.contains(&dataset.object) {
-        return Ok(Some(Seen::Open(dataset.object)));
-    }
-    let properties = properties(&view, &dataset.dir).await.map_err(|error| io_error(&error))?;
-    if properties.is_read_only {
-        return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
-    }
-    let head = match writer.open_head(name).await {
-        Ok(head) => head,
-        // It can still be read.
-        Err(error) if error.is_unsupported() => {
-            return Ok(Some(Seen::Frozen(volume, writer.long_hold(dataset.object))));
-        }
-        Err(error) => return Err(io_error(&error)),
-    };
-    let live = live::open(pool, writer, name, head, properties).await?;
-    Ok(Some(Seen::New(dataset.object, live)))
 }

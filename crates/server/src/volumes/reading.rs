@@ -1,7 +1,7 @@
 //! Code that all exports of volumes share: data and holes of a range; and the read-only export.
 
+use cenote_inuse::Frozen;
 use cenote_nbd::{BlockSizes, Export, ExportError, Extent, Piece};
-use cenote_spa::LongHold;
 use cenote_taskq::BoxFuture;
 use cenote_zvol::Volume;
 
@@ -53,11 +53,8 @@ pub(super) async fn statuses(
 
 /// A volume or snapshot that does not change.
 pub(super) struct ReadOnly {
-    pub(super) volume: Volume,
+    pub(super) volume: Frozen<Volume>,
     pub(super) name: String,
-    /// For a pool in use: prevents the dataset from being destroyed.
-    #[expect(dead_code, reason = "held, not looked at")]
-    pub(super) hold: Option<LongHold>,
 }
 
 impl Export for ReadOnly {
@@ -66,15 +63,15 @@ impl Export for ReadOnly {
     }
 
     fn size_bytes(&self) -> u64 {
-        self.volume.size_bytes()
+        self.volume.contents.size_bytes()
     }
 
     fn block_sizes(&self) -> BlockSizes {
-        sizes(&self.volume)
+        sizes(&self.volume.contents)
     }
 
     fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {
-        Box::pin(pieces(&self.volume, offset_bytes, length_bytes))
+        Box::pin(pieces(&self.volume.contents, offset_bytes, length_bytes))
     }
 
     fn block_status(
@@ -83,6 +80,6 @@ impl Export for ReadOnly {
         length_bytes: u32,
         extents_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Extent>, ExportError>> {
-        Box::pin(statuses(&self.volume, offset_bytes, length_bytes, extents_max))
+        Box::pin(statuses(&self.volume.contents, offset_bytes, length_bytes, extents_max))
     }
 }

@@ -5,17 +5,14 @@
 //! connected. As in OpenZFS, data that a client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use cenote_inuse::{OpenError, Opened, Why, unused};
 use cenote_nbd::{ExportError, ExportErrorKind};
 use cenote_taskq::sync::RwLock;
 use cenote_taskq::{Class, Handle, Notify, oneshot};
 use cenote_zvol::live::LiveVolume;
 
 use super::open::OpenVolumes;
-
-/// The interval between checks for the end of requests.
-const REQUESTS_POLL: Duration = Duration::from_millis(2);
 
 enum State {
     Open(Arc<LiveVolume>),
@@ -93,9 +90,7 @@ impl SuspendedVolume {
         let handle = inner.handle();
         // In a task of its own: the caller may be dropped meanwhile. Then dropping the value resumes the volume.
         handle.clone().detach(Class::Issue, async move {
-            while Arc::strong_count(&live) > 1 {
-                handle.sleep(REQUESTS_POLL).await;
-            }
+            unused(&handle, &live).await;
             drop(live);
             drop(sender.send(Self(Some(inner))));
         });
@@ -129,9 +124,16 @@ impl Inner {
         self.all.pool().handle().clone()
     }
 
-    async fn resume(self) -> Result<(), ExportError> {
-        let opened = self.all.reopened(&self.name).await;
-        let (state, result) = match opened {
+    async fn resume(self) -> Result<(), OpenError> {
+        let lost = |name: &str| OpenError::Refused(name.to_owned(), Why::Lost);
+        let opened = async {
+            let dataset = self.all.find(&self.name).await?.ok_or_else(|| lost(&self.name))?;
+            match self.all.opened(&dataset).await? {
+                Opened::Live(live) => Ok(live),
+                Opened::Frozen(_) => Err(lost(&self.name)),
+            }
+        };
+        let (state, result) = match opened.await {
             Ok(live) => (State::Open(Arc::new(live)), Ok(())),
             Err(error) => (State::Lost, Err(error)),
         };

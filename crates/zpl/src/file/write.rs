@@ -238,13 +238,19 @@ impl File {
         Ok(())
     }
 
+    /// True if reading has noted an access that is not written yet.
+    #[must_use]
+    pub fn has_unwritten_access(&self) -> bool {
+        self.node.unwritten_access().is_some()
+    }
+
     /// Writes down when the file was last read, where reading has noted that. Another handle need not be closed for it.
     ///
     /// # Errors
     /// It cannot be written.
     #[boxed]
     pub async fn write_atime(&self) -> Result<(), ZplError> {
-        if self.node.unwritten_access().is_none() {
+        if !self.has_unwritten_access() {
             return Ok(());
         }
         let _lock = self.node.in_use()?.lock.write().await;
