@@ -91,6 +91,7 @@ mod readdir;
 mod runtime;
 mod snapshot;
 mod status;
+mod users;
 mod volume;
 
 pub use create::CreateOptions;
