@@ -2,9 +2,10 @@
 
 use cenote_props::WrongUse;
 use cenote_spa::{NewBookmark, Pool, SpaError, SyncTask, Syncer};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::BoxFuture;
 
 use crate::error::AdminError;
+use crate::request::{Line, Request, Users};
 
 /// Makes bookmarks: all of them, or none ([`create_bookmarks`](crate::create_bookmarks)).
 pub(crate) struct CreateBookmarks(pub(crate) Vec<NewBookmark>);
@@ -72,6 +73,7 @@ pub struct BookmarkRequest {
     source: String,
     bookmark: String,
     is_recursive: bool,
+    line: Line,
 }
 
 impl BookmarkRequest {
@@ -80,26 +82,17 @@ impl BookmarkRequest {
     /// # Errors
     /// They name no source, no bookmark, or no dataset.
     pub fn parse(source: &str, bookmark: &str, is_recursive: bool) -> Result<Self, WrongUse> {
+        let line = Line::new("zfs bookmark").flag(is_recursive, "-r").words([source, bookmark]);
         let (source, bookmark) = full_names(source, bookmark)?;
         if is_recursive && snapshot_of(&source).is_none() {
             return Err(WrongUse::new("recursive bookmarks (-r) can only be created from a snapshot source"));
         }
-        Ok(Self { source, bookmark, is_recursive })
+        Ok(Self { source, bookmark, is_recursive, line })
     }
 
-    /// The full name of the source.
-    #[must_use]
-    pub fn source(&self) -> &str {
-        &self.source
-    }
-
-    /// All of them, of a pool; nothing where the source is not there.
-    ///
-    /// # Errors
-    /// The MOS cannot be read.
-    #[boxed]
-    pub async fn all(&self, pool: &Pool) -> Result<Option<Vec<NewBookmark>>, AdminError> {
-        let Self { source, bookmark, is_recursive } = self;
+    /// All of them, of a pool.
+    async fn all(&self, pool: &Pool) -> Result<Vec<NewBookmark>, AdminError> {
+        let Self { source, bookmark, is_recursive, .. } = self;
         let dsl = pool.dsl()?;
         let snapshot = snapshot_of(source);
         let is_there = match (snapshot, source.split_once('#')) {
@@ -111,15 +104,31 @@ impl BookmarkRequest {
             (None, None) => false,
         };
         if !is_there {
-            return Ok(None);
+            return Err(WrongUse::new(format!("cannot open '{source}': dataset does not exist")).into());
         }
-        Ok(Some(match (snapshot, is_recursive) {
+        Ok(match (snapshot, is_recursive) {
             (Some((dataset, snapshot)), true) => {
                 let short = bookmark.split_once('#').map_or("", |(_, short)| short);
                 bookmarks_below(pool, dataset, snapshot, short).await?
             }
             _ => vec![NewBookmark { name: bookmark.clone(), source: source.clone() }],
-        }))
+        })
+    }
+}
+
+impl Request for BookmarkRequest {
+    type Made = ();
+
+    fn name(&self) -> &str {
+        &self.source
+    }
+
+    fn run<'a>(&'a self, pool: &'a Pool, _: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move { pool.sync_task(CreateBookmarks(self.all(pool).await?)).await })
+    }
+
+    fn history_line(&self, (): &()) -> Option<Line> {
+        Some(self.line.clone())
     }
 }
 

@@ -1,13 +1,89 @@
 //! Clones of snapshots.
 
-use cenote_dsl::name::parent_of;
+use cenote_dsl::DslError;
+use cenote_dsl::name::{check_new_dataset, parent_of, pool_of};
 use cenote_format::enums::ObjsetType;
-use cenote_spa::{PropertyValue, SyncTask, Syncer};
+use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 use cenote_zvol::Volume;
 
+use crate::create::{Owner, create_filesystem_of};
 use crate::error::{AdminError, Reason, Verb};
+use crate::request::{Changed, Line, Request, Users};
+use crate::values::{Types, When, check_once, dataset_settings, stored_of_datasets};
 use crate::{AUTO, Setting};
+
+/// A clone to be created: `zfs clone`.
+#[derive(Debug, Default)]
+pub struct CloneRequest {
+    /// The snapshot.
+    pub snapshot: String,
+    /// The new dataset.
+    pub name: String,
+    /// Its properties, `PROPERTY=VALUE`.
+    pub properties: Vec<String>,
+    /// Missing file systems above it are created too, and it may exist.
+    pub parents: bool,
+    /// The owner of root directories above it.
+    pub owner: Owner,
+}
+
+impl CloneRequest {
+    fn refused(&self, reason: Reason) -> AdminError {
+        AdminError::refused(Verb::Create, &self.name, reason)
+    }
+}
+
+impl Request for CloneRequest {
+    /// False if the dataset exists.
+    type Made = bool;
+
+    fn name(&self) -> &str {
+        &self.snapshot
+    }
+
+    fn check(&self) -> Result<(), AdminError> {
+        check_once(&self.properties)?;
+        if !self.snapshot.contains('@') {
+            return Err(AdminError::no_snapshot_name(&self.snapshot));
+        }
+        check_new_dataset(&self.name).map_err(|error| self.refused(Reason::Name(error)))?;
+        if pool_of(&self.name) != pool_of(&self.snapshot) {
+            return Err(self.refused(Reason::Said("source and target pools differ".to_owned())));
+        }
+        Ok(())
+    }
+
+    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<bool, AdminError>> {
+        Box::pin(async move {
+            self.check()?;
+            let dsl = pool.dsl()?;
+            let types = match dsl.kind(&dsl.dataset(&self.snapshot).await?).await? {
+                ObjsetType::Zvol => Types::VOLUME,
+                ObjsetType::Zfs => Types::FILESYSTEM,
+                other => return Err(DslError::Unsupported(format!("datasets of the type '{other}'")).into()),
+            };
+            if self.parents && dsl.find_dir(&self.name).await?.is_some() {
+                return Ok(false);
+            }
+            let settings = dataset_settings(&self.properties, When::Cloning, types);
+            let settings = settings.map_err(|error| self.refused(Reason::Setting(error)))?;
+            let notes = stored_of_datasets(&settings);
+            if let Some(above) = parent_of(&self.name).filter(|above| self.parents && above.contains('/')) {
+                create_filesystem_of(pool, above, Vec::new(), true, self.owner).await?;
+            }
+            pool.sync_task(Clone::new(&self.snapshot, &self.name, settings)).await?;
+            notes.iter().for_each(|note| users.tell(note));
+            users.after(Changed::Datasets(std::slice::from_ref(&self.name))).await?;
+            Ok(true)
+        })
+    }
+
+    fn history_line(&self, is_made: &bool) -> Option<Line> {
+        let line = Line::new("zfs clone").flag(self.parents, "-p").option("-o", &self.properties);
+        is_made.then(|| line.words([&self.snapshot, &self.name]))
+    }
+}
 
 /// Makes a dataset as a clone of a snapshot ([`clone_dataset`](crate::clone_dataset)).
 pub(crate) struct Clone {

@@ -1,17 +1,23 @@
 //! Making file systems and volumes.
 
+use std::io;
+
 use cenote_dmu::Zap;
-use cenote_dsl::name::parent_of;
+use cenote_dsl::name::{check_new_dataset, parent_of};
 use cenote_dsl::{Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::BoxFuture;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 
 use crate::error::{AdminError, Reason, Verb};
-use crate::values::{ValueError, invalid, parse_size};
+use crate::new_properties::{NewVolume, new_properties};
+use crate::request::{Changed, Line, Request, Users};
+use crate::values::{
+    Types, ValueError, When, check_once, dataset_settings, full_name, invalid, parse_size, stored_of_datasets,
+};
 use crate::{AUTO, Setting};
 
 /// The place of a new dataset in the tree of datasets.
@@ -164,7 +170,7 @@ impl VolumeShape {
     ///
     /// # Errors
     /// A word is no size.
-    pub fn parse(size: &str, block_size: Option<&str>, sparse: bool) -> Result<Self, ValueError> {
+    fn parse(size: &str, block_size: Option<&str>, sparse: bool) -> Result<Self, ValueError> {
         let bad = |what: &str, text: &str, why: ValueError| invalid(format!("bad volume {what} '{text}': {why}"));
         let size_bytes = parse_size(size).map_err(|why| bad("size", size, why))?;
         let block_bytes = block_size.map(|text| parse_size(text).map_err(|why| bad("block size", text, why)));
@@ -172,40 +178,22 @@ impl VolumeShape {
     }
 }
 
-/// The outermost dataset on the way to a new one that is not there yet: what a mount has to show when all are made.
-///
-/// # Errors
-/// The pool is closed.
-#[boxed]
-pub async fn outermost_new(pool: &Pool, name: &str) -> Result<String, AdminError> {
-    let dsl = pool.dsl()?;
-    let mut outermost = name;
-    while let Some(above) = parent_of(outermost) {
-        match dsl.dir(above).await {
-            Err(DslError::NoSuchDataset(_)) => outermost = above,
-            Ok(_) | Err(_) => break,
-        }
-    }
-    Ok(outermost.to_owned())
-}
-
 /// The sizes of a new volume, and what is reserved for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumePlan {
+pub(crate) struct VolumePlan {
     /// Its size in bytes, in whole blocks.
-    pub size_bytes: u64,
+    pub(crate) size_bytes: u64,
     /// The size of its blocks in bytes.
-    pub block_bytes: u64,
+    pub(crate) block_bytes: u64,
     /// Bytes that are reserved for it.
-    pub reserved_bytes: u64,
+    pub(crate) reserved_bytes: u64,
 }
 
 /// The sizes that a new volume would have in this pool. Nothing is made, nor is it seen whether there is room.
 ///
 /// # Errors
 /// No volume has such a size.
-#[boxed]
-pub async fn plan_volume(
+async fn plan_volume(
     pool: &Pool,
     name: &str,
     shape: VolumeShape,
@@ -215,6 +203,137 @@ pub async fn plan_volume(
     let planned = pool.change(move |syncer| Box::pin(async move { task.plan(syncer, shape) }));
     let (spec, reserved_bytes) = planned.await?;
     Ok(VolumePlan { size_bytes: spec.size_bytes, block_bytes: u64::from(spec.block_bytes), reserved_bytes })
+}
+
+/// A file system or volume to be created: `zfs create`.
+#[derive(Clone, Default)]
+pub struct CreateRequest<'a> {
+    /// Its name.
+    pub name: String,
+    /// Its properties, `PROPERTY=VALUE`. A volume's `volblocksize` is the same as `block_size`.
+    pub properties: Vec<String>,
+    /// The size of a volume (`-V`); none for a file system.
+    pub volume_size: Option<String>,
+    /// The size of a volume's blocks (`-b`).
+    pub block_size: Option<String>,
+    /// Nothing is reserved for the volume.
+    pub is_sparse: bool,
+    /// Missing file systems above it are created too.
+    pub parents: bool,
+    /// The owner of root directories.
+    pub owner: Owner,
+    /// Nothing is created.
+    pub is_dry: bool,
+    /// Gets what is about to be created. It is not called if the dataset exists and may.
+    pub tells: Option<&'a TellNew<'a>>,
+}
+
+/// Reports a new dataset's properties, with their values.
+pub type TellNew<'a> = dyn Fn(&[(String, String)]) -> io::Result<()> + Send + Sync + 'a;
+
+impl CreateRequest<'_> {
+    /// The shape of a volume, and all settings.
+    fn parsed(&self) -> Result<(Option<VolumeShape>, Vec<Setting>), AdminError> {
+        let verb = if self.is_dry { Verb::Verify } else { Verb::Create };
+        let refused = |reason| AdminError::refused(verb, &self.name, reason);
+        // Before missing datasets above it are created.
+        check_new_dataset(&self.name).map_err(|error| refused(Reason::Name(error)))?;
+        check_once(&self.properties)?;
+        let is_block_size = |text: &&String| {
+            self.volume_size.is_some()
+                && text.split_once('=').is_some_and(|(name, _)| full_name(name) == "volblocksize")
+        };
+        let (blocks, others): (Vec<&String>, Vec<&String>) = self.properties.iter().partition(is_block_size);
+        let types = if self.volume_size.is_some() { Types::VOLUME } else { Types::FILESYSTEM };
+        let settings = dataset_settings(others, When::Creation, types);
+        let settings = settings.map_err(|error| refused(Reason::Setting(error)))?;
+        let block_size = self.block_size.as_deref().or(blocks.last().and_then(|text| text.split('=').nth(1)));
+        let shape = self.volume_size.as_deref().map(|size| VolumeShape::parse(size, block_size, self.is_sparse));
+        Ok((shape.transpose()?, settings))
+    }
+
+    /// Tells what is created, or would be.
+    async fn tell(&self, pool: &Pool, shape: Option<VolumeShape>, settings: &[Setting]) -> Result<(), AdminError> {
+        let plan = match shape {
+            Some(shape) => Some(plan_volume(pool, &self.name, shape, settings.to_vec()).await?),
+            None => None,
+        };
+        let is_there = self.parents && pool.dsl()?.find_dir(&self.name).await?.is_some();
+        let Some(tells) = self.tells.filter(|_| !is_there) else { return Ok(()) };
+        let volume = NewVolume {
+            asked_bytes: shape.map(|shape| shape.size_bytes),
+            names_blocks: self.block_size.is_some(),
+            is_sparse: self.is_sparse,
+        };
+        Ok(tells(&new_properties(&self.properties, &volume, plan.as_ref()))?)
+    }
+}
+
+impl Request for CreateRequest<'_> {
+    type Made = ();
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn check(&self) -> Result<(), AdminError> {
+        self.parsed().map(drop)
+    }
+
+    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let (shape, settings) = self.parsed()?;
+            if self.is_dry || self.tells.is_some() {
+                self.tell(pool, shape, &settings).await?;
+            }
+            if self.is_dry {
+                return Ok(());
+            }
+            let outermost = outermost_new(pool, &self.name).await?;
+            let notes = stored_of_datasets(&settings);
+            pool.sync_task(match shape {
+                Some(shape) => Create::volume(&self.name, shape, settings, self.parents, self.owner),
+                None => Create::filesystem(&self.name, settings, self.parents, self.owner),
+            })
+            .await?;
+            notes.iter().for_each(|note| users.tell(note));
+            users.after(Changed::Datasets(&[outermost])).await?;
+            Ok(())
+        })
+    }
+
+    fn history_line(&self, (): &()) -> Option<Line> {
+        let line = Line::new("zfs create").flag(self.parents, "-p").flag(self.is_sparse, "-s");
+        let line = line.option("-b", &self.block_size).option("-o", &self.properties).option("-V", &self.volume_size);
+        (!self.is_dry).then(|| line.word(&self.name))
+    }
+}
+
+/// Creates a file system; with `parents` also its missing ancestors, and then it may exist. The root directories belong to `owner`.
+pub(crate) async fn create_filesystem_of(
+    pool: &Pool,
+    name: &str,
+    settings: Vec<Setting>,
+    parents: bool,
+    owner: Owner,
+) -> Result<bool, AdminError> {
+    pool.sync_task(Create::filesystem(name, settings, parents, owner)).await
+}
+
+/// The outermost dataset on the way to a new one that is not there yet: what a mount has to show when all are made.
+///
+/// # Errors
+/// The pool is closed.
+pub(crate) async fn outermost_new(pool: &Pool, name: &str) -> Result<String, AdminError> {
+    let dsl = pool.dsl()?;
+    let mut outermost = name;
+    while let Some(above) = parent_of(outermost) {
+        match dsl.dir(above).await {
+            Err(DslError::NoSuchDataset(_)) => outermost = above,
+            Ok(_) | Err(_) => break,
+        }
+    }
+    Ok(outermost.to_owned())
 }
 
 /// Makes a file system ([`create_filesystem`](crate::create_filesystem)) or a volume ([`create_volume`](crate::create_volume)).

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{Pool, SyncTask, Syncer};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::BoxFuture;
 
 use crate::error::{AdminError, Reason, Verb};
 
@@ -22,7 +22,7 @@ pub struct Reach {
 }
 
 /// Destroys a dataset, or a tree of them: [`destroy`](crate::destroy()).
-pub struct Destroy {
+pub(crate) struct Destroy {
     pool: Pool,
     name: String,
     reach: Reach,
@@ -48,8 +48,7 @@ async fn has_only_left_over(pool: &Syncer, name: &str) -> Result<bool, AdminErro
 ///
 /// # Errors
 /// It has some, or there is none of this name; or as [`Pool::look`].
-#[boxed]
-pub async fn check_goes_alone(pool: &Pool, name: &str) -> Result<(), AdminError> {
+pub(crate) async fn check_goes_alone(pool: &Pool, name: &str) -> Result<(), AdminError> {
     let name = name.to_owned();
     let look = pool.look(move |syncer| {
         Box::pin(async move {
@@ -71,15 +70,13 @@ struct Doomed {
 
 impl Destroy {
     /// The task.
-    #[must_use]
-    pub fn new(pool: &Pool, name: &str, reach: Reach) -> Self {
+    pub(crate) fn new(pool: &Pool, name: &str, reach: Reach) -> Self {
         let reach = Reach { recursive: reach.recursive || reach.clones, ..reach };
         Self { pool: pool.clone(), name: name.to_owned(), reach, names: Vec::new() }
     }
 
     /// Once checked: the datasets and snapshots that go, in their order.
-    #[must_use]
-    pub fn names(&self) -> &[String] {
+    pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
 

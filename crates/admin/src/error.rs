@@ -1,9 +1,12 @@
 //! Why a verb was refused.
 
-use std::fmt;
+use std::error::Error as StdError;
+use std::{fmt, io};
 
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;
+use cenote_dsl::name::NameError;
+use cenote_props::WrongUse;
 use cenote_spa::{NamePool, SpaError};
 use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
@@ -15,8 +18,12 @@ use crate::values::ValueError;
 /// A verb, in the words that OpenZFS's messages begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
+    /// `cannot open`
+    Open,
     /// `cannot create`
     Create,
+    /// `cannot verify`: it is only asked if it can be created
+    Verify,
     /// `cannot destroy`
     Destroy,
     /// `cannot set property for`
@@ -29,18 +36,23 @@ pub enum Verb {
     Hold,
     /// `cannot release hold from snapshot`
     Release,
+    /// `cannot rename to`
+    Rename,
 }
 
 impl fmt::Display for Verb {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
+            Self::Open => "open",
             Self::Create => "create",
+            Self::Verify => "verify",
             Self::Destroy => "destroy",
             Self::SetProperty => "set property for",
             Self::Snapshot => "create snapshot",
             Self::Rollback => "rollback to",
             Self::Hold => "hold snapshot",
             Self::Release => "release hold from snapshot",
+            Self::Rename => "rename to",
         })
     }
 }
@@ -114,6 +126,15 @@ pub enum Reason {
     /// `auto` was given of a file system.
     #[error("'{0}=auto' only allowed on volumes")]
     AutoOfVolumesOnly(String),
+    /// Other words.
+    #[error("{0}")]
+    Said(String),
+    /// The name is not valid.
+    #[error(transparent)]
+    Name(NameError),
+    /// A setting is not valid.
+    #[error(transparent)]
+    Setting(ValueError),
     /// A value that the property cannot have in this pool.
     #[error(transparent)]
     Value(SpaError),
@@ -171,6 +192,42 @@ pub enum AdminError {
     /// A list of features.
     #[error(transparent)]
     Compatibility(#[from] CompatibilityError),
+    /// OpenZFS's command ends with Linux's number of this error.
+    #[error("{source}")]
+    Errno {
+        /// The number.
+        errno: u8,
+        /// The error.
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The words of the request are wrong, whatever the pool.
+    #[error(transparent)]
+    Use(#[from] WrongUse),
+    /// A refusal, in words of its own.
+    #[error("{0}")]
+    Said(String),
+    /// There is nothing of the name, in words of its own.
+    #[error("{0}")]
+    NotThere(String),
+    /// No snapshot of those that were asked for was taken.
+    #[error("{0}\nno snapshots were created")]
+    NoSnapshots(Box<AdminError>),
+    /// Some snapshots are destroyed, and one could not be.
+    #[error("{done} of {count} snapshots are destroyed")]
+    Partly {
+        /// Snapshots that are destroyed.
+        done: usize,
+        /// Snapshots that were to be destroyed.
+        count: usize,
+        /// Why not all.
+        source: Box<AdminError>,
+    },
+    /// The caller could not be told what is done.
+    #[error(transparent)]
+    Told(#[from] io::Error),
+    /// Of the users of a dataset, by the one who has them.
+    #[error(transparent)]
+    Users(Box<dyn StdError + Send + Sync>),
 }
 
 impl From<SpaError> for AdminError {
@@ -187,12 +244,34 @@ impl NamePool for AdminError {
                 Reason::Value(error) => Some(error),
                 _ => None,
             },
+            Self::NoSnapshots(error) | Self::Partly { source: error, .. } => error.spa(),
             _ => None,
         }
     }
 }
 
 impl AdminError {
+    /// An error of the users of datasets.
+    pub fn of_users(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self::Users(error.into())
+    }
+
+    /// The name of a snapshot is wanted, and this is none.
+    pub(crate) fn no_snapshot_name(name: &str) -> Self {
+        Self::refused(Verb::Open, name, Reason::Said("missing '@' delimiter in snapshot name".to_owned()))
+    }
+
+    /// It with all its causes.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            text.push_str(&format!(": {cause}"));
+            next = cause.source();
+        }
+        text
+    }
+
     pub(crate) fn refused(verb: Verb, name: &str, reason: Reason) -> Self {
         Self::Refused { verb, name: name.to_owned(), reason: Box::new(reason) }
     }

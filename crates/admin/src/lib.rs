@@ -6,32 +6,37 @@
 //! properties and destroy datasets. Each operation (*verb*: `create`, `destroy`, ...) is implemented once, here. `cenote_spa` manages
 //! datasets but not their contents: a new file system needs its root directory (`cenote_zpl`), a new volume its size (`cenote_zvol`).
 //!
-//! **Shape.** A verb is a sync task, as in OpenZFS ([`SyncTask`](cenote_spa::SyncTask)): a check, which only reads, and a change. The
-//! functions below execute one sync task, or several as one atomic change:
+//! **Shape.** A verb is a *request* ([`Request`]): all that its command says, with a check that needs no pool, `run`, and its line for
+//! the pool's history. Users of datasets notice it ([`Users`]). It is made of *sync tasks*, as in OpenZFS
+//! ([`SyncTask`](cenote_spa::SyncTask)): a check, which only reads, and a change, one task or several as one atomic change. Programs that
+//! need neither users nor history call the functions.
 //! ```text
-//! create_pool         (by spa)           with root directory and all properties
-//! create_filesystem   Create             with missing parents, root directory and all properties
-//! create_filesystem_of                   the same, whose root directory belongs to somebody
-//! create_volume       Create             with missing parents, size, reservation and all properties
-//! destroy             Destroy            a dataset, or a tree of them, from below
-//! set_properties      SetProperties      one for each dataset, all or none
-//! inherit_property    InheritProperty    one for each dataset, all or none
-//! take_snapshots      (by spa::sync)     all in one txg, with everything written before
-//! destroy_snapshots   DestroySnapshots   all are checked first; in as many txgs as keep each short
-//! clone_dataset       Clone              with all properties
-//! promote             Promote            the origin's snapshots become the clone's
-//! rollback            Rollback           with the newer snapshots and bookmarks destroyed
-//! create_bookmarks    CreateBookmarks    all or none
-//! destroy_bookmarks   DestroyBookmarks   all that exist
-//! redact              Begin, Add         a redaction bookmark, then its list in as many txgs as that takes
-//! hold, release       Holds              all or none
+//! request            function              sync tasks
+//! ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+//! (server's)         create_pool           (by spa)           with root directory and all properties
+//! CreateRequest      create_filesystem     Create             with missing parents, root directory and all properties
+//!                    create_volume         Create             with missing parents, size, reservation and all properties
+//! CloneRequest       clone_dataset         Clone              with all properties
+//! SnapshotRequest    take_snapshots        (by spa::sync)     all in one txg, with everything written before
+//! BookmarkRequest    create_bookmarks      CreateBookmarks    all or none
+//! RedactRequest      redact                Begin, Add         a redaction bookmark, then its list in as many txgs as that takes
+//! HoldRequest        hold, release         Holds              all or none
+//! RenameRequest      (Pool's)              (by spa)           with missing parents
+//! PromoteRequest     promote               Promote            the origin's snapshots become the clone's
+//! RollbackRequest    rollback              Rollback           with the newer snapshots and bookmarks destroyed
+//! SetRequest         set_properties        SetProperties      one for each dataset, all or none
+//! InheritRequest     inherit_property      InheritProperty    one for each dataset, all or none
+//! DestroyRequest     destroy               Destroy            a dataset, or a tree of them, from below
+//!                    destroy_snapshots     DestroySnapshots   all are checked first; in as many txgs as keep each short
+//!                    destroy_bookmarks     DestroyBookmarks   all that exist
+//! SetPoolRequest, UpgradeRequest, ClearRequest                (by spa)
 //! ```
 //! Streams have modules of their own: [`send`], [`receive`], and [`stream`] for streams that are made from other streams. [`values`]
 //! parses property values.
 //!
-//! **Life of `zfs create -p -o quota=1G tank/a/b`.** The task takes the pool's syncer. Its check finds that `tank/a` is missing and
+//! **Life of `zfs create -p -o quota=1G tank/a/b`.** The request parses the settings. The task takes the pool's syncer. Its check finds that `tank/a` is missing and
 //! `tank` can have it, and that each property can have its value. The change makes `tank/a`, `tank/a/b` and its root directory, and sets
-//! the property. The sync writes all of it in one txg.
+//! the property. The sync writes all of it in one txg, and mounts of `tank` show `tank/a`.
 //!
 //! **Invariants.**
 //! 1. A change whose check has passed does not fail half-way, except by a failure of a device or of memory. So the check considers the
@@ -54,14 +59,20 @@ mod clone;
 mod compatibility;
 mod create;
 mod destroy;
+mod destroying;
 mod error;
+mod hold;
 pub mod missing;
 mod named;
 mod new_properties;
 mod newpool;
+mod pool;
 mod properties;
 pub mod receive;
 mod redact;
+mod rename;
+mod request;
+mod rollback;
 pub mod send;
 mod snapshot;
 pub mod stream;
@@ -72,21 +83,27 @@ use bookmark::{CreateBookmarks, DestroyBookmarks};
 use cenote_spa::{NewBookmark, Pool, PropertyValue};
 use cenote_taskq::BoxFuture;
 use clone::Clone;
-use create::Create;
-use properties::{InheritProperty, SetProperties};
-use snapshot::{Holds, Promote};
+use create::{Create, create_filesystem_of};
+use destroy::Destroy;
+use hold::Holds;
+use rollback::Promote;
 
 pub use bookmark::BookmarkRequest;
+pub use clone::CloneRequest;
 pub use compatibility::{CompatibilityError, ReadList, lacking_features};
-pub use create::{Owner, VolumePlan, VolumeShape, outermost_new, plan_volume};
-pub use destroy::{Destroy, Reach, check_goes_alone};
+pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
+pub use destroy::Reach;
+pub use destroying::{DestroyCaller, DestroyRequest};
 pub use error::{AdminError, Reason, Verb};
-pub use named::{NamedSnapshots, clones_of, still_there};
-pub use new_properties::{NewVolume, new_properties};
+pub use hold::HoldRequest;
 pub use newpool::{NewPool, create_pool};
+pub use pool::{ClearRequest, SetPoolRequest, UpgradeRequest};
+pub use properties::{InheritRequest, SetRequest, inherit_property, set_properties};
 pub use redact::{RedactError, RedactRequest, redact, redact_in};
-pub use snapshot::{DestroySnapshots, Rollback, take_snapshots, tree_names};
-pub use volume::{Resize, set_reserved};
+pub use rename::RenameRequest;
+pub use request::{Changed, Going, Line, NoUsers, Request, Suspended, Users, Volumes};
+pub use rollback::{PromoteRequest, RollbackRequest, rollback};
+pub use snapshot::{SnapshotRequest, take_snapshots, tree_names};
 
 /// The name of a property and its value, as stored.
 pub type Setting = (String, PropertyValue);
@@ -95,54 +112,25 @@ pub type Setting = (String, PropertyValue);
 pub const AUTO: u64 = u64::MAX;
 
 /// Creates a file system with these properties; with `parents` also its missing ancestors. Returns false if it already existed, which is
-/// an error without `parents`. The root directories of what is made belong to `owner`.
+/// an error without `parents`. The root directories belong to root.
 ///
 /// # Errors
 /// The name is taken or invalid, the parent does not exist, a property value is invalid, there is no space for the reservation; or as
 /// [`Pool::change`].
-pub fn create_filesystem_of<'a>(
-    pool: &'a Pool,
-    name: &'a str,
-    settings: Vec<Setting>,
-    parents: bool,
-    owner: Owner,
-) -> BoxFuture<'a, Result<bool, AdminError>> {
-    Box::pin(async move { pool.sync_task(Create::filesystem(name, settings, parents, owner)).await })
-}
-
-/// As [`create_filesystem_of`] root.
-///
-/// # Errors
-/// As [`create_filesystem_of`].
 pub fn create_filesystem<'a>(
     pool: &'a Pool,
     name: &'a str,
     settings: Vec<Setting>,
     parents: bool,
 ) -> BoxFuture<'a, Result<bool, AdminError>> {
-    create_filesystem_of(pool, name, settings, parents, Owner::ROOT)
+    Box::pin(create_filesystem_of(pool, name, settings, parents, Owner::ROOT))
 }
 
-/// Creates a volume with these properties; with `parents` also its missing ancestors, which belong to `owner`. Returns false if it
-/// already existed, which is an error without `parents`.
+/// Creates a volume with these properties; with `parents` also its missing ancestors. Returns false if it already existed, which is an
+/// error without `parents`.
 ///
 /// # Errors
-/// As [`create_filesystem_of`]; or the size is invalid.
-pub fn create_volume_of<'a>(
-    pool: &'a Pool,
-    name: &'a str,
-    shape: VolumeShape,
-    settings: Vec<Setting>,
-    parents: bool,
-    owner: Owner,
-) -> BoxFuture<'a, Result<bool, AdminError>> {
-    Box::pin(async move { pool.sync_task(Create::volume(name, shape, settings, parents, owner)).await })
-}
-
-/// As [`create_volume_of`] root.
-///
-/// # Errors
-/// As [`create_volume_of`].
+/// As [`create_filesystem`]; or the size is invalid.
 pub fn create_volume<'a>(
     pool: &'a Pool,
     name: &'a str,
@@ -150,7 +138,7 @@ pub fn create_volume<'a>(
     settings: Vec<Setting>,
     parents: bool,
 ) -> BoxFuture<'a, Result<bool, AdminError>> {
-    create_volume_of(pool, name, shape, settings, parents, Owner::ROOT)
+    Box::pin(async move { pool.sync_task(Create::volume(name, shape, settings, parents, Owner::ROOT)).await })
 }
 
 /// Destroys a dataset, with as much of what depends on it as `reach` says. The blocks are freed in the background.
@@ -192,43 +180,6 @@ pub fn clone_dataset<'a>(
     Box::pin(async move { pool.sync_task(Clone::new(origin, name, settings)).await })
 }
 
-/// Rolls a dataset that is not open back to one of its snapshots. With `destroys_newer`, newer snapshots and bookmarks are destroyed;
-/// otherwise they are an error.
-///
-/// # Errors
-/// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
-pub fn rollback<'a>(pool: &'a Pool, snapshot: &'a str, destroys_newer: bool) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        pool.wait_logs_freed().await?;
-        let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
-        // Dirty data of the dataset is written first: it belongs to the tree that is freed.
-        pool.sync().await?;
-        pool.sync_task(task).await
-    })
-}
-
-/// The datasets that are clones of snapshots which are newer than a snapshot of the same dataset.
-///
-/// # Errors
-/// There is no such snapshot, or datasets cannot be read.
-pub fn clones_of_newer<'a>(pool: &'a Pool, snapshot: &'a str) -> BoxFuture<'a, Result<Vec<String>, AdminError>> {
-    Box::pin(async move {
-        let dsl = pool.dsl()?;
-        let target = dsl.dataset(snapshot).await?;
-        let head = dsl.head(&target.dir).await?;
-        let Some(head) = head.filter(|_| target.is_snapshot()) else {
-            return Err(AdminError::refused(Verb::Rollback, snapshot, Reason::NoSnapshot));
-        };
-        let mut clones = Vec::new();
-        for other in dsl.snapshots(&head).await? {
-            if other.phys.creation_txg > target.phys.creation_txg {
-                clones.extend(dsl.clones(&other).await?);
-            }
-        }
-        Ok(clones)
-    })
-}
-
 /// Promotes a clone: the snapshots of the origin's dataset up to the origin become the clone's.
 ///
 /// # Errors
@@ -268,57 +219,4 @@ pub fn hold<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> BoxFut
 /// One is not there, or has no such hold; or as [`Pool::change`].
 pub fn release<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> BoxFuture<'a, Result<(), AdminError>> {
     Box::pin(async move { pool.sync_task(Holds::new(tag, snapshots, true)).await })
-}
-
-/// Refuses settings that cannot be made in one change. The checks of `volsize` and `refreservation` use the dataset's space before the
-/// change, so neither may be set together with another property, nor for several datasets.
-///
-/// # Errors
-/// They cannot.
-pub fn check_together(dataset_count: usize, settings: &[Setting]) -> Result<(), AdminError> {
-    let needs_room = settings.iter().any(|(property, _)| ["volsize", "refreservation"].contains(&property.as_str()));
-    if needs_room && (dataset_count > 1 || settings.len() > 1) {
-        return Err(AdminError::NotTogether);
-    }
-    Ok(())
-}
-
-/// Sets properties of datasets: all of them, or none.
-///
-/// # Errors
-/// As [`check_together`]; there is no such dataset, a property does not apply to it or cannot have its value, there is no room for what is reserved; or as
-/// [`Pool::change`].
-pub fn set_properties<'a>(
-    pool: &'a Pool,
-    datasets: &'a [String],
-    settings: &'a [Setting],
-) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        check_together(datasets.len(), settings)?;
-        let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
-        pool.sync_tasks(tasks).await.map(drop)
-    })
-}
-
-/// Clears a local property of datasets so that they inherit it, with `recursive` also on all datasets below: on all, or none. With
-/// `received` (`-S`) a received value takes effect, if there is one.
-///
-/// # Errors
-/// There is no such dataset, the property does not apply to it, or what was received cannot be in force; a reservation of several
-/// datasets was to be reverted; or as [`Pool::change`].
-pub fn inherit_property<'a>(
-    pool: &'a Pool,
-    datasets: &'a [String],
-    property: &'a str,
-    recursive: bool,
-    received: bool,
-) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        if received && property == "refreservation" && datasets.len() > 1 {
-            return Err(AdminError::NotTogether);
-        }
-        let task = |dataset: &String| InheritProperty::new(dataset, property, recursive, received);
-        let tasks = datasets.iter().map(task).collect();
-        pool.sync_tasks(tasks).await.map(drop)
-    })
 }

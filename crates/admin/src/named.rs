@@ -2,18 +2,17 @@
 
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_spa::Pool;
-use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Reason, Verb};
 
 type Result<T> = std::result::Result<T, AdminError>;
 
 /// The snapshots that a list of names and ranges means.
-pub struct NamedSnapshots {
+pub(crate) struct NamedSnapshots {
     /// Their names.
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// The bytes that they alone have, where that was asked for.
-    pub reclaimed_bytes: u64,
+    pub(crate) reclaimed_bytes: u64,
 }
 
 impl NamedSnapshots {
@@ -22,8 +21,7 @@ impl NamedSnapshots {
     ///
     /// # Errors
     /// A range has several ends, or the pool cannot be read.
-    #[boxed]
-    pub async fn found(pool: &Pool, datasets: Vec<String>, spec: String, counts: bool) -> Result<Self> {
+    pub(crate) async fn found(pool: &Pool, datasets: Vec<String>, spec: String, counts: bool) -> Result<Self> {
         let look =
             pool.look(move |syncer| Box::pin(async move { Self::of(syncer.dsl(), &datasets, &spec, counts).await }));
         look.await
@@ -59,8 +57,7 @@ impl NamedSnapshots {
 ///
 /// # Errors
 /// The pool cannot be read.
-#[boxed]
-pub async fn still_there(pool: &Pool, names: Vec<String>) -> Result<Vec<String>> {
+pub(crate) async fn still_there(pool: &Pool, names: Vec<String>) -> Result<Vec<String>> {
     let look = pool.look(move |syncer| {
         Box::pin(async move {
             let mut left = Vec::new();
@@ -83,8 +80,7 @@ pub async fn still_there(pool: &Pool, names: Vec<String>) -> Result<Vec<String>>
 ///
 /// # Errors
 /// The pool cannot be read.
-#[boxed]
-pub async fn clones_of(pool: &Pool, snapshots: Vec<String>) -> Result<Vec<String>> {
+pub(crate) async fn clones_of(pool: &Pool, snapshots: Vec<String>) -> Result<Vec<String>> {
     let look = pool.look(move |syncer| {
         Box::pin(async move {
             let (dsl, mut clones) = (syncer.dsl(), Vec::new());

@@ -1,25 +1,24 @@
 //! The properties that `zfs create -v` lists.
 
-use crate::VolumePlan;
+use crate::create::VolumePlan;
 
 /// The size of a volume's blocks that OpenZFS does not name where nothing speaks for another.
 const USUAL_BLOCK_BYTES: u64 = 16 << 10;
 
 /// The parts of a command that makes a volume.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NewVolume {
+pub(crate) struct NewVolume {
     /// The size that was asked for, if it is a number.
-    pub asked_bytes: Option<u64>,
+    pub(crate) asked_bytes: Option<u64>,
     /// `-b` gives the size of its blocks.
-    pub names_blocks: bool,
+    pub(crate) names_blocks: bool,
     /// Nothing is reserved for it.
-    pub is_sparse: bool,
+    pub(crate) is_sparse: bool,
 }
 
 /// The properties of a new dataset that the command gives (`PROPERTY=VALUE`) or that follow from it, in the order in which OpenZFS lists them:
 /// numbers that it works out stand last.
-#[must_use]
-pub fn new_properties(given: &[String], volume: &NewVolume, plan: Option<&VolumePlan>) -> Vec<(String, String)> {
+pub(crate) fn new_properties(given: &[String], volume: &NewVolume, plan: Option<&VolumePlan>) -> Vec<(String, String)> {
     let given = given.iter().filter_map(|text| text.split_once('='));
     let given: Vec<(String, String)> = given.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let Some(plan) = plan else { return given };

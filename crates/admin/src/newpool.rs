@@ -6,9 +6,11 @@ use cenote_taskq::{BoxFuture, Handle};
 use cenote_zpl::Properties;
 use cenote_zpl::bulk::{BulkWriter, NodeSpec};
 
+use crate::Setting;
+use crate::create::Owner;
 use crate::create::root_directory;
 use crate::error::AdminError;
-use crate::{Owner, Setting, set_properties};
+use crate::properties::set_properties;
 
 /// Properties that are more than a value: they change accounts, and there are pools that they cannot be kept up in.
 const ACCOUNTS: [&str; 4] = ["quota", "refreservation", "filesystem_limit", "snapshot_limit"];

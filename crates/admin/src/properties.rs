@@ -1,14 +1,182 @@
 //! Setting properties and having them inherited.
 
+use cenote_dsl::name::pool_of;
 use cenote_format::enums::ObjsetType;
-use cenote_props::{Types, dataset, find, is_user_property};
-use cenote_spa::{PropertyValue, SyncTask, Syncer};
+use cenote_props::{Types, WrongUse, dataset, find, is_user_property};
+use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
 use cenote_taskq::BoxFuture;
 
 use crate::error::{AdminError, Reason, Verb};
-use crate::values::invalid;
-use crate::volume::{Resize, check_reservation, set_reserved};
+use crate::request::{Changed, Going, Line, Request, Users};
+use crate::values::{When, check_once, dataset_settings, inherited_property, invalid, stored_of_datasets};
+use crate::volume::{Resize, check_reservation, resize_in_use, set_reserved};
 use crate::{AUTO, Setting};
+
+/// Properties to be set: `zfs set`.
+#[derive(Clone, Debug, Default)]
+pub struct SetRequest {
+    /// Settings, `PROPERTY=VALUE`, and datasets.
+    pub arguments: Vec<String>,
+}
+
+impl SetRequest {
+    /// The settings as they are stored, and the datasets.
+    fn parsed(&self) -> Result<(Vec<Setting>, Vec<String>), AdminError> {
+        let (settings, datasets): (Vec<String>, Vec<String>) =
+            self.arguments.iter().cloned().partition(|text| text.contains('='));
+        if settings.is_empty() {
+            return Err(WrongUse::new("missing property=value argument").into());
+        }
+        let first = datasets.first().ok_or_else(|| WrongUse::new("missing dataset name"))?;
+        if datasets.iter().any(|dataset| pool_of(dataset) != pool_of(first)) {
+            return Err(WrongUse::new("not supported yet: datasets of several pools in one command").into());
+        }
+        check_once(&settings)?;
+        let parsed = dataset_settings(&settings, When::Later, Types::DATASET);
+        let parsed = parsed.map_err(|error| AdminError::refused(Verb::SetProperty, first, Reason::Setting(error)))?;
+        check_together(datasets.len(), &parsed).map_err(|error| WrongUse::new(error.to_string()))?;
+        Ok((parsed, datasets))
+    }
+}
+
+impl Request for SetRequest {
+    type Made = ();
+
+    fn name(&self) -> &str {
+        self.arguments.iter().find(|text| !text.contains('=')).map_or("", String::as_str)
+    }
+
+    fn check(&self) -> Result<(), AdminError> {
+        self.parsed().map(drop)
+    }
+
+    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let (settings, datasets) = self.parsed()?;
+            match (&settings[..], &datasets[..]) {
+                ([(name, PropertyValue::Number(bytes))], [dataset]) if name == "volsize" => {
+                    let (verb, names) = (Verb::SetProperty, &datasets[..]);
+                    users
+                        .before(Going { verb, names, is_recursive: false, is_going: &|_| false, is_dry: false })
+                        .await?;
+                    match users.volumes().await {
+                        Some(volumes) => resize_in_use(pool, volumes, dataset, *bytes).await?,
+                        None => set_properties(pool, &datasets, &settings).await?,
+                    }
+                }
+                _ => set_properties(pool, &datasets, &settings).await?,
+            }
+            stored_of_datasets(&settings).iter().for_each(|note| users.tell(note));
+            let names: Vec<String> = settings.into_iter().map(|(name, _)| name).collect();
+            users.after(Changed::Properties { datasets: &datasets, names: &names }).await?;
+            Ok(())
+        })
+    }
+
+    fn history_line(&self, (): &()) -> Option<Line> {
+        Some(Line::new("zfs set").words(&self.arguments))
+    }
+}
+
+/// A property to be inherited: `zfs inherit`.
+#[derive(Clone, Debug, Default)]
+pub struct InheritRequest {
+    /// The property.
+    pub property: String,
+    /// Datasets below do so too.
+    pub recursive: bool,
+    /// A received value takes effect, if there is one.
+    pub received: bool,
+    /// The datasets.
+    pub datasets: Vec<String>,
+}
+
+impl Request for InheritRequest {
+    type Made = ();
+
+    fn name(&self) -> &str {
+        self.datasets.first().map_or("", String::as_str)
+    }
+
+    fn check(&self) -> Result<(), AdminError> {
+        inherited_property(&self.property, self.received)?;
+        match self.datasets.iter().find(|dataset| pool_of(dataset) != pool_of(self.name())) {
+            Some(other) => {
+                let what = format!("not supported yet: datasets of several pools in one command, as '{other}'");
+                Err(WrongUse::new(what).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            self.check()?;
+            let names = [inherited_property(&self.property, self.received)?];
+            inherit_property(pool, &self.datasets, &names[0], self.recursive, self.received).await?;
+            users.after(Changed::Properties { datasets: &self.datasets, names: &names }).await?;
+            Ok(())
+        })
+    }
+
+    fn history_line(&self, (): &()) -> Option<Line> {
+        let line = Line::new("zfs inherit").flag(self.recursive, "-r").flag(self.received, "-S");
+        Some(line.word(&self.property).words(&self.datasets))
+    }
+}
+
+/// Refuses settings that cannot be made in one change. The checks of `volsize` and `refreservation` use the dataset's space before the
+/// change, so neither may be set together with another property, nor for several datasets.
+///
+/// # Errors
+/// They cannot.
+fn check_together(dataset_count: usize, settings: &[Setting]) -> Result<(), AdminError> {
+    let needs_room = settings.iter().any(|(property, _)| ["volsize", "refreservation"].contains(&property.as_str()));
+    if needs_room && (dataset_count > 1 || settings.len() > 1) {
+        return Err(AdminError::NotTogether);
+    }
+    Ok(())
+}
+
+/// Sets properties of datasets: all of them, or none.
+///
+/// # Errors
+/// As [`check_together`]; there is no such dataset, a property does not apply to it or cannot have its value, there is no room for what is reserved; or as
+/// [`Pool::change`].
+pub fn set_properties<'a>(
+    pool: &'a Pool,
+    datasets: &'a [String],
+    settings: &'a [Setting],
+) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move {
+        check_together(datasets.len(), settings)?;
+        let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
+        pool.sync_tasks(tasks).await.map(drop)
+    })
+}
+
+/// Clears a local property of datasets so that they inherit it, with `recursive` also on all datasets below: on all, or none. With
+/// `received` (`-S`) a received value takes effect, if there is one.
+///
+/// # Errors
+/// There is no such dataset, the property does not apply to it, or what was received cannot be in force; a reservation of several
+/// datasets was to be reverted; or as [`Pool::change`].
+pub fn inherit_property<'a>(
+    pool: &'a Pool,
+    datasets: &'a [String],
+    property: &'a str,
+    recursive: bool,
+    received: bool,
+) -> BoxFuture<'a, Result<(), AdminError>> {
+    Box::pin(async move {
+        if received && property == "refreservation" && datasets.len() > 1 {
+            return Err(AdminError::NotTogether);
+        }
+        let task = |dataset: &String| InheritProperty::new(dataset, property, recursive, received);
+        let tasks = datasets.iter().map(task).collect();
+        pool.sync_tasks(tasks).await.map(drop)
+    })
+}
 
 /// Sets properties of a dataset: [`set_properties`](crate::set_properties).
 pub(crate) struct SetProperties {

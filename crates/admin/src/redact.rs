@@ -15,6 +15,9 @@ use cenote_spa::{LongHold, NamePool, NewBookmark, Pool, Refusal, SpaError, SyncT
 use cenote_taskq::{BoxFuture, boxed};
 use thiserror::Error;
 
+use crate::error::AdminError;
+use crate::request::{Line, Request, Users};
+
 /// Runs of blocks that go to the list at a time: 2 MiB.
 const BATCH: usize = 1 << 16;
 /// The longest name of a bookmark, in bytes, with that of its dataset.
@@ -29,6 +32,29 @@ pub struct RedactRequest {
     pub bookmark: String,
     /// The full names of snapshots that came after it: what none of them has is redacted.
     pub by: Vec<String>,
+}
+
+impl Request for RedactRequest {
+    type Made = ();
+
+    fn name(&self) -> &str {
+        &self.snapshot
+    }
+
+    fn run<'a>(&'a self, pool: &'a Pool, _: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async move {
+            let made = redact(pool, self).await;
+            made.map_err(|error| AdminError::Errno { errno: error.errno(), source: Box::new(error) })
+        })
+    }
+
+    fn history_line(&self, (): &()) -> Option<Line> {
+        Some(Line::new("zfs redact").words([&self.snapshot, &self.bookmark]).words(&self.by))
+    }
+
+    fn is_long(&self) -> bool {
+        true
+    }
 }
 
 /// Why a redaction bookmark could not be made, in OpenZFS's words.

@@ -2,12 +2,12 @@
 
 use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
-use cenote_spa::{PropertyValue, Syncer};
-use cenote_taskq::boxed;
+use cenote_spa::{Pool, PropertyValue, Syncer};
 use cenote_zvol::Volume;
 
 use crate::AUTO;
 use crate::error::{AdminError, Reason, Verb};
+use crate::request::Volumes;
 
 fn refused(name: &str, reason: Reason) -> AdminError {
     AdminError::refused(Verb::SetProperty, name, reason)
@@ -71,13 +71,12 @@ fn check_room(name: &str, before: u64, after: u64, unique: u64, available: u64) 
 ///
 /// # Errors
 /// There is no such dataset, or the MOS cannot be changed.
-#[boxed]
-pub async fn set_reserved(pool: &mut Syncer, name: &str, bytes: u64) -> Result<(), AdminError> {
+pub(crate) async fn set_reserved(pool: &mut Syncer, name: &str, bytes: u64) -> Result<(), AdminError> {
     Ok(pool.change_property(name, "refreservation", Some(&PropertyValue::Number(bytes))).await?)
 }
 
 /// A size that a volume can be given, and what is reserved for it then: as much as its size needs, where that was so before.
-pub struct Resize {
+pub(crate) struct Resize {
     volume: Volume,
     size_bytes: u64,
     reserved_bytes: Option<(u64, u64)>,
@@ -88,8 +87,7 @@ impl Resize {
     ///
     /// # Errors
     /// There is no such volume, it is read-only, the size is not in whole blocks, or there is no room for what would be reserved.
-    #[boxed]
-    pub async fn plan(pool: &mut Syncer, name: &str, size_bytes: u64) -> Result<Self, AdminError> {
+    pub(crate) async fn plan(pool: &mut Syncer, name: &str, size_bytes: u64) -> Result<Self, AdminError> {
         let dsl = pool.dsl().clone();
         let existing = Existing::open(pool, &dsl, name).await?;
         let dir = dsl.dir(name).await?;
@@ -111,12 +109,6 @@ impl Resize {
         Ok(Self { volume: existing.volume, size_bytes, reserved_bytes })
     }
 
-    /// Bytes that are reserved before and after, where that follows the size.
-    #[must_use]
-    pub const fn reserved_bytes(&self) -> Option<(u64, u64)> {
-        self.reserved_bytes
-    }
-
     /// Gives the volume its size in the open txg. Its reservation follows.
     pub(crate) async fn make(&self, pool: &mut Syncer, name: &str) -> Result<(), AdminError> {
         let mut claim = self.volume.claim_all().await;
@@ -128,4 +120,37 @@ impl Resize {
         }
         Ok(())
     }
+}
+
+/// Changes the size of a volume while clients may write it: in an open txg, like the clients' changes. Space is reserved before it grows, and
+/// released after it has shrunk; if the process ends in between, more is reserved than needed.
+pub(crate) async fn resize_in_use(
+    pool: &Pool,
+    mut volumes: Box<dyn Volumes + '_>,
+    name: &str,
+    size_bytes: u64,
+) -> Result<(), AdminError> {
+    let of_plan = name.to_owned();
+    let reserved = pool.change(move |syncer| {
+        Box::pin(async move {
+            let plan = Resize::plan(syncer, &of_plan, size_bytes).await?;
+            if let Some((before, after)) = plan.reserved_bytes
+                && after > before
+            {
+                set_reserved(syncer, &of_plan, after).await?;
+            }
+            Ok::<_, AdminError>(plan.reserved_bytes)
+        })
+    });
+    let reserved = reserved.await?;
+    let resized = volumes.resize(name, size_bytes).await;
+    resized.map_err(|error| refused(name, Reason::Said(error.to_string())))?;
+    if let Some((before, after)) = reserved
+        && after < before
+    {
+        let name = name.to_owned();
+        let release = pool.change(move |syncer| Box::pin(async move { set_reserved(syncer, &name, after).await }));
+        release.await?;
+    }
+    Ok(())
 }

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use cenote_admin::Owner;
 use cenote_admin::values::{self, When};
+use cenote_admin::{Line, Owner};
 use cenote_host::images::Images;
 use cenote_host::layout::parse_layout;
 use cenote_host::{inuse, refuse_mismatch};
 use cenote_props::Types;
 use cenote_spa::Clock;
 
-use crate::dataset::settings;
+use crate::dataset::texts;
 use crate::error::Error;
 use crate::options::{OpenOptions, cache_bytes, simulated_host};
 use crate::pool::Pool;
@@ -137,7 +137,9 @@ impl CreateOptions {
         let mut of_pool = of_pool.collect::<Result<Vec<_>, _>>().raised()?;
         let of_root: Vec<(&str, &str)> =
             self.root_properties.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let of_root = settings(&of_root, When::PoolCreation, Types::FILESYSTEM)?;
+        let of_root = texts(&of_root);
+        values::check_once(&of_root).raised()?;
+        let of_root = values::dataset_settings(&of_root, When::PoolCreation, Types::FILESYSTEM).raised()?;
         if !is_simulated {
             inuse::refuse_used(&handle, &layout, self.force).await.raised()?;
             if !self.force {
@@ -165,7 +167,7 @@ impl CreateOptions {
             seed: None,
             clock,
             host,
-            command: format!("zpool create {name} {}", self.vdevs.join(" ")),
+            command: Line::new("zpool create").word(name).words(&self.vdevs).text().to_owned(),
             user,
             cache_bytes: cache_bytes(self.cache_bytes, is_simulated),
             check: false,

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use cenote_admin::VolumeShape;
 use cenote_admin::values::{self, When};
+use cenote_admin::{CreateRequest, DestroyRequest, RenameRequest, SetRequest};
 use cenote_dsl::name::is_at_or_below;
 use cenote_dsl::property::Value;
 use cenote_format::enums::ObjsetType;
@@ -85,11 +85,9 @@ impl fmt::Debug for Dataset {
     }
 }
 
-/// Settings of a new dataset, as they are kept.
-pub(crate) fn settings(given: &[(&str, &str)], when: When, types: Types) -> Result<Vec<cenote_admin::Setting>, Error> {
-    let texts: Vec<String> = given.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    values::check_once(&texts).raised()?;
-    texts.iter().filter_map(|text| values::dataset_setting(text, when, types).raised().transpose()).collect()
+/// Settings as a command has them.
+pub(crate) fn texts(given: &[(&str, &str)]) -> Vec<String> {
+    given.iter().map(|(name, value)| format!("{name}={value}")).collect()
 }
 
 impl Pool {
@@ -149,10 +147,8 @@ impl Pool {
     /// # }
     /// ```
     pub async fn create_filesystem(&self, name: &str, properties: &[(&str, &str)]) -> Result<Dataset, Error> {
-        let pool = self.writable()?;
-        let settings = settings(properties, When::Creation, Types::FILESYSTEM)?;
-        cenote_admin::create_filesystem_of(pool, name, settings, false, self.owner()).await.raised()?;
-        self.dataset(name).await
+        let (name, properties) = (name.to_owned(), texts(properties));
+        self.create(CreateRequest { name, properties, ..CreateRequest::default() }).await
     }
 
     /// Makes a volume, on disk when this returns. Its size is rounded up to whole blocks, and space for all of it is reserved unless
@@ -166,14 +162,14 @@ impl Pool {
         size_bytes: u64,
         properties: &[(&str, &str)],
     ) -> Result<Dataset, Error> {
-        let pool = self.writable()?;
-        let (blocks, others): (Vec<_>, Vec<_>) =
-            properties.iter().copied().partition(|(property, _)| values::full_name(property) == "volblocksize");
-        let block_bytes = blocks.last().map(|(_, size)| values::parse_size(size)).transpose().raised()?;
-        let settings = settings(&others, When::Creation, Types::VOLUME)?;
-        let shape = VolumeShape { size_bytes, block_bytes, sparse: false };
-        cenote_admin::create_volume(pool, name, shape, settings, false).await.raised()?;
-        self.dataset(name).await
+        let (name, properties, volume_size) = (name.to_owned(), texts(properties), Some(size_bytes.to_string()));
+        self.create(CreateRequest { name, properties, volume_size, ..CreateRequest::default() }).await
+    }
+
+    async fn create(&self, request: CreateRequest<'_>) -> Result<Dataset, Error> {
+        let request = CreateRequest { owner: self.owner(), ..request };
+        self.make(&request).await?;
+        self.dataset(&request.name).await
     }
 }
 
@@ -329,13 +325,7 @@ impl Dataset {
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse), [`NotSupported`](ErrorKind::NotSupported),
     /// [`NoSpace`](ErrorKind::NoSpace), [`Busy`](ErrorKind::Busy) (`volsize` of a volume that is open).
     pub async fn set(&self, property: &str, value: &str) -> Result<(), Error> {
-        let pool = self.pool.writable()?;
-        let settings = settings(&[(property, value)], When::Later, self.kind.types())?;
-        if property == "volsize" {
-            self.pool.let_go(&self.name, Reach::Itself, "its size cannot be changed").await?;
-        }
-        cenote_admin::set_properties(pool, std::slice::from_ref(&self.name), &settings).await.raised()?;
-        filesystem::refresh(&self.pool).await
+        self.pool.make(&SetRequest { arguments: vec![format!("{property}={value}"), self.name.clone()] }).await
     }
 
     /// Has it inherit a property from the dataset above, or have its default.
@@ -379,10 +369,9 @@ impl Dataset {
     /// [`Exists`](ErrorKind::Exists), [`NotFound`](ErrorKind::NotFound) (of the dataset above the new name),
     /// [`Busy`](ErrorKind::Busy) (it or one below it is open).
     pub async fn rename(self, to: &str) -> Result<Self, Error> {
-        let pool = self.pool.writable()?;
-        self.pool.let_go(&self.name, Reach::AllBelow, "it cannot be renamed").await?;
-        pool.rename_dataset(&self.name, to).await.raised()?;
-        Ok(Self { name: to.to_owned(), ..self })
+        let (from, to) = (self.name.clone(), to.to_owned());
+        self.pool.make(&RenameRequest { from, to: to.clone(), ..RenameRequest::default() }).await?;
+        Ok(Self { name: to, ..self })
     }
 
     /// Destroys it. Its blocks are freed in the background.
@@ -402,9 +391,7 @@ impl Dataset {
     }
 
     async fn destroy_with(self, reach: cenote_admin::Reach) -> Result<(), Error> {
-        let pool = self.pool.writable()?;
-        self.pool.let_go(&self.name, Reach::AllBelow, "it cannot be destroyed").await?;
-        cenote_admin::destroy(pool, &self.name, reach).await.raised()
+        self.pool.make(&DestroyRequest { reach, ..DestroyRequest::new(self.name) }).await.map(drop)
     }
 }
 

@@ -93,6 +93,7 @@ mod readdir;
 mod runtime;
 mod snapshot;
 mod status;
+mod users;
 mod volume;
 
 pub use create::CreateOptions;

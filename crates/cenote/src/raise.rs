@@ -372,7 +372,20 @@ impl Lower for AdminError {
             Self::Dmu(error) => error.kind(place),
             Self::Zpl(error) => error.kind(place),
             Self::Volume(error) => error.kind(place),
+            Self::Setting(error) => error.kind(place),
+            Self::NotThere(_) => ErrorKind::NotFound,
+            Self::NoSnapshots(error) | Self::Partly { source: error, .. } => error.kind(place),
             _ => ErrorKind::Misuse,
+        }
+    }
+
+    fn raise(self) -> Error {
+        let mut place = Place::default();
+        let kind = self.kind(&mut place);
+        match self {
+            // It is one of ours.
+            Self::Users(error) => error.downcast().map_or_else(|error| Error::new(kind, place, error), |error| *error),
+            error => Error::new(kind, place, error),
         }
     }
 }
@@ -386,6 +399,7 @@ fn of_reason(reason: &Reason, place: &mut Place) -> ErrorKind {
         Reason::ReadOnly => ErrorKind::ReadOnly,
         Reason::NotYet(_) => ErrorKind::NotSupported,
         Reason::Value(error) => error.kind(place),
+        Reason::Setting(error) => error.kind(place),
         Reason::Volume(error) => error.kind(place),
         _ => ErrorKind::Misuse,
     }

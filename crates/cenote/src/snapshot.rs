@@ -3,15 +3,12 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use cenote_admin::values::When;
-use cenote_format::enums::ObjsetType;
-use cenote_props::Types;
+use cenote_admin::{CloneRequest, DestroyRequest, RollbackRequest};
 
-use crate::dataset::{Dataset, Reach, settings};
+use crate::dataset::{Dataset, texts};
 use crate::error::Error;
 use crate::filesystem::FileSystem;
 use crate::pool::Pool;
-use crate::raise::Raise as _;
 use crate::volume::Volume;
 
 /// A snapshot, by its name. Cheap to clone; it holds nothing in the pool.
@@ -110,15 +107,9 @@ impl Snapshot {
     /// # Errors
     /// As [`Pool::create_filesystem`].
     pub async fn clone_to(&self, name: &str, properties: &[(&str, &str)]) -> Result<Dataset, Error> {
-        let pool = self.pool.writable()?;
-        let own = self.name.clone();
-        let kind = self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.kind(&dsl.dataset(&own).await?).await?) }));
-        let types = match kind.await? {
-            ObjsetType::Zvol => Types::VOLUME,
-            _ => Types::FILESYSTEM,
-        };
-        let settings = settings(properties, When::Cloning, types)?;
-        cenote_admin::clone_dataset(pool, &self.name, name, settings).await.raised()?;
+        let (snapshot, properties) = (self.name.clone(), texts(properties));
+        let request = CloneRequest { snapshot, name: name.to_owned(), properties, ..CloneRequest::default() };
+        self.pool.make(&request).await?;
         self.pool.dataset(name).await
     }
 
@@ -139,10 +130,8 @@ impl Snapshot {
     }
 
     async fn roll(&self, destroys_newer: bool) -> Result<(), Error> {
-        let pool = self.pool.writable()?;
-        let dataset = self.name.split('@').next().unwrap_or_default();
-        self.pool.let_go(dataset, Reach::Itself, "it cannot be rolled back").await?;
-        cenote_admin::rollback(pool, &self.name, destroys_newer).await.raised()
+        let snapshot = self.name.clone();
+        self.pool.make(&RollbackRequest { snapshot, destroys_newer, destroys_clones: false }).await
     }
 
     /// Destroys it. Blocks that it alone has are freed in the background.
@@ -150,8 +139,6 @@ impl Snapshot {
     /// # Errors
     /// [`Busy`](crate::ErrorKind::Busy): it is open, or has a clone or a hold.
     pub async fn destroy(self) -> Result<(), Error> {
-        let pool = self.pool.writable()?;
-        self.pool.let_go(&self.name, Reach::Itself, "it cannot be destroyed").await?;
-        cenote_admin::destroy_snapshots(pool, &[self.name], false, &|_| ()).await.raised()
+        self.pool.make(&DestroyRequest::new(self.name)).await.map(drop)
     }
 }

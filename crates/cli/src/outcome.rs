@@ -105,12 +105,26 @@ pub(crate) fn is_wrong_use(error: &anyhow::Error) -> bool {
         || error.chain().any(|cause| cause.is::<WrongUse>())
 }
 
+/// The number of an error with which OpenZFS's command ends.
+fn errno_of(error: &anyhow::Error) -> Option<u8> {
+    match error.downcast_ref()? {
+        ServerError::Admin(error) => match &**error {
+            AdminError::Errno { errno, .. } => Some(*errno),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// The exit status of a command that ended with this error.
 pub(crate) fn status_of(error: &anyhow::Error) -> u8 {
     match error {
         error if is_wrong_use(error) => USAGE,
         error if error.is::<ResumeError>() => NOT_RESUMED,
-        error => error.downcast_ref::<StatusError>().map_or(FAILED, |error| error.status),
+        error => {
+            let own = error.downcast_ref::<StatusError>().map(|error| error.status);
+            own.or_else(|| errno_of(error)).unwrap_or(FAILED)
+        }
     }
 }
 

@@ -162,6 +162,20 @@ pub fn add_cause(text: &mut String, cause: &str) {
     text.push_str(cause);
 }
 
+impl From<AdminError> for ServerError {
+    fn from(error: AdminError) -> Self {
+        match error {
+            AdminError::Use(error) => error.into(),
+            AdminError::Told(error) => error.into(),
+            AdminError::Users(error) => match error.downcast::<Self>() {
+                Ok(error) => *error,
+                Err(error) => Self::Admin(Box::new(AdminError::Users(error))),
+            },
+            error => Self::Admin(Box::new(error)),
+        }
+    }
+}
+
 impl From<ValueError> for ServerError {
     fn from(error: ValueError) -> Self {
         AdminError::from(error).into()
@@ -189,7 +203,7 @@ impl NamePool for ServerError {
     }
 }
 
-boxed!(Admin(AdminError), Dsl(DslError), Mount(MountError), Open(OpenError), Spa(SpaError));
+boxed!(Dsl(DslError), Mount(MountError), Open(OpenError), Spa(SpaError));
 
 impl From<rustix::io::Errno> for ServerError {
     fn from(error: rustix::io::Errno) -> Self {

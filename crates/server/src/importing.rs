@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use cenote_admin::Line;
 use cenote_dsl::name::check_new_pool;
 use cenote_format::ids::Txg;
 use cenote_host::{CacheFile, CacheSetting, Entry, Holder, all_device_paths, device_paths, holder};
@@ -13,7 +14,7 @@ use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
 use crate::session::{config_here, server_of};
-use crate::writing::{self, revive};
+use crate::writing::revive;
 use crate::{Found, Session, choose, protocol};
 
 /// The options of an import, in addition to those of the session.
@@ -168,8 +169,8 @@ impl Session {
             // Its devices are opened for writing next.
             pool.close().await;
             drop(pool);
-            let line = ["zpool", "import", "-D", found.name(), request.new_name.as_deref().unwrap_or("")];
-            match revive(self, found.clone(), &options, &writing::line(line)).await {
+            let line = Line::new("zpool import").words(["-D", found.name()]).words(&request.new_name);
+            match revive(self, found.clone(), &options, &line).await {
                 Ok(()) => (entry.destroyed, options.destroyed) = (false, false),
                 Err(error) => self.warn(format!(
                     "pool '{name}' is imported, but its devices still say that it is destroyed, and other systems take them without a \

@@ -9,7 +9,8 @@
 //! **Shape.**
 //! ```text
 //! Session ─ open_pool, Writing ─► a pool, found, opened and closed by the rules that all processes share
-//!         └ serving, mounting     long-running commands;  verbs: those that users of a pool notice;  looking: damaged pools
+//!         ├ carry_out             a request of admin, with the users of this process (users);  verbs: those of devices, receive
+//!         └ serving, mounting     long-running commands;  looking: damaged pools
 //! Pools ─┬─ ServedPool ─┬─ Pool           written in the background, watched (watch)
 //! (service)             ├─ LiveMounts     datasets that are mounted (mounts)
 //!        │              └─ OpenVolumes    volumes that clients write (volumes)
@@ -47,10 +48,11 @@ mod served;
 mod service;
 pub mod serving;
 mod session;
-pub mod shown;
+mod shown;
 pub mod signals;
 mod suspend;
 pub mod unmounting;
+mod users;
 pub mod verbs;
 mod volumes;
 mod watch;
@@ -72,7 +74,7 @@ pub use protocol::{Input, Owned, Passed, PinnedTxg, Who};
 pub use served::{End, ServedPool, suspended};
 pub use service::{Pools, Volumes};
 pub use session::{Found, Gone, Lost, NoSuchPool, Session, SessionOptions, Shown, choose, no_label};
-pub use suspend::SuspendedDataset;
+pub(crate) use suspend::SuspendedDataset;
 pub(crate) use volumes::PoolVolumes;
 pub use volumes::{LiveVolumes, Locked, OpenVolumes, SuspendedVolume};
 pub(crate) use watch::Recovery;

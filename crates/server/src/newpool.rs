@@ -1,7 +1,7 @@
 //! New pools, on files created for them or on devices of this system.
 
 use cenote_admin::values::{PoolSettings, check_new_pool, root_setting, stored_only};
-use cenote_admin::{Owner, Setting, create_pool};
+use cenote_admin::{Line, Owner, Setting, create_pool};
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::Layout;
 use cenote_host::{clock, host, refuse_mismatch};
@@ -32,7 +32,7 @@ pub struct NewPoolRequest<'a> {
     /// Labels and data on the devices are overwritten.
     pub force: bool,
     /// The command, for the history.
-    pub command: String,
+    pub command: Line,
 }
 
 impl NewPoolRequest<'_> {
@@ -121,7 +121,7 @@ impl NewPool {
             seed: request.seed,
             clock,
             host: host(request.seed.is_some()),
-            command: request.command.clone(),
+            command: request.command.text().to_owned(),
             user: 0,
             cache_bytes: session.import_options().cache_bytes,
             check: false,

@@ -9,7 +9,7 @@ use crate::{ServedPool, SuspendedVolume};
 
 /// A suspended dataset: its mounts and its volume, if they are in use. Dropping this resumes them.
 #[derive(Default)]
-pub struct SuspendedDataset {
+pub(crate) struct SuspendedDataset {
     mounts: Vec<SuspendedFs>,
     volume: Option<SuspendedVolume>,
 }
@@ -17,14 +17,14 @@ pub struct SuspendedDataset {
 impl SuspendedDataset {
     /// Suspends a dataset of a pool that this process serves.
     #[boxed]
-    pub async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
+    pub(crate) async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
         let volume = of.volumes.lock().await.suspend(&of.volumes, dataset).await?;
         Ok(Self { mounts: of.mounts.suspend(dataset).await, volume })
     }
 
     /// Compares the dataset with the snapshot or dataset `other`, to find what the kernel must forget when it takes on the state of that.
     #[boxed]
-    pub async fn note_changes(&mut self, pool: &Pool, dataset: &str, other: &str) -> Result<()> {
+    pub(crate) async fn note_changes(&mut self, pool: &Pool, dataset: &str, other: &str) -> Result<()> {
         if self.mounts.is_empty() {
             return Ok(());
         }
@@ -39,7 +39,7 @@ impl SuspendedDataset {
     }
 
     /// Resumes the mounts and the volume, with the state that the dataset has now.
-    pub async fn resume(self) -> Result<()> {
+    pub(crate) async fn resume(self) -> Result<()> {
         let mut result = Ok(());
         if let Some(volume) = self.volume {
             result = volume.resume().await;

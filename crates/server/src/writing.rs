@@ -2,62 +2,121 @@
 //!
 //! The txg with the changes also records that the pool is exported: the change is atomic, even if the command is interrupted.
 
-use std::fmt::Display;
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use cenote_admin::values::pool_of;
+use cenote_admin::{Line, Request};
 use cenote_dmu::tx::TxTunables;
 use cenote_host::{Holder, clock, device_paths, host, owners};
-use cenote_spa::{FoundPool, ImportOptions, NamePool, Pool, SpaError, Syncer, WriteOptions, open};
-use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_spa::{FoundPool, ImportOptions, Pool, SpaError, WriteOptions, open};
+use cenote_taskq::boxed;
 
-use crate::error::{Result, refused};
-use crate::session::server_of;
+use crate::error::{Result, ServerError, refused};
+use crate::session::{CLOSE_TIME_MAX, server_of};
 use crate::{Session, shown, signals};
 
-/// A pool that is changed in steps: each step is atomic, and sees the results of earlier ones.
-///
-/// A command ends it with [`Writing::finish`] or [`Writing::leave`]. If the command returns early, usually with an error, the session exports
-/// the pool at its end if a txg was written ([`Session::close_pools`]): the pool does not look as if its user had been killed.
+/// A pool that is changed in steps, while [`Writing::run`] runs: each step is atomic, and sees the results of earlier ones.
 pub struct Writing {
     pool: Pool,
-    /// The pools of the session's commands that ended early.
-    left: Left,
-    is_ended: bool,
+    /// The command's line for the pool's history.
+    line: Option<Line>,
     /// A server has the pool and continues to use it: each step is on disk at its end. Otherwise only this command has the pool, and all steps
     /// are in one txg: they are on disk together or not at all.
     is_served: bool,
 }
 
+impl Session {
+    /// Carries out a verb: has its pool, which nobody has or this process serves, changed by it, and its line recorded.
+    ///
+    /// # Errors
+    /// The request is wrong; the pool cannot be opened for changes, or written; or as [`Request::run`].
+    pub async fn carry_out<R: Request>(&self, request: &R) -> Result<R::Made> {
+        request.check()?;
+        let work = async |writing: &mut Writing| {
+            if request.is_long() {
+                writing.begin_background(self).await;
+            }
+            let made = request.run(writing.pool(), self).await?;
+            if let Some(line) = request.history_line(&made) {
+                if request.frees(&made) {
+                    writing.work_off(self, "freeing").await?;
+                }
+                writing.record(line);
+            }
+            Ok::<_, ServerError>((made, writing.pool.guid()))
+        };
+        let (made, guid) = Writing::run(self, pool_of(request.name()), work).await?;
+        if request.changes_config() {
+            self.keep_config(guid).await?;
+        }
+        Ok(made)
+    }
+}
+
 impl Writing {
-    /// Opens a pool for changes, unless this process already has it.
+    /// Opens a pool for changes, unless this process already has it, and has `work` change it. When that ends with a line for the history
+    /// ([`Self::record`]), it is recorded, and everything is on disk. Otherwise the pool is exported if a txg was written, also after an
+    /// error: it does not look as if its user had been killed.
+    ///
+    /// # Errors
+    /// Of `work`; or the pool cannot be opened for changes, or written.
+    pub async fn run<T, E, W>(session: &Session, name: &str, work: W) -> Result<T, E>
+    where
+        E: From<ServerError>,
+        W: AsyncFnOnce(&mut Self) -> Result<T, E>,
+    {
+        let mut writing = Self::open(session, name).await?;
+        let worked = work(&mut writing).await;
+        let ended = writing.end(session, worked.is_ok()).await;
+        ended?;
+        worked
+    }
+
     #[boxed]
-    pub async fn open(session: &Session, name: &str) -> Result<Self> {
+    async fn open(session: &Session, name: &str) -> Result<Self> {
         session.check_served(name)?;
-        match session.served() {
-            Some(pool) => Ok(Self::of(session, pool.clone(), true)),
-            None => Ok(Self::of(session, open_for_writing(session, name).await?, false)),
+        Ok(match session.served() {
+            Some(pool) => Self { pool: pool.clone(), line: None, is_served: true },
+            None => Self { pool: open_for_writing(session, name).await?, line: None, is_served: false },
+        })
+    }
+
+    /// Records the command, or leaves the pool without a record. A server writes the record with one of its next txgs, as OpenZFS does. After
+    /// a failure of the work, one of leaving is only reported.
+    #[boxed]
+    async fn end(&mut self, session: &Session, is_good: bool) -> Result<()> {
+        let pool = self.pool.clone();
+        match self.line.take() {
+            Some(line) if self.is_served => {
+                let user = u64::from(rustix::process::getuid().as_raw());
+                let what = "a command cannot be noted in the pool's history";
+                let noted = pool.change_later(what, move |syncer| {
+                    Box::pin(async move { syncer.record_command(line.text(), user).await })
+                });
+                Ok(noted?)
+            }
+            Some(line) => finish(pool, &line).await,
+            None if self.is_served => Ok(()),
+            None if is_good => Ok(leave(pool).await?),
+            None => {
+                let name = pool.name().to_owned();
+                match session.handle().timeout(CLOSE_TIME_MAX, leave(pool)).await {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => session.warn(format!("pool '{name}' was not exported: {error}")),
+                    None => session.warn(format!("pool '{name}' was not exported: its devices do not answer")),
+                }
+                Ok(())
+            }
         }
     }
 
-    fn of(session: &Session, pool: Pool, is_served: bool) -> Self {
-        Self { pool, left: session.left(), is_ended: false, is_served }
-    }
-
-    /// The pool, which the caller exports.
-    fn ended(mut self) -> Pool {
-        self.is_ended = true;
-        self.pool.clone()
-    }
-
-    /// The same, with txgs that are written in the background as they fill, for changes that do not fit in one.
-    pub async fn in_background(self, session: &Session) -> Self {
-        if self.is_served {
-            return self;
+    /// Has txgs written in the background as they fill, for changes that do not fit in one. A server does so anyway.
+    #[boxed]
+    pub async fn begin_background(&mut self, session: &Session) {
+        if !self.is_served {
+            let tunables = TxTunables::for_memory(session.memory_bytes()).with(session.tunables());
+            self.pool = self.pool.clone().start(tunables).await;
         }
-        let tunables = TxTunables::for_memory(session.memory_bytes()).with(session.tunables());
-        Self::of(session, self.ended().start(tunables).await, false)
     }
 
     /// The pool.
@@ -65,22 +124,9 @@ impl Writing {
         &self.pool
     }
 
-    /// The pool, if a server has it.
-    pub fn served(&self) -> Option<Pool> {
-        self.is_served.then(|| self.pool.clone())
-    }
-
-    /// Makes a step.
-    ///
-    /// # Errors
-    /// As [`Pool::change`].
-    pub async fn step<T, E, W>(&self, work: W) -> Result<T, E>
-    where
-        T: Send + 'static,
-        E: NamePool + Display + Send + 'static,
-        W: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
-    {
-        self.pool.change(work).await
+    /// Has the command recorded in the pool's history when it ends.
+    pub fn record(&mut self, line: Line) {
+        self.line = Some(line);
     }
 
     /// Does the background work that the steps have left, unless a server will: shown with its rate and time left. It may be interrupted; the
@@ -115,50 +161,11 @@ impl Writing {
         }
         Ok(())
     }
-
-    /// Leaves the pool without a record in its history. It is exported if a txg was written.
-    pub async fn leave(self) -> Result<()> {
-        if self.is_served {
-            return Ok(());
-        }
-        Ok(leave(self.ended()).await?)
-    }
-
-    /// As [`Self::finish`], for a command that changes the pool's configuration.
-    pub async fn finish_config(self, session: &Session, line: String) -> Result<()> {
-        let guid = self.pool.guid();
-        self.finish(line).await?;
-        session.keep_config(guid).await
-    }
-
-    /// Records the command, and waits until everything is on disk. A server writes the record with one of its next txgs, as OpenZFS does.
-    pub async fn finish(self, line: String) -> Result<()> {
-        if !self.is_served {
-            return finish(self.ended(), &line).await;
-        }
-        let user = u64::from(rustix::process::getuid().as_raw());
-        let what = "a command cannot be noted in the pool's history";
-        let noted = self
-            .pool
-            .change_later(what, move |syncer| Box::pin(async move { syncer.record_command(&line, user).await }));
-        Ok(noted?)
-    }
 }
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        if !self.is_ended && !self.is_served && !self.pool.history().is_empty() {
-            self.left.lock().push(self.pool.clone());
-        }
-    }
-}
-
-/// Pools that commands have left early.
-pub(crate) type Left = Arc<Mutex<Vec<Pool>>>;
 
 /// Exports a pool if a txg of it was written. Otherwise it is unchanged on disk.
 #[boxed]
-pub(crate) async fn leave(pool: Pool) -> Result<(), SpaError> {
+async fn leave(pool: Pool) -> Result<(), SpaError> {
     if pool.history().is_empty() {
         return Ok(());
     }
@@ -230,7 +237,7 @@ pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, V
 /// # Errors
 /// They cannot be written.
 #[boxed]
-pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOptions, line: &str) -> Result<()> {
+pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOptions, line: &Line) -> Result<()> {
     // In the pool it keeps its old name.
     let mut how = ImportOptions { new_name: None, ..how.clone() };
     owners::note_gone_owner(&found, &mut how);
@@ -242,15 +249,10 @@ pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOpti
 
 /// Records the command and writes its changes.
 #[boxed]
-pub async fn finish(pool: Pool, line: &str) -> Result<()> {
-    pool.record_command(line, u64::from(rustix::process::getuid().as_raw())).await?;
+pub async fn finish(pool: Pool, line: &Line) -> Result<()> {
+    pool.record_command(line.text(), u64::from(rustix::process::getuid().as_raw())).await?;
     let guid = pool.guid();
     pool.export().await?;
     owners::ended(guid);
     Ok(())
-}
-
-/// A command's line for the history.
-pub fn line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
-    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }

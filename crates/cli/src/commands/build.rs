@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use cenote_admin::Line;
 use cenote_host::layout::parse_layout;
 use cenote_image::build::{
     Budget, Builder, Choice, Event, FileTree, Folder, Room, Source, SourceKind, bytes_below, size_of_devices,
@@ -150,7 +151,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         size: args.size,
         seed: args.seed,
         force: args.force,
-        command: format!("cenote build --pool {}", args.pool),
+        command: Line::new("cenote build").words(["--pool", &args.pool]),
     };
     let start = context.handle().now();
     let tree = gathered(context, &source, Room::for_pool(size_of_devices(&layout, args.size)))?;

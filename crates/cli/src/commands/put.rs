@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::bail;
+use cenote_admin::Line;
 use cenote_image::build::{Builder, Counts, Event, Folder, folder_of, open_files};
-use cenote_server::writing::{line, open_for_writing};
+use cenote_server::writing::open_for_writing;
 
 use crate::output::{Progress, counted, nicebytes};
 use crate::prelude::*;
@@ -51,7 +52,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut tell = |event: Event<'_>| tell(context, &progress, event);
     Folder::new(&mut builder, &devices, &mut tell).add(&args.source).await?;
     let source = args.source.display().to_string();
-    let counts = builder.finish(Some(&line(["cenote", "put", name, &source, &args.target]))).await?;
+    let counts = builder.finish(Some(Line::new("cenote put").words([name, &source, &args.target]).text())).await?;
     drop(progress);
     context.out(format!(
         "{}, {}, {}, {}\n",

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, bail};
+use cenote_admin::Line;
 use cenote_admin::receive::{FIRST_BYTES, ReceiveRequest, Told, receive, sent_snapshot, verify_stream};
 use cenote_host::layout::parse_layout;
 use cenote_image::archive::{Archive, Options as ArchiveOptions};
@@ -27,7 +28,7 @@ use cenote_image::copy::{Keep, Options, Privileged, Source, copy, raise_descript
 use cenote_image::unpack::{
     ArchiveTarget, NOTE, ReceiveNote, exchange, free_bytes, is_free, last_snapshot, resolved, sync_filesystem,
 };
-use cenote_server::writing::{Writing, line};
+use cenote_server::writing::Writing;
 use cenote_server::{NewPool, NewPoolRequest, View};
 
 use super::cp::summary;
@@ -120,13 +121,16 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
         context.err(format!("'{name}' was received before, and is unpacked again"));
         return unpacked(&context, &args, kept.as_ref()).await;
     }
-    let pool = Writing::open(&within, POOL).await?.in_background(&within).await;
     let request = ReceiveRequest { target: DATASET.to_owned(), is_verbose: args.verbose, ..ReceiveRequest::default() };
     let mut told = |told: Told| match told {
         Told::Out(text) | Told::Err(text) => context.err(text.trim_end()),
     };
-    let received = receive(pool.pool(), input, &request, &mut told).await;
-    pool.finish(line(["cenote", "receive"])).await?;
+    let work = async |writing: &mut Writing| -> Result<_> {
+        writing.begin_background(&within).await;
+        writing.record(Line::new("cenote receive"));
+        Ok(receive(writing.pool(), input, &request, &mut told).await)
+    };
+    let received = Writing::run(&within, POOL, work).await?;
     if let (Err(_), Some((name, _))) = (&received, newest) {
         let file = file.display();
         context.err(format!("'{file}' has '{name}': 'cenote cp -d {file} -f {name} / DIR' unpacks that"));
@@ -174,9 +178,12 @@ fn check_ours(kept: Option<&ReceiveNote>, args: &Args) -> Result<()> {
 
 /// Notes in the kept pool which directory is unpacked from it.
 async fn note(context: &Context, to: &Path, inodes: [u64; 2]) -> Result<()> {
-    let pool = Writing::open(context, POOL).await?;
-    pool.pool().change_property(POOL, NOTE, Some(&ReceiveNote::note(to, inodes))).await?;
-    Ok(pool.finish(line(["cenote", "receive"])).await?)
+    let work = async |writing: &mut Writing| -> Result<()> {
+        writing.pool().change_property(POOL, NOTE, Some(&ReceiveNote::note(to, inodes))).await?;
+        writing.record(Line::new("cenote receive"));
+        Ok(())
+    };
+    Writing::run(context, POOL, work).await
 }
 
 /// A pool in a new file.
@@ -191,7 +198,7 @@ async fn empty_pool(context: &Context, file: &Path) -> Result<cenote_server::Ima
         size: Some(free_bytes(folder)?.clamp(SIZE_MIN_BYTES, SIZE_MAX_BYTES) & !((1 << 20) - 1)),
         seed: None,
         force: true,
-        command: "cenote receive".to_owned(),
+        command: Line::new("cenote receive"),
     };
     let (new, made) = NewPool::make(context, &request).await?;
     Builder::new(new.made, new.latest_s).finish(None).await?;

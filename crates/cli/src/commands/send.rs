@@ -8,11 +8,12 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{anyhow, bail};
+use cenote_admin::Line;
 use cenote_admin::send::{SendFlags, send_whole, take_seeded_snapshot};
 use cenote_host::layout::parse_layout;
 use cenote_image::build::{Builder, Event, FileTree, Folder, Room, bytes_below};
 use cenote_image::unpack::free_bytes;
-use cenote_server::writing::{finish, line, open_for_writing};
+use cenote_server::writing::{finish, open_for_writing};
 use cenote_server::{NewPool, NewPoolRequest};
 
 use super::build::{SourceArgs, gathered};
@@ -79,7 +80,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         size: Some(size_for(data_bytes)),
         seed: args.seed,
         force: true,
-        command: "cenote send".to_owned(),
+        command: Line::new("cenote send"),
     };
     let (new, made) = NewPool::make(context, &request).await?;
     let places: Vec<PathBuf> = layout.paths().map(|path| made.place(path)).collect();
@@ -99,7 +100,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let writing = open_for_writing(&context, pool).await?;
     let name = format!("{pool}@{snapshot}");
     take_seeded_snapshot(&writing, &name, args.seed).await?;
-    finish(writing, &line(["cenote", "send"])).await?;
+    finish(writing, &Line::new("cenote send")).await?;
 
     let view = context.open_pool(pool).await?;
     let flags =

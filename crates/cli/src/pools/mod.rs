@@ -17,8 +17,9 @@ pub(crate) use names::NameArgs;
 
 /// An open pool, with what the server knows of its devices, if there is one, and how it is imported here.
 pub(crate) fn facts(context: &Context, pool: View) -> Facts {
-    let devices = context.served().and_then(|pool| pool.devices()).filter(|devices| devices.guid == pool.guid());
     let guid = pool.guid();
+    let served = context.served().cloned();
+    let devices = move || served.as_ref()?.devices().filter(|devices| devices.guid == guid);
     let noted = context.noted(guid).map(|(_, entry)| entry);
     let is_served = context.served().is_some_and(|pool| pool.guid() == guid);
     let imported = Imported {

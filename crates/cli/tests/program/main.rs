@@ -37,5 +37,6 @@ mod snapshots;
 mod streams;
 mod suspended;
 mod values;
+mod verbs;
 mod volumes;
 mod without_pool;

@@ -40,13 +40,16 @@ pub use properties::{Column as PoolColumn, Values, parse_pool_columns};
 pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};
 pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev};
 
+/// Returns the present health of a pool's devices, if it is known.
+type Devices = Box<dyn Fn() -> Option<VdevStatus> + Send + Sync>;
+
 /// An open pool.
 pub struct Facts {
     /// The pool.
     pub pool: View,
     space: OnceLock<PoolSpace>,
-    /// The health of its devices, from the server that has the pool.
-    devices: Option<VdevStatus>,
+    /// The health of its devices now, from the server that has the pool.
+    devices: Option<Devices>,
     /// The pool's state, from the process that has the pool.
     told_state: Option<String>,
     imported: Imported,
@@ -70,9 +73,9 @@ impl Facts {
         Self { pool, space: OnceLock::new(), devices: None, told_state: None, imported }
     }
 
-    /// With the health of its devices, from the process that has the pool.
-    pub fn with_devices(pool: View, devices: Option<VdevStatus>) -> Self {
-        Self { devices, ..Self::new(pool) }
+    /// With the present health of its devices, from the process that has the pool; none if that is not known.
+    pub fn with_devices(pool: View, devices: impl Fn() -> Option<VdevStatus> + Send + Sync + 'static) -> Self {
+        Self { devices: Some(Box::new(devices)), ..Self::new(pool) }
     }
 
     /// With the pool's state, from the process that has the pool: that knows of errors that a reader has not met.
@@ -87,9 +90,9 @@ impl Facts {
         Self { imported, ..self }
     }
 
-    /// The health of its devices.
+    /// The health of its devices now.
     pub fn devices(&self) -> VdevStatus {
-        self.devices.clone().unwrap_or_else(|| self.pool.tree().status())
+        self.devices.as_ref().and_then(|devices| devices()).unwrap_or_else(|| self.pool.tree().status())
     }
 
     /// The pool's space. The first call reads the space maps.

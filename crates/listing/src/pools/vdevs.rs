@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use cenote_format::ids::{Guid, VdevId};
-use cenote_metaslab::class_fragmentation;
+use cenote_metaslab::{PoolSpace, class_fragmentation};
 use cenote_spa::{FoundPool, View};
 use cenote_taskq::boxed;
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
@@ -257,8 +257,14 @@ struct Builder<'a> {
     found: &'a FoundPool,
     names: Names,
     /// The pool and its space, if it is open.
-    open: Option<(&'a View, &'a cenote_metaslab::PoolSpace)>,
+    open: Option<(&'a View, &'a PoolSpace)>,
     too_small: std::collections::BTreeMap<Guid, String>,
+}
+
+/// Devices in addition to a pool's vdevs.
+pub(super) struct Auxiliary {
+    caches: Vec<VdevConfig>,
+    spares: Vec<VdevConfig>,
 }
 
 impl Facts {
@@ -268,11 +274,23 @@ impl Facts {
     /// Space maps, caches or spares cannot be read.
     #[boxed]
     pub async fn tree(&self, names: Names) -> Result<Tree> {
-        let (pool, space) = (&self.pool, self.space().await?);
+        let read = self.auxiliary().await?;
+        Ok(self.tree_of(&read, names, &self.devices()))
+    }
+
+    /// Reads the parts of the tree: space maps, and auxiliary devices.
+    pub(super) async fn auxiliary(&self) -> Result<Auxiliary> {
+        self.space().await?;
+        Ok(Auxiliary { caches: self.pool.cache_devices().await?, spares: self.pool.spares().await? })
+    }
+
+    /// The tree, from parts that were read, with its devices in these states.
+    pub(super) fn tree_of(&self, read: &Auxiliary, names: Names, status: &VdevStatus) -> Tree {
+        let Auxiliary { caches, spares } = read;
+        let (pool, space) = (&self.pool, self.space.get_or_init(PoolSpace::default));
         let too_small = pool.found().too_small();
         let builder = Builder { found: pool.found(), names, open: Some((pool, space)), too_small };
-        let status = self.devices();
-        let mut root = builder.root(pool.name(), pool.vdevs(), &status);
+        let mut root = builder.root(pool.name(), pool.vdevs(), status);
         let shown = root.children.iter().filter(|top| top.class != "log");
         let sum = |of: fn(&Sizes) -> u64| shown.clone().map(|top| of(&top.sizes)).sum();
         root.sizes = Sizes {
@@ -287,14 +305,12 @@ impl Facts {
                 in_use.extend(vdev.children.iter().skip(1).map(|child| child.guid));
             }
         });
-        let caches = pool.cache_devices().await?;
         let caches = caches.iter().map(|config| builder.auxiliary(config, "l2cache", "ONLINE")).collect();
-        let spares = pool.spares().await?;
         let spares = spares.iter().map(|config| {
             let is_used = in_use.contains(&config.guid);
             builder.auxiliary(config, "spare", if is_used { "INUSE" } else { "AVAIL" })
         });
-        Ok(Tree { root, caches, spares: spares.collect() })
+        Tree { root, caches, spares: spares.collect() }
     }
 }
 

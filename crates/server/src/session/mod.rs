@@ -8,8 +8,7 @@
 //!
 //! **Shape.** [`Session`] is cheap to clone, and all clones share the opened pools. Messages for a person go to its [`Console`].
 //!
-//! **Invariants.** 1. Background tasks of opened pools end with [`Session::close_pools`], and a pool that a command has written is exported by
-//! then, even if the command failed. 2. A server's pool is read at a txg that the server keeps until the end; [`Session::check_views`] tells if
+//! **Invariants.** 1. Background tasks of opened pools end with [`Session::close_pools`]. 2. A server's pool is read at a txg that the server keeps until the end; [`Session::check_views`] tells if
 //! it did.
 
 mod found;
@@ -36,7 +35,6 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Group, Handle, boxed};
 
 use crate::error::{Result, ServerError, refused};
-use crate::writing::{Left, leave};
 use crate::{Console, Owned, Passed, PinnedTxg, ServedPool, Who, protocol};
 
 pub use found::{Found, no_label};
@@ -45,14 +43,16 @@ use missing::User;
 pub use missing::{Gone, Lost, NoSuchPool, Shown};
 
 /// The time that the end of a command waits for devices that do not answer, before the runtime gives them up too.
-const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) const CLOSE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The time to wait for an ending process, which writes everything it has in memory.
 const END_TIME_MAX: Duration = Duration::from_secs(600);
 /// The time to wait for a process that has the devices without saying why.
 const SILENT_TIME_MAX: Duration = Duration::from_secs(10);
 /// The interval between checks for its end.
-const END_POLL: Duration = Duration::from_millis(50);
+pub(crate) const END_POLL: Duration = Duration::from_millis(50);
+/// The time for which a disconnected client may still seem connected.
+pub(crate) const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
 /// The time before the wait is reported.
 const TELL_AFTER: Duration = Duration::from_millis(500);
 
@@ -93,8 +93,6 @@ pub struct Session {
     options: SessionOptions,
     console: Arc<dyn Console>,
     opened: Arc<Opened>,
-    /// Pools that commands have written and left early.
-    left: Left,
     /// The pool of this process, if it carries out a client's request.
     served: Option<Served>,
     /// Txgs of servers' pools that the command reads, with the pools' names.
@@ -124,8 +122,8 @@ struct Opened(Mutex<Vec<Group>>);
 impl Session {
     /// A session without opened pools.
     pub fn new(handle: Handle, options: SessionOptions, console: Arc<dyn Console>) -> Self {
-        let (opened, left, kept) = (Arc::default(), Arc::default(), Arc::default());
-        Self { handle, options, console, opened, left, served: None, kept, may_send: false }
+        let (opened, kept) = (Arc::default(), Arc::default());
+        Self { handle, options, console, opened, served: None, kept, may_send: false }
     }
 
     /// The same, with another console.
@@ -250,29 +248,10 @@ impl Session {
         Ok(pool)
     }
 
-    /// The pools that commands have written and left early, for [`Writing`](crate::writing::Writing).
-    pub(crate) fn left(&self) -> Left {
-        self.left.clone()
-    }
-
-    /// Exports the pools that a command has written and left early.
-    async fn export_left(&self) {
-        let left = std::mem::take(&mut *self.left.lock());
-        for pool in left {
-            let name = pool.name().to_owned();
-            match self.handle.timeout(CLOSE_TIME_MAX, leave(pool)).await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => self.warn(format!("pool '{name}' was not exported: {error}")),
-                None => self.warn(format!("pool '{name}' was not exported: its devices do not answer")),
-            }
-        }
-    }
-
     /// Closes every pool that was opened, as [`View::close`] does: background tasks end, and none begin. For the end of a command, successful or
     /// not.
     #[boxed]
     pub async fn close_pools(&self) {
-        self.export_left().await;
         if let Some(served) = &self.served {
             *served.view.lock() = None;
         }

@@ -1,30 +1,20 @@
 //! Clients' commands in the process that has their pool; and the decision if another process should carry out a command.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use cenote_admin::Owner;
-use cenote_dsl::Dataset;
-use cenote_dsl::name::is_at_or_below;
-use cenote_format::ids::ObjectId;
 use cenote_fuse::{MountError, Unmount};
 use cenote_host::Mounts;
-use cenote_spa::{FoundPool, Pool, SpaError};
+use cenote_spa::{FoundPool, Pool};
 use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
 use rustix::process::{getegid, geteuid};
 
-use super::{END_POLL, Served, Session};
+use super::{END_POLL, Served, Session, UNUSED_TIME_MAX};
 use crate::error::{Result, ServerError, refused};
-use crate::{Console, Input, OpenVolumes, Owned, Passed, ServedPool, SuspendedDataset, protocol};
-
-/// Properties that mounts obey.
-const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
-/// The time for which a disconnected client may still seem connected.
-const UNUSED_TIME_MAX: Duration = Duration::from_secs(2);
+use crate::{Console, Input, OpenVolumes, Owned, Passed, ServedPool, protocol};
 
 impl Session {
     /// A session for a client of this process, which has this pool. `client` is the user and group that the system reports for it.
@@ -125,90 +115,6 @@ impl Session {
     /// The volumes of that pool.
     pub fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
         self.served.as_ref().map(|served| &served.of.volumes)
-    }
-
-    /// Makes mounts and volumes obey properties of datasets that were just changed, and reports those that take effect only later.
-    #[boxed]
-    pub async fn properties_changed(&self, changed: &[String], datasets: &[String]) {
-        if let Some(served) = &self.served {
-            served.of.mounts.refresh(datasets, changed).await.iter().for_each(|line| self.warn(line));
-            served.of.volumes.refresh(changed).await.iter().for_each(|line| self.warn(line));
-            return;
-        }
-        // The processes of read-only mounts see an earlier state of the pool.
-        if !changed.iter().any(|name| OF_MOUNTS.contains(&name.as_str())) {
-            return;
-        }
-        let mounts = Mounts::read();
-        for mounted in
-            mounts.ours().filter(|mounted| datasets.iter().any(|dataset| is_at_or_below(&mounted.dataset, dataset)))
-        {
-            let (dataset, at) = (&mounted.dataset, mounted.at.display());
-            self.warn(format!("'{dataset}' is mounted at {at}: what was set takes effect there at the next mount"));
-        }
-    }
-
-    /// Makes mounts show datasets that were just created, destroyed or renamed, with those below them.
-    #[boxed]
-    pub async fn datasets_changed(&self, datasets: &[String]) {
-        if let Some(served) = &self.served {
-            served.of.mounts.refresh(datasets, &[]).await.iter().for_each(|line| self.warn(line));
-            // A dataset that was renamed or received may inherit other properties now.
-            served.of.volumes.refresh(&[]).await.iter().for_each(|line| self.warn(line));
-        }
-    }
-
-    /// Removes datasets from the mounts of this process before `verb` (`destroy`, ...). Fails if one is in use there.
-    #[boxed]
-    pub async fn release(&self, datasets: &[String], verb: &str) -> Result<()> {
-        let Some(served) = &self.served else { return Ok(()) };
-        match served.of.mounts.release(datasets).await? {
-            Some(busy) => Err(refused(format!("cannot {verb} '{busy}': dataset is busy"))),
-            None => Ok(()),
-        }
-    }
-
-    /// Suspends a dataset for a rollback or the end of a receive, if this process has it mounted or serves it as a volume.
-    #[boxed]
-    pub async fn suspend(&self, dataset: &str) -> Result<SuspendedDataset> {
-        match &self.served {
-            Some(served) => SuspendedDataset::begin(&served.of, dataset).await,
-            None => Ok(SuspendedDataset::default()),
-        }
-    }
-
-    /// Makes mounts, and disconnected clients of volumes, release snapshots that are about to be destroyed. Those in use remain held, so the
-    /// destroy will be refused.
-    pub async fn let_go(&self, is_going: impl Fn(&Dataset) -> bool) -> Result<()> {
-        let Some(served) = &self.served else { return Ok(()) };
-        let pool = &served.of.pool;
-        let held = pool.long_held();
-        if held.is_empty() {
-            return Ok(());
-        }
-        let look = pool.look(move |syncer| {
-            Box::pin(async move {
-                let dsl = syncer.dsl().clone();
-                let mut found = Vec::new();
-                for object in held {
-                    if let Ok(name) = dsl.dataset_name(object).await {
-                        found.extend(dsl.dataset(&name).await.ok());
-                    }
-                }
-                Ok::<_, SpaError>(found)
-            })
-        });
-        let going: BTreeSet<ObjectId> =
-            look.await?.into_iter().filter(|dataset| is_going(dataset)).map(|dataset| dataset.object).collect();
-        let begun = self.handle.now();
-        loop {
-            served.of.mounts.let_go(&going).await;
-            let is_held = going.iter().any(|dataset| pool.is_long_held(*dataset));
-            if !is_held || self.handle.now() - begun >= UNUSED_TIME_MAX {
-                return Ok(());
-            }
-            self.handle.sleep(END_POLL).await;
-        }
     }
 
     /// Requests an export of the pool after the client has its answer, and the end of this process if it has no other.

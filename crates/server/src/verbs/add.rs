@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cenote_admin::Line;
 use cenote_admin::values::parse_ashift;
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::{Layout, Top, parse_layout_in};
@@ -12,7 +13,7 @@ use cenote_taskq::Class;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
 use crate::error::{Result, ServerError, refused};
-use crate::writing::{Writing, line};
+use crate::writing::Writing;
 use crate::{ImageFiles, Session};
 
 /// Vdevs, spares and cache devices to add to a pool.
@@ -67,42 +68,34 @@ impl AddRequest {
     /// The words name no vdevs, a device is in use, the vdevs differ from the rest and that is not allowed, or they cannot be written.
     pub async fn add(self, session: &Session) -> Result<()> {
         let Checked { layout, before, ashift } = self.checked(session).await?;
-        let writing = Writing::open(session, &self.pool).await?;
         let made = ImageFiles::here(&layout, self.size_bytes)?;
-        let (tops, auxiliaries) = layout.open(session.handle(), &Path::to_owned, ashift.or(before.ashift)).await?;
-        let options = AddOptions {
-            tops,
-            auxiliaries,
-            ashift: ashift.or(before.ashift),
-            allow_other_ashift: self.allow_ashift_mismatch,
-            seed: None,
-        };
-        let is_served = writing.served().is_some();
-        let adding = add(session.clone(), self, writing, options, made, layout);
-        if is_served {
+        let ashift = ashift.or(before.ashift);
+        let (tops, auxiliaries) = layout.open(session.handle(), &Path::to_owned, ashift).await?;
+        let allow_other_ashift = self.allow_ashift_mismatch;
+        let options = AddOptions { tops, auxiliaries, ashift, allow_other_ashift, seed: None };
+        let paths = layout.paths().map(Path::to_owned).collect();
+        let adding = Box::pin(add(session.clone(), self, options, made, paths));
+        match session.served() {
             // A suspended pool answers its client at once, and adds when its devices are back. The task continues even if this future is
             // dropped.
-            session.handle().spawn(Class::Issue, adding).await?
-        } else {
-            adding.await
+            Some(_) => session.handle().spawn(Class::Issue, adding).await?,
+            None => adding.await,
         }
     }
 
     /// The command for the history.
-    fn line(&self) -> String {
+    fn line(&self) -> Line {
         let flags = [
             (self.allow_in_use, "--allow-in-use"),
             (self.allow_replication_mismatch, "--allow-replication-mismatch"),
             (self.allow_ashift_mismatch, "--allow-ashift-mismatch"),
         ];
-        let mut words = vec!["zpool", "add"];
-        match flags.iter().all(|(is_set, _)| *is_set) {
-            true => words.push("-f"),
-            false => words.extend(flags.iter().filter_map(|(is_set, flag)| is_set.then_some(*flag))),
-        }
-        self.properties.iter().for_each(|setting| words.extend(["-o", setting]));
-        words.push(&self.pool);
-        line(words.into_iter().chain(self.vdevs.iter().map(String::as_str)))
+        let line = Line::new("zpool add");
+        let line = match flags.iter().all(|(is_set, _)| *is_set) {
+            true => line.word("-f"),
+            false => flags.iter().fold(line, |line, (is_set, flag)| line.flag(*is_set, flag)),
+        };
+        line.option("-o", &self.properties).word(&self.pool).words(&self.vdevs)
     }
 
     async fn checked(&self, session: &Session) -> Result<Checked> {
@@ -130,21 +123,22 @@ impl AddRequest {
 async fn add(
     session: Session,
     request: AddRequest,
-    writing: Writing,
     options: AddOptions,
     made: ImageFiles,
-    layout: Layout,
+    paths: Vec<PathBuf>,
 ) -> Result<()> {
-    let added = writing.pool().add_vdevs(options).await;
-    // Refused vdevs are in no pool. After any other failure the pool on disk may name the files.
-    if !matches!(added, Err(SpaError::Refused { .. })) {
-        made.keep()?;
-    }
-    added.map_err(|error| refused(format!("cannot add to '{}': {error}", request.pool)))?;
-    let paths: Vec<PathBuf> = layout.paths().map(Path::to_owned).collect();
+    let work = async |writing: &mut Writing| {
+        let added = writing.pool().add_vdevs(options).await;
+        // Refused vdevs are in no pool. After any other failure the pool on disk may name the files.
+        if !matches!(added, Err(SpaError::Refused { .. })) {
+            made.keep()?;
+        }
+        added.map_err(|error| refused(format!("cannot add to '{}': {error}", request.pool)))?;
+        writing.record(request.line());
+        Ok::<_, ServerError>(writing.pool().guid())
+    };
+    let guid = Writing::run(&session, &request.pool, work).await?;
     session.devices_added(&paths);
-    let guid = writing.pool().guid();
-    writing.finish(request.line()).await?;
     CacheFile::of_user()?.update(|pools| {
         if let Some(entry) = pools.get_mut(&request.pool) {
             let new = paths.iter().filter(|path| !entry.paths.contains(path)).cloned().collect::<Vec<_>>();

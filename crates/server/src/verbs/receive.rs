@@ -54,12 +54,9 @@ impl Users<'_> {
     async fn suspend_users(&mut self, dataset: &str, written: &str) -> Result<()> {
         // Snapshots are destroyed only with -F.
         self.session.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
-        let mut suspended = self.session.suspend(dataset).await?;
-        self.pool.wait_logs_freed().await?;
-        // The comparison with the snapshot reads the users' changes from disk.
+        self.suspended = Some(self.session.suspend_users(dataset, written).await?);
+        // What is received is compared with users' changes on disk.
         self.pool.sync().await?;
-        suspended.note_changes(self.pool, dataset, written).await?;
-        self.suspended = Some(suspended);
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cenote_admin::Line;
 use cenote_format::ids::Guid;
 use cenote_host::CacheFile;
 use cenote_taskq::boxed;
@@ -9,7 +10,7 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 
 use crate::Session;
 use crate::error::{Result, ServerError, refused};
-use crate::writing::{Writing, line};
+use crate::writing::Writing;
 
 /// A device of a pool.
 #[derive(Clone, Debug)]
@@ -90,26 +91,27 @@ fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Opt
 /// The pool cannot be opened for writing, or the command cannot be recorded.
 #[boxed]
 pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>) -> Result<bool> {
-    let writing = Writing::open(session, pool).await?;
-    let (mut gone, mut is_good) = (Vec::new(), true);
-    for device in devices {
-        match writing.pool().remove_vdev(device.guid).await {
-            Ok(_) => gone.push(device),
-            Err(error) => {
-                session.warn(format!("cannot remove {}: {error}", device.word));
-                is_good = false;
+    let work = async |writing: &mut Writing| {
+        let (mut gone, mut is_good) = (Vec::new(), true);
+        for device in devices {
+            match writing.pool().remove_vdev(device.guid).await {
+                Ok(_) => gone.push(device),
+                Err(error) => {
+                    session.warn(format!("cannot remove {}: {error}", device.word));
+                    is_good = false;
+                }
             }
         }
-    }
-    let paths: Vec<PathBuf> = gone.iter().flat_map(|device| device.paths.clone()).collect();
-    session.devices_removed(&paths);
-    let guid = writing.pool().guid();
-    let words = ["zpool", "remove", pool].into_iter().chain(gone.iter().map(|device| device.word.as_str()));
-    match gone.is_empty() {
         // A command that has done nothing is not recorded.
-        true => writing.leave().await?,
-        false => writing.finish(line(words)).await?,
-    }
+        if !gone.is_empty() {
+            let words = gone.iter().map(|device| &device.word);
+            writing.record(Line::new("zpool remove").word(pool).words(words));
+        }
+        let paths: Vec<PathBuf> = gone.iter().flat_map(|device| device.paths.clone()).collect();
+        session.devices_removed(&paths);
+        Ok::<_, ServerError>((paths, is_good, writing.pool().guid()))
+    };
+    let (paths, is_good, guid) = Writing::run(session, pool, work).await?;
     CacheFile::of_user()?.update(|pools| {
         if let Some(entry) = pools.get_mut(pool) {
             entry.paths.retain(|path| !paths.contains(path));

@@ -1,7 +1,6 @@
 //! `zfs bookmark`.
 
-use cenote_admin::{BookmarkRequest, create_bookmarks};
-use cenote_server::writing::{Writing, line};
+use cenote_admin::BookmarkRequest;
 
 use crate::prelude::*;
 
@@ -20,13 +19,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let request = BookmarkRequest::parse(&args.source, &args.bookmark, args.recursive)?;
-    let pool = Writing::open(context, pool_of(request.source())).await?;
-    let Some(bookmarks) = request.all(pool.pool()).await? else {
-        return Err(usage(format!("cannot open '{}': dataset does not exist", request.source())));
-    };
-    create_bookmarks(pool.pool(), bookmarks).await?;
-    let words = ["zfs", "bookmark", if args.recursive { "-r" } else { "" }, &args.source, &args.bookmark];
-    pool.finish(line(words)).await?;
+    context.carry_out(&BookmarkRequest::parse(&args.source, &args.bookmark, args.recursive)?).await?;
     Ok(Outcome::Good)
 }

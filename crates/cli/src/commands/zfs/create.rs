@@ -1,14 +1,7 @@
 //! `zfs create`.
 
-use anyhow::anyhow;
-use cenote_admin::values::Types;
-use cenote_admin::values::{When, check_new_dataset, check_once, dataset_settings, full_name, stored_of_datasets};
-use cenote_admin::{
-    NewVolume, Setting, VolumeShape, create_filesystem_of, create_volume_of, new_properties, outermost_new, plan_volume,
-};
-use cenote_server::writing::{Writing, line};
+use cenote_admin::CreateRequest;
 
-use crate::args::parse_size;
 use crate::prelude::*;
 
 /// Make a file system, or with -V a volume.
@@ -48,70 +41,31 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let name = &args.dataset;
     if args.volume.is_none() && (args.sparse || args.block_size.is_some()) {
         return Err(usage("'-s' and '-b' can only be used when creating a volume"));
     }
     if args.volume.is_some() && args.keep_unmounted {
         return Err(usage("'-u' can only be used when creating a filesystem"));
     }
-    let doing = if args.dry_run { "verify" } else { "create" };
-    // Before `-p` makes the missing datasets above it.
-    check_new_dataset(name).map_err(|reason| anyhow!("cannot {doing} '{name}': {reason}"))?;
-    check_once(&args.properties)?;
-    // `-o volblocksize=` sets the same size as `-b`.
-    let (blocks, others): (Vec<&String>, Vec<&String>) = args.properties.iter().partition(|text| {
-        let name = text.split_once('=').map(|(name, _)| full_name(name));
-        args.volume.is_some() && name == Some("volblocksize")
-    });
-    let block_size = args.block_size.as_deref().or(blocks.last().and_then(|text| text.split('=').nth(1)));
-    let types = if args.volume.is_some() { Types::VOLUME } else { Types::FILESYSTEM };
-    let settings = dataset_settings(others, When::Creation, types);
-    let settings = settings.map_err(|error| anyhow!("cannot {doing} '{name}': {error}"))?;
-    let notes = stored_of_datasets(&settings);
-    let shape = args.volume.as_deref().map(|size| VolumeShape::parse(size, block_size, args.sparse)).transpose()?;
-    let pool = Writing::open(context, pool_of(name)).await?;
-    if args.dry_run || args.verbose || args.parsable {
-        report(context, &args, &pool, shape, &settings).await?;
-    }
-    if args.dry_run {
-        pool.leave().await?;
-        return Ok(Outcome::Good);
-    }
-    let outermost = outermost_new(pool.pool(), name).await?;
-    match shape {
-        Some(shape) => create_volume_of(pool.pool(), name, shape, settings, args.parents, context.owner()).await?,
-        None => create_filesystem_of(pool.pool(), name, settings, args.parents, context.owner()).await?,
+    let tells = |properties: &[(String, String)]| context.output().out(report(&args, properties));
+    let request = CreateRequest {
+        name: args.dataset.clone(),
+        properties: args.properties.clone(),
+        volume_size: args.volume.clone(),
+        block_size: args.block_size.clone(),
+        is_sparse: args.sparse,
+        parents: args.parents,
+        owner: context.owner(),
+        is_dry: args.dry_run,
+        tells: if args.verbose || args.parsable { Some(&tells) } else { None },
     };
-    let options = args.properties.iter().flat_map(|setting| ["-o", setting]);
-    let flag = |is_given: bool, flag| if is_given { flag } else { "" };
-    let volume = args.volume.iter().flat_map(|size| ["-V", size]);
-    let words = ["zfs", "create", flag(args.parents, "-p"), flag(args.sparse, "-s")].into_iter();
-    let words = words.chain(args.block_size.iter().flat_map(|size| ["-b", size])).chain(options).chain(volume);
-    let words = words.chain([name.as_str()]);
-    pool.finish(line(words)).await?;
-    context.datasets_changed(&[outermost]).await;
-    notes.iter().for_each(|note| context.err(note));
+    context.carry_out(&request).await?;
     Ok(Outcome::Good)
 }
 
-/// Says what is made, or would be; nothing where `-p` finds it there.
-async fn report(
-    context: &Context,
-    args: &Args,
-    pool: &Writing,
-    shape: Option<VolumeShape>,
-    settings: &[Setting],
-) -> Result<()> {
+/// The text about what is made, or would be.
+fn report(args: &Args, properties: &[(String, String)]) -> String {
     let name = &args.dataset;
-    let plan = match shape {
-        Some(shape) => Some(plan_volume(pool.pool(), name, shape, settings.to_vec()).await?),
-        None => None,
-    };
-    let is_there = args.parents && pool.pool().dsl()?.find_dir(name).await?.is_some();
-    if is_there || !(args.verbose || args.parsable) {
-        return Ok(());
-    }
     let words = |made: &str, text: &str| match (args.parsable, args.dry_run) {
         (true, _) => format!("{made}\t{name}\n"),
         (false, true) => format!("would {text} {name}\n"),
@@ -122,16 +76,11 @@ async fn report(
         told.push_str(&words("create_ancestors", "create ancestors of"));
     }
     told.push_str(&words("create", "create"));
-    let asked = NewVolume {
-        asked_bytes: args.volume.as_deref().and_then(|size| parse_size(size).ok()),
-        names_blocks: args.block_size.is_some(),
-        is_sparse: args.sparse,
-    };
-    for (property, value) in new_properties(&args.properties, &asked, plan.as_ref()) {
+    for (property, value) in properties {
         told.push_str(&match args.parsable {
             true => format!("property\t{property}\t{value}\n"),
             false => format!("\t{property}={value}\n"),
         });
     }
-    context.out(told)
+    told
 }

@@ -2,8 +2,7 @@
 
 use std::io;
 
-use cenote_server::verbs::{self, DestroyCaller, DestroyRequest};
-use cenote_server::writing::Writing;
+use cenote_admin::{DestroyCaller, DestroyRequest, Reach};
 
 use crate::output::nicebytes;
 use crate::prelude::*;
@@ -39,17 +38,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let pool = Writing::open(context, pool_of(&args.dataset)).await?;
     let caller = Caller { context, parsable: args.parsable, dry_run: args.dry_run };
     let request = DestroyRequest {
         name: args.dataset,
         is_deferred: args.deferred,
         is_dry: args.dry_run,
-        recursive: args.recursive,
-        with_clones: args.with_clones,
+        reach: Reach { recursive: args.recursive, clones: args.with_clones },
         tells_names: args.verbose,
+        caller: &caller,
     };
-    verbs::destroy(context, pool, &request, &caller).await?;
+    context.carry_out(&request).await?;
     Ok(Outcome::Good)
 }
 

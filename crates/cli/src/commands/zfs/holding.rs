@@ -1,7 +1,6 @@
 //! `zfs hold` and `zfs release`.
 
-use cenote_server::verbs::{HoldRequest, change_holds};
-use cenote_server::writing::Writing;
+use cenote_admin::HoldRequest;
 
 use crate::prelude::*;
 
@@ -51,11 +50,7 @@ pub(super) mod release {
 }
 
 async fn change(context: &Context, held: Held, releases: bool) -> Result<Outcome> {
-    if !releases && held.tag.starts_with('.') {
-        return Err(usage("tag may not start with '.'"));
-    }
-    let pool = Writing::open(context, pool_of(&held.snapshots[0])).await?;
     let Held { recursive, tag, snapshots } = held;
-    let request = HoldRequest { releases, recursive, tag, snapshots };
-    Ok(Outcome::unless(!change_holds(context, pool, &request).await?))
+    let failed = context.carry_out(&HoldRequest { releases, recursive, tag, snapshots }).await?;
+    Ok(Outcome::unless(failed > 0))
 }

@@ -1,8 +1,6 @@
 //! `zfs inherit`.
 
-use cenote_admin::inherit_property;
-use cenote_admin::values::inherited_property;
-use cenote_server::writing::{Writing, line};
+use cenote_admin::InheritRequest;
 
 use super::by_pool;
 use crate::prelude::*;
@@ -31,16 +29,7 @@ impl Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let property = inherited_property(&args.property, args.received)?;
-    let name = pool_of(&args.datasets[0]).to_owned();
-    if let Some(other) = args.datasets.iter().find(|dataset| pool_of(dataset) != name) {
-        return Err(usage(format!("not supported yet: datasets of several pools in one command, as '{other}'")));
-    }
-    let pool = Writing::open(context, &name).await?;
-    inherit_property(pool.pool(), &args.datasets, &property, args.recursive, args.received).await?;
-    let flag = |is_set: bool, flag| if is_set { flag } else { "" };
-    let words = ["zfs", "inherit", flag(args.recursive, "-r"), flag(args.received, "-S"), &args.property];
-    pool.finish(line(words.into_iter().chain(args.datasets.iter().map(String::as_str)))).await?;
-    context.properties_changed(&[property], &args.datasets).await;
+    let Args { recursive, received, property, datasets } = args;
+    context.carry_out(&InheritRequest { property, recursive, received, datasets }).await?;
     Ok(Outcome::Good)
 }

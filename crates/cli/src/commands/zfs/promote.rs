@@ -1,6 +1,6 @@
 //! `zfs promote`.
 
-use cenote_server::writing::{Writing, line};
+use cenote_admin::PromoteRequest;
 
 use crate::prelude::*;
 
@@ -14,13 +14,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let pool = Writing::open(context, pool_of(&args.dataset)).await?;
-    let dsl = pool.pool().dsl()?;
-    let origin = dsl.dataset(&args.dataset).await?.dir.phys.origin;
-    let origin = dsl.dataset_name(origin).await.unwrap_or_default();
-    cenote_admin::promote(pool.pool(), &args.dataset).await?;
-    pool.finish(line(["zfs", "promote", &args.dataset])).await?;
-    let origin = origin.split('@').next().unwrap_or_default().to_owned();
-    context.datasets_changed(&[args.dataset, origin]).await;
+    context.carry_out(&PromoteRequest(args.dataset)).await?;
     Ok(Outcome::Good)
 }

@@ -3,9 +3,9 @@
 use std::io::{self, BufReader};
 
 use anyhow::{anyhow, bail};
-use cenote_admin::Owner;
 use cenote_admin::receive::{HealRequest, Naming, ReceiveRequest, Told, heal as healing};
-use cenote_server::writing::{Writing, line};
+use cenote_admin::{Line, Owner};
+use cenote_server::writing::Writing;
 use cenote_server::{Input, verbs};
 
 use crate::prelude::*;
@@ -89,14 +89,17 @@ impl Args {
         Ok(request)
     }
 
-    fn line(&self) -> String {
-        let flag = |is_given: bool, flag: &'static str| if is_given { flag } else { "" };
-        let words = ["zfs", "receive", flag(self.force, "-F"), flag(self.resumable, "-s"), flag(self.abort, "-A")];
-        let more = [flag(self.heal, "-c"), flag(self.without_pool, "-d"), flag(self.last, "-e")];
-        let words = words.into_iter().chain(more);
-        let options = self.properties.iter().flat_map(|setting| ["-o", setting]);
-        let excluded = self.exclude.iter().flat_map(|name| ["-x", name]);
-        line(words.chain(options).chain(excluded).chain([self.target.as_str()]))
+    fn line(&self) -> Line {
+        let flags = [
+            (self.force, "-F"),
+            (self.resumable, "-s"),
+            (self.abort, "-A"),
+            (self.heal, "-c"),
+            (self.without_pool, "-d"),
+            (self.last, "-e"),
+        ];
+        let line = flags.iter().fold(Line::new("zfs receive"), |line, (is_given, flag)| line.flag(*is_given, flag));
+        line.option("-o", &self.properties).option("-x", &self.exclude).word(&self.target)
     }
 }
 
@@ -108,18 +111,21 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return abort(context, &args).await;
     }
     let request = args.request(context.owner())?;
-    let pool = Writing::open(context, pool_of(&args.target)).await?.in_background(context).await;
-    let (input, mut said) = (stream(context)?, Ok(()));
-    let received = verbs::receive(context, pool.pool(), input, &request, &mut tell(context, &mut said)).await;
-    // A message that could not be printed is an error only after the pool is in its final state.
-    let said = said.and_then(|()| context.output().flush());
-    if !request.is_dry {
-        pool.work_off(context, "freeing").await?;
-        pool.finish(args.line()).await?;
-    }
-    let outcome = received?;
-    said?;
-    Ok(Outcome::unless(outcome.is_incomplete && !request.is_dry))
+    let work = async |writing: &mut Writing| -> Result<Outcome> {
+        writing.begin_background(context).await;
+        let (input, mut said) = (stream(context)?, Ok(()));
+        let received = verbs::receive(context, writing.pool(), input, &request, &mut tell(context, &mut said)).await;
+        // A message that could not be printed is an error only after the pool is in its final state.
+        let said = said.and_then(|()| context.output().flush());
+        if !request.is_dry {
+            writing.work_off(context, "freeing").await?;
+            writing.record(args.line());
+        }
+        let outcome = received?;
+        said?;
+        Ok(Outcome::unless(outcome.is_incomplete && !request.is_dry))
+    };
+    Writing::run(context, pool_of(&args.target), work).await
 }
 
 /// Standard input, which must not be a terminal.
@@ -146,16 +152,18 @@ async fn heal(context: &Context, args: &Args) -> Result<Outcome> {
     if with_names || others {
         bail!("cannot receive: corrective recv can not be used when combined with this flag");
     }
-    let pool = Writing::open(context, pool_of(&args.target)).await?;
-    let (input, mut said) = (stream(context)?, Ok(()));
     let request = HealRequest { target: args.target.clone(), is_verbose: args.verbose, is_dry: args.dryrun };
-    let healed = healing(pool.pool(), input, &request, &mut tell(context, &mut said)).await;
-    if !args.dryrun {
-        pool.finish(args.line()).await?;
-    }
-    healed?;
-    said?;
-    Ok(Outcome::Good)
+    let work = async |writing: &mut Writing| -> Result<Outcome> {
+        let (input, mut said) = (stream(context)?, Ok(()));
+        let healed = healing(writing.pool(), input, &request, &mut tell(context, &mut said)).await;
+        if !args.dryrun {
+            writing.record(args.line());
+        }
+        healed?;
+        said?;
+        Ok(Outcome::Good)
+    };
+    Writing::run(context, pool_of(&args.target), work).await
 }
 
 async fn abort(context: &Context, args: &Args) -> Result<Outcome> {
@@ -163,14 +171,16 @@ async fn abort(context: &Context, args: &Args) -> Result<Outcome> {
     if args.without_pool || args.last || args.force || args.resumable || args.dryrun {
         return Err(usage("-A cannot be used with any other options"));
     }
-    let pool = Writing::open(context, pool_of(name)).await?;
-    // OpenZFS shows the usage where there is no such dataset.
-    if let Err(error) = pool.pool().dsl()?.dataset(name).await {
-        return Err(usage(error.to_string()));
-    }
-    let aborted = pool.pool().abort_receive(name).await;
-    aborted.map_err(|error| anyhow!("{error}"))?;
-    pool.work_off(context, "freeing").await?;
-    pool.finish(args.line()).await?;
-    Ok(Outcome::Good)
+    let work = async |writing: &mut Writing| -> Result<Outcome> {
+        // OpenZFS shows the usage where there is no such dataset.
+        if let Err(error) = writing.pool().dsl()?.dataset(name).await {
+            return Err(usage(error.to_string()));
+        }
+        let aborted = writing.pool().abort_receive(name).await;
+        aborted.map_err(|error| anyhow!("{error}"))?;
+        writing.work_off(context, "freeing").await?;
+        writing.record(args.line());
+        Ok(Outcome::Good)
+    };
+    Writing::run(context, pool_of(name), work).await
 }

@@ -1,9 +1,7 @@
 //! `zfs redact`.
 
-use cenote_admin::{RedactError, RedactRequest};
-use cenote_server::writing::{Writing, line};
+use cenote_admin::RedactRequest;
 
-use crate::outcome::with_status;
 use crate::prelude::*;
 
 /// Make a redaction bookmark: the list of blocks of a snapshot that later snapshots no longer have.
@@ -22,13 +20,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let pool = Writing::open(context, pool_of(&args.snapshot)).await?.in_background(context).await;
-    let words = ["zfs", "redact", &args.snapshot, &args.redaction_bookmark];
-    let noted = line(words.into_iter().chain(args.redaction_snapshot.iter().map(String::as_str)));
-    let request =
-        RedactRequest { snapshot: args.snapshot, bookmark: args.redaction_bookmark, by: args.redaction_snapshot };
-    let made = cenote_admin::redact(pool.pool(), &request).await;
-    made.map_err(|error: RedactError| with_status(error.errno(), error.into()))?;
-    pool.finish(noted).await?;
+    let Args { snapshot, redaction_bookmark: bookmark, redaction_snapshot: by } = args;
+    context.carry_out(&RedactRequest { snapshot, bookmark, by }).await?;
     Ok(Outcome::Good)
 }

@@ -1,7 +1,6 @@
 //! `zfs rename`.
 
-use cenote_server::verbs::{self, RenameRequest};
-use cenote_server::writing::Writing;
+use cenote_admin::RenameRequest;
 
 use crate::prelude::*;
 
@@ -32,21 +31,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    for (is_both, options) in
-        [(args.recursive && args.parents, "-p and -r"), (args.unmounted && args.parents, "-u and -p")]
-    {
-        if is_both {
-            return Err(usage(format!("{options} options are mutually exclusive")));
-        }
-    }
-    if args.recursive && !args.from.contains('@') {
-        return Err(usage("source dataset for recursive rename must be a snapshot"));
-    }
-    let pool = Writing::open(context, pool_of(&args.from)).await?;
-    let flags = [(args.force, "-f"), (args.unmounted, "-u")];
-    let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)).collect();
-    let request =
-        RenameRequest { from: args.from, to: args.to, recursive: args.recursive, parents: args.parents, flags };
-    verbs::rename(context, pool, &request).await?;
+    let request = RenameRequest {
+        from: args.from,
+        to: args.to,
+        recursive: args.recursive,
+        parents: args.parents,
+        owner: context.owner(),
+        is_forced: args.force,
+        keeps_unmounted: args.unmounted,
+    };
+    context.carry_out(&request).await?;
     Ok(Outcome::Good)
 }

@@ -1,8 +1,6 @@
 //! `zfs rollback`.
 
-use anyhow::bail;
-use cenote_server::verbs;
-use cenote_server::writing::Writing;
+use cenote_admin::RollbackRequest;
 
 use crate::prelude::*;
 
@@ -26,11 +24,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let name = &args.snapshot;
-    if !name.contains('@') {
-        bail!("cannot open '{name}': missing '@' delimiter in snapshot name");
-    }
-    let pool = Writing::open(context, pool_of(name)).await?;
-    verbs::rollback(context, pool, name, args.destroys_newer, args.destroys_clones).await?;
+    let Args { destroys_newer, destroys_clones, snapshot, .. } = args;
+    context.carry_out(&RollbackRequest { snapshot, destroys_newer, destroys_clones }).await?;
     Ok(Outcome::Good)
 }

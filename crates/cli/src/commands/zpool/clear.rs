@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use cenote_server::writing::{Writing, line};
+use cenote_admin::ClearRequest;
 
 use crate::prelude::*;
 
@@ -37,9 +37,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         view.close().await;
         drop(view);
         if has_errors {
-            let writing = Writing::open(context, &args.pool).await?;
-            writing.pool().check_errors_again().await?;
-            writing.finish(line(["zpool", "clear", &args.pool])).await?;
+            context.carry_out(&ClearRequest(args.pool)).await?;
         }
         return Ok(Outcome::Good);
     };

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
+use cenote_admin::Line;
 use cenote_host::layout::parse_layout;
 use cenote_host::{CacheFile, CacheSetting, Entry};
-use cenote_server::{NewPool, NewPoolRequest, check_pool_name, writing};
+use cenote_server::{NewPool, NewPoolRequest, check_pool_name};
 
 use crate::args::parse_size;
 use crate::prelude::*;
@@ -60,16 +61,15 @@ pub(crate) struct Args {
 
 impl Args {
     /// The line as the history has it.
-    fn line(&self) -> String {
-        let flags = [(self.force, "-f"), (self.no_features, "-d")];
-        let flags = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
-        let values = [("-m", &self.mountpoint), ("-R", &self.root), ("-t", &self.temporary_name)];
-        let values = values.into_iter().filter_map(|(flag, value)| Some([flag, value.as_deref()?]));
-        let of_pool = self.properties.iter().map(|setting| ["-o", setting]);
-        let of_root = self.dataset_properties.iter().map(|setting| ["-O", setting]);
-        let options = values.chain(of_pool).chain(of_root).flatten();
-        let vdevs = self.vdevs.iter().map(String::as_str);
-        writing::line(["zpool", "create"].into_iter().chain(flags).chain(options).chain([&*self.pool]).chain(vdevs))
+    fn line(&self) -> Line {
+        // A pool that is to be the same wherever it is made has no paths in it.
+        if self.seed.is_some() {
+            return Line::new("zpool create").word(&self.pool);
+        }
+        let line = Line::new("zpool create").flag(self.force, "-f").flag(self.no_features, "-d");
+        let line = line.option("-m", &self.mountpoint).option("-R", &self.root).option("-t", &self.temporary_name);
+        let line = line.option("-o", &self.properties).option("-O", &self.dataset_properties);
+        line.word(&self.pool).words(&self.vdevs)
     }
 }
 
@@ -114,11 +114,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         size: args.size,
         seed: args.seed,
         force: args.force,
-        // Of a pool that is to be the same wherever it is made, without paths.
-        command: match args.seed {
-            Some(_) => format!("zpool create {}", args.pool),
-            None => args.line(),
-        },
+        command: args.line(),
     };
     if args.dry_run {
         request.check(context).await?;

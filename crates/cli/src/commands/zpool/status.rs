@@ -133,8 +133,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 continue;
             }
         };
-        let view = Status::facts(|| facts(context, pool.clone()), options).await;
-        let report = Status::new(&view, options);
+        let report = Status::read(facts(context, pool.clone()), options).await;
         let condition = report.condition().await.unwrap_or_else(|error| {
             context.err(error.to_string());
             failed = true;
@@ -149,14 +148,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         shown += 1;
         let result = match args.json.json {
-            true => report.json(json, condition).await.map(|object| {
-                found.insert(view.key(args.json.json_pool_key_guid), Value::Object(object));
-            }),
+            true => {
+                let key = report.key(args.json.json_pool_key_guid);
+                report.json(json, condition).map(|object| drop(found.insert(key, Value::Object(object))))
+            }
             false => {
                 if !std::mem::take(&mut first) {
                     text.push('\n');
                 }
-                report.text(&mut text, condition).await
+                report.text(&mut text, condition)
             }
         };
         if let Err(error) = result {

@@ -1,9 +1,8 @@
 //! `zpool upgrade`.
 
 use anyhow::bail;
-use cenote_admin::lacking_features;
+use cenote_admin::{UpgradeRequest, lacking_features};
 use cenote_listing::{UPGRADE_HEAD, enabled_text, features_text, lacking_text};
-use cenote_server::writing::{finish, line, open_for_writing};
 
 use crate::prelude::*;
 
@@ -73,10 +72,8 @@ async fn upgrade(context: &Context, name: &str, is_all: bool) -> Result<()> {
         }
         return Ok(());
     }
-    let pool = open_for_writing(context, name).await?;
-    let names: Vec<&str> = lacking.iter().map(|feature| feature.name).collect();
-    let enabled = pool.enable_features(&names).await?;
-    finish(pool, &line(["zpool", "upgrade", name])).await?;
+    let features = lacking.iter().map(|feature| feature.name).collect();
+    let enabled = context.carry_out(&UpgradeRequest { pool: name.to_owned(), features }).await?;
     context.out(enabled_text(name, &enabled))
 }
 

@@ -10,14 +10,16 @@ use std::fmt::Write as _;
 use cenote_format::ddt::DdtStat;
 use cenote_format::ids::Guid;
 use cenote_props::number::{nicebytes, nicenum};
-use cenote_spa::{Condition, condition_with};
+use cenote_spa::{Condition, DedupFigures, LoggedError, View, condition_with};
 use cenote_taskq::boxed;
+use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
 use self::activity::{Activity, Kind, activities};
+use self::scan::Scanned;
 use super::advice::{MESSAGES, of_status};
 use super::places;
-use super::vdevs::{Tree, Vdev};
+use super::vdevs::{Auxiliary, Tree, Vdev};
 use crate::error::Result;
 use crate::{Facts, Json, Names, TimeText};
 
@@ -55,30 +57,45 @@ pub struct StatusOptions {
 /// For each requested kind, the activity of each leaf.
 type Activities = Vec<(Kind, BTreeMap<Guid, Activity>)>;
 
-/// The report on a pool's health.
-pub struct Status<'a> {
-    view: &'a Facts,
+/// The report on a pool's health. The pool is read once, and the states and errors of its devices are taken after that: the report includes
+/// the errors that its own reading met.
+pub struct Status {
+    facts: Facts,
     options: StatusOptions,
+    scanned: Result<Scanned>,
+    auxiliary: Result<Auxiliary>,
+    activities: Result<Activities>,
+    errors: Result<Vec<LoggedError>>,
+    /// The files with errors, if they are listed.
+    places: Vec<String>,
+    /// The deduplication tables, if they are shown.
+    dedup: Result<Option<DedupFigures>>,
+    devices: VdevStatus,
 }
 
-impl<'a> Status<'a> {
-    /// A report on this pool.
-    pub const fn new(view: &'a Facts, options: StatusOptions) -> Self {
-        Self { view, options }
-    }
-
-    /// Returns the facts for a report. It reads everything once first, so that the report, which reads again, includes the errors that the first
-    /// reading met. `facts` returns the pool's present facts.
-    pub async fn facts(facts: impl Fn() -> Facts, options: StatusOptions) -> Facts {
-        Status::new(&facts(), options).read_all().await;
-        facts()
-    }
-
-    /// Reads everything that the report will read. The report also reports an error that ends this.
+impl Status {
+    /// Reads everything that the report is made of. An error is reported in its place.
     #[boxed]
-    async fn read_all(&self) {
-        let Self { view, options } = self;
-        let _ = (scan::text(view, options.time).await, view.tree(options.names).await, view.pool.logged_errors().await);
+    pub async fn read(facts: Facts, options: StatusOptions) -> Self {
+        let pool = &facts.pool;
+        let (scanned, auxiliary) = (scan::read(&facts).await, facts.auxiliary().await);
+        let activities = requested(pool, options).await;
+        let errors = pool.logged_errors().await.map_err(Into::into);
+        let places = match &errors {
+            Ok(errors) if options.lists_files => places(pool, errors).await,
+            _ => Vec::new(),
+        };
+        let dedup = match options.shows_dedup {
+            true => pool.dedup().await.map(Some).map_err(Into::into),
+            false => Ok(None),
+        };
+        let devices = facts.devices();
+        Self { facts, options, scanned, auxiliary, activities, errors, places, dedup, devices }
+    }
+
+    /// The key of the pool's object in JSON.
+    pub fn key(&self, is_guid: bool) -> String {
+        self.facts.key(is_guid)
     }
 
     /// The condition that needs attention, if any.
@@ -87,17 +104,16 @@ impl<'a> Status<'a> {
     /// The pool cannot be read.
     #[boxed]
     pub async fn condition(&self) -> Result<Option<Condition>> {
-        Ok(condition_with(&self.view.pool, &self.view.devices()).await?)
+        Ok(condition_with(&self.facts.pool, &self.devices).await?)
     }
 
     /// Appends the report as text for a person.
     ///
     /// # Errors
-    /// The pool cannot be read. `text` then has the part that was read before.
-    #[boxed]
-    pub async fn text(&self, text: &mut String, condition: Option<Condition>) -> Result<()> {
-        let pool = &self.view.pool;
-        let _ = writeln!(text, "  pool: {}\n state: {}", pool.name(), self.view.state());
+    /// The pool could not be read. `text` then has the part that was read before.
+    pub fn text(self, text: &mut String, condition: Option<Condition>) -> Result<()> {
+        let Self { facts, options, .. } = self;
+        let _ = writeln!(text, "  pool: {}\n state: {}", facts.pool.name(), facts.state());
         if let Some(condition) = condition {
             let (status, action) = of_status(condition);
             let _ = writeln!(text, "status: {status}\naction: {action}");
@@ -105,92 +121,38 @@ impl<'a> Status<'a> {
                 let _ = writeln!(text, "   see: {MESSAGES}/{message}");
             }
         }
-        text.push_str(&scan::text(self.view, self.options.time).await?);
-        let tree = self.view.tree(self.options.names).await?;
-        let activities = self.activities().await?;
-        let mut rows = Rows { options: self.options, activities, width: tree.name_width().max(NAME_WIDTH_MIN), text };
-        rows.all(&tree);
-        let errors = pool.logged_errors().await?;
+        text.push_str(&scan::text(&self.scanned?, options.time));
+        let tree = facts.tree_of(&self.auxiliary?, options.names, &self.devices);
+        let width = tree.name_width().max(NAME_WIDTH_MIN);
+        Rows { options, activities: self.activities?, width, text }.all(&tree);
+        let errors = self.errors?;
         text.push('\n');
         match errors.len() {
             0 => text.push_str("errors: No known data errors\n"),
-            count if !self.options.lists_files => {
+            count if !options.lists_files => {
                 let _ = writeln!(text, "errors: {count} data errors, use '-v' for a list");
             }
             _ => {
                 text.push_str("errors: Permanent errors have been detected in the following files:\n\n");
-                for place in places(pool, &errors).await {
+                for place in &self.places {
                     let _ = writeln!(text, "{:7} {place}", "");
                 }
             }
         }
-        if self.options.shows_dedup {
-            self.dedup_text(text).await?;
+        if let Some(figures) = self.dedup? {
+            dedup_text(&figures, options.is_exact, text);
         }
-        Ok(())
-    }
-
-    /// The requested activities: initializing and trimming.
-    async fn activities(&self) -> Result<Activities> {
-        let mut found = Vec::new();
-        for (is_asked, kind) in
-            [(self.options.shows_initialize, Kind::Initialize), (self.options.shows_trim, Kind::Trim)]
-        {
-            if is_asked {
-                found.push((kind, activities(&self.view.pool, kind).await?));
-            }
-        }
-        Ok(found)
-    }
-
-    async fn dedup_text(&self, text: &mut String) -> Result<()> {
-        let figures = self.view.pool.dedup().await?;
-        text.push_str("\n dedup: ");
-        if figures.entry_count == 0 {
-            text.push_str("no DDT entries\n");
-            return Ok(());
-        }
-        let number = |number: u64| if self.options.is_exact { number.to_string() } else { nicenum(number) };
-        let bytes = |bytes: u64| if self.options.is_exact { bytes.to_string() } else { nicebytes(bytes) };
-        let (on_disk, in_core) = (bytes(figures.table_bytes), bytes(figures.table_lsize_bytes));
-        let _ = writeln!(text, "DDT entries {}, size {on_disk} on disk, {in_core} in core", figures.entry_count);
-        text.push_str(concat!(
-            "\nbucket              allocated                       referenced          \n",
-            "______   ______________________________   ______________________________\n",
-            "refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE\n",
-            "------   ------   -----   -----   -----   ------   -----   -----   -----\n",
-        ));
-        let mut row = |label: &str, stat: &DdtStat| {
-            let _ = writeln!(
-                text,
-                "{label:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}",
-                number(stat.block_count),
-                number(stat.lsize_bytes),
-                number(stat.psize_bytes),
-                number(stat.dsize_bytes),
-                number(stat.reference_count),
-                number(stat.referenced_lsize_bytes),
-                number(stat.referenced_psize_bytes),
-                number(stat.referenced_dsize_bytes),
-            );
-        };
-        for (bucket, stat) in figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0) {
-            row(&number(1_u64.checked_shl(bucket as u32).unwrap_or(0)), stat);
-        }
-        row("Total", &figures.total());
-        text.push('\n');
         Ok(())
     }
 
     /// The same in JSON.
     ///
     /// # Errors
-    /// The pool cannot be read.
-    #[boxed]
-    pub async fn json(&self, json: Json, condition: Option<Condition>) -> Result<Map<String, Value>> {
-        let pool = &self.view.pool;
-        let exact = self.options.is_exact;
-        let mut object = self.view.json(json, false);
+    /// The pool could not be read.
+    pub fn json(self, json: Json, condition: Option<Condition>) -> Result<Map<String, Value>> {
+        let Self { facts, options, .. } = self;
+        let exact = options.is_exact;
+        let mut object = facts.json(json, false);
         if let Some(condition) = condition {
             let (status, action) = of_status(condition);
             object.insert("status".into(), json!(format!("{status}\n")));
@@ -200,15 +162,16 @@ impl<'a> Status<'a> {
                 object.insert("moreinfo".into(), json!(format!("{MESSAGES}/{message}")));
             }
         }
-        if let Some(scan) = scan::json(self.view, json, exact, self.options.time).await? {
+        let scanned = self.scanned?;
+        if let Some(scan) = scan::json(&scanned, json, exact, options.time) {
             object.insert("scan_stats".into(), scan);
         }
-        if let Some(checkpoint) = scan::checkpoint_json(self.view, json, exact, self.options.time).await? {
+        if let Some(checkpoint) = scan::checkpoint_json(&scanned, json, exact, options.time) {
             object.insert("checkpoint_stats".into(), checkpoint);
         }
-        let tree = self.view.tree(self.options.names).await?;
-        let writer = JsonTree { options: self.options, activities: self.activities().await?, json, exact };
-        if self.options.is_flat {
+        let tree = facts.tree_of(&self.auxiliary?, options.names, &self.devices);
+        let writer = JsonTree { options, activities: self.activities?, json, exact };
+        if options.is_flat {
             let mut flat = Map::new();
             for vdev in [&tree.root].into_iter().chain(&tree.caches).chain(&tree.spares) {
                 writer.flat(vdev, None, &mut flat);
@@ -228,48 +191,95 @@ impl<'a> Status<'a> {
             group("l2cache", tree.caches.iter().collect());
             group("spares", tree.spares.iter().collect());
         }
-        if self.options.shows_dedup {
-            object.insert("dedup_stats".into(), self.dedup_json(json, exact).await?);
+        if let Some(figures) = self.dedup? {
+            object.insert("dedup_stats".into(), dedup_json(&figures, json, exact));
         }
-        let errors = pool.logged_errors().await?;
+        let errors = self.errors?;
         object.insert("error_count".into(), json.number(errors.len() as u64));
-        if self.options.lists_files && !errors.is_empty() {
-            object.insert("errlist".into(), json!(places(pool, &errors).await));
+        if options.lists_files && !errors.is_empty() {
+            object.insert("errlist".into(), json!(self.places));
         }
         Ok(object)
     }
+}
 
-    async fn dedup_json(&self, json: Json, exact: bool) -> Result<Value> {
-        let figures = self.view.pool.dedup().await?;
-        let mut map = Map::new();
-        let number = |number: u64| if exact { json.number(number) } else { json!(nicenum(number)) };
-        let bytes = |number: u64| if exact { json.number(number) } else { json!(nicebytes(number)) };
-        map.insert("obj_count".into(), number(figures.entry_count));
-        if figures.entry_count == 0 {
-            map.insert("ddt_object_stats".into(), json!({}));
-            return Ok(Value::Object(map));
+/// The requested activities: initializing and trimming.
+async fn requested(pool: &View, options: StatusOptions) -> Result<Activities> {
+    let mut found = Vec::new();
+    for (is_asked, kind) in [(options.shows_initialize, Kind::Initialize), (options.shows_trim, Kind::Trim)] {
+        if is_asked {
+            found.push((kind, activities(pool, kind).await?));
         }
-        map.insert("dspace".into(), number(figures.table_bytes));
-        map.insert("mspace".into(), number(figures.table_lsize_bytes));
-        // The tables are in memory only while a command runs.
-        map.insert("cspace".into(), number(0));
-        let stat = |stat: &DdtStat| {
-            json!({
-                "blocks": number(stat.block_count),
-                "logical_size": bytes(stat.lsize_bytes),
-                "physical_size": bytes(stat.psize_bytes),
-                "deflated_size": bytes(stat.dsize_bytes),
-                "ref_blocks": number(stat.reference_count),
-                "ref_lsize": bytes(stat.referenced_lsize_bytes),
-                "ref_psize": bytes(stat.referenced_psize_bytes),
-                "ref_dsize": bytes(stat.referenced_dsize_bytes),
-            })
-        };
-        let buckets = figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0);
-        let histogram: Map<String, Value> = buckets.map(|(bucket, each)| (bucket.to_string(), stat(each))).collect();
-        map.insert("ddt_stats".into(), json!({ "total": stat(&figures.total()), "histogram": histogram }));
-        Ok(Value::Object(map))
     }
+    Ok(found)
+}
+
+fn dedup_text(figures: &DedupFigures, is_exact: bool, text: &mut String) {
+    text.push_str("\n dedup: ");
+    if figures.entry_count == 0 {
+        text.push_str("no DDT entries\n");
+        return;
+    }
+    let number = |number: u64| if is_exact { number.to_string() } else { nicenum(number) };
+    let bytes = |bytes: u64| if is_exact { bytes.to_string() } else { nicebytes(bytes) };
+    let (on_disk, in_core) = (bytes(figures.table_bytes), bytes(figures.table_lsize_bytes));
+    let _ = writeln!(text, "DDT entries {}, size {on_disk} on disk, {in_core} in core", figures.entry_count);
+    text.push_str(concat!(
+        "\nbucket              allocated                       referenced          \n",
+        "______   ______________________________   ______________________________\n",
+        "refcnt   blocks   LSIZE   PSIZE   DSIZE   blocks   LSIZE   PSIZE   DSIZE\n",
+        "------   ------   -----   -----   -----   ------   -----   -----   -----\n",
+    ));
+    let mut row = |label: &str, stat: &DdtStat| {
+        let _ = writeln!(
+            text,
+            "{label:>6}   {:>6}   {:>5}   {:>5}   {:>5}   {:>6}   {:>5}   {:>5}   {:>5}",
+            number(stat.block_count),
+            number(stat.lsize_bytes),
+            number(stat.psize_bytes),
+            number(stat.dsize_bytes),
+            number(stat.reference_count),
+            number(stat.referenced_lsize_bytes),
+            number(stat.referenced_psize_bytes),
+            number(stat.referenced_dsize_bytes),
+        );
+    };
+    for (bucket, stat) in figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0) {
+        row(&number(1_u64.checked_shl(bucket as u32).unwrap_or(0)), stat);
+    }
+    row("Total", &figures.total());
+    text.push('\n');
+}
+
+fn dedup_json(figures: &DedupFigures, json: Json, exact: bool) -> Value {
+    let mut map = Map::new();
+    let number = |number: u64| if exact { json.number(number) } else { json!(nicenum(number)) };
+    let bytes = |number: u64| if exact { json.number(number) } else { json!(nicebytes(number)) };
+    map.insert("obj_count".into(), number(figures.entry_count));
+    if figures.entry_count == 0 {
+        map.insert("ddt_object_stats".into(), json!({}));
+        return Value::Object(map);
+    }
+    map.insert("dspace".into(), number(figures.table_bytes));
+    map.insert("mspace".into(), number(figures.table_lsize_bytes));
+    // The tables are in memory only while a command runs.
+    map.insert("cspace".into(), number(0));
+    let stat = |stat: &DdtStat| {
+        json!({
+            "blocks": number(stat.block_count),
+            "logical_size": bytes(stat.lsize_bytes),
+            "physical_size": bytes(stat.psize_bytes),
+            "deflated_size": bytes(stat.dsize_bytes),
+            "ref_blocks": number(stat.reference_count),
+            "ref_lsize": bytes(stat.referenced_lsize_bytes),
+            "ref_psize": bytes(stat.referenced_psize_bytes),
+            "ref_dsize": bytes(stat.referenced_dsize_bytes),
+        })
+    };
+    let buckets = figures.histogram.iter().enumerate().filter(|(_, stat)| stat.block_count > 0);
+    let histogram: Map<String, Value> = buckets.map(|(bucket, each)| (bucket.to_string(), stat(each))).collect();
+    map.insert("ddt_stats".into(), json!({ "total": stat(&figures.total()), "histogram": histogram }));
+    Value::Object(map)
 }
 
 /// Appends the lines under `config:` of a pool that cannot be opened.

@@ -2,6 +2,7 @@
 
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_props::number::{nicebytes, nicenum};
+use cenote_spa::Checkpoint;
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
@@ -17,25 +18,37 @@ fn duration(seconds: u64) -> String {
     if hours >= 24 { format!("{} days {clock}", hours / 24) } else { clock }
 }
 
+/// The last scan of a pool, and its checkpoint with the bytes that only it holds.
+pub(super) struct Scanned {
+    scan: Option<ScanPhys>,
+    checkpoint: Option<(Checkpoint, u64)>,
+    now_s: u64,
+}
+
+/// Reads both.
+pub(super) async fn read(view: &Facts) -> Result<Scanned> {
+    let (scan, checkpoint) = (view.pool.scan().await?, view.pool.checkpoint().await?);
+    let checkpoint = match checkpoint {
+        Some(checkpoint) => Some((checkpoint, view.space().await?.figures().checkpoint_bytes)),
+        None => None,
+    };
+    Ok(Scanned { scan, checkpoint, now_s: view.pool.dmu().handle().unix_time().as_secs() })
+}
+
 /// The line `scan:` and the lines after it; empty if nothing was ever scanned.
-pub(super) async fn text(view: &Facts, time: TimeText) -> Result<String> {
+pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     let mut text = String::new();
-    let scan = view.pool.scan().await?;
-    if let Some(scan) = &scan
-        && let Some(line) = scan_line(scan, view.pool.dmu().handle().unix_time().as_secs(), time)
-    {
-        text.push_str(&line);
-    }
-    if let Some(checkpoint) = view.pool.checkpoint().await? {
+    let scan = scanned.scan.as_ref();
+    text.extend(scan.and_then(|scan| scan_line(scan, scanned.now_s, time)));
+    if let Some((checkpoint, bytes)) = &scanned.checkpoint {
         let date = time(checkpoint.time_s, CTIME);
-        let space = view.space().await?.figures().checkpoint_bytes;
         if let Some(scan) = scan.filter(|scan| scan.end_time >= checkpoint.time_s) {
             let did = if scan.state == ScanState::SCANNING { "skipping" } else { "skipped" };
             text.push_str(&format!("    scan warning: {did} blocks that are only referenced by the checkpoint.\n"));
         }
-        text.push_str(&format!("checkpoint: created {date}, consumes {}\n", nicenum(space)));
+        text.push_str(&format!("checkpoint: created {date}, consumes {}\n", nicenum(*bytes)));
     }
-    Ok(text)
+    text
 }
 
 fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
@@ -82,10 +95,8 @@ fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
 type Nice<'a> = &'a dyn Fn(u64) -> String;
 
 /// The same in JSON: the record of the scan.
-pub(super) async fn json(view: &Facts, json: Json, exact: bool, time: TimeText) -> Result<Option<Value>> {
-    let Some(scan) = view.pool.scan().await?.filter(|scan| scan.function != ScanFunction::NONE) else {
-        return Ok(None);
-    };
+pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<Value> {
+    let scan = scanned.scan.as_ref().filter(|scan| scan.function != ScanFunction::NONE)?;
     let word = |words: &[&'static str], number: u64| {
         usize::try_from(number).ok().and_then(|number| words.get(number)).copied().unwrap_or("UNKNOWN")
     };
@@ -108,18 +119,17 @@ pub(super) async fn json(view: &Facts, json: Json, exact: bool, time: TimeText) 
     for (key, number, nice) in figures {
         map.insert(key.into(), shown(number, nice));
     }
-    Ok(Some(Value::Object(map)))
+    Some(Value::Object(map))
 }
 
 /// The checkpoint in JSON.
-pub(super) async fn checkpoint_json(view: &Facts, json: Json, exact: bool, time: TimeText) -> Result<Option<Value>> {
-    let Some(checkpoint) = view.pool.checkpoint().await? else { return Ok(None) };
-    let space = view.space().await?.figures().checkpoint_bytes;
+pub(super) fn checkpoint_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<Value> {
+    let (checkpoint, bytes) = scanned.checkpoint.as_ref()?;
     let (start, space) = match exact {
-        true => (json.number(checkpoint.time_s), json.number(space)),
-        false => (json!(time(checkpoint.time_s, CTIME)), json!(nicebytes(space))),
+        true => (json.number(checkpoint.time_s), json.number(*bytes)),
+        false => (json!(time(checkpoint.time_s, CTIME)), json!(nicebytes(*bytes))),
     };
-    Ok(Some(json!({ "state": "EXISTS", "start_time": start, "space": space })))
+    Some(json!({ "state": "EXISTS", "start_time": start, "space": space }))
 }
 
 #[cfg(test)]

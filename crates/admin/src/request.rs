@@ -1,0 +1,207 @@
+//! What people and programs ask for: verbs as values, their lines in a pool's history, and the users that notice them.
+//!
+//! ```text
+//! program ─ words ─► a request: check ─► run(pool, users) ─┬─ users.before, suspend   datasets that go, or change under them
+//! library ─ values ─►                                      ├─ sync tasks               all of it in one txg
+//!                                                          └─ users.after              names and properties that are different now
+//!                      history_line ─► the pool's history, by whoever ran it
+//! ```
+//! A request has all that its command says. Its caller opens the pool, runs it, and records its line: `cenote_server::Session::carry_out`
+//! does so for the program. [`Users`] is implemented by those who have datasets of pools in use: a server for its mounts and volumes, the
+//! library for what its program has open.
+//!
+//! **Invariants.** 1. [`Request::check`] needs no pool, and `run` refuses all that `check` refuses. 2. Users that had to wait continue, and
+//! datasets that they released are shown again, even if the verb fails. 3. A request that changed nothing has no line.
+//!
+//! **Rejected.** *Lines of the history written by the program*: each was written beside the verb, 27 times, and a program that embeds the
+//! engine had none. *A verb's effect on users in the server*: the library had to know the same effects once more, and knew fewer.
+
+use cenote_dsl::Dataset;
+use cenote_spa::Pool;
+use cenote_taskq::BoxFuture;
+
+use crate::error::{AdminError, Verb};
+
+/// An administrative verb, with all that its command says.
+pub trait Request: Sync {
+    /// Its result.
+    type Made: Send;
+
+    /// The name of a dataset of its pool, or of the pool.
+    fn name(&self) -> &str;
+
+    /// Refuses what no pool could do.
+    ///
+    /// # Errors
+    /// The words are wrong, or contradict each other.
+    fn check(&self) -> Result<(), AdminError> {
+        Ok(())
+    }
+
+    /// Makes the change, with its effects on users.
+    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<Self::Made, AdminError>>;
+
+    /// The line for the pool's history; none if it has changed nothing.
+    fn history_line(&self, made: &Self::Made) -> Option<Line>;
+
+    /// True if it does not fit into one txg.
+    fn is_long(&self) -> bool {
+        false
+    }
+
+    /// True if blocks are freed in the background after it.
+    fn frees(&self, _made: &Self::Made) -> bool {
+        false
+    }
+
+    /// True if it changes the pool's configuration.
+    fn changes_config(&self) -> bool {
+        false
+    }
+}
+
+/// Datasets or snapshots that a verb takes from their users.
+#[derive(Clone, Copy)]
+pub struct Going<'a> {
+    /// The verb.
+    pub verb: Verb,
+    /// Their names.
+    pub names: &'a [String],
+    /// All below them goes too, with its snapshots.
+    pub is_recursive: bool,
+    /// True for what goes, of the datasets and snapshots that users hold.
+    pub is_going: &'a (dyn Fn(&Dataset) -> bool + Sync),
+    /// It is only asked if they can go.
+    pub is_dry: bool,
+}
+
+/// A change that users see.
+#[derive(Clone, Copy, Debug)]
+pub enum Changed<'a> {
+    /// Datasets that are new, are gone, or have another name, other snapshots or another state, with those below them.
+    Datasets(&'a [String]),
+    /// Properties of datasets.
+    Properties {
+        /// The datasets.
+        datasets: &'a [String],
+        /// The names of the properties.
+        names: &'a [String],
+    },
+}
+
+/// The users of a pool's datasets in this process.
+pub trait Users: Sync {
+    /// Ends uses that can end without harm, of datasets and snapshots that are about to go.
+    ///
+    /// # Errors
+    /// One is in use. Uses that remain without an error are found when the verb is checked.
+    fn before<'a>(&'a self, going: Going<'a>) -> BoxFuture<'a, Result<(), AdminError>>;
+
+    /// Has the users of a dataset wait, which is about to take on the state of `other`, a snapshot of it.
+    ///
+    /// # Errors
+    /// They cannot wait.
+    fn suspend<'a>(&'a self, dataset: &'a str, other: &'a str)
+    -> BoxFuture<'a, Result<Box<dyn Suspended>, AdminError>>;
+
+    /// Has users see what is different now.
+    ///
+    /// # Errors
+    /// A use cannot follow, and that is not reported.
+    fn after<'a>(&'a self, changed: Changed<'a>) -> BoxFuture<'a, Result<(), AdminError>>;
+
+    /// A function for the moment in which names change, before any other change of the pool.
+    fn renaming(&self) -> Box<dyn FnOnce() + Send> {
+        Box::new(|| ())
+    }
+
+    /// The volumes that are written in this process, if any can be. None is opened or closed before the result is dropped.
+    fn volumes(&self) -> BoxFuture<'_, Option<Box<dyn Volumes + '_>>> {
+        Box::pin(async { None })
+    }
+
+    /// Reports a line to the person or program that asked.
+    fn tell(&self, _line: &str) {}
+}
+
+/// The users of a dataset, which wait until this is dropped.
+pub trait Suspended: Send {
+    /// Has them continue, with the state that the dataset has now.
+    fn resume(self: Box<Self>) -> BoxFuture<'static, Result<(), AdminError>>;
+}
+
+/// Volumes that are written.
+pub trait Volumes: Send {
+    /// Changes the size of a volume, in an open txg as its users' writes.
+    fn resize<'a>(&'a mut self, name: &'a str, size_bytes: u64) -> BoxFuture<'a, Result<(), AdminError>>;
+}
+
+/// No users: nothing in this process has a dataset open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoUsers;
+
+impl Users for NoUsers {
+    fn before<'a>(&'a self, _: Going<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn suspend<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Suspended>, AdminError>> {
+        Box::pin(async { Ok(Box::new(Self) as Box<dyn Suspended>) })
+    }
+
+    fn after<'a>(&'a self, _: Changed<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl Suspended for NoUsers {
+    fn resume(self: Box<Self>) -> BoxFuture<'static, Result<(), AdminError>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// A command's line in a pool's history: its words, and a space between two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line(String);
+
+impl Line {
+    /// The words of the verb.
+    #[must_use]
+    pub fn new(verb: &str) -> Self {
+        Self(verb.to_owned())
+    }
+
+    /// A word, unless it is empty.
+    #[must_use]
+    pub fn word(mut self, word: impl AsRef<str>) -> Self {
+        if !word.as_ref().is_empty() {
+            self.0.push(' ');
+            self.0.push_str(word.as_ref());
+        }
+        self
+    }
+
+    /// More words.
+    #[must_use]
+    pub fn words<W: AsRef<str>>(self, words: impl IntoIterator<Item = W>) -> Self {
+        words.into_iter().fold(self, Self::word)
+    }
+
+    /// A flag, if it is set.
+    #[must_use]
+    pub fn flag(self, is_set: bool, flag: &str) -> Self {
+        self.word(if is_set { flag } else { "" })
+    }
+
+    /// An option with each of its values.
+    #[must_use]
+    pub fn option<W: AsRef<str>>(self, option: &str, values: impl IntoIterator<Item = W>) -> Self {
+        values.into_iter().fold(self, |line, value| line.word(option).word(value))
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
