@@ -21,6 +21,7 @@ mod write_tree;
 
 mod face {
     mod admin;
+    mod errors;
     mod examples;
     mod files;
     mod pools;
