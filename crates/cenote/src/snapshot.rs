@@ -1,7 +1,7 @@
 //! Snapshots.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use cenote_admin::values::When;
 use cenote_format::enums::ObjsetType;
@@ -10,6 +10,7 @@ use cenote_props::Types;
 use crate::dataset::{Dataset, Reach, settings};
 use crate::error::Error;
 use crate::filesystem::FileSystem;
+use crate::metadata::seconds;
 use crate::pool::Pool;
 use crate::raise::Raise as _;
 use crate::volume::Volume;
@@ -48,15 +49,20 @@ impl Pool {
 
 impl Snapshot {
     pub(crate) fn of(pool: &Pool, found: &cenote_dsl::Dataset) -> Self {
-        let since = Duration::from_secs(found.phys.creation_time);
         Self {
             pool: pool.clone(),
             name: found.name(),
             guid: found.phys.guid.0,
             txg: found.phys.creation_txg.0,
-            created: SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH),
+            created: seconds(found.phys.creation_time),
             referenced_bytes: found.phys.referenced_bytes,
         }
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// Its whole name.
