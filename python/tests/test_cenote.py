@@ -5,11 +5,13 @@ The package is the one that is installed, or that in ``python/src`` with the lib
 
 import ctypes
 import gc
+import gzip
 import io
 import os
 import re
 import runpy
 import shutil
+import socket
 import sys
 import tempfile
 import threading
@@ -238,6 +240,142 @@ class Datasets(OnPool):
         buffered.seek(99_999)
         self.assertEqual(buffered.read(2), b"x\0")
         buffered.close()
+
+
+class Streams(OnPool):
+    def setUp(self) -> None:
+        super().setUp()
+        self.home = self.pool.create_filesystem("tank/home", {"compression": "zstd"})
+        self.home.filesystem().path("note").write_text("one")
+        self.one = self.home.snapshot("one")
+
+    def test_snapshots_go_through_any_file_object(self) -> None:
+        memory = io.BytesIO()
+        told = self.one.send(memory, properties=True)
+        self.assertEqual(told, cenote.Sent(len(memory.getvalue()), True, []))
+        compressed = io.BytesIO()
+        with gzip.open(compressed, "wb") as packed:
+            self.assertEqual(self.one.send(packed, properties=True).bytes, told.bytes)
+        self.assertLess(len(compressed.getvalue()), told.bytes)
+        path = os.path.join(self.folder, "stream")
+        with open(path, "wb", buffering=0) as raw:
+            self.one.send(raw, properties=True)
+        self.assertEqual(Path(path).read_bytes(), memory.getvalue())
+        with gzip.open(io.BytesIO(compressed.getvalue())) as packed:
+            got = self.pool.receive("tank/a", packed, properties={"atime": "off"}, exclude=["compression"])
+        self.assertEqual(got, cenote.Received(["tank/a"], False, []))
+        with open(path, "rb") as file:
+            self.pool.receive("tank/b", file)
+        one, other = socket.socketpair()
+        thread = threading.Thread(target=lambda: (self.one.send(one), one.close()))
+        thread.start()
+        with other:
+            self.pool.receive("tank/c", other)
+        thread.join()
+        for dataset in ("tank/a", "tank/b", "tank/c"):
+            self.assertEqual(self.pool.filesystem(f"{dataset}@one").path("note").read_text(), "one")
+        self.assertEqual(self.pool.dataset("tank/a").get("atime"), "off")
+        self.assertEqual(self.pool.dataset("tank/b").get("compression"), "zstd")
+
+    def test_changes_are_sent_since_a_bookmark_and_a_tree_as_a_package(self) -> None:
+        whole, changes, tree = io.BytesIO(), io.BytesIO(), io.BytesIO()
+        self.one.send(whole)
+        sent = self.one.bookmark("sent")
+        copy = sent.bookmark("copy")
+        self.assertEqual({found.name for found in self.home.bookmarks()}, {"tank/home#sent", "tank/home#copy"})
+        copy.destroy()
+        self.assertIs(self.home.bookmarks()[0].kind, cenote.DatasetKind.BOOKMARK)
+        self.one.destroy()
+        with self.home.filesystem() as files:
+            files.path("note").write_text("two")
+        two = self.home.snapshot("two")
+        two.send(changes, since="#sent")
+        for stream in (whole, changes):
+            self.pool.receive("tank/copy", io.BytesIO(stream.getvalue()))
+        self.assertEqual(self.pool.filesystem("tank/copy").path("note").read_text(), "two")
+        self.pool.create_filesystem("tank/home/below").snapshot("two")
+        two.send(tree, replicate=True, exclude=["tank/home/none"])
+        tree.seek(0)
+        got = self.pool.receive("tank/copy", tree, sent_name=cenote.SentName.LAST)
+        self.assertEqual(got.datasets, ["tank/copy/home", "tank/copy/home/below"])
+
+    def test_an_interrupted_stream_is_resumed_or_given_up(self) -> None:
+        whole, rest = io.BytesIO(), io.BytesIO()
+        self.one.send(whole)
+        half = whole.getvalue()[: len(whole.getvalue()) // 2]
+        with self.assertRaises(cenote.CorruptError):
+            self.pool.receive("tank/copy", io.BytesIO(half), resumable=True)
+        copy = self.pool.dataset("tank/copy")
+        token = copy.receive_resume_token()
+        self.pool.resume_send(token, rest)
+        rest.seek(0)
+        self.pool.receive("tank/copy", rest)
+        self.assertIsNone(copy.receive_resume_token())
+        with self.assertRaises(cenote.NotFoundError):
+            copy.abort_receive()
+
+    def test_errors_of_both_sides_are_told(self) -> None:
+        class Broken(io.RawIOBase):
+            def write(self, _data: Any) -> int:
+                raise RuntimeError("the object takes nothing")
+
+            def read(self, _size: int = -1) -> bytes:
+                raise RuntimeError("the object has nothing")
+
+        with self.assertRaisesRegex(RuntimeError, "takes nothing"):
+            self.one.send(Broken())
+        with self.assertRaisesRegex(RuntimeError, "has nothing"):
+            self.pool.receive("tank/copy", Broken())
+        with self.assertRaises(cenote.CorruptError):
+            self.pool.receive("tank/copy", io.BytesIO(b"no stream" * 1_000_000))
+        with self.assertRaises(cenote.NotFoundError):
+            self.one.send(io.BytesIO(), since="@none")
+        with self.assertRaises(cenote.MisuseError):
+            self.one.send(-1)
+        with self.assertRaises(OverflowError):
+            self.one.send(1 << 40)
+
+    def test_holds_keep_snapshots(self) -> None:
+        self.one.hold("mine")
+        (hold,) = self.one.holds()
+        self.assertEqual(hold.tag, "mine")
+        self.assertGreater(hold.placed, 1_700_000_000)
+        with self.assertRaises(cenote.BusyError):
+            self.one.destroy()
+        self.one.release("mine")
+        self.one.destroy()
+
+    def test_changes_and_history_are_listed(self) -> None:
+        with self.home.filesystem() as files:
+            files.path("note").rename("/other")
+            files.path("new").write_text("x")
+        found = {change.path: change for change in self.home.changes_since(self.one)}
+        self.assertEqual((found["/note"].kind, found["/note"].to), (cenote.ChangeKind.RENAMED, "/other"))
+        self.assertIs(found["/new"].kind, cenote.ChangeKind.ADDED)
+        self.assertIs(found["/new"].file_kind, cenote.FileKind.FILE)
+        with self.home.changes_since(self.one) as changes:
+            next(changes)
+        self.assertEqual(list(changes), [])
+        self.pool.record_command("nightly")
+        history = self.pool.history()
+        self.assertEqual((history[-1].command, history[-1].uid), ("nightly", os.getuid()))
+        taken = next(record for record in history if record.name == "snapshot")
+        self.assertEqual((taken.dataset, taken.command, taken.uid), ("tank/home@one", None, None))
+        self.assertGreater(taken.txg, 0)
+
+    def test_a_full_quota_is_told_from_a_full_pool(self) -> None:
+        self.pool.create_filesystem("tank/small", {"quota": "2M", "compression": "off"})
+        with self.pool.filesystem("tank/small") as files, self.assertRaises(cenote.QuotaError) as raised:
+            for number in range(16):
+                files.path(f"file{number}").write_bytes(os.urandom(1 << 20))
+                self.pool.sync()
+        self.assertIsInstance(raised.exception, cenote.NoSpaceError)
+
+    def test_keys_to_come_say_what_to_do_instead(self) -> None:
+        self.assertIs(self.home.key_status(), cenote.KeyStatus.NONE)
+        for use in (lambda: self.home.change_key("x"), lambda: self.pool.unload_key("tank/home")):
+            with self.assertRaisesRegex(cenote.NotSupportedError, "not supported yet: .*; "):
+                use()
 
 
 class Files(OnPool):
@@ -515,9 +653,10 @@ class Border(unittest.TestCase):
             yield name, answer.strip(), types
 
     def test_functions_have_the_types_of_the_header(self) -> None:
-        plain = {"bool": "b", "uint32_t": "u", "uint64_t": "U", "int64_t": "I", "size_t": "z", "void": "v"}
+        plain = {"bool": "b", "uint32_t": "u", "uint64_t": "U", "int64_t": "I", "size_t": "z", "void": "v", "int": "i"}
         plain.update({"const char *": "s", "const char *const *": "w", "char **": "H", "char *": "h"})
         plain.update({"void *": "h", "const void *": "h", "bool *": "B", "uint32_t *": "N", "uint64_t *": "L"})
+        plain.update({"cenote_change *": "C", "cenote_record *": "R"})
         plain.update({"size_t *": "Z", "cenote_place *": "P", "cenote_metadata *": "M", "cenote_vdev *": "V"})
 
         def letter(spelt: str, is_answer: bool) -> str:
@@ -541,6 +680,8 @@ class Border(unittest.TestCase):
             ("cenote_time", _native.CTime),
             ("cenote_metadata", _native.CMetadata),
             ("cenote_vdev", _native.CVdev),
+            ("cenote_change", _native.CChange),
+            ("cenote_record", _native.CRecord),
         ):
             body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", self.header, re.S).group(1)  # type: ignore
             body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
@@ -554,7 +695,7 @@ class Border(unittest.TestCase):
         numbers = {int(number): name for name, number in re.findall(r"CENOTE_(\w+) = (\d+)", kinds)}
         self.assertEqual(sorted(numbers), sorted(_errors.KINDS))
         for number, kind in _errors.KINDS.items():
-            words = {"IO": "DEVICE", "KEY": "KEYMISSING"}.get(numbers[number], numbers[number].replace("_", ""))
+            words = {"IO": "DEVICE", "KEY": "KEYMISSING", "INTERRUPTED": "GIVENUP"}.get(numbers[number], numbers[number].replace("_", ""))
             self.assertEqual(kind.__name__.upper(), words + "ERROR")
 
     def test_a_child_that_was_forked_is_refused(self) -> None:

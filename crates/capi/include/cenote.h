@@ -49,6 +49,18 @@ typedef struct cenote_filesystem cenote_filesystem;
 typedef struct cenote_dir cenote_dir;
 typedef struct cenote_file cenote_file;
 typedef struct cenote_volume cenote_volume;
+typedef struct cenote_changes cenote_changes;
+typedef struct cenote_history cenote_history;
+typedef struct cenote_send_options cenote_send_options;
+typedef struct cenote_receive_options cenote_receive_options;
+typedef struct cenote_report cenote_report;
+
+/* A time since 1970; nanoseconds count forwards, before 1970 too. */
+typedef struct cenote_time {
+	int64_t seconds;
+	uint32_t nanoseconds;
+	uint32_t reserved;
+} cenote_time;
 
 CENOTE_API uint32_t cenote_abi(void);
 /* The version, such as "0.1.0". */
@@ -65,13 +77,15 @@ enum cenote_error_kind {
 	CENOTE_NOT_FOUND = 5,      /* there is no such pool, dataset, file, attribute or property */
 	CENOTE_EXISTS = 6,         /* it is there already; or a directory that is to go has entries */
 	CENOTE_BUSY = 7,           /* somebody uses it: another process or system, an open file system, a snapshot or clone */
-	CENOTE_NO_SPACE = 8,       /* no space is left in the pool, or below a quota */
+	CENOTE_NO_SPACE = 8,       /* no space is left in the pool */
 	CENOTE_READ_ONLY = 9,      /* the pool, the dataset or the snapshot is not open to be changed */
 	CENOTE_DENIED = 10,        /* a flag of the file forbids it */
 	CENOTE_KEY = 11,           /* the dataset is encrypted and its key is missing, or a key is not the dataset's */
 	CENOTE_NOT_SUPPORTED = 12, /* Cenote cannot do that yet */
 	CENOTE_MISUSE = 13,        /* the request makes no sense: a NULL, a bad name or value, a file where a directory is needed */
-	CENOTE_CLOSED = 14         /* the pool was exported, or a txg could not be written: the handle is of no use any more */
+	CENOTE_CLOSED = 14,        /* the pool was exported, or a txg could not be written: the handle is of no use any more */
+	CENOTE_QUOTA = 15,         /* a quota of the dataset, of one above it or of a user is used up; the pool may have space */
+	CENOTE_INTERRUPTED = 16    /* it was given up before its end, and can be tried again */
 };
 
 /* The place of an error, as far as it is known: strings are NULL and numbers CENOTE_UNKNOWN where it is not. */
@@ -95,14 +109,16 @@ CENOTE_API const char *cenote_error_message(const cenote_error *error);
 CENOTE_API void cenote_error_place(const cenote_error *error, cenote_place *place);
 CENOTE_API void cenote_error_free(cenote_error *error);
 
-/* --- Lists of pools, datasets and snapshots --------------------------------------------------------------------------------------- */
+/* --- Lists of pools, datasets, snapshots, bookmarks and holds ----------------------------------------------------------------------- */
 
 enum cenote_kind {
 	CENOTE_EXPORTED_POOL = 1,
 	CENOTE_POOL = 2, /* a pool that was not exported: somebody may have it */
 	CENOTE_FILESYSTEM = 3,
 	CENOTE_VOLUME = 4,
-	CENOTE_SNAPSHOT = 5
+	CENOTE_SNAPSHOT = 5,
+	CENOTE_BOOKMARK = 6,
+	CENOTE_HOLD = 7 /* its name is the tag */
 };
 
 CENOTE_API size_t cenote_list_count(const cenote_list *list);
@@ -110,6 +126,8 @@ CENOTE_API size_t cenote_list_count(const cenote_list *list);
 CENOTE_API const char *cenote_list_name(const cenote_list *list, size_t index);
 CENOTE_API uint32_t cenote_list_kind(const cenote_list *list, size_t index);
 CENOTE_API uint64_t cenote_list_guid(const cenote_list *list, size_t index);
+/* The time when a snapshot was taken, also of a bookmark, or a hold was placed, in seconds since 1970; 0 where there is none. */
+CENOTE_API uint64_t cenote_list_time(const cenote_list *list, size_t index);
 CENOTE_API void cenote_list_free(cenote_list *list);
 
 /* --- Finding, opening and making pools -------------------------------------------------------------------------------------------- */
@@ -219,7 +237,7 @@ CENOTE_API CENOTE_CHECKED cenote_error *cenote_get_property(const cenote_pool *p
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_set_property(const cenote_pool *pool, const char *dataset, const char *property,
 	const char *value);
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_rename_dataset(const cenote_pool *pool, const char *dataset, const char *to);
-/* Destroys a dataset, with its snapshots and all below it if `all_below`; or a snapshot. */
+/* Destroys a dataset, with its snapshots and all below it if `all_below`; or a snapshot or bookmark. */
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_destroy(const cenote_pool *pool, const char *dataset, bool all_below);
 /* Takes a snapshot: "tank/home@monday". */
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_snapshot(const cenote_pool *pool, const char *snapshot);
@@ -227,6 +245,157 @@ CENOTE_API CENOTE_CHECKED cenote_error *cenote_snapshot(const cenote_pool *pool,
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_rollback(const cenote_pool *pool, const char *snapshot, bool over_newer);
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_clone(const cenote_pool *pool, const char *snapshot, const char *dataset,
 	const char *const *properties);
+
+/* Makes a bookmark of a snapshot or of a bookmark; `name` is the part after the '#'. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_bookmark(const cenote_pool *pool, const char *source, const char *name);
+/* The bookmarks of a dataset, the oldest first. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_bookmarks(const cenote_pool *pool, const char *dataset, cenote_list **bookmarks);
+/* Holds a snapshot: it is not destroyed before cenote_release() with the same tag. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_hold(const cenote_pool *pool, const char *snapshot, const char *tag);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_release(const cenote_pool *pool, const char *snapshot, const char *tag);
+/* The holds of a snapshot, in the order of their tags. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_holds(const cenote_pool *pool, const char *snapshot, cenote_list **holds);
+
+enum cenote_key_status {
+	CENOTE_KEY_NONE = 1,        /* the dataset is not encrypted */
+	CENOTE_KEY_AVAILABLE = 2,   /* its key is loaded */
+	CENOTE_KEY_UNAVAILABLE = 3  /* its key is missing: cenote_pool_load_key() */
+};
+
+/* One of enum cenote_key_status. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_key_status(const cenote_pool *pool, const char *dataset, uint32_t *status);
+/* Not supported yet: both fail with CENOTE_NOT_SUPPORTED, and say what to do instead. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_unload_key(const cenote_pool *pool, const char *dataset);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_change_key(const cenote_pool *pool, const char *dataset, const void *key,
+	size_t len);
+
+/* --- Changes between snapshots ------------------------------------------------------------------------------------------------------ */
+
+enum cenote_change_kind {
+	CENOTE_MODIFIED = 1, /* its contents or attributes */
+	CENOTE_ADDED = 2,
+	CENOTE_REMOVED = 3,
+	CENOTE_RENAMED = 4, /* `to` is its path now */
+	CENOTE_LINKED = 5   /* it has `links` more names, or fewer */
+};
+
+/* A file that changed. Its strings belong to the cenote_changes, until the next call of cenote_changes_next(). */
+typedef struct cenote_change {
+	const char *path;   /* from the root directory, the former one of a file that was renamed; NULL at the end */
+	const char *to;     /* or NULL */
+	int64_t links;
+	cenote_time changed;
+	uint32_t kind;      /* one of enum cenote_change_kind */
+	uint32_t file_kind; /* one of enum cenote_file_kind */
+} cenote_change;
+
+/* The changes from a snapshot to a later one of the same file system or of a clone, or to the present state of a file system. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_changes_open(const cenote_pool *pool, const char *earlier, const char *later,
+	cenote_changes **changes);
+/* The next one. Files that could not be compared are an error after all others. One thread at a time calls this. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_changes_next(const cenote_changes *changes, cenote_change *change);
+CENOTE_API void cenote_changes_free(cenote_changes *changes);
+
+/* --- The history of a pool ------------------------------------------------------------------------------------------------------------ */
+
+enum cenote_record_kind {
+	CENOTE_COMMAND = 1,        /* a command line, in `text` */
+	CENOTE_INTERNAL_EVENT = 2, /* a change by the pool itself: `name`, `dataset`, `text` and `txg` */
+	CENOTE_OTHER_RECORD = 3    /* a record of another form, with its name in `text` */
+};
+
+/* A record. Its strings belong to the cenote_history, and are NULL where it has none. */
+typedef struct cenote_record {
+	const char *text;
+	const char *name;
+	const char *dataset;
+	const char *host;
+	uint64_t txg;
+	uint64_t uid; /* the user, or CENOTE_UNKNOWN */
+	cenote_time time;
+	uint32_t kind; /* one of enum cenote_record_kind */
+} cenote_record;
+
+/* All of it, the oldest record first. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_pool_history(const cenote_pool *pool, cenote_history **history);
+/* Records a line, as commands of OpenZFS do. The library itself records changes, not calls. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_pool_record_command(const cenote_pool *pool, const char *line);
+CENOTE_API size_t cenote_history_count(const cenote_history *history);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_history_record(const cenote_history *history, size_t index, cenote_record *record);
+CENOTE_API void cenote_history_free(cenote_history *history);
+
+/* --- Sending and receiving ------------------------------------------------------------------------------------------------------------ */
+
+/*
+ * Streams go through descriptors of files, pipes and sockets, which stay open; functions wait as write() and read() do, and a pipe without a
+ * reader raises SIGPIPE. To send and to receive at once takes two threads or processes. Options may be NULL, and so may the place for a
+ * report.
+ */
+
+/* Options begin as: one snapshot, whole, without properties. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_new(cenote_send_options **options);
+/* Only the changes since a snapshot or bookmark, "tank/home@monday" or "@monday" (-i); `with_between`: all snapshots between too (-I). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_since(const cenote_send_options *options, const char *source,
+	bool with_between);
+/* All datasets below too, with their snapshots and properties (-R). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_replicate(const cenote_send_options *options, bool replicate);
+/* With replicate: without a dataset and all below it (-X); and without datasets that lack the snapshot (-s). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_exclude(const cenote_send_options *options, const char *dataset);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_skip_missing(const cenote_send_options *options, bool skip);
+/* Properties of the dataset (-p), and holds of the snapshots (-h). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_properties(const cenote_send_options *options, bool with);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_holds(const cenote_send_options *options, bool with);
+/* Blocks as they are on disk: encrypted ones remain so, without their key (-w); compressed ones (-c); those above 128 KiB (-L). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_raw(const cenote_send_options *options, bool raw);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_compressed(const cenote_send_options *options, bool compressed);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_options_large_blocks(const cenote_send_options *options, bool large);
+CENOTE_API void cenote_send_options_free(cenote_send_options *options);
+/* Writes the stream of a snapshot. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send(const cenote_pool *pool, const char *snapshot,
+	const cenote_send_options *options, int fd, cenote_report **report);
+/* Writes the rest of a stream whose receiver was interrupted, from its token. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_send_resume(const cenote_pool *pool, const char *token,
+	const cenote_send_options *options, int fd, cenote_report **report);
+
+/* The part of a sent name that is added to the name that is given to cenote_receive(). */
+enum cenote_sent_name {
+	CENOTE_SENT_NAME_REPLACED = 0,     /* of a package, the names below its top */
+	CENOTE_SENT_NAME_WITHOUT_POOL = 1, /* all but the pool (-d) */
+	CENOTE_SENT_NAME_LAST = 2          /* the last part of the top's name, and all below (-e) */
+};
+
+/* Options begin as: nothing is overwritten, and a stream that breaks off leaves nothing. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_new(cenote_receive_options **options);
+/* Destroys changes and later snapshots that are in the way, and with a package all that its sender has no more (-F). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_force(const cenote_receive_options *options, bool force);
+/* Keeps the part that was received of a stream that breaks off (-s): cenote_receive_resume_token(). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_resumable(const cenote_receive_options *options, bool resumable);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_skip_holds(const cenote_receive_options *options, bool skip);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_sent_name(const cenote_receive_options *options, uint32_t part);
+/* Makes the dataset as a clone of this snapshot (-o origin=). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_origin(const cenote_receive_options *options, const char *snapshot);
+/* Sets a property in place of the one that comes (-o), or leaves one out (-x). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_property(const cenote_receive_options *options, const char *name,
+	const char *value);
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_options_exclude(const cenote_receive_options *options,
+	const char *property);
+CENOTE_API void cenote_receive_options_free(cenote_receive_options *options);
+/* Receives a stream, or a package of them, as the dataset or snapshot `target`. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive(const cenote_pool *pool, const char *target,
+	const cenote_receive_options *options, int fd, cenote_report **report);
+/* The token by which a sender resumes a stream that broke off; NULL if nothing was received in part. */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_resume_token(const cenote_pool *pool, const char *dataset, char **token);
+/* Gives up the part of a stream that was received (zfs receive -A). */
+CENOTE_API CENOTE_CHECKED cenote_error *cenote_receive_abort(const cenote_pool *pool, const char *dataset);
+
+/* Bytes that were sent; 0 of a receive. */
+CENOTE_API uint64_t cenote_report_bytes(const cenote_report *report);
+/* False if something was left out, or could not be destroyed or renamed: the warnings name it. */
+CENOTE_API bool cenote_report_is_whole(const cenote_report *report);
+/* The datasets that were received, and messages, each a sentence; NULL past their ends. */
+CENOTE_API const char *cenote_report_dataset(const cenote_report *report, size_t index);
+CENOTE_API const char *cenote_report_warning(const cenote_report *report, size_t index);
+CENOTE_API void cenote_report_free(cenote_report *report);
 
 /* --- File systems ----------------------------------------------------------------------------------------------------------------- */
 
@@ -239,13 +408,6 @@ enum cenote_file_kind {
 	CENOTE_CHAR_DEVICE = 6,
 	CENOTE_BLOCK_DEVICE = 7
 };
-
-/* A time since 1970; nanoseconds count forwards, before 1970 too. */
-typedef struct cenote_time {
-	int64_t seconds;
-	uint32_t nanoseconds;
-	uint32_t reserved;
-} cenote_time;
 
 typedef struct cenote_metadata {
 	uint64_t object;     /* its number in the dataset: the inode */

@@ -7,14 +7,17 @@
 //! 2. A string is `NULL`, or ends with a zero byte and is not written during the call.
 //! 3. A buffer is `NULL` or has as many bytes as the call says; nobody else uses it during the call.
 //! 4. A place for an answer is `NULL`, or may be written with a value of its type.
+//! 5. A descriptor is negative, or no other thread closes it during the call.
 //!
 //! The arguments for the unsafe blocks below name these promises by their numbers. All else is checked: `NULL`, alignment, lengths, text
 //! that is no UTF-8. A borrowed value lives as long as the argument that it came with, which is the call.
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, OsStr, c_char, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::fs::File;
 use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr;
@@ -65,6 +68,13 @@ impl<T: Send + Sync + 'static> Give<T> {
         let place = Place::of(self.0, name)?;
         place.write(ptr::null_mut());
         Ok(place)
+    }
+}
+
+impl<T: Send + Sync + 'static> Give<T> {
+    /// The place, unless it is `NULL`: the caller does not want the handle.
+    pub(crate) fn optional(&self, name: &str) -> Result<Option<Place<'_, *mut T>>, Fault> {
+        if self.0.is_null() { Ok(None) } else { self.get(name).map(Some) }
     }
 }
 
@@ -269,6 +279,23 @@ impl Room<'_> {
     }
 }
 
+/// A descriptor of a file, pipe or socket.
+#[repr(transparent)]
+pub(crate) struct Descriptor(c_int);
+
+impl Descriptor {
+    /// The file, by a descriptor of its own.
+    pub(crate) fn get(&self, name: &str) -> Result<File, Fault> {
+        if self.0 < 0 {
+            return Err(Fault::misuse(format!("`{name}` is {}, which is no descriptor", self.0)));
+        }
+        // SAFETY: it is not -1, and promise 5. One that is not open makes the next call fail, and is used by no other.
+        let own = unsafe { BorrowedFd::borrow_raw(self.0) }.try_clone_to_owned();
+        own.map(File::from)
+            .map_err(|error| Fault::misuse(format!("`{name}` is {}, which cannot be used: {error}", self.0)))
+    }
+}
+
 /// A string of a handle, which C reads while it has the handle; or `NULL`.
 #[repr(transparent)]
 pub(crate) struct Borrowed(*const c_char);
@@ -341,6 +368,7 @@ pub(crate) mod spelling {
         Words => "const char *const *";
         GiveText => "char **";
         TakenText => "char *";
+        Descriptor => "int ";
         Data => "const void *";
         Buffer => "void *";
         Borrowed => "const char *";

@@ -84,6 +84,8 @@ pub(crate) fn layout() -> String {
         ("NOT_SUPPORTED", Kind::NotSupported),
         ("MISUSE", Kind::Misuse),
         ("CLOSED", Kind::Closed),
+        ("QUOTA", Kind::Quota),
+        ("INTERRUPTED", Kind::Interrupted),
     ];
     numbers(&kinds.map(|(name, kind)| (name, kind as u32)))
         + &layout!(CPlace as "cenote_place": pool dataset path device offset objset object block level)

@@ -6,7 +6,9 @@
 
 use std::ffi::CStr;
 
-use crate::border::{Borrowed, Buffer, Data, Give, GiveText, In, Out, Status as Fails, Taken, TakenText, Text, Words};
+use crate::border::{
+    Borrowed, Buffer, Data, Descriptor, Give, GiveText, In, Out, Status as Fails, Taken, TakenText, Text, Words,
+};
 use crate::errors::CPlace;
 use crate::fault::FaultHandle;
 use crate::file::OpenFile;
@@ -15,9 +17,11 @@ use crate::list::List;
 use crate::options::Options;
 use crate::pool::PoolHandle;
 use crate::runtime::guarded;
+use crate::snapshots::{CChange, CRecord, Changing, History};
 use crate::status::{CVdev, Status};
+use crate::stream::{Receiving, Report, Sending};
 use crate::volume::OpenVolume;
-use crate::{errors, file, filesystem, list, options, pool, status, volume};
+use crate::{errors, file, filesystem, list, options, pool, snapshots, status, stream, volume};
 
 /// The version of the library.
 const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -62,6 +66,7 @@ exports! {
     fn cenote_list_name(list: In<List>, index: usize) -> Borrowed = list::name;
     fn cenote_list_kind(list: In<List>, index: usize) -> u32 = list::kind;
     fn cenote_list_guid(list: In<List>, index: usize) -> u64 = list::guid;
+    fn cenote_list_time(list: In<List>, index: usize) -> u64 = list::time;
     fn cenote_list_free(list: Taken<List>) -> () = Taken::free;
 
     fn cenote_options_new(options: Give<Options>) -> Fails = options::new;
@@ -127,6 +132,75 @@ exports! {
     fn cenote_rollback(pool: In<PoolHandle>, snapshot: Text, over_newer: bool) -> Fails = pool::rollback;
     fn cenote_clone(pool: In<PoolHandle>, snapshot: Text, dataset: Text, properties: Words) -> Fails =
         pool::clone_snapshot;
+
+    fn cenote_bookmark(pool: In<PoolHandle>, source: Text, name: Text) -> Fails = snapshots::bookmark;
+    fn cenote_bookmarks(pool: In<PoolHandle>, dataset: Text, bookmarks: Give<List>) -> Fails = snapshots::bookmarks;
+    fn cenote_hold(pool: In<PoolHandle>, snapshot: Text, tag: Text) -> Fails = snapshots::hold;
+    fn cenote_release(pool: In<PoolHandle>, snapshot: Text, tag: Text) -> Fails = snapshots::release;
+    fn cenote_holds(pool: In<PoolHandle>, snapshot: Text, holds: Give<List>) -> Fails = snapshots::holds;
+    fn cenote_key_status(pool: In<PoolHandle>, dataset: Text, status: Out<u32>) -> Fails = snapshots::key_status;
+    fn cenote_unload_key(pool: In<PoolHandle>, dataset: Text) -> Fails = snapshots::unload_key;
+    fn cenote_change_key(pool: In<PoolHandle>, dataset: Text, key: Data, len: usize) -> Fails = snapshots::change_key;
+    fn cenote_changes_open(pool: In<PoolHandle>, earlier: Text, later: Text, changes: Give<Changing>) -> Fails =
+        snapshots::changes;
+    fn cenote_changes_next(changes: In<Changing>, change: Out<CChange>) -> Fails = snapshots::next_change;
+    fn cenote_changes_free(changes: Taken<Changing>) -> () = Taken::free;
+
+    fn cenote_pool_history(pool: In<PoolHandle>, history: Give<History>) -> Fails = snapshots::history;
+    fn cenote_pool_record_command(pool: In<PoolHandle>, line: Text) -> Fails = snapshots::record_command;
+    fn cenote_history_count(history: In<History>) -> usize = snapshots::record_count;
+    fn cenote_history_record(history: In<History>, index: usize, record: Out<CRecord>) -> Fails = snapshots::record;
+    fn cenote_history_free(history: Taken<History>) -> () = Taken::free;
+
+    fn cenote_send_options_new(options: Give<Sending>) -> Fails = stream::send_options;
+    fn cenote_send_options_since(options: In<Sending>, source: Text, with_between: bool) -> Fails = stream::since;
+    fn cenote_send_options_replicate(options: In<Sending>, replicate: bool) -> Fails = stream::replicate;
+    fn cenote_send_options_exclude(options: In<Sending>, dataset: Text) -> Fails = stream::send_exclude;
+    fn cenote_send_options_skip_missing(options: In<Sending>, skip: bool) -> Fails = stream::skip_missing;
+    fn cenote_send_options_properties(options: In<Sending>, with: bool) -> Fails = stream::properties;
+    fn cenote_send_options_holds(options: In<Sending>, with: bool) -> Fails = stream::holds;
+    fn cenote_send_options_raw(options: In<Sending>, raw: bool) -> Fails = stream::raw;
+    fn cenote_send_options_compressed(options: In<Sending>, compressed: bool) -> Fails = stream::compressed;
+    fn cenote_send_options_large_blocks(options: In<Sending>, large: bool) -> Fails = stream::large_blocks;
+    fn cenote_send_options_free(options: Taken<Sending>) -> () = Taken::free;
+    fn cenote_send(
+        pool: In<PoolHandle>,
+        snapshot: Text,
+        options: In<Sending>,
+        fd: Descriptor,
+        report: Give<Report>,
+    ) -> Fails = stream::send;
+    fn cenote_send_resume(
+        pool: In<PoolHandle>,
+        token: Text,
+        options: In<Sending>,
+        fd: Descriptor,
+        report: Give<Report>,
+    ) -> Fails = stream::resume;
+    fn cenote_receive_options_new(options: Give<Receiving>) -> Fails = stream::receive_options;
+    fn cenote_receive_options_force(options: In<Receiving>, force: bool) -> Fails = stream::force;
+    fn cenote_receive_options_resumable(options: In<Receiving>, resumable: bool) -> Fails = stream::resumable;
+    fn cenote_receive_options_skip_holds(options: In<Receiving>, skip: bool) -> Fails = stream::skip_holds;
+    fn cenote_receive_options_sent_name(options: In<Receiving>, part: u32) -> Fails = stream::sent_name;
+    fn cenote_receive_options_origin(options: In<Receiving>, snapshot: Text) -> Fails = stream::origin;
+    fn cenote_receive_options_property(options: In<Receiving>, name: Text, value: Text) -> Fails = stream::property;
+    fn cenote_receive_options_exclude(options: In<Receiving>, property: Text) -> Fails = stream::exclude;
+    fn cenote_receive_options_free(options: Taken<Receiving>) -> () = Taken::free;
+    fn cenote_receive(
+        pool: In<PoolHandle>,
+        target: Text,
+        options: In<Receiving>,
+        fd: Descriptor,
+        report: Give<Report>,
+    ) -> Fails = stream::receive;
+    fn cenote_receive_resume_token(pool: In<PoolHandle>, dataset: Text, token: GiveText) -> Fails =
+        stream::resume_token;
+    fn cenote_receive_abort(pool: In<PoolHandle>, dataset: Text) -> Fails = stream::abort_receive;
+    fn cenote_report_bytes(report: In<Report>) -> u64 = stream::bytes;
+    fn cenote_report_is_whole(report: In<Report>) -> bool = stream::is_whole;
+    fn cenote_report_dataset(report: In<Report>, index: usize) -> Borrowed = stream::dataset;
+    fn cenote_report_warning(report: In<Report>, index: usize) -> Borrowed = stream::warning;
+    fn cenote_report_free(report: Taken<Report>) -> () = Taken::free;
 
     fn cenote_filesystem_open(pool: In<PoolHandle>, dataset: Text, filesystem: Give<Files>) -> Fails =
         filesystem::open;
@@ -244,7 +318,9 @@ mod tests {
     #[test]
     fn structs_and_numbers_are_in_c_what_they_are_here() {
         let mut text = "#include <cenote.h>\n".to_owned();
-        for module in [errors::layout(), filesystem::layout(), status::layout(), list::layout()] {
+        let of_streams = [snapshots::layout(), stream::layout()];
+        let others = [errors::layout(), filesystem::layout(), status::layout(), list::layout()];
+        for module in others.into_iter().chain(of_streams) {
             text.push_str(&module);
         }
         assert!(text.lines().count() > 60, "{text}");
@@ -265,5 +341,6 @@ mod tests {
         fn shared<T: Send + Sync>() {}
         shared::<(FaultHandle, List, Options, PoolHandle, Status, Files)>();
         shared::<(Dir, OpenFile, OpenVolume)>();
+        shared::<(Changing, History, Sending, Receiving, Report)>();
     }
 }

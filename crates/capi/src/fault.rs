@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     NotSupported,
     Misuse,
     Closed,
+    Quota,
+    Interrupted,
 }
 
 impl From<ErrorKind> for Kind {
@@ -41,6 +43,8 @@ impl From<ErrorKind> for Kind {
             ErrorKind::NotSupported => Self::NotSupported,
             ErrorKind::Misuse => Self::Misuse,
             ErrorKind::Closed => Self::Closed,
+            ErrorKind::Quota => Self::Quota,
+            ErrorKind::Interrupted => Self::Interrupted,
             // A kind that the library has got and this crate does not know is a bug here.
             _ => Self::Internal,
         }

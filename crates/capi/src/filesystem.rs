@@ -21,7 +21,7 @@ pub(crate) struct Files(pub(crate) FileSystem);
 pub(crate) struct Dir(Mutex<ReadDir>);
 
 /// A time: `cenote_time`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct CTime {
     seconds: i64,
@@ -49,7 +49,7 @@ pub(crate) struct CMetadata {
 }
 
 /// The number of a kind: `enum cenote_file_kind`.
-fn number(kind: FileKind) -> u32 {
+pub(crate) fn number(kind: FileKind) -> u32 {
     match kind {
         FileKind::File => 1,
         FileKind::Directory => 2,
@@ -61,7 +61,7 @@ fn number(kind: FileKind) -> u32 {
     }
 }
 
-fn c_time(time: SystemTime) -> CTime {
+pub(crate) fn c_time(time: SystemTime) -> CTime {
     let (seconds, nanoseconds) = match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => (i64::try_from(after.as_secs()).unwrap_or(i64::MAX), after.subsec_nanos()),
         Err(before) => {

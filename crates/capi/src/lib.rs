@@ -46,7 +46,9 @@ mod list;
 mod options;
 mod pool;
 mod runtime;
+mod snapshots;
 mod status;
+mod stream;
 mod volume;
 
 /// A lock's value. The value that a panic has left there is whole: each change is one assignment.

@@ -1,8 +1,10 @@
-//! `cenote_list`: pools, datasets and snapshots that were listed.
+//! `cenote_list`: pools, datasets, snapshots, bookmarks and holds that were listed.
 
 use std::ffi::CString;
 
-use cenote::{Dataset, DatasetKind, FoundPool, Snapshot};
+use std::time::SystemTime;
+
+use cenote::{Bookmark, Dataset, DatasetKind, FoundPool, Hold, Snapshot};
 
 use crate::border::{Borrowed, In};
 use crate::fault::c_text;
@@ -16,12 +18,16 @@ pub(crate) enum RowKind {
     FileSystem,
     Volume,
     Snapshot,
+    Bookmark,
+    Hold,
 }
 
 struct Row {
     name: CString,
     kind: RowKind,
     guid: u64,
+    /// Seconds since 1970; 0 if there is no time.
+    time_s: u64,
 }
 
 /// A list, which does not change.
@@ -39,13 +45,29 @@ impl List {
     }
 
     pub(crate) fn of_snapshots(snapshots: &[Snapshot]) -> Self {
-        let row = |snapshot: &Snapshot| row(snapshot.name(), RowKind::Snapshot, snapshot.guid());
+        let row = |of: &Snapshot| row(of.name(), RowKind::Snapshot, of.guid()).at(of.created());
         Self(snapshots.iter().map(row).collect())
+    }
+
+    pub(crate) fn of_bookmarks(bookmarks: &[Bookmark]) -> Self {
+        let row = |of: &Bookmark| row(of.name(), RowKind::Bookmark, of.guid()).at(of.created());
+        Self(bookmarks.iter().map(row).collect())
+    }
+
+    pub(crate) fn of_holds(holds: &[Hold]) -> Self {
+        Self(holds.iter().map(|hold| row(&hold.tag, RowKind::Hold, 0).at(hold.placed)).collect())
     }
 }
 
 fn row(name: &str, kind: RowKind, guid: u64) -> Row {
-    Row { name: c_text(name), kind, guid }
+    Row { name: c_text(name), kind, guid, time_s: 0 }
+}
+
+impl Row {
+    fn at(self, time: SystemTime) -> Self {
+        let time_s = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self { time_s, ..self }
+    }
 }
 
 pub(crate) fn row_kind(kind: DatasetKind) -> RowKind {
@@ -75,6 +97,10 @@ pub(crate) fn guid(list: In<List>, index: usize) -> u64 {
     at(&list, index).map_or(0, |row| row.guid)
 }
 
+pub(crate) fn time(list: In<List>, index: usize) -> u64 {
+    at(&list, index).map_or(0, |row| row.time_s)
+}
+
 #[cfg(test)]
 pub(crate) fn layout() -> String {
     crate::border::spelling::numbers(&[
@@ -83,5 +109,7 @@ pub(crate) fn layout() -> String {
         ("FILESYSTEM", RowKind::FileSystem as u32),
         ("VOLUME", RowKind::Volume as u32),
         ("SNAPSHOT", RowKind::Snapshot as u32),
+        ("BOOKMARK", RowKind::Bookmark as u32),
+        ("HOLD", RowKind::Hold as u32),
     ])
 }

@@ -123,10 +123,11 @@ pub(crate) fn rename_dataset(pool: In<PoolHandle>, dataset: Text, to: Text) -> D
 pub(crate) fn destroy(pool: In<PoolHandle>, dataset: Text, all_below: bool) -> Done {
     let (pool, dataset) = (pool.get("pool")?, dataset.get("dataset")?);
     wait(async {
-        match (dataset.contains('@'), all_below) {
-            (true, _) => pool.pool.snapshot(dataset).await?.destroy().await,
-            (false, true) => pool.pool.dataset(dataset).await?.destroy_all().await,
-            (false, false) => pool.pool.dataset(dataset).await?.destroy().await,
+        match (dataset.find(['@', '#']).map(|at| &dataset[at..=at]), all_below) {
+            (Some("#"), _) => pool.pool.bookmark(dataset).await?.destroy().await,
+            (Some(_), _) => pool.pool.snapshot(dataset).await?.destroy().await,
+            (None, true) => pool.pool.dataset(dataset).await?.destroy_all().await,
+            (None, false) => pool.pool.dataset(dataset).await?.destroy().await,
         }
     })
 }

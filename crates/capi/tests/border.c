@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHECK(what) \
 	do { \
@@ -58,6 +59,13 @@ static void nothing_is_misuse(void)
 	cenote_dir_free(NULL);
 	cenote_file_free(NULL);
 	cenote_volume_free(NULL);
+	cenote_changes_free(NULL);
+	cenote_history_free(NULL);
+	cenote_send_options_free(NULL);
+	cenote_receive_options_free(NULL);
+	cenote_report_free(NULL);
+	CHECK(kind(cenote_changes_next(NULL, NULL)) == CENOTE_MISUSE && kind(cenote_history_record(NULL, 0, NULL)) == CENOTE_MISUSE);
+	CHECK(cenote_report_bytes(NULL) == 0 && !cenote_report_is_whole(NULL) && cenote_report_dataset(NULL, 0) == NULL);
 	CHECK(cenote_abi() == CENOTE_ABI && strlen(cenote_version()) >= 5);
 }
 
@@ -188,6 +196,184 @@ static void volumes_and_snapshots(cenote_pool *pool)
 	good(cenote_destroy(pool, "tank/disk", true));
 }
 
+/* Writes a file in a file system, and closes all of it. */
+static void note(cenote_pool *pool, const char *dataset, const char *path, const char *content)
+{
+	cenote_filesystem *files;
+	cenote_file *file;
+	good(cenote_filesystem_open(pool, dataset, &files));
+	good(cenote_file_create(files, path, &file));
+	good(cenote_file_pwrite(file, content, strlen(content), 0));
+	cenote_file_free(file);
+	cenote_filesystem_free(files);
+}
+
+static void bookmarks_and_holds(cenote_pool *pool)
+{
+	cenote_list *list;
+	uint32_t status;
+	good(cenote_create_filesystem(pool, "tank/kept", NULL));
+	good(cenote_snapshot(pool, "tank/kept@one"));
+	good(cenote_bookmark(pool, "tank/kept@one", "sent"));
+	good(cenote_bookmark(pool, "tank/kept#sent", "copy"));
+	CHECK(kind(cenote_bookmark(pool, "tank/kept@one", "sent")) == CENOTE_EXISTS);
+	good(cenote_bookmarks(pool, "tank/kept", &list));
+	CHECK(cenote_list_count(list) == 2 && cenote_list_kind(list, 1) == CENOTE_BOOKMARK && cenote_list_time(list, 0) > 0);
+	cenote_list_free(list);
+	good(cenote_destroy(pool, "tank/kept#copy", false));
+	CHECK(kind(cenote_destroy(pool, "tank/kept#copy", false)) == CENOTE_NOT_FOUND);
+	good(cenote_hold(pool, "tank/kept@one", "mine"));
+	CHECK(kind(cenote_hold(pool, "tank/kept@one", "mine")) == CENOTE_EXISTS);
+	CHECK(kind(cenote_destroy(pool, "tank/kept@one", false)) == CENOTE_BUSY);
+	good(cenote_holds(pool, "tank/kept@one", &list));
+	CHECK(cenote_list_count(list) == 1 && strcmp(cenote_list_name(list, 0), "mine") == 0 && cenote_list_kind(list, 0) == CENOTE_HOLD);
+	CHECK(cenote_list_time(list, 0) > 0 && cenote_list_time(list, 1) == 0);
+	cenote_list_free(list);
+	good(cenote_release(pool, "tank/kept@one", "mine"));
+	CHECK(kind(cenote_release(pool, "tank/kept@one", "mine")) == CENOTE_NOT_FOUND);
+	good(cenote_key_status(pool, "tank/kept", &status));
+	CHECK(status == CENOTE_KEY_NONE);
+	CHECK(kind(cenote_unload_key(pool, "tank/kept")) == CENOTE_NOT_SUPPORTED);
+	CHECK(kind(cenote_change_key(pool, "tank/kept", "x", 1)) == CENOTE_NOT_SUPPORTED);
+	good(cenote_destroy(pool, "tank/kept", true));
+}
+
+static void changes_and_history(cenote_pool *pool)
+{
+	cenote_changes *changes;
+	cenote_change change;
+	cenote_history *history;
+	cenote_record record;
+	bool has_added = false, has_renamed = false;
+	good(cenote_create_filesystem(pool, "tank/diff", NULL));
+	note(pool, "tank/diff", "old", "x");
+	good(cenote_snapshot(pool, "tank/diff@one"));
+	note(pool, "tank/diff", "added", "x");
+	cenote_filesystem *files;
+	good(cenote_filesystem_open(pool, "tank/diff", &files));
+	good(cenote_rename(files, "old", "new"));
+	cenote_filesystem_free(files);
+	CHECK(kind(cenote_changes_open(pool, "tank/diff@none", "tank/diff", &changes)) == CENOTE_NOT_FOUND && changes == NULL);
+	good(cenote_changes_open(pool, "tank/diff@one", "tank/diff", &changes));
+	for (;;) {
+		good(cenote_changes_next(changes, &change));
+		if (change.path == NULL)
+			break;
+		CHECK(change.changed.seconds > 0 && change.file_kind != 0);
+		has_added |= change.kind == CENOTE_ADDED && strcmp(change.path, "/added") == 0 && change.to == NULL;
+		has_renamed |= change.kind == CENOTE_RENAMED && strcmp(change.path, "/old") == 0 && strcmp(change.to, "/new") == 0;
+	}
+	CHECK(has_added && has_renamed && change.kind == 0 && change.to == NULL);
+	cenote_changes_free(changes);
+	good(cenote_destroy(pool, "tank/diff", true));
+
+	good(cenote_pool_record_command(pool, "border --test"));
+	good(cenote_pool_history(pool, &history));
+	size_t count = cenote_history_count(history);
+	CHECK(count > 2);
+	good(cenote_history_record(history, count - 1, &record));
+	CHECK(record.kind == CENOTE_COMMAND && strcmp(record.text, "border --test") == 0 && record.uid != CENOTE_UNKNOWN);
+	CHECK(record.time.seconds > 0 && record.name == NULL && record.host != NULL);
+	good(cenote_history_record(history, 0, &record));
+	CHECK(record.kind == CENOTE_INTERNAL_EVENT && record.name != NULL && record.txg > 0 && record.uid == CENOTE_UNKNOWN);
+	CHECK(kind(cenote_history_record(history, count, &record)) == CENOTE_MISUSE);
+	cenote_history_free(history);
+}
+
+static void streams(cenote_pool *pool)
+{
+	cenote_send_options *send;
+	cenote_receive_options *receive;
+	cenote_report *report;
+	char *token, buffer[64 << 10];
+	FILE *whole = tmpfile(), *half = tmpfile();
+	CHECK(whole != NULL && half != NULL);
+	good(cenote_create_filesystem(pool, "tank/from", NULL));
+	note(pool, "tank/from", "note", "one");
+	good(cenote_snapshot(pool, "tank/from@one"));
+	good(cenote_send_options_new(&send));
+	good(cenote_send_options_properties(send, true));
+	good(cenote_send(pool, "tank/from@one", send, fileno(whole), &report));
+	CHECK(cenote_report_bytes(report) == (uint64_t)lseek(fileno(whole), 0, SEEK_END) && cenote_report_is_whole(report));
+	CHECK(cenote_report_dataset(report, 0) == NULL && cenote_report_warning(report, 0) == NULL);
+	cenote_report_free(report);
+	CHECK(kind(cenote_send(pool, "tank/from@one", send, -1, NULL)) == CENOTE_MISUSE);
+	CHECK(kind(cenote_send(pool, "tank/from@one", send, 1 << 20, NULL)) == CENOTE_MISUSE);
+	CHECK(kind(cenote_send(pool, "tank/from@none", NULL, fileno(half), &report)) == CENOTE_NOT_FOUND && report == NULL);
+
+	/* A part of it is kept, and the rest follows. */
+	CHECK(pread(fileno(whole), buffer, 20000, 0) == 20000 && write(fileno(half), buffer, 20000) == 20000);
+	CHECK(lseek(fileno(half), 0, SEEK_SET) == 0);
+	good(cenote_receive_options_new(&receive));
+	good(cenote_receive_options_resumable(receive, true));
+	CHECK(kind(cenote_receive_options_sent_name(receive, 3)) == CENOTE_MISUSE);
+	good(cenote_receive_options_property(receive, "atime", "off"));
+	CHECK(kind(cenote_receive(pool, "tank/half", receive, fileno(half), NULL)) == CENOTE_CORRUPT);
+	good(cenote_receive_resume_token(pool, "tank/half", &token));
+	CHECK(token != NULL && ftruncate(fileno(half), 0) == 0 && lseek(fileno(half), 0, SEEK_SET) == 0);
+	good(cenote_send_resume(pool, token, NULL, fileno(half), NULL));
+	cenote_string_free(token);
+	CHECK(lseek(fileno(half), 0, SEEK_SET) == 0);
+	good(cenote_receive(pool, "tank/half", receive, fileno(half), NULL));
+	good(cenote_receive_resume_token(pool, "tank/half", &token));
+	CHECK(token == NULL);
+	CHECK(kind(cenote_receive_abort(pool, "tank/half")) == CENOTE_NOT_FOUND);
+
+	CHECK(lseek(fileno(whole), 0, SEEK_SET) == 0);
+	good(cenote_receive(pool, "tank/to", receive, fileno(whole), &report));
+	CHECK(strcmp(cenote_report_dataset(report, 0), "tank/to") == 0 && cenote_report_dataset(report, 1) == NULL);
+	CHECK(cenote_report_is_whole(report) && cenote_report_bytes(report) == 0);
+	cenote_report_free(report);
+	CHECK(lseek(fileno(whole), 0, SEEK_SET) == 0);
+	CHECK(kind(cenote_receive(pool, "tank/to@other", NULL, fileno(whole), NULL)) == CENOTE_EXISTS);
+	note(pool, "tank/from", "note", "two");
+	good(cenote_snapshot(pool, "tank/from@two"));
+	good(cenote_send_options_since(send, "@one", false));
+	CHECK(ftruncate(fileno(whole), 0) == 0 && lseek(fileno(whole), 0, SEEK_SET) == 0);
+	good(cenote_send(pool, "tank/from@two", send, fileno(whole), NULL));
+	CHECK(lseek(fileno(whole), 0, SEEK_SET) == 0);
+	good(cenote_receive(pool, "tank/to", NULL, fileno(whole), NULL));
+	char *value;
+	good(cenote_get_property(pool, "tank/to", "atime", &value));
+	CHECK(strcmp(value, "off") == 0);
+	cenote_string_free(value);
+	cenote_filesystem *files;
+	cenote_file *file;
+	size_t len;
+	good(cenote_filesystem_open(pool, "tank/to", &files));
+	good(cenote_file_open(files, "note", &file));
+	good(cenote_file_pread(file, buffer, sizeof(buffer), 0, &len));
+	CHECK(len == 3 && memcmp(buffer, "two", 3) == 0);
+	cenote_file_free(file);
+	cenote_filesystem_free(files);
+	cenote_send_options_free(send);
+	cenote_receive_options_free(receive);
+	fclose(whole);
+	fclose(half);
+}
+
+static void full_quota(cenote_pool *pool)
+{
+	const char *const properties[] = {"quota=2M", "compression=off", NULL};
+	cenote_filesystem *files;
+	cenote_file *file;
+	char *content = calloc(1, 8 << 20);
+	uint32_t found = 0;
+	good(cenote_create_filesystem(pool, "tank/small", properties));
+	good(cenote_filesystem_open(pool, "tank/small", &files));
+	good(cenote_file_create(files, "file", &file));
+	for (uint64_t i = 0; i < 16 && found == 0; i++) {
+		memset(content, (int)i + 1, 1 << 20);
+		found = kind(cenote_file_pwrite(file, content, 1 << 20, i << 20));
+		good(cenote_pool_sync(pool));
+	}
+	CHECK(found == CENOTE_QUOTA);
+	cenote_file_free(file);
+	cenote_filesystem_free(files);
+	good(cenote_destroy(pool, "tank/small", false));
+	free(content);
+}
+
 static void properties_and_status(cenote_pool *pool)
 {
 	char *value;
@@ -262,6 +448,10 @@ int main(int argc, char **argv)
 	threads(files);
 	volumes_and_snapshots(pool);
 	properties_and_status(pool);
+	bookmarks_and_holds(pool);
+	changes_and_history(pool);
+	full_quota(pool);
+	streams(pool);
 	CHECK(kind(cenote_destroy(pool, "tank/nothing", false)) == CENOTE_NOT_FOUND);
 	good(cenote_filesystem_sync(files));
 	good(cenote_pool_export(pool));

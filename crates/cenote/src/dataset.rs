@@ -12,7 +12,7 @@ use cenote_props::{Types, dataset as table, find, is_user_property};
 
 use crate::error::{Error, ErrorKind, Place};
 use crate::filesystem::{self, FileSystem};
-use crate::pool::{Access, Pool};
+use crate::pool::Pool;
 use crate::raise::Raise as _;
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
@@ -424,10 +424,7 @@ impl Pool {
     /// # Errors
     /// The log cannot be read.
     pub async fn data_errors(&self) -> Result<Vec<DataError>, Error> {
-        let view = match &self.inner.access {
-            Access::Read(view) => view.clone(),
-            Access::Write(pool) => pool.view(&cenote_spa::ImportOptions::default()).await.raised()?,
-        };
+        let view = self.view().await?;
         let logged = view.logged_errors().await.raised()?;
         let heads: Vec<ObjectId> = logged.iter().map(|error| ObjectId(error.objset.0)).collect();
         let names = view.dsl().head_names(&heads).await;

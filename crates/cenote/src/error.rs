@@ -21,8 +21,10 @@ pub enum ErrorKind {
     Exists,
     /// Somebody uses it: another process, another system, an open file system, a snapshot or clone that depends on it.
     Busy,
-    /// No space is left in the pool, or below a quota.
+    /// No space is left in the pool.
     NoSpace,
+    /// A quota of the dataset, of one above it or of a user is used up. The pool may have space.
+    Quota,
     /// The pool, the dataset or the snapshot is not open to be changed.
     ReadOnly,
     /// A flag of the file forbids it.
@@ -35,6 +37,9 @@ pub enum ErrorKind {
     Misuse,
     /// The pool was exported, or a txg could not be written: the handle is of no use any more.
     Closed,
+    /// It was given up before its end, and can be tried again: the runtime ends, or a txg that was read could not be kept, since too much of it
+    /// was freed meanwhile.
+    Interrupted,
 }
 
 /// The place of an error, as far as it is known.
@@ -145,11 +150,13 @@ impl From<Error> for io::Error {
             ErrorKind::Exists => io::ErrorKind::AlreadyExists,
             ErrorKind::Busy => io::ErrorKind::ResourceBusy,
             ErrorKind::NoSpace => io::ErrorKind::StorageFull,
+            ErrorKind::Quota => io::ErrorKind::QuotaExceeded,
             ErrorKind::ReadOnly => io::ErrorKind::ReadOnlyFilesystem,
             ErrorKind::Denied | ErrorKind::Key => io::ErrorKind::PermissionDenied,
             ErrorKind::NotSupported => io::ErrorKind::Unsupported,
             ErrorKind::Misuse => io::ErrorKind::InvalidInput,
-            ErrorKind::Io | ErrorKind::Unavailable | ErrorKind::Closed => io::ErrorKind::Other,
+            // `io::ErrorKind::Interrupted` means that the same call is made again at once, as `read_exact` does.
+            ErrorKind::Io | ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Interrupted => io::ErrorKind::Other,
         };
         Self::new(kind, error)
     }

@@ -103,7 +103,7 @@ impl Metadata {
 }
 
 /// A stored time; 1970 where this system has no such time.
-fn system_time(time: Time) -> SystemTime {
+pub(crate) fn system_time(time: Time) -> SystemTime {
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let whole = match time.seconds < 0 {
         true => SystemTime::UNIX_EPOCH.checked_sub(seconds),
@@ -111,6 +111,11 @@ fn system_time(time: Time) -> SystemTime {
     };
     let part = Duration::from_nanos(time.nanoseconds.min(999_999_999));
     whole.and_then(|whole| whole.checked_add(part)).unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// A time in seconds since 1970; 1970 where this system has no such time.
+pub(crate) fn seconds(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 pub(crate) fn time_of(time: SystemTime) -> Time {

@@ -3,6 +3,8 @@
 use std::error::Error as StdError;
 use std::io;
 
+use cenote_admin::receive::{ReceiveError, ReceiveFailure};
+use cenote_admin::send::SendError;
 use cenote_admin::values::ValueError;
 use cenote_admin::{AdminError, Reason};
 use cenote_dmu::tx::TxError;
@@ -10,6 +12,10 @@ use cenote_dmu::{DmuError, DmuErrorKind};
 use cenote_dsl::DslError;
 use cenote_host::HostError;
 use cenote_inuse::{OpenError, Why};
+use cenote_send::SendError as StreamError;
+use cenote_send::package::PackageError;
+use cenote_send::receiver::ReceiverError;
+use cenote_send::sender::SenderError;
 use cenote_spa::{NamePool, PoolError, ReceiveRefusal, Refusal, SpaError};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::fault::{Fault, FaultKind};
@@ -82,6 +88,7 @@ impl Lower for io::Error {
             io::ErrorKind::PermissionDenied => ErrorKind::Denied,
             io::ErrorKind::ResourceBusy => ErrorKind::Busy,
             io::ErrorKind::StorageFull => ErrorKind::NoSpace,
+            io::ErrorKind::QuotaExceeded => ErrorKind::Quota,
             io::ErrorKind::InvalidInput => ErrorKind::Misuse,
             io::ErrorKind::Unsupported => ErrorKind::NotSupported,
             _ => ErrorKind::Io,
@@ -143,7 +150,7 @@ impl Lower for DmuError {
         match &self.kind {
             DmuErrorKind::Zio(error) => Lower::kind(error, place),
             DmuErrorKind::NoSuchObject | DmuErrorKind::NoSuchEntry(_) => ErrorKind::NotFound,
-            DmuErrorKind::Interrupted(_) => ErrorKind::Closed,
+            DmuErrorKind::Interrupted(_) => ErrorKind::Interrupted,
             DmuErrorKind::TooLarge(_) | DmuErrorKind::NoRoom(_) => ErrorKind::Misuse,
             DmuErrorKind::Unsupported(_) => ErrorKind::NotSupported,
             _ => ErrorKind::Corrupt,
@@ -188,7 +195,7 @@ impl Lower for TxError {
             Self::NoSpace => ErrorKind::NoSpace,
             Self::Quota(name) => {
                 place.dataset = Some(name.clone());
-                ErrorKind::NoSpace
+                ErrorKind::Quota
             }
             Self::Closed => ErrorKind::Closed,
             Self::Suspended(_) => ErrorKind::Unavailable,
@@ -211,16 +218,7 @@ impl Lower for SpaError {
             Self::UnsupportedFeatures { pool, .. } | Self::UnsupportedVersion { pool, .. } => {
                 (pool, ErrorKind::NotSupported)
             }
-            Self::Refused { why, .. } => {
-                return match why {
-                    Refusal::Exists => ErrorKind::Exists,
-                    Refusal::NotThere => ErrorKind::NotFound,
-                    Refusal::Busy => ErrorKind::Busy,
-                    Refusal::NoSpace => ErrorKind::NoSpace,
-                    Refusal::NotYet => ErrorKind::NotSupported,
-                    _ => ErrorKind::Misuse,
-                };
-            }
+            Self::Refused { why, .. } => return of_refusal(*why),
             Self::Device { pool, path, .. } => {
                 place.device = Some(path.clone());
                 (pool, ErrorKind::Busy)
@@ -237,7 +235,7 @@ impl Lower for SpaError {
                 place.device = Some(device.clone());
                 (pool, ErrorKind::Unavailable)
             }
-            Self::ViewGivenUp { pool, .. } => (pool, ErrorKind::NoSpace),
+            Self::ViewGivenUp { pool, .. } => (pool, ErrorKind::Interrupted),
             Self::NoRoot { pool, .. } => (pool, ErrorKind::Corrupt),
             Self::Receive(refusal) => return of_receive(refusal),
             Self::Pool { pool, error } => {
@@ -259,12 +257,25 @@ impl Lower for PoolError {
             Self::Vdev(error) => error.kind(place),
             Self::Zio(error) => Lower::kind(error, place),
             Self::Tx(error) => error.kind(place),
-            Self::NoSpace(_) | Self::Quota(_) => ErrorKind::NoSpace,
+            Self::NoSpace(_) => ErrorKind::NoSpace,
+            Self::Quota(_) => ErrorKind::Quota,
+            Self::Devices(_) => ErrorKind::Unavailable,
             Self::Space(_) | Self::Format(_) | Self::Contradiction(_) => ErrorKind::Corrupt,
             Self::Unsupported(_) => ErrorKind::NotSupported,
-            Self::Interrupted(_) => ErrorKind::Closed,
+            Self::Interrupted(_) => ErrorKind::Interrupted,
             _ => ErrorKind::Io,
         }
+    }
+}
+
+const fn of_refusal(why: Refusal) -> ErrorKind {
+    match why {
+        Refusal::Exists => ErrorKind::Exists,
+        Refusal::NotThere => ErrorKind::NotFound,
+        Refusal::Busy => ErrorKind::Busy,
+        Refusal::NoSpace => ErrorKind::NoSpace,
+        Refusal::NotYet => ErrorKind::NotSupported,
+        _ => ErrorKind::Misuse,
     }
 }
 
@@ -278,6 +289,8 @@ fn of_receive(refusal: &ReceiveRefusal) -> ErrorKind {
         | ReceiveRefusal::InUse(_)
         | ReceiveRefusal::Modified(_)
         | ReceiveRefusal::HasPartial(_) => ErrorKind::Busy,
+        ReceiveRefusal::NoSpace => ErrorKind::NoSpace,
+        ReceiveRefusal::OverQuota(_) => ErrorKind::Quota,
         _ => ErrorKind::Misuse,
     }
 }
@@ -288,7 +301,8 @@ impl Lower for ZplError {
             Self::Dmu(error) => error.kind(place),
             Self::NoEntry | Self::NoXattr | Self::Stale => ErrorKind::NotFound,
             Self::Exists | Self::NotEmpty => ErrorKind::Exists,
-            Self::NoSpace | Self::Quota(_) => ErrorKind::NoSpace,
+            Self::NoSpace => ErrorKind::NoSpace,
+            Self::Quota(_) => ErrorKind::Quota,
             Self::ReadOnly => ErrorKind::ReadOnly,
             Self::NotPermitted(_) => ErrorKind::Denied,
             Self::Closed(_) => ErrorKind::Closed,
@@ -394,7 +408,7 @@ fn of_reason(reason: &Reason, place: &mut Place) -> ErrorKind {
     match reason {
         Reason::OutOfSpace | Reason::NoRoom => ErrorKind::NoSpace,
         Reason::NotThere | Reason::NoSuchTag => ErrorKind::NotFound,
-        Reason::Busy | Reason::Clones { .. } | Reason::Newer(_) => ErrorKind::Busy,
+        Reason::Busy | Reason::Clones { .. } | Reason::Newer(_) | Reason::ClonesOfNewer(_) => ErrorKind::Busy,
         Reason::TagIsThere => ErrorKind::Exists,
         Reason::ReadOnly => ErrorKind::ReadOnly,
         Reason::NotYet(_) => ErrorKind::NotSupported,
@@ -402,6 +416,102 @@ fn of_reason(reason: &Reason, place: &mut Place) -> ErrorKind {
         Reason::Setting(error) => error.kind(place),
         Reason::Volume(error) => error.kind(place),
         _ => ErrorKind::Misuse,
+    }
+}
+
+impl Lower for SenderError {
+    fn kind(&self, place: &mut Place) -> ErrorKind {
+        let mut of = |name: &String| place.dataset = Some(name.clone());
+        match self {
+            Self::Block { dataset, source } => {
+                of(dataset);
+                Lower::kind(source, place)
+            }
+            Self::Corrupt { dataset, object, .. } => {
+                of(dataset);
+                place.object = Some(object.0);
+                ErrorKind::Corrupt
+            }
+            Self::KeyNotLoaded(dataset) => {
+                of(dataset);
+                ErrorKind::Key
+            }
+            Self::NoSuchObject { dataset, object } => {
+                of(dataset);
+                place.object = Some(object.0);
+                ErrorKind::NotFound
+            }
+            Self::Unsupported { dataset, .. } => {
+                of(dataset);
+                ErrorKind::NotSupported
+            }
+            Self::Invalid { dataset, .. } | Self::NameTooLong(dataset) => {
+                of(dataset);
+                ErrorKind::Misuse
+            }
+            Self::Interrupted(dataset) => {
+                of(dataset);
+                ErrorKind::Interrupted
+            }
+            Self::Dmu(error) => error.kind(place),
+            Self::Dsl(error) => error.kind(place),
+            Self::Spa(error) => error.kind(place),
+            Self::Output(error) => Lower::kind(error, place),
+            _ => ErrorKind::Misuse,
+        }
+    }
+}
+
+impl Lower for SendError {
+    fn kind(&self, place: &mut Place) -> ErrorKind {
+        match self {
+            Self::Refused { why, .. } => of_refusal(*why),
+            Self::Stream { error, .. } => error.kind(place),
+            Self::Package { error, .. } => match &**error {
+                PackageError::Sender(error) => error.kind(place),
+                PackageError::NoSnapshot { dataset, .. } => {
+                    place.dataset = Some(dataset.clone());
+                    ErrorKind::NotFound
+                }
+                _ => ErrorKind::Misuse,
+            },
+            Self::Output { source, .. } | Self::Io(source) => Lower::kind(source, place),
+            Self::Dsl(error) => error.kind(place),
+            _ => ErrorKind::Misuse,
+        }
+    }
+}
+
+impl Lower for ReceiverError {
+    fn kind(&self, place: &mut Place) -> ErrorKind {
+        match self {
+            Self::Stream(StreamError::Io { source, .. }) => Lower::kind(source, place),
+            Self::Dedup | Self::Unknown { .. } | Self::Unsupported(_) => ErrorKind::NotSupported,
+            Self::OtherSnapshot | Self::Incompatible => ErrorKind::Misuse,
+            Self::Block(error) => Lower::kind(error, place),
+            Self::Dsl(error) => error.kind(place),
+            Self::Spa(error) => error.kind(place),
+            Self::Dmu(error) => error.kind(place),
+            Self::Tx(error) => error.kind(place),
+            _ => ErrorKind::Corrupt,
+        }
+    }
+}
+
+impl Lower for ReceiveError {
+    fn kind(&self, place: &mut Place) -> ErrorKind {
+        match &self.why {
+            ReceiveFailure::NotAStream | ReceiveFailure::BadPackage(_) => ErrorKind::Corrupt,
+            ReceiveFailure::NoTarget(_) | ReceiveFailure::NoOrigin(_) | ReceiveFailure::NothingToHeal => {
+                ErrorKind::NotFound
+            }
+            ReceiveFailure::NotHealed => ErrorKind::Corrupt,
+            ReceiveFailure::NotYet(_) => ErrorKind::NotSupported,
+            ReceiveFailure::Stream(error) | ReceiveFailure::Records(error) => error.kind(place),
+            ReceiveFailure::Refused(refusal) => of_receive(refusal),
+            ReceiveFailure::Admin(error) => error.kind(place),
+            _ => ErrorKind::Misuse,
+        }
     }
 }
 

@@ -1,13 +1,14 @@
 //! Snapshots.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use cenote_admin::{CloneRequest, DestroyRequest, RollbackRequest};
 
 use crate::dataset::{Dataset, texts};
 use crate::error::Error;
 use crate::filesystem::FileSystem;
+use crate::metadata::seconds;
 use crate::pool::Pool;
 use crate::volume::Volume;
 
@@ -45,15 +46,20 @@ impl Pool {
 
 impl Snapshot {
     pub(crate) fn of(pool: &Pool, found: &cenote_dsl::Dataset) -> Self {
-        let since = Duration::from_secs(found.phys.creation_time);
         Self {
             pool: pool.clone(),
             name: found.name(),
             guid: found.phys.guid.0,
             txg: found.phys.creation_txg.0,
-            created: SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH),
+            created: seconds(found.phys.creation_time),
             referenced_bytes: found.phys.referenced_bytes,
         }
+    }
+
+    /// The pool.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// Its whole name.

@@ -10,6 +10,8 @@ mod damaged;
 mod list;
 #[path = "../examples/power_cut.rs"]
 mod power_cut;
+#[path = "../examples/replicate.rs"]
+mod replicate;
 #[path = "../examples/server.rs"]
 mod server;
 #[path = "../examples/volume.rs"]
@@ -21,7 +23,10 @@ mod write_tree;
 
 mod face {
     mod admin;
+    mod changes;
+    mod errors;
     mod examples;
     mod files;
     mod pools;
+    mod streams;
 }

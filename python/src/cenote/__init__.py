@@ -25,6 +25,7 @@ from ._errors import (
     DeviceError,
     Error,
     ExistsError,
+    GivenUpError,
     InternalError,
     KeyMissingError,
     MisuseError,
@@ -32,6 +33,7 @@ from ._errors import (
     NotFoundError,
     NotSupportedError,
     Place,
+    QuotaError,
     ReadOnlyError,
     UnavailableError,
 )
@@ -51,11 +53,25 @@ from ._pool import (
     find,
     open,
 )
+from ._streams import (
+    Change,
+    ChangeKind,
+    Changes,
+    HistoryRecord,
+    Hold,
+    KeyStatus,
+    Received,
+    Sent,
+    SentName,
+)
 
 __version__ = _text(_LIBRARY.cenote_version()) or ""
 
 __all__ = [
     "BusyError",
+    "Change",
+    "ChangeKind",
+    "Changes",
     "ClosedError",
     "CorruptError",
     "Dataset",
@@ -68,9 +84,13 @@ __all__ = [
     "FileKind",
     "FileSystem",
     "FoundPool",
+    "GivenUpError",
     "Health",
+    "HistoryRecord",
+    "Hold",
     "InternalError",
     "KeyMissingError",
+    "KeyStatus",
     "Listing",
     "Metadata",
     "MisuseError",
@@ -80,8 +100,12 @@ __all__ = [
     "Path",
     "Place",
     "Pool",
+    "QuotaError",
     "RawFile",
     "ReadOnlyError",
+    "Received",
+    "Sent",
+    "SentName",
     "Space",
     "Status",
     "UnavailableError",

@@ -66,7 +66,7 @@ class BusyError(Error):
 
 
 class NoSpaceError(Error):
-    """No space is left in the pool, or below a quota."""
+    """No space is left in the pool; or, as :class:`QuotaError`, below a quota."""
 
 
 class ReadOnlyError(Error):
@@ -93,6 +93,14 @@ class ClosedError(Error):
     """The pool was exported, or a txg could not be written: the object is of no use any more."""
 
 
+class QuotaError(NoSpaceError):
+    """A quota of the dataset, of one above it or of a user is used up. The pool may have space."""
+
+
+class GivenUpError(Error):
+    """It was given up before its end, and can be tried again."""
+
+
 #: The classes by the numbers of ``enum cenote_error_kind``.
 KINDS: Dict[int, Type[Error]] = {
     1: InternalError,
@@ -109,4 +117,6 @@ KINDS: Dict[int, Type[Error]] = {
     12: NotSupportedError,
     13: MisuseError,
     14: ClosedError,
+    15: QuotaError,
+    16: GivenUpError,
 }

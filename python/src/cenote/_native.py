@@ -11,6 +11,7 @@ from ctypes import (
     Structure,
     c_bool,
     c_char_p,
+    c_int,
     c_int64,
     c_size_t,
     c_uint32,
@@ -19,7 +20,7 @@ from ctypes import (
 )
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ._errors import KINDS, Error, InternalError, Place
 
@@ -86,10 +87,38 @@ class CVdev(Structure):
     ]
 
 
+class CChange(Structure):
+    """``cenote_change``"""
+
+    _fields_ = [
+        ("path", c_char_p),
+        ("to", c_char_p),
+        ("links", c_int64),
+        ("changed", CTime),
+        ("kind", c_uint32),
+        ("file_kind", c_uint32),
+    ]
+
+
+class CRecord(Structure):
+    """``cenote_record``"""
+
+    _fields_ = [
+        ("text", c_char_p),
+        ("name", c_char_p),
+        ("dataset", c_char_p),
+        ("host", c_char_p),
+        ("txg", c_uint64),
+        ("uid", c_uint64),
+        ("time", CTime),
+        ("kind", c_uint32),
+    ]
+
+
 # The types of arguments and answers, one letter each:
 #   h handle or buffer      H place for a handle or an owned string      s string      w array of strings
-#   b bool   u uint32_t   U uint64_t   I int64_t   z size_t   B, N, L, Z: places for bool, uint32_t, uint64_t, size_t
-#   P, M, V: places for a cenote_place, a cenote_metadata, a cenote_vdev
+#   b bool   i int   u uint32_t   U uint64_t   I int64_t   z size_t   B, N, L, Z: places for bool, uint32_t, uint64_t, size_t
+#   P, M, V, C, R: places for a cenote_place, a cenote_metadata, a cenote_vdev, a cenote_change, a cenote_record
 #   v nothing   e an error, which is raised
 _TYPES: dict[str, Any] = {
     "h": c_void_p,
@@ -97,6 +126,7 @@ _TYPES: dict[str, Any] = {
     "s": c_char_p,
     "w": POINTER(c_char_p),
     "b": c_bool,
+    "i": c_int,
     "u": c_uint32,
     "U": c_uint64,
     "I": c_int64,
@@ -108,12 +138,15 @@ _TYPES: dict[str, Any] = {
     "P": POINTER(CPlace),
     "M": POINTER(CMetadata),
     "V": POINTER(CVdev),
+    "C": POINTER(CChange),
+    "R": POINTER(CRecord),
     "v": None,
     "e": c_void_p,
 }
 
 # The numbers that each type holds. ctypes itself cuts off what is too large.
 _RANGES: dict[str, Tuple[int, int]] = {
+    "i": (-(2**31), 2**31 - 1),
     "u": (0, 2**32 - 1),
     "U": (0, 2**64 - 1),
     "I": (-(2**63), 2**63 - 1),
@@ -133,6 +166,7 @@ SIGNATURES: dict[str, str] = {
     "cenote_list_name": "shz",
     "cenote_list_kind": "uhz",
     "cenote_list_guid": "Uhz",
+    "cenote_list_time": "Uhz",
     "cenote_list_free": "vh",
     "cenote_options_new": "eH",
     "cenote_options_search": "ehs",
@@ -175,6 +209,52 @@ SIGNATURES: dict[str, str] = {
     "cenote_snapshot": "ehs",
     "cenote_rollback": "ehsb",
     "cenote_clone": "ehssw",
+    "cenote_bookmark": "ehss",
+    "cenote_bookmarks": "ehsH",
+    "cenote_hold": "ehss",
+    "cenote_release": "ehss",
+    "cenote_holds": "ehsH",
+    "cenote_key_status": "ehsN",
+    "cenote_unload_key": "ehs",
+    "cenote_change_key": "ehshz",
+    "cenote_changes_open": "ehssH",
+    "cenote_changes_next": "ehC",
+    "cenote_changes_free": "vh",
+    "cenote_pool_history": "ehH",
+    "cenote_pool_record_command": "ehs",
+    "cenote_history_count": "zh",
+    "cenote_history_record": "ehzR",
+    "cenote_history_free": "vh",
+    "cenote_send_options_new": "eH",
+    "cenote_send_options_since": "ehsb",
+    "cenote_send_options_replicate": "ehb",
+    "cenote_send_options_exclude": "ehs",
+    "cenote_send_options_skip_missing": "ehb",
+    "cenote_send_options_properties": "ehb",
+    "cenote_send_options_holds": "ehb",
+    "cenote_send_options_raw": "ehb",
+    "cenote_send_options_compressed": "ehb",
+    "cenote_send_options_large_blocks": "ehb",
+    "cenote_send_options_free": "vh",
+    "cenote_send": "ehshiH",
+    "cenote_send_resume": "ehshiH",
+    "cenote_receive_options_new": "eH",
+    "cenote_receive_options_force": "ehb",
+    "cenote_receive_options_resumable": "ehb",
+    "cenote_receive_options_skip_holds": "ehb",
+    "cenote_receive_options_sent_name": "ehu",
+    "cenote_receive_options_origin": "ehs",
+    "cenote_receive_options_property": "ehss",
+    "cenote_receive_options_exclude": "ehs",
+    "cenote_receive_options_free": "vh",
+    "cenote_receive": "ehshiH",
+    "cenote_receive_resume_token": "ehsH",
+    "cenote_receive_abort": "ehs",
+    "cenote_report_bytes": "Uh",
+    "cenote_report_is_whole": "bh",
+    "cenote_report_dataset": "shz",
+    "cenote_report_warning": "shz",
+    "cenote_report_free": "vh",
     "cenote_filesystem_open": "ehsH",
     "cenote_filesystem_is_read_only": "bh",
     "cenote_filesystem_space": "ehLL",
@@ -336,22 +416,32 @@ def owned_text(function: Callable[..., Any], *arguments: Any) -> bytes:
     place = c_void_p()
     function(*arguments, place)
     try:
-        return ctypes.string_at(place.value or 0)
+        return ctypes.string_at(place.value) if place.value else b""
     finally:
         LIBRARY.cenote_string_free(place)
 
 
-def rows(function: Callable[..., Any], *arguments: Any) -> List[Tuple[str, int, int]]:
-    """Calls a function that gives a list, which is freed: names, kinds and guids."""
+class Row(NamedTuple):
+    """A row of a list."""
+
+    name: str
+    kind: int
+    guid: int
+    time: int
+
+
+def rows(function: Callable[..., Any], *arguments: Any) -> List[Row]:
+    """Calls a function that gives a list, which is freed."""
     place = c_void_p()
     function(*arguments, place)
     try:
         count = LIBRARY.cenote_list_count(place)
         return [
-            (
+            Row(
                 text(LIBRARY.cenote_list_name(place, index)) or "",
                 LIBRARY.cenote_list_kind(place, index),
                 LIBRARY.cenote_list_guid(place, index),
+                LIBRARY.cenote_list_time(place, index),
             )
             for index in range(count)
         ]

@@ -14,6 +14,19 @@ from ._files import FileSystem, Volume
 from ._handle import Handle
 from ._native import LIBRARY, CVdev, name, owned_text, path_bytes, rows, secret_bytes, text, words
 from ._opened import Opened, attempt, raise_first
+from ._streams import (
+    Changes,
+    HistoryRecord,
+    Hold,
+    KeyStatus,
+    Options,
+    Received,
+    Sent,
+    SentName,
+    history,
+    received,
+    sent,
+)
 
 HostPath = Union[str, bytes, "os.PathLike[Any]"]
 Properties = Mapping[str, str]
@@ -25,6 +38,7 @@ class DatasetKind(enum.Enum):
     FILESYSTEM = 3
     VOLUME = 4
     SNAPSHOT = 5
+    BOOKMARK = 6
 
 
 class Health(enum.Enum):
@@ -88,8 +102,13 @@ def _settings(properties: Optional[Properties]) -> Any:
     return words([f"{key}={value}" for key, value in (properties or {}).items()])
 
 
+#: Where streams go to and come from: a descriptor, or an object with ``write`` or ``read``. A raw file or a socket is used as it is; for all
+#: others a thread passes the bytes on.
+Stream = Union[int, Any]
+
+
 class Dataset:
-    """A file system, volume or snapshot, by its name. It holds nothing in the pool."""
+    """A file system, volume, snapshot or bookmark, by its name. It holds nothing in the pool."""
 
     def __init__(self, pool: "Pool", dataset: str, kind: DatasetKind, guid: int) -> None:
         self.pool = pool
@@ -127,7 +146,7 @@ class Dataset:
     def snapshots(self) -> List["Dataset"]:
         """Its snapshots, the oldest first."""
         found = rows(lambda *rest: self.pool._handle.call("cenote_snapshots", *rest), name(self.name))
-        return [Dataset(self.pool, whole, DatasetKind(kind), guid) for whole, kind, guid in found]
+        return [Dataset(self.pool, row.name, DatasetKind(row.kind), row.guid) for row in found]
 
     def snapshot(self, snapshot: str) -> "Dataset":
         """Takes a snapshot: ``dataset.snapshot("monday")``."""
@@ -148,6 +167,93 @@ class Dataset:
         """Renames it. Not snapshots."""
         self.pool._handle.call("cenote_rename_dataset", name(self.name), name(to))
         return self.pool.dataset(to)
+
+    def bookmarks(self) -> List["Dataset"]:
+        """Its bookmarks, the oldest first."""
+        found = rows(lambda *rest: self.pool._handle.call("cenote_bookmarks", *rest), name(self.name))
+        return [Dataset(self.pool, row.name, DatasetKind(row.kind), row.guid) for row in found]
+
+    def bookmark(self, bookmark: str) -> "Dataset":
+        """Makes a bookmark of this snapshot or bookmark: ``snapshot.bookmark("sent")``."""
+        self.pool._handle.call("cenote_bookmark", name(self.name), name(bookmark))
+        whole = f"{self.name.replace('#', '@').split('@')[0]}#{bookmark}"
+        return Dataset(self.pool, whole, DatasetKind.BOOKMARK, self.guid)
+
+    def hold(self, tag: str) -> None:
+        """Holds this snapshot: it is not destroyed before :meth:`release` with the same tag."""
+        self.pool._handle.call("cenote_hold", name(self.name), name(tag))
+
+    def release(self, tag: str) -> None:
+        """Releases a hold of this snapshot."""
+        self.pool._handle.call("cenote_release", name(self.name), name(tag))
+
+    def holds(self) -> List[Hold]:
+        """The holds of this snapshot, in the order of their tags."""
+        found = rows(lambda *rest: self.pool._handle.call("cenote_holds", *rest), name(self.name))
+        return [Hold(row.name, row.time) for row in found]
+
+    def changes_since(self, earlier: "Dataset") -> Changes:
+        """The changes from an earlier snapshot to this one, or to the present state of this file system."""
+        place = c_void_p()
+        self.pool._handle.call("cenote_changes_open", name(earlier.name), name(self.name), place)
+        return Changes(Handle("cenote_changes_free", place.value, "list of changes"))
+
+    def send(
+        self,
+        file: Stream,
+        *,
+        since: Optional[str] = None,
+        with_between: bool = False,
+        replicate: bool = False,
+        exclude: Sequence[str] = (),
+        skip_missing: bool = False,
+        properties: bool = False,
+        holds: bool = False,
+        raw: bool = False,
+        compressed: bool = False,
+        large_blocks: bool = False,
+    ) -> Sent:
+        """Writes the stream of this snapshot, as ``zfs send``.
+
+        ``since``: only the changes since this snapshot or bookmark, ``@monday`` or ``tank/home@monday``; ``with_between``: all snapshots
+        between too. ``replicate``: all datasets below too, with their snapshots and properties. ``raw``: encrypted blocks as they are on
+        disk, without their key.
+        """
+        with Options("send") as options:
+            if since is not None:
+                options.set("since", name(since), with_between)
+            for dataset in exclude:
+                options.set("exclude", name(dataset))
+            options.set("replicate", replicate)
+            options.set("skip_missing", skip_missing)
+            options.set("properties", properties)
+            options.set("holds", holds)
+            options.set("raw", raw)
+            if not raw:
+                options.set("compressed", compressed)
+                options.set("large_blocks", large_blocks)
+            call = self.pool._handle.call
+            return sent(lambda *rest: call("cenote_send", *rest), file, name(self.name), options.handle)
+
+    def receive_resume_token(self) -> Optional[str]:
+        """The token by which a sender resumes a stream that broke off (:meth:`Pool.resume_send`); None if nothing was received in part."""
+        call = self.pool._handle.call
+        return owned_text(lambda *rest: call("cenote_receive_resume_token", *rest), name(self.name)).decode() or None
+
+    def abort_receive(self) -> None:
+        """Gives up the part of a stream that was received (``zfs receive -A``)."""
+        self.pool._handle.call("cenote_receive_abort", name(self.name))
+
+    def key_status(self) -> KeyStatus:
+        """The status of its key."""
+        status = c_uint32()
+        self.pool._handle.call("cenote_key_status", name(self.name), status)
+        return KeyStatus(status.value)
+
+    def change_key(self, key: Union[str, bytes]) -> None:
+        """Not supported yet; the error says what to do instead."""
+        secret = secret_bytes(key)
+        self.pool._handle.call("cenote_change_key", name(self.name), secret, len(secret))
 
     def destroy(self, *, all_below: bool = False) -> None:
         """Destroys it, with its snapshots and all below it if ``all_below``."""
@@ -215,6 +321,58 @@ class Pool:
         secret = secret_bytes(key)
         self._handle.call("cenote_pool_load_key", name(dataset), secret, len(secret))
 
+    def unload_key(self, dataset: str) -> None:
+        """Not supported yet; the error says what to do instead."""
+        self._handle.call("cenote_unload_key", name(dataset))
+
+    def history(self) -> List[HistoryRecord]:
+        """Its history, the oldest record first."""
+        place = c_void_p()
+        self._handle.call("cenote_pool_history", place)
+        return history(place)
+
+    def record_command(self, line: str) -> None:
+        """Records a line in its history, as commands of OpenZFS do."""
+        self._handle.call("cenote_pool_record_command", name(line))
+
+    def receive(
+        self,
+        target: str,
+        file: Stream,
+        *,
+        force: bool = False,
+        resumable: bool = False,
+        skip_holds: bool = False,
+        sent_name: SentName = SentName.REPLACED,
+        origin: Optional[str] = None,
+        properties: Optional[Properties] = None,
+        exclude: Sequence[str] = (),
+    ) -> Received:
+        """Receives a stream, or a package of them, as the dataset or snapshot ``target``, as ``zfs receive``.
+
+        ``force``: changes and later snapshots that are in the way are destroyed. ``resumable``: what was received of a stream that breaks
+        off is kept, see :meth:`Dataset.receive_resume_token`. ``properties`` are set in place of those that come, and those of ``exclude``
+        are left out.
+        """
+        with Options("receive") as options:
+            options.set("force", force)
+            options.set("resumable", resumable)
+            options.set("skip_holds", skip_holds)
+            options.set("sent_name", sent_name.value)
+            if origin is not None:
+                options.set("origin", name(origin))
+            for key, value in (properties or {}).items():
+                options.set("property", name(key), name(value))
+            for key in exclude:
+                options.set("exclude", name(key))
+            call = self._handle.call
+            return received(lambda *rest: call("cenote_receive", *rest), file, name(target), options.handle)
+
+    def resume_send(self, token: str, file: Stream) -> Sent:
+        """Writes the rest of a stream whose receiver was interrupted, from its token."""
+        call = self._handle.call
+        return sent(lambda *rest: call("cenote_send_resume", *rest), file, name(token), None)
+
     def status(self) -> Status:
         """The health of its devices, with the errors that were counted since it was opened."""
         place = c_void_p()
@@ -244,7 +402,7 @@ class Pool:
     def datasets(self) -> List[Dataset]:
         """All file systems and volumes, from the top down."""
         found = rows(lambda *rest: self._handle.call("cenote_datasets", *rest))
-        return [Dataset(self, whole, DatasetKind(kind), guid) for whole, kind, guid in found]
+        return [Dataset(self, row.name, DatasetKind(row.kind), row.guid) for row in found]
 
     def dataset(self, dataset: str) -> Dataset:
         """The file system or volume of this name."""
@@ -306,7 +464,7 @@ class _Options:
 
     def found(self) -> List[FoundPool]:
         found = rows(LIBRARY.cenote_find, self.handle)
-        return [FoundPool(pool, guid, kind == 1) for pool, kind, guid in found]
+        return [FoundPool(row.name, row.guid, row.kind == 1) for row in found]
 
 
 def find(*paths: HostPath) -> List[FoundPool]:

@@ -10,8 +10,9 @@ use std::io::Read;
 use cenote_dsl::name::{parent_and_last, parent_of};
 use cenote_spa::Pool;
 
-use super::list::List;
-use super::request::{ACTION, ReceiveError, Told};
+use super::error::ReceiveError;
+use super::list::{List, Sent};
+use super::request::Told;
 use super::run::Run;
 use crate::{AdminError, Reach, destroy, destroy_snapshots, promote};
 
@@ -67,16 +68,42 @@ enum Change {
     RenameDataset { from: String, to: String },
 }
 
+/// The promotion of a clone that was promoted at the sender: the older of the two snapshots is still the origin here.
+fn promotion(dataset: &Local, sent: &Sent, local: &[Local]) -> Option<Change> {
+    let txg = |guid: u64| {
+        let all = local.iter().flat_map(|other| &other.snapshots);
+        all.filter(|(_, other, _)| *other == guid).map(|(.., txg)| *txg).next()
+    };
+    let is_promoted = dataset.origin != 0
+        && txg(dataset.origin).is_some()
+        && (sent.origin == 0 || txg(sent.origin) < txg(dataset.origin));
+    is_promoted.then(|| Change::Promote(dataset.name.clone()))
+}
+
+/// The renaming of a dataset that has another parent or another last name at the sender.
+fn renaming(dataset: &Local, sent: &Sent, top: &str, local: &[Local]) -> Option<Change> {
+    let last = |name: &str| parent_and_last(name).map(|(_, last)| last.to_owned());
+    let is_moved = sent.parent_from != 0 && dataset.parent_from != 0 && sent.parent_from != dataset.parent_from;
+    let (here, there) = (last(&dataset.name), last(&sent.name));
+    let is_renamed = dataset.name != top && here.is_some() && there.is_some() && here != there;
+    if !is_moved && !is_renamed {
+        return None;
+    }
+    let mut has_parent =
+        local.iter().filter(|other| other.snapshots.iter().any(|(_, guid, _)| *guid == sent.parent_from));
+    let to = format!("{}/{}", has_parent.next()?.name, there?);
+    (to != dataset.name).then(|| Change::RenameDataset { from: dataset.name.clone(), to })
+}
+
 impl<R: Read> Run<'_, R> {
     /// Has datasets at and below one be as the list says. False if something could not be changed.
     pub(super) async fn make_changes(&mut self, top: &str, list: &List) -> Result<bool, ReceiveError> {
         if self.request.is_dry {
             return Ok(true);
         }
-        let failed = |error: AdminError| ReceiveError::new(ACTION, error);
         for _ in 0..PASSES_MAX {
             let from = list.from_snapshot.as_deref().unwrap_or_default();
-            let local = gather(self.pool, top, from).await.map_err(failed)?;
+            let local = gather(self.pool, top, from).await?;
             let (mut is_left, mut has_progress) = (false, false);
             for change in self.plan(top, list, &local) {
                 match self.make_change(&change).await {
@@ -100,7 +127,7 @@ impl<R: Read> Run<'_, R> {
         Ok(false)
     }
 
-    /// The changes that are wanted of what is here, in their order.
+    /// The changes that are wanted of the local datasets, in their order.
     fn plan(&mut self, top: &str, list: &List, local: &[Local]) -> Vec<Change> {
         let mut changes = Vec::new();
         for dataset in local {
@@ -108,69 +135,45 @@ impl<R: Read> Run<'_, R> {
             if let Some((sent, _)) = counterpart
                 && sent.origin != dataset.origin
             {
-                // Promoted there: the older of the two snapshots is the origin here still.
-                let txg = |guid: u64| {
-                    let all = local.iter().flat_map(|other| &other.snapshots);
-                    all.filter(|(_, other, _)| *other == guid).map(|(.., txg)| *txg).next()
-                };
-                let is_promoted = dataset.origin != 0
-                    && txg(dataset.origin).is_some()
-                    && (sent.origin == 0 || txg(sent.origin) < txg(dataset.origin));
-                if is_promoted {
-                    changes.push(Change::Promote(dataset.name.clone()));
-                }
+                changes.extend(promotion(dataset, sent, local));
                 continue;
             }
-            let mut from_guid = None;
-            for (name, guid, _) in &dataset.snapshots {
-                match list.find(*guid) {
-                    None if self.request.is_forced => {
-                        changes.push(Change::DestroySnapshot(format!("{}@{name}", dataset.name)));
-                    }
-                    None => {}
-                    Some((_, sent)) => {
-                        if sent != name {
-                            let of = |name: &str| format!("{}@{name}", dataset.name);
-                            changes.push(Change::RenameSnapshot { from: of(name), to: of(sent) });
-                        }
-                        if Some(sent) == list.from_snapshot.as_deref() {
-                            from_guid = Some(*guid);
-                        }
-                    }
-                }
-            }
-            let Some((sent, _)) = counterpart else {
-                if self.request.is_forced && dataset.name != top {
+            let has_from = self.plan_snapshots(list, dataset, &mut changes);
+            match counterpart {
+                None if self.request.is_forced && dataset.name != top => {
                     changes.push(Change::DestroyDataset(dataset.name.clone()));
                 }
-                continue;
-            };
-            if from_guid.is_none() {
-                if self.request.is_verbose {
+                None => {}
+                Some((sent, _)) if has_from => changes.extend(renaming(dataset, sent, top, local)),
+                Some(_) => {
                     let from = list.from_snapshot.as_deref().unwrap_or_default();
-                    self.caller.told(Told::Out(format!(
+                    self.tell(format!(
                         "local fs {} does not have fromsnap ({from} in stream); must have been deleted locally; ignoring",
                         dataset.name
-                    )));
-                }
-                continue;
-            }
-            let last = |name: &str| parent_and_last(name).map(|(_, last)| last.to_owned());
-            let is_moved = sent.parent_from != 0 && dataset.parent_from != 0 && sent.parent_from != dataset.parent_from;
-            let (here, there) = (last(&dataset.name), last(&sent.name));
-            let is_renamed = dataset.name != top && here.is_some() && there.is_some() && here != there;
-            if is_moved || is_renamed {
-                let parent =
-                    local.iter().find(|other| other.snapshots.iter().any(|(_, guid, _)| *guid == sent.parent_from));
-                if let (Some(parent), Some(last)) = (parent, there) {
-                    let to = format!("{}/{last}", parent.name);
-                    if to != dataset.name {
-                        changes.push(Change::RenameDataset { from: dataset.name.clone(), to });
-                    }
+                    ));
                 }
             }
         }
         changes
+    }
+
+    /// The changes of a dataset's snapshots. Returns true if it has the one that the package builds on.
+    fn plan_snapshots(&self, list: &List, dataset: &Local, changes: &mut Vec<Change>) -> bool {
+        let mut has_from = false;
+        let of = |name: &str| format!("{}@{name}", dataset.name);
+        for (name, guid, _) in &dataset.snapshots {
+            match list.find(*guid) {
+                None if self.request.is_forced => changes.push(Change::DestroySnapshot(of(name))),
+                None => {}
+                Some((_, sent)) => {
+                    if sent != name {
+                        changes.push(Change::RenameSnapshot { from: of(name), to: of(sent) });
+                    }
+                    has_from |= Some(sent) == list.from_snapshot.as_deref();
+                }
+            }
+        }
+        has_from
     }
 
     async fn make_change(&mut self, change: &Change) -> Result<(), AdminError> {

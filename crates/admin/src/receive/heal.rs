@@ -4,11 +4,12 @@ use std::io::Read;
 
 use cenote_dsl::DslError;
 use cenote_format::stream::HeaderKind;
-use cenote_send::receiver::{Header, Healed, ReceiveProgress, ReceiverError, heal_stream, skip_stream};
+use cenote_send::receiver::{Header, Healed, ReceiveProgress, heal_stream, skip_stream};
 use cenote_send::{Checks, StreamReader};
 use cenote_spa::Pool;
 
-use super::request::{ACTION, Caller, ReceiveError, Told};
+use super::error::{ReceiveError, ReceiveFailure};
+use super::request::{Caller, Told};
 
 /// A request to heal a snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,27 +32,21 @@ pub async fn heal<R: Read>(
     request: &HealRequest,
     caller: &mut dyn Caller,
 ) -> Result<Healed, ReceiveError> {
-    let failed = |error: ReceiverError| ReceiveError::new(ACTION, error);
     let mut reader = StreamReader::new(input, Checks::ALL);
-    let header = Header::read(&mut reader).map_err(failed)?;
-    let header = header.ok_or_else(|| ReceiveError::new(ACTION, "invalid stream (bad magic number)"))?;
+    let header = Header::read(&mut reader)?.ok_or(ReceiveFailure::NotAStream)?;
     if header.begin.header != HeaderKind::Substream {
-        let what =
-            "not supported yet: healing from packages ('zfs send -R', '-I', '-p'); one stream heals its snapshot";
-        return Err(ReceiveError::new(ACTION, what));
+        let what = "healing from packages ('zfs send -R', '-I', '-p'); one stream heals its snapshot";
+        return Err(ReceiveFailure::NotYet(what).into());
     }
-    let sent = header.to_name().map_err(failed)?.to_owned();
+    let sent = header.to_name()?.to_owned();
     let snapshot = match (request.target.contains('@'), sent.split_once('@')) {
         (false, Some((_, name))) => format!("{}@{name}", request.target),
         _ => request.target.clone(),
     };
-    let dsl = pool.dsl().map_err(|error| ReceiveError::new(ACTION, error))?;
-    match dsl.dataset(&snapshot).await {
+    match pool.dsl()?.dataset(&snapshot).await {
         Ok(found) if found.is_snapshot() => {}
-        Ok(_) | Err(DslError::NoSuchDataset(_)) => {
-            return Err(ReceiveError::new(ACTION, "corrective recv must specify an existing snapshot to heal"));
-        }
-        Err(error) => return Err(ReceiveError::new(ACTION, error)),
+        Ok(_) | Err(DslError::NoSuchDataset(_)) => return Err(ReceiveFailure::NothingToHeal.into()),
+        Err(error) => return Err(error.into()),
     }
     if request.is_verbose {
         let doing = if request.is_dry { "would receive" } else { "receiving" };
@@ -59,11 +54,10 @@ pub async fn heal<R: Read>(
         caller.told(Told::Out(format!("{doing} corrective {how} stream of {sent} into {snapshot}")));
     }
     if request.is_dry {
-        skip_stream(&mut reader).map_err(failed)?;
+        skip_stream(&mut reader)?;
         return Ok(Healed::default());
     }
-    let healed = heal_stream(pool, &mut reader, &header, &snapshot, &ReceiveProgress::default()).await;
-    let healed = healed.map_err(failed)?;
+    let healed = heal_stream(pool, &mut reader, &header, &snapshot, &ReceiveProgress::default()).await?;
     for line in &healed.told {
         caller.told(Told::Err(format!("'{snapshot}': {line}")));
     }
@@ -75,8 +69,7 @@ pub async fn heal<R: Read>(
         )));
     }
     if healed.damaged > 0 {
-        let why = "corrective receive was not able to reconstruct the data needed for healing.";
-        return Err(ReceiveError::new(ACTION, why));
+        return Err(ReceiveFailure::NotHealed.into());
     }
     Ok(healed)
 }

@@ -13,14 +13,17 @@
 //! **Crash.** A package is received stream by stream: what was received stays, and sending the package once more passes over it.
 
 mod changes;
+mod error;
 mod heal;
 mod list;
 mod name;
 mod one;
 mod peek;
+mod properties;
 mod request;
 mod roots;
 mod run;
+mod target;
 
 use std::io::Read;
 
@@ -29,14 +32,11 @@ use cenote_send::receiver::Header;
 use cenote_send::{Checks, StreamReader};
 use cenote_spa::Pool;
 
+pub use self::error::{ReceiveAction, ReceiveError, ReceiveFailure};
 pub use self::heal::{HealRequest, heal};
 use self::list::List;
-use self::one::Received;
 pub use self::peek::{FIRST_BYTES, sent_snapshot, verify_stream};
-use self::request::ACTION;
-pub use self::request::{
-    Caller, Naming, OF_ENCRYPTION, ReceiveError, ReceiveOutcome, ReceiveRequest, SuspendError, Told,
-};
+pub use self::request::{Caller, Naming, OF_ENCRYPTION, ReceiveOutcome, ReceiveRequest, SuspendError, Told};
 use self::run::Run;
 
 /// Receives a stream, or a package of them.
@@ -51,14 +51,12 @@ pub async fn receive<R: Read>(
 ) -> Result<ReceiveOutcome, ReceiveError> {
     let reader = StreamReader::new(input, Checks::ALL);
     let mut run = Run { pool, request, reader, caller, outcome: ReceiveOutcome::default(), has_begun: false, aside: 0 };
-    let failed = |error: cenote_send::receiver::ReceiverError| ReceiveError::new(ACTION, error);
-    let header = Header::read(&mut run.reader).map_err(failed)?;
-    let header = header.ok_or_else(|| ReceiveError::new(ACTION, "invalid stream (bad magic number)"))?;
-    let name = header.to_name().map_err(failed)?;
+    let header = Header::read(&mut run.reader)?.ok_or(ReceiveFailure::NotAStream)?;
+    let name = header.to_name()?;
     let top = name.split('@').next().unwrap_or(name).to_owned();
     match header.begin.header {
         HeaderKind::Compound => run.package(&header, &top).await?,
-        _ => drop(run.one(&header, &top, None).await?),
+        _ => run.one(&header, &top, None).await?,
     }
     // The stream's own end is behind its last record.
     Ok(run.outcome)
@@ -67,30 +65,25 @@ pub async fn receive<R: Read>(
 impl<R: Read> Run<'_, R> {
     /// Receives a package whose beginning was read.
     async fn package(&mut self, header: &Header, top: &str) -> Result<(), ReceiveError> {
-        let invalid = |what: &str| ReceiveError::new(ACTION, what);
         let list = match header.list.iter().len() {
             0 => None,
-            _ => Some(List::parse(&header.list).ok_or_else(|| invalid("invalid backup stream"))?),
+            _ => Some(List::parse(&header.list).ok_or(ReceiveFailure::BadPackage("invalid backup stream"))?),
         };
         let is_recursive = list.as_ref().is_some_and(|list| list.is_recursive);
         if is_recursive && self.request.target.contains('@') {
-            return Err(invalid("cannot specify snapshot name for multi-snapshot stream"));
+            return Err(name::one_name_for_many());
         }
-        match self.reader.next_item().map_err(|error| ReceiveError::new(ACTION, error))? {
+        match self.reader.next_item()? {
             Some(item) if matches!(item.decoded.record.body, Body::End(_)) => {}
-            _ => return Err(invalid("incorrect header checksum")),
+            _ => return Err(ReceiveFailure::BadPackage("incorrect header checksum").into()),
         }
         let changes = list.as_ref().filter(|list| list.is_recursive && list.from_snapshot.is_some());
         let target = name::of_top(self.request, &header.begin.to_name, top);
         if let Some(list) = changes {
             self.outcome.is_incomplete |= !self.make_changes(&target, list).await?;
         }
-        loop {
-            let next = Header::read(&mut self.reader).map_err(|error| ReceiveError::new(ACTION, error))?;
-            let Some(next) = next else { break };
-            if self.one(&next, top, list.as_ref()).await? == Received::Skipped {
-                continue;
-            }
+        while let Some(next) = Header::read(&mut self.reader)? {
+            self.one(&next, top, list.as_ref()).await?;
         }
         if let Some(list) = changes {
             // A dataset that came now may be the new parent of one that has another name.

@@ -1,6 +1,12 @@
 //! The names that received snapshots get.
 
-use super::request::{ACTION, Naming, ReceiveError, ReceiveRequest};
+use super::error::{ReceiveError, ReceiveFailure};
+use super::request::{Naming, ReceiveRequest};
+
+/// A package has more snapshots than one name is for.
+pub(super) fn one_name_for_many() -> ReceiveError {
+    ReceiveFailure::Use("cannot specify snapshot name for multi-snapshot stream".to_owned()).into()
+}
 
 /// The full name of the snapshot that is received as one that was sent as `sent`. `top`: the dataset that was sent first.
 pub(super) fn of_snapshot(
@@ -9,7 +15,7 @@ pub(super) fn of_snapshot(
     top: &str,
     is_recursive: bool,
 ) -> Result<String, ReceiveError> {
-    let refused = |why: &str| Err(ReceiveError::new(ACTION, why));
+    let refused = |why: &str| Err(ReceiveFailure::Use(why.to_owned()).into());
     let names_snapshot = request.target.contains('@');
     let added = match request.naming {
         Naming::Last if names_snapshot => return refused("invalid argument - snapshot not allowed with -e"),
@@ -22,19 +28,20 @@ pub(super) fn of_snapshot(
             let at = sent.find('/').or_else(|| sent.find('@')).unwrap_or(sent.len());
             sent[at..].to_owned()
         }
-        Naming::Exact if names_snapshot && is_recursive => {
-            return refused("cannot specify snapshot name for multi-snapshot stream");
-        }
+        Naming::Exact if names_snapshot && is_recursive => return Err(one_name_for_many()),
         Naming::Exact if names_snapshot => String::new(),
         Naming::Exact => match sent.strip_prefix(top) {
             Some(below) => below.to_owned(),
-            None => return refused("a stream of a dataset that is not below the package's"),
+            None => {
+                let what = "a stream of a dataset that is not below the package's";
+                return Err(ReceiveFailure::BadPackage(what).into());
+            }
         },
     };
     let name = format!("{}{added}", request.target);
     match cenote_dsl::name::check_new_snapshot(&name) {
         Ok(()) => Ok(name),
-        Err(reason) => Err(ReceiveError::new(ACTION, reason.to_string())),
+        Err(reason) => refused(&reason.to_string()),
     }
 }
 

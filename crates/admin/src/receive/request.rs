@@ -1,4 +1,4 @@
-//! Requests, messages, errors and outcomes.
+//! Requests, messages and outcomes.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use cenote_props::{Types, is_user_property};
 use cenote_spa::PropertyValue;
 use cenote_taskq::BoxFuture;
 
+use super::error::ReceiveAction;
 use crate::values::{ValueError, When, check_once, dataset_setting, full_name};
 use crate::{Owner, Setting};
 
@@ -62,7 +63,7 @@ impl ReceiveRequest {
     /// # Errors
     /// One is none, is given twice, or cannot be set so.
     pub fn set(&mut self, settings: &[String], excluded: &[String]) -> Result<(), ValueError> {
-        let invalid = |what: String| ValueError::Invalid(format!("{ACTION}: {what}"));
+        let invalid = |what: String| ValueError::Invalid(format!("{}: {what}", ReceiveAction::Any));
         check_once(settings)?;
         for text in settings {
             if let Some(origin) = text.strip_prefix("origin=") {
@@ -175,25 +176,6 @@ impl SuspendError {
         text
     }
 }
-
-/// Why streams are not received, in OpenZFS's words.
-#[derive(Debug, thiserror::Error)]
-#[error("{action}: {why}")]
-pub struct ReceiveError {
-    /// The action: `cannot receive incremental stream`.
-    pub action: String,
-    /// The reason.
-    pub why: String,
-}
-
-impl ReceiveError {
-    pub(super) fn new(action: &str, why: impl std::fmt::Display) -> Self {
-        Self { action: action.to_owned(), why: why.to_string() }
-    }
-}
-
-/// The action before more is known of a stream.
-pub(super) const ACTION: &str = "cannot receive";
 
 /// The outcome of a run of streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

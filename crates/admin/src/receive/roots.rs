@@ -3,10 +3,8 @@
 
 use std::io::Read;
 
-use cenote_spa::SpaError;
-
+use super::error::ReceiveError;
 use super::list::List;
-use super::request::{ACTION, ReceiveError};
 use super::run::Run;
 
 impl<R: Read> Run<'_, R> {
@@ -15,7 +13,6 @@ impl<R: Read> Run<'_, R> {
         if self.request.is_dry || !list.is_raw {
             return Ok(());
         }
-        let failed = |error: SpaError| ReceiveError::new(ACTION, error);
         let looked = async {
             let mut changes = Vec::new();
             let dsl = self.pool.dsl()?;
@@ -38,7 +35,7 @@ impl<R: Read> Run<'_, R> {
             }
             Ok::<_, crate::AdminError>(changes)
         };
-        for (name, root, location) in looked.await.map_err(|error| ReceiveError::new(ACTION, error))? {
+        for (name, root, location) in looked.await? {
             let set = self.pool.change(move |syncer| {
                 Box::pin(async move {
                     if let Some(is_root) = root {
@@ -50,7 +47,7 @@ impl<R: Read> Run<'_, R> {
                     }
                 })
             });
-            set.await.map_err(failed)?;
+            set.await?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use cenote_dsl::DslError;
 use cenote_props::WrongUse;
 use cenote_send::package::PackageError;
 use cenote_send::sender::SenderError;
+use cenote_spa::Refusal;
 
 /// The words of a package for a key that is missing.
 pub(super) const SOURCE_KEY: &str = "source key must be loaded";
@@ -18,8 +19,13 @@ pub enum SendError {
     #[error("{0}")]
     Use(#[source] WrongUse),
     /// Refused before anything was sent.
-    #[error("{0}")]
-    Refused(String),
+    #[error("{what}")]
+    Refused {
+        /// The kind of reason.
+        why: Refusal,
+        /// The whole message.
+        what: String,
+    },
     /// Of one stream.
     #[error("warning: cannot send '{snapshot}': {}", stream_words(error, key_words))]
     Stream {
@@ -59,8 +65,8 @@ impl SendError {
         Self::Use(WrongUse::new(text))
     }
 
-    pub(super) fn refused(text: impl Into<String>) -> Self {
-        Self::Refused(text.into())
+    pub(super) fn refused(why: Refusal, what: impl Into<String>) -> Self {
+        Self::Refused { why, what: what.into() }
     }
 
     pub(super) fn stream(snapshot: &str, key_words: &'static str, error: SenderError) -> Self {

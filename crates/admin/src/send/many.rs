@@ -2,6 +2,7 @@
 
 use cenote_send::package::{self, PackageRequest, Plan, Planned, gather, plan};
 use cenote_send::sender::{Base, SendRequest};
+use cenote_spa::Refusal;
 
 use super::error::SOURCE_KEY;
 use super::words::{stream_line, total_line};
@@ -10,7 +11,7 @@ use super::{SendError, Sending};
 pub(super) async fn run(sending: &Sending<'_>, name: &str) -> Result<bool, SendError> {
     let Sending { pool, options, .. } = sending;
     let Some((dataset, to)) = name.split_once('@') else {
-        return Err(SendError::refused("Error: Unsupported flag with filesystem or bookmark."));
+        return Err(SendError::refused(Refusal::Invalid, "Error: Unsupported flag with filesystem or bookmark."));
     };
     let mut request = PackageRequest {
         dataset: dataset.into(),
@@ -50,7 +51,8 @@ pub(super) async fn run(sending: &Sending<'_>, name: &str) -> Result<bool, SendE
     request.do_all |= request.replicate && request.from.is_none();
     if let Some(from) = &request.from {
         if from.is_empty() {
-            return Err(SendError::refused(format!("cannot send '{dataset}': zero-length incremental source")));
+            let what = format!("cannot send '{dataset}': zero-length incremental source");
+            return Err(SendError::refused(Refusal::Invalid, what));
         }
         pool.dsl().dataset(&format!("{dataset}@{from}")).await?;
     }

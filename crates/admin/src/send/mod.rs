@@ -53,7 +53,12 @@ pub async fn take_seeded_snapshot(pool: &Pool, name: &str, seed: Option<u64>) ->
 ///
 /// # Errors
 /// As [`Sending::run`].
-pub async fn send_whole(pool: &View, name: &str, flags: SendFlags, out: &mut dyn Write) -> Result<(), SenderError> {
+pub async fn send_whole(
+    pool: &View,
+    name: &str,
+    flags: SendFlags,
+    out: &mut (dyn Write + Send),
+) -> Result<(), SenderError> {
     let to = pool.dsl().dataset(name).await?;
     let (request, progress) = (SendRequest::full(to, flags), SendProgress::default());
     cenote_send::sender::send(pool, &request, out, &progress).await.map(drop)
@@ -68,11 +73,11 @@ pub trait SendCaller {
     fn told(&self, told: Told) -> io::Result<()>;
 
     /// The place that the bytes go to.
-    fn out(&self) -> Box<dyn Write + '_>;
+    fn out(&self) -> Box<dyn Write + Send + '_>;
 
     /// A stream of a snapshot begins, which counts what it has written; `bytes` is its estimated length, where the title of the process
     /// shows that. The value is dropped when the stream has ended.
-    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>, bytes: Option<u64>) -> Box<dyn Any>;
+    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>, bytes: Option<u64>) -> Box<dyn Any + Send>;
 }
 
 /// The parts that all streams of a command share.
@@ -84,9 +89,9 @@ pub struct Sending<'a> {
     /// Values of tunables.
     pub settings: &'a Settings,
     /// Fails when the view no longer is of one txg: a server has given it up.
-    pub is_kept: &'a dyn Fn() -> Result<(), Box<SpaError>>,
+    pub is_kept: &'a (dyn Fn() -> Result<(), Box<SpaError>> + Sync),
     /// The caller.
-    pub caller: &'a dyn SendCaller,
+    pub caller: &'a (dyn SendCaller + Sync),
 }
 
 impl Sending<'_> {

@@ -4,7 +4,7 @@ use cenote_dsl::{Bookmark, Dataset, DslError};
 use cenote_format::ids::ObjectId;
 use cenote_send::package::{self, PackageRequest, gather};
 use cenote_send::sender::{Base, SendRequest, SenderError};
-use cenote_spa::View;
+use cenote_spa::{Refusal, View};
 
 use super::{SendError, SendOptions, Sending};
 
@@ -16,7 +16,7 @@ pub(super) async fn run(sending: &Sending<'_>, name: &str) -> Result<bool, SendE
     let to = pool.dsl().dataset(name).await?;
     if to.is_inconsistent() {
         let why = "target is busy; if a filesystem, it must not be mounted";
-        return Err(SendError::refused(format!("warning: cannot send '{name}': {why}")));
+        return Err(SendError::refused(Refusal::Busy, format!("warning: cannot send '{name}': {why}")));
     }
     let mut request = SendRequest::full(to.clone(), options.flags);
     let from = options.from.as_deref().map(|from| full_source(sending, name, from));
@@ -85,7 +85,7 @@ async fn base(pool: &View, to: &Dataset, from: &str) -> Result<Base, SendError> 
     }
     let Some((head, bookmark)) = find_bookmark(pool, from).await? else {
         let why = format!("incremental source ({from}) does not exist");
-        return Err(SendError::refused(format!("warning: cannot send '{name}': {why}")));
+        return Err(SendError::refused(Refusal::NotThere, format!("warning: cannot send '{name}': {why}")));
     };
     Base::bookmark(pool.dsl(), to, &head, &bookmark).await.map_err(failed)
 }
@@ -93,7 +93,7 @@ async fn base(pool: &View, to: &Dataset, from: &str) -> Result<Base, SendError> 
 /// The bookmark of a full name, with its head.
 async fn find_bookmark(pool: &View, name: &str) -> Result<Option<(Dataset, Bookmark)>, SendError> {
     let Some((dir, _)) = name.split_once('#') else {
-        return Err(SendError::refused(format!("'{name}' is not a bookmark")));
+        return Err(SendError::refused(Refusal::Invalid, format!("'{name}' is not a bookmark")));
     };
     let head = match pool.dsl().dataset(dir).await {
         Err(DslError::NoSuchDataset(_)) => return Ok(None),
@@ -106,14 +106,18 @@ async fn find_bookmark(pool: &View, name: &str) -> Result<Option<(Dataset, Bookm
 /// The list of the bookmark by which a snapshot is redacted.
 async fn redaction_list(pool: &View, to: &Dataset, redact: &str) -> Result<ObjectId, SendError> {
     let name = to.name();
-    let refused = |why: &str| SendError::refused(format!("warning: cannot send '{name}': {why}"));
+    let refused = |why: &str| {
+        let what = format!("warning: cannot send '{name}': {why}");
+        SendError::refused(Refusal::Invalid, what)
+    };
     if !to.is_snapshot() {
         return Err(refused("cannot do a redacted send to a filesystem"));
     }
     let short = redact.split_once('#').map_or(redact, |(_, short)| short);
     let full = format!("{}#{short}", to.dir.name);
     let Some((_, bookmark)) = find_bookmark(pool, &full).await? else {
-        return Err(SendError::refused(format!("cannot open '{full}': dataset does not exist")));
+        let what = format!("cannot open '{full}': dataset does not exist");
+        return Err(SendError::refused(Refusal::NotThere, what));
     };
     let list = bookmark.phys.redaction_list;
     if list.0 == 0 {

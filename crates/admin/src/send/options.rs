@@ -2,6 +2,7 @@
 
 use cenote_dsl::name::{Name, pool_of};
 use cenote_send::sender::{ResumeToken, SendFlags};
+use cenote_spa::Refusal;
 
 use super::SendError;
 
@@ -76,7 +77,7 @@ impl SendOptions {
     /// [`SendError::Use`] and [`SendError::Refused`].
     pub fn check(&self) -> Result<(), SendError> {
         let slip = |text: &str| Err(SendError::wrong(text));
-        let refuse = |text: &str| Err(SendError::refused(text));
+        let refuse = |text: &str| Err(SendError::refused(Refusal::Invalid, text));
         for name in &self.exclude {
             if Name::parse(name).is_err() || !name.contains('/') || name.contains(['@', '#']) {
                 return slip(&format!("-X {name}: not a valid non-root dataset name."));
@@ -143,7 +144,8 @@ impl SendOptions {
 }
 
 pub(super) fn parse_token(text: &str) -> Result<ResumeToken, SendError> {
-    ResumeToken::parse(text).map_err(|error| SendError::refused(format!("cannot resume send: {error}")))
+    ResumeToken::parse(text)
+        .map_err(|error| SendError::refused(Refusal::Invalid, format!("cannot resume send: {error}")))
 }
 
 #[cfg(test)]

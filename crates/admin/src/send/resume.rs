@@ -7,7 +7,7 @@ use cenote_format::ids::{Guid, ObjectId};
 use cenote_send::print_nvlist;
 use cenote_send::receiver::receive_resume_token;
 use cenote_send::sender::{Base, ResumePoint, ResumeToken, Saved, SendFlags, SendRequest, SenderError};
-use cenote_spa::View;
+use cenote_spa::{Refusal, View};
 
 use super::error::SOURCE_KEY;
 use super::one::is_complete;
@@ -25,7 +25,7 @@ pub(super) async fn resumed(sending: &Sending<'_>, token: &str) -> Result<bool, 
             Ok(_) => "is no longer the same snapshot used in the initial send",
             Err(_) => "used in the initial send no longer exists",
         };
-        return Err(refused(&format!("'{name}' {why}")));
+        return Err(refused(Refusal::NotThere, &format!("'{name}' {why}")));
     };
     let mut request = SendRequest::full(to, with(sending.options.flags, token.flags));
     request.resume = Some(token.point).filter(|point| *point != ResumePoint { object: 0, offset: 0 });
@@ -36,7 +36,7 @@ pub(super) async fn resumed(sending: &Sending<'_>, token: &str) -> Result<bool, 
 pub(super) async fn saved(sending: &Sending<'_>, name: &str, token: Option<&str>) -> Result<bool, SendError> {
     let dsl = sending.pool.dsl();
     let head = dsl.dataset(name).await?;
-    let wrong = |what: &str| SendError::refused(format!("saved send failed: {what}"));
+    let wrong = |what: &str| SendError::refused(Refusal::Invalid, format!("saved send failed: {what}"));
     let Some(own) = receive_resume_token(dsl, &head).await? else {
         return Err(wrong(&format!("'{name}' has no partially-received state")));
     };
@@ -77,7 +77,8 @@ async fn finish(sending: &Sending<'_>, token: &ResumeToken, mut request: SendReq
     let mut from_name = None;
     if let Some(guid) = token.from_guid {
         let Some((mut base, name)) = source(pool, token, guid, &request.to).await? else {
-            return Err(refused(&format!("incremental source {:#x} no longer exists", guid.0)));
+            let what = format!("incremental source {:#x} no longer exists", guid.0);
+            return Err(refused(Refusal::NotThere, &what));
         };
         // The hidden clone of what is received is of another directory than the snapshot that it builds on.
         base.is_elsewhere &= request.saved.is_none();
@@ -96,8 +97,8 @@ async fn finish(sending: &Sending<'_>, token: &ResumeToken, mut request: SendReq
     Ok(true)
 }
 
-fn refused(why: &str) -> SendError {
-    SendError::refused(format!("cannot resume send: {why}"))
+fn refused(why: Refusal, what: &str) -> SendError {
+    SendError::refused(why, format!("cannot resume send: {what}"))
 }
 
 fn print_token(sending: &Sending<'_>, token: &ResumeToken) -> Result<(), SendError> {
@@ -179,18 +180,18 @@ async fn source(
 async fn redaction_list(pool: &View, to_name: &str, guids: &[u64]) -> Result<ObjectId, SendError> {
     let dsl = pool.dsl();
     let dir = to_name.split('@').next().unwrap_or_default();
-    let head = dsl.dataset(dir).await.map_err(|_| refused("dataset to be sent no longer exists"))?;
+    let head = dsl.dataset(dir).await.map_err(|_| refused(Refusal::NotThere, "dataset to be sent no longer exists"))?;
     for bookmark in dsl.bookmarks(&head).await? {
         let redaction = dsl.bookmark_redaction(&bookmark).await?;
         if redaction.is_some() && are_same(redaction.as_deref(), Some(guids)) {
             let list = bookmark.phys.redaction_list;
             if !is_complete(pool, list).await? {
-                return Err(refused("incomplete redaction bookmark provided"));
+                return Err(refused(Refusal::Invalid, "incomplete redaction bookmark provided"));
             }
             return Ok(list);
         }
     }
-    Err(refused("no appropriate redaction bookmark exists"))
+    Err(refused(Refusal::NotThere, "no appropriate redaction bookmark exists"))
 }
 
 /// True if both are none, or have the same guids.

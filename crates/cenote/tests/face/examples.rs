@@ -2,7 +2,7 @@
 
 use tempfile::tempdir;
 
-use crate::{cat, damaged, list, power_cut, server, volume, watch, write_tree};
+use crate::{cat, damaged, list, power_cut, replicate, server, volume, watch, write_tree};
 
 #[test]
 fn list_shows_pool_devices_datasets_and_snapshots() {
@@ -71,6 +71,22 @@ fn power_cut_loses_nothing_that_was_synced() {
     assert!(cuts.iter().all(|[promised, _]| *promised), "{cuts:?}");
     // The cut matters: the other file is there after some, and not after others.
     assert!(cuts.iter().any(|[_, other]| *other) && cuts.iter().any(|[_, other]| !*other), "{cuts:?}");
+}
+
+#[test]
+fn replicate_copies_all_of_a_pool_and_then_the_changes() {
+    let folder = tempdir().unwrap();
+    let (told, files) = replicate::run(folder.path()).unwrap();
+    assert_eq!(files, [vec![b'1'; 1 << 20], b"two".to_vec()]);
+    let (names, bytes): (Vec<&str>, Vec<u64>) = told
+        .iter()
+        .map(|line| {
+            let (names, bytes) = line.split_once(" in ").unwrap();
+            (names, bytes.split_once(' ').unwrap().0.parse::<u64>().unwrap())
+        })
+        .unzip();
+    assert_eq!(names, ["backup/tank backup/tank/home"; 2]);
+    assert!(bytes[1] < 64 << 10, "the second has the changes alone: {bytes:?}");
 }
 
 #[test]

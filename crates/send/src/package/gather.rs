@@ -53,7 +53,11 @@ struct Above {
 ///
 /// # Errors
 /// A dataset to be sent lacks the snapshot, or is encrypted; or something cannot be read.
-pub async fn gather(pool: &View, request: &PackageRequest, say: &mut dyn FnMut(String)) -> Result<List, PackageError> {
+pub async fn gather(
+    pool: &View,
+    request: &PackageRequest,
+    say: &mut (dyn FnMut(String) + Send),
+) -> Result<List, PackageError> {
     let mut list = List { entries: Vec::new() };
     let top = pool.dsl().dir(&request.dataset).await?;
     let mut pending = vec![(top, Above::default(), 0)];
@@ -98,7 +102,7 @@ async fn entry(
     request: &PackageRequest,
     dir: &Dir,
     above: Above,
-    say: &mut dyn FnMut(String),
+    say: &mut (dyn FnMut(String) + Send),
 ) -> Result<Option<(Entry, Above)>, PackageError> {
     let dsl = pool.dsl();
     let Some(head) = dsl.head(dir).await? else { return Ok(None) };
@@ -214,7 +218,7 @@ impl Snapshots {
         request: &PackageRequest,
         snapshot: &Dataset,
         to_txg: u64,
-        say: &mut dyn FnMut(String),
+        say: &mut (dyn FnMut(String) + Send),
     ) -> Result<(), PackageError> {
         let name = snapshot.snapshot.clone().unwrap_or_default();
         let (is_from, is_to) = (request.from.as_deref() == Some(&name), request.to == name);

@@ -39,7 +39,7 @@ pub async fn plan(
     pool: &View,
     request: &PackageRequest,
     list: Option<&List>,
-    say: &mut dyn FnMut(String),
+    say: &mut (dyn FnMut(String) + Send),
 ) -> Result<Plan, PackageError> {
     let mut plan = Plan::default();
     let Some(list) = list.filter(|_| request.replicate) else {
@@ -92,7 +92,7 @@ impl Plan {
         request: &PackageRequest,
         head: &Dataset,
         origins: &BTreeSet<Guid>,
-        say: &mut dyn FnMut(String),
+        say: &mut (dyn FnMut(String) + Send),
     ) -> Result<(), PackageError> {
         let name = head.name();
         let all = pool.dsl().snapshots(head).await?;

@@ -59,6 +59,7 @@ use cenote_format::dsl::DatasetFlags;
 use cenote_format::ids::{BlockId, Guid, ObjectId, Txg};
 use cenote_format::stream::{Begin, BeginFlags, Features, HeaderKind};
 use cenote_spa::View;
+use cenote_taskq::yield_now;
 
 pub use self::error::SenderError;
 pub use self::estimate::estimate;
@@ -72,6 +73,8 @@ use self::source::Source;
 use self::walk::{Place, Walk, WalkOptions};
 use self::writer::StreamWriter;
 
+/// Bytes after which other tasks get a turn. Blocks that were read ahead end no poll, and an output that collects bytes holds those of one poll.
+const TURN_BYTES: u64 = 1 << 20;
 /// Bytes of blocks to read ahead, by default.
 pub const AHEAD_BYTES: u64 = 32 << 20;
 
@@ -175,7 +178,7 @@ impl SendProgress {
 pub async fn send(
     pool: &View,
     request: &SendRequest,
-    out: &mut dyn Write,
+    out: &mut (dyn Write + Send),
     progress: &SendProgress,
 ) -> Result<u64, SenderError> {
     send_if(pool, request, out, progress, &mut || Ok(())).await
@@ -188,9 +191,9 @@ pub async fn send(
 pub async fn send_if(
     pool: &View,
     request: &SendRequest,
-    out: &mut dyn Write,
+    out: &mut (dyn Write + Send),
     progress: &SendProgress,
-    check: &mut dyn FnMut() -> Result<(), SenderError>,
+    check: &mut (dyn FnMut() -> Result<(), SenderError> + Send),
 ) -> Result<u64, SenderError> {
     let dsl = pool.dsl();
     let source = match request.saved {
@@ -254,10 +257,15 @@ pub async fn send_if(
     let mut items = Items::new(merge, forms, request.ahead_bytes, since, !request.is_dry)?;
     let (sends_corrupt, is_dry) = (request.sends_corrupt, request.is_dry);
     let records = Records { dataset: name, forms, to_guid, since, sends_corrupt, is_dry };
+    let mut turn_bytes = out.bytes();
     while let Some(item) = items.next().await? {
         progress.blocks.fetch_add(1, Ordering::Relaxed);
         records.put(item, &mut out).await?;
         progress.bytes.store(out.bytes(), Ordering::Relaxed);
+        if out.bytes() - turn_bytes >= TURN_BYTES {
+            turn_bytes = out.bytes();
+            yield_now().await;
+        }
     }
     pool.check()?;
     check()?;

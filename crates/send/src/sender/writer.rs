@@ -15,7 +15,7 @@ const SLOTS: u64 = 32;
 /// Writes the records of one stream.
 pub(super) struct StreamWriter<'a> {
     /// `None`: bytes are only counted.
-    out: Option<&'a mut dyn Write>,
+    out: Option<&'a mut (dyn Write + Send)>,
     endian: Endian,
     to_guid: Guid,
     sum: Fletcher4,
@@ -28,7 +28,12 @@ pub(super) struct StreamWriter<'a> {
 
 impl<'a> StreamWriter<'a> {
     /// `meta_blocks`: the number of blocks of the sender's meta-dnode.
-    pub(super) fn new(out: Option<&'a mut dyn Write>, endian: Endian, to_guid: Guid, meta_blocks: u64) -> Self {
+    pub(super) fn new(
+        out: Option<&'a mut (dyn Write + Send)>,
+        endian: Endian,
+        to_guid: Guid,
+        meta_blocks: u64,
+    ) -> Self {
         let objects_end = meta_blocks.saturating_mul(SLOTS);
         Self { out, endian, to_guid, sum: Fletcher4::new(), pending: None, objects_end, bytes: 0 }
     }

@@ -346,25 +346,7 @@ impl Syncer {
         if spec.resumes {
             return self.resumed_place(pool, spec, partial, found).await;
         }
-        let Some(head) = found else {
-            let wants_new = spec.from_guid.is_none() || spec.origin.is_some();
-            let Some(above) = parent_of(name).filter(|_| wants_new) else {
-                return refuse(ReceiveRefusal::Missing(name.to_owned()));
-            };
-            let Some(parent) = self.find(above).await? else {
-                return refuse(ReceiveRefusal::Missing(above.to_owned()));
-            };
-            let kind = self.dsl().kind(&parent).await?;
-            if kind != ObjsetType::Zfs {
-                return refuse(ReceiveRefusal::WrongParent(above.to_owned()));
-            }
-            let parent = self.check_create_with(name, spec.raw.is_some()).await?;
-            self.check_new_below(name, &parent, 1).await?;
-            if let Some(origin) = &spec.origin {
-                self.check_origin(spec, origin).await?;
-            }
-            return Ok(Place::New);
-        };
+        let Some(head) = found else { return self.new_place(spec).await };
         if !spec.users_wait && (pool.is_used(head.object) || self.has_log_in_use(head.object)) {
             return refuse(ReceiveRefusal::Busy);
         }
@@ -407,6 +389,29 @@ impl Syncer {
             }
             (None, _) => Ok(Place::Beside { snapshot: None }),
         }
+    }
+
+    /// A new dataset.
+    async fn new_place(&mut self, spec: &ReceiveSpec) -> Result<Place, SpaError> {
+        let name = spec.dataset.as_str();
+        let refuse = |refusal: ReceiveRefusal| Err(SpaError::from(refusal));
+        let wants_new = spec.from_guid.is_none() || spec.origin.is_some();
+        let Some(above) = parent_of(name).filter(|_| wants_new) else {
+            return refuse(ReceiveRefusal::Missing(name.to_owned()));
+        };
+        let Some(parent) = self.find(above).await? else {
+            return refuse(ReceiveRefusal::Missing(above.to_owned()));
+        };
+        let kind = self.dsl().kind(&parent).await?;
+        if kind != ObjsetType::Zfs {
+            return refuse(ReceiveRefusal::WrongParent(above.to_owned()));
+        }
+        let parent = self.check_create_with(name, spec.raw.is_some()).await?;
+        self.check_new_below(name, &parent, 1).await?;
+        if let Some(origin) = &spec.origin {
+            self.check_origin(spec, origin).await?;
+        }
+        Ok(Place::New)
     }
 
     /// Beside a dataset that has the snapshot which the stream builds on.

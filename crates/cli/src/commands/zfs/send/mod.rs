@@ -179,11 +179,11 @@ impl SendCaller for Caller<'_> {
         Ok(())
     }
 
-    fn out(&self) -> Box<dyn Write + '_> {
+    fn out(&self) -> Box<dyn Write + Send + '_> {
         Box::new(Content(self.context.output().clone()))
     }
 
-    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>, bytes: Option<u64>) -> Box<dyn Any> {
+    fn begins(&self, snapshot: &str, progress: &Arc<SendProgress>, bytes: Option<u64>) -> Box<dyn Any + Send> {
         Box::new(Watch::start(self.context, self.verbose, self.parsable, bytes, snapshot, progress))
     }
 }
