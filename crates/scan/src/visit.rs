@@ -101,12 +101,10 @@ pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
         Ok(claims) => visited.claims = claims,
         Err(error) => visited.error = Some(error),
     }
-    let is_tree = is_tree(&item);
-    let tells = Needs::are_in_contents(item.bp.dmu_type(), item.bp.level(), item.bp.lsize_bytes());
-    // Data that was read already is read again only where its contents count.
-    if !is_tree && !(read && (tells || !item.is_known)) {
+    if !is_read(&item, read) {
         return visited;
     }
+    let (is_tree, tells) = (is_tree(&item), tells(&item));
     let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
     let zio = pool.dmu().zio();
     let copies = match zio.read_copies(&item.bp, context).await {
@@ -137,6 +135,15 @@ pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
     }
     debug_assert!(is_tree || visited.children.is_empty(), "data holds no pointers");
     visited
+}
+
+/// Whether a visit reads the block. Data that was read already is read again only where its contents count.
+pub(crate) fn is_read(item: &Item, data: bool) -> bool {
+    is_tree(item) || data && (tells(item) || !item.is_known)
+}
+
+fn tells(item: &Item) -> bool {
+    Needs::are_in_contents(item.bp.dmu_type(), item.bp.level(), item.bp.lsize_bytes())
 }
 
 /// Whether a block holds pointers: indirect blocks, objsets and blocks of dnodes.

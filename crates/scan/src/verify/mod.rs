@@ -82,15 +82,25 @@ pub fn verify<'a>(
     progress: &'a mut (dyn FnMut(Progress) -> bool + Send),
 ) -> BoxFuture<'a, Result<VerifyReport, VerifyError>> {
     let all = Verification { handle, views: pool, options, control: WalkControl::new(), from: None };
-    Box::pin(async move { all.run(progress).await })
+    all.run(progress)
 }
 
-impl Verification<'_> {
+impl<'a> Verification<'a> {
     /// Walks the whole pool, as [`verify`] does, or what is left of it.
     ///
     /// # Errors
     /// The pool cannot be read far enough, or the stop is not one of this pool and these options.
-    pub async fn run(self, progress: &mut (dyn FnMut(Progress) -> bool + Send)) -> Result<VerifyReport, VerifyError> {
+    pub fn run<'p>(
+        self,
+        progress: &'p mut (dyn FnMut(Progress) -> bool + Send),
+    ) -> BoxFuture<'p, Result<VerifyReport, VerifyError>>
+    where
+        'a: 'p,
+    {
+        Box::pin(self.walk(progress))
+    }
+
+    async fn walk(self, progress: &mut (dyn FnMut(Progress) -> bool + Send)) -> Result<VerifyReport, VerifyError> {
         let Self { handle, views, options, control, from } = self;
         let mut view = views.view().await?;
         let pool = view.guid();

@@ -1,6 +1,8 @@
 //! Where a walk is, and the trees that are left from there.
 
-use cenote_format::ids::Txg;
+use std::collections::BTreeMap;
+
+use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::View;
 use cenote_zio::Bookmark;
 
@@ -97,32 +99,31 @@ impl Cursor {
         roots.filter(|root| keeps_known || root.origin.start != Start::Done).collect()
     }
 
-    /// In a view of a later txg than that of the beginning: trees are found again, and those that are not are walked whole.
+    /// In a view of a later txg than that of the beginning: trees are found again, and those that are not are walked whole. The one that the walk
+    /// was in comes first, so that others do not keep it from coming to its end.
     fn plan_later(&mut self, trees: &[Tree]) -> Vec<Item> {
-        let mut walked = std::mem::take(&mut self.walked);
+        let walked = std::mem::take(&mut self.walked).into_iter().map(|walked| (walked.history.deadlist, walked));
+        let mut walked: BTreeMap<ObjectId, Walked> = walked.collect();
         let mut roots = Vec::new();
         for (number, tree) in trees.iter().enumerate() {
+            let mut max_txg = self.first_txg;
             let start = match tree.history {
                 // The MOS is the first tree of every view.
-                None if number == 0 => {
-                    if self.tree == 0 {
-                        self.start_of_current()
-                    } else {
-                        Start::Done
-                    }
-                }
-                // The rest of a destroyed dataset: nobody refers to it any more.
+                None if number == 0 && self.tree == 0 => self.start_of_current(),
+                // The MOS, walked; or the rest of a destroyed dataset, to which nobody refers any more.
                 None => continue,
                 Some(history) => {
-                    let same = walked.iter().position(|walked| walked.is_of(&history)).map(|at| walked.swap_remove(at));
                     let is_current = |walked: &Walked| walked.is_of(&history) && walked.born_after <= tree.born_after;
-                    match same {
-                        // Blocks that a snapshot before it had alone are its own now, if that snapshot is gone.
+                    match walked.remove(&history.deadlist).filter(|walked| walked.is_of(&history)) {
                         Some(same) if same.born_after <= tree.born_after => {
                             self.walked.push(Walked { history, ..same });
-                            Start::Done
+                            continue;
                         }
-                        Some(_) => Start::Fresh,
+                        // Blocks that a snapshot before it had alone are its own now, since that snapshot is gone.
+                        Some(same) => {
+                            max_txg = max_txg.min(same.born_after);
+                            Start::Fresh
+                        }
                         None if self.current.as_ref().is_some_and(is_current) => self.start_of_current(),
                         None => Start::Fresh,
                     }
@@ -130,10 +131,11 @@ impl Cursor {
             };
             // All that it has of its own is younger than the walk, or it has nothing.
             let is_young = tree.born_after >= self.first_txg || !tree.has_blocks();
-            if start != Start::Done && !is_young {
-                roots.push(tree.item(number, start, Some(self.first_txg), false));
+            if !is_young {
+                roots.push(tree.item(number, start, Some(max_txg), false));
             }
         }
+        roots.sort_by_key(|root| !matches!(root.origin.start, Start::From(_)));
         roots
     }
 

@@ -67,7 +67,7 @@ use cenote_zio::Bookmark;
 
 use crate::error::{PointerError, VisitError};
 use crate::roots::{self, Tree};
-use crate::visit::{Item, Start, Visited, visit};
+use crate::visit::{Item, Start, Visited, is_read, visit};
 
 pub use control::{Progress, WalkControl};
 pub(crate) use cursor::Cursor;
@@ -314,6 +314,11 @@ impl<'a> Walk<'a> {
                 let Some((ticket, item)) = stack.issue() else { break };
                 if let Some(visited) = unread(&item) {
                     stack.land(ticket, visited);
+                    continue;
+                }
+                if !is_read(&item, self.reads_data) && !item.bp.is_gang() {
+                    // Nothing is waited for.
+                    stack.land(ticket, visit(view.clone(), item, self.reads_data).await);
                     continue;
                 }
                 let psize_bytes = item.bp.psize_bytes();
