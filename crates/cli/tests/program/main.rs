@@ -37,6 +37,7 @@ mod snapshots;
 mod streams;
 mod suspended;
 mod values;
+mod verify;
 mod volume_model;
 mod volumes;
 mod without_pool;
