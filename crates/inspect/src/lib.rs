@@ -54,7 +54,9 @@ pub use address::Address;
 pub use blocks::blocks;
 pub use bp::{BLOCK_MAX_BYTES, BlockOf, Place, PlaceForm, block_of, bytes_of_block};
 pub use bpobj::bpobj;
-pub use cenote_scan::{VerifyOptions, VerifyReport, verify};
+pub use cenote_scan::{
+    Progress, Verification, VerifyOptions, VerifyReport, VerifyStop, ViewError, Views, WalkControl, verify,
+};
 pub use datasets::datasets;
 pub use deadlists::deadlists;
 pub use dedup::dedup;

@@ -73,7 +73,7 @@ pub fn verified(pool: &View, report: &VerifyReport, places: &Places, seconds: f6
         .iter()
         .map(|leak| json!({ "vdev": leak.vdev.0, "start": leak.range.start, "end": leak.range.end }))
         .collect();
-    json!({
+    let mut verified = json!({
         "pool": pool.name(),
         "txg": pool.txg().0,
         "clean": report.is_clean(),
@@ -101,7 +101,11 @@ pub fn verified(pool: &View, report: &VerifyReport, places: &Places, seconds: f6
         "missed_txgs": pool.tree().status().behind().iter().map(|leaf| (leaf.name.clone(), json!(leaf.missed.to_string())))
             .collect::<Map<_, _>>(),
         "seconds": seconds,
-    })
+    });
+    if let Some((first, _)) = report.moved {
+        verified["first_txg"] = json!(first.0);
+    }
+    verified
 }
 
 /// The findings as a person reads them, of so many bytes.
@@ -163,6 +167,12 @@ pub fn verified_text(pool: &View, report: &VerifyReport, places: &Places, done_b
         status.behind().iter().map(|leaf| format!("{}: missed txgs {}", leaf.name, leaf.missed)).collect();
     let count = (behind.len() as u64, behind.len());
     list(&mut text, "devices that have missed txgs and need to be resilvered", count, &behind);
+    if let Some((first, last)) = report.moved {
+        let _ = writeln!(
+            text,
+            "the pool was written meanwhile, and read as of txg {first} to {last}: this is of blocks that were there all the time"
+        );
+    }
     let verdict = match (report.is_clean(), report.space.is_some()) {
         (true, _) if !behind.is_empty() => {
             "every block is readable in every copy, but the pool is degraded: devices have missed txgs"

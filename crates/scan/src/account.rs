@@ -82,6 +82,7 @@ impl Account {
                     // The checkpoint's ranges must be allocated; if not, the walk reports the contradiction.
                     let _ = left.remove(range);
                 }
+                assert!(left.total() <= vdev.allocated.total(), "no more is to be claimed than is allocated");
                 let account =
                     VdevAccount { allocated: vdev.allocated.clone(), left, size_bytes: vdev.maps.end_bytes() };
                 (vdev.maps.vdev, account)
@@ -93,9 +94,13 @@ impl Account {
     /// Takes a range out, or says why it cannot be had.
     pub(crate) fn claim(&mut self, claim: &Claim) -> Result<(), MisuseKind> {
         let Some(vdev) = self.vdevs.get_mut(&claim.vdev) else { return Err(MisuseKind::NoSuchPlace) };
+        let before_bytes = vdev.left.total();
         if vdev.left.remove(claim.range.clone()).is_ok() {
+            let claimed_bytes = claim.range.end - claim.range.start;
+            assert_eq!(vdev.left.total() + claimed_bytes, before_bytes, "a byte is claimed once");
             return Ok(());
         }
+        assert_eq!(vdev.left.total(), before_bytes, "a claim that is refused takes nothing");
         Err(if claim.range.end > vdev.size_bytes {
             MisuseKind::NoSuchPlace
         } else if vdev.allocated.contains(claim.range.clone()) {
@@ -113,12 +118,14 @@ impl Account {
     /// The allocated space that nothing claimed: total bytes, and the first `max` ranges.
     pub(crate) fn leaks(&self, max: usize) -> (u64, Vec<Leak>) {
         let total = self.vdevs.values().map(|vdev| vdev.left.total()).sum();
-        let ranges = self
+        let ranges: Vec<Leak> = self
             .vdevs
             .iter()
             .flat_map(|(id, vdev)| vdev.left.iter().map(|range| Leak { vdev: *id, range }))
             .take(max)
             .collect();
+        assert!(ranges.len() <= max, "memory for reports is bounded");
+        debug_assert!(max == 0 || ranges.is_empty() == (total == 0), "what leaks has a place");
         (total, ranges)
     }
 }

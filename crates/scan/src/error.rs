@@ -5,6 +5,7 @@ use cenote_format::FormatError;
 use cenote_format::blkptr::Dva;
 use cenote_format::ids::{ObjectId, VdevId};
 use cenote_spa::SpaError;
+use cenote_taskq::JoinError;
 use cenote_zio::{ZioError, ZioErrorKind};
 use thiserror::Error;
 
@@ -113,6 +114,12 @@ pub(crate) enum PointerError {
 /// A block cannot be visited: it is bad in every copy, its contents are not valid, or the ranges that it takes cannot be told.
 #[derive(Debug, Error)]
 pub(crate) enum VisitError {
+    /// Its pointer is not one that is followed.
+    #[error(transparent)]
+    Pointer(#[from] PointerError),
+    /// The task that read it came to nothing.
+    #[error(transparent)]
+    Task(#[from] JoinError),
     /// No copy is good, or the contents cannot be decoded.
     #[error(transparent)]
     Zio(#[from] ZioError),

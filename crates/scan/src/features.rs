@@ -51,7 +51,7 @@ const ALWAYS_USED: [&str; 5] = ["lz4_compress", "hole_birth", "embedded_data", "
 /// The counts that writers have left in a pool with so many uses of a feature. Rules of counting have changed, and a pool keeps the counts
 /// of its last writer.
 fn counts_of(name: &str, uses: u64, has_lz4: bool) -> RangeInclusive<u64> {
-    match name {
+    let counts = match name {
         // Counted up and not always down: OpenZFS forgets a dataset's bookmarks when it destroys the dataset.
         "bookmark_v2" => uses..=u64::MAX,
         // Until 2013 it counted when a dataset first used it, and metadata were not compressed with it before that. Such a pool has a
@@ -60,7 +60,9 @@ fn counts_of(name: &str, uses: u64, has_lz4: bool) -> RangeInclusive<u64> {
         // A checkpoint that is being discarded has no entry any more, and counts until all of its space is free.
         "zpool_checkpoint" => uses..=1,
         _ => uses..=uses,
-    }
+    };
+    assert!(!counts.is_empty() || name == "zpool_checkpoint", "some count is right");
+    counts
 }
 
 /// The features that blocks need, as far as the walk has seen them.
@@ -101,6 +103,8 @@ impl FeatureUse {
             self.places.insert((at.objset, name), at);
         }
         *known |= needs;
+        assert!(known.contains(needs), "what is needed once is needed");
+        debug_assert!(known.names().all(|name| self.places.contains_key(&(at.objset, name))), "a need has a place");
     }
 
     /// The disagreements between needs, notes and counts, in words.
@@ -137,6 +141,7 @@ impl FeatureUse {
                 None => format!("feature@{} is not enabled, and the pool has {uses} uses of it", feature.name),
             });
         }
+        assert!(faults.len() <= FAULTS_MAX + FEATURES.len(), "memory for reports is bounded");
         faults
     }
 }
@@ -211,6 +216,7 @@ impl Sums {
     }
 
     fn add(&mut self, name: &'static str, count: u64) {
+        debug_assert!(cenote_spa::features::by_name(name).is_some(), "{name} is a feature");
         *self.uses.entry(name).or_default() += count;
     }
 

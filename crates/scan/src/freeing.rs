@@ -16,13 +16,12 @@ use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::{self, BpobjPhys};
 use cenote_format::bptree::{BptreeEntry, BptreePhys};
 use cenote_format::dsl::pool_directory;
-use cenote_format::ids::{ObjectId, ObjsetId, VdevId};
+use cenote_format::ids::{ObjectId, VdevId};
 use cenote_spa::View;
 
 use crate::error::FreeingError;
 use crate::resume::Resume;
-use crate::roots::root;
-use crate::visit::Item;
+use crate::roots::Tree;
 
 /// Bytes of a list of pointers read at a time.
 const CHUNK_BYTES: u64 = 128 << 10;
@@ -68,6 +67,7 @@ impl<'a> PointerLists<'a> {
             }
             self.pending.push(child);
         }
+        assert!(self.seen.len() <= LISTS_MAX && self.pending.len() < self.seen.len(), "a list is read once");
         Ok(())
     }
 
@@ -91,11 +91,13 @@ impl<'a> PointerLists<'a> {
 /// How much of a list's data is pointers.
 fn size_bytes(list: &Object, phys: &BpobjPhys) -> u64 {
     let stored = list.last_block().0.saturating_add(1).saturating_mul(list.block_bytes());
-    phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64).min(stored)
+    let size_bytes = phys.blkptr_count.saturating_mul(Blkptr::SIZE as u64).min(stored);
+    assert!(size_bytes <= stored, "no list is longer than its object");
+    size_bytes
 }
 
 /// The trees of destroyed datasets, each as far as it is not yet freed.
-pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<Item> {
+pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<Tree> {
     let mut roots = Vec::new();
     let tree = match pool.directory_object(pool_directory::BPTREE).await {
         Ok(Some(tree)) => tree,
@@ -121,10 +123,11 @@ pub(crate) async fn destroyed(pool: &View, problems: &mut Vec<String>) -> Vec<It
         match read.await {
             // A root as old as the previous snapshot is that snapshot's; an entry that is done is marked so too.
             Ok((bp, birth_txg, _)) if bp.is_hole() || bp.birth() <= birth_txg => {}
-            Ok((bp, birth_txg, resume)) => roots.push(root(bp, ObjsetId(u64::MAX), birth_txg, None, resume)),
+            Ok((bp, birth_txg, resume)) => roots.push(Tree::destroyed(bp, birth_txg, resume)),
             Err(error) => problems.push(format!("destroyed dataset {index}: {error}")),
         }
     }
+    assert!(roots.len() <= LISTS_MAX, "as many destroyed datasets as are looked at");
     roots
 }
 
@@ -188,6 +191,7 @@ impl LivelistPart {
             return Err(list.error(DmuErrorKind::Corrupt("a livelist with lists below it".into())));
         }
         let end_bytes = size_bytes(&list, &phys) / Blkptr::SIZE as u64 * Blkptr::SIZE as u64;
+        assert!(end_bytes <= LIVELIST_ENTRIES_MAX * Blkptr::SIZE as u64, "a part is bounded");
         Ok(Self { list, end_bytes, frees: BTreeMap::new() })
     }
 
@@ -197,6 +201,7 @@ impl LivelistPart {
             return Ok(None);
         }
         let start = (self.end_bytes - 1) / CHUNK_BYTES * CHUNK_BYTES;
+        assert!(start < self.end_bytes && self.end_bytes - start <= CHUNK_BYTES, "each entry is read once");
         let bytes = self.list.read(start, (self.end_bytes - start) as usize).await?;
         self.end_bytes = start;
         let mut kept = Vec::new();
@@ -220,6 +225,7 @@ fn take(frees: &mut BTreeMap<Place, u64>, bp: Blkptr) -> Option<Blkptr> {
         return None;
     }
     let Some(count) = frees.get_mut(&place) else { return Some(bp) };
+    assert!(*count > 0, "a free takes one allocation away");
     *count -= 1;
     if *count == 0 {
         frees.remove(&place);

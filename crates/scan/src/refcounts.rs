@@ -177,6 +177,7 @@ impl SharedBlocks {
             if let Some(place) = dvas.first().map(|first| (first.vdev, first.offset_bytes)) {
                 let references = copies.reference_count;
                 let is_unreferenced = references == 0;
+                assert!(!dvas.is_empty(), "an entry has its block's place");
                 let entry = Deduped { references, is_unreferenced, dvas };
                 self.deduped.insert(place, entry);
             }
@@ -186,6 +187,7 @@ impl SharedBlocks {
     /// Copies of deduplicated blocks that nobody refers to any more, and that are freed when the log is flushed.
     pub(crate) fn unreferenced(&self) -> Vec<Dva> {
         let entries = self.deduped.values().filter(|entry| entry.is_unreferenced);
+        debug_assert!(entries.clone().all(|entry| !entry.dvas.is_empty()), "an entry has its block's place");
         entries.flat_map(|entry| entry.dvas.iter().copied()).collect()
     }
 
@@ -204,6 +206,17 @@ impl SharedBlocks {
 
     /// Accounts for a reference to `bp`; `is_unclaimed` says whether its first copy is.
     pub(crate) fn refer(&mut self, bp: &Blkptr, is_unclaimed: bool) -> Reference {
+        let reference = self.reference(bp, is_unclaimed);
+        match &reference {
+            Reference::First(dvas) => {
+                assert!(dvas.len() >= bp.dvas().count(), "no copy of a pointer is left out");
+            }
+            Reference::Deduped | Reference::Cloned => assert!(!is_unclaimed, "the first reference claims its block"),
+        }
+        reference
+    }
+
+    fn reference(&mut self, bp: &Blkptr, is_unclaimed: bool) -> Reference {
         let own = || bp.dvas().collect();
         let Some(first) = bp.dvas().next() else { return Reference::First(own()) };
         let place = (first.vdev, first.offset_bytes);

@@ -1,11 +1,18 @@
-//! Where a walk begins: the objsets and their intent logs.
+//! The trees of blocks that a walk goes through, and their intent logs.
+//!
+//! **A tree over time.** A view has its trees in an order: the MOS, the datasets by object number, the destroyed datasets. In a view of the same
+//! txg a tree has the same number. In a view of a later txg it must be found again, and a dataset's object does not tell: a snapshot that was taken
+//! meanwhile has the blocks that its head had, and a receive or a rollback gives a head another tree. Its *deadlist* tells: a
+//! snapshot takes over the deadlist of its head, and a tree that changes its dataset takes its deadlist along. (An object number that was freed may
+//! come again, so directory, guid and txg have to fit too.) A tree that is not found again by this is walked anew, which costs time alone.
 
 use std::sync::Arc;
 
+use cenote_codec::crypt::DatasetKey;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
-use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
+use cenote_format::ids::{BlockId, Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
 use cenote_spa::View;
 use cenote_vdev::queue::QueueClass;
@@ -13,25 +20,94 @@ use cenote_zil::Chain;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::resume::Resume;
-use crate::visit::{Item, Origin};
+use crate::visit::{Item, Origin, Start};
 
 /// Blocks of one intent log at most: a chain that long took more than a txg to write.
 const LOG_BLOCKS_MAX: usize = 1 << 20;
+/// The objset of destroyed datasets in bookmarks (`ZB_DESTROYED_OBJSET`).
+pub(crate) const DESTROYED: ObjsetId = ObjsetId(u64::MAX);
 
-/// An objset to walk.
-pub(crate) struct Root {
-    pub(crate) item: Item,
-    /// Whether it has blocks of its own.
-    pub(crate) has_blocks: bool,
+/// A tree of blocks.
+#[derive(Clone)]
+pub(crate) struct Tree {
+    pub(crate) bp: Blkptr,
+    pub(crate) objset: ObjsetId,
+    pub(crate) key: Option<Arc<DatasetKey>>,
+    /// Blocks born up to this txg belong to an older snapshot.
+    pub(crate) born_after: Txg,
+    /// How far a destroyed dataset's blocks are freed.
+    pub(crate) resume: Option<Resume>,
+    /// How a dataset's tree is found again; none of the MOS and of destroyed datasets.
+    pub(crate) history: Option<History>,
     /// A head's intent log is in use; what a snapshot's header says of one is history.
     pub(crate) has_log: bool,
 }
 
-/// The objsets to walk: the MOS first, then every dataset that the MOS has as an object.
-pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Root> {
+/// How a dataset's tree is found again at a later txg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct History {
+    pub(crate) deadlist: ObjectId,
+    pub(crate) dir: ObjectId,
+    pub(crate) guid: Guid,
+    /// The txg in which a snapshot was taken; none of a head.
+    pub(crate) taken: Option<Txg>,
+}
+
+/// A tree that was walked: all of its blocks that were born after `born_after`, as they were at `txg`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Walked {
+    pub(crate) history: History,
+    pub(crate) born_after: Txg,
+    pub(crate) txg: Txg,
+}
+
+impl Walked {
+    /// Whether a tree of a later view is this one, maybe with later changes.
+    pub(crate) fn is_of(&self, later: &History) -> bool {
+        let is_same = later.guid == self.history.guid;
+        let is_its_snapshot = later.dir == self.history.dir && later.taken.is_some_and(|taken| taken > self.txg);
+        later.deadlist == self.history.deadlist && later.deadlist.0 != 0 && (is_same || is_its_snapshot)
+    }
+}
+
+impl Tree {
+    fn mos(pool: &View) -> Self {
+        let (bp, objset) = (pool.mos().root(), ObjsetId(0));
+        Self { bp, objset, key: None, born_after: Txg(0), resume: None, history: None, has_log: false }
+    }
+
+    /// What is left of a destroyed dataset.
+    pub(crate) fn destroyed(bp: Blkptr, born_after: Txg, resume: Option<Resume>) -> Self {
+        Self { bp, objset: DESTROYED, key: None, born_after, resume, history: None, has_log: false }
+    }
+
+    /// Whether it has blocks of its own. Where nothing was written since the snapshot all blocks, the root included, are the snapshot's.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.bp.birth() > self.born_after
+    }
+
+    /// Its root, to be walked from `start`.
+    pub(crate) fn item(&self, tree: usize, start: Start, max_txg: Option<Txg>, keeps_known: bool) -> Item {
+        debug_assert!(!self.bp.is_hole(), "a tree has a root");
+        let origin = Origin {
+            tree,
+            objset: self.objset,
+            key: self.key.clone(),
+            min_txg: self.born_after,
+            max_txg,
+            resume: self.resume,
+            start,
+            keeps_known,
+            has_stops: true,
+        };
+        Item::root(self.bp, origin)
+    }
+}
+
+/// The MOS, and every dataset that it has as an object.
+pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Tree> {
     let mos = pool.mos();
-    let mut roots =
-        vec![Root { item: root(mos.root(), ObjsetId(0), Txg(0), None, None), has_blocks: true, has_log: false }];
+    let mut trees = vec![Tree::mos(pool)];
     let mut from = ObjectId(0);
     loop {
         let batch = match mos.next_objects(from).await {
@@ -52,36 +128,34 @@ pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Root
                 Ok(phys) if phys.bp.is_hole() => {}
                 Ok(phys) => {
                     let key = pool.dsl().loaded_key_of_dir(phys.dir).await.ok().flatten();
-                    let item = root(phys.bp, ObjsetId(object.0), phys.prev_snapshot_txg, key, None);
-                    // Where nothing was written since the snapshot all blocks, the root included, are the snapshot's.
-                    let has_blocks = phys.bp.birth() > phys.prev_snapshot_txg;
-                    roots.push(Root { item, has_blocks, has_log: !phys.is_snapshot() });
+                    let taken = phys.is_snapshot().then_some(phys.creation_txg);
+                    let (deadlist, dir, guid) = (phys.deadlist, phys.dir, phys.guid);
+                    trees.push(Tree {
+                        bp: phys.bp,
+                        objset: ObjsetId(object.0),
+                        key,
+                        born_after: phys.prev_snapshot_txg,
+                        resume: None,
+                        history: Some(History { deadlist, dir, guid, taken }),
+                        has_log: !phys.is_snapshot(),
+                    });
                 }
                 Err(error) => problems.push(format!("dataset object {object}: {error}")),
             }
         }
     }
-    roots
-}
-
-/// The root of an objset.
-pub(crate) fn root(
-    bp: Blkptr,
-    objset: ObjsetId,
-    min_txg: Txg,
-    key: Option<Arc<cenote_codec::crypt::DatasetKey>>,
-    resume: Option<Resume>,
-) -> Item {
-    Item { bp, bookmark: Bookmark::objset(objset), origin: Arc::new(Origin { objset, key, min_txg, resume }) }
+    debug_assert!(trees.is_sorted_by_key(|tree| tree.objset), "trees are in the order of a cursor");
+    trees
 }
 
 /// The log blocks of a head's intent log that are part of the pool's state, and the data blocks that claimed records
 /// point to. A chain simply ends where the next block is not there.
-pub(crate) async fn intent_log(pool: &View, item: &Item) -> Vec<Blkptr> {
+pub(crate) async fn intent_log(pool: &View, head: &Tree) -> Vec<Blkptr> {
+    assert!(head.has_log, "a snapshot's log is history");
     let mut found = Vec::new();
-    let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
-    let Ok(block) = pool.dmu().read(&item.bp, context).await else { return found };
-    let Ok(phys) = ObjsetPhys::parse(&block, item.bp.byte_order()) else { return found };
+    let context = ReadContext::new(Bookmark::objset(head.objset), head.key.as_deref()).of_class(QueueClass::Scrub);
+    let Ok(block) = pool.dmu().read(&head.bp, context).await else { return found };
+    let Ok(phys) = ObjsetPhys::parse(&block, head.bp.byte_order()) else { return found };
     let header = phys.zil_header;
     let is_claimed = header.claim_txg.0 != 0;
     let mut chain = Chain::new(pool.dmu().zio(), header);
@@ -96,5 +170,25 @@ pub(crate) async fn intent_log(pool: &View, item: &Item) -> Vec<Blkptr> {
 
 /// A bookmark for blocks that belong to no object.
 pub(crate) fn loose(level: i8) -> Bookmark {
-    Bookmark { objset: ObjsetId(u64::MAX), object: ObjectId(0), level, block: BlockId(0) }
+    Bookmark { objset: DESTROYED, object: ObjectId(0), level, block: BlockId(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_is_found_again_by_its_deadlist() {
+        let head = History { deadlist: ObjectId(9), dir: ObjectId(5), guid: Guid(1), taken: None };
+        let walked = Walked { history: head, born_after: Txg(0), txg: Txg(10) };
+        let other = |deadlist, dir, guid, taken: Option<u64>| {
+            let (deadlist, dir, guid) = (ObjectId(deadlist), ObjectId(dir), Guid(guid));
+            walked.is_of(&History { deadlist, dir, guid, taken: taken.map(Txg) })
+        };
+        assert!(other(9, 5, 1, None), "itself");
+        assert!(other(9, 5, 2, Some(11)), "its snapshot, taken later");
+        assert!(!other(9, 5, 2, Some(10)), "an older snapshot whose deadlist has the number of one that went");
+        assert!(!other(9, 6, 2, Some(11)) && !other(9, 5, 2, None), "another dataset with such a deadlist");
+        assert!(!other(8, 5, 1, None), "it has got another tree");
+    }
 }

@@ -31,6 +31,7 @@ impl BlockCounts {
         self.psize_bytes += bp.psize_bytes();
         self.asize_bytes += bp.asize_bytes();
         let dvas: Vec<_> = bp.dvas().collect();
+        assert!(dvas.len() <= 3, "a pointer has three places at most");
         self.gangs += dvas.iter().filter(|dva| dva.gang).count() as u64;
         let is_repeated = dvas.iter().enumerate().any(|(i, a)| dvas[..i].iter().any(|b| a.vdev == b.vdev));
         self.ditto_same_vdev += u64::from(is_repeated);
@@ -67,12 +68,14 @@ impl BlockStatistics {
         self.total.add(bp);
         self.embedded += u64::from(bp.is_embedded());
         let level = usize::from(bp.level()).min(LEVELS - 1);
+        assert!(self.embedded <= self.total.count, "what is embedded is counted");
         self.by_type.entry(bp.object_type()).or_default()[level].add(bp);
     }
 
     pub(crate) fn add_deferred(&mut self, bp: &Blkptr) {
         self.total.add(bp);
         self.deferred.add(bp);
+        assert!(self.deferred.count <= self.total.count, "what is deferred is counted");
     }
 
     /// Bytes that the blocks found account for: what must equal the bytes allocated.

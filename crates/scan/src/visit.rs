@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cenote_codec::crypt::DatasetKey;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dnode::{DnodePhys, dnodes_in_block};
+use cenote_format::dnode::{DnodePhys, SLOT_BYTES, dnodes_in_block};
 use cenote_format::enums::Compress;
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg, VdevId};
@@ -19,16 +19,39 @@ use cenote_zio::{Bookmark, ReadContext, gang};
 
 use crate::account::Claim;
 use crate::error::VisitError;
-use crate::resume::{Resume, SPILL_BLOCK};
+use crate::resume::{OBJECTS_PER_BLOCK, Resume, SPILL_BLOCK};
 
-/// The context that all blocks of one walk share: the objset and its key.
+/// The part of a tree that an earlier part of the walk has visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// None.
+    Fresh,
+    /// All that comes before a stop.
+    From(Resume),
+    /// The whole tree.
+    Done,
+}
+
+/// The context that all blocks of one tree share.
+#[derive(Clone)]
 pub(crate) struct Origin {
+    /// The tree's number in the view that is walked.
+    pub(crate) tree: usize,
     pub(crate) objset: ObjsetId,
     pub(crate) key: Option<Arc<DatasetKey>>,
     /// Blocks born up to this txg belong to an older snapshot.
     pub(crate) min_txg: Txg,
+    /// Data born after this txg came after the walk had begun, and is left out. None: all is walked.
+    pub(crate) max_txg: Option<Txg>,
     /// How far a destroyed dataset's blocks are freed.
     pub(crate) resume: Option<Resume>,
+    /// How far it was visited.
+    pub(crate) start: Start,
+    /// Blocks that were visited are gone through once more, for what is counted of them, and their data is not read again. Otherwise
+    /// only those on the way to the stop are read.
+    pub(crate) keeps_known: bool,
+    /// Its blocks are in the order of bookmarks, so that a walk can stop at them.
+    pub(crate) has_stops: bool,
 }
 
 /// A pointer to visit.
@@ -37,11 +60,20 @@ pub(crate) struct Item {
     pub(crate) bp: Blkptr,
     pub(crate) bookmark: Bookmark,
     pub(crate) origin: Arc<Origin>,
+    /// It was visited by an earlier part of the walk.
+    pub(crate) is_known: bool,
+}
+
+impl Item {
+    /// The root of a tree.
+    pub(crate) fn root(bp: Blkptr, origin: Origin) -> Self {
+        let is_known = origin.start != Start::Fresh;
+        Self { bp, bookmark: Bookmark::objset(origin.objset), origin: Arc::new(origin), is_known }
+    }
 }
 
 /// The result of a visit.
 pub(crate) struct Visited {
-    pub(crate) item: Item,
     /// Every copy was bad, or the contents are not what they should be.
     pub(crate) error: Option<VisitError>,
     /// Copies or columns that were bad though the block could be read.
@@ -54,24 +86,25 @@ pub(crate) struct Visited {
     pub(crate) needs: Needs,
 }
 
-/// Visits a block that is neither a hole nor embedded.
+impl Visited {
+    /// Of a block that is not read: it is embedded, or cannot be.
+    pub(crate) fn unread(error: Option<VisitError>) -> Self {
+        Self { error, bad_copies: Vec::new(), claims: Vec::new(), children: Vec::new(), needs: Needs::empty() }
+    }
+}
+
+/// Visits a block that is neither a hole nor embedded. `read`: data too, not only what leads to it.
 pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
-    let mut visited = Visited {
-        error: None,
-        bad_copies: Vec::new(),
-        claims: Vec::new(),
-        children: Vec::new(),
-        needs: Needs::empty(),
-        item: item.clone(),
-    };
+    assert!(!item.bp.is_hole() && !item.bp.is_embedded(), "a block that is visited is stored somewhere");
+    let mut visited = Visited::unread(None);
     match claims_of(&pool, &item.bp).await {
         Ok(claims) => visited.claims = claims,
         Err(error) => visited.error = Some(error),
     }
-    let is_tree = is_tree(&item);
-    if !read && !is_tree {
+    if !is_read(&item, read) {
         return visited;
     }
+    let (is_tree, tells) = (is_tree(&item), tells(&item));
     let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
     let zio = pool.dmu().zio();
     let copies = match zio.read_copies(&item.bp, context).await {
@@ -86,7 +119,6 @@ pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
     // A checksum does not say whether the bytes can be decompressed. With the key at hand the MAC is checked too; without,
     // encrypted contents are left as they are.
     let is_compressed = item.bp.compress() != Some(Compress::Off);
-    let tells = Needs::are_in_contents(item.bp.dmu_type(), item.bp.level(), item.bp.lsize_bytes());
     if is_tree || tells || is_compressed || item.bp.uses_crypt() && context.key.is_some() {
         let is_opaque = item.bp.is_encrypted() && context.key.is_none();
         let logical = if is_opaque { Ok(physical) } else { zio.logical_of(&item.bp, context, &physical) };
@@ -101,7 +133,17 @@ pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
             Err(error) => visited.error = Some(error.into()),
         }
     }
+    debug_assert!(is_tree || visited.children.is_empty(), "data holds no pointers");
     visited
+}
+
+/// Whether a visit reads the block. Data that was read already is read again only where its contents count.
+pub(crate) fn is_read(item: &Item, data: bool) -> bool {
+    is_tree(item) || data && (tells(item) || !item.is_known)
+}
+
+fn tells(item: &Item) -> bool {
+    Needs::are_in_contents(item.bp.dmu_type(), item.bp.level(), item.bp.lsize_bytes())
 }
 
 /// Whether a block holds pointers: indirect blocks, objsets and blocks of dnodes.
@@ -139,11 +181,23 @@ fn children(item: &Item, bytes: &Block, visited: &mut Visited) -> Result<(), Vis
     if bookmark.level == Bookmark::LEVEL_OBJSET {
         let phys = ObjsetPhys::parse(bytes, order)?;
         *needs |= Needs::of_objset(phys.flags);
+        // Bookmarks are compared by the numbers of objects that a block of dnodes has in all of OpenZFS's pools. In another tree a walk
+        // does not stop.
+        let without_stops;
+        let has_stops = u64::from(phys.meta_dnode.data_block_bytes()) == OBJECTS_PER_BLOCK * SLOT_BYTES as u64;
+        let item = if has_stops {
+            item
+        } else {
+            let origin = Origin { start: Start::Fresh, has_stops, ..Origin::clone(&item.origin) };
+            without_stops = Item { origin: Arc::new(origin), ..item.clone() };
+            &without_stops
+        };
         dnode_pointers(item, ObjectId(0), &phys.meta_dnode, into);
-        let special = [&phys.userused_dnode, &phys.groupused_dnode, &phys.projectused_dnode];
-        for (index, dnode) in special.into_iter().enumerate() {
+        // By number, as objects come.
+        let special = [&phys.projectused_dnode, &phys.groupused_dnode, &phys.userused_dnode];
+        for (index, dnode) in (0..3).rev().zip(special) {
             if let Some(dnode) = dnode {
-                dnode_pointers(item, ObjectId(u64::MAX - index as u64), dnode, into);
+                dnode_pointers(item, ObjectId(u64::MAX - index), dnode, into);
             }
         }
         return Ok(());
@@ -161,7 +215,7 @@ fn children(item: &Item, bytes: &Block, visited: &mut Visited) -> Result<(), Vis
     if resume.is_some_and(|resume| resume.is_at(bookmark.object.0, 0, bookmark.block.0)) {
         return Ok(());
     }
-    let slots = bytes.len() as u64 / cenote_format::dnode::SLOT_BYTES as u64;
+    let slots = bytes.len() as u64 / SLOT_BYTES as u64;
     let mut problem = Ok(());
     for (slot, dnode) in dnodes_in_block(bytes, order) {
         let object = ObjectId(bookmark.block.0.saturating_mul(slots).saturating_add(slot as u64));
@@ -194,14 +248,27 @@ fn dnode_pointers(item: &Item, object: ObjectId, dnode: &DnodePhys, into: &mut V
 
 /// `shift`: pointers in an indirect block of the object, as a power of two.
 fn push(parent: &Item, bp: Blkptr, bookmark: Bookmark, shift: u32, into: &mut Vec<Item>) {
-    if bp.is_hole() || bp.is_redacted() || bp.birth() <= parent.origin.min_txg {
+    let origin = &parent.origin;
+    if bp.is_hole() || bp.is_redacted() || bp.birth() <= origin.min_txg {
         return;
     }
-    let level = bookmark.level.unsigned_abs();
-    if parent.origin.resume.is_some_and(|resume| resume.is_past(bookmark.object.0, level, bookmark.block.0, shift)) {
+    let (object, level, block) = (bookmark.object.0, bookmark.level.unsigned_abs(), bookmark.block.0);
+    if origin.resume.is_some_and(|resume| resume.is_past(object, level, block, shift)) {
         return;
     }
-    into.push(Item { bp, bookmark, origin: parent.origin.clone() });
+    let (is_known, is_known_below) = match origin.start {
+        Start::Fresh => (false, false),
+        Start::From(stop) => (stop.is_before(object, level, block, shift), stop.is_past(object, level, block, shift)),
+        Start::Done => (true, true),
+    };
+    if is_known_below && !origin.keeps_known {
+        return;
+    }
+    let item = Item { bp, bookmark, origin: origin.clone(), is_known };
+    if origin.max_txg.is_some_and(|max_txg| bp.birth() > max_txg) && !is_tree(&item) {
+        return;
+    }
+    into.push(item);
 }
 
 /// The ranges that a block takes: each of its copies; of a gang, each copy of the header, and the pieces once, since all
@@ -237,6 +304,7 @@ pub(crate) async fn claims_of(pool: &View, bp: &Blkptr) -> Result<Vec<Claim>, Vi
         }
         pending.extend(header.children().map(|piece| (*piece, depth + 1)));
     }
+    debug_assert!(claims.iter().all(|claim| claim.range.start <= claim.range.end), "a claim is a range of its vdev");
     Ok(claims)
 }
 

@@ -62,8 +62,8 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::Path;
 
-pub use cenote_spa::{FoundPool, Rewind, View, tunables};
-pub use cenote_taskq::{Either, Handle, IoChoice, IoMode, Runtime, RuntimeOptions, race};
+pub use cenote_spa::{FoundPool, Rewind, SpaError, View, tunables};
+pub use cenote_taskq::{BoxFuture, Either, Handle, IoChoice, IoMode, Runtime, RuntimeOptions, race};
 use delegated::Delegated;
 pub use error::{ServerError, add_cause};
 pub use image_files::ImageFiles;

@@ -1,5 +1,6 @@
 //! Signals that end a process in good order: pending work is finished, and everything held is released.
 
+use cenote_taskq::Handle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -17,6 +18,35 @@ pub fn ending() -> Result<Signals> {
     let keeps_going = ignored() & 1 << (SIGHUP - 1) != 0;
     let wanted = ENDING.into_iter().filter(|signal| *signal != SIGHUP || !keeps_going);
     Signals::new(wanted).context("cannot watch for signals")
+}
+
+/// Calls `ended` at the first signal that is to end this process, which a second one then ends at once. Until the watch is dropped.
+///
+/// # Errors
+/// The system does not let signals be watched.
+pub fn watch(handle: &Handle, ended: impl FnOnce() + Send + 'static) -> Result<Watch> {
+    let mut signals = ending()?;
+    let watch = Watch(signals.handle());
+    // Detached: it ends with the watch, or with the process.
+    drop(handle.spawn_blocking(move || {
+        let mut signals = signals.forever();
+        if signals.next().is_some() {
+            ended();
+        }
+        if let Some(signal) = signals.next() {
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    }));
+    Ok(watch)
+}
+
+/// A watch for signals.
+pub struct Watch(signal_hook::iterator::Handle);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// Signals that are ignored: a bit for each, the first for signal 1. 0 if the kernel does not tell.

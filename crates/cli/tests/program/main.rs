@@ -38,5 +38,6 @@ mod streams;
 mod suspended;
 mod values;
 mod verbs;
+mod verify;
 mod volumes;
 mod without_pool;

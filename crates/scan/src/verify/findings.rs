@@ -1,0 +1,89 @@
+//! Faults found so far: all are counted, and the first of each kind kept.
+
+use super::report::BadBlock;
+use crate::account::Misuse;
+
+/// Reports kept of each kind; counts go on.
+pub(super) const REPORTS_MAX: usize = 1000;
+
+/// Faults of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Faults<T> {
+    pub(super) count: u64,
+    /// The first of them.
+    pub(super) first: Vec<T>,
+}
+
+impl<T> Default for Faults<T> {
+    fn default() -> Self {
+        Self { count: 0, first: Vec::new() }
+    }
+}
+
+impl<T> Faults<T> {
+    fn add(&mut self, fault: T) {
+        self.count += 1;
+        if self.first.len() < REPORTS_MAX {
+            self.first.push(fault);
+        }
+    }
+
+    fn absorb(&mut self, later: Self) {
+        self.count = self.count.saturating_add(later.count);
+        let room = REPORTS_MAX.saturating_sub(self.first.len());
+        self.first.extend(later.first.into_iter().take(room));
+        assert!(self.first.len() <= REPORTS_MAX, "memory for reports is bounded");
+    }
+}
+
+/// Faults of all kinds that are told of blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Findings {
+    pub(super) errors: Faults<BadBlock>,
+    pub(super) bad_copies: Faults<BadBlock>,
+    pub(super) misuses: Faults<Misuse>,
+    /// Of the errors and of the bad copies, those that a walk that goes on meets again.
+    pub(super) met_again: (u64, u64),
+}
+
+impl Findings {
+    pub(super) fn error(&mut self, block: BadBlock) {
+        self.met_again.0 += u64::from(block.is_met_again());
+        self.errors.add(block);
+    }
+
+    pub(super) fn bad_copy(&mut self, block: BadBlock) {
+        self.met_again.1 += u64::from(block.is_met_again());
+        self.bad_copies.add(block);
+    }
+
+    pub(super) fn misuse(&mut self, misuse: Misuse) {
+        self.misuses.add(misuse);
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.errors.count.saturating_add(self.bad_copies.count).saturating_add(self.misuses.count)
+    }
+
+    /// Adds those of a later part of the walk.
+    pub(super) fn absorb(&mut self, later: Self) {
+        self.errors.absorb(later.errors);
+        self.bad_copies.absorb(later.bad_copies);
+        self.misuses.absorb(later.misuses);
+        self.met_again.0 = self.met_again.0.saturating_add(later.met_again.0);
+        self.met_again.1 = self.met_again.1.saturating_add(later.met_again.1);
+        assert!(self.met_again.0 <= self.errors.count, "errors that are met again are errors");
+        assert!(self.met_again.1 <= self.bad_copies.count, "and so with copies");
+    }
+
+    /// Those that a walk that goes through the same txg once more does not meet again: of data.
+    pub(super) fn of_data(mut self) -> Self {
+        let (errors, bad_copies) = std::mem::take(&mut self.met_again);
+        for (faults, met_again) in [(&mut self.errors, errors), (&mut self.bad_copies, bad_copies)] {
+            faults.count -= met_again;
+            faults.first.retain(|block| !block.is_met_again());
+            assert!(faults.first.len() as u64 <= faults.count, "all that are kept are counted");
+        }
+        Self { misuses: Faults::default(), ..self }
+    }
+}

@@ -1,0 +1,181 @@
+//! Verify: a walk whose sink checks all that there is, and accounts for it.
+//!
+//! **Going on.** A verify that stopped leaves a [`VerifyStop`]: the cursor, and the faults found before it. If the pool is as it was, it goes through
+//! all blocks before the cursor once more, without their data, for the account of space, and reports the same as one that never stopped. If
+//! the pool has gone on it goes on from the cursor alone, and says nothing of space.
+//!
+//! **A pool that is written meanwhile** is read as of one txg for as long as the pool keeps that; the rest of the walk is then of later txgs
+//! (`crate::walk` says what that promises), and the report says which.
+
+mod findings;
+mod options;
+mod report;
+mod stop;
+mod verifier;
+
+use cenote_format::ids::{Guid, Txg};
+use cenote_spa::{SpaError, View};
+use cenote_taskq::{BoxFuture, Handle};
+use thiserror::Error;
+
+use crate::roots;
+use crate::walk::{Cursor, Ended, Progress, Sink as _, ViewError, Views, Walk, WalkControl};
+use findings::Findings;
+pub use options::VerifyOptions;
+pub use report::{BadBlock, VerifyReport};
+pub use stop::VerifyStop;
+use verifier::Verifier;
+
+/// Why a walk could not begin.
+#[derive(Debug, Error)]
+pub enum VerifyError {
+    /// The pool cannot be read far enough.
+    #[error("{0}")]
+    View(#[from] SpaError),
+    /// There is no view of it.
+    #[error("{0}")]
+    NoView(#[from] ViewError),
+    /// The text of a stop does not fit together.
+    #[error("not the text of a verify that stopped: {0}")]
+    StopText(String),
+    /// The stop is of another pool.
+    #[error("the verify that stopped was of the pool with guid {was}, and this one has {is}")]
+    OtherPool {
+        /// The pool's guid in the stop.
+        was: Guid,
+        /// The guid of this pool.
+        is: Guid,
+    },
+    /// The stop is not one of this pool's states.
+    #[error("the verify stopped in another state of the pool: as of txg {was}, and this is as of {is}")]
+    OtherState {
+        /// The txg of the stop.
+        was: Txg,
+        /// The pool's txg.
+        is: Txg,
+    },
+    /// The stop is of a verify with other options.
+    #[error("the verify that stopped had other options")]
+    OtherOptions,
+}
+
+/// A verify.
+pub struct Verification<'a> {
+    /// The runtime.
+    pub handle: &'a Handle,
+    /// The pool.
+    pub views: &'a dyn Views,
+    /// The checks to make.
+    pub options: VerifyOptions,
+    /// Steers it.
+    pub control: WalkControl,
+    /// Where an earlier one stopped.
+    pub from: Option<VerifyStop>,
+}
+
+/// Walks the whole pool. `progress` is called every so many blocks; returning `false` from it ends the walk early (the
+/// report then covers what was visited, without a verdict on leaks).
+pub fn verify<'a>(
+    handle: &'a Handle,
+    pool: &'a View,
+    options: VerifyOptions,
+    progress: &'a mut (dyn FnMut(Progress) -> bool + Send),
+) -> BoxFuture<'a, Result<VerifyReport, VerifyError>> {
+    let all = Verification { handle, views: pool, options, control: WalkControl::new(), from: None };
+    all.run(progress)
+}
+
+impl<'a> Verification<'a> {
+    /// Walks the whole pool, as [`verify`] does, or what is left of it.
+    ///
+    /// # Errors
+    /// The pool cannot be read far enough, or the stop is not one of this pool and these options.
+    pub fn run<'p>(
+        self,
+        progress: &'p mut (dyn FnMut(Progress) -> bool + Send),
+    ) -> BoxFuture<'p, Result<VerifyReport, VerifyError>>
+    where
+        'a: 'p,
+    {
+        Box::pin(self.walk(progress))
+    }
+
+    async fn walk(self, progress: &mut (dyn FnMut(Progress) -> bool + Send)) -> Result<VerifyReport, VerifyError> {
+        let Self { handle, views, options, control, from } = self;
+        let mut view = views.view().await?;
+        let pool = view.guid();
+        if let Some(stop) = &from {
+            check_stop(stop, &view, options)?;
+        }
+        let is_same = from.as_ref().is_none_or(|stop| stop.cursor.is_at(&view) && !stop.cursor.has_moved());
+        let (mut sink, mut trees) = begun(&view, &from, is_same, options).await?;
+        // A view that was given up meanwhile is no beginning; one after it may be.
+        if views.check(&view).is_err() && from.is_none() {
+            view = views.view().await?;
+            (sink, trees) = begun(&view, &from, is_same, options).await?;
+            views.check(&view)?;
+        }
+        let keeps_known = from.is_some() && is_same;
+        let cursor = match from {
+            Some(stop) => stop.cursor,
+            None => Cursor::at_start(&view, &trees),
+        };
+        if keeps_known && !cursor.is_of(&trees) {
+            return Err(VerifyError::OtherState { was: cursor.txg, is: view.txg() });
+        }
+        let mut walk = Walk::new((handle, views, &control), cursor, options.data, progress);
+        // From here on the walk alone has the view.
+        let ended = walk.run((view, trees), keeps_known, &mut sink).await;
+        let cursor = walk.cursor;
+        match ended {
+            Ended::Stopped(reason) => {
+                let findings = sink.kept.clone();
+                let mut report = sink.finish(false, &cursor);
+                report.problems.extend(reason.map(|reason| reason.to_string()));
+                report.stop = Some(VerifyStop { pool, options, cursor, findings });
+                Ok(report)
+            }
+            Ended::Whole(view) => {
+                if !cursor.has_moved() {
+                    let problems = sink.feature_problems(&view).await;
+                    match views.check(&view) {
+                        Ok(()) => sink.problems(problems),
+                        Err(_) => sink.moved(),
+                    }
+                }
+                Ok(sink.finish(true, &cursor))
+            }
+        }
+    }
+}
+
+/// The sink with what it knows before the walk, and the trees to walk.
+async fn begun(
+    view: &View,
+    from: &Option<VerifyStop>,
+    is_same: bool,
+    options: VerifyOptions,
+) -> Result<(Verifier, Vec<roots::Tree>), SpaError> {
+    let found = from.as_ref().map(|stop| stop.findings.clone());
+    if !is_same {
+        let has_moved = from.as_ref().is_some_and(|stop| stop.cursor.has_moved());
+        let trees = roots::objsets(view, &mut Vec::new()).await;
+        return Ok((Verifier::new(found.unwrap_or_default(), has_moved), trees));
+    }
+    let mut sink = Verifier::new(found.map(Findings::of_data).unwrap_or_default(), false);
+    let trees = sink.begin(view, options).await?;
+    Ok((sink, trees))
+}
+
+fn check_stop(stop: &VerifyStop, view: &View, options: VerifyOptions) -> Result<(), VerifyError> {
+    if stop.pool() != view.guid() {
+        return Err(VerifyError::OtherPool { was: stop.pool(), is: view.guid() });
+    }
+    if stop.options() != options {
+        return Err(VerifyError::OtherOptions);
+    }
+    if stop.txg() > view.txg() || stop.txg() == view.txg() && !stop.cursor.is_at(view) {
+        return Err(VerifyError::OtherState { was: stop.txg(), is: view.txg() });
+    }
+    Ok(())
+}

@@ -1,0 +1,349 @@
+//! The sink of a walk that verifies: space, shared blocks, features and faults.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_dmu::DmuError;
+use cenote_format::blkptr::Blkptr;
+use cenote_format::ids::{ObjectId, VdevId};
+use cenote_metaslab::PoolSpace;
+use cenote_spa::{SpaError, View};
+use cenote_zio::Bookmark;
+
+use super::findings::{Findings, REPORTS_MAX};
+use super::options::VerifyOptions;
+use super::report::{BadBlock, VerifyReport};
+use crate::account::{Account, Claim, Misuse, MisuseKind};
+use crate::error::{ReadError, VisitError};
+use crate::features::FeatureUse;
+use crate::freeing::{self, LivelistPart, PointerLists};
+use crate::refcounts::{Reference, SharedBlocks};
+use crate::roots::{self, Tree};
+use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_tree};
+use crate::walk::{Cursor, Sink};
+
+/// What a verify has found so far.
+pub(super) struct Verifier {
+    space: Option<Arc<PoolSpace>>,
+    account: Option<Account>,
+    shared: SharedBlocks,
+    /// The places of blocks with pointers that were visited.
+    trees: BTreeSet<(VdevId, u64)>,
+    /// Features that blocks need.
+    features: FeatureUse,
+    report: VerifyReport,
+    /// Of the steps that are done.
+    pub(super) kept: Findings,
+    /// Of the step that the walk is in.
+    fresh: Findings,
+    /// The pool has gone on since the walk began.
+    has_moved: bool,
+}
+
+impl Verifier {
+    /// With the findings of an earlier part of the walk.
+    pub(super) fn new(kept: Findings, has_moved: bool) -> Self {
+        Self {
+            space: None,
+            account: None,
+            shared: SharedBlocks::default(),
+            trees: BTreeSet::new(),
+            features: FeatureUse::default(),
+            report: VerifyReport::default(),
+            kept,
+            fresh: Findings::default(),
+            has_moved,
+        }
+    }
+
+    /// Loads what blocks are compared with, and visits those that no tree has. The trees of the view.
+    pub(super) async fn begin(&mut self, view: &View, options: VerifyOptions) -> Result<Vec<Tree>, SpaError> {
+        let mut problems = Vec::new();
+        if options.space {
+            let loaded = view.space().await?;
+            problems.extend(loaded.problems.iter().map(ToString::to_string));
+            let figures = loaded.sum(|_| true);
+            self.report.allocated_bytes = figures.allocated_bytes;
+            self.report.statistics.checkpoint_bytes = figures.checkpoint_bytes;
+            self.account = Some(Account::new(&loaded));
+            self.space = Some(Arc::new(loaded));
+            self.shared = SharedBlocks::load(view).await;
+            problems.append(&mut self.shared.problems);
+        }
+        self.report.problems = problems;
+        self.freed(view).await;
+        self.deleted_clones(view).await;
+        self.removing(view).await;
+        self.unreferenced(view).await;
+        let destroyed = freeing::destroyed(view, &mut self.report.problems).await;
+        let mut trees = roots::objsets(view, &mut self.report.problems).await;
+        for head in trees.iter().filter(|tree| tree.has_log) {
+            for pointer in roots::intent_log(view, head).await {
+                self.loose_block(view, &pointer, false).await;
+            }
+        }
+        trees.extend(destroyed);
+        assert_eq!(self.account.is_some(), options.space, "space is accounted for where it is asked for");
+        Ok(trees)
+    }
+
+    /// Claims a block's ranges. `false` if the account does not allow them, or if the block was visited before.
+    async fn claim(&mut self, view: &View, bp: &Blkptr, bookmark: Bookmark, mut claims: Vec<Claim>) -> bool {
+        let Some(account) = &mut self.account else { return true };
+        let is_unclaimed = claims.first().is_some_and(|first| account.is_unclaimed(first));
+        let asize = bp.asize_bytes();
+        let statistics = &mut self.report.statistics;
+        match self.shared.refer(bp, is_unclaimed) {
+            Reference::Deduped => {
+                statistics.dedup_bytes += asize;
+                statistics.dedup_count += 1;
+                return false;
+            }
+            Reference::Cloned => {
+                statistics.clone_bytes += asize;
+                statistics.clone_count += 1;
+                return false;
+            }
+            Reference::First(dvas) => {
+                let own = bp.dvas().count();
+                for dva in dvas.into_iter().skip(own) {
+                    statistics.total.asize_bytes += dva.asize_bytes;
+                    claims.extend(claim_of_copy(view, dva).await.unwrap_or_default());
+                }
+            }
+        }
+        let mut is_allowed = true;
+        for claim in claims {
+            if let Err(kind) = account.claim(&claim) {
+                is_allowed &= kind != MisuseKind::Twice;
+                self.fresh.misuse(Misuse { bookmark, vdev: claim.vdev, range: claim.range, kind });
+            }
+        }
+        is_allowed
+    }
+
+    fn error(&mut self, why: &VisitError) {
+        self.fresh.error(BadBlock { bookmark: None, why: why.to_string() });
+    }
+
+    /// Visits blocks that are freed but not yet returned: they are allocated still.
+    async fn freed(&mut self, view: &View) {
+        if self.account.is_none() {
+            return;
+        }
+        for name in freeing::LISTS {
+            if let Err(error) = self.freed_list(view, name).await {
+                self.report.problems.push(format!("{name}: {error}"));
+            }
+        }
+    }
+
+    async fn freed_list(&mut self, view: &View, name: &str) -> Result<(), ReadError> {
+        let list = view.directory_object(name).await?;
+        let Some(list) = list else { return Ok(()) };
+        let mut lists = PointerLists::open(view, list).await?;
+        while let Some(batch) = lists.next().await? {
+            for bp in batch {
+                self.loose_block(view, &bp, true).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Visits the blocks left of destroyed clones.
+    async fn deleted_clones(&mut self, view: &View) {
+        if self.account.is_none() {
+            return;
+        }
+        for part in freeing::deleted_clones(view, &mut self.report.problems).await {
+            if let Err(error) = self.livelist_part(view, part).await {
+                self.report.problems.push(format!("deleted clones: {error}"));
+            }
+        }
+    }
+
+    async fn livelist_part(&mut self, view: &View, part: ObjectId) -> Result<(), DmuError> {
+        let mut part = LivelistPart::open(view, part).await?;
+        while let Some(batch) = part.next().await? {
+            for bp in batch {
+                self.loose_block(view, &bp, true).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts and claims a block that is not read.
+    async fn loose_block(&mut self, view: &View, bp: &Blkptr, is_deferred: bool) {
+        if bp.is_hole() || bp.is_redacted() {
+            return;
+        }
+        if is_deferred {
+            self.report.statistics.add_deferred(bp);
+        } else {
+            self.report.statistics.add(bp);
+        }
+        if bp.is_embedded() {
+            return;
+        }
+        match claims_of(view, bp).await {
+            Ok(claims) => drop(self.claim(view, bp, roots::loose(Bookmark::LEVEL_ZIL), claims).await),
+            Err(error) => self.error(&error),
+        }
+    }
+
+    /// Deduplicated blocks that only the dedup log knows of any more.
+    async fn unreferenced(&mut self, view: &View) {
+        for dva in self.shared.unreferenced() {
+            self.report.statistics.total.asize_bytes += dva.asize_bytes;
+            match claim_of_copy(view, dva).await {
+                Ok(claims) => claims.into_iter().for_each(|claim| self.claim_range(claim)),
+                Err(error) => self.error(&error),
+            }
+        }
+    }
+
+    /// Claims a range that no pointer leads to.
+    fn claim_range(&mut self, claim: Claim) {
+        let Some(account) = &mut self.account else { return };
+        if let Err(kind) = account.claim(&claim) {
+            self.fresh.misuse(Misuse { bookmark: roots::loose(0), vdev: claim.vdev, range: claim.range, kind });
+        }
+    }
+
+    /// A removal in progress has copied part of the vdev's blocks: the copies are allocated, and referred to by the mapping
+    /// alone.
+    async fn removing(&mut self, view: &View) {
+        let Some(space) = self.space.clone() else { return };
+        match view.removing().await {
+            Ok(None) => {}
+            Ok(Some((vdev, mapped_bytes))) => {
+                let Some(source) = space.vdev(vdev) else { return };
+                for range in source.allocated.iter().filter(|range| range.start < mapped_bytes) {
+                    let end = range.end.min(mapped_bytes);
+                    self.copied(view, vdev, range.start, end - range.start).await;
+                }
+            }
+            Err(error) => self.report.problems.push(error.to_string()),
+        }
+    }
+
+    async fn copied(&mut self, view: &View, vdev: VdevId, offset_bytes: u64, size_bytes: u64) {
+        self.report.statistics.removing_bytes += size_bytes;
+        match view.mapped(vdev, offset_bytes, size_bytes).await {
+            Ok(ranges) => {
+                for (vdev, range) in ranges {
+                    self.claim_range(Claim { vdev, range });
+                }
+            }
+            Err(error) => self.error(&error.into()),
+        }
+    }
+
+    /// Whether the block holds pointers and was visited before, in any of its copies. A sound pool refers to such a block
+    /// once; in a hostile one indirect blocks that all point to each other, in places that are free or where no account is
+    /// kept, could be walked for ever.
+    fn is_tree_again(&mut self, item: &Item) -> bool {
+        if !is_tree(item) {
+            return false;
+        }
+        let mut again = None;
+        for dva in item.bp.dvas() {
+            if !self.trees.insert((dva.vdev, dva.offset_bytes)) {
+                again = Some(dva);
+            }
+        }
+        let Some(dva) = again else { return false };
+        let range = dva.offset_bytes..dva.offset_bytes.saturating_add(dva.asize_bytes);
+        self.fresh.misuse(Misuse { bookmark: item.bookmark, vdev: dva.vdev, range, kind: MisuseKind::Twice });
+        true
+    }
+
+    /// The features that the blocks need and that are not told of, or counted wrongly.
+    pub(super) async fn feature_problems(&mut self, view: &View) -> Vec<String> {
+        std::mem::take(&mut self.features).problems(view).await
+    }
+
+    /// Adds to what is wrong.
+    pub(super) fn problems(&mut self, problems: Vec<String>) {
+        self.report.problems.extend(problems);
+    }
+
+    /// The report. `is_whole`: all was visited.
+    pub(super) fn finish(mut self, is_whole: bool, cursor: &Cursor) -> VerifyReport {
+        assert!(self.fresh.count() == 0, "what was found since the last step is kept or forgotten");
+        let mut report = self.report;
+        report.moved = self.has_moved.then_some((cursor.first_txg, cursor.txg));
+        let mut found = self.kept;
+        if let Some(account) = &self.account {
+            assert!(!self.has_moved, "space is accounted for in one txg");
+            if is_whole {
+                if found.errors.count + found.misuses.count == 0 {
+                    report.problems.extend(self.shared.unexplained().take(REPORTS_MAX));
+                }
+                (report.leaked_bytes, report.leaks) = account.leaks(REPORTS_MAX);
+            } else {
+                report.problems.push("ended early: no verdict on leaks".into());
+            }
+        }
+        found.errors.first.sort_by_key(|block| block.bookmark);
+        found.bad_copies.first.sort_by_key(|block| block.bookmark);
+        (report.error_count, report.errors) = (found.errors.count, found.errors.first);
+        (report.bad_copy_count, report.bad_copies) = (found.bad_copies.count, found.bad_copies.first);
+        (report.misuse_count, report.misuses) = (found.misuses.count, found.misuses.first);
+        report.space = self.space.take();
+        report
+    }
+}
+
+impl Sink for Verifier {
+    async fn take(&mut self, view: &View, item: &Item, visited: Visited) -> bool {
+        let Visited { error, bad_copies, claims, children, needs } = visited;
+        debug_assert!(children.is_empty(), "the walk has the children");
+        if item.is_known && !item.origin.keeps_known {
+            // On the way to the cursor: it was taken before, and has become bad since.
+            error.iter().for_each(|error| self.fresh.error(BadBlock::new(item.bookmark, error)));
+            return false;
+        }
+        self.report.statistics.add(&item.bp);
+        let is_readable = !matches!(error, Some(VisitError::Pointer(_)));
+        if is_readable {
+            self.features.note_pointer(item.bookmark, &item.bp);
+        }
+        if is_readable && (item.bp.is_embedded() || self.is_tree_again(item)) {
+            return false;
+        }
+        self.features.note(item.bookmark, needs);
+        // Faults of data that was read in an earlier part of the walk are among those that are kept.
+        if !item.is_known || is_tree(item) {
+            if let Some(error) = error {
+                self.fresh.error(BadBlock::new(item.bookmark, &error));
+            }
+            for bad in bad_copies {
+                self.fresh.bad_copy(BadBlock::new(item.bookmark, &bad));
+            }
+        }
+        is_readable && self.claim(view, &item.bp, item.bookmark, claims).await
+    }
+
+    async fn step(&mut self, cursor: &Cursor) {
+        assert_eq!(cursor.has_moved(), self.has_moved, "the sink knows that the pool has gone on");
+        self.kept.absorb(std::mem::take(&mut self.fresh));
+    }
+
+    fn forget(&mut self) {
+        self.fresh = Findings::default();
+    }
+
+    /// Space and features are compared with what one txg says of them, and places that were freed may have other blocks now.
+    fn moved(&mut self) {
+        self.has_moved = true;
+        (self.space, self.account) = (None, None);
+        assert_eq!(self.fresh.count(), 0, "a view that was left has nothing that is neither kept nor forgotten");
+        self.shared = SharedBlocks::default();
+        self.trees.clear();
+    }
+
+    fn figures(&self) -> (u64, u64) {
+        (self.report.allocated_bytes, self.kept.count().saturating_add(self.fresh.count()))
+    }
+}
