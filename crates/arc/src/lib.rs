@@ -89,7 +89,7 @@ impl BlockKey {
 }
 
 /// The smallest memory limit that is accepted, in bytes.
-pub const LIMIT_MIN_BYTES: usize = 1 << 20;
+pub(crate) const LIMIT_MIN_BYTES: usize = 1 << 20;
 /// A shard is not made smaller than this, so that large records still fit into one.
 const SHARD_MIN_BYTES: usize = 64 << 20;
 const SHARDS_MAX: usize = 64;

@@ -16,7 +16,7 @@ macro_rules! kernels {
 
         impl Kernel {
             /// Portable code.
-            pub const SCALAR: Self = Self(Choice::Scalar);
+            pub(crate) const SCALAR: Self = Self(Choice::Scalar);
 
             /// Every kernel of this processor, slowest first.
             #[must_use]

@@ -12,7 +12,7 @@ use cenote_taskq::sim::disk::{Fault, Request, RequestKind, SimDisk};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Rng, oneshot};
 
-use crate::machine::DISK_BYTES;
+use crate::DISK_BYTES;
 
 /// Longer than any request takes: what was asked when the aim was reached is then in the device's cache, or stable.
 const AFTER_MAX: Duration = Duration::from_micros(900);

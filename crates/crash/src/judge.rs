@@ -16,11 +16,12 @@ use cenote_vdev::config::VdevKind;
 use cenote_zpl::{Cursor, FileSystem};
 use cenote_zvol::Volume;
 
-use crate::life::{CACHE_BYTES, FILE_SYSTEMS, Models, VOLUME, WRITERS, dir_name, shared, words};
 use crate::load::{dataset_name, key_bytes, name_bytes, object_len};
 use crate::machine::{Machine, Shape};
 use crate::model::{Datasets, Files, Grown, content};
+use crate::models::{Models, shared};
 use crate::snapshots::FAMILIES;
+use crate::stage::{CACHE_BYTES, FILE_SYSTEMS, VOLUME, WRITERS, dir_name, words};
 
 /// Entries of the delete queue at most.
 const QUEUE_MAX: usize = 1 << 16;

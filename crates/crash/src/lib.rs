@@ -68,11 +68,15 @@ pub mod load;
 pub mod log_space;
 pub mod machine;
 pub mod model;
+mod models;
 pub mod mutants;
 pub mod points;
 mod replayed;
 mod snapshots;
+mod stage;
 pub mod zdb;
 
+/// A device's size in bytes.
+pub const DISK_BYTES: u64 = 80 << 20;
 /// Cuts in one life.
 pub const CUTS: u64 = 4;

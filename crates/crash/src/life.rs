@@ -9,7 +9,7 @@ use cenote_dmu::tx::{SyncMode, TxTunables};
 use cenote_format::dsl::dataset_field;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::Txg;
-use cenote_spa::{AuxSpec, Clock, CreateOptions, Host, Pool, PropertyValue, TxgRecord, WriteOptions, create, open};
+use cenote_spa::{AuxSpec, Clock, CreateOptions, Host, Pool, PropertyValue, WriteOptions, create, open};
 use cenote_taskq::sim::disk::{Image, Late};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Class, Either, Handle, Rng, Runtime, join_all, race};
@@ -22,16 +22,15 @@ use cenote_zvol::{Volume, VolumeSpec};
 use crate::CUTS;
 use crate::aim::Aim;
 use crate::judge::{Behind, Expected, found, import_options, imported, judge};
-use crate::load::{Administrator, FileWriter, Grower, Noting, RangeWriter, Shared, Turn};
+use crate::load::{Administrator, FileWriter, Grower, Noting, RangeWriter, Turn};
 use crate::machine::{Machine, Outage, Shape};
-use crate::model::{Datasets, Files, Grown, Log, Range, RangeChange, State};
+use crate::models::{Models, shared};
 use crate::replayed::compare;
-use crate::snapshots::{FAMILIES, Family, InUse, Local, Snapshotter, Verb, in_use, receive_golden};
+use crate::snapshots::{FAMILIES, Local, Snapshotter, receive_golden};
+use crate::stage::{CACHE_BYTES, FILE_SYSTEMS, VOLUME, VOLUME_BLOCK_BYTES, WRITERS, dir_name, words};
 
 /// Polls that a stretch of a life may take: many times what one takes.
 pub const STEPS_MAX: u64 = 1_000_000;
-/// The block cache's limit.
-pub(crate) const CACHE_BYTES: usize = 8 << 20;
 /// The power goes at latest this long after the load began.
 const LOAD_MAX: Duration = Duration::from_millis(70);
 /// Where snapshots are taken it lasts longer, since a verb takes a txg or more, and those who write are slower.
@@ -51,16 +50,8 @@ const SNAPSHOTS_SEED: u64 = 0x0073_6e61_7073;
 /// Bound of dirty data (`zfs_dirty_data_max`), small so that many txgs come and go.
 const DIRTY_BYTES_MAX: u64 = 2 << 20;
 
-pub(crate) const FILE_SYSTEMS: [&str; 2] = ["written/f0", "written/f1"];
-/// Writers in each file system.
-pub(crate) const WRITERS: usize = 2;
-pub(crate) const VOLUME: &str = "written/v0";
 const VOLUME_BYTES: u64 = 1 << 20;
-const VOLUME_BLOCK_BYTES: u32 = 8 << 10;
 const RECORD_BYTES: u32 = 16 << 10;
-const RANGES: u64 = 3;
-/// No multiple of a block, so that writers meet in blocks.
-const RANGE_BYTES: u64 = 130_000;
 
 /// How a cut ended well.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,107 +84,6 @@ pub struct Done {
     pub judgements: u64,
     /// Polls that it took.
     pub steps: u64,
-}
-
-/// Everything that is changed, as of the last cut and since.
-pub(crate) struct Models {
-    pub(crate) files: Vec<Shared<Files>>,
-    pub(crate) ranges: Vec<Shared<Range>>,
-    pub(crate) datasets: Shared<Datasets>,
-    pub(crate) grown: Shared<Grown>,
-    pub(crate) families: Vec<Shared<Family>>,
-}
-
-pub(crate) fn shared<S: State>(base: S) -> Shared<S> {
-    Arc::new(Mutex::new(Log::new(base)))
-}
-
-impl Models {
-    fn fresh() -> Self {
-        let range = |at| Range {
-            offset_bytes: at * RANGE_BYTES,
-            block_bytes: VOLUME_BLOCK_BYTES as usize,
-            bytes: vec![0; RANGE_BYTES as usize],
-        };
-        Self {
-            files: (0..FILE_SYSTEMS.len() * WRITERS).map(|_| shared(Files::default())).collect(),
-            ranges: (0..RANGES).map(|at| shared(range(at))).collect(),
-            datasets: shared(Datasets::default()),
-            grown: shared(Grown::default()),
-            families: (0..FAMILIES).map(|family| shared(Family::fresh(family))).collect(),
-        }
-    }
-
-    /// The datasets in use of a family, with the logs of those who write them.
-    pub(crate) fn in_use(&self, family: usize) -> Vec<InUse> {
-        let files = |dataset: &str| {
-            let at = FILE_SYSTEMS.iter().position(|name| *name == dataset)?;
-            Some(self.files[at * WRITERS..(at + 1) * WRITERS].to_vec())
-        };
-        let one = |dataset: &&'static str| match files(dataset) {
-            Some(files) => InUse { dataset, files, ranges: Vec::new() },
-            None => InUse { dataset, files: Vec::new(), ranges: self.ranges.clone() },
-        };
-        in_use(family).iter().map(one).collect()
-    }
-
-    /// A change of the pool itself that a client was told is on disk, and that a pool as of this txg does not have. Promises to clients of
-    /// datasets may stand in intent logs: see `replayed`.
-    pub(crate) fn broken_promise(&self, there: Txg) -> Option<String> {
-        let datasets = self.datasets.lock().broken_promise(there);
-        let grown = || self.grown.lock().broken_promise(there);
-        datasets.or_else(grown).or_else(|| self.families.iter().find_map(|log| log.lock().broken_promise(there)))
-    }
-
-    /// Checks that writes are counted as dirty: of each txg in which nothing was freed again, at least the largest.
-    fn check_dirty(&self, records: &[TxgRecord]) -> Result<(), String> {
-        for record in records {
-            let mut largest = 0;
-            let mut frees = false;
-            for log in &self.ranges {
-                log.lock().in_txg(record.txg).for_each(|change| match change {
-                    RangeChange::Write { len, .. } => largest = largest.max(*len),
-                    _ => frees = true,
-                });
-            }
-            if !frees && record.dirty_bytes < largest as u64 {
-                let (txg, dirty) = (record.txg, record.dirty_bytes);
-                return Err(format!("txg {txg} counted {dirty} dirty bytes, and one write had {largest}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn promises(&self) -> u64 {
-        let files: usize = self.files.iter().map(|log| log.lock().promises()).sum();
-        let ranges: usize = self.ranges.iter().map(|log| log.lock().promises()).sum();
-        let families: usize = self.families.iter().map(|log| log.lock().promises()).sum();
-        (files + ranges + families + self.datasets.lock().promises() + self.grown.lock().promises()) as u64
-    }
-
-    fn changes(&self) -> u64 {
-        let files: usize = self.files.iter().map(|log| log.lock().len()).sum();
-        let ranges: usize = self.ranges.iter().map(|log| log.lock().len()).sum();
-        (files + ranges + self.datasets.lock().len() + self.grown.lock().len()) as u64 + self.verbs().0
-    }
-
-    /// Verbs about snapshots, and changes of what they are about; how many of them are streams, and how many streams went on with a part.
-    fn verbs(&self) -> (u64, u64, u64) {
-        let (mut verbs, mut streams, mut resumed) = (0, 0, 0);
-        for log in &self.families {
-            for verb in log.lock().made() {
-                verbs += 1;
-                streams += u64::from(matches!(verb, Verb::Receive { .. } | Verb::ReceivePart { .. }));
-                resumed += u64::from(matches!(verb, Verb::Receive { is_resumed: true, .. }));
-            }
-        }
-        (verbs, streams, resumed)
-    }
-
-    /// Whether there are snapshots, or were.
-    pub(crate) fn has_snapshots(&self) -> bool {
-        self.families.iter().any(|log| log.lock().newest().next > 0)
-    }
 }
 
 /// A pool between two cuts, and what comes after the last.
@@ -244,10 +134,6 @@ pub(crate) fn run<T>(runtime: &Runtime, work: impl Future<Output = Result<T, Str
 
 pub(crate) fn host() -> Host {
     Host { id: 0, name: "here".into() }
-}
-
-pub(crate) fn words(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 impl Life {
@@ -706,10 +592,6 @@ async fn make(
 async fn tune(pool: &Pool, shape: &Shape) -> Result<(), String> {
     let shape = shape.clone();
     pool.peek(move |syncer| syncer.tune_space(|tunables| shape.tune(tunables))).await.map_err(words)
-}
-
-pub(crate) fn dir_name(number: usize) -> String {
-    format!("d{number}")
 }
 
 /// Opens the pool to be written, and its datasets, so that their logs are replayed; in many txgs if `in_many` is set.

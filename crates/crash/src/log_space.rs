@@ -36,7 +36,8 @@ use cenote_zvol::live::{LiveVolume, LiveVolumeError};
 use cenote_zvol::{Volume, VolumeSpec};
 
 use crate::judge::found;
-use crate::life::{host, run, words};
+use crate::life::{host, run};
+use crate::stage::words;
 
 const POOL: &str = "small";
 const VOLUME: &str = "small/v";

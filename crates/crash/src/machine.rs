@@ -18,10 +18,8 @@ use cenote_vdev::config::AllocationClass;
 use cenote_vdev::leaf::probe_device;
 use cenote_vdev::ring::Ring;
 
+use crate::DISK_BYTES;
 use crate::aim::Aim;
-
-/// A device's size in bytes.
-pub const DISK_BYTES: u64 = 80 << 20;
 
 /// Where the txgs begin that devices have from an earlier life.
 const EARLIER_TXG: u64 = 1 << 30;

@@ -12,9 +12,10 @@ use cenote_zpl::FileSystem;
 use cenote_zvol::Volume;
 
 use crate::judge::{Seen, files_of, first_difference, read_files};
-use crate::life::{FILE_SYSTEMS, Models, VOLUME, WRITERS, shared, words};
 use crate::load::key_bytes;
 use crate::model::{Bytes, File, FileChange, Files, Log, Name};
+use crate::models::{Models, shared};
+use crate::stage::{FILE_SYSTEMS, VOLUME, WRITERS, words};
 
 /// Keys of extended attributes that a writer sets.
 const KEYS: u8 = 4;

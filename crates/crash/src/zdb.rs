@@ -5,7 +5,7 @@ use anyhow::Result;
 use cenote_taskq::sim::disk::Image;
 use cenote_testkit::zdb::program;
 
-use crate::machine::DISK_BYTES;
+use crate::DISK_BYTES;
 
 /// The pool's name.
 const POOL: &str = "written";

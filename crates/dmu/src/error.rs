@@ -48,7 +48,7 @@ pub enum DmuErrorKind {
     /// The task that read it ended early: the program is shutting down, or a defect of ours made it panic.
     #[error("the read did not come to an end: {0}")]
     Interrupted(String),
-    /// A single read of more than [`READ_SIZE_MAX_BYTES`](crate::READ_SIZE_MAX_BYTES).
+    /// A single read of more than 1 GiB.
     #[error("{0} bytes are too many for one read; read it in pieces")]
     TooLarge(usize),
     /// Attributes that do not fit into their object.

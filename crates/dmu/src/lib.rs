@@ -86,9 +86,7 @@ pub use cenote_zio::ORDER;
 pub use self::caching::{Caching, Kinds};
 pub use self::error::{DmuError, DmuErrorKind};
 pub use self::geometry::{GROUPUSED, INDIRECT_SHIFT, PROJECTUSED, USERUSED};
-pub use self::object::{
-    DataStream, Extent, LogBlock, LogStore, Object, ObjectSpec, READ_SIZE_MAX_BYTES, RangeGuard, Run,
-};
+pub use self::object::{DataStream, Extent, LogBlock, LogStore, Object, ObjectSpec, RangeGuard, Run};
 pub use self::objset::{NextObjects, Objset, ObjsetPolicy, ObjsetStats, RawRoot, RedundantMetadata};
 pub use self::prefetch::Zfetch;
 pub use self::reader::KeyAccess;

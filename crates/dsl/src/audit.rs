@@ -8,7 +8,7 @@
 //! ```
 //! Only pools that Cenote alone has written are checked. Elsewhere a contradiction is an error of the reader.
 
-use cenote_dmu::Zap;
+use cenote_dmu::{ORDER, Zap};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DeadlistPhys, DirFlags, DslDatasetPhys};
@@ -17,7 +17,6 @@ use cenote_format::zap::int_key;
 use cenote_taskq::boxed;
 
 use crate::accounts::signed;
-use crate::open::ORDER;
 use crate::{DEPTH_MAX, Dir, Dsl, DslError};
 
 /// Entries of a deadlist, or clones of a snapshot, that the audit reads at most.

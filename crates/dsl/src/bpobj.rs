@@ -12,7 +12,7 @@
 
 use std::collections::BTreeSet;
 
-use cenote_dmu::{Object, ObjectSpec, Run, SpaceDelta};
+use cenote_dmu::{ORDER, Object, ObjectSpec, Run, SpaceDelta};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::{BpobjPhys, children};
 use cenote_format::dmu_type::DmuType;
@@ -21,7 +21,6 @@ use cenote_taskq::boxed;
 
 use crate::Dsl;
 use crate::DslError;
-use crate::open::ORDER;
 
 /// Data blocks of a bpobj, and of its array of lists.
 const BLOCK_BYTES: u32 = 128 << 10;
@@ -118,7 +117,7 @@ impl Dsl {
     /// # Errors
     /// It is no bpobj, or the MOS cannot be changed.
     #[boxed]
-    pub async fn append_blocks(&self, txg: Txg, bpobj: &Object, blocks: &[Blkptr]) -> Result<(), DslError> {
+    pub(crate) async fn append_blocks(&self, txg: Txg, bpobj: &Object, blocks: &[Blkptr]) -> Result<(), DslError> {
         self.append_entries(txg, bpobj, blocks, false).await
     }
 

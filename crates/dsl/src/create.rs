@@ -7,7 +7,7 @@
 //!   $ORIGIN    a dataset without blocks; its one snapshot is the origin of every dataset that is not a clone of another
 //! ```
 
-use cenote_dmu::{ObjectSpec, Objset, Writer, Zap};
+use cenote_dmu::{ORDER, ObjectSpec, Objset, Writer, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DatasetFlags, DirFlags, DslDatasetPhys, DslDirPhys, pool_directory};
@@ -16,7 +16,7 @@ use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_taskq::{Rng, boxed};
 
 use crate::limits::{Counted, is_hidden};
-use crate::open::{ORDER, Open};
+use crate::open::Open;
 use crate::{Dsl, DslError};
 
 /// The txg that datasets made with a pool record as their creation.

@@ -15,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{Object, ObjectSpec, SpaceDelta, Zap};
+use cenote_dmu::{ORDER, Object, ObjectSpec, SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DeadlistPhys;
@@ -25,7 +25,6 @@ use cenote_format::zap::{ZapValue, int_key, int_key_name};
 use crate::Dsl;
 use crate::DslError;
 use crate::bpobj::EmptyRefs;
-use crate::open::ORDER;
 
 /// Entries of one deadlist at most: one for each snapshot.
 const ENTRIES_MAX: usize = 1 << 22;

@@ -1,13 +1,12 @@
 //! Fields, properties and features of directories and datasets, by their objects.
 
-use cenote_dmu::Zap;
+use cenote_dmu::{ORDER, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::boxed;
 
-use crate::open::ORDER;
 use crate::{Dsl, DslError};
 
 /// The changes that [`Dsl::note_feature`] made.

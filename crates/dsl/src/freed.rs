@@ -177,7 +177,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
-    pub fn restart_bookmarks<'a>(
+    pub(crate) fn restart_bookmarks<'a>(
         &'a self,
         txg: Txg,
         head: ObjectId,

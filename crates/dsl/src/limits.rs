@@ -79,7 +79,7 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or directories form a cycle.
-    pub fn adjust_count<'a>(
+    pub(crate) fn adjust_count<'a>(
         &'a self,
         txg: Txg,
         dir: ObjectId,

@@ -29,7 +29,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{Killed, Object, SpaceDelta, Zap};
+use cenote_dmu::{Killed, ORDER, Object, SpaceDelta, Zap};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::bpobj::{BpobjPhys, blkptrs};
 use cenote_format::dsl::{DeadlistPhys, dir_field};
@@ -40,7 +40,6 @@ use cenote_taskq::mutant::{self, Mutant};
 
 use crate::bpobj::EmptyRefs;
 use crate::deadlist::Lists;
-use crate::open::ORDER;
 use crate::{Dsl, DslError};
 
 /// Entries of one list at most. OpenZFS begins another list after 500 000.

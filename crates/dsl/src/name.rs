@@ -8,74 +8,10 @@
 use cenote_format::dsl::pool_directory;
 
 use crate::DslError;
+pub use crate::error::NameError;
 
 /// The longest full name in bytes.
 pub const NAME_MAX_BYTES: usize = 255;
-
-/// A rule that a name breaks. The text is OpenZFS's if OpenZFS has the rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NameError {
-    /// There is no name.
-    #[error("a name must not be empty")]
-    Empty,
-    /// A name has more than [`NAME_MAX_BYTES`], or a pool's name is so long that the names of its own datasets would.
-    #[error("name is too long")]
-    TooLong,
-    /// A dataset is more than 50 levels deep.
-    #[error("maximum name nesting depth exceeded")]
-    TooDeep,
-    /// The name begins with a slash.
-    #[error("leading slash in name")]
-    LeadingSlash,
-    /// The name ends with a slash.
-    #[error("trailing slash in name")]
-    TrailingSlash,
-    /// A part between two delimiters is empty, or a delimiter precedes a slash.
-    #[error("empty component or misplaced '@' or '#' delimiter in name")]
-    EmptyPart,
-    /// There is more than one delimiter of a snapshot or bookmark.
-    #[error("multiple '@' and/or '#' delimiters in name")]
-    ManyDelimiters,
-    /// A dataset's name has the delimiter of a snapshot.
-    #[error("snapshot delimiter '@' is not expected here")]
-    SnapshotDelimiter,
-    /// A dataset's or snapshot's name has the delimiter of a bookmark.
-    #[error("bookmark delimiter '#' is not expected here")]
-    BookmarkDelimiter,
-    /// A snapshot's name has no delimiter.
-    #[error("missing '@' delimiter in snapshot name")]
-    NoSnapshotDelimiter,
-    /// A bookmark's name has no delimiter.
-    #[error("missing '#' delimiter in bookmark name")]
-    NoBookmarkDelimiter,
-    /// A new name contains an illegal character.
-    #[error("invalid character '{0}' in name")]
-    BadCharacter(char),
-    /// The name of a new pool contains an illegal character.
-    #[error("invalid character '{0}' in pool name{hint}", hint = if *.0 == '/' { "\nuse 'zfs create' to create a dataset" } else { "" })]
-    BadPoolCharacter(char),
-    /// The name of a new pool does not begin with a letter.
-    #[error("name must begin with a letter")]
-    NoLetter,
-    /// The name of a new pool is reserved for a kind of vdev.
-    #[error("name is reserved")]
-    Reserved,
-    /// A part of a new name is `.`.
-    #[error("self reference, '.' is found in name")]
-    SelfReference,
-    /// A part of a new name is `..`.
-    #[error("parent reference, '..' is found in name")]
-    ParentReference,
-    /// The name looked up contains a character that no name has, not even one that other software made.
-    #[error("invalid character in name")]
-    IllegalCharacter,
-    /// The name to be opened is a bookmark's.
-    #[error("a bookmark has no contents")]
-    NoContents,
-    /// A part of the name looked up is `.` or `..`.
-    #[error("'.' and '..' are no names")]
-    PathReference,
-}
 
 /// The part of a name after its directory: a head, snapshot or bookmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use cenote_dmu::{Objset, Writer};
-use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_taskq::boxed;
@@ -13,9 +12,6 @@ use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use crate::deadlist::LoadedDeadlists;
 use crate::freed::CountingBookmarks;
 use crate::{Dsl, DslError};
-
-/// The byte order in which Cenote writes.
-pub(crate) const ORDER: Endian = cenote_zio::ORDER;
 
 /// A head dataset that is open for changes.
 #[derive(Clone)]

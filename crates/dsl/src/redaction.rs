@@ -9,14 +9,13 @@
 //! reaches; the last ones complete it (all ones). An interrupted list is continued, or destroyed with its bookmark. A bookmark of a redacted
 //! snapshot has a complete list without entries, which records the snapshots that it was redacted for.
 
-use cenote_dmu::{Object, ObjectSpec};
+use cenote_dmu::{ORDER, Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{BookmarkPhys, RedactBlock, RedactionListPhys};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_taskq::buf::Block;
 use cenote_taskq::{BoxFuture, boxed};
 
-use crate::open::ORDER;
 use crate::{Bookmark, BookmarkCounts, Dsl, DslError};
 
 /// The size of a dnode's bonus that all software supports.

@@ -103,7 +103,7 @@ pub enum AclVersion {
 
 impl AclVersion {
     /// From the number on disk.
-    pub fn from_number(number: u16) -> Result<Self, FormatError> {
+    pub(crate) fn from_number(number: u16) -> Result<Self, FormatError> {
         match number {
             0 => Ok(Self::V0),
             1 => Ok(Self::Fuid),
@@ -273,10 +273,10 @@ pub struct AclPhys {
 
 impl AclPhys {
     /// The structure's size.
-    pub const SIZE_BYTES: usize = OFFSET_ACES + EMBEDDED_ACES_SIZE_BYTES;
+    pub(crate) const SIZE_BYTES: usize = OFFSET_ACES + EMBEDDED_ACES_SIZE_BYTES;
 
     /// Reads the structure.
-    pub fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
+    pub(crate) fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
         let fields = Fields::new(STRUCTURE, bytes, Self::SIZE_BYTES, endian)?;
         let version = AclVersion::from_number(fields.u16(12)?)?;
         let word = fields.u32(8)?;

@@ -89,7 +89,7 @@ pub struct Dva {
 impl Dva {
     /// From the two words of a DVA; `None` if empty (no bytes allocated) or if the offset exceeds 64 bits of bytes.
     #[must_use]
-    pub const fn from_words(words: [u64; 2]) -> Option<Self> {
+    pub(crate) const fn from_words(words: [u64; 2]) -> Option<Self> {
         let asize_bytes = field(words[0], 0, 24) << MIN_BLOCK_SHIFT;
         let sectors = field(words[1], 0, 63);
         if asize_bytes == 0 || sectors > u64::MAX >> MIN_BLOCK_SHIFT {
@@ -222,7 +222,7 @@ impl Blkptr {
 
     /// The `index`th block pointer of an indirect block (or any array of block pointers).
     #[inline]
-    pub fn nth(block: &[u8], index: usize, endian: Endian) -> Result<Self, FormatError> {
+    pub(crate) fn nth(block: &[u8], index: usize, endian: Endian) -> Result<Self, FormatError> {
         let start = index.saturating_mul(Self::SIZE);
         Self::parse(block.get(start..).unwrap_or(&[]), endian)
     }
@@ -557,7 +557,7 @@ impl Blkptr {
 
     /// Whether `zfs rewrite` moved it without a logical change.
     #[must_use]
-    pub const fn is_rewritten(&self) -> bool {
+    pub(crate) const fn is_rewritten(&self) -> bool {
         !self.is_embedded() && self.words[PROP2] >> 63 != 0
     }
 

@@ -253,7 +253,7 @@ impl DmuType {
     /// Number 48: scan translations.
     pub const SCAN_XLATE: Self = Self(48);
     /// Number 49: deduplicated block.
-    pub const DEDUP: Self = Self(49);
+    pub(crate) const DEDUP: Self = Self(49);
     /// Number 50: DSL deadlist map.
     pub const DEADLIST: Self = Self(50);
     /// Number 51: DSL deadlist map hdr.
@@ -276,11 +276,11 @@ impl DmuType {
     pub const ZAP_METADATA: Self = Self::described(Byteswap::Zap, true, false);
 
     /// How many enumerated types there are.
-    pub const ENUMERATED_COUNT: u8 = 54;
+    pub(crate) const ENUMERATED_COUNT: u8 = 54;
 
     /// A type in the described form.
     #[must_use]
-    pub const fn described(byteswap: Byteswap, metadata: bool, encrypted: bool) -> Self {
+    pub(crate) const fn described(byteswap: Byteswap, metadata: bool, encrypted: bool) -> Self {
         Self(DESCRIBED | if metadata { METADATA } else { 0 } | if encrypted { ENCRYPTED } else { 0 } | byteswap as u8)
     }
 
@@ -292,7 +292,7 @@ impl DmuType {
 
     /// Whether the type is in the described form.
     #[must_use]
-    pub const fn is_described(self) -> bool {
+    pub(crate) const fn is_described(self) -> bool {
         self.0 & DESCRIBED != 0
     }
 

@@ -107,7 +107,7 @@ pub struct DnodeView<'a> {
 
 impl<'a> DnodeView<'a> {
     /// The dnode at the start of `bytes`, which extend to the end of the dnode block. `None` if the slot is free.
-    pub fn parse(bytes: &'a [u8], endian: Endian) -> Result<Option<Self>, FormatError> {
+    pub(crate) fn parse(bytes: &'a [u8], endian: Endian) -> Result<Option<Self>, FormatError> {
         if bytes.len() < SLOT_BYTES {
             return Err(FormatError::truncated(NAME, SLOT_BYTES, bytes.len()));
         }
@@ -361,7 +361,7 @@ pub struct DnodePhys {
 
 impl DnodePhys {
     /// Parses like [`DnodeView::parse`], but a free slot is an error.
-    pub fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
+    pub(crate) fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
         match DnodeView::parse(bytes, endian)? {
             Some(view) => Ok(view.to_value()),
             None => Err(FormatError { structure: NAME, offset: TYPE, kind: FormatErrorKind::Malformed("free slot") }),
@@ -369,7 +369,7 @@ impl DnodePhys {
     }
 
     /// Parses like [`DnodeView::parse`]; `None` if the slot is free.
-    pub fn parse_slot(bytes: &[u8], endian: Endian) -> Result<Option<Self>, FormatError> {
+    pub(crate) fn parse_slot(bytes: &[u8], endian: Endian) -> Result<Option<Self>, FormatError> {
         Ok(DnodeView::parse(bytes, endian)?.map(|view| view.to_value()))
     }
 

@@ -28,10 +28,10 @@ pub struct EmbeddedChecksum {
 
 impl EmbeddedChecksum {
     /// Bytes of the trailer.
-    pub const SIZE: usize = 40;
+    pub(crate) const SIZE: usize = 40;
 
     /// From a trailer of 40 bytes.
-    pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let Some(chunk) = bytes.first_chunk::<{ Self::SIZE }>() else {
             return Err(FormatError::truncated("embedded checksum", Self::SIZE, bytes.len()));
         };
@@ -48,7 +48,7 @@ impl EmbeddedChecksum {
     }
 
     /// The trailer of `block`: its last 40 bytes.
-    pub fn parse_trailer(block: &[u8]) -> Result<Self, FormatError> {
+    pub(crate) fn parse_trailer(block: &[u8]) -> Result<Self, FormatError> {
         let start = Self::offset_in(block.len())
             .ok_or_else(|| FormatError::truncated("embedded checksum", Self::SIZE, block.len()))?;
         Self::parse(&block[start..])
@@ -56,7 +56,7 @@ impl EmbeddedChecksum {
 
     /// Where the trailer starts in a structure of `size` bytes; `None` if it does not fit.
     #[must_use]
-    pub const fn offset_in(size: usize) -> Option<usize> {
+    pub(crate) const fn offset_in(size: usize) -> Option<usize> {
         size.checked_sub(Self::SIZE)
     }
 

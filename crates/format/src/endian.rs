@@ -53,7 +53,7 @@ impl Endian {
 
     /// The bytes of a 16-bit integer.
     #[must_use]
-    pub const fn bytes16(self, value: u16) -> [u8; 2] {
+    pub(crate) const fn bytes16(self, value: u16) -> [u8; 2] {
         match self {
             Self::Little => value.to_le_bytes(),
             Self::Big => value.to_be_bytes(),
@@ -129,7 +129,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The byte at `offset`.
-    pub fn u8(&self, offset: usize) -> Result<u8, FormatError> {
+    pub(crate) fn u8(&self, offset: usize) -> Result<u8, FormatError> {
         Ok(self.array::<1>(offset)?[0])
     }
 

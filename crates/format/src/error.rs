@@ -65,7 +65,7 @@ pub enum FormatErrorKind {
 impl FormatError {
     /// A structure cut short.
     #[must_use]
-    pub fn truncated(structure: &'static str, need_bytes: usize, have_bytes: usize) -> Self {
+    pub(crate) fn truncated(structure: &'static str, need_bytes: usize, have_bytes: usize) -> Self {
         Self { structure, offset: have_bytes, kind: FormatErrorKind::Truncated { need_bytes, have_bytes } }
     }
 

@@ -45,9 +45,9 @@ pub struct IndirectMappingPhys {
 
 impl IndirectMappingPhys {
     /// Bytes with the counts object.
-    pub const SIZE: usize = 32;
+    pub(crate) const SIZE: usize = 32;
     /// Bytes without.
-    pub const SIZE_V0: usize = 24;
+    pub(crate) const SIZE_V0: usize = 24;
 
     /// From the mapping object's bonus buffer.
     pub fn parse(bonus: &[u8], endian: Endian) -> Result<Self, FormatError> {
@@ -120,7 +120,7 @@ impl IndirectMappingEntry {
 
     /// Where the piece ended on the removed vdev.
     #[must_use]
-    pub const fn source_end_bytes(&self) -> u64 {
+    pub(crate) const fn source_end_bytes(&self) -> u64 {
         self.source_offset_bytes + self.target.asize_bytes
     }
 }
@@ -162,7 +162,7 @@ impl IndirectMapping {
 
     /// The index of the entry that holds `offset_bytes`, if there is one.
     #[must_use]
-    pub fn index_of(&self, offset_bytes: u64) -> Option<usize> {
+    pub(crate) fn index_of(&self, offset_bytes: u64) -> Option<usize> {
         let index = self.entries.partition_point(|entry| entry.source_end_bytes() <= offset_bytes);
         self.entries.get(index).filter(|entry| entry.source_offset_bytes <= offset_bytes).map(|_| index)
     }
@@ -188,7 +188,7 @@ impl IndirectMapping {
 }
 
 /// The obsolete counts: for each entry of the mapping, how many bytes of it no block uses any more.
-pub fn parse_obsolete_counts(data: &[u8], entries: usize, endian: Endian) -> Result<Vec<u32>, FormatError> {
+pub(crate) fn parse_obsolete_counts(data: &[u8], entries: usize, endian: Endian) -> Result<Vec<u32>, FormatError> {
     let need = entries.saturating_mul(4);
     let fields = Fields::new("obsolete counts", data, need, endian)?;
     let (chunks, _) = fields.slice(0, need)?.as_chunks::<4>();
@@ -211,18 +211,11 @@ pub struct IndirectBirths {
 }
 
 impl IndirectBirths {
-    /// Bytes of the bonus buffer.
-    pub const PHYS_SIZE: usize = 8;
     /// Bytes of an entry.
-    pub const ENTRY_SIZE: usize = 16;
-
-    /// How many entries count, from the births object's bonus buffer.
-    pub fn parse_count(bonus: &[u8], endian: Endian) -> Result<u64, FormatError> {
-        Fields::new("indirect births", bonus, Self::PHYS_SIZE, endian)?.u64(0)
-    }
+    pub(crate) const ENTRY_SIZE: usize = 16;
 
     /// From the count and the births object's data.
-    pub fn parse(count: u64, data: &[u8], endian: Endian) -> Result<Self, FormatError> {
+    pub(crate) fn parse(count: u64, data: &[u8], endian: Endian) -> Result<Self, FormatError> {
         let name = "indirect births";
         let have = data.len() / Self::ENTRY_SIZE;
         let count = usize::try_from(count)
@@ -256,7 +249,7 @@ impl IndirectBirths {
 
     /// When what was at `offset_bytes` was copied.
     #[must_use]
-    pub fn birth_of(&self, offset_bytes: u64) -> Option<Txg> {
+    pub(crate) fn birth_of(&self, offset_bytes: u64) -> Option<Txg> {
         let index = self.entries.partition_point(|entry| entry.offset_bytes <= offset_bytes);
         self.entries.get(index).map(|entry| entry.physical_birth)
     }
@@ -339,11 +332,11 @@ pub struct CondensingIndirect {
 
 impl CondensingIndirect {
     /// How many integers the array has.
-    pub const WORDS: usize = 3;
+    pub(crate) const WORDS: usize = 3;
 
     /// From the array.
     #[must_use]
-    pub const fn from_words([vdev, sm, next]: [u64; Self::WORDS]) -> Self {
+    pub(crate) const fn from_words([vdev, sm, next]: [u64; Self::WORDS]) -> Self {
         Self { vdev, prev_obsolete_sm_object: ObjectId(sm), next_mapping_object: ObjectId(next) }
     }
 
@@ -409,7 +402,6 @@ mod tests {
         assert_eq!(found, [Some(Txg(7)), Some(Txg(7)), Some(Txg(9)), Some(Txg(9)), None]);
         assert!(IndirectBirths::parse(3, &bytes, Endian::Big).is_err());
         assert!(IndirectBirths::parse(2, &[0; 32], Endian::Big).is_err());
-        assert_eq!(IndirectBirths::parse_count(&2u64.to_le_bytes(), Endian::Little), Ok(2));
     }
 
     #[test]

@@ -150,12 +150,6 @@ impl DeviceLayout {
     pub const fn allocatable_bytes(&self) -> u64 {
         self.psize_bytes - END_BYTES - START_BYTES
     }
-
-    /// Whether a device offset lies in a label or the boot area.
-    #[must_use]
-    pub const fn is_label(&self, offset_bytes: u64) -> bool {
-        offset_bytes < START_BYTES || offset_bytes >= self.psize_bytes - END_BYTES
-    }
 }
 
 /// One uberblock slot of a label.
@@ -262,7 +256,7 @@ pub enum BootEnv {
 
 impl BootEnv {
     /// From the whole block of 8 KiB.
-    pub fn parse(block: &[u8]) -> Result<Self, FormatError> {
+    pub(crate) fn parse(block: &[u8]) -> Result<Self, FormatError> {
         let structure = "boot env block";
         let Some(block) = block.first_chunk::<BOOT_ENV_BYTES>() else {
             return Err(FormatError::truncated(structure, BOOT_ENV_BYTES, block.len()));
@@ -305,7 +299,6 @@ mod tests {
         assert_eq!(layout.psize_bytes(), 64 << 20);
         assert_eq!(layout.label_offsets(), [0, 256 << 10, (64 << 20) - (512 << 10), (64 << 20) - (256 << 10)]);
         assert_eq!(layout.allocatable(), 4 << 20..(64 << 20) - (512 << 10));
-        assert!(layout.is_label(0) && !layout.is_label(4 << 20) && layout.is_label((64 << 20) - 1));
         assert_eq!(DeviceLayout::new(4 << 20), None);
         assert_eq!(DeviceLayout::new(0), None);
     }

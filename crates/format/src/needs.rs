@@ -138,7 +138,8 @@ impl Needs {
 
     /// The need that a feature of this short name is for, if bytes tell of it.
     #[must_use]
-    pub fn by_name(name: &str) -> Option<Self> {
+    #[cfg(test)]
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
         NAMES.into_iter().find(|(_, of)| *of == name).map(|(need, _)| need)
     }
 }

@@ -331,9 +331,9 @@ impl Default for NvList {
 
 impl NvList {
     /// Flag: names are unique.
-    pub const UNIQUE_NAME: u32 = 1;
+    pub(crate) const UNIQUE_NAME: u32 = 1;
     /// Flag: pairs of name and type are unique.
-    pub const UNIQUE_NAME_TYPE: u32 = 2;
+    pub(crate) const UNIQUE_NAME_TYPE: u32 = 2;
 
     /// An empty list with unique names.
     #[must_use]
@@ -343,7 +343,7 @@ impl NvList {
 
     /// An empty list with these flags.
     #[must_use]
-    pub const fn with_flags(flags: u32) -> Self {
+    pub(crate) const fn with_flags(flags: u32) -> Self {
         Self { flags, pairs: Vec::new() }
     }
 
@@ -359,7 +359,7 @@ impl NvList {
     }
 
     /// Parses like [`Self::parse`] and tells how many bytes the list took.
-    pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize), FormatError> {
+    pub(crate) fn parse_prefix(bytes: &[u8]) -> Result<(Self, usize), FormatError> {
         let header = bytes
             .first_chunk::<HEADER_BYTES>()
             .ok_or_else(|| FormatError::truncated(NAME, HEADER_BYTES, bytes.len()))?;
@@ -484,12 +484,6 @@ impl NvList {
     #[must_use]
     pub fn i64(&self, name: &str) -> Option<i64> {
         self.pick(name, |value| if let NvValue::Int64(number) = value { Some(*number) } else { None })
-    }
-
-    /// The truth value of this name.
-    #[must_use]
-    pub fn bool(&self, name: &str) -> Option<bool> {
-        self.pick(name, |value| if let NvValue::BooleanValue(truth) = value { Some(*truth) } else { None })
     }
 
     /// The text of this name, if it is UTF-8.

@@ -181,7 +181,7 @@ pub enum SpaceMapRecord {
 
 impl SpaceMapRecord {
     /// The word that pads a block before a two-word entry.
-    pub const PADDING: Self = Self::Debug { action: 0, sync_pass: 0, txg: Txg(0) };
+    pub(crate) const PADDING: Self = Self::Debug { action: 0, sync_pass: 0, txg: Txg(0) };
 
     /// The words of this record: one, or two if the entry names a vdev or needs the room.
     ///

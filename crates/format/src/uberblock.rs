@@ -147,8 +147,6 @@ pub struct Uberblock {
 impl Uberblock {
     /// Bytes of the structure; a slot is larger.
     pub const SIZE: usize = OFFSET_RAIDZ_REFLOW + 8;
-    /// Where the root block pointer stands.
-    pub const ROOTBP_OFFSET: usize = OFFSET_ROOTBP;
 
     /// From the start of a slot; the magic number tells the byte order. Does not check the slot's checksum.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
@@ -219,7 +217,7 @@ impl Uberblock {
 
     /// Whether it is the uberblock of a checkpoint.
     #[must_use]
-    pub const fn is_checkpoint(&self) -> bool {
+    pub(crate) const fn is_checkpoint(&self) -> bool {
         self.checkpoint_txg.0 != 0
     }
 

@@ -83,7 +83,7 @@ macro_rules! word_struct {
             /// The size on disk, unused words at the end included.
             pub const SIZE_BYTES: usize = $size;
             /// The size of the fields alone.
-            pub const FIELDS_SIZE_BYTES: usize = 8 * (0 $(+ <$type as $crate::words::DiskWords>::WORDS)*);
+            pub(crate) const FIELDS_SIZE_BYTES: usize = 8 * (0 $(+ <$type as $crate::words::DiskWords>::WORDS)*);
 
             /// Reads the structure; bytes after its fields are ignored.
             pub fn parse(

@@ -92,10 +92,10 @@ impl Chain {
     /// Bytes on disk.
     pub const SIZE: usize = 184;
     /// Where the embedded checksum's words lie in it.
-    pub const CHECKSUM_OFFSET: usize = 152;
+    pub(crate) const CHECKSUM_OFFSET: usize = 152;
 
     /// Reads a chain structure.
-    pub fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
+    pub(crate) fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
         let fields = Fields::new(CHAIN, bytes, Self::SIZE, endian)?;
         Ok(Self {
             next: Blkptr::parse(fields.slice(8, Blkptr::SIZE)?, endian)?,

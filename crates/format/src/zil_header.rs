@@ -39,14 +39,14 @@ pub struct ZilHeader {
 
 impl ZilHeader {
     /// Bytes of a header.
-    pub const SIZE: usize = 192;
+    pub(crate) const SIZE: usize = 192;
     /// Flag: the log holds records to replay (`ZIL_REPLAY_NEEDED`).
     pub const REPLAY_NEEDED: u64 = 1;
     /// Flag: `claim_record_seq` is valid (`ZIL_CLAIM_LR_SEQ_VALID`).
     pub const CLAIM_RECORD_SEQ_VALID: u64 = 2;
 
     /// From the first 192 of `bytes`.
-    pub fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
+    pub(crate) fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {
         let fields = Fields::new("zil header", bytes, Self::SIZE, endian)?;
         Ok(Self {
             claim_txg: Txg(fields.u64(CLAIM_TXG)?),

@@ -115,17 +115,17 @@ word_struct! {
 
 impl ZnodePhys {
     /// The size with the ACL.
-    pub const WITH_ACL_SIZE_BYTES: usize = Self::SIZE_BYTES + AclPhys::SIZE_BYTES;
+    pub(crate) const WITH_ACL_SIZE_BYTES: usize = Self::SIZE_BYTES + AclPhys::SIZE_BYTES;
 
     /// The ACL of a whole bonus.
-    pub fn acl(bonus: &[u8], endian: Endian) -> Result<AclPhys, FormatError> {
+    pub(crate) fn acl(bonus: &[u8], endian: Endian) -> Result<AclPhys, FormatError> {
         let fields = Fields::new("znode", bonus, Self::WITH_ACL_SIZE_BYTES, endian)?;
         AclPhys::parse(fields.slice(Self::SIZE_BYTES, AclPhys::SIZE_BYTES)?, endian)
     }
 
     /// The bytes after the structure in the bonus: a symbolic link's target, if it is not longer than this.
     #[must_use]
-    pub fn tail(bonus: &[u8]) -> &[u8] {
+    pub(crate) fn tail(bonus: &[u8]) -> &[u8] {
         bonus.get(Self::WITH_ACL_SIZE_BYTES..).unwrap_or(&[])
     }
 }

@@ -18,8 +18,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
 use crate::HostError;
-use crate::cachefile::own_folder;
 use crate::error::At as _;
+use crate::folders::own_folder;
 
 type Result<T> = std::result::Result<T, HostError>;
 

@@ -52,7 +52,7 @@ pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Resul
 /// # Errors
 /// It is.
 #[boxed]
-pub async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelReport) -> Result<()> {
+pub(crate) async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelReport) -> Result<()> {
     let Some(guid) = label.pool_guid() else { return Ok(()) };
     let path = path.display();
     match kernel_pool(handle, Path::new(KERNEL_POOLS), guid.0, name_of(label)).await {
@@ -69,7 +69,7 @@ pub async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelReport) -
 /// # Errors
 /// It is.
 #[boxed]
-pub async fn refuse_imported(handle: &Handle, path: &Path, label: &LabelReport) -> Result<Option<String>> {
+pub(crate) async fn refuse_imported(handle: &Handle, path: &Path, label: &LabelReport) -> Result<Option<String>> {
     let Some(Imported { pool, role, process }) = imported(handle, path, label).await? else { return Ok(None) };
     let path = path.display();
     let way_out = match process {

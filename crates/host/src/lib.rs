@@ -25,7 +25,7 @@
 //! users       processes that use a mount
 //! ```
 //!
-//! **Invariants.** 1. A file is trusted only if this user or root has written it (`cachefile::own_folder`). 2. A note of an owner is made
+//! **Invariants.** 1. A file is trusted only if this user or root has written it (`folders::own_folder`). 2. A note of an owner is made
 //! before the pool's labels name it ([`owners`]). 3. Nothing is made of a device of a pool that this system has, whatever its label says and
 //! whether or not a process has the pool open at the moment ([`imported()`]).
 //!
@@ -41,6 +41,7 @@ mod compatibility;
 mod configs;
 mod disks;
 mod error;
+mod folders;
 pub mod holder;
 mod identity;
 pub mod images;
@@ -56,11 +57,12 @@ mod replication;
 mod users;
 
 pub use accounts::Accounts;
-pub use cachefile::{CacheFile, Entry, make_own_folder};
+pub use cachefile::{CacheFile, Entry};
 pub use compatibility::feature_list;
 pub use configs::{CacheSetting, ConfigFile, ListedPool};
 pub use disks::{all_device_paths, choose, device_paths, is_disk, search};
 pub use error::HostError;
+pub use folders::make_own_folder;
 pub use holder::Holder;
 pub use identity::{clock, host, host_id};
 pub use imported::{Imported, imported};

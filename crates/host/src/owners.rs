@@ -36,9 +36,10 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::HostError;
-use crate::cachefile::{CacheFile, Entry, make_own_folder, own_folder, this_boot};
+use crate::cachefile::{CacheFile, Entry, this_boot};
 use crate::disks::device_paths;
 use crate::error::At as _;
+use crate::folders::{make_own_folder, own_folder};
 
 type Result<T> = std::result::Result<T, HostError>;
 

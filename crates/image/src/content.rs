@@ -39,7 +39,7 @@ impl Content {
     }
 
     /// A part of the file, which must be within it.
-    pub fn range(file: File, range: Range<u64>, window_bytes: u64) -> Self {
+    pub(crate) fn range(file: File, range: Range<u64>, window_bytes: u64) -> Self {
         Self { file, window_bytes, stream: None, at: range.start, end: range.end }
     }
 

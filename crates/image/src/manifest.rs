@@ -306,7 +306,7 @@ async fn entry(filesystem: &FileSystem, object: ObjectId, path: &[u8], large: &S
 }
 
 /// Adds a file's data other than its content: kind, mode, owner, size, times.
-pub fn describe_attributes(out: &mut Map<String, Value>, attributes: &Attributes) {
+pub(crate) fn describe_attributes(out: &mut Map<String, Value>, attributes: &Attributes) {
     let time = |time: cenote_zpl::Time| json!(format!("{}.{:09}", time.seconds, time.nanoseconds));
     out.insert("type".into(), json!(attributes.kind.letter().to_string()));
     out.insert("ino".into(), json!(attributes.object.0));

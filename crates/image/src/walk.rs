@@ -43,7 +43,7 @@ const BATCH_MIN: usize = 64;
 /// Names remembered by their hashes at most, on all levels together: up to 160 MiB.
 const SEEN_MAX: usize = 8 << 20;
 /// The maximum length of a path, in bytes. Linux accepts no more than 4096 in one call.
-pub const PATH_MAX_BYTES: usize = 32 << 10;
+pub(crate) const PATH_MAX_BYTES: usize = 32 << 10;
 
 /// Extended attributes by name.
 type Xattrs = BTreeMap<Vec<u8>, Vec<u8>>;

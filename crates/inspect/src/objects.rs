@@ -69,7 +69,7 @@ pub(crate) fn summary(dnode: &Object) -> Map<String, Value> {
     map.insert("indirect_block_bytes".into(), 1_u64.checked_shl(u32::from(phys.indirect_block_shift)).into());
     map.insert("data_block_bytes".into(), data_block.into());
     map.insert("used_bytes".into(), phys.used_bytes().into());
-    map.insert("dnode_bytes".into(), crate::object::dnode_bytes(phys.slots()).into());
+    map.insert("dnode_bytes".into(), dnode_bytes(phys.slots()).into());
     map.insert("lsize_bytes".into(), lsize.into());
     map.insert("full_percent".into(), ((full * 100.0).round() / 100.0).into());
     map.insert("bonus_size_bytes".into(), phys.bonus.len().into());
@@ -80,4 +80,9 @@ pub(crate) fn summary(dnode: &Object) -> Map<String, Value> {
 /// An object's number: the accounts of users, groups and projects are below zero.
 fn number(id: ObjectId) -> Value {
     if id.0 > u64::MAX - 3 { id.0.cast_signed().into() } else { id.0.into() }
+}
+
+/// The bytes that go with a number of slots.
+fn dnode_bytes(slots: usize) -> u64 {
+    (slots * SLOT_BYTES) as u64
 }

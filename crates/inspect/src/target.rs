@@ -25,7 +25,7 @@ pub struct Target {
 
 impl Target {
     /// The MOS.
-    pub fn mos(pool: &View) -> Self {
+    pub(crate) fn mos(pool: &View) -> Self {
         Self { name: format!("{} MOS", pool.name()), objset: pool.mos().clone(), is_locked: false }
     }
 

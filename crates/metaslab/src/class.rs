@@ -30,7 +30,7 @@ pub enum ClassKind {
 
 impl ClassKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Normal, Self::Log, Self::Special, Self::Dedup, Self::EmbeddedLog];
+    pub(crate) const ALL: [Self; 5] = [Self::Normal, Self::Log, Self::Special, Self::Dedup, Self::EmbeddedLog];
 
     /// Where to look when this class has no space or no vdev, in order: what OpenZFS falls back to.
     #[must_use]
@@ -198,6 +198,7 @@ impl Class {
     }
 
     /// Takes a reservation back: the block was written. Whether there is room again.
+    #[cfg(test)]
     pub(crate) fn unreserve(&mut self, allocator: usize, bytes: u64) -> bool {
         let max = self.reserved_max;
         let Some(allocator_state) = self.allocators.get_mut(allocator) else { return true };

@@ -132,13 +132,14 @@ pub use error::{LogEntryFault, LogFigure, MetaslabFault, ObjectError, SpaceError
 pub use fragmentation::class_fragmentation;
 pub use group::{SizeRule, VdevSetup};
 pub use load::load;
-pub use logs::{FoundLog, Log, LogSpace, SummaryRow};
-pub use map::{Batch, SpaceMap, entries_bytes, map_histogram};
-pub use metaslab::{Flushed, Keep, LoadStep, Loading, Metaslab, SizeRange, SyncTarget, TXG_DEFER_SIZE, TXG_SIZE};
+pub use logs::{FoundLog, Log, LogSpace};
+pub use map::{Batch, SpaceMap, map_histogram};
+pub use metaslab::{Flushed, Keep, LoadStep, Loading, Metaslab, SizeRange, SyncTarget};
+pub(crate) use metaslab::{TXG_DEFER_SIZE, TXG_SIZE};
 pub use open::open;
 pub use ranges::{RangeError, RangeSet};
 pub use store::{MetaslabId, SpaceStore};
-pub use tree::{RangeTree, TREE_HISTOGRAM_BUCKETS};
+pub use tree::RangeTree;
 pub use tunables::Tunables;
 pub use weight::Weight;
 pub use work::{MetaslabWork, TxgWork};

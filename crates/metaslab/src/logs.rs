@@ -40,19 +40,19 @@ pub struct Log {
 
 /// A row of the summary: some logs that follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SummaryRow {
+pub(crate) struct SummaryRow {
     /// The first txg of the row.
-    pub first: Txg,
+    pub(crate) first: Txg,
     /// The last.
-    pub last: Txg,
+    pub(crate) last: Txg,
     /// Logs in it.
-    pub logs: u64,
+    pub(crate) logs: u64,
     /// Metaslabs that were last flushed in it.
-    pub metaslabs: u64,
+    pub(crate) metaslabs: u64,
     /// Of those, the ones with unflushed changes.
-    pub dirty: u64,
+    pub(crate) dirty: u64,
     /// Blocks of its logs.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
 }
 
 /// A log found at import.
@@ -95,7 +95,7 @@ impl LogSpace {
     /// The logs of a pool that was opened: those found, and of each metaslab with an unflushed txg that txg and whether
     /// the logs had anything for it. `memory_bytes` is what the unflushed changes take.
     #[must_use]
-    pub fn open_pool(
+    pub(crate) fn open_pool(
         found: &[FoundLog],
         metaslabs: impl Iterator<Item = (MetaslabId, Txg, bool)>,
         memory_bytes: u64,
@@ -137,11 +137,6 @@ impl LogSpace {
         self.logs.iter().map(|(txg, log)| (*txg, *log))
     }
 
-    /// The summary, oldest row first.
-    pub fn summary(&self) -> impl Iterator<Item = SummaryRow> + '_ {
-        self.summary.iter().copied()
-    }
-
     /// Blocks of all logs but the one being written.
     #[must_use]
     pub const fn blocks(&self) -> u64 {
@@ -158,12 +153,6 @@ impl LogSpace {
     #[must_use]
     pub const fn memory_bytes(&self) -> u64 {
         self.memory_bytes
-    }
-
-    /// Metaslabs with unflushed changes.
-    #[must_use]
-    pub const fn dirty_metaslabs(&self) -> u64 {
-        self.dirty
     }
 
     /// The log that has the metaslabs last flushed at `txg`: that txg's, or the first after it.
@@ -271,7 +260,7 @@ impl LogSpace {
     }
 
     /// Adjusts the memory of unflushed changes: those of a metaslab took `before` bytes and take `now`.
-    pub fn account_memory(&mut self, before: u64, now: u64) {
+    pub(crate) fn account_memory(&mut self, before: u64, now: u64) {
         debug_assert!(before <= self.memory_bytes + now, "memory that is given back was counted");
         self.memory_bytes = (self.memory_bytes + now).saturating_sub(before);
     }
@@ -327,7 +316,7 @@ impl LogSpace {
     }
 
     /// Sets how many blocks there may be, by the number of dirty metaslabs.
-    pub fn set_block_limit(&mut self, tunables: &Tunables) {
+    pub(crate) fn set_block_limit(&mut self, tunables: &Tunables) {
         let wanted = self.dirty.saturating_mul(tunables.zfs_unflushed_log_block_pct) / 100;
         self.block_limit = wanted.max(tunables.zfs_unflushed_log_block_min).min(tunables.zfs_unflushed_log_block_max);
     }
@@ -346,7 +335,7 @@ impl LogSpace {
 
     /// How many dirty metaslabs to flush in this txg so that neither blocks nor logs will pass their limits.
     #[must_use]
-    pub fn flushes_wanted(&self, tunables: &Tunables) -> u64 {
+    pub(crate) fn flushes_wanted(&self, tunables: &Tunables) -> u64 {
         let incoming = i128::from(self.incoming_blocks(tunables));
         let mut blocks_left = i128::from(self.block_limit) - i128::from(self.blocks) - incoming;
         let logs: u64 = self.summary.iter().map(|row| row.logs).sum();
@@ -372,7 +361,7 @@ impl LogSpace {
 
     /// Whether unflushed changes take too much memory, so that metaslabs are flushed beyond the plan.
     #[must_use]
-    pub const fn exceeds_memory(&self, tunables: &Tunables) -> bool {
+    pub(crate) const fn exceeds_memory(&self, tunables: &Tunables) -> bool {
         self.memory_bytes > tunables.unflushed_memory_bytes_max()
     }
 

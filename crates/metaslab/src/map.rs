@@ -151,7 +151,7 @@ impl SpaceMap {
     }
 
     /// Adds a tree's ranges to the counts of free runs.
-    pub fn count_free(&mut self, tree: &RangeTree) {
+    pub(crate) fn count_free(&mut self, tree: &RangeTree) {
         let Some(histogram) = &mut self.histogram else { return };
         for (bucket, more) in histogram.iter_mut().zip(map_histogram(tree, self.shift)) {
             *bucket += more;
@@ -159,7 +159,7 @@ impl SpaceMap {
     }
 
     /// Forgets the counts of free runs.
-    pub fn clear_histogram(&mut self) {
+    pub(crate) fn clear_histogram(&mut self) {
         if let Some(histogram) = &mut self.histogram {
             *histogram = [0; HISTOGRAM_BUCKETS];
         }
@@ -179,7 +179,7 @@ impl SpaceMap {
 
 /// Bytes that the ranges of a tree take as entries of a space map of one metaslab, about: by counts, not by walking.
 #[must_use]
-pub fn entries_bytes(tree: &RangeTree, two_words: bool) -> u64 {
+pub(crate) fn entries_bytes(tree: &RangeTree, two_words: bool) -> u64 {
     let mut bytes = 0_u64;
     for (class, count) in tree.histogram().iter().enumerate().filter(|(_, count)| **count > 0) {
         // Runs of this class have at most this many units.

@@ -95,7 +95,7 @@ impl RangeSet {
 
     /// Whether any of `range` is in the set.
     #[must_use]
-    pub fn overlaps(&self, range: Range<u64>) -> bool {
+    pub(crate) fn overlaps(&self, range: Range<u64>) -> bool {
         !range.is_empty() && self.at_or_after(range.start).is_some_and(|(start, _)| start < range.end)
     }
 

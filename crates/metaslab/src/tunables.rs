@@ -102,7 +102,7 @@ cenote_kstat::tunables! {
 impl Tunables {
     /// Memory that unflushed changes may take before metaslabs are flushed for it.
     #[must_use]
-    pub const fn unflushed_memory_bytes_max(&self) -> u64 {
+    pub(crate) const fn unflushed_memory_bytes_max(&self) -> u64 {
         let part = (self.cenote_system_memory as u128 * self.zfs_unflushed_max_mem_ppm as u128 / 1_000_000) as u64;
         if part < self.zfs_unflushed_max_mem_amt { part } else { self.zfs_unflushed_max_mem_amt }
     }

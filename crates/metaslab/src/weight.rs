@@ -23,7 +23,7 @@ pub struct Weight(u64);
 impl Weight {
     /// The weight of a metaslab whose largest free runs have `2^index` bytes.
     #[must_use]
-    pub fn segments(index: u32, count: u64) -> Self {
+    pub(crate) fn segments(index: u32, count: u64) -> Self {
         let weight =
             if count == 0 { Self(0) } else { Self(u64::from(index.min(63)) << INDEX_SHIFT | count.min(COUNT_MAX)) };
         debug_assert!(weight.index().is_some(), "a weight by segments is none by space");
@@ -32,7 +32,7 @@ impl Weight {
 
     /// The weight of so many bytes.
     #[must_use]
-    pub fn space(bytes: u64) -> Self {
+    pub(crate) fn space(bytes: u64) -> Self {
         let weight = Self(TYPE_BIT | bytes.min(TYPE_BIT - 1));
         debug_assert!(weight.index().is_none(), "a weight by space is none by segments");
         weight
@@ -46,7 +46,7 @@ impl Weight {
 
     /// Whether an allocation may fit, as far as the weight tells.
     #[must_use]
-    pub const fn may_fit(self, size_bytes: u64) -> bool {
+    pub(crate) const fn may_fit(self, size_bytes: u64) -> bool {
         match self.index() {
             Some(_) if self.0 == 0 => false,
             Some(63) => true,

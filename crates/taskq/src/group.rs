@@ -447,7 +447,7 @@ impl Member {
     }
 
     /// Whether the group is being cancelled, so that work which has not begun should not.
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.shards.cancelled.load(Ordering::Relaxed)
     }
 }

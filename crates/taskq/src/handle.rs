@@ -11,10 +11,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::combine::{Either, race};
-use crate::device::{Device, OpenOptions};
+use crate::device::Device;
 use crate::entry::Entry;
 use crate::group::{Group, Member};
 use crate::oneshot;
+use crate::open_options::OpenOptions;
 use crate::real::holder::{Identity, InUse};
 use crate::real::{Entrance, Real};
 use crate::sim::Sim;

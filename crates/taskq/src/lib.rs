@@ -100,6 +100,7 @@ mod lock;
 mod models;
 pub mod mutant;
 pub mod oneshot;
+mod open_options;
 mod range_lock;
 mod real;
 mod rng;
@@ -117,7 +118,7 @@ pub use combine::{
     Either, JoinSet, Unordered, both, for_each_concurrent, join_all, map_concurrent, race, try_for_each_concurrent,
     yield_now,
 };
-pub use device::{BoxFuture, Device, Direct, Driver, OpenOptions, RamDevice};
+pub use device::{BoxFuture, Device, Driver, RamDevice};
 pub use entry::Entry;
 pub use event::{Event, EventWait, Notify, NotifyWait};
 pub use fair::give_way;
@@ -127,6 +128,7 @@ pub use handle::{
     Class, Deadlock, Handle, IoChoice, IoMode, Join, JoinError, Runtime, RuntimeOptions, Stopped, thread_shard,
 };
 pub use lock::{AsyncMutex, AsyncMutexGuard, AsyncReadGuard, AsyncRwLock, AsyncWriteGuard};
+pub use open_options::{Direct, OpenOptions};
 pub use range_lock::{RangeGuard, RangeLock, RangeTicket};
 pub use real::holder::{Holder, Identity, InUse, locker, unescaped};
 pub use rng::Rng;

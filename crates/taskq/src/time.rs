@@ -76,11 +76,6 @@ impl Sleep {
     pub(crate) fn new(handle: Handle, deadline: Instant) -> Sleep {
         Sleep { handle, deadline, timer: None }
     }
-
-    /// The moment this resolves at.
-    pub fn deadline(&self) -> Instant {
-        self.deadline
-    }
 }
 
 impl Future for Sleep {

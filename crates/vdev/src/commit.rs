@@ -25,7 +25,6 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use cenote_format::endian::Endian;
 use cenote_format::ids::{Guid, VdevId};
 use cenote_format::label::{
     BOOT_ENV_OFFSET, BootEnv, LABEL_BYTES, LABEL_COUNT, RING_OFFSET, VDEV_PHYS_BYTES, VDEV_PHYS_OFFSET, emit_vdev_phys,
@@ -39,9 +38,6 @@ use cenote_taskq::{boxed, join_all};
 use crate::disk::Disk;
 use crate::leaf::{LabelCopy, probe};
 use crate::ring::{Ring, layout, sealed, write_slot};
-
-/// The byte order of labels written here, on any machine.
-pub(crate) const ORDER: Endian = Endian::Little;
 
 /// A leaf's part in a commit.
 #[derive(Clone, Debug)]

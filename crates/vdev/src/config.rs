@@ -247,7 +247,7 @@ impl VdevConfig {
 
     /// Whether it, or a vdev below it, is a raidz or draid.
     #[must_use]
-    pub fn has_stripe(&self) -> bool {
+    pub(crate) fn has_stripe(&self) -> bool {
         self.kind.is_stripe() || self.children.iter().any(Self::has_stripe)
     }
 

@@ -41,7 +41,7 @@ impl Disk {
 
     /// The part of a device that a partition table names; its path is the device's with the partition's number.
     #[must_use]
-    pub fn partition(device: Device, partition: &Partition) -> Self {
+    pub(crate) fn partition(device: Device, partition: &Partition) -> Self {
         let whole = device.size_bytes();
         let start_bytes = partition.start_bytes.min(whole);
         let path = format!("{}#{}", device.path().display(), partition.number).into();

@@ -61,7 +61,7 @@ impl Dtl {
     /// children, given what each of them lacks (`DTL_OUTAGE` in OpenZFS). A mirror can do without all but one, a raidz or
     /// draid without as many as it has parity.
     #[must_use]
-    pub fn outage(sets: &[Self], spare_count: usize) -> Self {
+    pub(crate) fn outage(sets: &[Self], spare_count: usize) -> Self {
         // Where ranges begin and end, in order; how many stand open between two such places is how many sets have it.
         let mut edges: Vec<(u64, bool)> = Vec::new();
         for range in sets.iter().flat_map(|set| &set.ranges) {

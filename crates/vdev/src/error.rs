@@ -80,7 +80,7 @@ pub enum VdevError {
 
 impl VdevError {
     /// How many faults an error carries at most; the pool's fault log has the others.
-    pub const FAULTS_MAX: usize = 256;
+    pub(crate) const FAULTS_MAX: usize = 256;
 
     /// Whether a device was given up on that had not failed: it may still be waited for.
     #[must_use]

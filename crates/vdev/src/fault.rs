@@ -150,7 +150,7 @@ pub struct FaultLog {
 
 impl FaultLog {
     /// How many faults are kept. Chosen by eye: enough to see a pattern, small enough to forget about.
-    pub const CAPACITY: usize = 1024;
+    pub(crate) const CAPACITY: usize = 1024;
 
     /// Adds a fault, pushing out the oldest where the log is full.
     pub fn push(&self, fault: Fault) {

@@ -215,7 +215,7 @@ pub async fn probe_device(device: &Device) -> DeviceReport {
 
 /// The partitions of a device; none where there is no table that can be read.
 #[boxed]
-pub async fn read_partitions(device: &Device) -> Vec<Partition> {
+pub(crate) async fn read_partitions(device: &Device) -> Vec<Partition> {
     let size = device.size_bytes();
     let len = size.min(TABLE_BYTES as u64);
     let (front, front_bytes) = device.read(0, Buf::unfilled(len as usize)).await;

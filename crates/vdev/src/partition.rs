@@ -19,7 +19,7 @@
 //! a hint where to look: what is found there must still be a label with a right checksum.
 
 /// How much of each end of the disk is read to find tables: 34 sectors of 4 KiB, rounded up.
-pub const TABLE_BYTES: usize = 160 << 10;
+pub(crate) const TABLE_BYTES: usize = 160 << 10;
 
 /// At most this many entries of a table are looked at.
 const ENTRIES_MAX: usize = 256;

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use cenote_codec::checksum::embedded::{label_verifier, seal_embedded};
+use cenote_format::Endian;
 use cenote_format::enums::Checksum;
 use cenote_format::ids::Txg;
 use cenote_format::label::{
@@ -27,8 +28,10 @@ use cenote_format::uberblock::Uberblock;
 use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
-use crate::commit::ORDER;
 use crate::disk::Disk;
+
+/// The byte order of labels written here, on any machine.
+pub(crate) const ORDER: Endian = Endian::Little;
 
 /// Where a pool's newest uberblock stands in its rings, and where its next one goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +78,7 @@ impl Ring {
 
 /// The slot of multihost writes on a vdev of this ashift.
 #[must_use]
-pub const fn multihost_slot(ashift: u32) -> usize {
+pub(crate) const fn multihost_slot(ashift: u32) -> usize {
     slot_count(ashift) - MMP_SLOTS_PER_LABEL
 }
 

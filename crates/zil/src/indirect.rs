@@ -17,7 +17,7 @@
 //! A record is of bytes within one block; a longer write is cut at block boundaries, and adjacent writes without a sync in between become
 //! one.
 //!
-//! **Life of one**, in a burst (`writer::issue`). Tasks that run a few blocks ahead of the filling of records capture each block as its
+//! **Life of one**, in a burst (`writer::issue`, `writer::prepared`). Tasks that run a few blocks ahead of the filling of records capture each block as its
 //! txg has it and allocate its DVAs ([`cenote_dmu::LogBlock`]). The write of the data block continues while its record is put into a log
 //! block and that log block is written; the devices are flushed when both are written ([`crate::log_io::LogIo::write`]), and only then
 //! clients are answered. That flush is for the devices of both ([`crate::data::Data`]).
@@ -30,29 +30,18 @@
 //! txg's sync writes the data itself, elsewhere.
 //!
 //! **Invariants.** 1. No log block is stable before what its records point to is. 2. Memory for the blocks that are being stored is
-//! reserved before any lock or txg is held ([`STORING_MAX_BYTES`]).
+//! reserved before any lock or txg is held ([`crate::data::STORING_MAX_BYTES`]).
 //!
 //! **Crash.** Where the block of a record cannot be read the log ends before that record, which was not acknowledged.
 //!
 //! **Rejected.** *A record of the size alone* (`TX_WRITE2`) for the second write of a block that is stored already: the pointer once more says
 //! the same, and stands for itself. *Storing a block when it is written*: it may be changed again before any client syncs it.
 
-use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use cenote_dmu::LogBlock;
 use cenote_dmu::tx::Transactions;
 use cenote_format::ids::Txg;
-use cenote_taskq::{Class, Join, OwnedPermit};
-
-use crate::data::{STORING_MAX_BYTES, Stored};
-use crate::itx::{Itx, ItxWrite, Payload};
-use crate::writer::LogWriter;
-
-/// Blocks of a burst that are made ready before their turn.
-const AHEAD_MAX: usize = 16;
 
 /// The properties of a write that decide how it is logged.
 #[derive(Clone, Copy, Debug)]
@@ -93,77 +82,6 @@ pub(crate) fn parts(bytes: &Range<u64>, block_bytes: u64) -> impl Iterator<Item 
         let next = (at / block_bytes + 1).saturating_mul(block_bytes).min(end);
         (at < end).then(|| std::mem::replace(&mut at, next)..next)
     })
-}
-
-/// The blocks of a burst that are made ready, in the order of their records.
-pub(crate) struct Prepared {
-    log: Arc<LogWriter>,
-    coming: VecDeque<(Txg, ItxWrite)>,
-    begun: VecDeque<Option<Join<Option<Stored>>>>,
-}
-
-impl Prepared {
-    /// Those of all indirect writes among these.
-    pub(crate) fn new(log: &Arc<LogWriter>, itxs: &[Itx]) -> Self {
-        let mut coming = VecDeque::new();
-        for itx in itxs {
-            if let Payload::Write(write @ ItxWrite { indirect: Some(block_bytes), .. }) = &itx.payload {
-                coming.extend(
-                    parts(&write.bytes, *block_bytes).map(|bytes| (itx.txg, ItxWrite { bytes, ..write.clone() })),
-                );
-            }
-        }
-        Self { log: log.clone(), coming, begun: VecDeque::new() }
-    }
-
-    /// The next part's; nothing where it is to be copied.
-    pub(crate) async fn next(&mut self) -> Option<Stored> {
-        while self.begun.len() < AHEAD_MAX
-            && let Some((txg, part)) = self.coming.pop_front()
-        {
-            let made = self.log.clone().make_ready(txg, part);
-            self.begun.push_back(self.log.detached().spawn(Class::Issue, made).ok());
-        }
-        self.begun.pop_front().flatten()?.await.ok().flatten()
-    }
-}
-
-impl LogWriter {
-    /// True if a write is logged by reference.
-    pub(crate) fn is_indirect(&self, len: u64, shape: &WriteShape) -> bool {
-        let tunables = &self.io.tunables;
-        if self.is_for_throughput.load(Ordering::Relaxed) {
-            return true;
-        }
-        if self.io.allocator.has_log_devices() {
-            return false;
-        }
-        let is_large = len >= tunables.zfs_immediate_write_sz && (len >= shape.block_bytes / 2 || !shape.is_awaited);
-        let goes_to_special = || shape.block_bytes <= u64::from(shape.small_bytes);
-        is_large && (!tunables.zil_special_is_slog || !self.io.allocator.has_special_devices() || goes_to_special())
-    }
-
-    /// Gives the block of a part of a write its place, and begins to store it. Nothing where it has to be copied.
-    async fn make_ready(self: Arc<Self>, txg: Txg, part: ItxWrite) -> Option<Stored> {
-        let data = self.data.lock().as_ref().and_then(Weak::upgrade)?;
-        let room = part.indirect.unwrap_or(0).clamp(1, STORING_MAX_BYTES);
-        let permit = self.io.storing.acquire_owned(room).await;
-        let at = LogTxg { txgs: &self.txgs, txg };
-        let block = data.block(part.object, part.generation, part.bytes, at).await.ok()??;
-        let (pointer, store) = block.place(&self.io.allocator).await.ok()?;
-        let Some(store) = store else { return Some(Stored { pointer, storing: None }) };
-        let storing = self.clone().store(store, permit);
-        let storing = Some(self.detached().spawn(Class::Issue, storing).ok()?);
-        Some(Stored { pointer, storing })
-    }
-
-    /// Stores a block. Whether it is.
-    async fn store(self: Arc<Self>, store: cenote_dmu::LogStore, permit: OwnedPermit) -> bool {
-        let missed = |txg, leaves| self.io.missed(leaves, txg);
-        let stored = self.handle.urgently(store.store(missed)).await;
-        drop(permit);
-        stored.is_ok()
-    }
 }
 
 #[cfg(test)]

@@ -294,7 +294,7 @@ impl LoggedTx {
 
     /// Whether the change has to be logged; if not, the caller need not make records.
     #[must_use]
-    pub const fn is_logging(&self) -> bool {
+    pub(crate) const fn is_logging(&self) -> bool {
         self.makes_records
     }
 

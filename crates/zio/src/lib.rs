@@ -53,6 +53,7 @@ pub mod mutation;
 mod read;
 mod ready;
 mod regang;
+mod seal;
 mod store;
 mod transform;
 mod write;
@@ -73,7 +74,8 @@ pub use error::{OutsideExtents, ZioError, ZioErrorKind};
 pub use heal::Health;
 pub use log_block::log_pointer;
 pub use read::Copies;
-pub use ready::{ReadyBlock, ReadyForm, Seal};
+pub use ready::{ReadyBlock, ReadyForm};
+pub use seal::Seal;
 pub use write::{
     AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, Placed, Prepared, WritePolicy, Written,
 };

@@ -11,25 +11,12 @@
 use cenote_codec::compress::{self, CompressError, decompress};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::endian::Endian;
 use cenote_format::enums::Compress;
 use cenote_taskq::buf::{Block, Buf};
 
+use crate::seal::Seal;
 use crate::write::{Content, Protection, hole, is_unchanged, padded};
 use crate::{AllocationUnits, Prepared, WritePolicy, Zio, ZioError, ZioErrorKind};
-
-/// The salt, IV and MAC of a block of an encrypted dataset. Of kinds that are authenticated alone the MAC is all that counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seal {
-    /// The byte order of the block's fields.
-    pub order: Endian,
-    /// The salt.
-    pub salt: [u8; 8],
-    /// The IV.
-    pub iv: [u8; 12],
-    /// The MAC.
-    pub mac: [u8; 16],
-}
 
 /// The form of bytes that are stored as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -42,7 +42,7 @@ use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
 
 use crate::gang::DEPTH_MAX;
-use crate::ready::Seal;
+use crate::seal::Seal;
 use crate::{Bookmark, OutsideExtents, Zio, ZioError, ZioErrorKind};
 
 /// The byte order of everything that Cenote writes, on any machine: the same input gives the same bytes.

@@ -25,7 +25,7 @@ pub enum FileKind {
 impl FileKind {
     /// From a mode; `None` for bits that name nothing.
     #[must_use]
-    pub const fn of_mode(mode: u64) -> Option<Self> {
+    pub(crate) const fn of_mode(mode: u64) -> Option<Self> {
         Some(match mode & 0o170_000 {
             0o100_000 => Self::File,
             0o040_000 => Self::Directory,
@@ -68,7 +68,7 @@ impl FileKind {
 
     /// From the type number of a directory entry (the file format bits of a mode, shifted right by 12).
     #[must_use]
-    pub const fn of_entry_type(number: u8) -> Option<Self> {
+    pub(crate) const fn of_entry_type(number: u8) -> Option<Self> {
         Self::of_mode((number as u64) << 12)
     }
 }
@@ -103,15 +103,9 @@ impl Flags {
         self.has(ZnodeFlags::XATTR)
     }
 
-    /// Whether entries of the ACL are inheritable.
-    #[must_use]
-    pub const fn is_acl_inherited(self) -> bool {
-        self.has(ZnodeFlags::INHERIT_ACE)
-    }
-
     /// Whether the file carries a project id.
     #[must_use]
-    pub const fn has_project(self) -> bool {
+    pub(crate) const fn has_project(self) -> bool {
         self.has(ZnodeFlags::PROJECT_ID)
     }
 

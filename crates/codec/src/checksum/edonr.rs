@@ -54,7 +54,7 @@ impl EdonR512 {
 
     /// The digest of one message.
     #[must_use]
-    pub fn digest(message: &[u8]) -> [u8; 64] {
+    pub(crate) fn digest(message: &[u8]) -> [u8; 64] {
         let mut state = Self::new();
         state.update(message);
         state.finish()

@@ -33,7 +33,7 @@ use cenote_format::enums::Checksum;
 /// The trailer's magic number.
 pub const MAGIC: u64 = 0x0210_da7a_b10c_7a11;
 /// The trailer's length.
-pub const TRAILER_SIZE: usize = 40;
+pub(crate) const TRAILER_SIZE: usize = 40;
 const MAGIC_SIZE: usize = 8;
 const WORDS_SIZE: usize = 32;
 /// Where a zilog2 block says how many of its bytes are used.

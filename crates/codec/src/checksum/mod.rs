@@ -32,15 +32,17 @@
 pub mod edonr;
 pub mod embedded;
 pub mod fletcher;
+pub(crate) mod lanes;
 pub mod skein;
 mod threefish;
+pub(crate) mod words;
 
 use cenote_format::Endian;
 use cenote_format::enums::Checksum;
 use sha2::{Digest, Sha256, Sha512_256};
 
-/// A checksum as a block pointer holds it.
-pub type Words = [u64; 4];
+use self::words::words;
+pub use self::words::{Words, truncate_for_mac};
 
 /// Why a block's checksum could not be confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -169,18 +171,6 @@ pub fn verify(
     compare(kind, *expected, actual, encrypted)
 }
 
-/// Makes room for a MAC in the last two words of an encrypted block's checksum.
-///
-/// The strong algorithms are cut; the weak ones (whose entropy may lie anywhere) have their halves folded together. The
-/// MAC then goes into words 2 and 3, which are left zero here.
-#[must_use]
-pub const fn truncate_for_mac(kind: Checksum, words: Words) -> Words {
-    match kind {
-        Checksum::Sha256 | Checksum::Sha512 | Checksum::Skein | Checksum::Blake3 => [words[0], words[1], 0, 0],
-        _ => [words[0] ^ words[2], words[1] ^ words[3], 0, 0],
-    }
-}
-
 fn compare(kind: Checksum, mut expected: Words, mut actual: Words, encrypted: bool) -> Result<(), ChecksumError> {
     if encrypted {
         actual = truncate_for_mac(kind, actual);
@@ -193,16 +183,6 @@ fn compare(kind: Checksum, mut expected: Words, mut actual: Words, encrypted: bo
 /// SHA-256 as ZFS stores it: big-endian words on every host.
 fn sha256(data: &[u8]) -> Words {
     words(&Sha256::digest(data).into(), Endian::Big)
-}
-
-/// Cuts a 32-byte digest into words.
-fn words(digest: &[u8; 32], order: Endian) -> Words {
-    let mut out = [0; 4];
-    let (chunks, _) = digest.as_chunks::<8>();
-    for (word, chunk) in out.iter_mut().zip(chunks) {
-        *word = order.u64(*chunk);
-    }
-    out
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ const KIND_BITS: u32 = 7;
 impl Compression {
     /// An algorithm without a level.
     #[must_use]
-    pub const fn of(kind: Compress) -> Self {
+    pub(crate) const fn of(kind: Compress) -> Self {
         Self { kind, level: CompressLevel::INHERIT }
     }
 
@@ -91,7 +91,8 @@ impl Compression {
 
     /// The property's stored value.
     #[must_use]
-    pub fn to_property(self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn to_property(self) -> u64 {
         u64::from(self.kind.number()) | u64::from(self.level.0) << KIND_BITS
     }
 

@@ -35,7 +35,7 @@ use cenote_format::enums::Compress;
 use thiserror::Error;
 
 pub use level::{CompressLevel, Compression};
-pub use zstandard::{ZSTD_HEADER_BYTES, ZstdHeader};
+pub use zstandard::ZstdHeader;
 
 /// Why a block did not decompress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -17,7 +17,7 @@ use super::{CompressError, CompressLevel};
 const NAME: &str = "zstd";
 
 /// Bytes of [`ZstdHeader`].
-pub const ZSTD_HEADER_BYTES: usize = 8;
+pub(crate) const ZSTD_HEADER_BYTES: usize = 8;
 
 /// The header in front of a zstd frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,15 +24,9 @@ use subtle::ConstantTimeEq;
 use super::block::{self, BlockLayout};
 use super::cipher::Cipher;
 use super::derived::DerivedKeys;
-use super::suite::wrapping_suite;
-use super::{BlockParams, CryptError, CryptSuite, IV_BYTES, MAC_BYTES, SALT_BYTES, Secret, WrappingKey, objset};
+use super::suite::{HMAC_KEY_BYTES, KEY_VERSION, MASTER_KEY_BYTES_MAX, wrapping_suite};
+use super::{BlockParams, CryptError, CryptSuite, IV_BYTES, MAC_BYTES, SALT_BYTES, Secret, WrappingKey};
 
-/// Longest master key; the stored one is padded to it.
-pub const MASTER_KEY_BYTES_MAX: usize = 32;
-/// Length of the HMAC key.
-pub const HMAC_KEY_BYTES: usize = 64;
-/// The key format made today.
-pub const KEY_VERSION: u64 = 1;
 /// Blocks written under one salt before the next is drawn. With random 96-bit nonces this keeps the chance of a
 /// repetition below one in a trillion; the number is OpenZFS's (`zfs_key_max_salt_uses`).
 pub const SALT_USES_MAX: u64 = 400_000_000;
@@ -238,16 +232,6 @@ impl DatasetKey {
     /// Checks a block that is authenticated but not encrypted.
     pub fn verify_mac(&self, stored: &[u8], mac: &[u8; MAC_BYTES]) -> Result<(), CryptError> {
         if bool::from(self.mac(stored).ct_eq(mac)) { Ok(()) } else { Err(CryptError::Authentication) }
-    }
-
-    /// Checks the MACs inside an objset block that is in `order`.
-    pub fn verify_objset(&self, objset: &[u8], order: Endian) -> Result<(), CryptError> {
-        objset::verify(self, objset, order)
-    }
-
-    /// Puts the MACs into an objset block that is in `order`.
-    pub fn seal_objset(&self, objset: &mut [u8], order: Endian) -> Result<(), CryptError> {
-        objset::seal(self, objset, order)
     }
 
     /// A fresh HMAC state.

@@ -46,8 +46,20 @@ struct Macs {
     local: [u8; OBJSET_MAC_BYTES],
 }
 
+impl DatasetKey {
+    /// Checks the MACs inside an objset block that is in `order`.
+    pub fn verify_objset(&self, objset: &[u8], order: Endian) -> Result<(), CryptError> {
+        verify(self, objset, order)
+    }
+
+    /// Puts the MACs into an objset block that is in `order`.
+    pub fn seal_objset(&self, objset: &mut [u8], order: Endian) -> Result<(), CryptError> {
+        seal(self, objset, order)
+    }
+}
+
 /// See [`DatasetKey::verify_objset`].
-pub(super) fn verify(key: &DatasetKey, objset: &[u8], order: Endian) -> Result<(), CryptError> {
+fn verify(key: &DatasetKey, objset: &[u8], order: Endian) -> Result<(), CryptError> {
     let macs = compute(key, objset, order)?;
     let portable = macs.portable.ct_eq(&objset[PORTABLE_MAC_AT..LOCAL_MAC_AT]);
     // Without accounting the local MAC is stale: OpenZFS accepts it, since it will be rebuilt.
@@ -57,7 +69,7 @@ pub(super) fn verify(key: &DatasetKey, objset: &[u8], order: Endian) -> Result<(
 }
 
 /// See [`DatasetKey::seal_objset`].
-pub(super) fn seal(key: &DatasetKey, objset: &mut [u8], order: Endian) -> Result<(), CryptError> {
+fn seal(key: &DatasetKey, objset: &mut [u8], order: Endian) -> Result<(), CryptError> {
     let macs = compute(key, objset, order)?;
     objset[PORTABLE_MAC_AT..LOCAL_MAC_AT].copy_from_slice(&macs.portable);
     objset[LOCAL_MAC_AT..LOCAL_MAC_AT + OBJSET_MAC_BYTES].copy_from_slice(&macs.local);

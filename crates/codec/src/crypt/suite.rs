@@ -1,7 +1,14 @@
-//! Which suite wraps keys, and which object types are encrypted.
+//! Keys and suites: lengths and version of a key, the suite that wraps it, and the object types that are encrypted.
 
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::CryptSuite;
+
+/// Longest master key; the stored one is padded to it.
+pub const MASTER_KEY_BYTES_MAX: usize = 32;
+/// Length of the HMAC key.
+pub const HMAC_KEY_BYTES: usize = 64;
+/// The key format made today.
+pub const KEY_VERSION: u64 = 1;
 
 /// The suite of the same mode with a 256-bit key: the one that wraps keys.
 pub(super) const fn wrapping_suite(suite: CryptSuite) -> CryptSuite {

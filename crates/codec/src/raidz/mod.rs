@@ -32,18 +32,18 @@
 //! **Rejected.** One function for each combination of missing columns, as OpenZFS has: with an instruction that
 //! multiplies by a constant, Horner's scheme saves nothing.
 
-mod gf;
+pub(crate) mod gf;
 mod kernel;
 mod plan;
+pub(crate) mod scalar;
 
-pub(crate) use gf::{MATRICES, NIBBLE_PRODUCTS};
 pub use kernel::Kernel;
-pub(crate) use kernel::{Input, scalar};
+use scalar::Input;
 
 /// The most parity columns that a row can have.
-pub const PARITY_MAX: usize = 3;
+pub(crate) const PARITY_MAX: usize = 3;
 /// The most data columns that a row can have (one less than the field has elements, more than a vdev can have children).
-pub const DATA_MAX: usize = 255;
+pub(crate) const DATA_MAX: usize = 255;
 
 /// One column of a row, as handed to [`reconstruct`].
 #[derive(Debug)]

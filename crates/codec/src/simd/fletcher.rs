@@ -10,8 +10,8 @@ use std::arch::x86_64::*;
 
 use cenote_format::Endian;
 
-use crate::checksum::Words;
-use crate::checksum::fletcher::{LaneSums, Weights, combine_lanes};
+use crate::checksum::lanes::{LaneSums, Weights, combine_lanes};
+use crate::checksum::words::Words;
 
 /// Which instructions. Values come from [`Kernel::available`] alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

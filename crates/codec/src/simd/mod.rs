@@ -33,7 +33,7 @@ pub(crate) mod fletcher {
             _: &[u8],
             _: Option<&mut [u8]>,
             _: cenote_format::Endian,
-        ) -> (crate::checksum::Words, usize) {
+        ) -> (crate::checksum::words::Words, usize) {
             match self {}
         }
     }
@@ -55,7 +55,7 @@ pub(crate) mod parity {
             match self {}
         }
 
-        pub(crate) fn run(self, _: &[crate::raidz::Input<'_>], _: &mut [&mut [u8]], _: bool) {
+        pub(crate) fn run(self, _: &[crate::raidz::scalar::Input<'_>], _: &mut [&mut [u8]], _: bool) {
             match self {}
         }
     }

@@ -3,7 +3,8 @@
 
 use std::arch::x86_64::*;
 
-use crate::raidz::{Input, MATRICES, NIBBLE_PRODUCTS, scalar};
+use crate::raidz::gf::{MATRICES, NIBBLE_PRODUCTS};
+use crate::raidz::scalar::{Input, scalar};
 
 /// Which instructions. Values come from [`Kernel::available`] alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,9 +15,10 @@ use cenote_zvol::live::LiveVolume;
 use cenote_zvol::{Volume, VolumeSpec};
 
 use crate::judge::{found, import_options};
-use crate::life::{dir_name, run, words};
+use crate::life::run;
 use crate::load::{FileWriter, Noting, Shared, Turn};
 use crate::model::{FileChange, Files, Log, Name, Range, RangeChange, State};
+use crate::stage::{dir_name, words};
 
 pub(super) const FILE_SYSTEM: &str = "written/f";
 pub(super) const VOLUME: &str = "written/v";
@@ -126,11 +127,8 @@ pub(super) struct Opened {
 
 /// Disks with this content; empty ones if there is none.
 pub(super) fn machine(runtime: &Runtime, shape: &Shape, images: &[Image]) -> Machine {
-    let options = SimDiskOptions {
-        size_bytes: crate::machine::DISK_BYTES,
-        latency: cenote_sim::slow(),
-        ..SimDiskOptions::default()
-    };
+    let options =
+        SimDiskOptions { size_bytes: crate::DISK_BYTES, latency: cenote_sim::slow(), ..SimDiskOptions::default() };
     let machine = Machine::new(runtime, shape.disks(), &options);
     machine.disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
     machine

@@ -15,9 +15,10 @@ use cenote_taskq::{Rng, Runtime};
 use super::base::{Base, Opened, files, machine, open, range};
 use super::script::{Op, Script, Then};
 use super::verdict::{Known, Replayed, judge, replayed};
-use crate::life::{run, words};
+use crate::life::run;
 use crate::load::RangeWriter;
 use crate::model::{FileChange, Files, Log, Range, RangeChange};
+use crate::stage::words;
 
 /// Of so many points one is verified as a whole, before and after its logs are replayed.
 const VERIFIED_EVERY: u64 = 32;

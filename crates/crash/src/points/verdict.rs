@@ -13,9 +13,10 @@ use cenote_zvol::Volume;
 
 use super::base::{FILE_SYSTEM, Shape, VOLUME, machine, open};
 use crate::judge::{Seen, files_of, first_difference, found, import_options, objset, read_files};
-use crate::life::{run, words};
+use crate::life::run;
 use crate::model::{Bytes, Files, Log, Range};
 use crate::replayed::explained;
+use crate::stage::words;
 
 /// The promises that were made, and the changes that had begun, by a moment.
 pub(super) struct Known {

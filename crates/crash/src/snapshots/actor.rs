@@ -6,8 +6,7 @@ use cenote_format::ids::Txg;
 use cenote_spa::Pool;
 use cenote_taskq::Rng;
 
-use super::make::Outcome;
-use super::model::{Family, Partial, Verb, in_use, of};
+use super::model::{Family, Outcome, Partial, Verb, in_use, of};
 use crate::load::Shared;
 use crate::model::{Files, Range, State};
 

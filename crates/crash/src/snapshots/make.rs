@@ -11,19 +11,9 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_spa::{NewBookmark, NewSnapshot, Refusal, SpaError};
 
 use super::actor::Snapshotter;
-use super::model::{Family, Verb, of};
-use crate::life::words;
+use super::model::{Family, Outcome, Verb, of};
 use crate::model::content;
-
-/// The end of a verb.
-pub(super) enum Outcome {
-    /// It was answered: what was made, and its txg where the answer tells it.
-    Made { verb: Verb, txg: Option<Txg> },
-    /// It is in this txg, and nobody was told that it is on disk.
-    Written { verb: Verb, txg: Txg },
-    /// There was no room, or nothing to do; nothing was changed.
-    Refused,
-}
+use crate::stage::words;
 
 /// The number of objects that a write makes or changes.
 const ONE_OBJECT: u64 = 1;

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use cenote_format::ids::Txg;
 
-use super::raw::RAW;
 use crate::judge::Seen;
-use crate::life::{FILE_SYSTEMS, VOLUME};
 use crate::model::{State, content};
+use crate::stage::{FILE_SYSTEMS, VOLUME};
 
+/// The raw dataset of family 0, which stands for its contents too. Its name is that of a replica.
+pub(super) const RAW: &str = "written/s0/raw";
 /// The number of families.
 pub(crate) const FAMILIES: usize = 2;
 
@@ -408,4 +409,14 @@ impl State for Family {
             Verb::Abort(dataset) => drop(self.partials.remove(dataset)),
         }
     }
+}
+
+/// The end of a verb.
+pub(super) enum Outcome {
+    /// It was answered: what was made, and its txg where the answer tells it.
+    Made { verb: Verb, txg: Option<Txg> },
+    /// It is in this txg, and nobody was told that it is on disk.
+    Written { verb: Verb, txg: Txg },
+    /// There was no room, or nothing to do; nothing was changed.
+    Refused,
 }

@@ -9,10 +9,8 @@ use cenote_send::{Checks, StreamReader};
 use cenote_spa::{Pool, View};
 use cenote_testkit::Golden;
 
-use super::model::{Contents, Family, From, Known, Snapshot};
+use super::model::{Contents, Family, From, Known, RAW, Snapshot};
 
-/// The dataset, which stands for its contents too. Its name is that of a replica.
-pub(crate) const RAW: &str = "written/s0/raw";
 /// The forms of records that a raw stream has.
 pub(super) const RAW_FLAGS: SendFlags = SendFlags { large_blocks: true, embedded: false, compressed: true, raw: true };
 /// OpenZFS's streams: a whole one, and an increment on top of it.

@@ -8,12 +8,11 @@ use cenote_send::sender::{Base, SendFlags, SendRequest};
 use cenote_spa::View;
 
 use super::actor::Snapshotter;
-use super::make::Outcome;
-use super::model::{Family, Verb, of};
+use super::model::{Family, Outcome, Verb, of};
 use super::raw::RAW_FLAGS;
+use crate::DISK_BYTES;
 use crate::judge::import_options;
-use crate::life::words;
-use crate::machine::DISK_BYTES;
+use crate::stage::words;
 
 /// The times between two notes of the place to go on from. A note waits for its txg, so with the first each record takes one.
 const NOTE_EVERY: [Duration; 4] =

@@ -15,8 +15,8 @@ use cenote_zvol::Volume;
 use super::actor::InUse;
 use super::model::{Contents, Family, From, Known, Partial, Verb, in_use, of};
 use crate::judge::{files_of, first_difference, objset, read_files};
-use crate::life::words;
 use crate::model::Log;
+use crate::stage::words;
 
 /// The streams that are received beside a dataset.
 const RECEIVED: &str = "/%recv";

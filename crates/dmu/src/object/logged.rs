@@ -205,12 +205,6 @@ pub struct LogStore {
 }
 
 impl LogStore {
-    /// Bytes to be stored.
-    #[must_use]
-    pub fn pending_bytes(&self) -> u64 {
-        self.placed.as_ref().map_or(0, Placed::pending_bytes)
-    }
-
     /// Stores it; it is stable when its devices have been flushed after that. `missed` is told, before the txg can be written, which leaves
     /// should have it and have not.
     ///

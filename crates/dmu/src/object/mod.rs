@@ -33,7 +33,7 @@ use cenote_zio::{ReadContext, ReadyBlock};
 pub(crate) use self::dirty_cost::SYNC_TREE_BYTES;
 pub use self::logged::{LogBlock, LogStore};
 pub use self::range_lock::RangeGuard;
-pub use self::read::{Extent, READ_SIZE_MAX_BYTES};
+pub use self::read::Extent;
 pub use self::spec::ObjectSpec;
 pub use self::stream::{DataStream, Run};
 
@@ -199,7 +199,7 @@ impl Object {
 
     /// Its tree on disk, once there is one.
     #[must_use]
-    pub fn on_disk(&self) -> Option<BlockTree> {
+    pub(crate) fn on_disk(&self) -> Option<BlockTree> {
         match &self.form {
             Form::Frozen(tree) => Some(tree.clone()),
             Form::Open(shared) => shared.state.lock().synced.clone(),

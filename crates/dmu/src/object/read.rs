@@ -21,7 +21,7 @@ use crate::window::{Begun, READS_MAX, in_order};
 use crate::{DmuError, DmuErrorKind};
 
 /// The most that one read gives, in bytes.
-pub const READ_SIZE_MAX_BYTES: usize = 1 << 30;
+pub(crate) const READ_SIZE_MAX_BYTES: usize = 1 << 30;
 /// How often a read is done again because the tree that it went through was replaced. Each time at least three txgs passed.
 const TRIES_MAX: u32 = 5;
 /// Pieces that are put together to one extent.

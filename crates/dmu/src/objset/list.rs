@@ -47,7 +47,7 @@ impl Objset {
     /// # Errors
     /// The block cannot be read.
     #[boxed]
-    pub async fn objects_in_block(
+    pub(crate) async fn objects_in_block(
         &self,
         block_id: BlockId,
         from: ObjectId,

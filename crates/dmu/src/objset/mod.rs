@@ -230,12 +230,6 @@ impl Objset {
         self.shared.reader.key_access().key()
     }
 
-    /// How encrypted blocks are treated.
-    #[must_use]
-    pub fn key_access(&self) -> &KeyAccess {
-        self.shared.reader.key_access()
-    }
-
     /// The context for reading one of this objset's blocks.
     #[must_use]
     pub fn context(&self, object: ObjectId, level: u8, block: BlockId) -> ReadContext<'_> {

@@ -132,7 +132,7 @@ impl SaRecord {
 
     /// Whether another has the same attributes with the same lengths, so that it fits the same form.
     #[must_use]
-    pub fn has_shape_of(&self, other: &Self) -> bool {
+    pub(crate) fn has_shape_of(&self, other: &Self) -> bool {
         self.shape().eq(other.shape())
     }
 

@@ -30,7 +30,7 @@ pub use dataset::{DatasetFlags, DslDatasetPhys, dataset_field};
 pub use deadlist::DeadlistPhys;
 pub use dir::{DirFlags, DslDirPhys, dir_field};
 pub use pool::pool_directory;
-pub use property::{PropertyEntry, split_property, split_tmp_userref, tmp_userref_name};
+pub use property::{PropertyEntry, split_property};
 pub use scan::{DdtBookmark, ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState, ZBookmark};
 
 #[cfg(test)]

@@ -9,8 +9,6 @@
 //! A hold is an entry of the snapshot's ZAP of holds, tag to time in seconds; temporary holds, to be dropped at the next
 //! import, are listed in the pool's `tmp_userrefs` too, as `<dataset in hexadecimal>-<tag>`.
 
-use crate::ids::ObjectId;
-
 /// Which variant of a property an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PropertyEntry {
@@ -27,7 +25,7 @@ pub enum PropertyEntry {
 impl PropertyEntry {
     /// The suffix that the property's name gets in the ZAP.
     #[must_use]
-    pub const fn suffix(self) -> &'static str {
+    pub(crate) const fn suffix(self) -> &'static str {
         match self {
             Self::Local => "",
             Self::Received => "$recvd",
@@ -52,17 +50,4 @@ pub fn split_property(name: &str) -> (&str, PropertyEntry) {
         }
     }
     (name, PropertyEntry::Local)
-}
-
-/// The name of a temporary hold's entry in `tmp_userrefs`.
-#[must_use]
-pub fn tmp_userref_name(dataset: ObjectId, tag: &str) -> String {
-    format!("{:x}-{tag}", dataset.0)
-}
-
-/// The dataset and tag of such a name.
-#[must_use]
-pub fn split_tmp_userref(name: &str) -> Option<(ObjectId, &str)> {
-    let (dataset, tag) = name.split_once('-')?;
-    Some((ObjectId(crate::zap::int_key(dataset.as_bytes())?), tag))
 }

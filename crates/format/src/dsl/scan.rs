@@ -194,16 +194,3 @@ impl ScanPhys {
         bytes_to_words(&self.emit(Endian::Little), Endian::Little)
     }
 }
-
-impl ErrorScrubPhys {
-    /// From the words of the ZAP value.
-    pub fn from_words(words: &[u64]) -> Result<Self, FormatError> {
-        Self::parse(&words_to_bytes(words), Endian::Little)
-    }
-
-    /// The words of the ZAP value.
-    #[must_use]
-    pub fn words(&self) -> Vec<u64> {
-        bytes_to_words(&self.emit(Endian::Little), Endian::Little)
-    }
-}

@@ -76,8 +76,6 @@ fn property_names_part_into_name_and_variant() {
     {
         assert_eq!(split_property(&entry.name("org.example:x")), ("org.example:x", entry));
     }
-    assert_eq!(split_tmp_userref(&tmp_userref_name(ObjectId(0x1f), "a-b")), Some((ObjectId(0x1f), "a-b")));
-    assert_eq!(split_tmp_userref("zz-b"), None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::brt::{self, BrtVdevPhys};
 use crate::ddt::{DdtCopies, DdtKey, DdtLogHeader, DdtLogRecord, DdtLogRecords, DdtPacked, DdtPhys, parse_histogram};
 use crate::dsl::{
     BookmarkPhys, CryptoKeyPhys, DeadlistPhys, DslDatasetPhys, DslDirPhys, ErrorScrubPhys, RedactBlock,
-    RedactionListPhys, ScanPhys, split_property, split_tmp_userref,
+    RedactionListPhys, ScanPhys, split_property,
 };
 use crate::endian::Endian;
 use crate::errlog::{ErrorBookmark, bookmark_name, parse_bookmark};
@@ -257,7 +257,6 @@ pub fn names(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         let (property, entry) = split_property(text);
         assert_eq!(entry.name(property), text);
-        black_box(split_tmp_userref(text));
     }
     for word in bytes_to_words(bytes, Endian::Little) {
         let entry = DirEntry::from_word(word);

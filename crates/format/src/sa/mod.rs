@@ -66,7 +66,7 @@ pub enum SaByteswap {
 impl SaByteswap {
     /// The member with this number.
     #[must_use]
-    pub const fn from_number(number: u8) -> Option<Self> {
+    pub(crate) const fn from_number(number: u8) -> Option<Self> {
         match number {
             0 => Some(Self::U64s),
             1 => Some(Self::U32s),
@@ -260,7 +260,7 @@ impl SaLayout {
 
     /// How many have lengths in the header.
     #[must_use]
-    pub fn variable_count(&self) -> usize {
+    pub(crate) fn variable_count(&self) -> usize {
         self.attributes.iter().filter(|attribute| attribute.length_bytes == 0).count()
     }
 
@@ -355,7 +355,7 @@ impl<'a> SaView<'a> {
     }
 
     /// The attribute as two 64-bit integers: a time's seconds and nanoseconds.
-    pub fn u64_pair(&self, number: u16) -> Result<Option<[u64; 2]>, FormatError> {
+    pub(crate) fn u64_pair(&self, number: u16) -> Result<Option<[u64; 2]>, FormatError> {
         let pair = |bytes| {
             let fields = Fields::new(STRUCTURE, bytes, 16, self.endian())?;
             Ok([fields.u64(0)?, fields.u64(8)?])

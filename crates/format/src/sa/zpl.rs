@@ -90,7 +90,7 @@ zpl_attributes! {
 
 impl ZplAttribute {
     /// The sixteen of the old fixed structure, in its order.
-    pub const LEGACY: &'static [Self] = Self::ALL.split_at(16).0;
+    pub(crate) const LEGACY: &'static [Self] = Self::ALL.split_at(16).0;
 }
 
 #[cfg(test)]

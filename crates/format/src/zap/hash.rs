@@ -26,7 +26,8 @@ const fn build_table() -> [u64; 256] {
 
 /// The CRC's table, by byte; other structures (SA layouts) hash with it too.
 #[must_use]
-pub fn crc64_table() -> &'static [u64; 256] {
+#[cfg(test)]
+pub(crate) fn crc64_table() -> &'static [u64; 256] {
     &TABLE
 }
 

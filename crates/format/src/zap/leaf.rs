@@ -70,7 +70,7 @@ pub struct LeafGeometry {
 
 impl LeafGeometry {
     /// For a block of `len` bytes: a power of two with at least a few chunks and at most as many as 16 bits can number.
-    pub fn of(len: usize) -> Result<Self, FormatError> {
+    pub(crate) fn of(len: usize) -> Result<Self, FormatError> {
         // 1 MiB gives 40958 chunks; 2 MiB would give more than the chain pointers can say.
         if !len.is_power_of_two() || !(1 << 9..=1 << 20).contains(&len) {
             let rule = "a power of two from 512 bytes to 1 MiB";
@@ -87,25 +87,25 @@ impl LeafGeometry {
 
     /// Bits that index the hash table.
     #[must_use]
-    pub const fn hash_shift(self) -> u32 {
+    pub(crate) const fn hash_shift(self) -> u32 {
         self.block_shift - 5
     }
 
     /// Number of hash chains.
     #[must_use]
-    pub const fn hash_count(self) -> usize {
+    pub(crate) const fn hash_count(self) -> usize {
         1 << self.hash_shift()
     }
 
     /// Number of chunks.
     #[must_use]
-    pub const fn chunk_count(self) -> usize {
+    pub(crate) const fn chunk_count(self) -> usize {
         (self.block_size_bytes() - self.chunks_offset()) / CHUNK_SIZE_BYTES
     }
 
     /// Offset of chunk 0.
     #[must_use]
-    pub const fn chunks_offset(self) -> usize {
+    pub(crate) const fn chunks_offset(self) -> usize {
         OFFSET_HASH_TABLE + 2 * self.hash_count()
     }
 
@@ -204,7 +204,7 @@ impl<'a> Leaf<'a> {
 
     /// The geometry.
     #[must_use]
-    pub fn geometry(&self) -> LeafGeometry {
+    pub(crate) fn geometry(&self) -> LeafGeometry {
         self.geometry
     }
 
@@ -494,7 +494,7 @@ impl LeafEntry<'_> {
 
     /// The bytes of the value as stored.
     #[must_use]
-    pub fn value_size_bytes(&self) -> usize {
+    pub(crate) fn value_size_bytes(&self) -> usize {
         usize::from(self.value_count) * usize::from(self.value_integer_size)
     }
 

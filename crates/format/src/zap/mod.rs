@@ -26,7 +26,7 @@ mod leaf_edit;
 mod micro;
 mod value;
 
-pub use hash::{CRC64_POLY, ZapHasher, crc64_table};
+pub use hash::{CRC64_POLY, ZapHasher};
 pub use header::{EMBEDDED_TABLE_SHIFT_LESS, FatHeader, PointerPlace, PointerTable, double_pointers, hash_index};
 pub use leaf::{CHUNK_SIZE_BYTES, Leaf, LeafEntry, LeafFlags, LeafGeometry, LeafHeader};
 pub use leaf_edit::{LeafEdit, ZapEditError};

@@ -24,7 +24,7 @@ impl ZapKey<'_> {
 
     /// Integers of the key as stored (with the terminating zero).
     #[must_use]
-    pub const fn integer_count(&self) -> usize {
+    pub(crate) const fn integer_count(&self) -> usize {
         match self {
             Self::Name(name) => name.len() + 1,
             Self::Words(words) => words.len(),
@@ -121,7 +121,7 @@ impl ZapValue {
     }
 
     /// From the stored form: integers of `integer_size` bytes, each big-endian.
-    pub fn from_stored(integer_size: u8, big_endian: Vec<u8>) -> Result<Self, FormatError> {
+    pub(crate) fn from_stored(integer_size: u8, big_endian: Vec<u8>) -> Result<Self, FormatError> {
         if !matches!(integer_size, 1 | 2 | 4 | 8) {
             return Err(FormatError::invalid(
                 "zap value",

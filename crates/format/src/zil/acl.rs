@@ -39,7 +39,7 @@ impl Ace {
 
     /// Whether entries of this type carry GUIDs.
     #[must_use]
-    pub const fn is_object_type(entry_type: u16) -> bool {
+    pub(crate) const fn is_object_type(entry_type: u16) -> bool {
         matches!(entry_type, 5..=8)
     }
 
@@ -75,7 +75,7 @@ impl FuidDomains {
     /// How many domain names a record without a count of them has: one for each different domain of its owner and
     /// group.
     #[must_use]
-    pub const fn implied_count(uid: u64, gid: u64) -> u64 {
+    pub(crate) const fn implied_count(uid: u64, gid: u64) -> u64 {
         let (uid_index, gid_index) = (uid >> 32, gid >> 32);
         (uid_index != 0) as u64 + (gid_index != 0 && gid_index != uid_index) as u64
     }

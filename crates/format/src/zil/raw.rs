@@ -26,7 +26,7 @@ impl<'a> RawRecord<'a> {
     const CLONED_POINTERS: usize = 72;
 
     /// Reads the record at the head of `bytes`, which may hold more after it.
-    pub fn parse(bytes: &'a [u8], endian: Endian) -> Result<Self, FormatError> {
+    pub(crate) fn parse(bytes: &'a [u8], endian: Endian) -> Result<Self, FormatError> {
         let header = Fields::new(STRUCTURE, bytes, LogRecord::HEADER_SIZE, endian)?;
         let length = header.u64(8)?;
         let bytes = usize::try_from(length)

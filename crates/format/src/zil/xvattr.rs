@@ -78,11 +78,11 @@ const STRUCTURE: &str = "log record attributes";
 
 impl Xvattr {
     /// The number of bitmap words that OpenZFS writes (`XVA_MAPSIZE`).
-    pub const BITMAP_WORDS: usize = 3;
+    pub(crate) const BITMAP_WORDS: usize = 3;
     const BITMAP_WORDS_MAX: u32 = 64;
 
     /// Reads attributes from the head of `bytes`; also says how many bytes they take.
-    pub fn parse(bytes: &[u8], endian: Endian) -> Result<(Self, usize), FormatError> {
+    pub(crate) fn parse(bytes: &[u8], endian: Endian) -> Result<(Self, usize), FormatError> {
         let head = Fields::new(STRUCTURE, bytes, 4, endian)?;
         let word_count = head.u32(0)?;
         if word_count == 0 || word_count > Self::BITMAP_WORDS_MAX {

@@ -7,6 +7,7 @@ mod entries;
 mod existing;
 mod folder;
 mod oci;
+mod part;
 mod size;
 mod source;
 mod spool;
@@ -31,11 +32,13 @@ use crate::error::{Result, bad_name, malformed, unsupported};
 pub use entries::Budget;
 pub use existing::{folder_of, open_files};
 pub use folder::{Event, Folder};
-pub use oci::{Choice, is_layout};
+pub use oci::Choice;
+pub(crate) use oci::is_layout;
 pub use size::{bytes_below, size_of_devices, size_that_is_enough};
 pub use source::{Source, SourceKind};
 pub use spool::{Room, archive};
-pub use tarball::{Whiteouts, add_archive};
+pub use tarball::Whiteouts;
+pub(crate) use tarball::add_archive;
 pub use tree::FileTree;
 
 /// The bytes in a txg.
@@ -153,7 +156,7 @@ impl Builder {
     }
 
     /// Sets the root directory's attributes, unless it existed before.
-    pub fn set_root(&mut self, node: NodeSpec) {
+    pub(crate) fn set_root(&mut self, node: NodeSpec) {
         let node = self.timed(node);
         if self.directories[0].before.is_some() {
             return;
@@ -214,7 +217,7 @@ impl Builder {
 
     /// Creates a file that is neither a directory nor regular: a link, a device, a pipe.
     #[boxed]
-    pub async fn special(
+    pub(crate) async fn special(
         &mut self,
         parent: DirectoryId,
         name: &[u8],

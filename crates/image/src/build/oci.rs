@@ -20,8 +20,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::part::Part;
 use super::spool::{self, Room};
-use super::store::{Part, Store};
+use super::store::Store;
 use super::tarball::{Whiteouts, add_archive};
 use super::tree::FileTree;
 use crate::error::{Context as _, ImageError, Result, malformed, too_large, unsupported};
@@ -174,7 +175,7 @@ fn as_images_name(architecture: &str) -> &str {
 }
 
 /// True if a directory is an image layout.
-pub fn is_layout(dir: &Path) -> bool {
+pub(crate) fn is_layout(dir: &Path) -> bool {
     dir.join("oci-layout").is_file() && dir.join("index.json").is_file()
 }
 

@@ -11,7 +11,7 @@ use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
 
-use super::store::Part;
+use super::part::Part;
 use crate::error::{Context as _, Result, malformed, too_large, unsupported};
 
 /// The bytes that reveal a stream's compression.

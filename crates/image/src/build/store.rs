@@ -6,39 +6,20 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, openat};
 use tar::EntryType;
 
 use super::entries::{Entries, shown};
+use super::part::Part;
 use super::spool;
-use crate::error::{Context as _, Result, malformed, too_large};
+use crate::error::{Context as _, Result, malformed};
 
 /// The maximum number of entries in an image's archive: a directory, a configuration and a layer for each of some thousand layers.
 const ENTRIES_MAX: usize = 1 << 14;
 /// The maximum length of a chain of links in an archive.
 const LINKS_MAX: usize = 8;
-
-/// A file: a range of a file of this machine.
-pub(crate) struct Part {
-    pub file: File,
-    pub start: u64,
-    pub size_bytes: u64,
-}
-
-impl Part {
-    /// All its bytes, at most `bytes_max`.
-    pub(crate) fn document(&self, bytes_max: u64) -> Result<Vec<u8>> {
-        if self.size_bytes > bytes_max {
-            return Err(too_large("is too large for an index, or larger than its descriptor says"));
-        }
-        let mut bytes = vec![0; self.size_bytes as usize];
-        self.file.read_exact_at(&mut bytes, self.start).context("is cut short")?;
-        Ok(bytes)
-    }
-}
 
 /// An entry of an archive.
 pub(crate) enum Item {

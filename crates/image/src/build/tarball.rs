@@ -34,7 +34,7 @@ pub enum Whiteouts {
 ///
 /// # Errors
 /// It is not an archive, or contains something that cannot be stored; the message names the entry.
-pub fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts) -> Result<()> {
+pub(crate) fn add_archive(tree: &mut FileTree, file: File, whiteouts: Whiteouts) -> Result<()> {
     if whiteouts == Whiteouts::Apply {
         // Whiteouts apply to the state before this layer, in any position; but not to files behind a link that this layer replaces by a
         // directory.

@@ -259,7 +259,7 @@ impl FileTree {
     ///
     /// # Errors
     /// The path leads out of the tree.
-    pub fn replace_link(&mut self, path: &[u8]) -> Result<()> {
+    pub(crate) fn replace_link(&mut self, path: &[u8]) -> Result<()> {
         let found = self.find(&components(path)?)?;
         match found.is_some_and(|node| self.nodes[node].spec.mode & MODE_KIND == MODE_SYMLINK) {
             true => self.put(path, Self::directory_node().spec, Extents::default()),

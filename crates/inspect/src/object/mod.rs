@@ -9,7 +9,6 @@ use std::ops::RangeInclusive;
 use cenote_dmu::sa::SaTables;
 use cenote_dmu::{DmuError, Object, Zap};
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dnode::SLOT_BYTES;
 use cenote_format::enums::{Checksum, Compress, ObjsetType};
 use cenote_format::ids::ObjectId;
 use cenote_format::zpl::{GROUP_USED_OBJECT, MASTER_NODE, PROJECT_USED_OBJECT, USER_USED_OBJECT, master_node};
@@ -274,9 +273,4 @@ impl<'a> Looker<'a> {
         }
         shown
     }
-}
-
-/// The sizes that go with a number of slots.
-pub(crate) fn dnode_bytes(slots: usize) -> u64 {
-    (slots * SLOT_BYTES) as u64
 }

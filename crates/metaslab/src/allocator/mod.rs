@@ -206,7 +206,7 @@ impl Allocator {
 
     /// Adds a vdev of a pool that is being opened, with its metaslabs. Then come the logs ([`crate::open()`]), then
     /// [`Self::opened`].
-    pub fn open_vdev(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {
+    pub(crate) fn open_vdev(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {
         self.join(setup, metaslabs)
     }
 

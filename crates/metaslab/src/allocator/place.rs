@@ -30,15 +30,6 @@ impl Allocator {
         self.classes.get_mut(&class)?.reserve(allocator, copies.saturating_mul(psize_bytes), must)
     }
 
-    /// Takes a reservation back. Whether there is room for more.
-    pub fn unreserve(&mut self, class: ClassKind, allocator: usize, copies: u64, psize_bytes: u64) -> bool {
-        if !self.tunables.zio_dva_throttle_enabled || matches!(class, ClassKind::Log | ClassKind::EmbeddedLog) {
-            return true;
-        }
-        let bytes = copies.saturating_mul(psize_bytes);
-        self.classes.get_mut(&class).is_none_or(|class| class.unreserve(allocator, bytes))
-    }
-
     /// Checks before a device write that the block lies in an allocated extent. Without an `ExtentCheck` there is no check.
     pub fn check_write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), OutsideExtents> {
         self.check.as_ref().map_or(Ok(()), |check| check.write(vdev, range))

@@ -30,9 +30,9 @@ use crate::weight::{self, Weight};
 use crate::{MetaslabFault, MetaslabId, RangeTree, SpaceError, SpaceMap, Tunables, fragmentation};
 
 /// Txgs that can be alive at once, rounded up to a power of two.
-pub const TXG_SIZE: usize = 4;
+pub(crate) const TXG_SIZE: usize = 4;
 /// Txgs that pass before what was freed is used again, so that the last states of the pool stay readable.
-pub const TXG_DEFER_SIZE: usize = 2;
+pub(crate) const TXG_DEFER_SIZE: usize = 2;
 /// Ranges that first fit looks at before the distance counts (OpenZFS's number).
 const SEARCH_COUNT_MIN: u64 = 100;
 
@@ -129,7 +129,13 @@ impl Metaslab {
     /// # Panics
     /// If the metaslab is larger than a [`RangeTree`] can be.
     #[must_use]
-    pub fn open(id: MetaslabId, range: Range<u64>, ashift: u32, map: Option<SpaceMap>, unflushed_txg: Txg) -> Self {
+    pub(crate) fn open(
+        id: MetaslabId,
+        range: Range<u64>,
+        ashift: u32,
+        map: Option<SpaceMap>,
+        unflushed_txg: Txg,
+    ) -> Self {
         let empty = RangeTree::new(range.start, range.end - range.start, ashift);
         let allocated = map.as_ref().map_or(0, |map| u64::try_from(map.allocated_bytes).unwrap_or(0));
         Self {
@@ -221,13 +227,13 @@ impl Metaslab {
 
     /// Whether logs have changes that its own map lacks.
     #[must_use]
-    pub const fn is_unflushed(&self) -> bool {
+    pub(crate) const fn is_unflushed(&self) -> bool {
         self.unflushed_dirty
     }
 
     /// Its weight, as of the last time it was weighed.
     #[must_use]
-    pub const fn weight(&self) -> Weight {
+    pub(crate) const fn weight(&self) -> Weight {
         self.weight
     }
 
@@ -245,7 +251,7 @@ impl Metaslab {
 
     /// Memory of unflushed changes, in bytes.
     #[must_use]
-    pub fn unflushed_memory_bytes(&self) -> u64 {
+    pub(crate) fn unflushed_memory_bytes(&self) -> u64 {
         if self.unflushed_allocs.is_empty() && self.unflushed_frees.is_empty() {
             return 0;
         }
@@ -253,13 +259,8 @@ impl Metaslab {
     }
 
     /// Asks that the map be rewritten the next time it is loaded and synced.
-    pub fn want_condensed(&mut self) {
+    pub(crate) fn want_condensed(&mut self) {
         self.condense_wanted = true;
-    }
-
-    /// Keeps allocations away (trim, initialise, removal); counted.
-    pub fn disable(&mut self) {
-        self.disabled += 1;
     }
 
     /// Takes one [`disable`](Self::disable) back.
@@ -311,7 +312,7 @@ impl Metaslab {
     }
 
     /// Whether an allocation of this size may succeed. Certain where it is loaded, else by the weight.
-    pub fn may_fit(&mut self, size_bytes: u64) -> bool {
+    pub(crate) fn may_fit(&mut self, size_bytes: u64) -> bool {
         let Some(loaded) = &mut self.loaded else { return self.weight.may_fit(size_bytes) };
         let class = size_bytes.max(1).next_power_of_two().ilog2();
         loaded.free.has_class(class) || loaded.free.good_fit(size_bytes).is_some()
@@ -453,7 +454,7 @@ impl Metaslab {
     }
 
     /// Weighs it anew. `place` is its index and the number of metaslabs of a vdev on rotating disks.
-    pub fn weigh(&mut self, place: Option<(u64, u64)>, tunables: &Tunables) -> Weight {
+    pub(crate) fn weigh(&mut self, place: Option<(u64, u64)>, tunables: &Tunables) -> Weight {
         self.fragmentation = match &self.map {
             None => Some(0),
             Some(map) => map.histogram.as_ref().map(|histogram| fragmentation::of_histogram(histogram, self.ashift)),

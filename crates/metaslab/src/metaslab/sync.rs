@@ -48,7 +48,7 @@ impl SyncTarget<'_> {
 impl Metaslab {
     /// Whether the map should be rewritten: there is nothing free, it is wanted, or it is much longer than it could be.
     #[must_use]
-    pub fn should_condense(&self, two_words: bool, tunables: &Tunables) -> bool {
+    pub(crate) fn should_condense(&self, two_words: bool, tunables: &Tunables) -> bool {
         let (Some(map), Some(loaded)) = (&self.map, &self.loaded) else { return false };
         if loaded.free.is_empty() || self.condense_wanted {
             return true;
@@ -229,7 +229,7 @@ impl Metaslab {
     }
 
     /// Moves a metaslab without unflushed changes to this txg: no log has anything that it needs.
-    pub fn skip_flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
+    pub(crate) fn skip_flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         debug_assert!(!self.unflushed_dirty);
         assert!(
             self.unflushed_allocs.is_empty() && self.unflushed_frees.is_empty(),

@@ -25,7 +25,7 @@ use self::chunk::{CHUNK_UNITS, CLASSES, Chunk};
 use crate::RangeError;
 
 /// Buckets of a histogram: bucket `i` counts runs of at least `2^i` bytes and less than twice that.
-pub const TREE_HISTOGRAM_BUCKETS: usize = 64;
+pub(crate) const TREE_HISTOGRAM_BUCKETS: usize = 64;
 
 /// Chunks that a search reads in the hope of a closer fit while something larger is known to fit. Chosen by eye.
 const CLOSER_FIT_CHUNKS_MAX: usize = 8;
@@ -80,7 +80,7 @@ impl RangeTree {
 
     /// Whether a window can be told in chunks.
     #[must_use]
-    pub const fn fits_window(size_bytes: u64, shift: u32) -> bool {
+    pub(crate) const fn fits_window(size_bytes: u64, shift: u32) -> bool {
         shift < 64 && (size_bytes >> shift) <= (u32::MAX as u64) * CHUNK_UNITS as u64
     }
 
@@ -213,7 +213,7 @@ impl RangeTree {
 
     /// The range that holds `at`, or the first after it.
     #[must_use]
-    pub fn next_from(&self, at: u64) -> Option<Range<u64>> {
+    pub(crate) fn next_from(&self, at: u64) -> Option<Range<u64>> {
         let at = at.saturating_sub(self.start_bytes) >> self.shift;
         self.run_from(at).map(|run| self.bytes(run))
     }
@@ -385,19 +385,19 @@ impl RangeTree {
     }
 
     /// Adds all of `other`.
-    pub fn add_all(&mut self, other: &Self) -> Result<(), RangeError> {
+    pub(crate) fn add_all(&mut self, other: &Self) -> Result<(), RangeError> {
         other.iter().try_for_each(|range| self.add(range))
     }
 
     /// Removes all of `other`.
-    pub fn remove_all(&mut self, other: &Self) -> Result<(), RangeError> {
+    pub(crate) fn remove_all(&mut self, other: &Self) -> Result<(), RangeError> {
         other.iter().try_for_each(|range| self.remove(range))
     }
 
     /// Removes the overlap of `self` and `undone` from `undone`; the rest of `self` joins `done`.
     ///
     /// So pending changes stay disjoint: an allocation that cancels a pending free removes it, any other is added.
-    pub fn cancel_or_add(&self, undone: &mut Self, done: &mut Self) -> Result<(), RangeError> {
+    pub(crate) fn cancel_or_add(&self, undone: &mut Self, done: &mut Self) -> Result<(), RangeError> {
         for range in self.iter() {
             let mut at = range.start;
             while at < range.end {
@@ -414,7 +414,7 @@ impl RangeTree {
     /// The first range of at least `size_bytes` from `cursor` on. Gives up `search_bytes_max` after the first range that
     /// it saw, but not before it saw `search_count_min` of them.
     #[must_use]
-    pub fn first_fit(
+    pub(crate) fn first_fit(
         &self,
         cursor: u64,
         size_bytes: u64,
@@ -492,7 +492,7 @@ impl RangeTree {
 
     /// A range of at least `size_bytes`, about as short as there is one: of those of the lowest power of two that has a
     /// fitting one. `None` only if there is none at all.
-    pub fn good_fit(&mut self, size_bytes: u64) -> Option<Range<u64>> {
+    pub(crate) fn good_fit(&mut self, size_bytes: u64) -> Option<Range<u64>> {
         let wanted = self.whole_units(size_bytes).max(1);
         if wanted >= self.nothing_of_units {
             return None;
@@ -536,13 +536,13 @@ impl RangeTree {
 
     /// Whether a range of at least `2^class` bytes is there: cheap.
     #[must_use]
-    pub fn has_class(&self, class: u32) -> bool {
+    pub(crate) fn has_class(&self, class: u32) -> bool {
         self.histogram.iter().skip(class.saturating_sub(self.shift) as usize).any(|count| *count > 0)
     }
 
     /// The longest range.
     #[must_use]
-    pub fn largest(&self) -> Option<Range<u64>> {
+    pub(crate) fn largest(&self) -> Option<Range<u64>> {
         let mut best = self.spanning_by_size.last().map(|(length, start)| (*start, start + length));
         let highest = (0..CLASSES).rev().find(|class| self.present.iter().any(|mask| mask >> class & 1 == 1));
         if let Some(class) = highest {

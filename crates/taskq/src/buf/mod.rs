@@ -18,10 +18,10 @@ use pool::Memory;
 /// Alignment of every buffer of a page or more: the page, which no device's sector exceeds in practice. A buffer below
 /// that is aligned to any power of two that divides its length, and to [`SMALL_ALIGNMENT_BYTES`] at least: enough for a
 /// device whose sectors divide the length.
-pub const ALIGNMENT_BYTES: usize = 4096;
+pub(crate) const ALIGNMENT_BYTES: usize = 4096;
 
 /// Alignment of the smallest buffers, and the granularity of their capacity: the smallest sector.
-pub const SMALL_ALIGNMENT_BYTES: usize = 512;
+pub(crate) const SMALL_ALIGNMENT_BYTES: usize = 512;
 
 /// An owned, writable, aligned buffer.
 pub struct Buf {
@@ -103,7 +103,6 @@ impl fmt::Debug for Buf {
 enum Content {
     Buf(Buf),
     Vec(Vec<u8>),
-    Static(&'static [u8]),
 }
 
 impl Content {
@@ -111,7 +110,6 @@ impl Content {
         match self {
             Content::Buf(buf) => buf,
             Content::Vec(vec) => vec,
-            Content::Static(bytes) => bytes,
         }
     }
 }
@@ -132,11 +130,6 @@ impl Block {
         Block { owner: None, start: 0, end: 0 }
     }
 
-    /// A block over bytes that live for ever.
-    pub fn from_static(bytes: &'static [u8]) -> Block {
-        Block::all_of(Content::Static(bytes))
-    }
-
     fn all_of(content: Content) -> Block {
         let end = u32::try_from(content.bytes().len()).expect("a block is shorter than 4 GiB");
         Block { owner: Some(Arc::new(content)), start: 0, end }
@@ -153,7 +146,7 @@ impl Block {
         match self.owner.as_deref() {
             Some(Content::Buf(buf)) => memory_bytes_of(buf.capacity()),
             Some(Content::Vec(vec)) => vec.capacity(),
-            Some(Content::Static(_)) | None => 0,
+            None => 0,
         }
     }
 
@@ -181,7 +174,7 @@ impl Block {
     }
 
     /// The part of this block in `range`, or `None` when the range does not lie inside it.
-    pub fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<Block> {
+    pub(crate) fn try_slice(&self, range: impl RangeBounds<usize>) -> Option<Block> {
         self.clone().try_into_slice(range)
     }
 
@@ -366,6 +359,5 @@ mod tests {
         assert_eq!(part.memory_bytes(), 160 << 10);
         assert!(part.is_shared() && block.is_shared());
         assert_eq!(Buf::zeroed(1).freeze().memory_bytes(), 512);
-        assert_eq!(Block::from_static(b"ever").memory_bytes(), 0);
     }
 }

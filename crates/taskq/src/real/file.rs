@@ -19,8 +19,8 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use super::Io;
 use super::claim::{Claim, claim, open_alone};
 use crate::buf::{ALIGNMENT_BYTES, Block, Buf};
-use crate::device::{Direct, OpenOptions, check_aligned, is_aligned};
 use crate::lock::AsyncMutex;
+use crate::open_options::{Direct, OpenOptions, check_aligned, is_aligned};
 
 /// An open file or block device.
 pub(crate) struct FileDevice {

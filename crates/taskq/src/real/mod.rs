@@ -28,11 +28,12 @@ use self::pool::Pool;
 use self::registry::Registry;
 pub(crate) use self::worker::Home;
 use self::worker::{Guest, LEVELS, ParkedWorker};
-use crate::device::{Device, OpenOptions};
+use crate::device::Device;
 use crate::handle::{
     Class, Core, Handle, IoChoice, IoMode, Join, JoinError, RuntimeOptions, enter, set_thread_shard, thread_shard,
 };
 use crate::oneshot;
+use crate::open_options::OpenOptions;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crate::task::{Job, Reason, Runnable, Schedule, Task, panic_text};

@@ -23,9 +23,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use self::disk::{SimDisk, SimDiskOptions};
-use crate::device::{Device, OpenOptions};
+use crate::device::Device;
 use crate::fair;
 use crate::handle::Deadlock;
+use crate::open_options::OpenOptions;
 use crate::rng::Rng;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};

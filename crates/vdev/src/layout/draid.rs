@@ -28,7 +28,7 @@ use super::{Column, LayoutError, MAX_CHILDREN, MAX_PARITY, Spread, StripeMap, ch
 use cenote_format::label::START_BYTES as DATA_START_BYTES;
 
 /// Height of a row: the largest block a pool writes, so that one data column can hold it.
-pub const ROW_BYTES: u64 = 16 << 20;
+pub(crate) const ROW_BYTES: u64 = 16 << 20;
 /// Kept free at the end of each child for a future expansion.
 pub const RESERVE_BYTES: u64 = 2 * ROW_BYTES;
 /// The most distributed spares a draid may have.
@@ -174,7 +174,7 @@ impl Draid {
 
     /// Columns of a group.
     #[must_use]
-    pub const fn group_width(&self) -> u64 {
+    pub(crate) const fn group_width(&self) -> u64 {
         self.data + self.parity
     }
 
@@ -219,7 +219,7 @@ impl Draid {
 
     /// The largest psize that fits an allocation of `asize_bytes`.
     #[must_use]
-    pub const fn asize_to_psize(&self, asize_bytes: u64) -> u64 {
+    pub(crate) const fn asize_to_psize(&self, asize_bytes: u64) -> u64 {
         asize_bytes / (self.group_width() << self.ashift) * (self.data << self.ashift)
     }
 

@@ -30,13 +30,13 @@ use std::fmt;
 use cenote_format::label::BOOT_AREA_OFFSET;
 
 /// The largest number of parity columns.
-pub const MAX_PARITY: usize = 3;
+pub(crate) const MAX_PARITY: usize = 3;
 
 /// The largest physical block that a block pointer can name: 16 bits of 512-byte sectors.
 pub const MAX_BLOCK_BYTES: u64 = 32 << 20;
 
 /// The largest number of children of one vdev that this crate accepts: raidz and draid stop at 255.
-pub const MAX_CHILDREN: usize = 255;
+pub(crate) const MAX_CHILDREN: usize = 255;
 
 /// One column of a stripe map: a contiguous range of one child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl StripeMap {
 
     /// How many columns a row has, parity included.
     #[must_use]
-    pub const fn row_width(&self) -> usize {
+    pub(crate) const fn row_width(&self) -> usize {
         self.row_width
     }
 
@@ -135,7 +135,7 @@ impl StripeMap {
 
     /// Whether the column with this index (in [`Self::columns`]) is parity.
     #[must_use]
-    pub const fn is_parity(&self, index: usize) -> bool {
+    pub(crate) const fn is_parity(&self, index: usize) -> bool {
         index % self.row_width < self.parity_count
     }
 
@@ -147,7 +147,7 @@ impl StripeMap {
 
     /// The columns grouped by child, ascending: what one bad device would spoil.
     #[must_use]
-    pub fn columns_by_child(&self) -> Vec<Vec<usize>> {
+    pub(crate) fn columns_by_child(&self) -> Vec<Vec<usize>> {
         self.group_columns(|index| u64::from(self.columns[index].child))
     }
 
@@ -162,7 +162,8 @@ impl StripeMap {
 
     /// The padding sectors of a raidz allocation: allocated, never written, never read.
     #[must_use]
-    pub fn skips(&self) -> &[SkipSector] {
+    #[cfg(test)]
+    pub(crate) fn skips(&self) -> &[SkipSector] {
         &self.skips
     }
 }

@@ -104,33 +104,15 @@ impl Raidz {
         Ok(Self { ashift, parity, physical_width, original_width, widths, expanding })
     }
 
-    /// Number of children.
-    #[must_use]
-    pub const fn physical_width(&self) -> u64 {
-        self.physical_width
-    }
-
-    /// Number of children before the first expansion.
-    #[must_use]
-    pub const fn original_width(&self) -> u64 {
-        self.original_width
-    }
-
     /// Parity columns.
     #[must_use]
     pub const fn parity(&self) -> u64 {
         self.parity
     }
 
-    /// Whether an expansion is running.
-    #[must_use]
-    pub const fn is_expanding(&self) -> bool {
-        self.expanding
-    }
-
     /// The stripe width of blocks born in `birth`.
     #[must_use]
-    pub fn logical_width(&self, birth: Txg) -> u64 {
+    pub(crate) fn logical_width(&self, birth: Txg) -> u64 {
         let later = self.widths.partition_point(|&(txg, _)| txg <= birth);
         let width = if later == 0 { self.original_width } else { self.widths[later - 1].1 };
         debug_assert!(width > self.parity && width <= self.physical_width, "parity is not all of a stripe");
@@ -150,7 +132,8 @@ impl Raidz {
 
     /// The largest psize that fits an allocation of `asize_bytes`.
     #[must_use]
-    pub fn asize_to_psize(&self, asize_bytes: u64, birth: Txg) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn asize_to_psize(&self, asize_bytes: u64, birth: Txg) -> u64 {
         let width = self.logical_width(birth);
         let mut sectors = asize_bytes >> self.ashift;
         // A last row that has room for parity only holds nothing: it is padding.
@@ -186,7 +169,7 @@ impl Raidz {
     /// that the vdev had since the block was born, those whose sectors lay on one child then. Expansion copies sectors
     /// without verifying them, so what a device spoilt before lies scattered now.
     #[must_use]
-    pub fn suspects(&self, map: &StripeMap, offset_bytes: u64, birth: Txg) -> Vec<Vec<usize>> {
+    pub(crate) fn suspects(&self, map: &StripeMap, offset_bytes: u64, birth: Txg) -> Vec<Vec<usize>> {
         let mut sets = map.columns_by_child();
         let width = self.logical_width(birth);
         if width == self.physical_width {
@@ -482,11 +465,11 @@ mod tests {
     #[test]
     fn blocks_keep_the_width_of_their_birth() {
         let raidz = Raidz::new(12, 2, 6, &[Txg(200), Txg(100)], false).unwrap();
-        assert_eq!(raidz.original_width(), 4);
+        assert_eq!(raidz.original_width, 4);
         let widths: Vec<_> = [99, 100, 199, 200, 999].map(|txg| raidz.logical_width(Txg(txg))).to_vec();
         assert_eq!(widths, [4, 5, 5, 6, 6]);
         let expanding = Raidz::new(12, 2, 6, &[Txg(100)], true).unwrap();
-        assert_eq!(expanding.original_width(), 4);
+        assert_eq!(expanding.original_width, 4);
         assert_eq!(expanding.logical_width(Txg(u64::MAX)), 5);
     }
 

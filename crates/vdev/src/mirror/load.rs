@@ -171,13 +171,13 @@ impl Load {
 
     /// Of those, reads that do not wait for the device's queue any more.
     #[must_use]
-    pub fn passed_on(&self) -> u32 {
+    pub(crate) fn passed_on(&self) -> u32 {
         self.passed_on.load(Ordering::Relaxed)
     }
 
     /// Where the latest read that was sent ends.
     #[must_use]
-    pub fn next_address(&self) -> u64 {
+    pub(crate) fn next_address(&self) -> u64 {
         self.next_address.load(Ordering::Relaxed)
     }
 
@@ -189,7 +189,7 @@ impl Load {
 
     /// A copy of the figures, each taken for itself.
     #[must_use]
-    pub fn spread(&self) -> Spread {
+    pub(crate) fn spread(&self) -> Spread {
         let answer =
             |answers: &Answers| (answers.mean_ns.load(Ordering::Relaxed), answers.deviation_ns.load(Ordering::Relaxed));
         Spread {
@@ -460,7 +460,7 @@ impl Load {
 
     /// Whether the device is left out of parity stripes.
     #[must_use]
-    pub fn is_sitting_out(&self, now: Instant) -> bool {
+    pub(crate) fn is_sitting_out(&self, now: Instant) -> bool {
         let until = self.sit_out_until_ns.load(Ordering::Relaxed);
         until != 0 && now.as_ns() < until
     }

@@ -84,7 +84,7 @@ pub struct Candidates<'a> {
 
 impl<'a> Candidates<'a> {
     /// How many are looked at. Mirrors of more exist on paper; what is left over is asked when these have failed.
-    pub const MAX: usize = 16;
+    pub(crate) const MAX: usize = 16;
 
     /// None yet. `replacing`: the vdev is a replacing or a spare.
     #[must_use]
@@ -115,7 +115,7 @@ impl<'a> Candidates<'a> {
 
     /// Whether the vdev is a replacing or a spare: its first child is the one that had everything from the start.
     #[must_use]
-    pub const fn is_replacing(&self) -> bool {
+    pub(crate) const fn is_replacing(&self) -> bool {
         self.replacing
     }
 
@@ -132,7 +132,11 @@ impl<'a> Candidates<'a> {
 
     /// Of those that cost least, the one that `among` says, given how many there are; an index into the candidates. `cost` is
     /// told a candidate's index as well.
-    pub fn cheapest(&self, cost: impl Fn(usize, &Candidate<'a>) -> u64, among: impl FnOnce(usize) -> usize) -> usize {
+    pub(crate) fn cheapest(
+        &self,
+        cost: impl Fn(usize, &Candidate<'a>) -> u64,
+        among: impl FnOnce(usize) -> usize,
+    ) -> usize {
         debug_assert!(self.count > 0, "a policy is asked where there are candidates");
         let mut costs = [u64::MAX; Self::MAX];
         let mut lowest = u64::MAX;

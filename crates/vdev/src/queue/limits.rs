@@ -21,11 +21,11 @@ pub enum QueueClass {
 
 impl QueueClass {
     /// All of them, the most urgent first.
-    pub const ALL: [Self; 5] = [Self::SyncRead, Self::SyncWrite, Self::AsyncRead, Self::AsyncWrite, Self::Scrub];
+    pub(crate) const ALL: [Self; 5] = [Self::SyncRead, Self::SyncWrite, Self::AsyncRead, Self::AsyncWrite, Self::Scrub];
 
     /// Whether it is background I/O without a waiter, which must not delay other requests.
     #[must_use]
-    pub const fn is_bulk(self) -> bool {
+    pub(crate) const fn is_bulk(self) -> bool {
         matches!(self, Self::Scrub)
     }
 

@@ -7,18 +7,18 @@ use cenote_format::ids::{Guid, VdevId};
 use cenote_taskq::Handle;
 
 use super::node::{Kind, Leaf, LeafState, Node, NodeIndex};
-use super::topology::Topology;
-use crate::config::{VdevConfig, VdevKind};
+use super::topology::{Common, Top, Topology};
+use crate::config::{AllocationClass, VdevConfig, VdevKind};
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
-use crate::layout::{LayoutError, MAX_CHILDREN};
+use crate::layout::{ASHIFT_MIN, LayoutError, MAX_CHILDREN};
 use crate::mirror::Load;
 use crate::queue::{LeafQueue, Limits, SharedQueue};
 use crate::tunables::{Policy, Tunables};
 
-pub(super) fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
+fn bad(guid: Guid, reason: impl Into<String>) -> VdevError {
     VdevError::BadConfig { guid: Some(guid), reason: reason.into() }
 }
 
@@ -39,18 +39,18 @@ fn new_node(config: &VdevConfig, kind: Kind, top: VdevId, path: Arc<str>) -> Nod
 }
 
 /// Makes nodes of a configuration.
-pub(super) struct Builder<'a> {
-    pub(super) nodes: Vec<Node>,
-    pub(super) by_guid: BTreeMap<Guid, NodeIndex>,
-    pub(super) disks: BTreeMap<Guid, Disk>,
+struct Builder<'a> {
+    nodes: Vec<Node>,
+    by_guid: BTreeMap<Guid, NodeIndex>,
+    disks: BTreeMap<Guid, Disk>,
     /// Distributed spares and the draids that they name.
-    pub(super) spares: Vec<(NodeIndex, Guid)>,
+    spares: Vec<(NodeIndex, Guid)>,
     /// Draids and numbers of the distributed spares that were met.
-    pub(super) spares_seen: BTreeSet<(Guid, u64)>,
-    pub(super) tunables: &'a Tunables,
-    pub(super) clock: Option<&'a Handle>,
+    spares_seen: BTreeSet<(Guid, u64)>,
+    tunables: &'a Tunables,
+    clock: Option<&'a Handle>,
     /// The topology that the new one follows, if there is one.
-    pub(super) before: Option<&'a Topology>,
+    before: Option<&'a Topology>,
 }
 
 impl Builder<'_> {
@@ -127,7 +127,7 @@ impl Builder<'_> {
 
     /// Adds a vdev and what is below it. Recursion is as deep as the configuration, which is bounded. `draid_above` is the
     /// draid in one of whose children it is, below mirrors only.
-    pub(super) fn add(
+    fn add(
         &mut self,
         config: &VdevConfig,
         top: VdevId,
@@ -208,5 +208,74 @@ impl Builder<'_> {
         self.nodes[index.0 as usize].shared = self.shared_queue(index, &children);
         self.nodes[index.0 as usize].children = children;
         Ok(index)
+    }
+}
+
+impl Topology {
+    /// Makes the topology of a configuration of type `root`. A vdev of the topology `before` it keeps its state; a leaf that is new
+    /// there, or was there without a disk, has the disk that is given for it.
+    pub(super) fn new(
+        config: &VdevConfig,
+        disks: impl IntoIterator<Item = (Guid, Disk)>,
+        common: &Arc<Common>,
+        before: Option<&Self>,
+    ) -> Result<Self, VdevError> {
+        if config.kind != VdevKind::Root {
+            return Err(bad(config.guid, "the vdev tree does not start with a root"));
+        }
+        let mut builder = Builder {
+            nodes: Vec::new(),
+            by_guid: BTreeMap::new(),
+            disks: disks.into_iter().collect(),
+            spares: Vec::new(),
+            spares_seen: BTreeSet::new(),
+            tunables: &common.tunables,
+            clock: common.clock.as_ref(),
+            before,
+        };
+        let mut tops = Vec::with_capacity(config.children.len());
+        for (position, top) in config.children.iter().enumerate() {
+            let id = u32::try_from(position).map_err(|_| bad(config.guid, "too many top-level vdevs"))?;
+            let is_placeholder = matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
+            if top.id != u64::from(id) && !is_placeholder {
+                return Err(bad(top.guid, format!("top-level vdev {id} says that it is {}", top.id)));
+            }
+            let ashift = top.ashift.max(ASHIFT_MIN);
+            let is_log = top.class == AllocationClass::Log;
+            tops.push(Top { node: builder.add(top, VdevId(id), ashift, None)?, ashift, is_log });
+        }
+        let Builder { mut nodes, by_guid, spares, .. } = builder;
+        // Distributed spares name their draid by guid, which may come after them.
+        for (spare, draid_guid) in spares {
+            let is_draid = |target: &NodeIndex| matches!(nodes[target.0 as usize].kind, Kind::Draid(_));
+            let target = by_guid.get(&draid_guid).copied().filter(is_draid);
+            if let Kind::DraidSpare { draid, .. } = &mut nodes[spare.0 as usize].kind {
+                *draid = target;
+            }
+        }
+        let this = Self { common: common.clone(), nodes: nodes.into(), tops: tops.into(), by_guid: Arc::new(by_guid) };
+        this.check(before);
+        match before {
+            Some(before) => this.keeps_ids_of(before).map(|()| this),
+            None => Ok(this),
+        }
+    }
+
+    /// Checks that the top-level vdevs of the topology before are in their places, or gone and holes there.
+    fn keeps_ids_of(&self, before: &Self) -> Result<(), VdevError> {
+        for (id, top) in before.tops.iter().enumerate() {
+            let old = before.node(top.node);
+            let new = self.tops.get(id).map(|top| self.node(top.node));
+            let is_in_place = new
+                .is_some_and(|new| new.guid == old.guid || (matches!(new.kind, Kind::Hole) && !self.has_top(old.guid)));
+            if !matches!(old.kind, Kind::Hole | Kind::Missing) && !is_in_place {
+                return Err(bad(old.guid, format!("top-level vdev {id} is another one, or none, after a change")));
+            }
+        }
+        Ok(())
+    }
+
+    fn has_top(&self, guid: Guid) -> bool {
+        self.tops.iter().any(|top| self.node(top.node).guid == guid)
     }
 }

@@ -34,14 +34,14 @@
 //!
 //! **Left open.** Devices that hang together are judged one by one, so a mirror that could have waited for both goes on with one.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_format::ids::Guid;
-use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Class, Notify};
+use cenote_taskq::Class;
 
+use super::hangs::Hang;
 use super::node::{Kind, Leaf, LeafState, Node};
 use super::suspend::Suspension;
 use super::{Topology, VdevTree};
@@ -50,9 +50,6 @@ use crate::watch::{self, Said, Watch};
 
 /// The interval at which a pool that could not go on by itself tries again, while another task is resuming it.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The most hangs kept for [`Suspension::hung`]: beyond it the oldest are dropped.
-const TOLD_MAX: usize = 64;
 
 /// The policy for devices that hang.
 #[derive(Clone, Copy, Debug)]
@@ -72,15 +69,6 @@ impl Deadman {
     }
 }
 
-/// A device was found to hang.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hang {
-    /// Which, for how long, and what is done about it.
-    pub message: String,
-    /// The process is to end at once (`zfs_deadman_failmode=panic`).
-    pub is_fatal: bool,
-}
-
 /// How a leaf hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HangStatus {
@@ -88,37 +76,6 @@ pub struct HangStatus {
     pub silent: Option<Duration>,
     /// It was given up: it is not used until the pool is opened anew.
     pub is_given_up: bool,
-}
-
-/// Hangs that no call of `hung` has returned yet.
-#[derive(Debug, Default)]
-pub(super) struct Hangs {
-    waiting: Mutex<VecDeque<Hang>>,
-    came: Notify,
-}
-
-impl Hangs {
-    fn push(&self, hang: Hang) {
-        {
-            let mut waiting = self.waiting.lock();
-            if waiting.len() >= TOLD_MAX {
-                waiting.pop_front();
-            }
-            waiting.push_back(hang);
-            assert!(waiting.len() <= TOLD_MAX, "hangs that nobody asks for are bounded");
-        }
-        self.came.all();
-    }
-
-    pub(super) async fn next(&self) -> Hang {
-        loop {
-            let came = self.came.wait();
-            if let Some(hang) = self.waiting.lock().pop_front() {
-                return hang;
-            }
-            came.await;
-        }
-    }
 }
 
 impl VdevTree {

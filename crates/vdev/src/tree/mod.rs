@@ -25,6 +25,7 @@ mod copies;
 mod current;
 mod deadman;
 mod detached;
+mod hangs;
 mod hurry;
 mod indirect;
 mod kstat;
@@ -47,7 +48,8 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::{Group, Handle};
 
 pub use copies::CopiesReport;
-pub use deadman::{Hang, HangStatus};
+pub use deadman::HangStatus;
+pub use hangs::Hang;
 pub use indirect::{IndirectMap, Segment};
 pub use node::{CoarseSectors, LeafState};
 pub use set::VdevSet;

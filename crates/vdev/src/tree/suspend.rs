@@ -50,7 +50,7 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, Ordering};
 use cenote_taskq::{Either, Notify, boxed, join_all, race};
 
-use super::deadman::{Hang, Hangs};
+use super::hangs::{Hang, Hangs};
 use super::node::{Kind, Node};
 use super::write::{WriteContext, Written};
 use super::{Topology, VdevSet, VdevTree};

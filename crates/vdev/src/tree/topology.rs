@@ -41,7 +41,7 @@
 //! becomes a leaf is another kind of node. *One lock around the tree*: a read holds it for as long as a device takes. *Copying the
 //! state*: what an I/O in the old topology learns would be lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -53,16 +53,13 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::sync::RwLock;
 use cenote_taskq::{BoxFuture, Group, Handle};
 
-use super::build::{Builder, bad};
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
 use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman};
-use crate::config::{AllocationClass, VdevConfig, VdevKind};
-use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
 use crate::layout::raidz::Reflow;
-use crate::layout::{ASHIFT_MIN, LayoutError, MAX_BLOCK_BYTES};
+use crate::layout::{LayoutError, MAX_BLOCK_BYTES};
 use crate::mirror::{ReadPolicy, policy};
 use crate::tunables::Tunables;
 
@@ -146,65 +143,12 @@ pub(super) struct Topology {
     pub(super) common: Arc<Common>,
     pub(super) nodes: Arc<[Node]>,
     pub(super) tops: Arc<[Top]>,
-    by_guid: Arc<BTreeMap<Guid, NodeIndex>>,
+    pub(super) by_guid: Arc<BTreeMap<Guid, NodeIndex>>,
 }
 
 impl Topology {
-    /// Makes the topology of a configuration of type `root`. A vdev of the topology `before` it keeps its state; a leaf that is new
-    /// there, or was there without a disk, has the disk that is given for it.
-    pub(super) fn new(
-        config: &VdevConfig,
-        disks: impl IntoIterator<Item = (Guid, Disk)>,
-        common: &Arc<Common>,
-        before: Option<&Self>,
-    ) -> Result<Self, VdevError> {
-        if config.kind != VdevKind::Root {
-            return Err(bad(config.guid, "the vdev tree does not start with a root"));
-        }
-        let mut builder = Builder {
-            nodes: Vec::new(),
-            by_guid: BTreeMap::new(),
-            disks: disks.into_iter().collect(),
-            spares: Vec::new(),
-            spares_seen: BTreeSet::new(),
-            tunables: &common.tunables,
-            clock: common.clock.as_ref(),
-            before,
-        };
-        let mut tops = Vec::with_capacity(config.children.len());
-        for (position, top) in config.children.iter().enumerate() {
-            let id = u32::try_from(position).map_err(|_| bad(config.guid, "too many top-level vdevs"))?;
-            let is_placeholder = matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
-            if top.id != u64::from(id) && !is_placeholder {
-                return Err(bad(top.guid, format!("top-level vdev {id} says that it is {}", top.id)));
-            }
-            let ashift = top.ashift.max(ASHIFT_MIN);
-            let is_log = top.class == AllocationClass::Log;
-            tops.push(Top { node: builder.add(top, VdevId(id), ashift, None)?, ashift, is_log });
-        }
-        let Builder { mut nodes, by_guid, spares, .. } = builder;
-        // Distributed spares name their draid by guid, which may come after them.
-        for (spare, draid_guid) in spares {
-            let is_draid = |target: &NodeIndex| matches!(nodes[target.0 as usize].kind, Kind::Draid(_));
-            let target = by_guid.get(&draid_guid).copied().filter(is_draid);
-            if let Kind::DraidSpare { draid, .. } = &mut nodes[spare.0 as usize].kind {
-                *draid = target;
-            }
-        }
-        let this = Self { common: common.clone(), nodes: nodes.into(), tops: tops.into(), by_guid: Arc::new(by_guid) };
-        this.check(before);
-        match before {
-            Some(before) => this.keeps_ids_of(before).map(|()| this),
-            None => Ok(this),
-        }
-    }
-
-    fn has_top(&self, guid: Guid) -> bool {
-        self.tops.iter().any(|top| self.node(top.node).guid == guid)
-    }
-
     /// Has debug builds look at what every topology is sure of.
-    fn check(&self, before: Option<&Self>) {
+    pub(super) fn check(&self, before: Option<&Self>) {
         let is_found = |(guid, index): (&Guid, &NodeIndex)| self.node(*index).guid == *guid;
         debug_assert!(self.by_guid.iter().all(is_found), "a vdev is found by its guid (invariant 2)");
         let is_top = |(id, top): (usize, &Top)| self.node(top.node).top.0 as usize == id;
@@ -221,20 +165,6 @@ impl Topology {
             }),
             "a guid has one state in all topologies (invariant 2)"
         );
-    }
-
-    /// Checks that the top-level vdevs of the topology before are in their places, or gone and holes there.
-    fn keeps_ids_of(&self, before: &Self) -> Result<(), VdevError> {
-        for (id, top) in before.tops.iter().enumerate() {
-            let old = before.node(top.node);
-            let new = self.tops.get(id).map(|top| self.node(top.node));
-            let is_in_place = new
-                .is_some_and(|new| new.guid == old.guid || (matches!(new.kind, Kind::Hole) && !self.has_top(old.guid)));
-            if !matches!(old.kind, Kind::Hole | Kind::Missing) && !is_in_place {
-                return Err(bad(old.guid, format!("top-level vdev {id} is another one, or none, after a change")));
-            }
-        }
-        Ok(())
     }
 
     /// The sector size of a top-level vdev, as a power of two.

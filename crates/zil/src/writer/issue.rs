@@ -14,8 +14,9 @@ use cenote_taskq::sync::atomic::Ordering;
 use cenote_zio::{Bookmark, log_pointer};
 
 use super::LogWriter;
+use super::prepared::Prepared;
 use crate::data::Data;
-use crate::indirect::{Prepared, parts};
+use crate::indirect::parts;
 use crate::itx::{Goal, Itx, ItxWrite, Payload, Taken};
 use crate::kstat::{BlockBytes, Event, Logged};
 use crate::lwb::{Lwb, WHOLE_MAX_BYTES, block_bytes_for, write_bytes};

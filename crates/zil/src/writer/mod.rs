@@ -10,6 +10,7 @@
 mod blocks;
 mod commit;
 mod issue;
+mod prepared;
 mod waiting;
 
 use std::ops::Range;
@@ -267,7 +268,7 @@ impl LogWriter {
 
     /// A new log has this identity.
     #[must_use]
-    pub fn new_identity(&self) -> [u64; 4] {
+    pub(crate) fn new_identity(&self) -> [u64; 4] {
         let guid = self.io.random_guid(self.objset);
         [guid[0], guid[1], self.objset.0, 1]
     }

@@ -1,6 +1,5 @@
 //! Files: handles, reading, and finding data and holes.
 
-mod logged;
 mod size;
 mod write;
 
@@ -13,7 +12,6 @@ use cenote_format::sa::ZplAttribute;
 use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 
-pub(crate) use logged::LoggedFiles;
 pub use size::Allocation;
 pub(crate) use write::Reach;
 

@@ -6,16 +6,16 @@ use std::ops::Range;
 
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::Tx as Record;
+use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::buf::Block;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_zil::LoggedTx;
 
-use super::write::check_writable;
-use crate::ZplError;
 use crate::delete_queue::weight;
 use crate::filesystem::FileSystem;
 use crate::node::Node;
 use crate::record::touch;
+use crate::{FileKind, ZplError};
 
 /// The supported modes of `fallocate`. Others (inserting and collapsing ranges, sharing and unsharing) are not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,21 @@ pub enum Allocation {
 
 /// The largest file.
 pub(super) const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
+
+/// # Errors
+/// A flag forbids changing a file's bytes from `from_bytes` on.
+pub(crate) fn check_writable(node: &Node, from_bytes: u64) -> Result<(), ZplError> {
+    node.check_there()?;
+    node.check_kind(FileKind::File)?;
+    let flags = node.with(|record| record.flags());
+    if flags.contains(ZnodeFlags::IMMUTABLE) {
+        return Err(ZplError::NotPermitted("immutable"));
+    }
+    if flags.contains(ZnodeFlags::APPEND_ONLY) && from_bytes < node.size_bytes() {
+        return Err(ZplError::NotPermitted("only to be appended to"));
+    }
+    Ok(())
+}
 
 /// Blocks whose content changes for zeros in a part.
 type Patches = Vec<(u64, Block)>;

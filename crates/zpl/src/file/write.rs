@@ -7,17 +7,16 @@ use cenote_dmu::tx::{Cost, SyncMode};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{BlockId, Txg};
 use cenote_format::sa::ZplAttribute;
-use cenote_format::znode::ZnodeFlags;
 use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_zil::WriteShape;
 
 use super::File;
-use super::size::{Allocation, SIZE_MAX_BYTES};
+use super::size::{Allocation, SIZE_MAX_BYTES, check_writable};
+use crate::ZplError;
 use crate::filesystem::FileSystem;
 use crate::node::{Node, Writing};
 use crate::record::touch;
-use crate::{FileKind, ZplError};
 
 /// Bytes written in one txg by one call: a longer write is made of several.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -52,21 +51,6 @@ impl FileSystem {
         );
         Ok(Some(grown))
     }
-}
-
-/// # Errors
-/// A flag forbids changing a file's bytes from `from_bytes` on.
-pub(crate) fn check_writable(node: &Node, from_bytes: u64) -> Result<(), ZplError> {
-    node.check_there()?;
-    node.check_kind(FileKind::File)?;
-    let flags = node.with(|record| record.flags());
-    if flags.contains(ZnodeFlags::IMMUTABLE) {
-        return Err(ZplError::NotPermitted("immutable"));
-    }
-    if flags.contains(ZnodeFlags::APPEND_ONLY) && from_bytes < node.size_bytes() {
-        return Err(ZplError::NotPermitted("only to be appended to"));
-    }
-    Ok(())
 }
 
 /// The new content of a block that is written.

@@ -22,7 +22,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::attributes`].
     #[boxed]
-    pub async fn attributes_of(&self, dnode: &Object) -> Result<Attributes, ZplError> {
+    pub(crate) async fn attributes_of(&self, dnode: &Object) -> Result<Attributes, ZplError> {
         if self.is_read_only() {
             let tables = &self.shared.master.tables;
             return crate::node::Node::frozen(dnode.clone(), tables).await?.attributes();

@@ -2,6 +2,7 @@
 
 mod change;
 mod find;
+mod logged;
 mod master;
 pub(crate) mod options;
 
@@ -19,9 +20,9 @@ pub use change::AttributeChange;
 pub(crate) use master::{Master, NewMaster};
 pub use options::{AccessTimes, FileSystemOptions, XattrMode};
 
+use self::logged::LoggedFiles;
 use crate::delete_queue::{Garbage, Share};
 use crate::dir::OpenZaps;
-use crate::file::LoggedFiles;
 use crate::names::CaseSensitivity;
 use crate::node::{Node, NodeTable};
 use crate::{Time, ZplError};
@@ -191,12 +192,6 @@ impl FileSystem {
         self.shared.master.names.normalisation
     }
 
-    /// Whether names must be UTF-8.
-    #[must_use]
-    pub fn utf8_only(&self) -> bool {
-        self.shared.master.names.utf8_only
-    }
-
     /// The queue of files that were unlinked while open.
     #[must_use]
     pub fn unlinked_set(&self) -> Option<ObjectId> {
@@ -205,7 +200,7 @@ impl FileSystem {
 
     /// The table of domains for ids that are not POSIX.
     #[must_use]
-    pub fn fuid_table(&self) -> Option<ObjectId> {
+    pub(crate) fn fuid_table(&self) -> Option<ObjectId> {
         self.shared.master.fuid_table
     }
 

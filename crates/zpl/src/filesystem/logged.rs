@@ -10,8 +10,8 @@ use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
 use cenote_zil::{LogData, LogDataError, LogTxg};
 
+use super::{FileSystem, Shared};
 use crate::ZplError;
-use crate::filesystem::{FileSystem, Shared};
 
 /// The files of a file system.
 pub(crate) struct LoggedFiles(Weak<Shared>);
