@@ -273,7 +273,7 @@ pub struct AclPhys {
 
 impl AclPhys {
     /// The structure's size.
-    pub(crate) const SIZE_BYTES: usize = OFFSET_ACES + EMBEDDED_ACES_SIZE_BYTES;
+    pub const SIZE_BYTES: usize = OFFSET_ACES + EMBEDDED_ACES_SIZE_BYTES;
 
     /// Reads the structure.
     pub(crate) fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {

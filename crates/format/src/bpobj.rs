@@ -37,13 +37,13 @@ pub struct BpobjPhys {
 
 impl BpobjPhys {
     /// Size of the first version.
-    pub(crate) const SIZE_V0_BYTES: usize = 16;
+    pub const SIZE_V0_BYTES: usize = 16;
     /// Size with compressed sizes.
-    pub(crate) const SIZE_V1_BYTES: usize = 32;
+    pub const SIZE_V1_BYTES: usize = 32;
     /// Size with children.
-    pub(crate) const SIZE_V2_BYTES: usize = 48;
+    pub const SIZE_V2_BYTES: usize = 48;
     /// Size with frees.
-    pub(crate) const SIZE_V3_BYTES: usize = 56;
+    pub const SIZE_V3_BYTES: usize = 56;
 
     /// Reads a bonus of any of the sizes.
     pub fn parse(bonus: &[u8], endian: Endian) -> Result<Self, FormatError> {

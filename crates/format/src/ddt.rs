@@ -53,7 +53,7 @@ pub struct DdtKey {
 
 impl DdtKey {
     /// Number of words.
-    pub(crate) const WORDS: usize = 5;
+    pub const WORDS: usize = 5;
     /// The properties that stand in a block pointer in the same place: sizes and compression.
     const SHARED_PROPERTIES: u64 = (1 << 39) - 1;
 

@@ -276,7 +276,7 @@ impl DmuType {
     pub const ZAP_METADATA: Self = Self::described(Byteswap::Zap, true, false);
 
     /// How many enumerated types there are.
-    pub(crate) const ENUMERATED_COUNT: u8 = 54;
+    pub const ENUMERATED_COUNT: u8 = 54;
 
     /// A type in the described form.
     #[must_use]

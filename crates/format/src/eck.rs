@@ -28,7 +28,7 @@ pub struct EmbeddedChecksum {
 
 impl EmbeddedChecksum {
     /// Bytes of the trailer.
-    pub(crate) const SIZE: usize = 40;
+    pub const SIZE: usize = 40;
 
     /// From a trailer of 40 bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, FormatError> {

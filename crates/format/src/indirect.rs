@@ -45,9 +45,9 @@ pub struct IndirectMappingPhys {
 
 impl IndirectMappingPhys {
     /// Bytes with the counts object.
-    pub(crate) const SIZE: usize = 32;
+    pub const SIZE: usize = 32;
     /// Bytes without.
-    pub(crate) const SIZE_V0: usize = 24;
+    pub const SIZE_V0: usize = 24;
 
     /// From the mapping object's bonus buffer.
     pub fn parse(bonus: &[u8], endian: Endian) -> Result<Self, FormatError> {
@@ -212,7 +212,7 @@ pub struct IndirectBirths {
 
 impl IndirectBirths {
     /// Bytes of an entry.
-    pub(crate) const ENTRY_SIZE: usize = 16;
+    pub const ENTRY_SIZE: usize = 16;
 
     /// From the count and the births object's data.
     pub(crate) fn parse(count: u64, data: &[u8], endian: Endian) -> Result<Self, FormatError> {
@@ -332,7 +332,7 @@ pub struct CondensingIndirect {
 
 impl CondensingIndirect {
     /// How many integers the array has.
-    pub(crate) const WORDS: usize = 3;
+    pub const WORDS: usize = 3;
 
     /// From the array.
     #[must_use]

@@ -331,9 +331,9 @@ impl Default for NvList {
 
 impl NvList {
     /// Flag: names are unique.
-    pub(crate) const UNIQUE_NAME: u32 = 1;
+    pub const UNIQUE_NAME: u32 = 1;
     /// Flag: pairs of name and type are unique.
-    pub(crate) const UNIQUE_NAME_TYPE: u32 = 2;
+    pub const UNIQUE_NAME_TYPE: u32 = 2;
 
     /// An empty list with unique names.
     #[must_use]

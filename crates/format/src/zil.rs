@@ -92,7 +92,7 @@ impl Chain {
     /// Bytes on disk.
     pub const SIZE: usize = 184;
     /// Where the embedded checksum's words lie in it.
-    pub(crate) const CHECKSUM_OFFSET: usize = 152;
+    pub const CHECKSUM_OFFSET: usize = 152;
 
     /// Reads a chain structure.
     pub(crate) fn parse(bytes: &[u8], endian: Endian) -> Result<Self, FormatError> {

@@ -39,7 +39,7 @@ pub struct ZilHeader {
 
 impl ZilHeader {
     /// Bytes of a header.
-    pub(crate) const SIZE: usize = 192;
+    pub const SIZE: usize = 192;
     /// Flag: the log holds records to replay (`ZIL_REPLAY_NEEDED`).
     pub const REPLAY_NEEDED: u64 = 1;
     /// Flag: `claim_record_seq` is valid (`ZIL_CLAIM_LR_SEQ_VALID`).

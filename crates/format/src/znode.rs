@@ -115,7 +115,7 @@ word_struct! {
 
 impl ZnodePhys {
     /// The size with the ACL.
-    pub(crate) const WITH_ACL_SIZE_BYTES: usize = Self::SIZE_BYTES + AclPhys::SIZE_BYTES;
+    pub const WITH_ACL_SIZE_BYTES: usize = Self::SIZE_BYTES + AclPhys::SIZE_BYTES;
 
     /// The ACL of a whole bonus.
     pub(crate) fn acl(bonus: &[u8], endian: Endian) -> Result<AclPhys, FormatError> {

@@ -269,9 +269,9 @@ impl SetAttr {
     /// The mask bit of the modification time.
     pub const MASK_MTIME: u64 = 1 << 5;
     /// The mask bit with which Linux says that extended attributes follow.
-    pub(crate) const MASK_XVATTR_LINUX: u64 = 1 << 31;
+    pub const MASK_XVATTR_LINUX: u64 = 1 << 31;
     /// The mask bit with which illumos and FreeBSD do. On Linux it means something else.
-    pub(crate) const MASK_XVATTR_ILLUMOS: u64 = 1 << 16;
+    pub const MASK_XVATTR_ILLUMOS: u64 = 1 << 16;
 }
 
 /// An ACL record of the present form.
@@ -389,7 +389,7 @@ pub(super) mod number {
 
 impl<'a> LogRecord<'a> {
     /// Bytes of the part that all records share.
-    pub(crate) const HEADER_SIZE: usize = 32;
+    pub const HEADER_SIZE: usize = 32;
 
     /// Reads the record at the head of `bytes`, which may hold more after it; also says how many bytes it took.
     pub fn parse(bytes: &'a [u8], endian: Endian) -> Result<(Self, usize), FormatError> {

@@ -78,7 +78,7 @@ const STRUCTURE: &str = "log record attributes";
 
 impl Xvattr {
     /// The number of bitmap words that OpenZFS writes (`XVA_MAPSIZE`).
-    pub(crate) const BITMAP_WORDS: usize = 3;
+    pub const BITMAP_WORDS: usize = 3;
     const BITMAP_WORDS_MAX: u32 = 64;
 
     /// Reads attributes from the head of `bytes`; also says how many bytes they take.
