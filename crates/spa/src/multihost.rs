@@ -351,7 +351,6 @@ pub(crate) async fn watch_disks(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::holder_id;
 
     const SETTINGS: Settings =
         Settings { interval: Duration::from_millis(1000), fail_intervals: 10, import_intervals: 20 };
@@ -369,13 +368,5 @@ mod tests {
         assert_eq!(time(Mmp::new(10_000_000, None, None, None)), 20_200);
         assert_eq!(time(Mmp::new(1, Some(100), Some(0), Some(2))), 1_000, "never less than a second");
         assert_eq!(time(Mmp::new(u64::MAX, Some(0xff_ffff), Some(0), Some(0))), WATCH_MAX.as_millis());
-    }
-
-    #[test]
-    fn a_holder_never_has_the_id_of_its_host_nor_none() {
-        for id in [0, 1, 0x6f7a_766d, HOLDER_MARK, u64::from(u32::MAX)] {
-            let holder = holder_id(id);
-            assert!(holder != id && holder != 0 && holder <= u64::from(u32::MAX), "{id:#x}");
-        }
     }
 }

@@ -162,6 +162,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_holder_never_has_the_id_of_its_host_nor_none() {
+        for id in [0, 1, 0x6f7a_766d, HOLDER_MARK, u64::from(u32::MAX)] {
+            let holder = holder_id(id);
+            assert!(holder != id && holder != 0 && holder <= u64::from(u32::MAX), "{id:#x}");
+        }
+    }
+
+    #[test]
     fn times_are_told_as_dates() {
         assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
         assert_eq!(utc(951_827_696), "2000-02-29 12:34:56 UTC");

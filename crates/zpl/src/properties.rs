@@ -75,7 +75,7 @@ impl Default for Properties {
 
 impl Properties {
     /// The properties that count here.
-    pub(crate) const NAMES: [&str; 13] = [
+    pub const NAMES: [&str; 13] = [
         "recordsize",
         "xattr",
         "aclmode",
