@@ -78,8 +78,11 @@ const fn key_number(status: KeyStatus) -> u32 {
     }
 }
 
-/// The changes of a file system, and the texts of the one that was taken last.
-pub(crate) struct Changing(Mutex<(Changes, Option<(CString, Option<CString>)>)>);
+/// The path of a change, and the one that a renamed file has now.
+type Paths = (CString, Option<CString>);
+
+/// The changes of a file system, and the paths of the one that was taken last.
+pub(crate) struct Changing(Mutex<(Changes, Option<Paths>)>);
 
 /// A file that changed: `cenote_change`.
 #[derive(Clone, Copy)]

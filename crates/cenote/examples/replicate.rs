@@ -29,12 +29,12 @@ fn replicate(runtime: &Runtime, top: &Snapshot, since: Option<&str>, backup: &Po
     }
     let (sent, received) = thread::scope(|threads| {
         let sending = threads.spawn(|| runtime.block_on(options.send(top, writer)));
-        // What the sender has no more is destroyed here too.
+        // Datasets that the sender has no more are destroyed here too.
         let receive = ReceiveOptions::new().force(true);
         let received = runtime.block_on(receive.receive(backup, "backup/tank", BufReader::new(reader)));
         (sending.join().expect("the sender does not panic"), received)
     });
-    // Where the receiver fails, the sender's pipe breaks: the first reason is the receiver's.
+    // If the receiver fails, the sender's pipe breaks: the first reason is the receiver's.
     let (received, sent) = (received?, sent?);
     Ok(format!("{} in {} bytes", received.datasets.join(" "), sent.bytes))
 }

@@ -67,10 +67,10 @@ pub enum ReceiveFailure {
     NotYet(&'static str),
     /// The beginning of a stream, or a stream that is passed over, is damaged, or nothing that can be received.
     #[error(transparent)]
-    Stream(ReceiverError),
+    Stream(Box<ReceiverError>),
     /// The records of a stream are damaged, end too soon or cannot be applied.
     #[error("{}", record_words(.0))]
-    Records(ReceiverError),
+    Records(Box<ReceiverError>),
     /// The pool refuses the stream, before any of it is applied.
     #[error(transparent)]
     Refused(#[from] ReceiveRefusal),
@@ -109,9 +109,9 @@ impl fmt::Display for ReceiveError {
         let Self { action, why, token } = self;
         let Some(token) = token else { return write!(out, "{action}: {why}") };
         match why {
-            ReceiveFailure::Records(ReceiverError::Stream(
-                SendError::Truncated { .. } | SendError::Checksum { .. },
-            )) => write!(out, "{action}: checksum mismatch or incomplete stream")?,
+            ReceiveFailure::Records(error) if breaks_off(error) => {
+                write!(out, "{action}: checksum mismatch or incomplete stream")?;
+            }
             why => write!(out, "{action}: {why}")?,
         }
         write!(
@@ -120,6 +120,10 @@ impl fmt::Display for ReceiveError {
              running:\n    zfs send -t {token}"
         )
     }
+}
+
+fn breaks_off(error: &ReceiverError) -> bool {
+    matches!(error, ReceiverError::Stream(SendError::Truncated { .. } | SendError::Checksum { .. }))
 }
 
 /// OpenZFS has short words for streams that break off, where it has begun to receive them.
@@ -133,13 +137,13 @@ fn record_words(error: &ReceiverError) -> String {
 
 impl From<ReceiverError> for ReceiveFailure {
     fn from(error: ReceiverError) -> Self {
-        Self::Stream(error)
+        Self::Stream(Box::new(error))
     }
 }
 
 impl From<SendError> for ReceiveFailure {
     fn from(error: SendError) -> Self {
-        Self::Stream(error.into())
+        ReceiverError::from(error).into()
     }
 }
 
@@ -165,8 +169,9 @@ impl From<DslError> for ReceiveFailure {
 mod tests {
     use super::*;
 
-    fn cut(why: fn(ReceiverError) -> ReceiveFailure, token: Option<&str>) -> String {
-        let why = why(SendError::Truncated { offset_bytes: 312, expected: "within a record" }.into());
+    fn cut(why: fn(Box<ReceiverError>) -> ReceiveFailure, token: Option<&str>) -> String {
+        let error = SendError::Truncated { offset_bytes: 312, expected: "within a record" };
+        let why = why(Box::new(error.into()));
         ReceiveError { action: ReceiveAction::Incremental, why, token: token.map(str::to_owned) }.to_string()
     }
 

@@ -216,7 +216,7 @@ impl<R: Read> Run<'_, R> {
             }
         }
         let token = if is_kept { self.resume_token(&incoming.dataset).await } else { None };
-        ReceiveError { action, why: ReceiveFailure::Records(error), token }
+        ReceiveError { action, why: ReceiveFailure::Records(Box::new(error)), token }
     }
 
     /// The place to resume a stream that broke off, if the request has that.
