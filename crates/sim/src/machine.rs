@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Adds so many disks to a simulated runtime.
+    /// Adds `count` disks to a simulated runtime.
     ///
     /// # Panics
     /// The runtime is not simulated.
@@ -38,6 +39,27 @@ impl Machine {
         let paths: Vec<PathBuf> = (0..count).map(|index| Self::name(index).into()).collect();
         let disks = paths.iter().map(|path| sim.add_disk(&handle, path, options.clone())).collect();
         Self { disks, paths, size_bytes: options.size_bytes }
+    }
+
+    /// Gives the disks these contents, in their order.
+    pub fn restore(&self, images: &[Image]) {
+        self.disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
+    }
+
+    /// The contents that the disks have at this moment.
+    #[must_use]
+    pub fn images(&self) -> Vec<Image> {
+        self.disks.iter().map(|disk| disk.image()).collect()
+    }
+
+    /// Some of these disks, as a machine of their own.
+    #[must_use]
+    pub fn part(&self, disks: Range<usize>) -> Self {
+        Self {
+            disks: self.disks[disks.clone()].to_vec(),
+            paths: self.paths[disks].to_vec(),
+            size_bytes: self.size_bytes,
+        }
     }
 
     /// A disk's name, as messages have it.
@@ -59,8 +81,7 @@ impl Machine {
     /// # Errors
     /// A file cannot be written.
     pub fn images_in(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        let images: Vec<Image> = self.disks.iter().map(|disk| disk.image()).collect();
-        export(&images, self.size_bytes, dir)
+        export(&self.images(), self.size_bytes, dir)
     }
 }
 

@@ -132,7 +132,7 @@ pub(super) fn machine(runtime: &Runtime, shape: &Shape, images: &[Image]) -> Mac
         ..SimDiskOptions::default()
     };
     let machine = Machine::new(runtime, shape.disks(), &options);
-    machine.disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
+    machine.restore(images);
     machine
 }
 
@@ -146,7 +146,7 @@ impl Base {
         let machine = machine(&runtime, shape, &[]);
         let handle = runtime.handle();
         run(&runtime, make(&handle, &machine, shape))?;
-        let images = machine.disks.iter().map(|disk| disk.image()).collect();
+        let images = machine.images();
         Ok(Self { shape, images })
     }
 }
