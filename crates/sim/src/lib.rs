@@ -35,6 +35,6 @@ pub mod written;
 
 pub use judge::{check, zdb};
 pub use layout::{LAYOUTS, Layout, SINGLE};
-pub use machine::{Machine, disk, slow, tops};
+pub use machine::{MUTANT_VARIABLE, Machine, disk, slow, tops};
 pub use pool::{CACHE_BYTES, new_pool, options};
 pub use space::audit_space;

@@ -4,10 +4,11 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use cenote_spa::{DiskSpec, TopKind, TopSpec};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sim::disk::{Image, Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Runtime};
 use cenote_vdev::config::AllocationClass;
@@ -26,13 +27,28 @@ pub struct Machine {
     pub size_bytes: u64,
 }
 
+/// The environment variable that names a deliberate bug ([`cenote_taskq::mutant`]), to learn if a test sees it.
+pub const MUTANT_VARIABLE: &str = "CENOTE_MUTANT";
+
+/// Makes the bug alive that the environment names, once in a process, for which a campaign may choose another one later.
+fn obey_environment() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Ok(name) = std::env::var(MUTANT_VARIABLE) else { return };
+        let mutant = Mutant::ALL.iter().find(|mutant| mutant.name() == name);
+        let mutant = mutant.unwrap_or_else(|| panic!("{MUTANT_VARIABLE}={name}: no deliberate bug has this name"));
+        assert!(mutant::set(Some(*mutant)), "deliberate bugs are only in builds with debug assertions");
+    });
+}
+
 impl Machine {
-    /// Adds `count` disks to a simulated runtime.
+    /// Adds `count` disks to a simulated runtime. A deliberate bug that [`MUTANT_VARIABLE`] names is alive from then on.
     ///
     /// # Panics
     /// The runtime is not simulated.
     #[must_use]
     pub fn new(runtime: &Runtime, count: usize, options: &SimDiskOptions) -> Self {
+        obey_environment();
         cenote_taskq::buf::set_buffer_pool_floor_bytes(BUFFERS_KEPT_BYTES);
         let handle = runtime.handle();
         let sim = runtime.sim().expect("a simulated runtime");
