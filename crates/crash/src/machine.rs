@@ -315,8 +315,9 @@ impl Machine {
             latency: slow(),
             ..SimDiskOptions::default()
         };
-        let cenote_sim::Machine { disks, paths, .. } = cenote_sim::Machine::new(runtime, count, &options);
-        disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
+        let machine = cenote_sim::Machine::new(runtime, count, &options);
+        machine.restore(images);
+        let cenote_sim::Machine { disks, paths, .. } = machine;
         let untold = Arc::default();
         let machine = Self { disks, has_garbage: shape.has_garbage, away: None, untold, paths };
         machine.come_back(shape);

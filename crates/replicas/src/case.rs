@@ -13,7 +13,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_send::sender::{Base, SendFlags, SendRequest};
 use cenote_sim::{Machine, SINGLE, audit_space, check, new_pool, options};
 use cenote_spa::{ImportOptions, NewBookmark, Pool, PropertyValue, View};
-use cenote_taskq::sim::disk::{Image, SimDiskOptions};
+use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_testkit::campaign::take_panics;
 
@@ -95,12 +95,6 @@ pub(crate) struct Expected {
     pub(crate) model: Model,
 }
 
-/// One disk of a machine.
-fn part(machine: &Machine, at: usize) -> Machine {
-    let (disks, paths) = (vec![machine.disks[at].clone()], vec![machine.paths[at].clone()]);
-    Machine { disks, paths, size_bytes: machine.size_bytes }
-}
-
 /// Does a case. `zdb`: OpenZFS's judges what is left.
 ///
 /// # Errors
@@ -127,7 +121,7 @@ pub fn run(number: u64, golden: Option<&golden::Pools>, zdb: bool) -> Result<Don
     };
     let tally = tally.map_err(|what| format!("{course:?}: {what}"))?;
     if zdb {
-        let images: Vec<Image> = part(&machine, 1).disks.iter().map(|disk| disk.image()).collect();
+        let images = machine.part(1..2).images();
         let judged = cenote_sim::zdb(REPLICA, &images, DISK_BYTES);
         judged.map_err(|error| format!("{course:?}: {error:#}"))?;
     }
@@ -142,7 +136,7 @@ async fn live(
     golden: Option<&golden::Pools>,
     rng: &mut Rng,
 ) -> Result<Tally> {
-    let (left, right) = (part(machine, 0), part(machine, 1));
+    let (left, right) = (machine.part(0..1), machine.part(1..2));
     let ashift = |rng: &mut Rng| if rng.chance(1, 3) { 9 } else { 12 };
     let source = new_pool(handle, options("written", left.tops(handle, SINGLE).await?, ashift(rng))).await?;
     let replica = new_pool(handle, options(REPLICA, right.tops(handle, SINGLE).await?, ashift(rng))).await?;

@@ -21,7 +21,7 @@
 //!         the same again. Space adds up, `verify` finds nothing, of some `zdb -bcc` neither.
 //! ```
 //!
-//! * [`tree`]: a file system and its model: files with holes, names of all lengths, links, devices, attributes in dnodes, spill blocks and
+//! * [`tree`]: a file system and its model ([`cenote_sim::tree`]): files with holes, names of all lengths, links, devices, attributes in dnodes, spill blocks and
 //!   hidden directories; block and dnode sizes change meanwhile.
 //! * [`objects`]: the objects of a dataset and their model: numbers that are used again, dnodes of all sizes, spill blocks.
 //! * [`source`]: either of them, or a volume, in a pool, with snapshots.
@@ -40,7 +40,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bytes;
 pub mod case;
 pub mod golden;
 pub mod mutants;

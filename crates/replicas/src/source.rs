@@ -10,15 +10,15 @@ use cenote_dmu::tx::SyncMode;
 use cenote_dsl::Dataset;
 use cenote_format::enums::ObjsetType;
 use cenote_props::Types;
+use cenote_sim::tree::{Sparse, Tree, look};
 use cenote_spa::{Pool, View};
 use cenote_taskq::Rng;
 use cenote_zpl::{FileSystem, FileSystemOptions};
 use cenote_zvol::Volume;
 use cenote_zvol::live::{Clear, LiveVolume};
 
-use crate::bytes::Sparse;
 use crate::objects::{self, Contents};
-use crate::tree::{Files, Tree, content, look, reach};
+use crate::tree::{Files, content, reach};
 
 /// Bytes of a volume read at once.
 const READ_BYTES: u64 = 1 << 20;

@@ -119,7 +119,7 @@ fn what_the_other_byte_order_brings_is_what_was_sent() {
             records
         });
         if cenote_testkit::zdb::program("zdb").is_some() {
-            let images: Vec<_> = right.disks.iter().map(|disk| disk.image()).collect();
+            let images = right.images();
             cenote_sim::zdb("replica", &images, DISK_BYTES).unwrap();
         }
     }

@@ -22,10 +22,10 @@ use cenote_format::nvlist::NvList;
 use cenote_format::stream::{Body, Features, Record, RecordFlags, RecordKind, Spill, Write, WriteEmbedded};
 use cenote_replicas::records::{Model, apply, difference};
 use cenote_replicas::streams::{boundaries, package, received, rest_of, stream, token};
-use cenote_replicas::tree::look;
 use cenote_send::package::PackageRequest;
 use cenote_send::sender::{Base, SendFlags, SendRequest};
 use cenote_send::{Checks, StreamReader};
+use cenote_sim::tree::look;
 use cenote_sim::{Machine, SINGLE, check, new_pool, options};
 use cenote_spa::{ImportOptions, Pool, View};
 use cenote_taskq::buf::Block;
@@ -47,7 +47,7 @@ const ALL: SendFlags = SendFlags { large_blocks: true, embedded: true, compresse
 fn with_pools(work: impl AsyncFnOnce(&Pool, &Pool)) {
     let right = with_two(work);
     if cenote_testkit::zdb::program("zdb").is_some() {
-        let images: Vec<_> = right.disks.iter().map(|disk| disk.image()).collect();
+        let images = right.images();
         cenote_sim::zdb("replica", &images, DISK_BYTES).unwrap();
     }
 }

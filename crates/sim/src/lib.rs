@@ -14,11 +14,12 @@
 //! check      Cenote's own verify of what is on the disks                       judge
 //! zdb        OpenZFS's `zdb`, on the same disks copied to files                judge
 //! audit_space  the space accounting of datasets, recomputed from block trees   space
+//! tree       a file system as simple as can be: the model, and what there is       tree
 //! written    a pool that tests of many crates make, change, cut off and open   written
 //! ```
 //! A test is part of the crate that it tests, which has this crate as a dev-dependency, even if the crate is below this one: Cargo allows that
-//! circle for the tests in `tests/`, which use the crate from outside, and builds the crate once for both. The models of expected contents stay with the
-//! tests: a model of files and a model of space have no code in common.
+//! circle for the tests in `tests/`, which use the crate from outside, and builds the crate once for both. A model that only one
+//! crate's tests use stays with them.
 //!
 //! **Invariants.** The same seed and the same calls give the same bytes on the disks.
 
@@ -29,10 +30,11 @@ mod layout;
 mod machine;
 mod pool;
 mod space;
+pub mod tree;
 pub mod written;
 
 pub use judge::{check, zdb};
 pub use layout::{LAYOUTS, Layout, SINGLE};
-pub use machine::{Machine, disk, slow, tops};
+pub use machine::{MUTANT_VARIABLE, Machine, disk, slow, tops};
 pub use pool::{CACHE_BYTES, new_pool, options};
 pub use space::audit_space;

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use cenote_spa::{DiskSpec, TopKind, TopSpec};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sim::disk::{Image, Latency, SimDisk, SimDiskOptions};
 use cenote_taskq::{Handle, OpenOptions, Runtime};
 use cenote_vdev::config::AllocationClass;
@@ -25,19 +27,55 @@ pub struct Machine {
     pub size_bytes: u64,
 }
 
+/// The environment variable that names a deliberate bug ([`cenote_taskq::mutant`]), to learn if a test sees it.
+pub const MUTANT_VARIABLE: &str = "CENOTE_MUTANT";
+
+/// Makes the bug alive that the environment names, once in a process, for which a campaign may choose another one later.
+fn obey_environment() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let Ok(name) = std::env::var(MUTANT_VARIABLE) else { return };
+        let mutant = Mutant::ALL.iter().find(|mutant| mutant.name() == name);
+        let mutant = mutant.unwrap_or_else(|| panic!("{MUTANT_VARIABLE}={name}: no deliberate bug has this name"));
+        assert!(mutant::set(Some(*mutant)), "deliberate bugs are only in builds with debug assertions");
+    });
+}
+
 impl Machine {
-    /// Adds so many disks to a simulated runtime.
+    /// Adds `count` disks to a simulated runtime. A deliberate bug that [`MUTANT_VARIABLE`] names is alive from then on.
     ///
     /// # Panics
     /// The runtime is not simulated.
     #[must_use]
     pub fn new(runtime: &Runtime, count: usize, options: &SimDiskOptions) -> Self {
+        obey_environment();
         cenote_taskq::buf::set_buffer_pool_floor_bytes(BUFFERS_KEPT_BYTES);
         let handle = runtime.handle();
         let sim = runtime.sim().expect("a simulated runtime");
         let paths: Vec<PathBuf> = (0..count).map(|index| Self::name(index).into()).collect();
         let disks = paths.iter().map(|path| sim.add_disk(&handle, path, options.clone())).collect();
         Self { disks, paths, size_bytes: options.size_bytes }
+    }
+
+    /// Gives the disks these contents, in their order.
+    pub fn restore(&self, images: &[Image]) {
+        self.disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
+    }
+
+    /// The contents that the disks have at this moment.
+    #[must_use]
+    pub fn images(&self) -> Vec<Image> {
+        self.disks.iter().map(|disk| disk.image()).collect()
+    }
+
+    /// Some of these disks, as a machine of their own.
+    #[must_use]
+    pub fn part(&self, disks: Range<usize>) -> Self {
+        Self {
+            disks: self.disks[disks.clone()].to_vec(),
+            paths: self.paths[disks].to_vec(),
+            size_bytes: self.size_bytes,
+        }
     }
 
     /// A disk's name, as messages have it.
@@ -59,8 +97,7 @@ impl Machine {
     /// # Errors
     /// A file cannot be written.
     pub fn images_in(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        let images: Vec<Image> = self.disks.iter().map(|disk| disk.image()).collect();
-        export(&images, self.size_bytes, dir)
+        export(&self.images(), self.size_bytes, dir)
     }
 }
 

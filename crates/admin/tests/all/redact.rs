@@ -126,7 +126,7 @@ fn asked(bookmark: &str, by: &[String]) -> RedactRequest {
 
 async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
     let mut rng = Rng::new(seed);
-    let (left, right) = (machine_part(machine, 0), machine_part(machine, 1));
+    let (left, right) = (machine.part(0..1), machine.part(1..2));
     let source = new_pool(handle, options("written", left.tops(handle, SINGLE).await.unwrap(), 12)).await.unwrap();
     let replica = new_pool(handle, options("replica", right.tops(handle, SINGLE).await.unwrap(), 12)).await.unwrap();
     let replica = replica.start(TxTunables::default()).await;
@@ -204,15 +204,10 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> u64 {
         assert!(report.is_clean(), "{what}: {report}");
     }
     if cenote_testkit::zdb::program("zdb").is_some() && seed < 3 {
-        let images: Vec<_> = left.disks.iter().map(|disk| disk.image()).collect();
+        let images = left.images();
         cenote_sim::zdb("written", &images, machine.size_bytes).unwrap();
     }
     redacted
-}
-
-fn machine_part(machine: &Machine, at: usize) -> Machine {
-    let (disks, paths) = (vec![machine.disks[at].clone()], vec![machine.paths[at].clone()]);
-    Machine { disks, paths, size_bytes: machine.size_bytes }
 }
 
 #[test]
@@ -266,7 +261,7 @@ fn a_list_may_be_about_many_snapshots() {
         let (_, report) = check(&handle, &machine.paths).await.unwrap();
         assert!(report.is_clean(), "{report}");
         if cenote_testkit::zdb::program("zdb").is_some() {
-            let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+            let images = machine.images();
             cenote_sim::zdb("written", &images, machine.size_bytes).unwrap();
         }
     });

@@ -44,12 +44,6 @@ async fn read(handle: &Handle, paths: &[PathBuf]) -> View {
     import(handle, pools.remove(0), &how).await.unwrap()
 }
 
-/// One disk of a machine.
-fn part(machine: &Machine, at: usize) -> Machine {
-    let (disks, paths) = (vec![machine.disks[at].clone()], vec![machine.paths[at].clone()]);
-    Machine { disks, paths, size_bytes: machine.size_bytes }
-}
-
 /// Data is compressed where it was sent compressed, and nowhere else, since the replica's own data is not. How many blocks are.
 async fn compare_forms(here: &Objset, there: &Objset, model: &Contents, is_compressed: bool, what: &str) -> u64 {
     let mut kept = 0;
@@ -119,7 +113,7 @@ async fn token(pool: &Pool) -> Option<String> {
 async fn history(handle: &Handle, machine: &Machine, seed: u64) -> (u64, u64) {
     let mut rng = Rng::new(seed);
     let (here, there) = machine.paths.split_at(1);
-    let (left, right) = (part(machine, 0), part(machine, 1));
+    let (left, right) = (machine.part(0..1), machine.part(1..2));
     let tops = left.tops(handle, SINGLE).await.unwrap();
     let source = new_pool(handle, options("written", tops, 12)).await.unwrap();
     let tops = right.tops(handle, SINGLE).await.unwrap();
@@ -236,7 +230,7 @@ async fn history(handle: &Handle, machine: &Machine, seed: u64) -> (u64, u64) {
         assert!(report.is_clean(), "seed {seed}: {report}");
     }
     if cenote_testkit::zdb::program("zdb").is_some() {
-        let images: Vec<_> = right.disks.iter().map(|disk| disk.image()).collect();
+        let images = right.images();
         cenote_sim::zdb("replica", &images, machine.size_bytes).unwrap();
     }
     (resumed, kept)
@@ -280,7 +274,7 @@ async fn cut(
     done: &mut u64,
 ) {
     let mut rng = Rng::new(seed);
-    let (left, right) = (part(machine, 0), part(machine, 1));
+    let (left, right) = (machine.part(0..1), machine.part(1..2));
     let tops = left.tops(handle, SINGLE).await.unwrap();
     let source = new_pool(handle, options("written", tops, 12)).await.unwrap();
     let tops = right.tops(handle, SINGLE).await.unwrap();
@@ -565,7 +559,7 @@ fn hostile_streams_leave_a_whole_pool() {
         let machine = Machine::new(&runtime, 2, &disks);
         runtime.block_on(async {
             let mut rng = Rng::new(seed);
-            let (left, right) = (part(&machine, 0), part(&machine, 1));
+            let (left, right) = (machine.part(0..1), machine.part(1..2));
             let tops = left.tops(&handle, SINGLE).await.unwrap();
             let source = new_pool(&handle, options("written", tops, 12)).await.unwrap();
             let tops = right.tops(&handle, SINGLE).await.unwrap();

@@ -130,7 +130,7 @@ pub(super) fn machine(runtime: &Runtime, shape: &Shape, images: &[Image]) -> Mac
     let options =
         SimDiskOptions { size_bytes: crate::DISK_BYTES, latency: cenote_sim::slow(), ..SimDiskOptions::default() };
     let machine = Machine::new(runtime, shape.disks(), &options);
-    machine.disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
+    machine.restore(images);
     machine
 }
 
@@ -144,7 +144,7 @@ impl Base {
         let machine = machine(&runtime, shape, &[]);
         let handle = runtime.handle();
         run(&runtime, make(&handle, &machine, shape))?;
-        let images = machine.disks.iter().map(|disk| disk.image()).collect();
+        let images = machine.images();
         Ok(Self { shape, images })
     }
 }

@@ -89,7 +89,7 @@ fn on<T>(
     let machine = machine(&runtime, shape, images);
     let handle = runtime.handle();
     let done = run(&runtime, work(&handle, &machine))?;
-    Ok((done, machine.disks.iter().map(|disk| disk.image()).collect()))
+    Ok((done, machine.images()))
 }
 
 /// The pool is whole, and exactly as of its txg, which comes back.

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use cenote_admin::clone_dataset;
 use cenote_codec::checksum::embedded::{label_verifier, seal_embedded};
 use cenote_codec::checksum::{Salt, compute};
 use cenote_codec::compress::{CompressLevel, compress, decompress};
@@ -176,7 +175,8 @@ async fn make_pool(handle: &Handle, machine: &Machine) {
         pool.take_snapshots(vec![NewSnapshot { name: name.into(), ..NewSnapshot::default() }]).await.unwrap();
         pool.sync().await.unwrap();
     }
-    clone_dataset(&pool, "written/a@1", "written/clone", Vec::new()).await.unwrap();
+    let cloned = pool.change(|syncer| Box::pin(async { syncer.clone_dataset("written/a@1", "written/clone").await }));
+    cloned.await.unwrap();
     pool.sync().await.unwrap();
     pool.export().await.unwrap();
 }

@@ -17,7 +17,6 @@ use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
 use cenote_sim::{Machine, audit_space};
 use cenote_spa::{NewBookmark, Pool, PropertyValue, View, find, open};
-use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sim::disk::{Crash, Image, Latency};
 use cenote_taskq::sim::history::History as Events;
 use cenote_taskq::{Handle, Rng, Runtime};
@@ -457,7 +456,7 @@ impl History {
         let images = moments.crashed(how, &mut Rng::new(self.rng.next_u64()));
         let runtime = Runtime::simulated(self.rng.next_u64());
         let machine = machine_of(&runtime, images.len(), Latency::default());
-        machine.disks.iter().zip(&images).for_each(|(disk, image)| disk.restore(image));
+        machine.restore(&images);
         let what = format!("{what}, cut at moment {} of {} ({how:?})", moments.now(), events.now());
         let which = runtime.block_on(judge(&runtime.handle(), &machine, &[before, &self.model], true, &what));
         (images, which)
@@ -474,7 +473,7 @@ impl History {
         });
         self.compare(true, &format!("{what} at the end"));
         if cenote_testkit::zdb::program("zdb").is_some() {
-            let images: Vec<_> = self.machine.disks.iter().map(|disk| disk.image()).collect();
+            let images = self.machine.images();
             cenote_sim::zdb("written", &images, self.machine.size_bytes).unwrap();
         }
     }
@@ -547,7 +546,7 @@ fn cut_in_verbs(seed: u64, layout: Layout, verbs: u64, cut_every: u64) {
             undone += u64::from(which == 0 && before.links() != history.model.links());
             if history.rng.chance(1, 4) {
                 drop(history.pool.take());
-                history.machine.disks.iter().zip(&images).for_each(|(disk, image)| disk.restore(image));
+                history.machine.restore(&images);
                 if which == 0 {
                     history.model = before;
                 }
@@ -569,15 +568,11 @@ fn a_power_cut_in_any_verb_leaves_the_pool_of_before_or_of_after_it() {
     }
 }
 
-/// The campaign of docs/robustness.md: `SEED=N cargo test -p cenote-dsl --test all -- --ignored --nocapture ten_thousand`. With `MUTANT=NAME` the
+/// The campaign of docs/robustness.md: `SEED=N cargo test -p cenote-dsl --test all -- --ignored --nocapture ten_thousand`. With `CENOTE_MUTANT=NAME` the
 /// engine has a deliberate bug, and the test fails as soon as it sees it.
 #[test]
 #[ignore = "a campaign of 40 minutes; docs/robustness.md has its command, docs/robustness-results.md its last result"]
 fn a_history_of_ten_thousand_verbs_adds_up_and_is_cut() {
     let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
-    if let Ok(name) = std::env::var("MUTANT") {
-        let mutant = Mutant::ALL.iter().find(|mutant| mutant.name() == name).expect("the name of a deliberate bug");
-        assert!(mutant::set(Some(*mutant)), "deliberate bugs are only in builds with debug assertions");
-    }
     cut_in_verbs(seed, LAYOUTS[seed as usize % LAYOUTS.len()], 10_000, 6);
 }

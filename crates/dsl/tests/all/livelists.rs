@@ -125,7 +125,7 @@ fn livelists_have_what_their_clones_have_and_free_it() {
         let paths = machine.paths.clone();
         let zdb = |what: &str| {
             if cenote_testkit::zdb::program("zdb").is_some() {
-                let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+                let images = machine.images();
                 let told = cenote_sim::zdb("written", &images, machine.size_bytes);
                 told.unwrap_or_else(|error| panic!("seed {seed}, {what}: {error:#}"));
             }

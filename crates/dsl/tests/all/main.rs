@@ -3,6 +3,7 @@
 mod clones;
 mod destroyed;
 mod histories;
+mod hostile;
 mod limits;
 mod livelists;
 mod snapshots;

@@ -8,7 +8,7 @@
 //! here     the pool: made, opened to be changed or only read, cut off, judged
 //! blocks   objects of blocks whose contents follow from a seed, and what each txg left in them
 //! files    a file system of it, with its intent log; contents of files by their paths
-//! tree     all that a client sees of a file system, and random changes of it
+//! tree     random changes of a file system
 //! ```
 //!
 //! A function here panics where a test would, so that a test says what it is about and nothing else. What a campaign or a judge needs returns its

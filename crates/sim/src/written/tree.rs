@@ -1,64 +1,20 @@
-//! All that a client sees of a file system, and random changes of it.
-
-use std::collections::BTreeMap;
+//! Random changes of a file system, of which a client sees a [`Tree`].
 
 use cenote_format::ids::ObjectId;
 use cenote_taskq::Rng;
-use cenote_zpl::{
-    Allocation, AttributeChange, Attributes, Cursor, FileKind, FileSystem, NewNode, RenameMode, Time, XattrSet,
-    ZplError,
-};
+use cenote_zpl::{Allocation, AttributeChange, FileKind, FileSystem, NewNode, RenameMode, Time, XattrSet, ZplError};
 
-/// A node as a client sees it: what its attributes say but for times that the replay sets anew, and what it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
-    kind: FileKind,
-    object: ObjectId,
-    mode: u32,
-    owners: (u32, u32),
-    links: u64,
-    device: (u32, u32),
-    created: Time,
-    bytes: Vec<u8>,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-}
-
-/// All nodes of a file system, by path.
-pub type Tree = BTreeMap<String, Seen>;
+use crate::tree::{Tree, look};
 
 /// Reads all of a file system.
 pub async fn seen(fs: &FileSystem) -> Tree {
-    let mut tree = Tree::new();
-    let mut open = vec![(String::new(), fs.root())];
-    while let Some((path, id)) = open.pop() {
-        let Attributes { kind, permissions, uid, gid, link_count, device, created, .. } =
-            fs.attributes(id).await.unwrap();
-        let bytes = match kind {
-            FileKind::File => {
-                let file = fs.open_file(id).await.unwrap();
-                file.read(0, file.size_bytes() as usize).await.unwrap().to_vec()
-            }
-            FileKind::Symlink => fs.read_link(id).await.unwrap().to_vec(),
-            FileKind::Directory => {
-                for entry in fs.list(id, Cursor::default(), 100_000).await.unwrap() {
-                    open.push((format!("{path}/{}", String::from_utf8_lossy(&entry.name)), entry.object));
-                }
-                Vec::new()
-            }
-            _ => Vec::new(),
-        };
-        let (mode, owners, links) = (permissions, (uid, gid), link_count);
-        let xattrs = fs.xattrs(id).await.unwrap();
-        tree.insert(path, Seen { kind, object: id, mode, owners, links, device, created, bytes, xattrs });
-    }
-    tree
+    look(fs).await.unwrap()
 }
 
-/// A node of this kind, drawn among all.
+/// A node of this kind, drawn among all paths.
 fn any(tree: &Tree, rng: &mut Rng, kind: FileKind) -> Option<(String, ObjectId)> {
-    let all: Vec<_> = tree.iter().filter(|(_, seen)| seen.kind == kind).collect();
-    let (path, seen) = all.get(rng.below(all.len().max(1) as u64) as usize)?;
-    Some(((*path).clone(), seen.object))
+    let all: Vec<_> = tree.paths().into_iter().filter(|(_, id)| tree.nodes[id].file_kind() == kind).collect();
+    all.get(rng.below(all.len().max(1) as u64) as usize).cloned()
 }
 
 /// The extended attribute that holds the access control list of a file.
@@ -81,8 +37,8 @@ fn acl(rng: &mut Rng) -> Vec<u8> {
 pub async fn change(fs: &FileSystem, tree: &Tree, rng: &mut Rng) {
     let name = format!("n{}", rng.below(12)).into_bytes();
     let (_, directory) = any(tree, rng, FileKind::Directory).unwrap();
-    let parent_of =
-        |path: &str| path.rsplit_once('/').map(|(above, name)| (tree[above].object, name.as_bytes().to_vec()));
+    let paths = tree.paths();
+    let parent_of = |path: &str| path.rsplit_once('/').map(|(above, name)| (paths[above], name.as_bytes().to_vec()));
     let new = |mode| NewNode { mode, uid: 1000 + mode % 7, gid: 100, ..NewNode::default() };
     let result: Result<(), ZplError> = match rng.below(15) {
         0 | 1 => fs.create(directory, &name, &new(0o100_640)).await.map(drop),

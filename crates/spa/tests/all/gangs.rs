@@ -49,7 +49,7 @@ fn passes_come_to_an_end_where_space_maps_are_gangs() {
             assert_clean(&report, "with gangs");
         });
         if seed == 1 && cenote_testkit::zdb::program("zdb").is_some() {
-            let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+            let images = machine.images();
             cenote_sim::zdb("written", &images, machine.size_bytes).unwrap();
         }
     }

@@ -1,23 +1,22 @@
 //! Goal: a pool has one writer, whoever else can reach its devices. Method: several engines over the same simulated disks, each
 //! with a host id of its own; a host that dies is a runtime that ends, whose disks' contents another one goes on with.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_dmu::tx::TxTunables;
 use cenote_format::label::{RING_OFFSET, slot_count};
-use cenote_sim::{options, tops};
+use cenote_sim::options;
 use cenote_spa::{
     Clock, CreateOptions, FoundPool, Host, ImportOptions, Pool, PropertyValue, SpaError, TopKind, WriteOptions, create,
     find, holder_id, import, open,
 };
-use cenote_taskq::sim::disk::{Fault, Image, Request, RequestKind, SimDisk, SimDiskOptions};
+use cenote_taskq::sim::disk::{Fault, Image, Request, RequestKind, SimDiskOptions};
 use cenote_taskq::{Either, Handle, Runtime, both, join_all, race};
 use cenote_vdev::leaf::{LabelReport, probe};
 
-const PATHS: [&str; 2] = ["/disk0", "/disk1"];
+const DISKS: usize = 2;
 const NAME: &str = "shared";
 /// Host ids of two systems.
 const HERE: u64 = 0x1111;
@@ -27,28 +26,27 @@ const ASHIFT: u32 = 12;
 struct Machine {
     runtime: Runtime,
     handle: Handle,
-    disks: Vec<Arc<SimDisk>>,
+    shared: cenote_sim::Machine,
 }
 
 impl Machine {
     fn new(seed: u64, images: &[Image]) -> Self {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
-        let options = || SimDiskOptions { size_bytes: 80 << 20, ..SimDiskOptions::default() };
-        let sim = runtime.sim().unwrap();
-        let disks: Vec<_> = PATHS.iter().map(|path| sim.add_disk(&handle, *path, options())).collect();
-        disks.iter().zip(images).for_each(|(disk, image)| disk.restore(image));
-        Self { runtime, handle, disks }
+        let options = SimDiskOptions { size_bytes: 80 << 20, ..SimDiskOptions::default() };
+        let shared = cenote_sim::Machine::new(&runtime, DISKS, &options);
+        shared.restore(images);
+        Self { runtime, handle, shared }
     }
 
     /// The disks' contents that a host leaves if it stops at this moment.
     fn images(&self) -> Vec<Image> {
-        self.disks.iter().map(|disk| disk.image()).collect()
+        self.shared.images()
     }
 
     /// A new pool, a mirror, with this value of `multihost`; it is exported.
     async fn make(&self, is_multihost: bool) {
-        let tops = tops(&self.handle, &[(TopKind::Mirror, PATHS.len())], &PATHS.map(PathBuf::from)).await.unwrap();
+        let tops = self.shared.tops(&self.handle, &[(TopKind::Mirror, DISKS)]).await.unwrap();
         let options = CreateOptions { clock: Clock::Now, host: host(HERE), ..options(NAME, tops, ASHIFT) };
         let pool = create(&self.handle, options).await.unwrap();
         if is_multihost {
@@ -58,7 +56,7 @@ impl Machine {
     }
 
     async fn found(&self) -> FoundPool {
-        find(&self.handle, &PATHS.map(PathBuf::from)).await.0.pop().unwrap()
+        find(&self.handle, &self.shared.paths).await.0.pop().unwrap()
     }
 
     async fn open(&self, host_id: u64) -> Result<Pool, SpaError> {
@@ -341,7 +339,7 @@ fn a_pool_whose_multihost_writes_fail_is_suspended_and_goes_on_only_after_a_chec
     on_pool(true, async |machine| {
         let pool = machine.live(HERE, false).await;
         machine.sleep(2).await;
-        for disk in &machine.disks {
+        for disk in &machine.shared.disks {
             disk.set_faults(|request, _| match is_to_labels(request) {
                 true => Fault::Error(std::io::ErrorKind::Other),
                 false => Fault::None,
@@ -353,7 +351,7 @@ fn a_pool_whose_multihost_writes_fail_is_suspended_and_goes_on_only_after_a_chec
         let reason = pool.suspended().unwrap();
         assert!(reason.contains("multihost writes have not succeeded in over 10"), "{reason}");
         assert!(pool.is_suspended_for_multihost());
-        machine.disks.iter().for_each(|disk| disk.clear_faults());
+        machine.shared.disks.iter().for_each(|disk| disk.clear_faults());
         machine.sleep(60).await;
         assert!(pool.is_suspended_for_multihost(), "devices that work again are no reason to go on");
 
@@ -380,7 +378,7 @@ fn a_host_that_stood_still_writes_nothing_after_another_has_the_pool() {
             machine.sleep(2).await;
             // The first host's writes hang; who comes second writes once they are all on their way.
             let stands_still = Arc::new(AtomicBool::new(true));
-            for disk in &machine.disks {
+            for disk in &machine.shared.disks {
                 let still = stands_still.clone();
                 disk.set_faults(move |request, _| match is_to_labels(request) && still.load(Ordering::Relaxed) {
                     true => Fault::Delay(Duration::from_secs(90)),
@@ -394,7 +392,7 @@ fn a_host_that_stood_still_writes_nothing_after_another_has_the_pool() {
             let (_, txg, _) = machine.newest().await;
             // The first wants to go on. No block of it may reach a device: it could lie where the second has written by now.
             let blocks = Arc::new(AtomicU64::new(0));
-            for disk in &machine.disks {
+            for disk in &machine.shared.disks {
                 let blocks = blocks.clone();
                 disk.set_faults(move |request, _| {
                     let is_block = request.kind == RequestKind::Write && !is_to_labels(request);
@@ -421,14 +419,14 @@ fn a_host_that_stood_still_writes_nothing_after_another_has_the_pool() {
 fn a_held_pool_that_was_late_goes_on_by_itself() {
     on_pool(false, async |machine| {
         let pool = machine.live(HERE, true).await;
-        for disk in &machine.disks {
+        for disk in &machine.shared.disks {
             disk.set_faults(|request, _| match is_to_labels(request) {
                 true => Fault::Delay(Duration::from_secs(40)),
                 false => Fault::None,
             });
         }
         machine.sleep(30).await;
-        machine.disks.iter().for_each(|disk| disk.clear_faults());
+        machine.shared.disks.iter().for_each(|disk| disk.clear_faults());
         let begun = machine.seconds();
         pool.sync().await.unwrap();
         assert!(machine.seconds() - begun < 5, "it waits for the labels alone");
@@ -492,7 +490,7 @@ fn multihost_writes_go_to_the_last_slot_alone() {
         let pool = machine.live(HERE, true).await;
         machine.sleep(1).await;
         let is_wrong = Arc::new(AtomicBool::new(false));
-        for disk in &machine.disks {
+        for disk in &machine.shared.disks {
             let wrong = is_wrong.clone();
             disk.set_faults(move |request, _| {
                 let last = (RING_OFFSET + (slot_count(ASHIFT) - 1) * (1 << ASHIFT)) as u64;
@@ -504,7 +502,7 @@ fn multihost_writes_go_to_the_last_slot_alone() {
         }
         machine.sleep(30).await;
         assert!(!is_wrong.load(Ordering::Relaxed));
-        machine.disks.iter().for_each(|disk| disk.clear_faults());
+        machine.shared.disks.iter().for_each(|disk| disk.clear_faults());
         pool.export().await.unwrap();
     });
 }

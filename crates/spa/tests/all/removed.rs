@@ -15,8 +15,9 @@ use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_zil::Log;
 use cenote_zpl::{FileSystem, NewNode};
 
+use cenote_sim::tree::Tree;
 use cenote_sim::written::files::{make_on, new_files, opened, opened_files};
-use cenote_sim::written::tree::{Tree, change, seen};
+use cenote_sim::written::tree::{change, seen};
 use cenote_sim::written::*;
 
 /// The layouts of the log device.
@@ -47,7 +48,7 @@ async fn work(handle: Handle, fs: FileSystem, log: Arc<Log>, mut rng: Rng, ends:
 
 fn zdb(machine: &Machine, disks: std::ops::Range<usize>) {
     if cenote_testkit::zdb::program("zdb").is_some() {
-        let images: Vec<_> = machine.disks[disks].iter().map(|disk| disk.image()).collect();
+        let images = machine.part(disks).images();
         cenote_sim::zdb("written", &images, machine.size_bytes).unwrap();
     }
 }

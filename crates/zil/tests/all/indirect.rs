@@ -56,7 +56,7 @@ async fn whole(handle: &Handle, machine: &Machine, what: &str, asks_zdb: bool) {
     let (_, report) = check(handle, &machine.paths).await;
     assert_clean(&report, what);
     if asks_zdb && cenote_testkit::zdb::program("zdb").is_some() {
-        let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+        let images = machine.images();
         cenote_sim::zdb("written", &images, machine.size_bytes).unwrap();
     }
 }

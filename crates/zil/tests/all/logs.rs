@@ -69,7 +69,7 @@ async fn judge(handle: &Handle, machine: &Machine, what: &str) {
 
 fn zdb(machine: &Machine, pool: &str) {
     if cenote_testkit::zdb::program("zdb").is_some() {
-        let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+        let images = machine.images();
         cenote_sim::zdb(pool, &images, machine.size_bytes).unwrap();
     }
 }

@@ -1,11 +1,10 @@
 //! Goal: file systems whose files change keep what POSIX promises, and their pools stay whole, whatever is done in whatever
-//! order, with txgs synced meanwhile. Method: the same operations on a tree in plain memory (`model`), results and contents
+//! order, with txgs synced meanwhile. Method: the same operations on a tree in plain memory (`cenote_sim::tree`), results and contents
 //! compared; then the pool is read by the path that reads OpenZFS's, and judged by `verify` and OpenZFS's `zdb`.
 
 mod cases;
 mod concurrent;
 mod many;
-mod model;
 mod random;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -11,9 +11,9 @@ use cenote_zpl::{
     XattrMode, XattrSet, ZplError,
 };
 
-use super::model::{Model, Node};
 use super::{Live, judged, reopen};
 
+use cenote_sim::tree::{Kind, Names, Node, Sparse, Tree, look};
 use cenote_sim::written::files::make_file_system;
 use cenote_sim::written::{SINGLE, machine_of, options, seeds};
 
@@ -30,7 +30,7 @@ const KINDS: [FileKind; 7] = [
 ];
 
 struct Actor {
-    model: Model,
+    model: Tree,
     rng: Rng,
     handles: Vec<File>,
     counts: std::collections::BTreeMap<&'static str, (u32, u32)>,
@@ -44,7 +44,7 @@ impl Actor {
     }
 
     fn directory(&mut self) -> ObjectId {
-        self.pick(|node| node.kind == FileKind::Directory && node.links > 0).unwrap()
+        self.pick(|node| node.file_kind() == FileKind::Directory && node.links > 0).unwrap()
     }
 
     fn name(&mut self) -> Vec<u8> {
@@ -59,7 +59,7 @@ impl Actor {
 
     /// A name that is there, mostly.
     fn name_in(&mut self, directory: ObjectId) -> Vec<u8> {
-        let names: Vec<Vec<u8>> = self.model.nodes[&directory].entries.keys().cloned().collect();
+        let names: Vec<Vec<u8>> = self.model.names(directory).keys().cloned().collect();
         if names.is_empty() || self.rng.chance(1, 6) {
             return self.name();
         }
@@ -115,18 +115,17 @@ impl Actor {
             }
             11..=15 => self.content(fs).await,
             16 => {
-                let Some(id) = self.pick(|node| node.kind == FileKind::File && node.links > 0) else { return };
+                let Some(id) = self.pick(|node| node.file_kind() == FileKind::File && node.links > 0) else { return };
                 if self.handles.len() < 6 {
                     self.handles.push(fs.open_file(id).await.unwrap());
-                    self.model.node(id).opens += 1;
+                    self.model.opened(id);
                 }
             }
             17 => {
                 if let Some(handle) = self.handles.pop() {
                     let id = handle.id();
                     handle.close().await.unwrap();
-                    self.model.node(id).opens -= 1;
-                    self.model.forget(id);
+                    self.model.closed(id);
                 }
             }
             18 | 19 => self.attributes(fs).await,
@@ -145,9 +144,14 @@ impl Actor {
         let model = self.model.may_create(parent, &name);
         let made = fs.create(parent, &name, &new).await;
         if let Some(made) = self.agree("create", made, model) {
-            let mut node = Node::new(kind, permissions, uid, gid);
-            node.target = new.target.unwrap_or_default();
-            self.model.create(parent, &name, made.object, node);
+            let kind = match kind {
+                FileKind::Directory => Kind::Directory(Names::new()),
+                FileKind::File => Kind::File(Sparse::default()),
+                FileKind::Symlink => Kind::Symlink(new.target.unwrap_or_default()),
+                FileKind::CharDevice => Kind::Special(kind, new.device),
+                without_number => Kind::Special(without_number, (0, 0)),
+            };
+            self.model.create(parent, &name, made.object, Node::new(kind, permissions, uid, gid, made.created));
         }
     }
 
@@ -159,12 +163,12 @@ impl Actor {
                 fs.open_file(self.handles[at].id()).await.unwrap()
             }
             _ => {
-                let Some(id) = self.pick(|node| node.kind == FileKind::File && node.links > 0) else { return };
+                let Some(id) = self.pick(|node| node.file_kind() == FileKind::File && node.links > 0) else { return };
                 fs.open_file(id).await.unwrap()
             }
         };
         let id = open.id();
-        let size = self.model.node(id).content.len() as u64;
+        let size = self.model.bytes(id).size_bytes();
         match self.rng.below(8) {
             0..=3 => {
                 let near = if self.rng.chance(1, 3) { SIZE_MAX - 100_000 } else { size + 1000 };
@@ -175,29 +179,29 @@ impl Actor {
                     self.rng.fill(&mut bytes);
                 }
                 open.write(offset, &bytes).await.unwrap();
-                self.model.write(id, offset as usize, &bytes);
+                self.model.bytes(id).write(offset, &bytes);
             }
             4 | 5 => {
                 let size = if self.rng.chance(1, 4) { 0 } else { self.rng.below(SIZE_MAX) };
                 open.truncate(size).await.unwrap();
-                self.model.node(id).content.resize(size as usize, 0);
+                self.model.bytes(id).resize(size);
             }
             6 => {
                 let start = self.rng.below(size + 10);
                 let end = start + 1 + self.rng.below(SIZE_MAX - start);
                 open.allocate(Allocation::Punch, start..end).await.unwrap();
-                self.model.punch(id, start as usize, end as usize);
+                self.model.bytes(id).clear(start..end);
             }
             _ => {
                 let offset = self.rng.below(size + 100);
                 let len = self.rng.below(200_000) as usize;
                 let read = open.read(offset, len).await.unwrap();
-                let content = &self.model.node(id).content;
+                let content = self.model.bytes(id).to_vec();
                 let start = (offset as usize).min(content.len());
                 assert_eq!(&read[..], &content[start..(start + len).min(content.len())]);
             }
         }
-        check_holes(&open, &self.model.node(id).content).await;
+        check_holes(&open, &self.model.bytes(id).to_vec()).await;
     }
 
     async fn attributes(&mut self, fs: &FileSystem) {
@@ -214,7 +218,10 @@ impl Actor {
                 (change.uid, change.gid) = (Some(uid), Some(uid + 1));
                 (node.uid, node.gid) = (uid, uid + 1);
             }
-            _ => change.project = Some(u64::from(uid)),
+            _ => {
+                change.project = Some(u64::from(uid));
+                node.project = change.project.filter(|project| *project != 0);
+            }
         }
         let told = fs.set_attributes(id, &change).await;
         self.agree("attributes", told, Ok(()));
@@ -251,19 +258,19 @@ impl Actor {
         for (id, node) in &self.model.nodes {
             let found = fs.attributes(*id).await.unwrap();
             let told = (found.kind, found.permissions, found.uid, found.gid, found.link_count, found.size_bytes);
-            assert_eq!(told, (node.kind, node.permissions, node.uid, node.gid, node.links, node.size()), "{id}");
+            assert_eq!(told, told_of(node), "{id}");
             let names: Vec<Vec<u8>> = node.xattrs.keys().cloned().collect();
             assert_eq!(fs.xattr_names(*id).await.unwrap(), names);
             for (name, value) in &node.xattrs {
                 assert_eq!(&fs.xattr(*id, name).await.unwrap(), value);
             }
-            match node.kind {
-                FileKind::File => {
+            match &node.kind {
+                Kind::File(bytes) => {
                     let open = fs.open_file(*id).await.unwrap();
-                    assert!(open.read(0, SIZE_MAX as usize).await.unwrap()[..] == node.content[..], "{id}");
+                    assert!(open.read(0, SIZE_MAX as usize).await.unwrap()[..] == bytes.to_vec(), "{id}");
                 }
-                FileKind::Symlink => assert_eq!(fs.read_link(*id).await.unwrap(), node.target),
-                FileKind::Directory if node.links > 0 => {
+                Kind::Symlink(target) => assert_eq!(&fs.read_link(*id).await.unwrap(), target),
+                Kind::Directory(names) if node.links > 0 => {
                     let mut cursor = Cursor::START;
                     let mut entries = std::collections::BTreeMap::new();
                     loop {
@@ -274,7 +281,7 @@ impl Actor {
                             assert!(entries.insert(entry.name, entry.object).is_none());
                         }
                     }
-                    assert_eq!(entries, node.entries);
+                    assert_eq!(&entries, names);
                 }
                 _ => {}
             }
@@ -296,22 +303,9 @@ async fn check_holes(open: &File, content: &[u8]) {
     assert!(content[(at as usize).min(content.len())..].iter().all(|byte| *byte == 0));
 }
 
-/// The tree as a reader of the pool finds it.
-async fn compare_read(fs: &FileSystem, model: &Model) {
-    for (id, node) in model.nodes.iter().filter(|(_, node)| node.links > 0) {
-        let found = fs.attributes(*id).await.unwrap();
-        let told = (found.kind, found.permissions, found.uid, found.gid, found.link_count, found.size_bytes);
-        assert_eq!(told, (node.kind, node.permissions, node.uid, node.gid, node.links, node.size()), "{id}");
-        assert_eq!(fs.xattrs(*id).await.unwrap(), node.xattrs);
-        match node.kind {
-            FileKind::File => {
-                let file = fs.open_file(*id).await.unwrap();
-                assert!(file.read(0, SIZE_MAX as usize).await.unwrap()[..] == node.content[..], "{id}");
-            }
-            FileKind::Symlink => assert_eq!(fs.read_link(*id).await.unwrap(), node.target),
-            _ => {}
-        }
-    }
+/// The attributes that a file system is to tell of a node.
+fn told_of(node: &Node) -> (FileKind, u32, u32, u32, u64, u64) {
+    (node.file_kind(), node.permissions, node.uid, node.gid, node.links, node.size_bytes())
 }
 
 async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], seed: u64, steps: u32) {
@@ -324,8 +318,9 @@ async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], see
     let mut actor: Option<Actor> = None;
     for round in 0..3 {
         let live = Live::start(handle, pool, options).await;
+        let at_first = look(&live.fs).await.unwrap();
         let mut at = actor.take().unwrap_or_else(|| Actor {
-            model: Model::new(live.fs.root()),
+            model: at_first.clone(),
             rng: rng.clone(),
             handles: Vec::new(),
             counts: Default::default(),
@@ -346,8 +341,7 @@ async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], see
         for handle in std::mem::take(&mut at.handles) {
             let id = handle.id();
             drop(handle);
-            at.model.node(id).opens -= 1;
-            at.model.forget(id);
+            at.model.closed(id);
         }
         let stopped = live.stop().await;
         if round == 1 {
@@ -356,7 +350,8 @@ async fn play(handle: &Handle, mut pool: Pool, paths: &[std::path::PathBuf], see
             stopped.export().await.unwrap()
         }
         let (view, fs) = judged(handle, paths).await;
-        compare_read(&fs, &at.model).await;
+        // The tree as a reader of the pool finds it.
+        assert_eq!(at.model.difference(&look(&fs).await.unwrap()), None, "seed {seed} round {round}");
         view.close().await;
         pool = reopen(handle, paths).await;
         if round == 2 {

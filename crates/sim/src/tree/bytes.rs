@@ -29,8 +29,23 @@ impl Sparse {
         self.size_bytes
     }
 
-    /// Writes; the end moves as far as is needed.
+    /// All of them.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.size_bytes as usize];
+        for (at, page) in &self.pages {
+            let from = (at * PAGE_BYTES) as usize;
+            let count = (bytes.len() - from).min(PAGE_BYTES as usize);
+            bytes[from..from + count].copy_from_slice(&page[..count]);
+        }
+        bytes
+    }
+
+    /// Writes; the end moves as far as is needed, which for no bytes is nowhere.
     pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         self.size_bytes = self.size_bytes.max(offset_bytes + bytes.len() as u64);
         let mut done = 0;
         while done < bytes.len() {
@@ -106,8 +121,10 @@ mod tests {
             match rng.below(3) {
                 0 => {
                     let bytes = vec![rng.below(3) as u8; len as usize];
-                    plain.resize(plain.len().max((at + len) as usize), 0);
-                    plain[at as usize..(at + len) as usize].copy_from_slice(&bytes);
+                    if len > 0 {
+                        plain.resize(plain.len().max((at + len) as usize), 0);
+                        plain[at as usize..(at + len) as usize].copy_from_slice(&bytes);
+                    }
                     sparse.write(at, &bytes);
                 }
                 1 => {
@@ -122,7 +139,9 @@ mod tests {
             }
             let mut other = Sparse::default();
             other.write(0, &plain);
+            other.resize(plain.len() as u64);
             assert_eq!(sparse, other);
+            assert_eq!(sparse.to_vec(), plain);
             assert_eq!(sparse.first_difference(&other), None);
         }
         let mut other = sparse.clone();
