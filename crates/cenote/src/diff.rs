@@ -133,7 +133,11 @@ async fn files(view: &View, dataset: &Found) -> Result<cenote_zpl::FileSystem, E
     if dsl.kind(dataset).await.raised()? == cenote_format::enums::ObjsetType::Zvol {
         return Err(Error::misuse(format!("'{name}' is a volume, which has no files to compare")).of_dataset(&name));
     }
-    let objset = dsl.open_for_clients(dataset).await.raised()?.ok_or_else(|| Error::misuse(format!("'{name}' has no contents")))?;
+    let objset = dsl
+        .open_for_clients(dataset)
+        .await
+        .raised()?
+        .ok_or_else(|| Error::misuse(format!("'{name}' has no contents")))?;
     cenote_zpl::FileSystem::open(objset).await.raised().map_err(|error| error.of_dataset(&name))
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cenote_admin::values::When;
+use cenote_admin::values::{When, dataset_settings};
 use cenote_format::ids::ObjectId;
 use cenote_fuse::server::{Caller, Errno, FileServer as _, NewFile, NodeId, Writer};
 use cenote_fuse::{Tree, TreeOptions};
@@ -18,7 +18,6 @@ use cenote_props::{Property, Types, dataset as table};
 use cenote_server::{LiveVolumes, OpenVolumes};
 use cenote_taskq::Handle;
 
-use crate::dataset::settings;
 use crate::error::ErrorKind;
 use crate::filesystem::{self, FileSystem};
 use crate::pool::{Access, Pool};
@@ -188,7 +187,7 @@ impl Bench {
         match word {
             Some(word) => {
                 let types = if is_volume { Types::VOLUME } else { Types::FILESYSTEM };
-                let settings = settings(&[(property, word)], When::Later, types).unwrap();
+                let settings = dataset_settings(&[format!("{property}={word}")], When::Later, types).unwrap();
                 cenote_admin::set_properties(&self.spa, &dataset, &settings).await.unwrap();
             }
             None => cenote_admin::inherit_property(&self.spa, &dataset, property, false, false).await.unwrap(),
