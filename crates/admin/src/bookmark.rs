@@ -119,7 +119,7 @@ impl BookmarkRequest {
 impl Request for BookmarkRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.source
     }
 

@@ -38,7 +38,7 @@ impl Request for CloneRequest {
     /// False if the dataset exists.
     type Made = bool;
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.snapshot
     }
 

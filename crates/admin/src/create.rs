@@ -272,7 +272,7 @@ impl CreateRequest<'_> {
 impl Request for CreateRequest<'_> {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.name
     }
 

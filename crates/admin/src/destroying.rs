@@ -71,7 +71,7 @@ impl Request for DestroyRequest<'_> {
     /// True if blocks are freed after it.
     type Made = bool;
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.name
     }
 

@@ -225,7 +225,7 @@ pub enum AdminError {
     /// The caller could not be told what is done.
     #[error(transparent)]
     Told(#[from] io::Error),
-    /// Of the users of a dataset, by the one who has them.
+    /// An error of the users of a dataset, from the one who has them.
     #[error(transparent)]
     Users(Box<dyn StdError + Send + Sync>),
 }

@@ -66,7 +66,7 @@ impl Request for HoldRequest {
     /// The number of snapshots that it failed for: a failure, which is told, does not stop the others.
     type Made = usize;
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         self.snapshots.first().map_or("", String::as_str)
     }
 

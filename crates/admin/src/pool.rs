@@ -32,7 +32,7 @@ impl SetPoolRequest {
 impl Request for SetPoolRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.pool
     }
 
@@ -83,7 +83,7 @@ impl Request for UpgradeRequest {
     /// Those that it did not have.
     type Made = Vec<&'static Feature>;
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.pool
     }
 
@@ -103,7 +103,7 @@ pub struct ClearRequest(pub String);
 impl Request for ClearRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         pool_of(&self.0)
     }
 

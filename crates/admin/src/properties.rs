@@ -42,7 +42,7 @@ impl SetRequest {
 impl Request for SetRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         self.arguments.iter().find(|text| !text.contains('=')).map_or("", String::as_str)
     }
 
@@ -94,13 +94,13 @@ pub struct InheritRequest {
 impl Request for InheritRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         self.datasets.first().map_or("", String::as_str)
     }
 
     fn check(&self) -> Result<(), AdminError> {
         inherited_property(&self.property, self.received)?;
-        match self.datasets.iter().find(|dataset| pool_of(dataset) != pool_of(self.name())) {
+        match self.datasets.iter().find(|dataset| pool_of(dataset) != pool_of(self.subject())) {
             Some(other) => {
                 let what = format!("not supported yet: datasets of several pools in one command, as '{other}'");
                 Err(WrongUse::new(what).into())

@@ -37,7 +37,7 @@ pub struct RedactRequest {
 impl Request for RedactRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.snapshot
     }
 

@@ -33,7 +33,7 @@ impl Request for RenameRequest {
     /// False if a snapshot has the name already.
     type Made = bool;
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.from
     }
 

@@ -1,4 +1,4 @@
-//! What people and programs ask for: verbs as values, their lines in a pool's history, and the users that notice them.
+//! Requests of people and programs: verbs as values, their lines in a pool's history, and the users that notice them.
 //!
 //! ```text
 //! program ─ words ─► a request: check ─► run(pool, users) ─┬─ users.before, suspend   datasets that go, or change under them
@@ -7,8 +7,8 @@
 //!                      history_line ─► the pool's history, by whoever ran it
 //! ```
 //! A request has all that its command says. Its caller opens the pool, runs it, and records its line: `cenote_server::Session::carry_out`
-//! does so for the program. [`Users`] is implemented by those who have datasets of pools in use: a server for its mounts and volumes, the
-//! library for what its program has open.
+//! does so for the program. Those who have datasets in use implement [`Users`]: a server for its mounts and volumes, the library for what
+//! its program has open.
 //!
 //! **Invariants.** 1. [`Request::check`] needs no pool, and `run` refuses all that `check` refuses. 2. Users that had to wait continue, and
 //! datasets that they released are shown again, even if the verb fails. 3. A request that changed nothing has no line.
@@ -28,7 +28,7 @@ pub trait Request: Sync {
     type Made: Send;
 
     /// The name of a dataset of its pool, or of the pool.
-    fn name(&self) -> &str;
+    fn subject(&self) -> &str;
 
     /// Refuses what no pool could do.
     ///
@@ -97,14 +97,14 @@ pub trait Users: Sync {
     /// One is in use. Uses that remain without an error are found when the verb is checked.
     fn before<'a>(&'a self, going: Going<'a>) -> BoxFuture<'a, Result<(), AdminError>>;
 
-    /// Has the users of a dataset wait, which is about to take on the state of `other`, a snapshot of it.
+    /// Suspends the users of a dataset that is about to take on the state of `other`, a snapshot of it.
     ///
     /// # Errors
     /// They cannot wait.
     fn suspend<'a>(&'a self, dataset: &'a str, other: &'a str)
     -> BoxFuture<'a, Result<Box<dyn Suspended>, AdminError>>;
 
-    /// Has users see what is different now.
+    /// Shows users what is different now.
     ///
     /// # Errors
     /// A use cannot follow, and that is not reported.
@@ -126,7 +126,7 @@ pub trait Users: Sync {
 
 /// The users of a dataset, which wait until this is dropped.
 pub trait Suspended: Send {
-    /// Has them continue, with the state that the dataset has now.
+    /// Resumes them, with the state that the dataset has now.
     fn resume(self: Box<Self>) -> BoxFuture<'static, Result<(), AdminError>>;
 }
 

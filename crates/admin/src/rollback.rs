@@ -21,7 +21,7 @@ pub struct RollbackRequest {
 }
 
 impl RollbackRequest {
-    /// Has clones released, and users of the dataset wait while it goes back.
+    /// Rolls the dataset back: clones are released before, and its users wait.
     async fn roll(&self, pool: &Pool, users: &dyn Users, dataset: &str, clones: &[String]) -> Result<(), AdminError> {
         let is_newer = self.destroys_newer || self.destroys_clones;
         if is_newer {
@@ -45,7 +45,7 @@ impl RollbackRequest {
 impl Request for RollbackRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.snapshot
     }
 
@@ -146,7 +146,7 @@ pub struct PromoteRequest(pub String);
 impl Request for PromoteRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         &self.0
     }
 

@@ -63,7 +63,7 @@ impl SnapshotRequest {
                 return Err(WrongUse::new(format!("'{name}': missing '@' delimiter in snapshot name")).into());
             }
             check_new_snapshot(name).map_err(|reason| cannot(reason.to_string()))?;
-            if pool_of(name) != pool_of(self.name()) {
+            if pool_of(name) != pool_of(self.subject()) {
                 return Err(cannot("snapshots must all be in the same pool".to_owned()));
             }
         }
@@ -74,7 +74,7 @@ impl SnapshotRequest {
 impl Request for SnapshotRequest {
     type Made = ();
 
-    fn name(&self) -> &str {
+    fn subject(&self) -> &str {
         self.snapshots.first().map_or("", String::as_str)
     }
 

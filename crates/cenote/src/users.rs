@@ -42,7 +42,7 @@ impl Users for Pool {
 }
 
 impl Pool {
-    /// Has the pool changed by a verb.
+    /// Changes the pool by a verb.
     pub(crate) async fn make<R: cenote_admin::Request>(&self, request: &R) -> Result<R::Made, crate::Error> {
         use crate::raise::Raise as _;
         request.run(self.writable()?, self).await.raised()

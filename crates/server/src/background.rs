@@ -192,7 +192,7 @@ impl Going {
     ///
     /// # Errors
     /// The caller has ended.
-    pub fn taken_over(&self) -> Result<()> {
+    pub(crate) fn taken_over(&self) -> Result<()> {
         if self.options.background && is_started() {
             std::io::stderr().lock().write_all(READY).context("the command that began this has ended")?;
         }

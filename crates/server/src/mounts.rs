@@ -175,7 +175,7 @@ impl LiveMounts {
     }
 
     /// True if mounts are in preparation.
-    pub fn has_coming(&self) -> bool {
+    pub(crate) fn has_coming(&self) -> bool {
         self.state.lock().coming > 0
     }
 
@@ -212,19 +212,19 @@ impl LiveMounts {
 
     /// Waits until something is mounted.
     #[boxed]
-    pub async fn some_mounted(&self) {
+    pub(crate) async fn some_mounted(&self) {
         self.until(|state| (!state.mounts.is_empty()).then_some(())).await;
     }
 
     /// Waits until nothing is mounted.
     #[boxed]
-    pub async fn none_mounted(&self) {
+    pub(crate) async fn none_mounted(&self) {
         self.until(|state| state.is_idle().then_some(())).await;
     }
 
     /// Waits until nothing is mounted, and at once ends mounting.
     #[boxed]
-    pub async fn last_ended(&self) {
+    pub(crate) async fn last_ended(&self) {
         self.until(|state| {
             state.is_closed |= state.is_idle();
             state.is_closed.then_some(())

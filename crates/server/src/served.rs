@@ -50,7 +50,7 @@ impl End {
     }
 
     /// The pool was exported, or could not be.
-    pub fn set_over(&self) {
+    pub(crate) fn set_over(&self) {
         self.over.set();
     }
 

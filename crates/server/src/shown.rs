@@ -67,7 +67,7 @@ pub(crate) fn tell(session: &Session, pool: &str, devices: &[PathBuf]) {
 /// # Errors
 /// There is one.
 #[boxed]
-pub async fn check_unshown(session: &Session, names: &[String], verb: &str) -> Result<()> {
+pub(crate) async fn check_unshown(session: &Session, names: &[String], verb: &str) -> Result<()> {
     let Some(first) = names.first() else { return Ok(()) };
     let pool = pool_of(first);
     let mounts = named(pool);

@@ -74,7 +74,7 @@ fn why(mount: &Mounted, error: &ServerError) -> String {
 /// # Errors
 /// [`ServerError::Busy`]; all others say what a person can do.
 #[boxed]
-pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) -> Result<()> {
+pub(crate) async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) -> Result<()> {
     if !mount.is_ours() {
         return Err(refused("it is the kernel's, whose own tools unmount it"));
     }
@@ -114,7 +114,7 @@ pub async fn unmount_one(session: &Session, mount: &Mounted, is_forced: bool) ->
 }
 
 /// The process that serves a mount for writing, and its socket.
-pub fn server_of(mount: &Mounted) -> Option<(PathBuf, Who)> {
+pub(crate) fn server_of(mount: &Mounted) -> Option<(PathBuf, Who)> {
     protocol::servers().into_iter().find(|(_, who)| who.mounts.iter().any(|served| is_it(served, mount)))
 }
 
@@ -124,7 +124,7 @@ fn is_it((dataset, at): &(String, PathBuf), mount: &Mounted) -> bool {
 
 /// Waits until a server has on disk all data written in a mount that has ended: it syncs, or ends with its last mount.
 #[boxed]
-pub async fn await_written(session: &Session, socket: &Path, who: &Who, mount: &Mounted) -> Result<()> {
+pub(crate) async fn await_written(session: &Session, socket: &Path, who: &Who, mount: &Mounted) -> Result<()> {
     let same = || protocol::who(socket).ok().filter(|now| now.pid == who.pid);
     let goes_on =
         |now: &Who| !now.is_ending && (!now.ends_with_mounts || now.mounts.iter().any(|other| !is_it(other, mount)));

@@ -74,7 +74,7 @@ impl Suspended for SuspendedDataset {
 }
 
 impl Session {
-    /// Has uses end of datasets and snapshots that are about to go. Other verbs than these concern no use.
+    /// Ends uses of datasets and snapshots that are about to go. Verbs other than these concern no use.
     async fn ends(&self, going: Going<'_>) -> Result<()> {
         let Going { verb, names, is_recursive, is_going, is_dry } = going;
         if verb == Verb::Destroy {

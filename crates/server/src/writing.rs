@@ -26,7 +26,7 @@ pub struct Writing {
 }
 
 impl Session {
-    /// Carries out a verb: has its pool, which nobody has or this process serves, changed by it, and its line recorded.
+    /// Carries out a verb on its pool, which no process has or this one serves, and records its line.
     ///
     /// # Errors
     /// The request is wrong; the pool cannot be opened for changes, or written; or as [`Request::run`].
@@ -45,7 +45,7 @@ impl Session {
             }
             Ok::<_, ServerError>((made, writing.pool.guid()))
         };
-        let (made, guid) = Writing::run(self, pool_of(request.name()), work).await?;
+        let (made, guid) = Writing::run(self, pool_of(request.subject()), work).await?;
         if request.changes_config() {
             self.keep_config(guid).await?;
         }
@@ -110,7 +110,7 @@ impl Writing {
         }
     }
 
-    /// Has txgs written in the background as they fill, for changes that do not fit in one. A server does so anyway.
+    /// Writes txgs in the background as they fill, for changes that do not fit in one. A server does so anyway.
     #[boxed]
     pub async fn begin_background(&mut self, session: &Session) {
         if !self.is_served {
@@ -124,7 +124,7 @@ impl Writing {
         &self.pool
     }
 
-    /// Has the command recorded in the pool's history when it ends.
+    /// Records the command in the pool's history when it ends.
     pub fn record(&mut self, line: Line) {
         self.line = Some(line);
     }
@@ -183,7 +183,7 @@ pub async fn open_for_writing(session: &Session, name: &str) -> Result<Pool> {
 
 /// As [`open_for_writing`], with the devices from which the pool was opened.
 #[boxed]
-pub async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, Vec<PathBuf>)> {
+pub(crate) async fn open_with_devices(session: &Session, name: &str) -> Result<(Pool, Vec<PathBuf>)> {
     if let Some(pool) = session.served() {
         return Err(refused(format!("not supported yet: this, while a server has the pool '{}'", pool.name())));
     }

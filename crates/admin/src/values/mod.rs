@@ -17,7 +17,8 @@ use crate::AUTO;
 pub use cenote_dsl::name::{check_new_dataset, check_new_pool, check_new_snapshot, pool_of};
 pub use cenote_props::{Types, WrongUse};
 pub use creation::{PoolSettings, parse_ashift, root_setting, stored_only};
-pub use pool::{check_first, new_pool_setting, pool_setting};
+pub(crate) use pool::pool_setting;
+pub use pool::{check_first, new_pool_setting};
 pub use size::parse_size;
 
 type Result<T> = std::result::Result<T, ValueError>;
@@ -225,7 +226,7 @@ fn is_once(property: &Property) -> bool {
 
 /// The name of a property of datasets by its name or its column: `compress` is `compression`. Others are as they are.
 #[must_use]
-pub fn full_name(name: &str) -> &str {
+pub(crate) fn full_name(name: &str) -> &str {
     find(dataset::PROPERTIES, name).map_or(name, |property| property.name)
 }
 
@@ -295,7 +296,7 @@ pub fn dataset_settings<'a>(
 
 /// Of these settings of datasets those that are kept and nothing more, a line for each.
 #[must_use]
-pub fn stored_of_datasets(settings: &[(String, PropertyValue)]) -> Vec<String> {
+pub(crate) fn stored_of_datasets(settings: &[(String, PropertyValue)]) -> Vec<String> {
     let set = settings.iter().map(|(name, value)| (name.as_str(), value));
     stored_only(effect::of_dataset, dataset::PROPERTIES, set)
 }
@@ -308,7 +309,7 @@ pub fn is_pool_property(name: &str) -> bool {
 
 /// The line that says that this setting of a pool is kept and nothing more, if it is.
 #[must_use]
-pub fn stored_of_pool(name: &str, value: Option<&PropertyValue>) -> Vec<String> {
+pub(crate) fn stored_of_pool(name: &str, value: Option<&PropertyValue>) -> Vec<String> {
     stored_only(effect::of_pool, cenote_props::pool::PROPERTIES, value.map(|value| (name, value)))
 }
 
@@ -316,7 +317,7 @@ pub fn stored_of_pool(name: &str, value: Option<&PropertyValue>) -> Vec<String> 
 ///
 /// # Errors
 /// There is none, or it is not inherited.
-pub fn inherited_property(name: &str, received: bool) -> Result<String> {
+pub(crate) fn inherited_property(name: &str, received: bool) -> Result<String> {
     let property = match dataset_property(name, When::Later, Types::DATASET) {
         Err(ValueError::Unknown(text)) => return Err(ValueError::Syntax(text)),
         Err(ValueError::ReadOnly(_)) => return Err(ValueError::ReadOnly(format!("{name} property is read-only"))),
@@ -342,7 +343,7 @@ pub fn inherited_property(name: &str, received: bool) -> Result<String> {
 ///
 /// # Errors
 /// It is none, or is too long.
-pub fn snapshot_setting(text: &str) -> Result<(String, String)> {
+pub(crate) fn snapshot_setting(text: &str) -> Result<(String, String)> {
     let (name, value) = setting(text)?;
     if !is_user_property(name) {
         return Err(ValueError::Invalid("this property can not be modified for snapshots".into()));

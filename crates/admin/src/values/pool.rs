@@ -15,7 +15,7 @@ const COMMENT_MAX_BYTES: usize = 32;
 ///
 /// # Errors
 /// The property may not be set, or cannot have this value.
-pub fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
+pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
     let (name, value) = setting(text)?;
     if is_user_property(name) {
         check_user_property(name, value)?;

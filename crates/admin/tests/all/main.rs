@@ -2,4 +2,5 @@
 
 mod redact;
 mod replicas;
+mod requests;
 mod verbs;

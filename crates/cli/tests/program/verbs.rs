@@ -117,6 +117,7 @@ fn each_verb_has_its_line_in_the_history_and_what_changes_nothing_has_none() {
 #[test]
 fn a_server_records_the_same_lines_as_a_command_alone() {
     let images = Images::made(&["mirror"], 2, &[]);
+    images.run("zfs", &["create", "-s", "-V", "8M", "mine/served"]);
     let socket = images.cache.path().join("nbd.sock");
     let mut command = images.command("serve", &["--rw", "--unix", socket.to_str().unwrap(), "mine"]);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -125,7 +126,7 @@ fn a_server_records_the_same_lines_as_a_command_alone() {
         assert!(child.try_wait().unwrap().is_none() && Instant::now() < deadline, "no server");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let lines = carried_out(&images);
+    let lines = [vec!["zfs create -s -V 8M mine/served"], carried_out(&images)].concat();
     images.run("zpool", &["export", "mine"]);
     assert!(child.wait().unwrap().success());
     assert_recorded(&images, &lines);

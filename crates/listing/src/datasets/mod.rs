@@ -60,7 +60,7 @@ impl PoolView {
     }
 
     /// True if lists of datasets include snapshots (`listsnapshots`).
-    pub const fn lists_snapshots(&self) -> bool {
+    pub(crate) const fn lists_snapshots(&self) -> bool {
         self.lists_snapshots
     }
 
@@ -98,7 +98,7 @@ impl Item {
     }
 
     /// A bookmark of a head.
-    pub fn of_bookmark(view: &Arc<PoolView>, head: Dataset, bookmark: Bookmark) -> Self {
+    pub(crate) fn of_bookmark(view: &Arc<PoolView>, head: Dataset, bookmark: Bookmark) -> Self {
         Self {
             view: view.clone(),
             name: bookmark.name.clone(),

@@ -269,13 +269,13 @@ impl Session {
     }
 
     /// Reports the notes about opening a pool.
-    pub fn say_notes(&self, pool: &str, notes: &[String]) {
+    pub(crate) fn say_notes(&self, pool: &str, notes: &[String]) {
         notes.iter().for_each(|note| self.advise(format!("pool '{pool}': {note}")));
     }
 
     /// All pools that are found.
     #[boxed]
-    pub async fn find_pools(&self) -> Result<Vec<FoundPool>> {
+    pub(crate) async fn find_pools(&self) -> Result<Vec<FoundPool>> {
         Ok(self.search_pools().await?.pools)
     }
 
@@ -488,13 +488,8 @@ impl Session {
     }
 
     /// Opens all imported pools, in the order of names; or, if `-d` gives places to search, every pool there. For a pool that cannot be opened,
-    /// the result is the reason.
-    pub async fn open_all(&self) -> Result<Vec<(String, Result<View>)>> {
-        self.open_all_or_ask(false).await
-    }
-
-    /// The same. `may_ask`: even of several pools, those that a process has are left to it ([`ServerError::Owned`]).
-    async fn open_all_or_ask(&self, may_ask: bool) -> Result<Vec<(String, Result<View>)>> {
+    /// the result is the reason. `may_ask`: even of several pools, those that a process has are left to it ([`ServerError::Owned`]).
+    async fn open_all(&self, may_ask: bool) -> Result<Vec<(String, Result<View>)>> {
         let mut pools = Vec::new();
         if let Some(served) = &self.served {
             let name = served.of.pool.name().to_owned();
@@ -555,7 +550,7 @@ impl Session {
         Ok(pools)
     }
 
-    /// Opens the named pools, or all ([`Session::open_all`]) if none is named. A pool that cannot be opened is reported and left out; the second
+    /// Opens the named pools, or all if none is named. A pool that cannot be opened is reported and left out; the second
     /// value is true if there was one.
     pub async fn open_pools(&self, names: &[String]) -> Result<(Vec<View>, bool)> {
         let (shown, failed) = self.open_to_show(names, false).await?;
@@ -573,7 +568,7 @@ impl Session {
         let may_ask = may_ask && self.may_send && self.served.is_none() && self.options.is_of_newest();
         let mut results = Vec::new();
         if names.is_empty() {
-            results = self.open_all_or_ask(may_ask).await?;
+            results = self.open_all(may_ask).await?;
         }
         let names: BTreeSet<&String> = names.iter().collect();
         for name in &names {

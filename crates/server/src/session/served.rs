@@ -62,7 +62,7 @@ impl Session {
     }
 
     /// Records devices added to the pool of this process, if it has one: clients find the pool by them too.
-    pub fn devices_added(&self, paths: &[PathBuf]) {
+    pub(crate) fn devices_added(&self, paths: &[PathBuf]) {
         let Some(served) = &self.served else { return };
         let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let new: Vec<PathBuf> = paths.iter().filter(|path| !devices.contains(path)).cloned().collect();
@@ -70,7 +70,7 @@ impl Session {
     }
 
     /// Records devices removed from it.
-    pub fn devices_removed(&self, paths: &[PathBuf]) {
+    pub(crate) fn devices_removed(&self, paths: &[PathBuf]) {
         let Some(served) = &self.served else { return };
         let mut devices = served.of.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         devices.retain(|path| !paths.contains(path));
@@ -113,7 +113,7 @@ impl Session {
     }
 
     /// The volumes of that pool.
-    pub fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
+    pub(crate) fn served_volumes(&self) -> Option<&Arc<OpenVolumes>> {
         self.served.as_ref().map(|served| &served.of.volumes)
     }
 

@@ -128,7 +128,7 @@ impl OpenVolumes {
     }
 
     /// Forgets the names of volumes. For use in the change that renames a dataset: the caller may be gone by the time it is made.
-    pub fn names_changed(&self) {
+    pub(crate) fn names_changed(&self) {
         let mut names = self.names.lock();
         names.datasets.clear();
         names.changes += 1;
