@@ -51,3 +51,4 @@ pub mod streams;
 pub mod swap;
 pub mod tree;
 mod trees;
+mod world;
