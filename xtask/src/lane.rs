@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context as _, Result};
 use cenote_testkit::repository_root;
 
-use crate::steps::Tally;
+use crate::outcome::Tally;
 
 /// Steps on their way.
 pub(crate) struct Lane {

@@ -15,6 +15,7 @@ mod kills;
 mod lane;
 mod licences;
 mod limited;
+mod outcome;
 mod packages;
 mod passed;
 mod process;
@@ -78,6 +79,7 @@ fn main() -> ExitCode {
         None => ("help", &[][..]),
     };
     let result = match chore {
+        "test" if rest.iter().any(|arg| arg == "--quick") => quick::main(),
         "test" => test::main(rest),
         "bench-table" => bench_table::main(rest),
         "golden" => golden::main(rest),

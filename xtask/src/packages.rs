@@ -4,8 +4,6 @@
 //! machine's own. The kernel with OpenZFS's module, which the virtual machine boots, takes minutes to build; it is prepared
 //! in the background while the other steps run (see [`crate::vm`]).
 
-use std::path::Path;
-
 use anyhow::Result;
 use cenote_testkit::zdb::program;
 
@@ -32,16 +30,9 @@ fn missing() -> Vec<&'static (&'static str, &'static str, &'static str)> {
     PROGRAMS.iter().filter(|(name, _, _)| program(name).is_none()).collect()
 }
 
-/// Whether packages can be installed here: root on a Debian.
-pub(crate) fn may_install() -> bool {
-    let root = process::output(std::process::Command::new("id").arg("-u"))
-        .is_ok_and(|output| output.stdout.trim_ascii() == b"0");
-    root && Path::new("/etc/debian_version").exists() && program("apt-get").is_some()
-}
-
 /// The step.
 pub(crate) fn step(context: &Context) -> Result<Outcome> {
-    if !missing().is_empty() && may_install() {
+    if !missing().is_empty() && process::may_install() {
         let names: Vec<&str> = missing().iter().map(|(_, package, _)| *package).collect();
         println!("installing {}", names.join(" "));
         process::run(process::script("tools/packages").args(names))?;

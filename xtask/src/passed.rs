@@ -21,7 +21,7 @@ use cenote_testkit::repository_root;
 use sha2::{Digest as _, Sha256};
 
 use crate::changed::{Crates, kept_files};
-use crate::steps::Context;
+use crate::outcome::Context;
 
 /// Folders of files that no test reads, but those of the documents themselves.
 const TEXTS: [&str; 1] = ["docs"];

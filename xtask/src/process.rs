@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use cenote_testkit::repository_root;
+use cenote_testkit::zdb::program;
 
 /// The Cargo that runs us.
 pub(crate) fn cargo() -> Command {
@@ -108,4 +109,11 @@ fn name(command: &Command) -> String {
     let mut words = vec![program.to_string_lossy().into_owned()];
     words.extend(command.get_args().map(OsStr::to_string_lossy).map(|word| word.into_owned()));
     words.join(" ")
+}
+
+/// True if packages can be installed here: root on a Debian.
+pub(crate) fn may_install() -> bool {
+    let root =
+        output(std::process::Command::new("id").arg("-u")).is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    root && Path::new("/etc/debian_version").exists() && program("apt-get").is_some()
 }

@@ -11,7 +11,7 @@ use crate::passed::Sources;
 use crate::programs::{Kind, Ran};
 use crate::steps::{Beside, Context, Outcome, Step, Tally, run_all};
 use crate::{
-    campaign, changed, dist, fuzz, golden, house, kills, licences, packages, process, programs, quick, rotation, tour,
+    campaign, changed, dist, fuzz, golden, house, kills, licences, packages, process, programs, rotation, tour,
     value_of, vm, zdb, zdb_check, ztest,
 };
 
@@ -130,7 +130,6 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
                 }
                 return Ok(());
             }
-            "--quick" => return quick::main(),
             "--only" => {
                 is_chosen = true;
                 only.extend(words(value_of(arg, &mut rest)?));

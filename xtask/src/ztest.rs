@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use cenote_testkit::zdb::{command as zdb_command, program};
 
 use crate::steps::{Context, Outcome, Tally};
-use crate::{golden, packages, process, zdb};
+use crate::{golden, process, zdb};
 
 const DEVICE: &str = "/dev/zfs";
 const POOL: &str = "ztest";
@@ -90,7 +90,7 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     if program("ztest").is_none() || program("zdb").is_none() {
         return Ok(Outcome::LeftOut("ztest is not installed (Debian package zfs-test, from backports)".to_owned()));
     }
-    if !packages::may_install() && Path::new(DEVICE).symlink_metadata().is_err() {
+    if !process::may_install() && Path::new(DEVICE).symlink_metadata().is_err() {
         return Ok(Outcome::LeftOut("ztest wants /dev/zfs, and only root can make a stand-in for it".to_owned()));
     }
     let cenote = golden::built_program()?;

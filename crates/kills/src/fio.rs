@@ -10,7 +10,7 @@ use cenote_testkit::zdb::program;
 
 use super::account::Compared;
 use super::blocks::{BLOCK_BYTES, Blocks};
-use super::clients::Client;
+use super::client::Client;
 use super::fio_blocks::{Answers, compare, writes};
 use super::place::Place;
 use crate::numbers::Numbers;

@@ -18,6 +18,7 @@
 
 mod account;
 mod blocks;
+mod client;
 mod clients;
 mod fio;
 mod fio_blocks;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::account::{Account, Compared, Workers};
-use super::clients::Client;
+use super::client::Client;
 use super::place::{Place, process_good};
 use super::sqlite;
 use crate::numbers::Numbers;

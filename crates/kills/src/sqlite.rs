@@ -11,7 +11,7 @@ use cenote_testkit::repository_root;
 use serde_json::Value;
 
 use super::account::{Account, Compared, Workers};
-use super::clients::Client;
+use super::client::Client;
 use super::place::{Place, process_good};
 use crate::numbers::Numbers;
 use crate::process;

@@ -43,13 +43,21 @@ impl SharedBudget {
         used.served += 1;
         used.bytes += bytes;
         used.peak_bytes = used.peak_bytes.max(used.bytes);
+        assert!(used.served <= used.came, "a turn is of a request that has come");
+        assert!(
+            used.bytes <= self.limit.max(bytes),
+            "all connections hold so much data at most, or one request (invariant 2)"
+        );
         if used.came > used.served {
             self.changed.notify_all();
         }
     }
 
     fn give_back(&self, bytes: u64) {
-        self.used.lock().bytes -= bytes;
+        let mut used = self.used.lock();
+        debug_assert!(used.bytes >= bytes, "data that is given back was taken (invariant 2)");
+        used.bytes -= bytes;
+        drop(used);
         self.changed.notify_all();
     }
 
@@ -86,6 +94,10 @@ impl Budget {
 
     /// Takes a request of so many bytes, waiting for room. A single request always fits.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Cost {
+        assert!(
+            bytes <= limits::IN_FLIGHT_BYTES,
+            "a request's data was checked before it takes its share (invariant 3)"
+        );
         let mut in_flight = self.in_flight.lock();
         while in_flight.requests > 0
             && (in_flight.requests >= limits::IN_FLIGHT_REQUESTS
@@ -95,6 +107,11 @@ impl Budget {
         }
         in_flight.requests += 1;
         in_flight.bytes += bytes;
+        assert!(
+            in_flight.requests <= limits::IN_FLIGHT_REQUESTS,
+            "a connection holds so many requests at most (invariant 2)"
+        );
+        assert!(in_flight.bytes <= limits::IN_FLIGHT_BYTES, "a connection holds so much data at most (invariant 2)");
         drop(in_flight);
         if bytes > 0 {
             self.shared.take(bytes);
@@ -108,6 +125,7 @@ impl Budget {
         while in_flight.requests > 0 {
             in_flight = self.changed.wait(in_flight);
         }
+        assert_eq!(in_flight.bytes, 0, "where no request is in flight no data is (invariant 2)");
     }
 }
 

@@ -45,7 +45,7 @@ impl ExportError {
 
     /// The answer of every default method that would change something.
     #[must_use]
-    pub fn read_only() -> Self {
+    pub(crate) fn read_only() -> Self {
         Self::new(ExportErrorKind::ReadOnly, "the export is read-only")
     }
 }

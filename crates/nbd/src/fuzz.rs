@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_taskq::{Runtime, RuntimeOptions};
 
-use crate::connection::{Transport, serve_stream};
+use crate::connection::serve_stream;
 use crate::export::{Exports, StaticExports};
 use crate::memory::MemoryExport;
+use crate::transport::Transport;
 
 /// A transport without deadlines or a way to send at once.
 pub(crate) struct Quiet;

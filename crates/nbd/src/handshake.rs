@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use cenote_taskq::{Class, Handle};
 
-use crate::connection::ConnectionError;
 use crate::export::{Export, ExportError, ExportErrorKind, ExportName, Exports};
 use crate::limits;
 use crate::proto::{
@@ -13,6 +12,7 @@ use crate::proto::{
     transmission_flag,
 };
 use crate::reply::truncated;
+use crate::transport::ConnectionError;
 
 /// The outcome of the handshake.
 pub(crate) struct Agreed {
@@ -126,6 +126,7 @@ struct Handshake<'a, W> {
 
 impl<W: Write> Handshake<'_, W> {
     fn option(&mut self, number: u32, data: &[u8]) -> Result<Step, ConnectionError> {
+        assert!(data.len() <= limits::OPTION_BYTES as usize, "an option's data is bounded (invariant 3)");
         match number {
             option::EXPORT_NAME => return self.export_name(data),
             option::ABORT => {
@@ -258,6 +259,10 @@ impl<W: Write> Handshake<'_, W> {
 
     fn agreed(&self, name: &str, export: Arc<dyn Export>) -> Agreed {
         let block_status = self.structured && self.status_for.as_deref() == Some(name);
+        debug_assert!(
+            self.structured || self.status_for.is_none(),
+            "block status is agreed upon after structured replies"
+        );
         Agreed { export, structured: self.structured, block_status }
     }
 
@@ -274,6 +279,7 @@ impl<W: Write> Handshake<'_, W> {
     }
 
     fn reply(&mut self, number: u32, reply: u32, data: &[u8]) -> Result<(), ConnectionError> {
+        debug_assert!(data.len() <= 16 + 2 * limits::STRING_BYTES, "names and texts of a reply are bounded");
         let mut out = Vec::with_capacity(20 + data.len());
         out.extend(OPTION_REPLY_MAGIC.to_be_bytes());
         out.extend(number.to_be_bytes());
@@ -301,6 +307,7 @@ pub(crate) fn read_or_end(reader: &mut impl Read, buffer: &mut [u8]) -> Result<b
             Err(error) => return Err(ConnectionError::Io(error)),
         }
     }
+    debug_assert_eq!(filled, buffer.len(), "no byte of a buffer is left as it was");
     Ok(true)
 }
 

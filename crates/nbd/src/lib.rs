@@ -67,9 +67,10 @@ mod reply;
 mod server;
 mod socket;
 mod transmission;
+mod transport;
 
 pub use budget::SharedBudget;
-pub use connection::{ConnectionError, Sender, Transport, serve_stream};
 pub use export::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece, StaticExports};
 pub use memory::MemoryExport;
 pub use server::{Listener, Server, ServerOptions, ServerStats};
+pub use transport::{ConnectionError, Sender, Transport};

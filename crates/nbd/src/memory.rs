@@ -52,6 +52,7 @@ impl MemoryExport {
     }
 
     fn store(&self, offset_bytes: u64, data: &[u8]) {
+        assert!(offset_bytes + data.len() as u64 <= self.size_bytes, "a write was checked to lie within the export");
         let mut pages = self.pages.lock();
         let mut rest = data;
         for (page, from, length) in Self::spans(offset_bytes, data.len()) {

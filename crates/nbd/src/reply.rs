@@ -9,9 +9,9 @@ use cenote_taskq::sync::atomic::{AtomicUsize, Ordering};
 use cenote_taskq::sync::{Condvar, Mutex};
 
 use crate::budget::Cost;
-use crate::connection::{Sender, Transport};
 use crate::export::{ExportError, ExportErrorKind, Extent, Piece};
 use crate::proto::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk, errno, status};
+use crate::transport::{Sender, Transport};
 
 /// A part of a reply on its way out.
 pub(crate) enum Segment {
@@ -60,6 +60,11 @@ struct Queue {
 impl Queue {
     /// Replies that could not be sent yet come first again.
     fn put_back(&mut self, mut batch: VecDeque<Outgoing>, sent_bytes: usize) {
+        debug_assert!(
+            batch.front().is_some_and(|first| sent_bytes < first.len()),
+            "a reply that was sent as a whole does not come again (invariant 1)"
+        );
+        debug_assert_eq!(self.sent_bytes, 0, "one reply at most was sent in part");
         batch.append(&mut self.replies);
         self.replies = batch;
         self.sent_bytes = sent_bytes;
@@ -91,8 +96,10 @@ impl ReplyQueue {
     }
 
     fn push(&self, reply: Outgoing) {
-        self.unanswered.fetch_sub(1, Ordering::AcqRel);
+        let unanswered = self.unanswered.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(unanswered > 0, "a reply is of a request that was read (invariant 1)");
         let mut queue = self.queue.lock();
+        debug_assert!(!queue.closed, "no reply comes after the last (invariant 1)");
         queue.replies.push_back(reply);
         if queue.is_sending {
             return;
@@ -140,6 +147,7 @@ impl ReplyQueue {
                 (std::mem::take(&mut queue.replies), std::mem::take(&mut queue.sent_bytes))
             };
             if batch.is_empty() {
+                debug_assert_eq!(sent_bytes, 0, "nothing is left of a reply that was sent in part");
                 return result;
             }
             if result.is_ok() {
@@ -167,6 +175,7 @@ fn send_now(sender: &Sender, batch: &mut VecDeque<Outgoing>, most_bytes: usize) 
             // The writer finds out the error.
             Ok(0) | Err(_) => break,
             Ok(now) => {
+                debug_assert!(now <= slices.iter().map(|slice| slice.len()).sum(), "a socket takes what it is given");
                 left_bytes = left_bytes.saturating_sub(now);
                 sent_bytes + now
             }
@@ -177,6 +186,7 @@ fn send_now(sender: &Sender, batch: &mut VecDeque<Outgoing>, most_bytes: usize) 
         }
         sent_bytes = now;
     }
+    debug_assert!(!batch.is_empty() || sent_bytes == 0, "what is left is of a reply that is left");
     sent_bytes
 }
 
@@ -247,6 +257,8 @@ impl Slot {
     }
 
     fn push(mut self, segments: Vec<Segment>) {
+        debug_assert!(self.cost.is_some(), "a request is answered once (invariant 1)");
+        debug_assert!(segments.iter().map(Segment::len).sum::<usize>() >= 16, "a reply has its head");
         if let Some(cost) = self.cost.take() {
             self.queue.push(Outgoing { segments, _cost: cost });
         }
@@ -323,6 +335,11 @@ impl Slot {
                 segments.push(Segment::Bytes(self.chunk(flags, chunk::OFFSET_HOLE, 0, &body)));
             }
             at += length;
+            debug_assert_eq!(
+                flags == chunk::FLAG_DONE,
+                pieces.peek().is_none(),
+                "the last chunk says so (invariant 1)"
+            );
         }
     }
 
@@ -349,6 +366,8 @@ impl Slot {
         if rest == length_bytes {
             return self.fail(&ExportError::new(ExportErrorKind::Io, "the export returned no extents"));
         }
+        assert!(rest < length_bytes, "a block status says something of the range, and of nothing behind it");
+        debug_assert_eq!(body.len() % 8, 4, "a block status is an id and whole extents");
         let bytes = self.chunk(chunk::FLAG_DONE, chunk::BLOCK_STATUS, 0, &body);
         self.push(vec![Segment::Bytes(bytes)]);
     }
@@ -369,12 +388,17 @@ impl Slot {
         out.extend(kind.to_be_bytes());
         out.extend(self.cookie.to_be_bytes());
         // Bodies are at most an extent list or an error's text.
+        debug_assert!(
+            u32::try_from(body.len()).is_ok_and(|len| len.checked_add(more).is_some()),
+            "a chunk's length has 32 bits"
+        );
         out.extend((body.len() as u32 + more).to_be_bytes());
         out.extend(body);
         out
     }
 
     fn data_head(&self, flags: u16, offset_bytes: u64, length_bytes: u64) -> Vec<u8> {
+        debug_assert!(u32::try_from(length_bytes).is_ok_and(|len| len < u32::MAX - 8), "data is within a request");
         self.chunk(flags, chunk::OFFSET_DATA, length_bytes as u32, &offset_bytes.to_be_bytes())
     }
 
@@ -418,7 +442,9 @@ fn segment(piece: Piece) -> Segment {
 
 /// The longest beginning of `text` that has at most `bytes_max` bytes.
 pub(crate) fn truncated(text: &str, bytes_max: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes_max)]
+    let beginning = &text[..text.floor_char_boundary(bytes_max)];
+    assert!(beginning.len() <= bytes_max, "a text that is sent is bounded");
+    beginning
 }
 
 #[cfg(test)]

@@ -18,10 +18,11 @@ use cenote_taskq::sync::{Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 
 use crate::budget::SharedBudget;
-use crate::connection::{Sender, Transport, serve_stream};
+use crate::connection::serve_stream;
 use crate::export::Exports;
 use crate::limits;
 use crate::socket::Socket;
+use crate::transport::{Sender, Transport};
 
 /// How often clients are looked at, at least.
 const WATCH: Duration = Duration::from_secs(1);
@@ -325,6 +326,10 @@ impl Server {
         while !connections.is_empty() {
             connections = self.shared.left.wait(connections);
         }
+        debug_assert!(
+            self.listeners.is_empty() && connections.is_empty(),
+            "every thread of a client has ended (invariant 5)"
+        );
         drop(connections);
         self.shared.left.notify_all();
         if let Some(watch) = self.watch.take() {
@@ -384,7 +389,9 @@ fn welcome(shared: &Arc<Shared>, socket: Socket) {
             (shared.options.report)("a client was turned away: too many connections");
             return;
         }
-        connections.insert(number, Arc::clone(&client));
+        let before = connections.insert(number, Arc::clone(&client));
+        assert!(before.is_none(), "each connection has a number of its own");
+        assert!(connections.len() <= shared.options.connections_max, "a server has so many connections at most");
     }
     let leave = Leave { shared: Arc::clone(shared), number };
     let spawned = std::thread::Builder::new().name(format!("nbd-{number}")).spawn(move || {
@@ -406,7 +413,8 @@ struct Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        self.shared.connections.lock().remove(&self.number);
+        let left = self.shared.connections.lock().remove(&self.number);
+        debug_assert!(left.is_some(), "a connection leaves once");
         self.shared.left.notify_all();
     }
 }
@@ -417,7 +425,7 @@ struct Connection<'a> {
 }
 
 impl Connection<'_> {
-    fn serve(&self) -> Result<(), crate::connection::ConnectionError> {
+    fn serve(&self) -> Result<(), crate::transport::ConnectionError> {
         let Shared { handle, exports, budget, .. } = self.shared;
         self.set(&self.client.deadlines.handshake, Some(self.shared.options.handshake_max));
         let socket = &self.client.socket;

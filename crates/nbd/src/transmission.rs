@@ -6,12 +6,12 @@ use std::sync::Arc;
 use cenote_taskq::{Buf, Class, Group, Handle};
 
 use crate::budget::Budget;
-use crate::connection::{ConnectionError, Transport};
 use crate::export::{Export, ExportError, ExportErrorKind};
 use crate::handshake::{Agreed, read_or_end};
 use crate::limits;
 use crate::proto::{Request, command, command_flag};
 use crate::reply::{ReplyQueue, Slot};
+use crate::transport::{ConnectionError, Transport};
 
 /// Requests that move as much or more are tasks.
 const HERE_MAX_BYTES: u64 = 32 << 10;
@@ -55,6 +55,10 @@ impl Requests<'_> {
             command::BLOCK_STATUS => (limits::EXTENTS * 8) as u64,
             _ => 0,
         };
+        assert!(
+            data_bytes <= u64::from(limits::REQUEST_BYTES).max((limits::EXTENTS * 8) as u64),
+            "a request that was checked moves so much at most (invariant 3)"
+        );
         let slot = Slot::new(self.queue, self.budget.take(data_bytes), request.cookie, self.agreed.structured);
         if let Err(error) = verdict {
             if request.command == command::WRITE {
@@ -65,6 +69,10 @@ impl Requests<'_> {
         }
         let export = Arc::clone(&self.agreed.export);
         let Request { offset_bytes, length_bytes, flags, .. } = request;
+        assert!(
+            offset_bytes.checked_add(length).is_some() || command::FLUSH == request.command,
+            "a range that was checked has an end"
+        );
         let fua = flags & command_flag::FUA != 0;
         // Data of more bypasses the reader's buffer, which then says nothing of requests behind it.
         let is_small = data_bytes < HERE_MAX_BYTES;
@@ -122,6 +130,7 @@ impl Requests<'_> {
     /// Serves a request: here, as far as that waits for nothing, if it moves little and the client has nothing else on its way, and else as a
     /// task, beside which the next request is read.
     fn spawn<R: Read>(&self, reader: &BufReader<R>, is_small: bool, work: impl Future<Output = ()> + Send + 'static) {
+        debug_assert!(self.queue.unanswered() > 0, "a request that is served has its reply before it (invariant 1)");
         let is_alone = is_small && reader.buffer().is_empty() && self.queue.unanswered() == 1;
         // A request of a group that is closed is dropped, which answers it.
         let _ = match is_alone {
@@ -181,6 +190,7 @@ async fn cache(export: &dyn Export, offset_bytes: u64, length_bytes: u32) -> Res
     let mut done = 0;
     while done < length_bytes {
         let now = step.min(length_bytes - done);
+        debug_assert!(now > 0 && now <= limits::REQUEST_BYTES, "a part to be cached is no larger than a read");
         export.cache(offset_bytes + u64::from(done), now).await?;
         done += now;
     }
@@ -193,6 +203,7 @@ fn discard(reader: &mut impl Read, length: u64) -> Result<(), ConnectionError> {
         return Err(ConnectionError::Protocol("a write too long to skip"));
     }
     let skipped = io::copy(&mut reader.take(length), &mut io::sink()).map_err(ConnectionError::Io)?;
+    debug_assert!(skipped <= length, "no byte of the next request is skipped");
     if skipped < length {
         return Err(ConnectionError::Io(io::ErrorKind::UnexpectedEof.into()));
     }

@@ -17,10 +17,10 @@ use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::{Rng, Runtime};
 use cenote_testkit::Golden;
 
-use crate::case::{Expected, World};
 use crate::records::{Model, apply};
 use crate::streams::{deliver, deliver_bytes, draw_flags};
 use crate::trees::by_guid;
+use crate::world::{Expected, World};
 
 /// Themes whose datasets are sent; others differ in what streams do not have, or are large.
 const THEMES: [&str; 8] = ["snapshots", "streams", "xattrs", "acl", "basic", "encryption_small", "checksums", "brt"];

@@ -50,3 +50,4 @@ pub mod streams;
 pub mod swap;
 pub mod tree;
 mod trees;
+mod world;

@@ -9,10 +9,10 @@ use cenote_send::sender::{Base, ResumeToken, SendFlags, SendRequest};
 use cenote_spa::View;
 use cenote_taskq::Rng;
 
-use crate::case::{Expected, World, draw_properties, draw_target};
 use crate::records::{Model, apply};
 use crate::source::{Kind, Source};
 use crate::streams::{deliver, deliver_bytes, draw_flags, package, received, rest_of, stream, token};
+use crate::world::{Expected, World, draw_properties, draw_target};
 
 /// The dataset at the top of a tree.
 const TOP: &str = "written/a";
@@ -236,7 +236,7 @@ pub(crate) async fn redacted(world: &mut World, rng: &mut Rng) -> Result<()> {
     let whole = stream(&view, &request).await?;
     let mut model = Model::new();
     apply(&mut model, &whole)?;
-    let complete = crate::case::model_of(&view, &to).await?;
+    let complete = crate::world::model_of(&view, &to).await?;
     ensure!(model.keys().eq(complete.keys()), "a redacted stream leaves objects out, or has others");
     for (id, object) in &model {
         if let Some(what) = object.foreign(&complete[id]) {

@@ -82,12 +82,6 @@ impl StreamDecoder {
         self.endian
     }
 
-    /// The checks that this decoder makes.
-    #[must_use]
-    pub fn checks(&self) -> Checks {
-        self.checks
-    }
-
     /// The account of the records so far.
     #[must_use]
     pub fn account(&self) -> &Account {
@@ -126,6 +120,11 @@ impl StreamDecoder {
         }
         self.account.add(record.body.kind(), payload_bytes);
         self.payload_rest_bytes = payload_bytes;
+        assert!(
+            !self.checks.structure || self.position != Position::Start,
+            "a record that is returned has its place in the order (invariant 2)"
+        );
+        debug_assert_eq!(self.account.stream_bytes, self.offset_bytes, "each byte that was taken is counted");
         Ok(DecodedRecord { record, offset_bytes, payload_bytes, checksum_before })
     }
 
@@ -140,6 +139,7 @@ impl StreamDecoder {
         }
         self.offset_bytes += length;
         self.account.stream_bytes += length;
+        debug_assert_eq!(self.account.stream_bytes, self.offset_bytes, "each byte that was taken is counted");
     }
 
     /// True if the stream may end here.

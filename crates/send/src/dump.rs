@@ -112,6 +112,7 @@ struct Dump {
 
 impl Dump {
     fn next(&mut self, input: &mut impl Read) -> Result<Step, SendError> {
+        debug_assert!(self.text.is_empty(), "the lines of a record are printed before the next is read");
         let mut bytes = [0; Record::SIZE];
         let at = self.decoder.offset_bytes();
         let io = |source| SendError::Io { offset_bytes: at, source };
@@ -146,6 +147,7 @@ impl Dump {
             self.decoder.payload(&self.payload);
         } else {
             self.lost_payload_bytes = decoded.payload_bytes - read;
+            debug_assert!(self.lost_payload_bytes > 0, "a payload that is not whole lacks bytes");
             let end = self.decoder.offset_bytes() + read;
             self.complaints.push(format!("the stream ends within a record's payload at offset {end}"));
         }

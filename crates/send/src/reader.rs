@@ -54,7 +54,7 @@ impl<R: Read> StreamReader<R> {
 
     /// Accepts the end of the input after any record: a stream that `zfs send -S` saved ends so.
     #[must_use]
-    pub fn may_end_early(self) -> Self {
+    pub(crate) fn may_end_early(self) -> Self {
         Self { may_end_early: true, ..self }
     }
 
@@ -95,8 +95,14 @@ impl<R: Read> StreamReader<R> {
         if read < wanted {
             return Err(SendError::Truncated { offset_bytes: at + read, expected: "within a record's payload" });
         }
+        debug_assert!(read == wanted, "no byte of the next record is read with a payload (invariant 1)");
         let block = self.block.as_ref();
+        debug_assert!(
+            block.is_none() || wanted <= BLOCK_MAX_BYTES,
+            "memory for more is taken as bytes arrive (invariant 1)"
+        );
         let payload = block.map_or(self.payload.as_slice(), |block| &block[..]);
+        assert_eq!(payload.len() as u64, wanted, "a payload that is returned is whole (invariant 3)");
         self.decoder.payload(payload);
         Ok(Some(StreamItem { decoded, bytes: &self.bytes, payload, block }))
     }
@@ -126,5 +132,6 @@ pub(crate) fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<
 pub(crate) fn read_payload(input: &mut impl Read, payload_bytes: u64, buffer: &mut Vec<u8>) -> io::Result<u64> {
     buffer.clear();
     input.by_ref().take(payload_bytes).read_to_end(buffer)?;
+    assert!(buffer.len() as u64 <= payload_bytes, "a payload takes no more memory than its record says (invariant 1)");
     Ok(buffer.len() as u64)
 }

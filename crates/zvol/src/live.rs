@@ -68,6 +68,11 @@ pub enum Clear {
     Discarded,
 }
 
+/// The end of a step of a write that begins at `at`: at least `step_bytes` later, and the end of a block.
+fn step_end(at: u64, step_bytes: u64, block_bytes: u64) -> u64 {
+    at.saturating_add(step_bytes).checked_next_multiple_of(block_bytes).unwrap_or(u64::MAX)
+}
+
 /// A volume that clients change.
 pub struct LiveVolume {
     pub(crate) objset: Objset,
@@ -139,12 +144,12 @@ impl LiveVolume {
     }
 
     /// Obeys another value of the property `sync` from the next request on.
-    pub fn set_sync(&self, sync: SyncMode) {
+    pub(crate) fn set_sync(&self, sync: SyncMode) {
         self.log.set_mode(sync);
     }
 
     /// Has the volume obey another value of its property `readonly`, from now on, whoever has it open.
-    pub fn set_read_only(&self, is_read_only: bool) {
+    pub(crate) fn set_read_only(&self, is_read_only: bool) {
         self.is_read_only.store(is_read_only, Ordering::SeqCst);
     }
 
@@ -208,8 +213,12 @@ impl LiveVolume {
         let (mut at, mut rest, mut last) = (offset_bytes, data, None);
         while !rest.is_empty() {
             // Up to the end of a block, so that none is written twice.
-            let end = (at + WRITE_STEP_BYTES).next_multiple_of(block_bytes);
+            let end = step_end(at, WRITE_STEP_BYTES, block_bytes);
             let (part, later) = rest.split_at(rest.len().min((end - at) as usize));
+            assert!(
+                !part.is_empty() && part.len() as u64 <= WRITE_STEP_BYTES + block_bytes,
+                "a txg is held for so many bytes at most (invariant 2)"
+            );
             let mut tx = self.log.begin_change(Cost::write(at, part.len() as u64, block_bytes)).await?;
             claim.write(tx.txg(), at, part).await?;
             last = Some(tx.txg());
@@ -221,6 +230,7 @@ impl LiveVolume {
             at += part.len() as u64;
             rest = later;
         }
+        debug_assert_eq!(at, offset_bytes + data.len() as u64, "a write is complete after its last step");
         Ok(last)
     }
 
@@ -267,6 +277,7 @@ impl LiveVolume {
                 }
             }
             let next = at.saturating_add(1).checked_next_multiple_of(step).unwrap_or(end).min(end);
+            assert!(at < next && next - at <= step, "a txg is held for so many bytes at most (invariant 2)");
             let claim = self.claim(at, next - at).await?;
             let cost = match how {
                 Clear::Written => Cost::write(at, next - at, block_bytes),
@@ -286,7 +297,9 @@ impl LiveVolume {
             let cleared = match how {
                 Clear::Written | Clear::Freed => at..next,
                 // Blocks at the ends that it covers in part stay as they are.
-                Clear::Discarded => at.next_multiple_of(block_bytes)..next / block_bytes * block_bytes,
+                Clear::Discarded => {
+                    at.checked_next_multiple_of(block_bytes).unwrap_or(next)..next / block_bytes * block_bytes
+                }
             };
             match cleared.is_empty() {
                 true => tx.needs_no_record(),
@@ -322,5 +335,18 @@ impl LiveVolume {
 
     async fn claim(&self, offset_bytes: u64, len_bytes: u64) -> Result<Claim, VolumeError> {
         self.volume.claim(offset_bytes, len_bytes).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_end_with_a_block_also_in_a_volume_whose_size_on_disk_is_the_largest_number() {
+        assert_eq!(step_end(0, 4096, 512), 4096);
+        assert_eq!(step_end(100, 4096, 512), 4608);
+        assert_eq!(step_end(u64::MAX - 5, 4096, 512), u64::MAX);
+        assert_eq!(step_end(u64::MAX - 4097, 4096, 512), u64::MAX);
     }
 }

@@ -12,12 +12,12 @@
 //! 1. [`Volume::claim`] locks the blocks of the range, and checks that the range lies within the
 //!    volume.
 //! 2. The caller gets a txg that is open, and holds it. In this order: see [`cenote_dmu::Object::lock_range`].
-//! 3. [`Claim::write`] copies whole blocks into buffers, and of those that are written in part reads the rest first: the newest
+//! 3. [`Claim::write`](crate::Claim::write) copies whole blocks into buffers, and of those that are written in part reads the rest first: the newest
 //!    layer, the cache or the disk has it.
 //! 4. Claim and txg are let go. Every read from now on sees this. The txg's sync makes it durable; a caller that must know waits for it.
 //!
-//! **Zeros.** [`Claim::clear`] frees whole blocks, so that they are holes, and clears parts of others where there is data.
-//! [`Claim::discard`] frees whole blocks only. [`Claim::write_zeros`] writes zeros as data: with compression they become holes all
+//! **Zeros.** [`Claim::clear`](crate::Claim::clear) frees whole blocks, so that they are holes, and clears parts of others where there is data.
+//! [`Claim::discard`](crate::Claim::discard) frees whole blocks only. [`Claim::write_zeros`](crate::Claim::write_zeros) writes zeros as data: with compression they become holes all
 //! the same when they are stored.
 //!
 //! **Size.** It changes with the claim of all blocks ([`Volume::claim_all`]), so no write is under way, and one that waited looks at the
@@ -43,8 +43,6 @@ use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
-
-use crate::claim::Claim;
 
 /// The object with the data, fixed by the format.
 pub(crate) const DATA_OBJECT: ObjectId = ObjectId(1);
@@ -142,6 +140,7 @@ impl Volume {
         spec.check()?;
         let data = objset.create_at(txg, DATA_OBJECT, &ObjectSpec::new(DmuType::ZVOL, spec.block_bytes))?;
         let properties = objset.create_at(txg, PROPERTIES_OBJECT, &ObjectSpec::new(DmuType::ZVOL_PROP, 512))?;
+        assert_eq!(data.block_bytes(), u64::from(spec.block_bytes), "a volume has the blocks that were asked for");
         let mut zap = Zap::create(properties.clone())?;
         zap.insert_u64(SIZE, spec.size_bytes).await?;
         zap.flush(txg).await?;
@@ -230,7 +229,9 @@ impl Volume {
             return Ok((offset_bytes..offset_bytes, true));
         }
         let extent = self.shared.data.extent(offset_bytes / size, limit.div_ceil(size)).await?;
-        Ok((offset_bytes..extent.blocks.end.saturating_mul(size).min(limit), extent.is_hole))
+        let end = extent.blocks.end.saturating_mul(size).min(limit);
+        debug_assert!(end > offset_bytes, "an extent has the byte that was asked for");
+        Ok((offset_bytes..end, extent.is_hole))
     }
 
     /// The first offset at or after `offset_bytes` with data, as of the newest change; nothing where only holes follow.
@@ -242,29 +243,5 @@ impl Volume {
         let size = self.shared.block_bytes.max(1);
         let block = self.shared.data.next_data_block(BlockId(offset_bytes / size)).await?;
         Ok(block.map(|block| block.0.saturating_mul(size).max(offset_bytes)))
-    }
-
-    /// Waits until nothing else changes a block of this range, and keeps others away from them until the claim is dropped. The
-    /// txg is to be asked for after this.
-    ///
-    /// # Errors
-    /// The range does not lie within the volume.
-    #[boxed]
-    pub async fn claim(&self, offset_bytes: u64, len_bytes: u64) -> Result<Claim, VolumeError> {
-        let bytes = offset_bytes..offset_bytes.saturating_add(len_bytes);
-        let range = self.shared.data.lock_bytes(offset_bytes, len_bytes).await;
-        // Not before: it may have changed meanwhile.
-        let size_bytes = self.size_bytes();
-        if bytes.end > size_bytes {
-            return Err(VolumeError::BeyondEnd { bytes, size_bytes });
-        }
-        Ok(Claim { volume: self.clone(), range, bytes })
-    }
-
-    /// As [`Volume::claim`], of everything.
-    #[boxed]
-    pub async fn claim_all(&self) -> Claim {
-        let range = self.shared.data.lock_range(0..u64::MAX).await;
-        Claim { volume: self.clone(), range, bytes: 0..self.size_bytes() }
     }
 }

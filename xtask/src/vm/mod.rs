@@ -13,7 +13,7 @@ use cenote_testkit::{Golden, repository_root};
 
 use crate::rotation;
 use crate::steps::{Context, Outcome, Tally};
-use crate::{golden, packages, process};
+use crate::{golden, process};
 
 /// The setup that runs in the background, if one does.
 static SETUP: Mutex<Option<Child>> = Mutex::new(None);
@@ -82,7 +82,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 
 /// Starts the setup if it may be done here and is not done already.
 pub(crate) fn prepare_in_background(_: &Context) {
-    if ready() || !packages::may_install() {
+    if ready() || !process::may_install() {
         return;
     }
     let start = || -> Result<Child> {

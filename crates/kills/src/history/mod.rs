@@ -63,7 +63,7 @@ use anyhow::{Context as _, Result};
 use self::events::{History, Tree};
 use self::workers::{Pace, Workers};
 use crate::account::Compared;
-use crate::clients::Client;
+use crate::client::Client;
 use crate::numbers::Numbers;
 use crate::place::Place;
 

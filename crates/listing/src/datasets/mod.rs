@@ -8,6 +8,7 @@
 //! `-`; a value that a mount overrides is `temporary`.
 
 mod columns;
+mod fact;
 mod select;
 mod shown;
 mod space;
@@ -27,9 +28,10 @@ use crate::error::Result;
 use crate::{Json, TimeText};
 
 pub use columns::Column;
+pub use fact::{Raw, Source};
 pub use select::{PoolSource, Selection, SortKey, select};
 pub use shown::Cell;
-pub use values::{Raw, Source, type_of};
+pub use values::type_of;
 pub(crate) use words::{all_listed, all_shown};
 pub use words::{parse_columns, parse_types};
 

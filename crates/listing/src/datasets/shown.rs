@@ -3,7 +3,7 @@
 use cenote_props::number::{nicebytes, nicenum, ratio};
 use cenote_props::{Kind, Property};
 
-use super::values::{Fact, Raw, Source};
+use super::fact::{Fact, Raw, Source};
 use crate::TimeText;
 
 /// A value as text.

@@ -9,7 +9,7 @@ use cenote_props::Types;
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_zpl::SpaceKind;
 
-use super::values::Source;
+use super::fact::Source;
 use super::{Cell, Item};
 
 /// The quantity that the part of a name before the `@` requests.

@@ -75,6 +75,7 @@ pub async fn plan(
             has_progressed = true;
         }
         if !is_left {
+            assert!(is_sent.iter().all(|is_sent| *is_sent), "each dataset comes after what it needs (invariant 1)");
             return Ok(plan);
         }
         if !has_progressed {

@@ -84,6 +84,10 @@ impl Applier {
 
     /// The place before which everything is received.
     pub(super) fn point(&self) -> ReceivePoint {
+        debug_assert!(
+            self.deferred.records.is_empty() || self.deferred.point.is_some(),
+            "a receive resumes before the first deferred record (deferred, invariant 3)"
+        );
         self.deferred.point.unwrap_or(self.point)
     }
 
@@ -114,6 +118,7 @@ impl Applier {
     /// Applies one record, now or later. `read_bytes`: the bytes of the stream up to its end.
     pub(super) async fn apply(&mut self, item: &StreamItem<'_>, read_bytes: u64) -> Result<(), ReceiverError> {
         let (body, at) = (&item.decoded.record.body, item.decoded.offset_bytes);
+        debug_assert!(item.block.is_none_or(|block| block.len() == item.payload.len()), "a block is the whole payload");
         self.take_record(Incoming { body, payload: item.payload, block: item.block, at, read_bytes }).await
     }
 
@@ -180,6 +185,7 @@ impl Applier {
         }
         match self.objset().object(id).await {
             Ok(object) => {
+                assert_eq!(object.id(), id, "a record changes the object that it names (invariant 1)");
                 self.open = Some(object.clone());
                 Ok(Some(object))
             }
@@ -205,6 +211,7 @@ impl Applier {
         }
         let mut turned = bytes.to_vec();
         byteswap::swap(swaps, &mut turned, self.order).map_err(|error| self.invalid(error.to_string()))?;
+        debug_assert_eq!(turned.len(), bytes.len(), "another byte order has as many bytes");
         Ok(Some(turned))
     }
 
@@ -312,6 +319,11 @@ impl Applier {
         if offset_bytes.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
             return Err(self.invalid("it reaches where no object does"));
         }
+        assert!(
+            (MIN_BLOCK_BYTES..=BLOCK_PAYLOAD_BYTES_MAX).contains(&len),
+            "a block's length was checked (invariant 3)"
+        );
+        debug_assert!(ready.as_ref().is_none_or(|ready| (ready.bytes.len() as u64) < len), "a packed block is smaller");
         let tx = self.begin(Cost::write(offset_bytes, len, size)).await?;
         match (len == size && offset_bytes.is_multiple_of(size), ready) {
             (true, Some(ready)) => object.write_ready(tx.txg(), offset_bytes / size, ready),
@@ -353,6 +365,7 @@ impl Applier {
         let step = (REDACT_STEP_BYTES / size).max(1);
         while block < end {
             let until = end.min(block.saturating_add(step));
+            assert!(block < until && until - block <= step, "a transaction records so many redacted blocks at most");
             let tx = self.begin(Cost::write(block * size, (until - block) * size, size)).await?;
             for block in block..until {
                 object.write_ready(tx.txg(), block, ReadyBlock::redacted(size as u32));
@@ -389,6 +402,7 @@ impl Applier {
                 continue;
             }
             let end = bytes.end.min((at / size + self.step()).saturating_mul(size));
+            debug_assert!(at < end, "each step frees some bytes");
             let tx = self.begin(Cost::write(at, 1, size).and(Cost::write(end, 1, size)).that_frees()).await?;
             self.objset().count_frees(tx.txg(), (end - at) / size);
             let range = object.lock_bytes(at, end - at).await;

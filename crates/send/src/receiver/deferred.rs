@@ -24,9 +24,6 @@ use cenote_spa::ReceivePoint;
 use cenote_taskq::buf::Block;
 use cenote_zio::Seal;
 
-use super::ReceiverError;
-use super::apply::Applier;
-
 /// Bytes of deferred records.
 const PUT_BY_MAX_BYTES: usize = 32 << 20;
 
@@ -42,19 +39,20 @@ pub(super) struct Incoming<'a> {
     pub(super) read_bytes: u64,
 }
 
-struct PutBy {
-    body: Body,
-    payload: Vec<u8>,
-    at: u64,
-    read_bytes: u64,
+/// A deferred record.
+pub(super) struct PutBy {
+    pub(super) body: Body,
+    pub(super) payload: Vec<u8>,
+    pub(super) at: u64,
+    pub(super) read_bytes: u64,
     /// In a raw stream, the seal of its block of dnodes.
-    range: Option<(u64, Seal)>,
+    pub(super) range: Option<(u64, Seal)>,
 }
 
 /// The deferred records.
 #[derive(Default)]
 pub(super) struct Deferred {
-    records: Vec<PutBy>,
+    pub(super) records: Vec<PutBy>,
     bytes: usize,
     /// Deferred objects, each with the end of its slots.
     objects: BTreeMap<u64, u64>,
@@ -64,7 +62,7 @@ pub(super) struct Deferred {
 
 /// The relation of a record to the deferred ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+pub(super) enum Stands {
     /// Independent: applied now.
     Apart,
     /// About a deferred object: deferred too.
@@ -84,7 +82,8 @@ impl Deferred {
         self.objects.range(..end).next_back().is_some_and(|(_, other)| *other > first)
     }
 
-    fn stands(&self, body: &Body) -> Stands {
+    /// The relation of a record to the deferred ones.
+    pub(super) fn stands(&self, body: &Body) -> Stands {
         let behind = |id: ObjectId| match self.objects.contains_key(&id.0) {
             true => Stands::Behind,
             false => Stands::Apart,
@@ -114,44 +113,21 @@ impl Deferred {
             Body::ObjectRange(_) | Body::WriteByRef(_) | Body::Begin(_) | Body::End(_) => Stands::Apart,
         }
     }
-}
 
-impl Applier {
-    /// Applies a record, or defers it.
-    pub(super) async fn take_record(&mut self, incoming: Incoming<'_>) -> Result<(), ReceiverError> {
-        let is_made = match self.deferred.stands(incoming.body) {
-            Stands::Apart => self.make(&incoming).await?,
-            Stands::Behind => false,
-            Stands::After => {
-                self.settle().await?;
-                // The search for objects sees only those on disk.
-                if matches!(incoming.body, Body::FreeObjects(_)) {
-                    self.sync().await?;
-                }
-                self.make(&incoming).await?
-            }
-        };
-        if is_made {
-            return Ok(());
-        }
-        self.put_by(&incoming);
-        match self.deferred.bytes > PUT_BY_MAX_BYTES {
-            true => self.settle().await,
-            false => Ok(()),
-        }
-    }
-
-    fn put_by(&mut self, incoming: &Incoming<'_>) {
-        let point = self.reached();
-        let range = self.range;
-        let deferred = &mut self.deferred;
-        deferred.point.get_or_insert(point);
+    /// Defers a record. `point`: the place in the stream before it. `range`: in a raw stream, the seal of its block of dnodes.
+    pub(super) fn push(&mut self, incoming: &Incoming<'_>, point: ReceivePoint, range: Option<(u64, Seal)>) {
+        assert!(self.bytes <= PUT_BY_MAX_BYTES, "so many bytes and one record are kept at most (invariant 2)");
+        debug_assert!(
+            self.records.last().is_none_or(|last| last.at < incoming.at),
+            "records are deferred in the order of the stream (invariant 1)"
+        );
+        self.point.get_or_insert(point);
         if let Body::Object(object) = incoming.body {
             let end = end_of(object);
-            deferred.objects.insert(object.object.0, end);
+            self.objects.insert(object.object.0, end);
         }
-        deferred.bytes += incoming.payload.len() + size_of::<PutBy>() + Record::SIZE;
-        deferred.records.push(PutBy {
+        self.bytes += incoming.payload.len() + size_of::<PutBy>() + Record::SIZE;
+        self.records.push(PutBy {
             body: incoming.body.clone(),
             payload: incoming.payload.to_vec(),
             at: incoming.at,
@@ -160,29 +136,9 @@ impl Applier {
         });
     }
 
-    /// Applies all deferred records.
-    pub(super) async fn settle(&mut self) -> Result<(), ReceiverError> {
-        if self.deferred.records.is_empty() {
-            return Ok(());
-        }
-        // Freed objects occupy their slots until the free is on disk.
-        self.sync().await?;
-        let (records, range) = (std::mem::take(&mut self.deferred.records), self.range);
-        let mut is_made = true;
-        for put_by in &records {
-            self.range = put_by.range;
-            let PutBy { body, payload, at, read_bytes, .. } = put_by;
-            is_made = self.make(&Incoming { body, payload, block: None, at: *at, read_bytes: *read_bytes }).await?;
-            if !is_made {
-                break;
-            }
-        }
-        self.range = range;
-        if !is_made {
-            return Err(self.invalid("an object in the middle of another"));
-        }
-        self.deferred = Deferred::default();
-        Ok(())
+    /// True if no more records are to be deferred before these are applied.
+    pub(super) const fn is_full(&self) -> bool {
+        self.bytes > PUT_BY_MAX_BYTES
     }
 }
 

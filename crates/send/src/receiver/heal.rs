@@ -57,6 +57,7 @@ pub struct Healed {
 impl Healed {
     fn tell(&mut self, what: String) {
         self.damaged += 1;
+        debug_assert!(self.told.len() <= TOLD_MAX, "places that are reported are bounded");
         if self.told.len() < TOLD_MAX {
             self.told.push(what);
         }
@@ -90,6 +91,8 @@ pub async fn heal_stream<R: Read>(
         _ => {}
     }
     let _hold = pool.long_hold(dataset.object, dataset.phys.guid).await?;
+    assert!(dataset.is_snapshot(), "what is healed cannot change meanwhile (invariant 2)");
+    assert_eq!(dataset.phys.guid, header.begin.to_guid, "the stream is of this very snapshot (invariant 3)");
     let objset = dsl.open(&dataset).await?.ok_or(ReceiverError::OtherSnapshot)?;
     let mut healed = Healed::default();
     loop {
@@ -113,6 +116,7 @@ pub async fn heal_stream<R: Read>(
                     Found::Left(what) => healed.tell(at(what)),
                 }
                 healed.blocks += 1;
+                debug_assert!(healed.healed + healed.damaged <= healed.blocks, "a block is counted once");
             }
             _ => {}
         }
@@ -172,6 +176,7 @@ async fn block(objset: &Objset, write: &Write, payload: &[u8], is_raw: bool) -> 
         if !zio.is_physical(&bp, &candidate) {
             continue;
         }
+        assert_eq!(candidate.len() as u64, bp.psize_bytes(), "a block is overwritten with as many bytes (invariant 1)");
         return Ok(match zio.heal(&bp, &Block::copied_from(&candidate), context).await {
             Ok(()) => Found::Healed,
             Err(error) => Found::Left(error.to_string()),

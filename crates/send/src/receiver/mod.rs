@@ -44,6 +44,7 @@ mod error;
 mod heal;
 mod object;
 mod raw;
+mod settle;
 mod token;
 
 use std::io::Read;
@@ -361,6 +362,7 @@ async fn receive_records<R: Read>(
             Err(error) => break Err(error.into()),
         };
         let end = item.decoded.offset_bytes + cenote_format::stream::Record::SIZE as u64 + item.decoded.payload_bytes;
+        debug_assert!(end > header.offset_bytes, "a record comes after its stream's BEGIN");
         let read_bytes = end.saturating_sub(header.offset_bytes);
         progress.bytes.store(read_bytes, Ordering::Relaxed);
         if matches!(item.decoded.record.body, Body::End(_)) {

@@ -46,7 +46,9 @@ impl Wanted {
             return 1;
         }
         let left = bonus_capacity_bytes(usize::from(self.slots)).saturating_sub(bonus_bytes);
-        (1 + left / POINTER_BYTES).min(MAX_BLKPTRS)
+        let count = (1 + left / POINTER_BYTES).min(MAX_BLKPTRS);
+        assert!((1..=MAX_BLKPTRS).contains(&count), "a dnode has some pointers, and no more than fit");
+        count
     }
 }
 
@@ -111,6 +113,7 @@ impl Applier {
         let bonus = bonus.ok_or_else(|| self.invalid("a bonus that is not as long as it says"))?;
         let turned = self.turned(wanted.bonus_kind, bonus)?;
         let bonus = turned.as_deref().unwrap_or(bonus);
+        assert_eq!(bonus.len(), record.bonus_bytes as usize, "a bonus is as long as its record says (invariant 3)");
         if self.counts_owners {
             self.check_owner(wanted.bonus_kind, bonus)?;
         }
@@ -156,6 +159,7 @@ impl Applier {
             uncompressed: false,
             has_spill: false,
         };
+        assert!((1..OBJECTS_END).contains(&id.0), "an object that is made has a number of a dataset's (invariant 1)");
         let tx = self.begin(Cost::objects(1)).await?;
         Ok(self.objset().create_at(tx.txg(), id, &spec)?)
     }

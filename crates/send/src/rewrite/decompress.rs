@@ -55,6 +55,7 @@ pub fn decompress(
         }
         match unpacked(write, *kind, item.payload) {
             Ok(block) => {
+                debug_assert_eq!(block.len() as u64, write.logical_bytes, "a block has its length when it is unpacked");
                 out.record(length, &Body::Write(changed), &block)?;
                 told(place, Decompressed::Unpacked);
             }

@@ -128,6 +128,7 @@ fn change(write: &mut WriteRecord, payload: &mut Vec<u8>, target: &Target) -> Re
         (write.compress, write.compressed_bytes) = (target.kind.number(), packed.len() as u64);
         *payload = packed;
     }
+    debug_assert_eq!(write.payload_bytes(), payload.len() as u64, "a record says how long its block is (invariant 2)");
     Ok(())
 }
 
@@ -176,6 +177,7 @@ pub fn recompress(
             flush(&mut batch, &mut out, &work)?;
             batch_bytes = 0;
         }
+        debug_assert!(batch_bytes < BATCH_BYTES, "a batch is written when it is full (invariant 3)");
     }
     flush(&mut batch, &mut out, &work)?;
     out.finish()

@@ -37,7 +37,7 @@ use cenote_format::stream::{Body, Features, Record, Write as WriteRecord, WriteB
 use super::{Place, RecordWriter, RewriteError, pass, reader};
 
 /// The maximum number of marks.
-pub const MARKS_MAX: usize = 1 << 20;
+pub(crate) const MARKS_MAX: usize = 1 << 20;
 /// The maximum number of streams of a package with blocks.
 pub const STREAMS_MAX: usize = 1 << 18;
 /// The initial stride: the least number of records between two marks of a stream.
@@ -125,6 +125,8 @@ impl Index {
         while self.marks > self.marks_max.max(self.sources.len()) {
             self.thin();
         }
+        assert!(self.marks <= self.marks_max.max(self.sources.len()), "marks are bounded (invariant 1)");
+        debug_assert!(self.sources.len() <= STREAMS_MAX, "streams of a package are bounded (invariant 1)");
         Ok(())
     }
 
@@ -141,6 +143,7 @@ impl Index {
                 }
                 stays
             });
+            debug_assert!(!source.marks.is_empty(), "the first mark of each stream remains");
             source.marks.shrink_to_fit();
             self.marks += source.marks.len();
         }
@@ -196,6 +199,7 @@ impl<F: ReadAt> Finder<'_, F> {
         {
             from = last;
         }
+        assert!(from.place <= place && from.at < here, "a mark precedes the block that is looked for (invariant 2)");
         let mut at = from.at;
         while at < here {
             let record = self.record(at)?;

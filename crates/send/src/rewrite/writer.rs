@@ -28,6 +28,7 @@ impl<W: Write> RecordWriter<W> {
     /// Writes a changed record. Its length field, which readers use only for BEGIN, does not change.
     pub(super) fn record(&mut self, payload_length: u32, body: &Body, payload: &[u8]) -> Result<(), RewriteError> {
         // The first record is BEGIN, which `begin` writes.
+        debug_assert!(!matches!(body, Body::Begin(_) | Body::End(_)), "a record that was changed is one of a stream's");
         let endian = self.endian.ok_or(SendError::NotAStream)?;
         let record = Record { payload_length, body: body.clone(), checksum: [0; 4] };
         self.raw(&record.emit(endian), body, payload)

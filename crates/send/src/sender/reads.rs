@@ -171,6 +171,10 @@ impl Waiting {
         if self.blocks.len() >= SHARED_BLOCKS || self.bytes >= SHARED_BYTES {
             self.start(objset);
         }
+        debug_assert!(
+            self.blocks.len() < SHARED_BLOCKS && self.bytes < SHARED_BYTES,
+            "blocks that wait are fewer than one task reads (invariant 2)"
+        );
     }
 
     fn start(&mut self, objset: &Objset) {
@@ -180,6 +184,7 @@ impl Waiting {
             return;
         }
         let (reader, block_count) = (objset.clone(), blocks.len());
+        assert!(block_count <= SHARED_BLOCKS, "a task reads so many blocks at most (invariant 2)");
         let reads = async move { read_all(&reader, &blocks).await };
         let join = objset.dmu().detached().spawn(Class::Issue, reads).ok();
         self.started.push_back(SharedRead { join, block_count });
@@ -302,6 +307,7 @@ impl Items {
             Some(read) => read.into_iter().map(Some).collect(),
             None => (0..shared.block_count).map(|_| None).collect(),
         };
+        assert_eq!(done.len(), shared.block_count, "each block of a shared read has its result");
         self.read = done.into_iter();
         self.read.next().flatten()
     }
@@ -348,6 +354,13 @@ async fn batch(
     if let Some(objset) = objset {
         waiting.start(objset);
     }
+    assert!(items.len() <= CHANGES_MAX, "a batch has so many changes at most (invariant 2)");
+    debug_assert!(is_last || !items.is_empty(), "a batch that is not the last has a change");
+    debug_assert_eq!(
+        waiting.started.iter().map(|shared| shared.block_count).sum::<usize>(),
+        items.iter().filter(|item| matches!(&item.read, Some(Read { from: Bytes::Shared, .. }))).count(),
+        "each item of a shared read is one of its blocks"
+    );
     Ok(Found { items, shared: waiting.started, is_last })
 }
 
@@ -402,6 +415,7 @@ async fn read_run(objset: &Objset, blocks: &[Wanted]) -> Vec<Result<Block, ZioEr
     if blocks.len() > 1 {
         let bps: Vec<Blkptr> = blocks.iter().map(|wanted| wanted.bp).collect();
         if let Some(read) = objset.dmu().zio().read_neighbours(&bps, QueueClass::AsyncRead).await {
+            debug_assert_eq!(read.len(), blocks.len(), "neighbours are read as a whole");
             return read.into_iter().map(Ok).collect();
         }
     }

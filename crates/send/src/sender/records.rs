@@ -117,6 +117,8 @@ impl Records {
         } else {
             bonus.resize(bonus_bytes.next_multiple_of(8), 0);
         }
+        debug_assert!(bonus.len().is_multiple_of(8), "a bonus is padded to whole words");
+        debug_assert!(u8::try_from(dnode.slots()).is_ok(), "a dnode has fewer slots than its block");
         let record = Object {
             object,
             object_type: phys.object_type.0.into(),
@@ -172,6 +174,7 @@ impl Records {
             return out.count(length);
         }
         let payload = self.payload(object, SPILL, bp, length, read).await?;
+        assert_eq!(payload.len() as u64, length, "a payload is as long as its record says");
         out.record(Body::Spill(record), &payload)
     }
 
@@ -221,6 +224,7 @@ impl Records {
             return (0..pieces).try_for_each(|index| out.count(piece.min(length - index * piece)));
         }
         let payload = self.payload(shape.object, BlockId(block), bp, length, read).await?;
+        assert_eq!(payload.len() as u64, length, "a payload is as long as its record says");
         if self.forms.splits(shape.block_bytes) {
             for (index, piece) in payload.chunks(OLD_BLOCK_BYTES as usize).enumerate() {
                 record.offset_bytes = offset_bytes + index as u64 * u64::from(OLD_BLOCK_BYTES);
@@ -291,6 +295,7 @@ impl Records {
         // Nothing can exist beyond the last offset.
         let Some(offset) = start.checked_mul(size) else { return Ok(()) };
         let end = end.and_then(|end| end.checked_mul(size)).unwrap_or(u64::MAX);
+        debug_assert!(offset < end, "a hole has bytes (invariant 1)");
         out.free(shape.object, offset, end - offset)
     }
 
@@ -355,6 +360,7 @@ impl std::ops::Deref for Payload {
 
 fn bad_block(length: usize, endian: Endian) -> Vec<u8> {
     let word = endian.bytes64(BAD_BLOCK);
+    debug_assert!(length > 0, "a block has bytes");
     word.iter().copied().cycle().take(length).collect()
 }
 
@@ -373,6 +379,7 @@ fn bonus_area(dnode: &Dnode) -> &[u8] {
     let start = CORE_BYTES + usize::from(dnode.phys.blkptr_count) * Blkptr::SIZE;
     let has_spill = dnode.phys.flags.contains(DnodeFlags::SPILL_BLKPTR);
     let end = bytes.len() - if has_spill { Blkptr::SIZE } else { 0 };
+    debug_assert!(start <= end, "a bonus lies between the pointers and the spill pointer");
     &bytes[start..end]
 }
 

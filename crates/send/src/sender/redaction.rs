@@ -88,6 +88,7 @@ impl List {
             let size = RedactBlock::SIZE_BYTES as u64;
             let bytes = self.object.read(self.next.saturating_mul(size), (count * size) as usize).await?;
             let before = self.read.len();
+            debug_assert_eq!(before, 0, "entries are read when those before are passed (invariant 2)");
             for entry in bytes.chunks_exact(RedactBlock::SIZE_BYTES) {
                 let entry = RedactBlock::parse(entry, cenote_dmu::ORDER).map_err(|error| self.object.error(error))?;
                 self.read.push_back(entry);
@@ -97,6 +98,7 @@ impl List {
                 return Err(self.object.error(DmuErrorKind::Corrupt(what)).into());
             }
             self.next += count;
+            assert!(self.next <= self.count, "a list has no entry after its last");
         }
     }
 }

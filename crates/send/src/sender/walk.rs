@@ -161,6 +161,7 @@ impl Walk {
         while let Some(step) = self.stack.last_mut() {
             let (shape, level, block, bp) = match step {
                 Step::Roots { shape, dnode, next } => {
+                    debug_assert!(*next <= dnode.blkptrs().len(), "a dnode's pointers are visited once (invariant 1)");
                     let Some(bp) = dnode.blkptrs().get(*next) else {
                         let spill = dnode.spill.map(|bp| Step::Spill { shape: shape.clone(), bp });
                         self.stack.pop();
@@ -234,6 +235,7 @@ impl Walk {
                 return Ok(None);
             }
             let end = span.and_then(|span| start.checked_add(span));
+            debug_assert!(end.is_none_or(|end| end > start), "a hole has blocks");
             return Ok(Some(Change::Hole { shape: shape.clone(), start, end }));
         }
         if bp.is_redacted() {
@@ -262,6 +264,7 @@ impl Walk {
         if block.checked_add(1).and_then(|end| end.checked_mul(shape.block_bytes.into())).is_none() {
             return Err(corrupt(format!("block {block} beyond all offsets")));
         }
+        debug_assert_eq!(level, 0, "blocks of pointers are no data");
         if shape.object.0 != 0 {
             return Ok(Some(Change::Data { shape: shape.clone(), block, bp }));
         }
@@ -285,6 +288,7 @@ impl Walk {
         let object = ObjectId(first.saturating_add(slot as u64));
         let view = DnodeView::in_block(bytes, slot, order).map_err(|error| corrupt(&self.dataset, object, error))?;
         *next += view.map_or(1, |view| view.slots());
+        debug_assert!(*next > slot && *next * SLOT_BYTES <= bytes.len(), "a dnode lies within its block");
         // Number 0 is the meta-dnode itself.
         if object.0 == 0 || self.options.from.is_some_and(|from| object.0 < from.object) {
             return Ok(None);

@@ -63,6 +63,7 @@ impl<'a> StreamWriter<'a> {
     /// Counts a record whose payload was not read.
     pub(super) fn count(&mut self, payload_bytes: u64) -> Result<(), SenderError> {
         assert!(self.out.is_none(), "what is written is read");
+        debug_assert!(self.bytes > 0, "a stream begins with BEGIN");
         self.flush()?;
         self.bytes += Record::SIZE as u64 + payload_bytes;
         Ok(())
@@ -79,6 +80,10 @@ impl<'a> StreamWriter<'a> {
                 (Some(_), Some(sum)) => sum,
                 _ => Free::TO_THE_END,
             };
+            debug_assert!(
+                free.length_bytes == Free::TO_THE_END || free.offset_bytes.checked_add(free.length_bytes).is_some(),
+                "a range that is freed has an end, or is all that follows"
+            );
             return Ok(());
         }
         let length_bytes = if ends.is_some() { length } else { Free::TO_THE_END };
@@ -92,10 +97,15 @@ impl<'a> StreamWriter<'a> {
             return Ok(());
         }
         let count = count.min(self.objects_end - first);
+        debug_assert!(
+            count > 0 && first + count <= self.objects_end,
+            "objects that the sender cannot have are not freed"
+        );
         if let Some(Body::FreeObjects(free)) = &mut self.pending
             && free.first_object.0 + free.object_count == first
         {
             free.object_count += count;
+            debug_assert!(free.first_object.0 < first, "objects are freed in their order (invariant 1)");
             return Ok(());
         }
         let free = FreeObjects { first_object: ObjectId(first), object_count: count, to_guid: self.to_guid };
@@ -118,6 +128,7 @@ impl<'a> StreamWriter<'a> {
     /// Writes the pending record, and END if the stream is complete.
     pub(super) fn end(mut self, is_whole: bool) -> Result<u64, SenderError> {
         self.flush()?;
+        assert!(self.bytes > 0, "a stream that ends has begun");
         if is_whole {
             let stream_checksum = self.sum.finish();
             self.write(Body::End(End { stream_checksum, to_guid: self.to_guid }), &[], None)?;
@@ -126,7 +137,9 @@ impl<'a> StreamWriter<'a> {
     }
 
     fn put_off(&mut self, body: Body) -> Result<(), SenderError> {
+        assert!(self.bytes > 0, "a stream begins with BEGIN");
         self.flush()?;
+        debug_assert!(self.pending.is_none(), "a record is written before the next one is put off (invariant 1)");
         self.pending = Some(body);
         Ok(())
     }
@@ -139,6 +152,7 @@ impl<'a> StreamWriter<'a> {
     }
 
     fn write(&mut self, body: Body, payload: &[u8], sums: Option<Fletcher4>) -> Result<(), SenderError> {
+        debug_assert!(self.pending.is_none(), "a record is written after the one that was put off (invariant 1)");
         let Some(out) = &mut self.out else {
             self.bytes += (Record::SIZE + payload.len()) as u64;
             return Ok(());
