@@ -86,6 +86,7 @@ mod filesystem;
 mod metadata;
 #[cfg(test)]
 mod obeyed;
+mod open;
 mod options;
 mod pool;
 mod raise;
