@@ -5,57 +5,20 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
-use cenote_inuse::{OpenFiles, Opened, open_files, properties_of};
-use cenote_taskq::sync::RwLock;
-use cenote_zpl::{AttributeChange, Attributes, NewNode, Properties, RenameMode, XattrSet, ZplError};
+use cenote_inuse::{OpenFiles, properties_of};
+use cenote_zpl::{AttributeChange, Attributes, NewNode, RenameMode, XattrSet, ZplError};
 
 use crate::error::{Error, ErrorKind, Place};
 use crate::file::File;
 use crate::metadata::{FileKind, Metadata, time_of};
-use crate::pool::{self, Access, Pool};
+use crate::open::{Files, Open};
+use crate::pool::{Access, Pool};
 use crate::raise::{Lower as _, Raise as _};
 use crate::readdir::ReadDir;
 
 /// Bytes of a file that are read at a time.
 const CHUNK_BYTES: usize = 4 << 20;
-
-pub(crate) struct Inner {
-    pub(crate) files: cenote_zpl::FileSystem,
-    name: String,
-    opened: Opened<OpenFiles, cenote_zpl::FileSystem>,
-    properties: RwLock<Properties>,
-}
-
-impl Inner {
-    pub(crate) fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// None if it is read as it is on disk.
-    pub(crate) fn live(&self) -> Option<&OpenFiles> {
-        self.opened.live()
-    }
-
-    /// Obeys these properties from the next call on.
-    pub(crate) fn obey(&self, properties: &Properties) {
-        *self.properties.write() = *properties;
-        self.live().into_iter().for_each(|live| live.obey(properties));
-    }
-}
-
-/// Opens the file system of a dataset or snapshot.
-pub(crate) async fn open(pool: &Pool, dataset: &Dataset) -> Result<Inner, Error> {
-    let (opened, properties) = open_files(pool.source(), dataset, &pool::user()).await.raised()?;
-    let files = match &opened {
-        Opened::Live(live) => live.filesystem().clone(),
-        Opened::Frozen(frozen) => frozen.contents.clone(),
-    };
-    let inner = Inner { files, name: dataset.name(), opened, properties: RwLock::new(properties) };
-    inner.obey(&properties);
-    Ok(inner)
-}
 
 /// Has all open file systems and volumes obey their properties as they are now.
 pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
@@ -65,6 +28,19 @@ pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
     let now = properties_of(spa, open.keys().copied().collect()).await.raised()?;
     open.values().zip(&now).for_each(|(open, properties)| open.obey(properties));
     Ok(())
+}
+
+impl Pool {
+    /// Opens the file system of a dataset or snapshot.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is a volume), [`Key`](ErrorKind::Key).
+    pub async fn filesystem(&self, dataset: &str) -> Result<FileSystem, Error> {
+        match self.opened(dataset, false).await? {
+            Open::Files(inner) => Ok(FileSystem { pool: self.clone(), inner }),
+            Open::Disk(_) => Err(Error::misuse(format!("'{dataset}' is a volume")).of_dataset(dataset)),
+        }
+    }
 }
 
 /// The file system of a dataset or snapshot. Cheap to clone, and any number of tasks may use it at once.
@@ -87,13 +63,13 @@ pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
 /// ```
 #[derive(Clone)]
 pub struct FileSystem {
-    pub(crate) pool: Pool,
-    pub(crate) inner: Arc<Inner>,
+    pool: Pool,
+    pub(crate) inner: Arc<Files>,
 }
 
 impl fmt::Debug for FileSystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FileSystem").field("name", &self.inner.name).finish_non_exhaustive()
+        f.debug_struct("FileSystem").field("name", &self.name()).finish_non_exhaustive()
     }
 }
 
@@ -130,7 +106,7 @@ impl FileSystem {
     /// The name of the dataset or snapshot that was opened.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.inner.name
+        self.inner.name()
     }
 
     /// The pool.
@@ -421,7 +397,7 @@ impl FileSystem {
 
     /// Refuses an extended attribute that the properties `xattr` and `acltype` exclude.
     fn check_xattr(&self, path: &Path, name: &str) -> Result<(), Error> {
-        if self.inner.properties.read().has_xattr(name.as_bytes()) {
+        if self.inner.properties().has_xattr(name.as_bytes()) {
             return Ok(());
         }
         let what = format!("extended attributes such as '{name}' are off (properties 'xattr' and 'acltype')");
@@ -436,7 +412,7 @@ impl FileSystem {
         let path = path.as_ref();
         let found = self.find(path, true).await?;
         let mut names = self.inner.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))?;
-        let properties = *self.inner.properties.read();
+        let properties = self.inner.properties();
         names.retain(|name| properties.has_xattr(name));
         Ok(names)
     }

@@ -95,6 +95,7 @@ mod key;
 mod metadata;
 #[cfg(test)]
 mod obeyed;
+mod open;
 mod options;
 mod pool;
 mod pulled;

@@ -9,15 +9,13 @@ use cenote_dmu::tx::TxTunables;
 use cenote_dsl::{Dsl, Secret};
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_host::owners;
-use cenote_inuse::{Source, Use, obey};
-use cenote_spa::{User, View};
+use cenote_inuse::Source;
+use cenote_spa::View;
 use cenote_taskq::{AsyncMutex, BoxFuture};
-use cenote_zpl::Properties;
 
 use crate::error::{Error, ErrorKind, Place};
-use crate::filesystem::{self, FileSystem};
+use crate::open::Open;
 use crate::raise::{Raise as _, Raised};
-use crate::volume;
 
 /// The engine's handle.
 pub(crate) enum Access {
@@ -25,23 +23,10 @@ pub(crate) enum Access {
     Write(cenote_spa::Pool),
 }
 
-/// A dataset that is open in a pool. It stays open until the pool is exported or the dataset is to go: the engine's structures
-/// of a dataset in use exist once.
-#[derive(Clone)]
-pub(crate) enum Open {
-    Files(Arc<filesystem::Inner>),
-    Volume(Arc<volume::Inner>),
-}
-
 /// The owner of root directories that this process makes. Root's belong to root.
 pub(crate) fn maker() -> Owner {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if uid.is_root() { Owner::ROOT } else { Owner { uid: uid.as_raw(), gid: gid.as_raw() } }
-}
-
-/// A program as the user of datasets. It asks for errors of work in the background: [`FileSystem::freeing_error`].
-pub(crate) fn user() -> Use {
-    Use { user: User::Library, is_for_changes: false, report: Arc::new(|_| ()) }
 }
 
 pub(crate) struct Inner {
@@ -55,7 +40,7 @@ pub(crate) struct Inner {
 /// A pool that is open. Cheap to clone.
 ///
 /// A pool that was opened to be changed is written in the background, as a kernel does it: what was changed is on disk a few seconds
-/// later, or when [`sync`](Self::sync), [`FileSystem::sync`] or [`File::sync`](crate::File::sync) has returned. [`export`](Self::export)
+/// later, or when [`sync`](Self::sync), [`FileSystem::sync`](crate::FileSystem::sync) or [`File::sync`](crate::File::sync) has returned. [`export`](Self::export)
 /// writes everything and lets the pool go. Where the last handle is dropped without it, what is not on disk is lost, as in a crash, and
 /// the pool is whole as of its last txg.
 #[derive(Clone)]
@@ -141,17 +126,6 @@ impl Pool {
         self.look(move |dsl| Box::pin(async move { Ok(dsl.load_key(&dataset, key).await.map(drop)?) })).await
     }
 
-    /// Opens the file system of a dataset or snapshot.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is a volume), [`Key`](ErrorKind::Key).
-    pub async fn filesystem(&self, dataset: &str) -> Result<FileSystem, Error> {
-        match self.opened(dataset, false).await? {
-            Open::Files(inner) => Ok(FileSystem { pool: self.clone(), inner }),
-            Open::Volume(_) => Err(Error::misuse(format!("'{dataset}' is a volume")).of_dataset(dataset)),
-        }
-    }
-
     pub(crate) fn source(&self) -> Source<'_> {
         match &self.inner.access {
             Access::Read(view) => Source::View(view),
@@ -169,10 +143,7 @@ impl Pool {
             if let Some(open) = open.get(&dataset.object) {
                 return Ok(open.clone());
             }
-            let opened = match is_volume {
-                true => Open::Volume(Arc::new(volume::open(self, &dataset).await?)),
-                false => Open::Files(Arc::new(filesystem::open(self, &dataset).await?)),
-            };
+            let opened = Open::new(self.source(), &dataset, is_volume).await?;
             open.insert(dataset.object, opened.clone());
             Ok(opened)
         };
@@ -243,40 +214,6 @@ impl Pool {
                 let place = Place { pool: Some(self.name().to_owned()), ..Place::default() };
                 Err(Error::new(ErrorKind::ReadOnly, place, format!("pool '{}' is open read-only", self.name())))
             }
-        }
-    }
-}
-
-impl Open {
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Files(files) => files.name(),
-            Self::Volume(volume) => &volume.name,
-        }
-    }
-
-    /// True if nobody has a handle of it but this.
-    pub(crate) fn is_unused(&self) -> bool {
-        match self {
-            Self::Files(files) => Arc::strong_count(files) == 1,
-            Self::Volume(volume) => Arc::strong_count(volume) == 1,
-        }
-    }
-
-    /// Obeys these properties from the next call on.
-    pub(crate) fn obey(&self, properties: &Properties) {
-        match self {
-            Self::Files(files) => files.obey(properties),
-            Self::Volume(volume) => volume.live().into_iter().for_each(|live| obey(live, properties)),
-        }
-    }
-
-    /// Ends its use.
-    pub(crate) async fn close(self) {
-        if let Self::Files(files) = self
-            && let Some(live) = files.live()
-        {
-            live.close().await;
         }
     }
 }

@@ -3,20 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cenote_dsl::Dataset;
-use cenote_inuse::{Opened, open_volume};
 use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::error::Error;
 use crate::file::Bytes;
-use crate::pool::{self, Open, Pool};
-use crate::raise::{Lower as _, Raise as _};
-
-pub(crate) struct Inner {
-    pub(crate) name: String,
-    opened: Opened<LiveVolume, cenote_zvol::Volume>,
-}
+use crate::open::{Disk, Open};
+use crate::pool::Pool;
+use crate::raise::Lower as _;
 
 /// A volume, or a snapshot of one: a block device's bytes. Cheap to clone, and any number of tasks may use it at once.
 ///
@@ -31,12 +25,12 @@ pub(crate) struct Inner {
 /// ```
 #[derive(Clone)]
 pub struct Volume {
-    inner: Arc<Inner>,
+    inner: Arc<Disk>,
 }
 
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Volume").field("name", &self.inner.name).finish_non_exhaustive()
+        f.debug_struct("Volume").field("name", &self.inner.name()).finish_non_exhaustive()
     }
 }
 
@@ -48,22 +42,9 @@ impl Pool {
     /// [`Key`](crate::ErrorKind::Key).
     pub async fn volume(&self, dataset: &str) -> Result<Volume, Error> {
         match self.opened(dataset, true).await? {
-            Open::Volume(inner) => Ok(Volume { inner }),
+            Open::Disk(inner) => Ok(Volume { inner }),
             Open::Files(_) => Err(Error::misuse(format!("'{dataset}' is no volume")).of_dataset(dataset)),
         }
-    }
-}
-
-/// Opens a volume, or a snapshot of one.
-pub(crate) async fn open(pool: &Pool, dataset: &Dataset) -> Result<Inner, Error> {
-    let opened = open_volume(pool.source(), dataset, &pool::user()).await.raised()?;
-    Ok(Inner { name: dataset.name(), opened })
-}
-
-impl Inner {
-    /// None if it is read as it is on disk.
-    pub(crate) fn live(&self) -> Option<&LiveVolume> {
-        self.opened.live()
     }
 }
 
@@ -71,14 +52,11 @@ impl Volume {
     /// The name of the dataset or snapshot.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.inner.name
+        self.inner.name()
     }
 
     fn volume(&self) -> &cenote_zvol::Volume {
-        match &self.inner.opened {
-            Opened::Live(live) => live.volume(),
-            Opened::Frozen(frozen) => &frozen.contents,
-        }
+        self.inner.volume()
     }
 
     fn live(&self) -> Result<&LiveVolume, Error> {
@@ -86,7 +64,7 @@ impl Volume {
     }
 
     fn error(&self, error: LiveVolumeError) -> Error {
-        error.raise().of_dataset(&self.inner.name)
+        error.raise().of_dataset(self.inner.name())
     }
 
     /// True if nothing can be changed: a snapshot, a pool that is open read-only, a volume with `readonly=on`.

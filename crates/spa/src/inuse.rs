@@ -13,7 +13,7 @@
 //! field of the entry: a key is in use as long as an entry has it.
 //!
 //! **Life.** [`Pool::adopt`](crate::Pool::adopt) makes the owner of a head, which lives as long as a clone of its
-//! [`LiveHead`](crate::LiveHead). [`Syncer::long_hold`] adds a hold, which lives as long as the [`LongHold`]. The last of them removes the entry.
+//! [`LiveHead`](crate::LiveHead). [`Syncer::long_hold`](crate::Syncer::long_hold) adds a hold, which lives as long as the [`LongHold`]. The last of them removes the entry.
 //!
 //! **Invariants.** 1. An entry has an owner or a hold. 2. An owner and a hold are made with the slot, which a task has from its check to its
 //! change: no user begins to use a dataset that a task is about to destroy. 3. A task that would destroy a held dataset is refused in its check.
@@ -27,8 +27,6 @@ use std::sync::{Arc, Weak};
 
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::Mutex;
-
-use crate::sync::Syncer;
 
 /// The kind of user that has a head dataset open to be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +127,7 @@ impl InUse {
         self.0.lock().iter().filter(|(_, entry)| entry.holds > 0).map(|(dataset, _)| *dataset).collect()
     }
 
-    fn hold(self: &Arc<Self>, dataset: ObjectId) -> LongHold {
+    pub(crate) fn hold(self: &Arc<Self>, dataset: ObjectId) -> LongHold {
         self.0.lock().entry(dataset).or_default().holds += 1;
         LongHold { dataset, all: self.clone() }
     }
@@ -180,20 +178,6 @@ impl Drop for LongHold {
 impl fmt::Debug for LongHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LongHold of dataset {}", self.dataset)
-    }
-}
-
-impl Syncer {
-    /// Keeps a dataset that exists from being destroyed or rolled back.
-    #[must_use]
-    pub fn long_hold(&self, dataset: ObjectId) -> LongHold {
-        self.in_use.hold(dataset)
-    }
-
-    /// True if a dataset is kept so.
-    #[must_use]
-    pub fn is_long_held(&self, dataset: ObjectId) -> bool {
-        self.in_use.is_held(dataset)
     }
 }
 

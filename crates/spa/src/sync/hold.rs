@@ -1,6 +1,9 @@
-//! The first changes of a pool that is taken into use: they show other hosts (multihost) that it is.
+//! The first changes of a pool that is taken into use: they show other hosts (multihost) that it is. And holds of its datasets.
+
+use cenote_format::ids::ObjectId;
 
 use crate::config::PoolState;
+use crate::inuse::LongHold;
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
 
@@ -37,5 +40,17 @@ impl Syncer {
         self.devices.config_changed = true;
         assert!(!is_on || self.devices.multihost.is_shown(), "with multihost on a pool is shown to others");
         Ok(())
+    }
+
+    /// Keeps a dataset that exists from being destroyed or rolled back.
+    #[must_use]
+    pub fn long_hold(&self, dataset: ObjectId) -> LongHold {
+        self.in_use.hold(dataset)
+    }
+
+    /// True if a dataset is kept so.
+    #[must_use]
+    pub fn is_long_held(&self, dataset: ObjectId) -> bool {
+        self.in_use.is_held(dataset)
     }
 }
