@@ -97,8 +97,8 @@ fn a_pool_that_was_changed_since_is_verified_without_its_space() {
     interrupted(&images, &file);
     images.run("zfs", &["snapshot", "mine@later"]);
     let rest = verify(&images, &[], Some(&file)).output().unwrap();
-    let told = said(&rest);
-    assert!(rest.status.success(), "{told}");
+    assert!(rest.status.success(), "{}", said(&rest));
+    let told = found(&rest);
     assert!(told.contains("the pool was written meanwhile") && told.contains("space was not accounted for"), "{told}");
     fs::write(&file, "{}").unwrap();
     let refused = verify(&images, &[], Some(&file)).output().unwrap();
