@@ -41,7 +41,7 @@ fn verify(images: &Images, words: &[&str], file: Option<&Path>) -> Command {
     command
 }
 
-/// What was found, without the time that it took.
+/// The findings, without the time that they took.
 fn found(output: &Output) -> String {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     text.lines().filter(|line| !line.starts_with("read ")).map(|line| format!("{line}\n")).collect()

@@ -48,7 +48,7 @@ impl VerifyStop {
         self.cursor.next
     }
 
-    /// What was verified.
+    /// The checks that were made.
     #[must_use]
     pub const fn options(&self) -> VerifyOptions {
         self.options

@@ -22,7 +22,7 @@ use crate::roots::{self, Tree};
 use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_tree};
 use crate::walk::{Cursor, Sink};
 
-/// What a verify has found so far.
+/// The state of a verify: all that it has found so far.
 pub(super) struct Verifier {
     space: Option<Arc<PoolSpace>>,
     account: Option<Account>,
