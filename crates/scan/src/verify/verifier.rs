@@ -10,9 +10,9 @@ use cenote_metaslab::PoolSpace;
 use cenote_spa::{SpaError, View};
 use cenote_zio::Bookmark;
 
-use super::findings::{Findings, REPORTS_MAX};
+use super::findings::{BadBlock, Findings, REPORTS_MAX};
 use super::options::VerifyOptions;
-use super::report::{BadBlock, VerifyReport};
+use super::report::VerifyReport;
 use crate::account::{Account, Claim, Misuse, MisuseKind};
 use crate::error::{ReadError, VisitError};
 use crate::features::FeatureUse;
