@@ -76,7 +76,7 @@ impl Tree {
         Self { bp, objset, key: None, born_after: Txg(0), resume: None, history: None, has_log: false }
     }
 
-    /// What is left of a destroyed dataset.
+    /// The rest of a destroyed dataset.
     pub(crate) fn destroyed(bp: Blkptr, born_after: Txg, resume: Option<Resume>) -> Self {
         Self { bp, objset: DESTROYED, key: None, born_after, resume, history: None, has_log: false }
     }

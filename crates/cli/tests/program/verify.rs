@@ -41,7 +41,7 @@ fn verify(images: &Images, words: &[&str], file: Option<&Path>) -> Command {
     command
 }
 
-/// What was found, without the time that it took.
+/// The findings, without the time that they took.
 fn found(output: &Output) -> String {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     text.lines().filter(|line| !line.starts_with("read ")).map(|line| format!("{line}\n")).collect()
@@ -97,8 +97,8 @@ fn a_pool_that_was_changed_since_is_verified_without_its_space() {
     interrupted(&images, &file);
     images.run("zfs", &["snapshot", "mine@later"]);
     let rest = verify(&images, &[], Some(&file)).output().unwrap();
-    let told = said(&rest);
-    assert!(rest.status.success(), "{told}");
+    assert!(rest.status.success(), "{}", said(&rest));
+    let told = found(&rest);
     assert!(told.contains("the pool was written meanwhile") && told.contains("space was not accounted for"), "{told}");
     fs::write(&file, "{}").unwrap();
     let refused = verify(&images, &[], Some(&file)).output().unwrap();

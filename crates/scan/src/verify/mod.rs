@@ -7,57 +7,25 @@
 //! **A pool that is written meanwhile** is read as of one txg for as long as the pool keeps that; the rest of the walk is then of later txgs
 //! (`crate::walk` says what that promises), and the report says which.
 
+mod error;
 mod findings;
 mod options;
 mod report;
 mod stop;
 mod verifier;
 
-use cenote_format::ids::{Guid, Txg};
 use cenote_spa::{SpaError, View};
 use cenote_taskq::{BoxFuture, Handle};
-use thiserror::Error;
 
 use crate::roots;
-use crate::walk::{Cursor, Ended, Progress, Sink as _, ViewError, Views, Walk, WalkControl};
+use crate::walk::{Cursor, Ended, Progress, Sink as _, Views, Walk, WalkControl};
+pub use error::VerifyError;
+pub use findings::BadBlock;
 use findings::Findings;
 pub use options::VerifyOptions;
-pub use report::{BadBlock, VerifyReport};
+pub use report::VerifyReport;
 pub use stop::VerifyStop;
 use verifier::Verifier;
-
-/// Why a walk could not begin.
-#[derive(Debug, Error)]
-pub enum VerifyError {
-    /// The pool cannot be read far enough.
-    #[error("{0}")]
-    View(#[from] SpaError),
-    /// There is no view of it.
-    #[error("{0}")]
-    NoView(#[from] ViewError),
-    /// The text of a stop does not fit together.
-    #[error("not the text of a verify that stopped: {0}")]
-    StopText(String),
-    /// The stop is of another pool.
-    #[error("the verify that stopped was of the pool with guid {was}, and this one has {is}")]
-    OtherPool {
-        /// The pool's guid in the stop.
-        was: Guid,
-        /// The guid of this pool.
-        is: Guid,
-    },
-    /// The stop is not one of this pool's states.
-    #[error("the verify stopped in another state of the pool: as of txg {was}, and this is as of {is}")]
-    OtherState {
-        /// The txg of the stop.
-        was: Txg,
-        /// The pool's txg.
-        is: Txg,
-    },
-    /// The stop is of a verify with other options.
-    #[error("the verify that stopped had other options")]
-    OtherOptions,
-}
 
 /// A verify.
 pub struct Verification<'a> {

@@ -1,4 +1,4 @@
-//! What is verified.
+//! The checks of a verify.
 
 /// The checks to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,43 +5,11 @@ use std::sync::Arc;
 
 use cenote_format::ids::Txg;
 use cenote_metaslab::PoolSpace;
-use cenote_zio::Bookmark;
 
+use super::findings::BadBlock;
 use super::stop::VerifyStop;
 use crate::account::{Leak, Misuse};
 use crate::stats::BlockStatistics;
-
-/// A block that is bad, or that has bad copies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadBlock {
-    /// The block; none where no object leads to it.
-    pub bookmark: Option<Bookmark>,
-    /// Why.
-    pub why: String,
-}
-
-impl BadBlock {
-    pub(super) fn new(bookmark: Bookmark, why: &impl fmt::Display) -> Self {
-        let why = why.to_string();
-        // Errors of reads name their block themselves.
-        let why = why.strip_prefix(&format!("{bookmark}: ")).map_or_else(|| why.clone(), str::to_owned);
-        Self { bookmark: Some(bookmark), why }
-    }
-
-    /// Whether a walk that goes on meets it again: it leads to other blocks, or no object leads to it.
-    pub(super) fn is_met_again(&self) -> bool {
-        self.bookmark.is_none_or(|at| at.level != 0 || at.object.0 == 0)
-    }
-}
-
-impl fmt::Display for BadBlock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.bookmark {
-            Some(bookmark) => write!(f, "{bookmark}: {}", self.why),
-            None => f.write_str(&self.why),
-        }
-    }
-}
 
 /// The findings of a walk.
 #[derive(Clone, Debug, Default)]

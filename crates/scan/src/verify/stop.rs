@@ -6,10 +6,9 @@ use cenote_format::ids::{BlockId, Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_zio::Bookmark;
 use serde_json::{Value, json};
 
-use super::VerifyError;
-use super::findings::{Faults, Findings, REPORTS_MAX};
+use super::error::VerifyError;
+use super::findings::{BadBlock, Faults, Findings, REPORTS_MAX};
 use super::options::VerifyOptions;
-use super::report::BadBlock;
 use crate::account::{Misuse, MisuseKind};
 use crate::roots::{History, Walked};
 use crate::walk::Cursor;
@@ -48,7 +47,7 @@ impl VerifyStop {
         self.cursor.next
     }
 
-    /// What was verified.
+    /// The checks that were made.
     #[must_use]
     pub const fn options(&self) -> VerifyOptions {
         self.options

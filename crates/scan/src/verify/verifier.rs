@@ -10,9 +10,9 @@ use cenote_metaslab::PoolSpace;
 use cenote_spa::{SpaError, View};
 use cenote_zio::Bookmark;
 
-use super::findings::{Findings, REPORTS_MAX};
+use super::findings::{BadBlock, Findings, REPORTS_MAX};
 use super::options::VerifyOptions;
-use super::report::{BadBlock, VerifyReport};
+use super::report::VerifyReport;
 use crate::account::{Account, Claim, Misuse, MisuseKind};
 use crate::error::{ReadError, VisitError};
 use crate::features::FeatureUse;
@@ -22,7 +22,7 @@ use crate::roots::{self, Tree};
 use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_tree};
 use crate::walk::{Cursor, Sink};
 
-/// What a verify has found so far.
+/// The state of a verify: all that it has found so far.
 pub(super) struct Verifier {
     space: Option<Arc<PoolSpace>>,
     account: Option<Account>,

@@ -40,7 +40,7 @@ impl Progress {
     }
 }
 
-/// What was asked for last.
+/// The last request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asked {
     #[default]

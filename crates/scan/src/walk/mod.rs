@@ -12,7 +12,7 @@
 //!
 //! **Order, cursor.** Trees come in the order of `crate::roots`; in a tree a block comes before those below it, objects by number, blocks by
 //! position: the order of OpenZFS's `zbookmark_compare`. A [`Cursor`] is a tree and the bookmark of the *next* block, of level 0 or the root.
-//! What comes before was visited, what comes after was not. So a bookmark is enough to go on, and a scrub can keep it as
+//! All before it was visited, and nothing after it. So a bookmark is enough to go on, and a scrub can keep it as
 //! `scn_bookmark` of the pool's entry `scan`, with the datasets that were walked as OpenZFS's queue of those that were not.
 //!
 //! **In memory.** A stack of blocks to come, top first ([`stack`]), of which those near the top are read ahead: at most [`VISITS_MAX`] at once,
@@ -96,7 +96,7 @@ pub trait Views: Send + Sync {
     /// Fails if the view was given up.
     ///
     /// # Errors
-    /// What was read of late may be of another txg.
+    /// The last reads may be of another txg.
     fn check(&self, view: &View) -> Result<(), SpaError> {
         view.check()
     }
@@ -241,7 +241,7 @@ impl<'a> Walk<'a> {
                 Err(error) => return Ended::Stopped(Some(error)),
             };
             if given_up.is_some() && view.txg() <= txg {
-                // What the sink was given since the last step may not come again in the same txg.
+                // Blocks that the sink was given since the last step may not come again in the same txg.
                 return Ended::Stopped(given_up.map(Into::into));
             }
             // Objects that cannot be read are met by the walk of the MOS.
@@ -280,7 +280,7 @@ impl<'a> Walk<'a> {
                 if !is_due {
                     continue;
                 }
-                // What is known is behind the cursor already.
+                // A known block is behind the cursor already.
                 if !self.cursor.can_move_to(next) {
                     if self.is_to_end() && (next.is_known || blocks_of_step >= 2 * STEP_BLOCKS) {
                         sink.forget();

@@ -386,3 +386,35 @@ fn blocks_of_destroyed_snapshots_and_new_ones_are_seen_to_be_missed() {
     }
     assert!(left_to_others > 0 && younger > 0, "{left_to_others} and {younger} blocks are seen to be missed");
 }
+
+#[test]
+fn a_walk_ends_though_a_snapshot_goes_before_each_of_its_views() {
+    with_history(0, async |mut history| {
+        let handle = history.handle.clone();
+        let mut rotated = Vec::new();
+        for number in 0..60 {
+            history.write("pool/a", 2).await;
+            let name = format!("pool/a@rotated{number}");
+            take_snapshots(&history.pool, std::slice::from_ref(&name), &[]).await.unwrap();
+            rotated.push(name);
+        }
+        let (mut cursor, mut parts) = (None, 0);
+        loop {
+            // Every second one, so that each leaves blocks to one that stays.
+            if parts * 2 < rotated.len() {
+                let gone = std::slice::from_ref(&rotated[parts * 2]);
+                destroy_snapshots(&history.pool, gone, false, &|_| ()).await.unwrap();
+            }
+            let view = history.view().await;
+            let (sink, next) = part(&handle, &view, cursor.take(), false, Some(70)).await;
+            assert!(sink.errors.is_empty(), "{:?}", sink.errors);
+            parts += 1;
+            if next.next.is_none() {
+                break;
+            }
+            cursor = Some(next);
+            assert!(parts < 29, "it is still not done while snapshots go");
+        }
+        assert!(parts > 3, "{parts} parts");
+    });
+}
