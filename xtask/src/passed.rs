@@ -27,7 +27,7 @@ use crate::outcome::Context;
 const TEXTS: [&str; 1] = ["docs"];
 
 /// Variables that give what is tested in place of what is built, or a part of it.
-const GIVEN: [&str; 3] = ["CENOTE_PROGRAM", "CENOTE_GOLDEN", cenote_testkit::PART_VARIABLE];
+const GIVEN: [&str; 4] = ["CENOTE_PROGRAM", "CENOTE_GOLDEN", "CENOTE_MUTANT", cenote_testkit::PART_VARIABLE];
 
 /// The sources as they are, hashed once for a run.
 pub(crate) struct Sources {

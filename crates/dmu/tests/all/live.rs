@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_dmu::tx::{Cost, PendingFrees, TxError};
+use cenote_dmu::tx::{Cost, PendingFrees, TxError, TxTunables};
 use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
@@ -44,6 +44,38 @@ fn metadata_that_a_txg_has_written_is_not_read_by_the_next() {
                 == Some(&content(3 << 8 | 7)[..])
         );
         pool.export().await.unwrap();
+    });
+}
+
+/// Dirty bytes are what writers wait for, and what is reserved of a pool's space: a block that is smaller than a sector takes one.
+#[test]
+fn what_is_written_is_dirty_and_a_small_block_is_a_sector_of_it() {
+    const SMALL_BYTES: u64 = 512;
+    const SECTOR_BYTES: u64 = 4096;
+    const BLOCKS: u64 = 1024;
+    let tunables = TxTunables { zfs_dirty_data_max: 64 << 20, ..TxTunables::default() };
+    // Processors may not have passed on as much as this yet.
+    let untold = tunables.zfs_dirty_data_max / 256;
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, tunables).await;
+        let head = pool.open_head("written").await.unwrap();
+        let tx = head.begin(Cost::objects(1)).await.unwrap();
+        let spec = ObjectSpec::new(DmuType::UINT8_DATA, SMALL_BYTES as u32);
+        let object = head.objset().create_object(tx.txg(), &spec).unwrap();
+        drop(tx);
+        let mut bytes = vec![0; (BLOCKS * SMALL_BYTES) as usize];
+        Rng::new(1).fill(&mut bytes);
+        let tx = head.begin(Cost::write(0, BLOCKS * SMALL_BYTES, SMALL_BYTES)).await.unwrap();
+        let dirty = || pool.txgs().dirty().txg_bytes(tx.txg());
+        let before = dirty();
+        object.write(tx.txg(), 0, &bytes).await.unwrap();
+        let added = dirty() - before;
+        assert!(added + untold >= BLOCKS * SECTOR_BYTES, "{added} bytes became dirty");
+        drop((tx, object, head));
+        export_whole(&handle, &machine, pool, "small blocks").await;
     });
 }
 

@@ -12,8 +12,8 @@
 //!
 //! **Apart from this stay**, for they are other ideas: the files of the power cuts (`crates/crash`, `model`), a state that is cloned and changed anew for
 //! each moment that a crash may have left, so it has few names and contents that follow from a seed; and the histories of the kills
-//! (`crates/kills`, `history`), which a search puts into an order that a kernel's answers allow. Who changes a tree stays with the tests: which
-//! operations are worth doing is what they differ in.
+//! (`crates/kills`, `history`), which a search puts into an order that a kernel's answers allow. The code that changes a tree stays with the
+//! tests, which differ in the operations that are worth doing.
 
 mod bytes;
 mod look;

@@ -328,6 +328,19 @@ mod tests {
         assert_eq!((retired.free, retired.first, retired.is_over), (vec![block(3, 11)], Blkptr::HOLE, true));
     }
 
+    #[test]
+    fn a_block_stays_while_it_has_records_of_a_txg_that_is_not_on_disk() {
+        let mut blocks = ready();
+        blocks.issued(Txg(10), goal(1, 10), Some(block(2, 10)));
+        blocks.issued(Txg(12), goal(2, 12), Some(block(3, 11)));
+        let (first, second) = (blocks.flush_done(1, true), blocks.flush_done(2, true));
+        assert!(!first && !second);
+        let retired = blocks.retire(Txg(11), true);
+        assert_eq!((retired.free, retired.first), (vec![block(1, 9)], block(2, 10)));
+        let retired = blocks.retire(Txg(12), true);
+        assert_eq!((retired.free, retired.first), (vec![block(2, 10)], block(3, 11)));
+    }
+
     /// Found by a reader: a burst that waited for data had the tail, while the log was broken behind it and begun anew.
     #[test]
     fn the_tail_stays_while_a_burst_has_it() {
