@@ -144,12 +144,12 @@ impl LiveVolume {
     }
 
     /// Obeys another value of the property `sync` from the next request on.
-    pub(crate) fn set_sync(&self, sync: SyncMode) {
+    pub fn set_sync(&self, sync: SyncMode) {
         self.log.set_mode(sync);
     }
 
     /// Has the volume obey another value of its property `readonly`, from now on, whoever has it open.
-    pub(crate) fn set_read_only(&self, is_read_only: bool) {
+    pub fn set_read_only(&self, is_read_only: bool) {
         self.is_read_only.store(is_read_only, Ordering::SeqCst);
     }
 

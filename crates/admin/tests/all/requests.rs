@@ -9,7 +9,7 @@ use cenote_sim::{Machine, SINGLE, options};
 use cenote_spa::Pool;
 use cenote_taskq::sim::disk::SimDiskOptions;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Handle, Runtime};
+use cenote_taskq::{BoxFuture, Handle, Runtime, boxed};
 use std::sync::Arc;
 
 const DISK_BYTES: u64 = 128 << 20;
@@ -39,27 +39,25 @@ impl Noticed {
 }
 
 impl Users for Noticed {
-    fn before<'a>(&'a self, going: Going<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
+    #[boxed]
+    async fn before(&self, going: Going<'_>) -> Result<(), AdminError> {
         self.note(format!("before {} {}", going.verb, going.names.join(" ")));
-        let refused = self.is_in_use.then(|| AdminError::of_users("it is in use"));
-        Box::pin(async { refused.map_or(Ok(()), Err) })
+        if self.is_in_use { Err(AdminError::of_users("it is in use")) } else { Ok(()) }
     }
 
-    fn suspend<'a>(
-        &'a self,
-        dataset: &'a str,
-        other: &'a str,
-    ) -> BoxFuture<'a, Result<Box<dyn Suspended>, AdminError>> {
+    #[boxed]
+    async fn suspend(&self, dataset: &str, other: &str) -> Result<Box<dyn Suspended>, AdminError> {
         self.note(format!("suspend {dataset} {other}"));
-        Box::pin(async { Ok(Box::new(self.clone()) as Box<dyn Suspended>) })
+        Ok(Box::new(self.clone()) as Box<dyn Suspended>)
     }
 
-    fn after<'a>(&'a self, changed: Changed<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
+    #[boxed]
+    async fn after(&self, changed: Changed<'_>) -> Result<(), AdminError> {
         self.note(match changed {
             Changed::Datasets(datasets) => format!("after {}", datasets.join(" ")),
             Changed::Properties { datasets, names } => format!("set {} of {}", names.join(" "), datasets.join(" ")),
         });
-        Box::pin(async { Ok(()) })
+        Ok(())
     }
 
     fn renaming(&self) -> Box<dyn FnOnce() + Send> {

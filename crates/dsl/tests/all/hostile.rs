@@ -1,5 +1,6 @@
 //! Numbers in datasets on disk that no pool has: what is changed there is refused, or goes on with the largest number there is. Nothing panics.
 
+use cenote_format::Endian;
 use cenote_format::dsl::{DslDatasetPhys, DslDirPhys};
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::ObjectId;
@@ -30,7 +31,7 @@ async fn forge_used(pool: &Pool, name: &'static str, used_bytes: u64) {
         Box::pin(async move {
             let dir = syncer.dsl().dir(name).await.unwrap();
             let phys = DslDirPhys { used_bytes, ..dir.phys };
-            put(syncer, dir.object, &phys.emit(cenote_zio::ORDER)).await;
+            put(syncer, dir.object, &phys.emit(Endian::Little)).await;
             Ok::<_, SpaError>(())
         })
     });
@@ -67,7 +68,7 @@ fn a_snapshot_that_counts_as_many_clones_as_there_can_be_gets_none() {
                 let origin = syncer.dsl().origin();
                 let phys = syncer.dsl().dataset_phys(origin).await.unwrap();
                 let phys = DslDatasetPhys { child_count: u64::MAX, ..phys };
-                put(syncer, origin, &phys.emit(cenote_zio::ORDER)).await;
+                put(syncer, origin, &phys.emit(Endian::Little)).await;
                 Ok::<_, SpaError>(())
             })
         });
