@@ -2,7 +2,7 @@
 
 use cenote_props::WrongUse;
 use cenote_spa::{NewBookmark, Pool, SpaError, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::error::AdminError;
 use crate::request::{Line, Request, Users};
@@ -14,29 +14,27 @@ impl SyncTask for CreateBookmarks {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            // Each that is refused is named, as in OpenZFS.
-            let mut refused = Vec::new();
-            for new in &self.0 {
-                match pool.check_bookmark(new).await {
-                    Err(SpaError::Refused { why, what }) => refused.push((why, what)),
-                    checked => checked?,
-                }
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        // Each that is refused is named, as in OpenZFS.
+        let mut refused = Vec::new();
+        for new in &self.0 {
+            match pool.check_bookmark(new).await {
+                Err(SpaError::Refused { why, what }) => refused.push((why, what)),
+                checked => checked?,
             }
-            let Some((why, _)) = refused.first() else { return Ok(()) };
-            let what: Vec<&str> = refused.iter().map(|(_, what)| what.as_str()).collect();
-            Err(SpaError::Refused { why: *why, what: what.join("\n") }.into())
-        })
+        }
+        let Some((why, _)) = refused.first() else { return Ok(()) };
+        let what: Vec<&str> = refused.iter().map(|(_, what)| what.as_str()).collect();
+        Err(SpaError::Refused { why: *why, what: what.join("\n") }.into())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for new in &self.0 {
-                pool.create_bookmark(new).await?;
-            }
-            Ok(())
-        })
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for new in &self.0 {
+            pool.create_bookmark(new).await?;
+        }
+        Ok(())
     }
 }
 
@@ -47,22 +45,20 @@ impl SyncTask for DestroyBookmarks {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for name in &self.0 {
-                pool.find_bookmark(name).await?;
-            }
-            Ok(())
-        })
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for name in &self.0 {
+            pool.find_bookmark(name).await?;
+        }
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for name in &self.0 {
-                pool.destroy_bookmark(name).await?;
-            }
-            Ok(())
-        })
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for name in &self.0 {
+            pool.destroy_bookmark(name).await?;
+        }
+        Ok(())
     }
 }
 
@@ -123,8 +119,9 @@ impl Request for BookmarkRequest {
         &self.source
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, _: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move { pool.sync_task(CreateBookmarks(self.all(pool).await?)).await })
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        pool.sync_task(CreateBookmarks(self.all(pool).await?)).await
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {

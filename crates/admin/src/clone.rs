@@ -4,7 +4,7 @@ use cenote_dsl::DslError;
 use cenote_dsl::name::{check_new_dataset, parent_of, pool_of};
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_zvol::Volume;
 
 use crate::create::{Owner, create_filesystem_of};
@@ -54,29 +54,28 @@ impl Request for CloneRequest {
         Ok(())
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<bool, AdminError>> {
-        Box::pin(async move {
-            self.check()?;
-            let dsl = pool.dsl()?;
-            let types = match dsl.kind(&dsl.dataset(&self.snapshot).await?).await? {
-                ObjsetType::Zvol => Types::VOLUME,
-                ObjsetType::Zfs => Types::FILESYSTEM,
-                other => return Err(DslError::Unsupported(format!("datasets of the type '{other}'")).into()),
-            };
-            if self.parents && dsl.find_dir(&self.name).await?.is_some() {
-                return Ok(false);
-            }
-            let settings = dataset_settings(&self.properties, When::Cloning, types);
-            let settings = settings.map_err(|error| self.refused(Reason::Setting(error)))?;
-            let notes = stored_of_datasets(&settings);
-            if let Some(above) = parent_of(&self.name).filter(|above| self.parents && above.contains('/')) {
-                create_filesystem_of(pool, above, Vec::new(), true, self.owner).await?;
-            }
-            pool.sync_task(Clone::new(&self.snapshot, &self.name, settings)).await?;
-            notes.iter().for_each(|note| users.tell(note));
-            users.after(Changed::Datasets(std::slice::from_ref(&self.name))).await?;
-            Ok(true)
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<bool, AdminError> {
+        self.check()?;
+        let dsl = pool.dsl()?;
+        let types = match dsl.kind(&dsl.dataset(&self.snapshot).await?).await? {
+            ObjsetType::Zvol => Types::VOLUME,
+            ObjsetType::Zfs => Types::FILESYSTEM,
+            other => return Err(DslError::Unsupported(format!("datasets of the type '{other}'")).into()),
+        };
+        if self.parents && dsl.find_dir(&self.name).await?.is_some() {
+            return Ok(false);
+        }
+        let settings = dataset_settings(&self.properties, When::Cloning, types);
+        let settings = settings.map_err(|error| self.refused(Reason::Setting(error)))?;
+        let notes = stored_of_datasets(&settings);
+        if let Some(above) = parent_of(&self.name).filter(|above| self.parents && above.contains('/')) {
+            create_filesystem_of(pool, above, Vec::new(), true, self.owner).await?;
+        }
+        pool.sync_task(Clone::new(&self.snapshot, &self.name, settings)).await?;
+        notes.iter().for_each(|note| users.tell(note));
+        users.after(Changed::Datasets(std::slice::from_ref(&self.name))).await?;
+        Ok(true)
     }
 
     fn history_line(&self, is_made: &bool) -> Option<Line> {
@@ -154,39 +153,37 @@ impl SyncTask for Clone {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            pool.check_clone(&self.origin, &self.name).await?;
-            self.plan_volume(pool).await?;
-            for (property, value) in &self.settings {
-                pool.check_property(property, value).map_err(|error| self.refused(Reason::Value(error)))?;
-            }
-            let reserved = self.asked("refreservation").unwrap_or(0);
-            if let Some(above) = parent_of(&self.name).filter(|_| reserved != 0) {
-                let dir = pool.dsl().dir(above).await?;
-                if reserved > pool.available_bytes(pool.dsl(), &dir).await? {
-                    return Err(self.refused(Reason::OutOfSpace));
-                }
-            }
-            // A quota is checked against what is used, and that includes the reservation.
-            if self.asked("quota").is_some_and(|quota| quota != 0 && quota < reserved) {
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        pool.check_clone(&self.origin, &self.name).await?;
+        self.plan_volume(pool).await?;
+        for (property, value) in &self.settings {
+            pool.check_property(property, value).map_err(|error| self.refused(Reason::Value(error)))?;
+        }
+        let reserved = self.asked("refreservation").unwrap_or(0);
+        if let Some(above) = parent_of(&self.name).filter(|_| reserved != 0) {
+            let dir = pool.dsl().dir(above).await?;
+            if reserved > pool.available_bytes(pool.dsl(), &dir).await? {
                 return Err(self.refused(Reason::OutOfSpace));
             }
-            Ok(())
-        })
+        }
+        // A quota is checked against what is used, and that includes the reservation.
+        if self.asked("quota").is_some_and(|quota| quota != 0 && quota < reserved) {
+            return Err(self.refused(Reason::OutOfSpace));
+        }
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            pool.clone_dataset(&self.origin, &self.name).await?;
-            for (property, value) in self.settings.iter().filter(|(property, _)| property != "volsize") {
-                pool.change_property(&self.name, property, Some(value)).await?;
-            }
-            if let Some(size_bytes) = self.size_bytes {
-                let head = pool.open_head(&self.name).await?;
-                Volume::open(&head.objset).await?.claim_all().await.resize(pool.txg(), size_bytes).await?;
-            }
-            Ok(())
-        })
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        pool.clone_dataset(&self.origin, &self.name).await?;
+        for (property, value) in self.settings.iter().filter(|(property, _)| property != "volsize") {
+            pool.change_property(&self.name, property, Some(value)).await?;
+        }
+        if let Some(size_bytes) = self.size_bytes {
+            let head = pool.open_head(&self.name).await?;
+            Volume::open(&head.objset).await?.claim_all().await.resize(pool.txg(), size_bytes).await?;
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use cenote_dsl::{Dsl, DslError};
 use cenote_format::enums::ObjsetType;
 use cenote_format::zpl::{MASTER_NODE, master_node};
 use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 
@@ -280,26 +280,25 @@ impl Request for CreateRequest<'_> {
         self.parsed().map(drop)
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let (shape, settings) = self.parsed()?;
-            if self.is_dry || self.tells.is_some() {
-                self.tell(pool, shape, &settings).await?;
-            }
-            if self.is_dry {
-                return Ok(());
-            }
-            let outermost = outermost_new(pool, &self.name).await?;
-            let notes = stored_of_datasets(&settings);
-            pool.sync_task(match shape {
-                Some(shape) => Create::volume(&self.name, shape, settings, self.parents, self.owner),
-                None => Create::filesystem(&self.name, settings, self.parents, self.owner),
-            })
-            .await?;
-            notes.iter().for_each(|note| users.tell(note));
-            users.after(Changed::Datasets(&[outermost])).await?;
-            Ok(())
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        let (shape, settings) = self.parsed()?;
+        if self.is_dry || self.tells.is_some() {
+            self.tell(pool, shape, &settings).await?;
+        }
+        if self.is_dry {
+            return Ok(());
+        }
+        let outermost = outermost_new(pool, &self.name).await?;
+        let notes = stored_of_datasets(&settings);
+        pool.sync_task(match shape {
+            Some(shape) => Create::volume(&self.name, shape, settings, self.parents, self.owner),
+            None => Create::filesystem(&self.name, settings, self.parents, self.owner),
         })
+        .await?;
+        notes.iter().for_each(|note| users.tell(note));
+        users.after(Changed::Datasets(&[outermost])).await?;
+        Ok(())
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -414,54 +413,52 @@ impl SyncTask for Create {
     type Made = bool;
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let wanted = match self.kind {
-                Kind::Filesystem => ObjsetType::Zfs,
-                Kind::Volume(..) => ObjsetType::Zvol,
-            };
-            self.site.check(pool, wanted).await?;
-            if self.site.is_there {
-                return Ok(());
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        let wanted = match self.kind {
+            Kind::Filesystem => ObjsetType::Zfs,
+            Kind::Volume(..) => ObjsetType::Zvol,
+        };
+        self.site.check(pool, wanted).await?;
+        if self.site.is_there {
+            return Ok(());
+        }
+        for (property, value) in &self.settings {
+            self.site.check_value(pool, property, value)?;
+        }
+        let reserved = match self.kind {
+            Kind::Filesystem => self.asked("refreservation").unwrap_or(0),
+            Kind::Volume(shape, _) => {
+                let (spec, reserved) = self.plan(pool, shape)?;
+                self.kind = Kind::Volume(shape, Some((spec, reserved)));
+                reserved
             }
-            for (property, value) in &self.settings {
-                self.site.check_value(pool, property, value)?;
-            }
-            let reserved = match self.kind {
-                Kind::Filesystem => self.asked("refreservation").unwrap_or(0),
-                Kind::Volume(shape, _) => {
-                    let (spec, reserved) = self.plan(pool, shape)?;
-                    self.kind = Kind::Volume(shape, Some((spec, reserved)));
-                    reserved
-                }
-            };
-            // A quota is checked against what is used, and that includes the reservation.
-            if self.asked("quota").is_some_and(|quota| quota != 0 && quota < reserved) {
-                return Err(self.site.refused(Reason::OutOfSpace));
-            }
-            self.site.check_room(pool, reserved).await
-        })
+        };
+        // A quota is checked against what is used, and that includes the reservation.
+        if self.asked("quota").is_some_and(|quota| quota != 0 && quota < reserved) {
+            return Err(self.site.refused(Reason::OutOfSpace));
+        }
+        self.site.check_room(pool, reserved).await
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<bool, AdminError>> {
-        Box::pin(async move {
-            if self.site.is_there {
-                return Ok(false);
-            }
-            self.site.make_parents(pool).await?;
-            match &self.kind {
-                Kind::Filesystem => {
-                    make_filesystem(pool, &self.site.name, self.site.owner).await?;
-                    for (property, value) in &self.settings {
-                        pool.change_property(&self.site.name, property, Some(value)).await?;
-                    }
-                }
-                Kind::Volume(_, plan) => {
-                    let (spec, reserved) = plan.as_ref().expect("a task is checked before it is made");
-                    self.make_volume(pool, spec, *reserved).await?;
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<bool, AdminError> {
+        if self.site.is_there {
+            return Ok(false);
+        }
+        self.site.make_parents(pool).await?;
+        match &self.kind {
+            Kind::Filesystem => {
+                make_filesystem(pool, &self.site.name, self.site.owner).await?;
+                for (property, value) in &self.settings {
+                    pool.change_property(&self.site.name, property, Some(value)).await?;
                 }
             }
-            Ok(true)
-        })
+            Kind::Volume(_, plan) => {
+                let (spec, reserved) = plan.as_ref().expect("a task is checked before it is made");
+                self.make_volume(pool, spec, *reserved).await?;
+            }
+        }
+        Ok(true)
     }
 }

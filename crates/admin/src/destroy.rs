@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use cenote_dsl::Dsl;
 use cenote_format::enums::ObjsetType;
 use cenote_spa::{Pool, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Reason, Verb};
 
@@ -144,45 +144,43 @@ impl SyncTask for Destroy {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            if !self.reach.recursive {
-                // Said in OpenZFS's words.
-                pool.dsl().dataset(&self.name).await?;
-            }
-            let has_left_over = !self.reach.recursive && has_only_left_over(pool, &self.name).await?;
-            self.names = match self.reach.recursive || has_left_over {
-                true => self.in_order(pool.dsl(), self.doomed(pool).await?).await?,
-                false => vec![self.name.clone()],
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        if !self.reach.recursive {
+            // Said in OpenZFS's words.
+            pool.dsl().dataset(&self.name).await?;
+        }
+        let has_left_over = !self.reach.recursive && has_only_left_over(pool, &self.name).await?;
+        self.names = match self.reach.recursive || has_left_over {
+            true => self.in_order(pool.dsl(), self.doomed(pool).await?).await?,
+            false => vec![self.name.clone()],
+        };
+        let mut heads = Vec::new();
+        for name in &self.names {
+            let dataset = match is_snapshot(pool, name).await? {
+                true => pool.check_snapshot_goes(name, false).await?,
+                false => pool.check_destroy(name, self.reach.recursive || has_left_over).await?,
             };
-            let mut heads = Vec::new();
-            for name in &self.names {
-                let dataset = match is_snapshot(pool, name).await? {
-                    true => pool.check_snapshot_goes(name, false).await?,
-                    false => pool.check_destroy(name, self.reach.recursive || has_left_over).await?,
-                };
-                heads.extend((!dataset.is_snapshot()).then(|| dataset.clone()));
-                if self.pool.is_used(dataset.object) || pool.has_log_in_use(dataset.object) {
-                    return Err(AdminError::refused(Verb::Destroy, name, Reason::Busy));
-                }
+            heads.extend((!dataset.is_snapshot()).then(|| dataset.clone()));
+            if self.pool.is_used(dataset.object) || pool.has_log_in_use(dataset.object) {
+                return Err(AdminError::refused(Verb::Destroy, name, Reason::Busy));
             }
-            pool.check_origins_go(&heads).await?;
-            Ok(())
-        })
+        }
+        pool.check_origins_go(&heads).await?;
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let mut gone = BTreeSet::new();
-            for name in &self.names {
-                match is_snapshot(pool, name).await? {
-                    // It was to go with the last of its clones.
-                    true if gone.contains(name) => {}
-                    true => pool.destroy_snapshot(name, false).await?,
-                    false => gone.extend(pool.destroy_with_origin(name).await?),
-                }
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        let mut gone = BTreeSet::new();
+        for name in &self.names {
+            match is_snapshot(pool, name).await? {
+                // It was to go with the last of its clones.
+                true if gone.contains(name) => {}
+                true => pool.destroy_snapshot(name, false).await?,
+                false => gone.extend(pool.destroy_with_origin(name).await?),
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use cenote_dsl::{Dataset, DslError};
 use cenote_format::dsl::DatasetFlags;
 use cenote_props::WrongUse;
 use cenote_spa::Pool;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::bookmark::DestroyBookmarks;
 use crate::destroy::{Destroy, Reach, check_goes_alone};
@@ -75,22 +75,21 @@ impl Request for DestroyRequest<'_> {
         &self.name
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<bool, AdminError>> {
-        Box::pin(async move {
-            let bookmark = self.name.split_once('#').filter(|(of, _)| !of.contains('@'));
-            let is_dataset = pool.dsl()?.find_dir(&self.name).await?.is_some();
-            match (bookmark, self.name.split_once('@')) {
-                (Some((of, bookmark)), _) if !is_dataset => self.bookmark(pool, of, bookmark).await.map(|()| false),
-                (_, Some((of, spec))) if !is_dataset => self.snapshots(pool, users, of, spec).await.map(|()| true),
-                _ if self.is_deferred => Err(WrongUse::new("'-d' is for snapshots").into()),
-                _ => {
-                    let destroyed = self.dataset(pool, users).await;
-                    // Datasets that still exist are shown again.
-                    let shown = users.after(Changed::Datasets(std::slice::from_ref(&self.name))).await;
-                    destroyed.and(shown).map(|()| true)
-                }
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<bool, AdminError> {
+        let bookmark = self.name.split_once('#').filter(|(of, _)| !of.contains('@'));
+        let is_dataset = pool.dsl()?.find_dir(&self.name).await?.is_some();
+        match (bookmark, self.name.split_once('@')) {
+            (Some((of, bookmark)), _) if !is_dataset => self.bookmark(pool, of, bookmark).await.map(|()| false),
+            (_, Some((of, spec))) if !is_dataset => self.snapshots(pool, users, of, spec).await.map(|()| true),
+            _ if self.is_deferred => Err(WrongUse::new("'-d' is for snapshots").into()),
+            _ => {
+                let destroyed = self.dataset(pool, users).await;
+                // Datasets that still exist are shown again.
+                let shown = users.after(Changed::Datasets(std::slice::from_ref(&self.name))).await;
+                destroyed.and(shown).map(|()| true)
             }
-        })
+        }
     }
 
     fn history_line(&self, _: &bool) -> Option<Line> {

@@ -6,7 +6,7 @@ use cenote_dsl::name::pool_of;
 use cenote_dsl::{Dsl, DslError};
 use cenote_props::WrongUse;
 use cenote_spa::{Pool, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Reason, Verb};
 use crate::request::{Going, Line, Request, Users};
@@ -77,18 +77,17 @@ impl Request for HoldRequest {
         }
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<usize, AdminError>> {
-        Box::pin(async move {
-            self.check()?;
-            let mut failed = 0;
-            for name in &self.snapshots {
-                if let Err(error) = self.change_one(pool, users, name).await {
-                    users.tell(&error.chain());
-                    failed += 1;
-                }
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<usize, AdminError> {
+        self.check()?;
+        let mut failed = 0;
+        for name in &self.snapshots {
+            if let Err(error) = self.change_one(pool, users, name).await {
+                users.tell(&error.chain());
+                failed += 1;
             }
-            Ok(failed)
-        })
+        }
+        Ok(failed)
     }
 
     fn history_line(&self, failed: &usize) -> Option<Line> {
@@ -141,44 +140,42 @@ impl SyncTask for Holds {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let verb = if self.releases { Verb::Release } else { Verb::Hold };
-            if self.tag.is_empty() || self.tag.contains('\0') || self.tag.len() > TAG_MAX_BYTES {
-                let first = self.names.first().map_or("", String::as_str);
-                return Err(AdminError::refused(verb, first, Reason::TagTooLong));
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        let verb = if self.releases { Verb::Release } else { Verb::Hold };
+        if self.tag.is_empty() || self.tag.contains('\0') || self.tag.len() > TAG_MAX_BYTES {
+            let first = self.names.first().map_or("", String::as_str);
+            return Err(AdminError::refused(verb, first, Reason::TagTooLong));
+        }
+        let mut seen = BTreeSet::new();
+        for name in &self.names {
+            let snapshot = match pool.dsl().dataset(name).await {
+                Ok(snapshot) if snapshot.is_snapshot() => snapshot,
+                Ok(_) => return Err(AdminError::refused(verb, name, Reason::NoSnapshot)),
+                Err(DslError::NoSuchDataset(_)) => return Err(AdminError::refused(verb, name, Reason::NotThere)),
+                Err(error) => return Err(error.into()),
+            };
+            let holds = pool.dsl().holds(&snapshot).await?;
+            // One that is named again is as it is after the first time.
+            let is_held = holds.iter().any(|hold| hold.tag == self.tag) == seen.insert(snapshot.object);
+            match (is_held, self.releases) {
+                (true, false) => return Err(AdminError::refused(verb, name, Reason::TagIsThere)),
+                (false, true) => return Err(AdminError::refused(verb, name, Reason::NoSuchTag)),
+                (true, true) => pool.check_release(name).await.map(drop)?,
+                (false, false) => {}
             }
-            let mut seen = BTreeSet::new();
-            for name in &self.names {
-                let snapshot = match pool.dsl().dataset(name).await {
-                    Ok(snapshot) if snapshot.is_snapshot() => snapshot,
-                    Ok(_) => return Err(AdminError::refused(verb, name, Reason::NoSnapshot)),
-                    Err(DslError::NoSuchDataset(_)) => return Err(AdminError::refused(verb, name, Reason::NotThere)),
-                    Err(error) => return Err(error.into()),
-                };
-                let holds = pool.dsl().holds(&snapshot).await?;
-                // One that is named again is as it is after the first time.
-                let is_held = holds.iter().any(|hold| hold.tag == self.tag) == seen.insert(snapshot.object);
-                match (is_held, self.releases) {
-                    (true, false) => return Err(AdminError::refused(verb, name, Reason::TagIsThere)),
-                    (false, true) => return Err(AdminError::refused(verb, name, Reason::NoSuchTag)),
-                    (true, true) => pool.check_release(name).await.map(drop)?,
-                    (false, false) => {}
-                }
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for name in &self.names {
-                match self.releases {
-                    true => pool.release_snapshot(name, &self.tag).await?,
-                    false => pool.hold_snapshot(name, &self.tag).await?,
-                }
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for name in &self.names {
+            match self.releases {
+                true => pool.release_snapshot(name, &self.tag).await?,
+                false => pool.hold_snapshot(name, &self.tag).await?,
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }

@@ -81,7 +81,7 @@ mod volume;
 
 use bookmark::{CreateBookmarks, DestroyBookmarks};
 use cenote_spa::{NewBookmark, Pool, PropertyValue};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 use clone::Clone;
 use create::{Create, create_filesystem_of};
 use destroy::Destroy;
@@ -131,25 +131,25 @@ pub fn create_filesystem<'a>(
 ///
 /// # Errors
 /// As [`create_filesystem`]; or the size is invalid.
-pub fn create_volume<'a>(
-    pool: &'a Pool,
-    name: &'a str,
+#[boxed]
+pub async fn create_volume(
+    pool: &Pool,
+    name: &str,
     shape: VolumeShape,
     settings: Vec<Setting>,
     parents: bool,
-) -> BoxFuture<'a, Result<bool, AdminError>> {
-    Box::pin(async move { pool.sync_task(Create::volume(name, shape, settings, parents, Owner::ROOT)).await })
+) -> Result<bool, AdminError> {
+    pool.sync_task(Create::volume(name, shape, settings, parents, Owner::ROOT)).await
 }
 
 /// Destroys a dataset, with as much of what depends on it as `reach` says. The blocks are freed in the background.
 ///
 /// # Errors
 /// There is none of this name, it is in use or has what depends on it; or as [`Pool::change`].
-pub fn destroy<'a>(pool: &'a Pool, name: &'a str, reach: Reach) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        pool.wait_logs_freed().await?;
-        pool.sync_task(Destroy::new(pool, name, reach)).await
-    })
+#[boxed]
+pub async fn destroy(pool: &Pool, name: &str, reach: Reach) -> Result<(), AdminError> {
+    pool.wait_logs_freed().await?;
+    pool.sync_task(Destroy::new(pool, name, reach)).await
 }
 
 /// Destroys snapshots; with `is_deferred` those with holds or clones go with the last of them. The blocks are freed in the background. `told`
@@ -171,21 +171,18 @@ pub fn destroy_snapshots<'a>(
 ///
 /// # Errors
 /// The snapshot is not there, the name cannot be had, a property cannot have its value; or as [`Pool::change`].
-pub fn clone_dataset<'a>(
-    pool: &'a Pool,
-    origin: &'a str,
-    name: &'a str,
-    settings: Vec<Setting>,
-) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move { pool.sync_task(Clone::new(origin, name, settings)).await })
+#[boxed]
+pub async fn clone_dataset(pool: &Pool, origin: &str, name: &str, settings: Vec<Setting>) -> Result<(), AdminError> {
+    pool.sync_task(Clone::new(origin, name, settings)).await
 }
 
 /// Promotes a clone: the snapshots of the origin's dataset up to the origin become the clone's.
 ///
 /// # Errors
 /// The dataset is no clone, both have a snapshot of the same name, there is no space; or as [`Pool::change`].
-pub fn promote<'a>(pool: &'a Pool, name: &'a str) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move { pool.sync_task(Promote(name.to_owned())).await })
+#[boxed]
+pub async fn promote(pool: &Pool, name: &str) -> Result<(), AdminError> {
+    pool.sync_task(Promote(name.to_owned())).await
 }
 
 /// Makes bookmarks, all of them or none.
@@ -193,30 +190,34 @@ pub fn promote<'a>(pool: &'a Pool, name: &'a str) -> BoxFuture<'a, Result<(), Ad
 /// # Errors
 /// The pool lacks the feature `bookmarks`, a name is taken or invalid, a source does not exist or is not an ancestor of the dataset; or
 /// as [`Pool::change`].
-pub fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> BoxFuture<'_, Result<(), AdminError>> {
-    Box::pin(async move { pool.sync_task(CreateBookmarks(bookmarks)).await })
+#[boxed]
+pub async fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> Result<(), AdminError> {
+    pool.sync_task(CreateBookmarks(bookmarks)).await
 }
 
 /// Destroys bookmarks. Names that do not exist are ignored.
 ///
 /// # Errors
 /// As [`Pool::change`].
-pub fn destroy_bookmarks(pool: &Pool, names: Vec<String>) -> BoxFuture<'_, Result<(), AdminError>> {
-    Box::pin(async move { pool.sync_task(DestroyBookmarks(names)).await })
+#[boxed]
+pub async fn destroy_bookmarks(pool: &Pool, names: Vec<String>) -> Result<(), AdminError> {
+    pool.sync_task(DestroyBookmarks(names)).await
 }
 
 /// Puts a hold with this tag on snapshots: on all, or none.
 ///
 /// # Errors
 /// One is not there, or has such a hold; or as [`Pool::change`].
-pub fn hold<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move { pool.sync_task(Holds::new(tag, snapshots, false)).await })
+#[boxed]
+pub async fn hold(pool: &Pool, tag: &str, snapshots: &[String]) -> Result<(), AdminError> {
+    pool.sync_task(Holds::new(tag, snapshots, false)).await
 }
 
 /// Releases the holds with this tag on snapshots: on all, or none. A snapshot with deferred destroy is destroyed with its last hold.
 ///
 /// # Errors
 /// One is not there, or has no such hold; or as [`Pool::change`].
-pub fn release<'a>(pool: &'a Pool, tag: &'a str, snapshots: &'a [String]) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move { pool.sync_task(Holds::new(tag, snapshots, true)).await })
+#[boxed]
+pub async fn release(pool: &Pool, tag: &str, snapshots: &[String]) -> Result<(), AdminError> {
+    pool.sync_task(Holds::new(tag, snapshots, true)).await
 }

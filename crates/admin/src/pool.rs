@@ -3,7 +3,7 @@
 use cenote_dsl::name::pool_of;
 use cenote_spa::Pool;
 use cenote_spa::features::Feature;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Reason, Verb};
 use crate::request::{Line, Request, Users};
@@ -47,18 +47,17 @@ impl Request for SetPoolRequest {
         }
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            self.check()?;
-            if let Some((feature, _)) = self.feature() {
-                pool.enable_features(&[feature]).await?;
-                return Ok(());
-            }
-            let (name, value) = pool_setting(&self.setting)?;
-            pool.set_pool_property(&name, value.as_ref()).await?;
-            stored_of_pool(&name, value.as_ref()).iter().for_each(|note| users.tell(note));
-            Ok(())
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        self.check()?;
+        if let Some((feature, _)) = self.feature() {
+            pool.enable_features(&[feature]).await?;
+            return Ok(());
+        }
+        let (name, value) = pool_setting(&self.setting)?;
+        pool.set_pool_property(&name, value.as_ref()).await?;
+        stored_of_pool(&name, value.as_ref()).iter().for_each(|note| users.tell(note));
+        Ok(())
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -87,8 +86,9 @@ impl Request for UpgradeRequest {
         &self.pool
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, _: &'a dyn Users) -> BoxFuture<'a, Result<Self::Made, AdminError>> {
-        Box::pin(async move { Ok(pool.enable_features(&self.features).await?) })
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<Self::Made, AdminError> {
+        Ok(pool.enable_features(&self.features).await?)
     }
 
     fn history_line(&self, _: &Self::Made) -> Option<Line> {
@@ -107,8 +107,9 @@ impl Request for ClearRequest {
         pool_of(&self.0)
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, _: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move { Ok(pool.check_errors_again().await.map(drop)?) })
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        Ok(pool.check_errors_again().await.map(drop)?)
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {

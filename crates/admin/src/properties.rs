@@ -4,7 +4,7 @@ use cenote_dsl::name::pool_of;
 use cenote_format::enums::ObjsetType;
 use cenote_props::{Types, WrongUse, dataset, find, is_user_property};
 use cenote_spa::{Pool, PropertyValue, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Reason, Verb};
 use crate::request::{Changed, Going, Line, Request, Users};
@@ -50,27 +50,24 @@ impl Request for SetRequest {
         self.parsed().map(drop)
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let (settings, datasets) = self.parsed()?;
-            match (&settings[..], &datasets[..]) {
-                ([(name, PropertyValue::Number(bytes))], [dataset]) if name == "volsize" => {
-                    let (verb, names) = (Verb::SetProperty, &datasets[..]);
-                    users
-                        .before(Going { verb, names, is_recursive: false, is_going: &|_| false, is_dry: false })
-                        .await?;
-                    match users.volumes().await {
-                        Some(volumes) => resize_in_use(pool, volumes, dataset, *bytes).await?,
-                        None => set_properties(pool, &datasets, &settings).await?,
-                    }
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        let (settings, datasets) = self.parsed()?;
+        match (&settings[..], &datasets[..]) {
+            ([(name, PropertyValue::Number(bytes))], [dataset]) if name == "volsize" => {
+                let (verb, names) = (Verb::SetProperty, &datasets[..]);
+                users.before(Going { verb, names, is_recursive: false, is_going: &|_| false, is_dry: false }).await?;
+                match users.volumes().await {
+                    Some(volumes) => resize_in_use(pool, volumes, dataset, *bytes).await?,
+                    None => set_properties(pool, &datasets, &settings).await?,
                 }
-                _ => set_properties(pool, &datasets, &settings).await?,
             }
-            stored_of_datasets(&settings).iter().for_each(|note| users.tell(note));
-            let names: Vec<String> = settings.into_iter().map(|(name, _)| name).collect();
-            users.after(Changed::Properties { datasets: &datasets, names: &names }).await?;
-            Ok(())
-        })
+            _ => set_properties(pool, &datasets, &settings).await?,
+        }
+        stored_of_datasets(&settings).iter().for_each(|note| users.tell(note));
+        let names: Vec<String> = settings.into_iter().map(|(name, _)| name).collect();
+        users.after(Changed::Properties { datasets: &datasets, names: &names }).await?;
+        Ok(())
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -109,14 +106,13 @@ impl Request for InheritRequest {
         }
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            self.check()?;
-            let names = [inherited_property(&self.property, self.received)?];
-            inherit_property(pool, &self.datasets, &names[0], self.recursive, self.received).await?;
-            users.after(Changed::Properties { datasets: &self.datasets, names: &names }).await?;
-            Ok(())
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        self.check()?;
+        let names = [inherited_property(&self.property, self.received)?];
+        inherit_property(pool, &self.datasets, &names[0], self.recursive, self.received).await?;
+        users.after(Changed::Properties { datasets: &self.datasets, names: &names }).await?;
+        Ok(())
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -143,16 +139,11 @@ fn check_together(dataset_count: usize, settings: &[Setting]) -> Result<(), Admi
 /// # Errors
 /// As [`check_together`]; there is no such dataset, a property does not apply to it or cannot have its value, there is no room for what is reserved; or as
 /// [`Pool::change`].
-pub fn set_properties<'a>(
-    pool: &'a Pool,
-    datasets: &'a [String],
-    settings: &'a [Setting],
-) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        check_together(datasets.len(), settings)?;
-        let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
-        pool.sync_tasks(tasks).await.map(drop)
-    })
+#[boxed]
+pub async fn set_properties(pool: &Pool, datasets: &[String], settings: &[Setting]) -> Result<(), AdminError> {
+    check_together(datasets.len(), settings)?;
+    let tasks = datasets.iter().map(|dataset| SetProperties::new(dataset, settings.to_vec())).collect();
+    pool.sync_tasks(tasks).await.map(drop)
 }
 
 /// Clears a local property of datasets so that they inherit it, with `recursive` also on all datasets below: on all, or none. With
@@ -161,21 +152,20 @@ pub fn set_properties<'a>(
 /// # Errors
 /// There is no such dataset, the property does not apply to it, or what was received cannot be in force; a reservation of several
 /// datasets was to be reverted; or as [`Pool::change`].
-pub fn inherit_property<'a>(
-    pool: &'a Pool,
-    datasets: &'a [String],
-    property: &'a str,
+#[boxed]
+pub async fn inherit_property(
+    pool: &Pool,
+    datasets: &[String],
+    property: &str,
     recursive: bool,
     received: bool,
-) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        if received && property == "refreservation" && datasets.len() > 1 {
-            return Err(AdminError::NotTogether);
-        }
-        let task = |dataset: &String| InheritProperty::new(dataset, property, recursive, received);
-        let tasks = datasets.iter().map(task).collect();
-        pool.sync_tasks(tasks).await.map(drop)
-    })
+) -> Result<(), AdminError> {
+    if received && property == "refreservation" && datasets.len() > 1 {
+        return Err(AdminError::NotTogether);
+    }
+    let task = |dataset: &String| InheritProperty::new(dataset, property, recursive, received);
+    let tasks = datasets.iter().map(task).collect();
+    pool.sync_tasks(tasks).await.map(drop)
 }
 
 /// Sets properties of a dataset: [`set_properties`](crate::set_properties).
@@ -238,47 +228,45 @@ impl SyncTask for SetProperties {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            self.steps.clear();
-            if pool.dsl().dataset(&self.dataset).await?.is_snapshot() {
-                return self.check_of_snapshot(pool);
-            }
-            self.check_types(pool).await?;
-            for (property, value) in &self.settings {
-                self.steps.push(match (property.as_str(), value) {
-                    ("volsize", PropertyValue::Number(bytes)) => {
-                        Step::Resize(Resize::plan(pool, &self.dataset, *bytes).await?)
-                    }
-                    ("refreservation", PropertyValue::Number(bytes)) => {
-                        Step::Reserve(check_reservation(pool, &self.dataset, *bytes).await?)
-                    }
-                    _ => {
-                        pool.check_change_property(&self.dataset, property, Some(value)).await?;
-                        Step::Change((property.clone(), value.clone()))
-                    }
-                });
-            }
-            Ok(())
-        })
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        self.steps.clear();
+        if pool.dsl().dataset(&self.dataset).await?.is_snapshot() {
+            return self.check_of_snapshot(pool);
+        }
+        self.check_types(pool).await?;
+        for (property, value) in &self.settings {
+            self.steps.push(match (property.as_str(), value) {
+                ("volsize", PropertyValue::Number(bytes)) => {
+                    Step::Resize(Resize::plan(pool, &self.dataset, *bytes).await?)
+                }
+                ("refreservation", PropertyValue::Number(bytes)) => {
+                    Step::Reserve(check_reservation(pool, &self.dataset, *bytes).await?)
+                }
+                _ => {
+                    pool.check_change_property(&self.dataset, property, Some(value)).await?;
+                    Step::Change((property.clone(), value.clone()))
+                }
+            });
+        }
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for step in &self.steps {
-                match step {
-                    Step::Resize(resize) => resize.make(pool, &self.dataset).await?,
-                    Step::OfSnapshot((property, value)) => {
-                        pool.change_snapshot_property(&self.dataset, property, Some(value), false).await?;
-                    }
-                    Step::Reserve(bytes) => set_reserved(pool, &self.dataset, *bytes).await?,
-                    Step::Change((property, value)) => {
-                        pool.change_property(&self.dataset, property, Some(value)).await?;
-                    }
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for step in &self.steps {
+            match step {
+                Step::Resize(resize) => resize.make(pool, &self.dataset).await?,
+                Step::OfSnapshot((property, value)) => {
+                    pool.change_snapshot_property(&self.dataset, property, Some(value), false).await?;
+                }
+                Step::Reserve(bytes) => set_reserved(pool, &self.dataset, *bytes).await?,
+                Step::Change((property, value)) => {
+                    pool.change_property(&self.dataset, property, Some(value)).await?;
                 }
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }
 
@@ -318,56 +306,52 @@ impl SyncTask for InheritProperty {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            self.is_snapshot = pool.dsl().dataset(&self.dataset).await?.is_snapshot();
-            if self.is_snapshot {
-                self.names = vec![self.dataset.clone()];
-                if !is_user_property(&self.property) {
-                    let why = "property doesn't apply to datasets of this type";
-                    return Err(
-                        invalid(format!("cannot inherit {} for '{}': {why}", self.property, self.dataset)).into()
-                    );
-                }
-                return Ok(());
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        self.is_snapshot = pool.dsl().dataset(&self.dataset).await?.is_snapshot();
+        if self.is_snapshot {
+            self.names = vec![self.dataset.clone()];
+            if !is_user_property(&self.property) {
+                let why = "property doesn't apply to datasets of this type";
+                return Err(invalid(format!("cannot inherit {} for '{}': {why}", self.property, self.dataset)).into());
             }
-            let dir = pool.dsl().dir(&self.dataset).await?;
-            let dirs = if self.recursive { pool.dsl().tree(dir, false).await? } else { vec![dir] };
-            self.names.clear();
-            for name in dirs.into_iter().map(|dir| dir.name) {
-                if self.applies(pool, &name).await? {
-                    self.names.push(name);
-                } else if !self.recursive {
-                    let why = "property doesn't apply to datasets of this type";
-                    return Err(invalid(format!("cannot inherit {} for '{name}': {why}", self.property)).into());
-                }
+            return Ok(());
+        }
+        let dir = pool.dsl().dir(&self.dataset).await?;
+        let dirs = if self.recursive { pool.dsl().tree(dir, false).await? } else { vec![dir] };
+        self.names.clear();
+        for name in dirs.into_iter().map(|dir| dir.name) {
+            if self.applies(pool, &name).await? {
+                self.names.push(name);
+            } else if !self.recursive {
+                let why = "property doesn't apply to datasets of this type";
+                return Err(invalid(format!("cannot inherit {} for '{name}': {why}", self.property)).into());
             }
-            // As in `check_together`.
-            if self.received && self.property == "refreservation" && self.names.len() > 1 {
-                return Err(AdminError::NotTogether);
+        }
+        // As in `check_together`.
+        if self.received && self.property == "refreservation" && self.names.len() > 1 {
+            return Err(AdminError::NotTogether);
+        }
+        for name in &self.names {
+            match self.received {
+                true => drop(pool.check_revert_property(name, &self.property).await?),
+                false => drop(pool.check_change_property(name, &self.property, None).await?),
             }
-            for name in &self.names {
-                match self.received {
-                    true => drop(pool.check_revert_property(name, &self.property).await?),
-                    false => drop(pool.check_change_property(name, &self.property, None).await?),
-                }
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for name in &self.names {
-                match self.received {
-                    received if self.is_snapshot => {
-                        pool.change_snapshot_property(name, &self.property, None, received).await?;
-                    }
-                    true => pool.revert_property(name, &self.property).await?,
-                    false => pool.change_property(name, &self.property, None).await?,
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for name in &self.names {
+            match self.received {
+                received if self.is_snapshot => {
+                    pool.change_snapshot_property(name, &self.property, None, received).await?;
                 }
+                true => pool.revert_property(name, &self.property).await?,
+                false => pool.change_property(name, &self.property, None).await?,
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }

@@ -12,7 +12,7 @@ use cenote_format::ids::{Guid, ObjectId};
 use cenote_send::sender::SenderError;
 use cenote_send::sender::redact::{COMPLETE, Point, Redaction};
 use cenote_spa::{LongHold, NamePool, NewBookmark, Pool, Refusal, SpaError, SyncTask, Syncer};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 use thiserror::Error;
 
 use crate::error::AdminError;
@@ -41,11 +41,10 @@ impl Request for RedactRequest {
         &self.snapshot
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, _: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let made = redact(pool, self).await;
-            made.map_err(|error| AdminError::Errno { errno: error.errno(), source: Box::new(error) })
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        let made = redact(pool, self).await;
+        made.map_err(|error| AdminError::Errno { errno: error.errno(), source: Box::new(error) })
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -262,32 +261,30 @@ impl SyncTask for Begin {
     type Made = Begun;
     type Error = RedactError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), RedactError>> {
-        Box::pin(async move {
-            self.found = Some(self.find(pool).await?);
-            Ok(())
-        })
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), RedactError> {
+        self.found = Some(self.find(pool).await?);
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<Begun, RedactError>> {
-        Box::pin(async move {
-            let Found { snapshot, by, list } = self.found.take().expect("it was checked");
-            let held = std::iter::once(&snapshot).chain(&by);
-            let mut holds: Vec<_> = held.map(|dataset| pool.long_hold(dataset.object)).collect();
-            let (list, from) = match list {
-                Some(list) => {
-                    let end = pool.dsl().redaction_end(list).await;
-                    (list, end.map_err(SpaError::from)?)
-                }
-                None => {
-                    let guids: Vec<u64> = by.iter().map(|other| other.phys.guid.0).collect();
-                    (pool.create_redaction_bookmark(&self.new_bookmark(), &guids).await?, (0, 0))
-                }
-            };
-            // Objects of the MOS all, so a list is held as a dataset is.
-            holds.push(pool.long_hold(list));
-            Ok(Begun { snapshot, by, list, from, _holds: holds })
-        })
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<Begun, RedactError> {
+        let Found { snapshot, by, list } = self.found.take().expect("it was checked");
+        let held = std::iter::once(&snapshot).chain(&by);
+        let mut holds: Vec<_> = held.map(|dataset| pool.long_hold(dataset.object)).collect();
+        let (list, from) = match list {
+            Some(list) => {
+                let end = pool.dsl().redaction_end(list).await;
+                (list, end.map_err(SpaError::from)?)
+            }
+            None => {
+                let guids: Vec<u64> = by.iter().map(|other| other.phys.guid.0).collect();
+                (pool.create_redaction_bookmark(&self.new_bookmark(), &guids).await?, (0, 0))
+            }
+        };
+        // Objects of the MOS all, so a list is held as a dataset is.
+        holds.push(pool.long_hold(list));
+        Ok(Begun { snapshot, by, list, from, _holds: holds })
     }
 }
 
@@ -304,19 +301,17 @@ impl SyncTask for Add {
     type Made = ();
     type Error = RedactError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), RedactError>> {
-        Box::pin(async move {
-            match pool.find_bookmark(&self.bookmark).await? {
-                Some((_, bookmark)) if (bookmark.phys.guid, bookmark.phys.redaction_list) == (self.of, self.list) => {
-                    Ok(())
-                }
-                _ => Err(RedactError::Gone(self.bookmark.clone())),
-            }
-        })
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), RedactError> {
+        match pool.find_bookmark(&self.bookmark).await? {
+            Some((_, bookmark)) if (bookmark.phys.guid, bookmark.phys.redaction_list) == (self.of, self.list) => Ok(()),
+            _ => Err(RedactError::Gone(self.bookmark.clone())),
+        }
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), RedactError>> {
-        Box::pin(async move { Ok(pool.add_redaction(self.list, &self.blocks, self.last).await?) })
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), RedactError> {
+        Ok(pool.add_redaction(self.list, &self.blocks, self.last).await?)
     }
 }
 

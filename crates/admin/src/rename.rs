@@ -3,7 +3,7 @@
 use cenote_dsl::name::{check_new_dataset, check_new_snapshot, is_below, parent_of, pool_of};
 use cenote_props::WrongUse;
 use cenote_spa::Pool;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::create::{Owner, create_filesystem_of, outermost_new};
 use crate::error::{AdminError, Reason, Verb};
@@ -48,18 +48,17 @@ impl Request for RenameRequest {
         Ok(())
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<bool, AdminError>> {
-        Box::pin(async move {
-            self.check()?;
-            let changed = match self.from.split_once('@') {
-                Some((dataset, snapshot)) if pool.dsl()?.find_dir(&self.from).await?.is_none() => {
-                    self.snapshots(pool, users, dataset, snapshot).await?
-                }
-                _ => self.dataset(pool, users).await?,
-            };
-            users.after(Changed::Datasets(&changed)).await?;
-            Ok(!changed.is_empty())
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<bool, AdminError> {
+        self.check()?;
+        let changed = match self.from.split_once('@') {
+            Some((dataset, snapshot)) if pool.dsl()?.find_dir(&self.from).await?.is_none() => {
+                self.snapshots(pool, users, dataset, snapshot).await?
+            }
+            _ => self.dataset(pool, users).await?,
+        };
+        users.after(Changed::Datasets(&changed)).await?;
+        Ok(!changed.is_empty())
     }
 
     fn history_line(&self, is_renamed: &bool) -> Option<Line> {

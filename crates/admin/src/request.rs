@@ -18,7 +18,7 @@
 
 use cenote_dsl::Dataset;
 use cenote_spa::Pool;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Verb};
 
@@ -39,7 +39,8 @@ pub trait Request: Sync {
     }
 
     /// Makes the change, with its effects on users.
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<Self::Made, AdminError>>;
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<Self::Made, AdminError>;
 
     /// The line for the pool's history; none if it has changed nothing.
     fn history_line(&self, made: &Self::Made) -> Option<Line>;
@@ -95,20 +96,22 @@ pub trait Users: Sync {
     ///
     /// # Errors
     /// One is in use. Uses that remain without an error are found when the verb is checked.
-    fn before<'a>(&'a self, going: Going<'a>) -> BoxFuture<'a, Result<(), AdminError>>;
+    #[boxed]
+    async fn before(&self, going: Going<'_>) -> Result<(), AdminError>;
 
     /// Suspends the users of a dataset that is about to take on the state of `other`, a snapshot of it.
     ///
     /// # Errors
     /// They cannot wait.
-    fn suspend<'a>(&'a self, dataset: &'a str, other: &'a str)
-    -> BoxFuture<'a, Result<Box<dyn Suspended>, AdminError>>;
+    #[boxed]
+    async fn suspend(&self, dataset: &str, other: &str) -> Result<Box<dyn Suspended>, AdminError>;
 
     /// Shows users what is different now.
     ///
     /// # Errors
     /// A use cannot follow, and that is not reported.
-    fn after<'a>(&'a self, changed: Changed<'a>) -> BoxFuture<'a, Result<(), AdminError>>;
+    #[boxed]
+    async fn after(&self, changed: Changed<'_>) -> Result<(), AdminError>;
 
     /// A function for the moment in which names change, before any other change of the pool.
     fn renaming(&self) -> Box<dyn FnOnce() + Send> {
@@ -116,8 +119,9 @@ pub trait Users: Sync {
     }
 
     /// The volumes that are written in this process, if any can be. None is opened or closed before the result is dropped.
-    fn volumes(&self) -> BoxFuture<'_, Option<Box<dyn Volumes + '_>>> {
-        Box::pin(async { None })
+    #[boxed]
+    async fn volumes(&self) -> Option<Box<dyn Volumes + '_>> {
+        None
     }
 
     /// Reports a line to the person or program that asked.
@@ -127,13 +131,15 @@ pub trait Users: Sync {
 /// The users of a dataset, which wait until this is dropped.
 pub trait Suspended: Send {
     /// Resumes them, with the state that the dataset has now.
-    fn resume(self: Box<Self>) -> BoxFuture<'static, Result<(), AdminError>>;
+    #[boxed]
+    async fn resume(self: Box<Self>) -> Result<(), AdminError>;
 }
 
 /// Volumes that are written.
 pub trait Volumes: Send {
     /// Changes the size of a volume, in an open txg as its users' writes.
-    fn resize<'a>(&'a mut self, name: &'a str, size_bytes: u64) -> BoxFuture<'a, Result<(), AdminError>>;
+    #[boxed]
+    async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<(), AdminError>;
 }
 
 /// No users: nothing in this process has a dataset open.
@@ -141,22 +147,26 @@ pub trait Volumes: Send {
 pub struct NoUsers;
 
 impl Users for NoUsers {
-    fn before<'a>(&'a self, _: Going<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async { Ok(()) })
+    #[boxed]
+    async fn before(&self, _: Going<'_>) -> Result<(), AdminError> {
+        Ok(())
     }
 
-    fn suspend<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, Result<Box<dyn Suspended>, AdminError>> {
-        Box::pin(async { Ok(Box::new(Self) as Box<dyn Suspended>) })
+    #[boxed]
+    async fn suspend(&self, _: &str, _: &str) -> Result<Box<dyn Suspended>, AdminError> {
+        Ok(Box::new(Self) as Box<dyn Suspended>)
     }
 
-    fn after<'a>(&'a self, _: Changed<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async { Ok(()) })
+    #[boxed]
+    async fn after(&self, _: Changed<'_>) -> Result<(), AdminError> {
+        Ok(())
     }
 }
 
 impl Suspended for NoUsers {
-    fn resume(self: Box<Self>) -> BoxFuture<'static, Result<(), AdminError>> {
-        Box::pin(async { Ok(()) })
+    #[boxed]
+    async fn resume(self: Box<Self>) -> Result<(), AdminError> {
+        Ok(())
     }
 }
 

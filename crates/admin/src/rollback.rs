@@ -3,7 +3,7 @@
 use cenote_dsl::Dataset;
 use cenote_dsl::name::is_at_or_below;
 use cenote_spa::{Pool, SyncTask, Syncer};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::destroy::{Destroy, Reach};
 use crate::error::{AdminError, Reason, Verb};
@@ -56,22 +56,21 @@ impl Request for RollbackRequest {
         }
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            self.check()?;
-            let dataset = self.snapshot.split('@').next().unwrap_or_default().to_owned();
-            let clones = match self.destroys_newer || self.destroys_clones {
-                true => clones_of_newer(pool, &self.snapshot).await?,
-                false => Vec::new(),
-            };
-            if !clones.is_empty() && !self.destroys_clones {
-                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::ClonesOfNewer(clones)));
-            }
-            let went = self.roll(pool, users, &dataset, &clones).await;
-            // What was released is shown again, and the rest as it is now.
-            let shown = users.after(Changed::Datasets(&clones)).await;
-            went.and(shown).and(users.after(Changed::Datasets(&[dataset])).await)
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        self.check()?;
+        let dataset = self.snapshot.split('@').next().unwrap_or_default().to_owned();
+        let clones = match self.destroys_newer || self.destroys_clones {
+            true => clones_of_newer(pool, &self.snapshot).await?,
+            false => Vec::new(),
+        };
+        if !clones.is_empty() && !self.destroys_clones {
+            return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::ClonesOfNewer(clones)));
+        }
+        let went = self.roll(pool, users, &dataset, &clones).await;
+        // What was released is shown again, and the rest as it is now.
+        let shown = users.after(Changed::Datasets(&clones)).await;
+        went.and(shown).and(users.after(Changed::Datasets(&[dataset])).await)
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -112,14 +111,13 @@ async fn destroy_clones(pool: &Pool, clones: &[String], dataset: &str) -> Result
 ///
 /// # Errors
 /// There is no such snapshot, there are newer ones, the dataset is in use; or as [`Pool::change`].
-pub fn rollback<'a>(pool: &'a Pool, snapshot: &'a str, destroys_newer: bool) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        pool.wait_logs_freed().await?;
-        let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
-        // Dirty data of the dataset is written first: it belongs to the tree that is freed.
-        pool.sync().await?;
-        pool.sync_task(task).await
-    })
+#[boxed]
+pub async fn rollback(pool: &Pool, snapshot: &str, destroys_newer: bool) -> Result<(), AdminError> {
+    pool.wait_logs_freed().await?;
+    let task = pool.check_task(Rollback::new(pool, snapshot, destroys_newer)).await?;
+    // Dirty data of the dataset is written first: it belongs to the tree that is freed.
+    pool.sync().await?;
+    pool.sync_task(task).await
 }
 
 /// The datasets that are clones of snapshots which are newer than a snapshot of the same dataset.
@@ -150,16 +148,15 @@ impl Request for PromoteRequest {
         &self.0
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let dsl = pool.dsl()?;
-            let origin = dsl.dataset(&self.0).await?.dir.phys.origin;
-            let origin = dsl.dataset_name(origin).await.unwrap_or_default();
-            pool.sync_task(Promote(self.0.clone())).await?;
-            let origin = origin.split('@').next().unwrap_or_default().to_owned();
-            users.after(Changed::Datasets(&[self.0.clone(), origin])).await?;
-            Ok(())
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        let dsl = pool.dsl()?;
+        let origin = dsl.dataset(&self.0).await?.dir.phys.origin;
+        let origin = dsl.dataset_name(origin).await.unwrap_or_default();
+        pool.sync_task(Promote(self.0.clone())).await?;
+        let origin = origin.split('@').next().unwrap_or_default().to_owned();
+        users.after(Changed::Datasets(&[self.0.clone(), origin])).await?;
+        Ok(())
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -174,15 +171,15 @@ impl SyncTask for Promote {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            pool.check_promote(&self.0).await?;
-            Ok(())
-        })
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        pool.check_promote(&self.0).await?;
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move { Ok(pool.promote_dataset(&self.0).await?) })
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        Ok(pool.promote_dataset(&self.0).await?)
     }
 }
 
@@ -213,63 +210,61 @@ impl SyncTask for Rollback {
     type Made = ();
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let dsl = pool.dsl().clone();
-            let snapshot = dsl.dataset(&self.snapshot).await?;
-            let head = dsl.head(&snapshot.dir).await?;
-            let Some(head) = head.filter(|_| snapshot.is_snapshot()) else {
-                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::NoSnapshot));
-            };
-            if self.pool.is_used(head.object) || pool.is_long_held(head.object) || pool.has_log_in_use(head.object) {
-                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Busy));
-            }
-            let later = dsl.snapshots(&head).await?;
-            let later = later.into_iter().filter(|other| other.phys.creation_txg > snapshot.phys.creation_txg);
-            // The newest first: each is the last when it goes.
-            self.newer = later.map(|other| other.name()).collect();
-            self.newer.reverse();
-            let bookmarks = dsl.bookmarks(&head).await?.into_iter();
-            let later = bookmarks.filter(|bookmark| bookmark.phys.creation_txg > snapshot.phys.creation_txg);
-            self.newer_bookmarks = later.map(|bookmark| bookmark.name).collect();
-            if !self.destroys_newer && self.newer.len() + self.newer_bookmarks.len() > 0 {
-                let names = self.newer_bookmarks.iter().rev().chain(&self.newer).cloned().collect();
-                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Newer(names)));
-            }
-            if self.newer.is_empty() {
-                pool.check_rollback(&self.snapshot, true).await?;
-                return Ok(());
-            }
-            let mut clones = Vec::new();
-            for newer in &self.newer {
-                clones.extend(dsl.clones(&dsl.dataset(newer).await?).await?);
-            }
-            // Of the hidden clone of a receive it is said below that it is in the way.
-            clones.retain(|clone| !clone.contains('%'));
-            if !clones.is_empty() {
-                return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::ClonesOfNewer(clones)));
-            }
-            for newer in &self.newer {
-                pool.check_destroy_snapshot(newer, false).await?;
-            }
-            // The head goes back whichever snapshot is its last.
-            if let Some(last) = self.newer.first() {
-                pool.check_rollback(last, true).await?;
-            }
-            Ok(())
-        })
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        let dsl = pool.dsl().clone();
+        let snapshot = dsl.dataset(&self.snapshot).await?;
+        let head = dsl.head(&snapshot.dir).await?;
+        let Some(head) = head.filter(|_| snapshot.is_snapshot()) else {
+            return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::NoSnapshot));
+        };
+        if self.pool.is_used(head.object) || pool.is_long_held(head.object) || pool.has_log_in_use(head.object) {
+            return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Busy));
+        }
+        let later = dsl.snapshots(&head).await?;
+        let later = later.into_iter().filter(|other| other.phys.creation_txg > snapshot.phys.creation_txg);
+        // The newest first: each is the last when it goes.
+        self.newer = later.map(|other| other.name()).collect();
+        self.newer.reverse();
+        let bookmarks = dsl.bookmarks(&head).await?.into_iter();
+        let later = bookmarks.filter(|bookmark| bookmark.phys.creation_txg > snapshot.phys.creation_txg);
+        self.newer_bookmarks = later.map(|bookmark| bookmark.name).collect();
+        if !self.destroys_newer && self.newer.len() + self.newer_bookmarks.len() > 0 {
+            let names = self.newer_bookmarks.iter().rev().chain(&self.newer).cloned().collect();
+            return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::Newer(names)));
+        }
+        if self.newer.is_empty() {
+            pool.check_rollback(&self.snapshot, true).await?;
+            return Ok(());
+        }
+        let mut clones = Vec::new();
+        for newer in &self.newer {
+            clones.extend(dsl.clones(&dsl.dataset(newer).await?).await?);
+        }
+        // Of the hidden clone of a receive it is said below that it is in the way.
+        clones.retain(|clone| !clone.contains('%'));
+        if !clones.is_empty() {
+            return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::ClonesOfNewer(clones)));
+        }
+        for newer in &self.newer {
+            pool.check_destroy_snapshot(newer, false).await?;
+        }
+        // The head goes back whichever snapshot is its last.
+        if let Some(last) = self.newer.first() {
+            pool.check_rollback(last, true).await?;
+        }
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for newer in &self.newer {
-                pool.destroy_snapshot(newer, false).await?;
-            }
-            for newer in &self.newer_bookmarks {
-                pool.destroy_bookmark(newer).await?;
-            }
-            pool.rollback_dataset(&self.snapshot).await?;
-            Ok(())
-        })
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for newer in &self.newer {
+            pool.destroy_snapshot(newer, false).await?;
+        }
+        for newer in &self.newer_bookmarks {
+            pool.destroy_bookmark(newer).await?;
+        }
+        pool.rollback_dataset(&self.snapshot).await?;
+        Ok(())
     }
 }

@@ -8,7 +8,7 @@ use cenote_dsl::name::{check_new_snapshot, pool_of};
 use cenote_format::ids::Guid;
 use cenote_props::WrongUse;
 use cenote_spa::{NewSnapshot, Pool, SyncTask, Syncer};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use crate::error::AdminError;
 use crate::request::{Changed, Line, Request, Users};
@@ -19,20 +19,15 @@ use crate::values::{ValueError, check_once, snapshot_setting};
 ///
 /// # Errors
 /// A dataset is not there, or has a snapshot of this name, or two snapshots of one dataset are named; or as [`Pool::take_snapshots`].
-pub fn take_snapshots<'a>(
-    pool: &'a Pool,
-    names: &'a [String],
-    properties: &'a [(String, String)],
-) -> BoxFuture<'a, Result<(), AdminError>> {
-    Box::pin(async move {
-        let wanted = distinct(names).into_iter().map(|name| NewSnapshot {
-            name,
-            properties: properties.to_vec(),
-            ..NewSnapshot::default()
-        });
-        pool.take_snapshots(wanted.collect()).await?;
-        Ok(())
-    })
+#[boxed]
+pub async fn take_snapshots(pool: &Pool, names: &[String], properties: &[(String, String)]) -> Result<(), AdminError> {
+    let wanted = distinct(names).into_iter().map(|name| NewSnapshot {
+        name,
+        properties: properties.to_vec(),
+        ..NewSnapshot::default()
+    });
+    pool.take_snapshots(wanted.collect()).await?;
+    Ok(())
 }
 
 /// Snapshots to be taken: `zfs snapshot`.
@@ -82,21 +77,20 @@ impl Request for SnapshotRequest {
         self.parsed().map(drop)
     }
 
-    fn run<'a>(&'a self, pool: &'a Pool, users: &'a dyn Users) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            let properties = self.parsed()?;
-            let mut names = Vec::new();
-            for (dataset, snapshot) in self.snapshots.iter().filter_map(|name| name.split_once('@')) {
-                let of = tree_names(pool, dataset).await.map_err(|error| WrongUse::new(error.to_string()))?;
-                let of = of.into_iter().take(if self.recursive { usize::MAX } else { 1 });
-                names.extend(of.map(|dataset| format!("{dataset}@{snapshot}")));
-            }
-            let taken = take_snapshots(pool, &names, &properties).await;
-            taken.map_err(|error| AdminError::NoSnapshots(Box::new(error)))?;
-            let datasets = names.iter().filter_map(|name| Some(name.split_once('@')?.0.to_owned()));
-            users.after(Changed::Datasets(&distinct(&datasets.collect::<Vec<_>>()))).await?;
-            Ok(())
-        })
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        let properties = self.parsed()?;
+        let mut names = Vec::new();
+        for (dataset, snapshot) in self.snapshots.iter().filter_map(|name| name.split_once('@')) {
+            let of = tree_names(pool, dataset).await.map_err(|error| WrongUse::new(error.to_string()))?;
+            let of = of.into_iter().take(if self.recursive { usize::MAX } else { 1 });
+            names.extend(of.map(|dataset| format!("{dataset}@{snapshot}")));
+        }
+        let taken = take_snapshots(pool, &names, &properties).await;
+        taken.map_err(|error| AdminError::NoSnapshots(Box::new(error)))?;
+        let datasets = names.iter().filter_map(|name| Some(name.split_once('@')?.0.to_owned()));
+        users.after(Changed::Datasets(&distinct(&datasets.collect::<Vec<_>>()))).await?;
+        Ok(())
     }
 
     fn history_line(&self, (): &()) -> Option<Line> {
@@ -182,34 +176,32 @@ impl SyncTask for DestroySnapshots {
     type Made = Vec<Doomed>;
     type Error = AdminError;
 
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            for going in &mut self.snapshots {
-                if going.guid.is_some() && !going.is_there(pool).await? {
-                    continue;
-                }
-                let snapshot = pool.check_destroy_snapshot(&going.name, self.is_deferred).await?;
-                going.guid = Some(snapshot.phys.guid);
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), AdminError> {
+        for going in &mut self.snapshots {
+            if going.guid.is_some() && !going.is_there(pool).await? {
+                continue;
             }
-            Ok(())
-        })
+            let snapshot = pool.check_destroy_snapshot(&going.name, self.is_deferred).await?;
+            going.guid = Some(snapshot.phys.guid);
+        }
+        Ok(())
     }
 
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<Vec<Doomed>, AdminError>> {
-        Box::pin(async move {
-            let begun = pool.now();
-            let mut snapshots = std::mem::take(&mut self.snapshots).into_iter();
-            for going in snapshots.by_ref() {
-                // One that an earlier step has seen may have gone by itself.
-                if going.is_there(pool).await? {
-                    pool.destroy_snapshot(&going.name, self.is_deferred).await?;
-                }
-                if pool.now() - begun >= STEP_MAX {
-                    break;
-                }
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<Vec<Doomed>, AdminError> {
+        let begun = pool.now();
+        let mut snapshots = std::mem::take(&mut self.snapshots).into_iter();
+        for going in snapshots.by_ref() {
+            // One that an earlier step has seen may have gone by itself.
+            if going.is_there(pool).await? {
+                pool.destroy_snapshot(&going.name, self.is_deferred).await?;
             }
-            Ok(snapshots.collect())
-        })
+            if pool.now() - begun >= STEP_MAX {
+                break;
+            }
+        }
+        Ok(snapshots.collect())
     }
 }
 

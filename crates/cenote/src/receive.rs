@@ -4,7 +4,7 @@ use std::io::Read;
 
 use cenote_admin::receive::{Caller, Naming, ReceiveRequest, Told};
 use cenote_send::receiver::receive_resume_token;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::dataset::{Dataset, Reach};
 use crate::error::Error;
@@ -165,11 +165,10 @@ impl Caller for Users<'_> {
         }
     }
 
-    fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            // A dataset in use is refused afterwards.
-            let _ = self.pool.let_go(dataset, Reach::AllBelow, "it cannot be received into").await;
-        })
+    #[boxed]
+    async fn lets_go(&mut self, dataset: &str) {
+        // A dataset in use is refused afterwards.
+        let _ = self.pool.let_go(dataset, Reach::AllBelow, "it cannot be received into").await;
     }
 }
 

@@ -21,7 +21,7 @@ use cenote_format::dsl::dataset_field;
 use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DatasetFlags};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::{NormFlags, ZapValue};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use crate::bpobj::EmptyRefs;
 use crate::{Dataset, Dsl, DslError};
@@ -114,24 +114,24 @@ pub(crate) type Entry = (String, BookmarkPhys, bool);
 
 impl Dsl {
     /// The table of a head's bookmarks; `None` where it has none.
-    pub(crate) fn bookmark_table(&self, head: ObjectId) -> BoxFuture<'_, Result<Option<ObjectId>, DslError>> {
-        Box::pin(async move { Ok(self.object_field(head, dataset_field::BOOKMARK_NAMES).await?.map(ObjectId)) })
+    #[boxed]
+    pub(crate) async fn bookmark_table(&self, head: ObjectId) -> Result<Option<ObjectId>, DslError> {
+        Ok(self.object_field(head, dataset_field::BOOKMARK_NAMES).await?.map(ObjectId))
     }
 
     /// All bookmarks of a head, in no order.
-    pub(crate) fn bookmark_entries(&self, head: ObjectId) -> BoxFuture<'_, Result<Vec<Entry>, DslError>> {
-        Box::pin(async move {
-            let mut found = Vec::new();
-            let Some(object) = self.bookmark_table(head).await? else { return Ok(found) };
-            let zap = Zap::open(self.mos_object(object).await?).await?;
-            for entry in zap.entries(BOOKMARKS_MAX).await? {
-                let words: Vec<u64> = entry.value.integers().collect();
-                let phys = BookmarkPhys::from_words(&words);
-                let phys = phys.map_err(|error| DslError::Format { object: object.0, error })?;
-                found.push((String::from_utf8_lossy(entry.name()).into_owned(), phys, words.len() > SHORT_WORDS));
-            }
-            Ok(found)
-        })
+    #[boxed]
+    pub(crate) async fn bookmark_entries(&self, head: ObjectId) -> Result<Vec<Entry>, DslError> {
+        let mut found = Vec::new();
+        let Some(object) = self.bookmark_table(head).await? else { return Ok(found) };
+        let zap = Zap::open(self.mos_object(object).await?).await?;
+        for entry in zap.entries(BOOKMARKS_MAX).await? {
+            let words: Vec<u64> = entry.value.integers().collect();
+            let phys = BookmarkPhys::from_words(&words);
+            let phys = phys.map_err(|error| DslError::Format { object: object.0, error })?;
+            found.push((String::from_utf8_lossy(entry.name()).into_owned(), phys, words.len() > SHORT_WORDS));
+        }
+        Ok(found)
     }
 
     /// The bookmarks of a head, sorted by name.
@@ -235,101 +235,97 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
-    pub fn add_bookmark<'a>(
-        &'a self,
+    #[boxed]
+    pub async fn add_bookmark(
+        &self,
         txg: Txg,
         head: ObjectId,
-        name: &'a str,
-        phys: &'a BookmarkPhys,
-        counts: &'a mut BookmarkCounts,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            let table = match self.bookmark_table(head).await? {
-                Some(table) => self.mos().object(table).await?,
-                None => {
-                    let table = self.mos().create_object(txg, &ObjectSpec::new(DmuType::ZAP_METADATA, 512))?;
-                    Zap::create_with(table.clone(), NormFlags::TO_UPPER)?.flush(txg).await?;
-                    let field = ZapValue::from_u64(table.id().0);
-                    let zapified = self.put_dataset_field(txg, head, dataset_field::BOOKMARK_NAMES, &field).await?;
-                    counts.extensible_dataset += i64::from(zapified);
-                    counts.bookmarks += 1;
-                    table
-                }
-            };
-            let mut zap = Zap::open(table).await?;
-            zap.insert(name.as_bytes(), &value(phys)).await?;
-            zap.flush(txg).await?;
-            counts.count(phys, phys.words().len() > SHORT_WORDS, 1);
-            self.forget_kept(head);
-            Ok(())
-        })
+        name: &str,
+        phys: &BookmarkPhys,
+        counts: &mut BookmarkCounts,
+    ) -> Result<(), DslError> {
+        let table = match self.bookmark_table(head).await? {
+            Some(table) => self.mos().object(table).await?,
+            None => {
+                let table = self.mos().create_object(txg, &ObjectSpec::new(DmuType::ZAP_METADATA, 512))?;
+                Zap::create_with(table.clone(), NormFlags::TO_UPPER)?.flush(txg).await?;
+                let field = ZapValue::from_u64(table.id().0);
+                let zapified = self.put_dataset_field(txg, head, dataset_field::BOOKMARK_NAMES, &field).await?;
+                counts.extensible_dataset += i64::from(zapified);
+                counts.bookmarks += 1;
+                table
+            }
+        };
+        let mut zap = Zap::open(table).await?;
+        zap.insert(name.as_bytes(), &value(phys)).await?;
+        zap.flush(txg).await?;
+        counts.count(phys, phys.words().len() > SHORT_WORDS, 1);
+        self.forget_kept(head);
+        Ok(())
     }
 
     /// Removes a bookmark from a head, and with the last one their table.
-    pub(crate) fn take_bookmark_out<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn take_bookmark_out(
+        &self,
         txg: Txg,
         head: ObjectId,
-        name: &'a str,
-        counts: &'a mut BookmarkCounts,
-    ) -> BoxFuture<'a, Result<BookmarkPhys, DslError>> {
-        Box::pin(async move {
-            let absent = || DslError::NoSuchDataset(format!("#{name}"));
-            let table = self.bookmark_table(head).await?.ok_or_else(absent)?;
-            let table = self.mos().object(table).await?;
-            let mut zap = Zap::open(table.clone()).await?;
-            let words: Vec<u64> = zap.remove(name.as_bytes()).await?.integers().collect();
-            let phys = BookmarkPhys::from_words(&words);
-            let phys = phys.map_err(|error| DslError::Format { object: table.id().0, error })?;
-            counts.count(&phys, words.len() > SHORT_WORDS, -1);
-            if zap.entry_count()? > 0 {
-                zap.flush(txg).await?;
-            } else {
-                table.free(txg);
-                Zap::put_entry(&self.mos().object(head).await?, txg, dataset_field::BOOKMARK_NAMES, None).await?;
-                counts.bookmarks -= 1;
-            }
-            self.forget_kept(head);
-            Ok(phys)
-        })
+        name: &str,
+        counts: &mut BookmarkCounts,
+    ) -> Result<BookmarkPhys, DslError> {
+        let absent = || DslError::NoSuchDataset(format!("#{name}"));
+        let table = self.bookmark_table(head).await?.ok_or_else(absent)?;
+        let table = self.mos().object(table).await?;
+        let mut zap = Zap::open(table.clone()).await?;
+        let words: Vec<u64> = zap.remove(name.as_bytes()).await?.integers().collect();
+        let phys = BookmarkPhys::from_words(&words);
+        let phys = phys.map_err(|error| DslError::Format { object: table.id().0, error })?;
+        counts.count(&phys, words.len() > SHORT_WORDS, -1);
+        if zap.entry_count()? > 0 {
+            zap.flush(txg).await?;
+        } else {
+            table.free(txg);
+            Zap::put_entry(&self.mos().object(head).await?, txg, dataset_field::BOOKMARK_NAMES, None).await?;
+            counts.bookmarks -= 1;
+        }
+        self.forget_kept(head);
+        Ok(phys)
     }
 
     /// Destroys a bookmark of a head. `refs` records references to the pool's empty list that are added or released.
     ///
     /// # Errors
     /// There is none of this name, or the MOS cannot be changed.
-    pub fn destroy_bookmark<'a>(
-        &'a self,
+    #[boxed]
+    pub async fn destroy_bookmark(
+        &self,
         txg: Txg,
         head: ObjectId,
-        name: &'a str,
-        counts: &'a mut BookmarkCounts,
-        refs: &'a mut EmptyRefs,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            let gone = self.take_bookmark_out(txg, head, name, counts).await?;
-            self.free_redaction_list(txg, &gone, counts).await?;
-            self.release_key(txg, head, &gone, refs).await
-        })
+        name: &str,
+        counts: &mut BookmarkCounts,
+        refs: &mut EmptyRefs,
+    ) -> Result<(), DslError> {
+        let gone = self.take_bookmark_out(txg, head, name, counts).await?;
+        self.free_redaction_list(txg, &gone, counts).await?;
+        self.release_key(txg, head, &gone, refs).await
     }
 
     /// Destroys all bookmarks of a head that is being destroyed.
-    pub(crate) fn destroy_bookmarks<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn destroy_bookmarks(
+        &self,
         txg: Txg,
         head: ObjectId,
-        counts: &'a mut BookmarkCounts,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            self.forget_kept(head);
-            let Some(table) = self.bookmark_table(head).await? else { return Ok(()) };
-            for (_, phys, is_long) in self.bookmark_entries(head).await? {
-                counts.count(&phys, is_long, -1);
-                self.free_redaction_list(txg, &phys, counts).await?;
-            }
-            self.mos().object(table).await?.free(txg);
-            counts.bookmarks -= 1;
-            Ok(())
-        })
+        counts: &mut BookmarkCounts,
+    ) -> Result<(), DslError> {
+        self.forget_kept(head);
+        let Some(table) = self.bookmark_table(head).await? else { return Ok(()) };
+        for (_, phys, is_long) in self.bookmark_entries(head).await? {
+            counts.count(&phys, is_long, -1);
+            self.free_redaction_list(txg, &phys, counts).await?;
+        }
+        self.mos().object(table).await?.free(txg);
+        counts.bookmarks -= 1;
+        Ok(())
     }
 }

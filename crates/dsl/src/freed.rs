@@ -29,7 +29,7 @@ use std::sync::Arc;
 use cenote_dmu::{Killed, SpaceDelta, Zap};
 use cenote_format::dsl::{BookmarkFlags, BookmarkPhys, DslDatasetPhys};
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::bookmark::value;
 use crate::bpobj::EmptyRefs;
@@ -51,18 +51,11 @@ fn add(phys: &mut BookmarkPhys, space: SpaceDelta) {
 }
 
 impl Dsl {
-    fn put_bookmark<'a>(
-        &'a self,
-        txg: Txg,
-        head: ObjectId,
-        name: &'a str,
-        phys: &'a BookmarkPhys,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            let what = || DslError::Corrupt { object: head.0, what: "its bookmarks have gone".to_owned() };
-            let table = self.bookmark_table(head).await?.ok_or_else(what)?;
-            Ok(Zap::put_entry(&self.mos().object(table).await?, txg, name, Some(&value(phys))).await?)
-        })
+    #[boxed]
+    async fn put_bookmark(&self, txg: Txg, head: ObjectId, name: &str, phys: &BookmarkPhys) -> Result<(), DslError> {
+        let what = || DslError::Corrupt { object: head.0, what: "its bookmarks have gone".to_owned() };
+        let table = self.bookmark_table(head).await?.ok_or_else(what)?;
+        Ok(Zap::put_entry(&self.mos().object(table).await?, txg, name, Some(&value(phys))).await?)
     }
 
     /// A head's bookmarks with counts whose txgs are in this range.
@@ -91,109 +84,96 @@ impl Dsl {
     }
 
     /// Adds blocks that a head gave up to the counts of its bookmarks since the last snapshot.
-    pub(crate) fn count_killed<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn count_killed(
+        &self,
         txg: Txg,
         head: ObjectId,
-        phys: &'a DslDatasetPhys,
-        killed: &'a Killed,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            if killed.is_empty() {
-                return Ok(());
+        phys: &DslDatasetPhys,
+        killed: &Killed,
+    ) -> Result<(), DslError> {
+        if killed.is_empty() {
+            return Ok(());
+        }
+        let kept = self.kept(head, phys).await?;
+        if kept.is_empty() {
+            return Ok(());
+        }
+        // By the oldest bookmark that is not older than the block.
+        let mut sums: BTreeMap<Txg, SpaceDelta> =
+            kept.iter().map(|(_, phys)| (phys.creation_txg, SpaceDelta::default())).collect();
+        for bp in killed.iter() {
+            if let Some((_, sum)) = sums.range_mut(bp.logical_birth()..).next() {
+                sum.add(self.open_part().writer.space_of(bp));
             }
-            let kept = self.kept(head, phys).await?;
-            if kept.is_empty() {
-                return Ok(());
-            }
-            // By the oldest bookmark that is not older than the block.
-            let mut sums: BTreeMap<Txg, SpaceDelta> =
-                kept.iter().map(|(_, phys)| (phys.creation_txg, SpaceDelta::default())).collect();
-            for bp in killed.iter() {
-                if let Some((_, sum)) = sums.range_mut(bp.logical_birth()..).next() {
-                    sum.add(self.open_part().writer.space_of(bp));
-                }
-            }
-            let mut sum = SpaceDelta::default();
-            for older in sums.values_mut() {
-                sum.add(*older);
-                *older = sum;
-            }
-            if sum.is_zero() {
-                return Ok(());
-            }
-            let mut now = Vec::with_capacity(kept.len());
-            for (name, phys) in kept.iter() {
-                let mut phys = phys.clone();
-                let sum = sums[&phys.creation_txg];
-                add(&mut phys, sum);
-                self.put_bookmark(txg, head, name, &phys).await?;
-                now.push((name.clone(), phys));
-            }
-            self.open_part().kept.lock().insert(head, Arc::new(now));
-            Ok(())
-        })
+        }
+        let mut sum = SpaceDelta::default();
+        for older in sums.values_mut() {
+            sum.add(*older);
+            *older = sum;
+        }
+        if sum.is_zero() {
+            return Ok(());
+        }
+        let mut now = Vec::with_capacity(kept.len());
+        for (name, phys) in kept.iter() {
+            let mut phys = phys.clone();
+            let sum = sums[&phys.creation_txg];
+            add(&mut phys, sum);
+            self.put_bookmark(txg, head, name, &phys).await?;
+            now.push((name.clone(), phys));
+        }
+        self.open_part().kept.lock().insert(head, Arc::new(now));
+        Ok(())
     }
 
     /// The txgs of a head's bookmarks with counts that are newer than its last snapshot. The next snapshot gives its deadlist entries for them.
-    pub(crate) fn newer_bookmark_txgs<'a>(
-        &'a self,
-        head: ObjectId,
-        last: Txg,
-    ) -> BoxFuture<'a, Result<BTreeSet<Txg>, DslError>> {
-        Box::pin(async move {
-            let newer = self.counting(head, Txg(last.0.saturating_add(1))..).await?;
-            Ok(newer.into_iter().map(|(_, phys)| phys.creation_txg).collect())
-        })
+    #[boxed]
+    pub(crate) async fn newer_bookmark_txgs(&self, head: ObjectId, last: Txg) -> Result<BTreeSet<Txg>, DslError> {
+        let newer = self.counting(head, Txg(last.0.saturating_add(1))..).await?;
+        Ok(newer.into_iter().map(|(_, phys)| phys.creation_txg).collect())
     }
 
     /// Updates bookmarks for a destroyed snapshot. True if one of its txg counts, and needs its entry in deadlists.
-    pub(crate) fn snapshot_leaves_bookmarks<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn snapshot_leaves_bookmarks(
+        &self,
         txg: Txg,
-        snapshot: &'a DslDatasetPhys,
-    ) -> BoxFuture<'a, Result<bool, DslError>> {
-        Box::pin(async move {
-            let head = self.dir_phys(snapshot.dir).await?.head_dataset;
-            let next = self.dataset_phys(snapshot.next_snapshot).await?;
-            let mut is_needed = false;
-            for (name, mut phys) in self.counting(head, snapshot.prev_snapshot_txg..=snapshot.creation_txg).await? {
-                if phys.creation_txg == snapshot.creation_txg {
-                    is_needed = true;
-                    phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
-                } else {
-                    // Blocks freed before the destroyed snapshot are counted already.
-                    let since = self.deadlist_space(next.deadlist, Txg(0), Some(phys.creation_txg)).await?;
-                    add(&mut phys, since);
-                }
-                self.put_bookmark(txg, head, &name, &phys).await?;
+        snapshot: &DslDatasetPhys,
+    ) -> Result<bool, DslError> {
+        let head = self.dir_phys(snapshot.dir).await?.head_dataset;
+        let next = self.dataset_phys(snapshot.next_snapshot).await?;
+        let mut is_needed = false;
+        for (name, mut phys) in self.counting(head, snapshot.prev_snapshot_txg..=snapshot.creation_txg).await? {
+            if phys.creation_txg == snapshot.creation_txg {
+                is_needed = true;
+                phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
+            } else {
+                // Blocks freed before the destroyed snapshot are counted already.
+                let since = self.deadlist_space(next.deadlist, Txg(0), Some(phys.creation_txg)).await?;
+                add(&mut phys, since);
             }
-            self.forget_kept(head);
-            Ok(is_needed)
-        })
+            self.put_bookmark(txg, head, &name, &phys).await?;
+        }
+        self.forget_kept(head);
+        Ok(is_needed)
     }
 
     /// Restarts the counts of a head's bookmarks of a snapshot, because another dataset now follows the snapshot.
     ///
     /// # Errors
     /// The MOS cannot be changed.
-    pub(crate) fn restart_bookmarks<'a>(
-        &'a self,
-        txg: Txg,
-        head: ObjectId,
-        snapshot: ObjectId,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            let of = self.dataset_phys(snapshot).await?;
-            for (name, old) in self.counting(head, of.creation_txg..=of.creation_txg).await? {
-                let form = BookmarkForm { has_ivset: old.ivset_guid != 0, has_sizes: true };
-                let phys =
-                    BookmarkPhys { redaction_list: old.redaction_list, ..self.bookmark_fields(snapshot, form).await? };
-                self.put_bookmark(txg, head, &name, &phys).await?;
-            }
-            self.forget_kept(head);
-            Ok(())
-        })
+    #[boxed]
+    pub(crate) async fn restart_bookmarks(&self, txg: Txg, head: ObjectId, snapshot: ObjectId) -> Result<(), DslError> {
+        let of = self.dataset_phys(snapshot).await?;
+        for (name, old) in self.counting(head, of.creation_txg..=of.creation_txg).await? {
+            let form = BookmarkForm { has_ivset: old.ivset_guid != 0, has_sizes: true };
+            let phys =
+                BookmarkPhys { redaction_list: old.redaction_list, ..self.bookmark_fields(snapshot, form).await? };
+            self.put_bookmark(txg, head, &name, &phys).await?;
+        }
+        self.forget_kept(head);
+        Ok(())
     }
 
     /// The same when the head, which follows the snapshot, was rolled back to it. The head has nothing written since; newer bookmarks count
@@ -201,51 +181,49 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
-    pub(crate) fn restart_newer_bookmarks<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn restart_newer_bookmarks(
+        &self,
         txg: Txg,
         head: ObjectId,
         snapshot: ObjectId,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            self.restart_bookmarks(txg, head, snapshot).await?;
-            let of = self.dataset_phys(snapshot).await?;
-            let dead = self.deadlist_sizes(self.dataset_phys(head).await?.deadlist, None).await?;
-            for (name, mut phys) in self.counting(head, Txg(of.creation_txg.0.saturating_add(1))..).await? {
-                debug_assert!(
-                    !phys.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS),
-                    "a head goes back to its last snapshot"
-                );
-                let less = |bookmark: u64, snapshot: u64, dead: u64| bookmark.wrapping_sub(snapshot).wrapping_add(dead);
-                phys.referenced_freed_bytes = less(phys.referenced_bytes, of.referenced_bytes, dead.used_bytes);
-                phys.compressed_freed_bytes = less(phys.compressed_bytes, of.compressed_bytes, dead.compressed_bytes);
-                phys.uncompressed_freed_bytes =
-                    less(phys.uncompressed_bytes, of.uncompressed_bytes, dead.uncompressed_bytes);
-                self.put_bookmark(txg, head, &name, &phys).await?;
-            }
-            self.forget_kept(head);
-            Ok(())
-        })
+    ) -> Result<(), DslError> {
+        self.restart_bookmarks(txg, head, snapshot).await?;
+        let of = self.dataset_phys(snapshot).await?;
+        let dead = self.deadlist_sizes(self.dataset_phys(head).await?.deadlist, None).await?;
+        for (name, mut phys) in self.counting(head, Txg(of.creation_txg.0.saturating_add(1))..).await? {
+            debug_assert!(
+                !phys.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS),
+                "a head goes back to its last snapshot"
+            );
+            let less = |bookmark: u64, snapshot: u64, dead: u64| bookmark.wrapping_sub(snapshot).wrapping_add(dead);
+            phys.referenced_freed_bytes = less(phys.referenced_bytes, of.referenced_bytes, dead.used_bytes);
+            phys.compressed_freed_bytes = less(phys.compressed_bytes, of.compressed_bytes, dead.compressed_bytes);
+            phys.uncompressed_freed_bytes =
+                less(phys.uncompressed_bytes, of.uncompressed_bytes, dead.uncompressed_bytes);
+            self.put_bookmark(txg, head, &name, &phys).await?;
+        }
+        self.forget_kept(head);
+        Ok(())
     }
 
     /// Moves the bookmarks up to a txg from one head to another, which has no bookmarks with these names.
-    pub(crate) fn move_bookmarks<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn move_bookmarks(
+        &self,
         txg: Txg,
         from: ObjectId,
         to: ObjectId,
         until: Txg,
-        counts: &'a mut crate::BookmarkCounts,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            for (name, phys, _) in self.bookmark_entries(from).await? {
-                if phys.creation_txg <= until {
-                    let phys = self.take_bookmark_out(txg, from, &name, counts).await?;
-                    self.add_bookmark(txg, to, &name, &phys, counts).await?;
-                }
+        counts: &mut crate::BookmarkCounts,
+    ) -> Result<(), DslError> {
+        for (name, phys, _) in self.bookmark_entries(from).await? {
+            if phys.creation_txg <= until {
+                let phys = self.take_bookmark_out(txg, from, &name, counts).await?;
+                self.add_bookmark(txg, to, &name, &phys, counts).await?;
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
     /// Removes the entries that only a bookmark needed from deadlists, after it is destroyed.
@@ -270,21 +248,15 @@ impl Dsl {
     }
 
     /// True if a clone has a bookmark of its own that needs the entry of a txg. Such a bookmark records that its snapshot is gone.
-    pub(crate) fn needs_key<'a>(
-        &'a self,
-        txg: Txg,
-        clone: ObjectId,
-        key: Txg,
-    ) -> BoxFuture<'a, Result<bool, DslError>> {
-        Box::pin(async move {
-            let of_key = self.counting(clone, key..=key).await?;
-            for (name, mut phys) in of_key.iter().cloned() {
-                if phys.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS) {
-                    phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
-                    self.put_bookmark(txg, clone, &name, &phys).await?;
-                }
+    #[boxed]
+    pub(crate) async fn needs_key(&self, txg: Txg, clone: ObjectId, key: Txg) -> Result<bool, DslError> {
+        let of_key = self.counting(clone, key..=key).await?;
+        for (name, mut phys) in of_key.iter().cloned() {
+            if phys.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS) {
+                phys.flags.remove(BookmarkFlags::SNAPSHOT_EXISTS);
+                self.put_bookmark(txg, clone, &name, &phys).await?;
             }
-            Ok(!of_key.is_empty())
-        })
+        }
+        Ok(!of_key.is_empty())
     }
 }

@@ -22,7 +22,7 @@ use cenote_dmu::Zap;
 use cenote_format::dsl::dir_field;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use crate::{DEPTH_MAX, Dir, Dsl, DslError};
 
@@ -79,26 +79,25 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed, or directories form a cycle.
-    pub(crate) fn adjust_count<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn adjust_count(
+        &self,
         txg: Txg,
         dir: ObjectId,
         counted: Counted,
         by: i64,
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            let mut at = dir;
-            for _ in 0..DEPTH_MAX {
-                let Some(count) = self.count(at, counted).await?.filter(|_| by != 0) else { return Ok(()) };
-                let value = ZapValue::from_u64(count.saturating_add_signed(by));
-                Zap::put_entry(&self.mos().object(at).await?, txg, counted.field(), Some(&value)).await?;
-                at = self.dir_phys(at).await?.parent;
-                if at.0 == 0 {
-                    return Ok(());
-                }
+    ) -> Result<(), DslError> {
+        let mut at = dir;
+        for _ in 0..DEPTH_MAX {
+            let Some(count) = self.count(at, counted).await?.filter(|_| by != 0) else { return Ok(()) };
+            let value = ZapValue::from_u64(count.saturating_add_signed(by));
+            Zap::put_entry(&self.mos().object(at).await?, txg, counted.field(), Some(&value)).await?;
+            at = self.dir_phys(at).await?.parent;
+            if at.0 == 0 {
+                return Ok(());
             }
-            Err(DslError::Corrupt { object: dir.0, what: "its parents form a cycle".to_owned() })
-        })
+        }
+        Err(DslError::Corrupt { object: dir.0, what: "its parents form a cycle".to_owned() })
     }
 
     /// Starts the counts of a new directory, which has no datasets below, at zero. Returns true if this zapified it.
@@ -148,25 +147,23 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read.
-    pub fn counted_below<'a>(&'a self, dir: &'a Dir) -> BoxFuture<'a, Result<(u64, u64), DslError>> {
-        Box::pin(async move {
-            let below = self.counts_below(dir).await?;
-            Ok(below.last().map_or((0, 0), |top| (top.datasets, top.snapshots)))
-        })
+    #[boxed]
+    pub async fn counted_below(&self, dir: &Dir) -> Result<(u64, u64), DslError> {
+        let below = self.counts_below(dir).await?;
+        Ok(below.last().map_or((0, 0), |top| (top.datasets, top.snapshots)))
     }
 
     /// Starts the counts of a directory and of all below it that have none. Returns the number of directories that this zapified.
     ///
     /// # Errors
     /// The MOS cannot be changed.
-    pub fn start_counts<'a>(&'a self, txg: Txg, dir: &'a Dir) -> BoxFuture<'a, Result<u64, DslError>> {
-        Box::pin(async move {
-            let mut zapified = 0;
-            for below in self.counts_below(dir).await?.into_iter().filter(|below| !below.is_known) {
-                zapified += u64::from(self.put_counts(txg, below.dir, below.datasets, below.snapshots).await?);
-            }
-            Ok(zapified)
-        })
+    #[boxed]
+    pub async fn start_counts(&self, txg: Txg, dir: &Dir) -> Result<u64, DslError> {
+        let mut zapified = 0;
+        for below in self.counts_below(dir).await?.into_iter().filter(|below| !below.is_known) {
+            zapified += u64::from(self.put_counts(txg, below.dir, below.datasets, below.snapshots).await?);
+        }
+        Ok(zapified)
     }
 
     /// The number of a directory's own snapshots, without those that a receive makes for itself.
@@ -181,32 +178,30 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be read, or directories form a cycle.
-    pub fn is_within_limits<'a>(
-        &'a self,
-        dir: &'a Dir,
+    #[boxed]
+    pub async fn is_within_limits(
+        &self,
+        dir: &Dir,
         counted: Counted,
         more: u64,
         until: Option<ObjectId>,
-    ) -> BoxFuture<'a, Result<bool, DslError>> {
-        Box::pin(async move {
-            let mut at = dir.clone();
-            for _ in 0..DEPTH_MAX {
-                // A directory without counts has no limit, nor has any above it.
-                let Some(count) =
-                    self.count(at.object, counted).await?.filter(|_| more != 0 && until != Some(at.object))
-                else {
-                    return Ok(true);
-                };
-                let limit = self.property(&at, counted.property(), false).await?;
-                let limit = limit.and_then(|limit| limit.value.number()).unwrap_or(u64::MAX);
-                if count.saturating_add(more) > limit {
-                    return Ok(false);
-                }
-                let Some(above) = self.parent(&at).await? else { return Ok(true) };
-                at = above;
+    ) -> Result<bool, DslError> {
+        let mut at = dir.clone();
+        for _ in 0..DEPTH_MAX {
+            // A directory without counts has no limit, nor has any above it.
+            let Some(count) = self.count(at.object, counted).await?.filter(|_| more != 0 && until != Some(at.object))
+            else {
+                return Ok(true);
+            };
+            let limit = self.property(&at, counted.property(), false).await?;
+            let limit = limit.and_then(|limit| limit.value.number()).unwrap_or(u64::MAX);
+            if count.saturating_add(more) > limit {
+                return Ok(false);
             }
-            Err(DslError::Corrupt { object: dir.object.0, what: "its parents form a cycle".to_owned() })
-        })
+            let Some(above) = self.parent(&at).await? else { return Ok(true) };
+            at = above;
+        }
+        Err(DslError::Corrupt { object: dir.object.0, what: "its parents form a cycle".to_owned() })
     }
 
     /// Checks the counts of all directories.

@@ -13,8 +13,8 @@ use cenote_dmu::{ORDER, Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{BookmarkPhys, RedactBlock, RedactionListPhys};
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
-use cenote_taskq::{BoxFuture, boxed};
 
 use crate::{Bookmark, BookmarkCounts, Dsl, DslError};
 
@@ -66,15 +66,14 @@ impl Dsl {
     ///
     /// # Errors
     /// It is not such a list, or cannot be read.
-    pub fn redaction_list(&self, id: ObjectId) -> BoxFuture<'_, Result<RedactionListPhys, DslError>> {
-        Box::pin(async move {
-            let object = self.mos_object(id).await?;
-            let parsed = match object.spill().await? {
-                Some((spill, order)) => RedactionListPhys::parse(&spill, order),
-                None => object.bonus(RedactionListPhys::parse),
-            };
-            parsed.map_err(|error| DslError::Format { object: id.0, error })
-        })
+    #[boxed]
+    pub async fn redaction_list(&self, id: ObjectId) -> Result<RedactionListPhys, DslError> {
+        let object = self.mos_object(id).await?;
+        let parsed = match object.spill().await? {
+            Some((spill, order)) => RedactionListPhys::parse(&spill, order),
+            None => object.bonus(RedactionListPhys::parse),
+        };
+        parsed.map_err(|error| DslError::Format { object: id.0, error })
     }
 
     /// The place after the last entry of a list: object and block. `(0, 0)` if it has no entries.
@@ -127,25 +126,24 @@ impl Dsl {
     ///
     /// # Errors
     /// The MOS cannot be changed.
-    pub fn add_redaction<'a>(
-        &'a self,
+    #[boxed]
+    pub async fn add_redaction(
+        &self,
         txg: Txg,
         list: ObjectId,
-        blocks: &'a [RedactBlock],
+        blocks: &[RedactBlock],
         last: (u64, u64),
-    ) -> BoxFuture<'a, Result<(), DslError>> {
-        Box::pin(async move {
-            let mut phys = self.redaction_list(list).await?;
-            let object = self.mos().object(list).await?;
-            let is_spilled = object.spill().await?.is_some();
-            let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.emit(ORDER)).collect();
-            if !bytes.is_empty() {
-                object.write(txg, phys.entry_count.saturating_mul(RedactBlock::SIZE_BYTES as u64), &bytes).await?;
-            }
-            phys.entry_count += blocks.len() as u64;
-            (phys.last_object, phys.last_block) = last;
-            put(&object, txg, &phys, is_spilled)
-        })
+    ) -> Result<(), DslError> {
+        let mut phys = self.redaction_list(list).await?;
+        let object = self.mos().object(list).await?;
+        let is_spilled = object.spill().await?.is_some();
+        let bytes: Vec<u8> = blocks.iter().flat_map(|block| block.emit(ORDER)).collect();
+        if !bytes.is_empty() {
+            object.write(txg, phys.entry_count.saturating_mul(RedactBlock::SIZE_BYTES as u64), &bytes).await?;
+        }
+        phys.entry_count += blocks.len() as u64;
+        (phys.last_object, phys.last_block) = last;
+        put(&object, txg, &phys, is_spilled)
     }
 
     pub(crate) async fn free_redaction_list(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use cenote_inuse::{OpenError, Report};
 use cenote_spa::View;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Event, Group, Handle, boxed};
+use cenote_taskq::{Event, Group, Handle, boxed};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use thiserror::Error;
@@ -138,19 +138,18 @@ pub async fn mount(
 ///
 /// # Errors
 /// It cannot be mounted there.
-pub fn mount_tree<'a>(
-    handle: &'a Handle,
+#[boxed]
+pub async fn mount_tree(
+    handle: &Handle,
     tree: Tree,
-    mountpoint: &'a Path,
-    options: &'a MountOptions,
-) -> BoxFuture<'a, Result<MountHandle, MountError>> {
-    Box::pin(async move {
-        let mounted = mounted(handle, tree.clone(), mountpoint, &options.without(tree.forbidden())).await;
-        if mounted.is_err() {
-            tree.close().await;
-        }
-        mounted
-    })
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<MountHandle, MountError> {
+    let mounted = mounted(handle, tree.clone(), mountpoint, &options.without(tree.forbidden())).await;
+    if mounted.is_err() {
+        tree.close().await;
+    }
+    mounted
 }
 
 async fn place(handle: &Handle, mountpoint: &Path) -> Result<PathBuf, MountError> {
@@ -294,15 +293,14 @@ impl MountHandle {
 
     /// Finishes the requests that were made and answers none any more, also of programs that still use a detached mount; then closes all
     /// files. Call this before exporting the pool.
-    pub fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            // Of a detached mount: what programs have changed by mappings would be lost.
-            if !self.has_ended() {
-                self.tree.hand_over().await;
-            }
-            self.group.close().await;
-            self.tree.close().await;
-        })
+    #[boxed]
+    pub async fn close(&self) {
+        // Of a detached mount: what programs have changed by mappings would be lost.
+        if !self.has_ended() {
+            self.tree.hand_over().await;
+        }
+        self.group.close().await;
+        self.tree.close().await;
     }
 
     /// Whether the mount has ended.
@@ -314,28 +312,27 @@ impl MountHandle {
     /// Ends the mount. Returns when it is gone from this mount namespace. With [`Unmount::Unused`] the kernel then ends the session,
     /// unless another mount namespace has the mount too, which no system call would tell: so the end is waited for only
     /// [`END_TIME_MAX`], and the requests that were made are finished in any case.
-    pub fn unmount(&self, how: Unmount) -> BoxFuture<'_, Result<Unmounted, MountError>> {
-        Box::pin(async move {
-            if self.has_ended() {
-                return Ok(Unmounted::Ended);
+    #[boxed]
+    pub async fn unmount(&self, how: Unmount) -> Result<Unmounted, MountError> {
+        if self.has_ended() {
+            return Ok(Unmounted::Ended);
+        }
+        if self.state.is_unmounted.load(Ordering::SeqCst) {
+            return Ok(Unmounted::Detached);
+        }
+        let mountpoint = self.mountpoint.clone();
+        blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
+        self.state.is_unmounted.store(true, Ordering::SeqCst);
+        if how == Unmount::Detach {
+            return Ok(Unmounted::Detached);
+        }
+        match self.handle.timeout(END_TIME_MAX, self.ended()).await {
+            Some(ended) => ended.map(|()| Unmounted::Ended),
+            None => {
+                self.close().await;
+                Ok(Unmounted::Detached)
             }
-            if self.state.is_unmounted.load(Ordering::SeqCst) {
-                return Ok(Unmounted::Detached);
-            }
-            let mountpoint = self.mountpoint.clone();
-            blocking(&self.handle, move || unmount(&mountpoint, how)).await?;
-            self.state.is_unmounted.store(true, Ordering::SeqCst);
-            if how == Unmount::Detach {
-                return Ok(Unmounted::Detached);
-            }
-            match self.handle.timeout(END_TIME_MAX, self.ended()).await {
-                Some(ended) => ended.map(|()| Unmounted::Ended),
-                None => {
-                    self.close().await;
-                    Ok(Unmounted::Detached)
-                }
-            }
-        })
+        }
     }
 }
 

@@ -120,7 +120,7 @@ use std::ops::Range;
 
 use cenote_format::Endian;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_vdev::config::AllocationClass;
 use thiserror::Error;
@@ -150,12 +150,15 @@ pub const ORDER: Endian = Endian::Little;
 /// The objects that hold space maps, as the pool gives access to them. Errors are those of the layer that holds them.
 pub trait SpaceObjects: Send + Sync + 'static {
     /// The bonus of an object and the byte order of that. Data have an order of their own: see [`SpaceObjects::read`].
-    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), ObjectError>>;
+    #[boxed]
+    async fn bonus(&self, object: ObjectId) -> Result<(Vec<u8>, Endian), ObjectError>;
     /// The size of an object's data blocks.
-    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, ObjectError>>;
+    #[boxed]
+    async fn block_bytes(&self, object: ObjectId) -> Result<u64, ObjectError>;
     /// `len` bytes of an object's data at `offset_bytes`. Their 64-bit integers are little-endian ([`ORDER`]): an implementation turns
     /// round those of blocks that are not.
-    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, ObjectError>>;
+    #[boxed]
+    async fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> Result<Block, ObjectError>;
 }
 
 /// A top-level vdev's place among the space maps.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_taskq::{Block, BoxFuture};
+use cenote_taskq::{Block, BoxFuture, boxed};
 use thiserror::Error;
 
 use crate::limits;
@@ -119,7 +119,8 @@ pub trait Export: Send + Sync + 'static {
     }
 
     /// Reads; the pieces add up to the length.
-    fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>>;
+    #[boxed]
+    async fn read(&self, offset_bytes: u64, length_bytes: u32) -> Result<Vec<Piece>, ExportError>;
 
     /// Holes, zeros and data of a range: extents in order from the offset, one at least and at most `extents_max`, covering the range or,
     /// where it is fragmented, its beginning.
@@ -135,8 +136,9 @@ pub trait Export: Send + Sync + 'static {
     }
 
     /// Reads ahead into the cache.
-    fn cache(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move { self.read(offset_bytes, length_bytes).await.map(drop) })
+    #[boxed]
+    async fn cache(&self, offset_bytes: u64, length_bytes: u32) -> Result<(), ExportError> {
+        self.read(offset_bytes, length_bytes).await.map(drop)
     }
 
     /// Writes; durably so, if `fua`.
@@ -164,8 +166,9 @@ pub trait Export: Send + Sync + 'static {
     }
 
     /// Makes everything durable that was written before.
-    fn flush(&self) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async { Ok(()) })
+    #[boxed]
+    async fn flush(&self) -> Result<(), ExportError> {
+        Ok(())
     }
 }
 
@@ -181,10 +184,12 @@ pub struct ExportName {
 /// All exports of a server, opened as clients ask for them.
 pub trait Exports: Send + Sync + 'static {
     /// The names of all exports, sorted.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<ExportName>, ExportError>>;
+    #[boxed]
+    async fn list(&self) -> Result<Vec<ExportName>, ExportError>;
 
     /// The export of that name; `None` if there is none. The empty name asks for a default.
-    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>>;
+    #[boxed]
+    async fn open(&self, name: &str) -> Result<Option<Arc<dyn Export>>, ExportError>;
 }
 
 /// Exports that are all open from the start. If there is but one, it is the default.

@@ -12,7 +12,7 @@ use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
 use cenote_host::Mounts;
 use cenote_spa::SpaError;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use crate::error::{Result, refused};
 use crate::session::{END_POLL, UNUSED_TIME_MAX};
@@ -22,29 +22,24 @@ use crate::{Locked, Session, SuspendedDataset, shown};
 const OF_MOUNTS: [&str; 6] = ["acltype", "devices", "exec", "readonly", "setuid", "xattr"];
 
 impl Users for Session {
-    fn before<'a>(&'a self, going: Going<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move { self.ends(going).await.map_err(AdminError::of_users) })
+    #[boxed]
+    async fn before(&self, going: Going<'_>) -> Result<(), AdminError> {
+        self.ends(going).await.map_err(AdminError::of_users)
     }
 
-    fn suspend<'a>(
-        &'a self,
-        dataset: &'a str,
-        other: &'a str,
-    ) -> BoxFuture<'a, Result<Box<dyn Suspended>, AdminError>> {
-        Box::pin(async move {
-            let suspended = self.suspend_users(dataset, other).await.map_err(AdminError::of_users)?;
-            Ok(Box::new(suspended) as Box<dyn Suspended>)
-        })
+    #[boxed]
+    async fn suspend(&self, dataset: &str, other: &str) -> Result<Box<dyn Suspended>, AdminError> {
+        let suspended = self.suspend_users(dataset, other).await.map_err(AdminError::of_users)?;
+        Ok(Box::new(suspended) as Box<dyn Suspended>)
     }
 
-    fn after<'a>(&'a self, changed: Changed<'a>) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move {
-            match changed {
-                Changed::Datasets(datasets) => self.datasets_changed(datasets).await,
-                Changed::Properties { datasets, names } => self.properties_changed(names, datasets).await,
-            }
-            Ok(())
-        })
+    #[boxed]
+    async fn after(&self, changed: Changed<'_>) -> Result<(), AdminError> {
+        match changed {
+            Changed::Datasets(datasets) => self.datasets_changed(datasets).await,
+            Changed::Properties { datasets, names } => self.properties_changed(names, datasets).await,
+        }
+        Ok(())
     }
 
     fn renaming(&self) -> Box<dyn FnOnce() + Send> {
@@ -52,8 +47,9 @@ impl Users for Session {
         Box::new(move || volumes.iter().for_each(|volumes| volumes.names_changed()))
     }
 
-    fn volumes(&self) -> BoxFuture<'_, Option<Box<dyn Volumes + '_>>> {
-        Box::pin(async move { Some(Box::new(self.served_volumes()?.lock().await) as Box<dyn Volumes + '_>) })
+    #[boxed]
+    async fn volumes(&self) -> Option<Box<dyn Volumes + '_>> {
+        Some(Box::new(self.served_volumes()?.lock().await) as Box<dyn Volumes + '_>)
     }
 
     fn tell(&self, line: &str) {
@@ -62,14 +58,16 @@ impl Users for Session {
 }
 
 impl Volumes for Locked<'_> {
-    fn resize<'a>(&'a mut self, name: &'a str, size_bytes: u64) -> BoxFuture<'a, Result<(), AdminError>> {
-        Box::pin(async move { Locked::resize(self, name, size_bytes).await.map_err(AdminError::of_users) })
+    #[boxed]
+    async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<(), AdminError> {
+        Locked::resize(self, name, size_bytes).await.map_err(AdminError::of_users)
     }
 }
 
 impl Suspended for SuspendedDataset {
-    fn resume(self: Box<Self>) -> BoxFuture<'static, Result<(), AdminError>> {
-        Box::pin(async move { Self::resume(*self).await.map_err(AdminError::of_users) })
+    #[boxed]
+    async fn resume(self: Box<Self>) -> Result<(), AdminError> {
+        Self::resume(*self).await.map_err(AdminError::of_users)
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use cenote_format::ids::{Guid, Txg};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_vdev::config::VdevKind;
 
 use crate::features::{Feature, FeatureState, with_needs};
@@ -20,26 +20,25 @@ impl View {
     ///
     /// # Panics
     /// Something contradicts something else.
-    pub fn audit(&self) -> BoxFuture<'_, Result<(), SpaError>> {
-        Box::pin(async move {
-            let (uberblock, config) = (self.uberblock(), self.config());
-            let txg = uberblock.txg;
-            assert_eq!(uberblock.rootbp.logical_birth(), txg, "an uberblock leads to the MOS of its txg");
-            assert_eq!(uberblock.checkpoint_txg, Txg(0), "no checkpoint is made here");
-            assert_eq!(uberblock.guid_sum, guid_sum(self.vdevs()), "an uberblock counts all vdevs");
-            assert_eq!(config.u64("pool_guid"), Some(self.guid().0), "labels and MOS are of one pool");
-            assert!(config.u64("txg").is_some_and(|of| of <= txg.0), "a configuration is no newer than its MOS");
-            self.audit_vdevs();
-            self.audit_features().await?;
-            let logs = self.log_space_maps().await?;
-            assert!(logs.iter().all(|(of, object)| *of <= txg && object.0 != 0), "a log is of a txg that was synced");
-            let objects: BTreeSet<_> = logs.iter().map(|(_, object)| *object).collect();
-            assert_eq!(objects.len(), logs.len(), "each txg has a log of its own");
-            let mut records = 0;
-            self.history(|_| records += 1).await?;
-            assert!(records >= 2, "the records of a pool's creation are never overwritten");
-            self.dsl().audit().await.map_err(|error| self.error(error))
-        })
+    #[boxed]
+    pub async fn audit(&self) -> Result<(), SpaError> {
+        let (uberblock, config) = (self.uberblock(), self.config());
+        let txg = uberblock.txg;
+        assert_eq!(uberblock.rootbp.logical_birth(), txg, "an uberblock leads to the MOS of its txg");
+        assert_eq!(uberblock.checkpoint_txg, Txg(0), "no checkpoint is made here");
+        assert_eq!(uberblock.guid_sum, guid_sum(self.vdevs()), "an uberblock counts all vdevs");
+        assert_eq!(config.u64("pool_guid"), Some(self.guid().0), "labels and MOS are of one pool");
+        assert!(config.u64("txg").is_some_and(|of| of <= txg.0), "a configuration is no newer than its MOS");
+        self.audit_vdevs();
+        self.audit_features().await?;
+        let logs = self.log_space_maps().await?;
+        assert!(logs.iter().all(|(of, object)| *of <= txg && object.0 != 0), "a log is of a txg that was synced");
+        let objects: BTreeSet<_> = logs.iter().map(|(_, object)| *object).collect();
+        assert_eq!(objects.len(), logs.len(), "each txg has a log of its own");
+        let mut records = 0;
+        self.history(|_| records += 1).await?;
+        assert!(records >= 2, "the records of a pool's creation are never overwritten");
+        self.dsl().audit().await.map_err(|error| self.error(error))
     }
 
     fn audit_vdevs(&self) {

@@ -28,7 +28,7 @@ use cenote_dsl::{Dataset, Dsl};
 use cenote_format::dsl::pool_directory;
 use cenote_format::errlog::{ErrorBookmark, parse_bookmark};
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use crate::{SpaError, View};
 
@@ -226,13 +226,12 @@ impl View {
 }
 
 /// The object of a logged error.
-fn object<'a>(objset: &'a Objset, error: &'a LoggedError) -> BoxFuture<'a, Result<Object, cenote_dmu::DmuError>> {
-    Box::pin(async move {
-        match error.object.0 {
-            0 => Ok(objset.meta_dnode()),
-            _ => objset.object(error.object).await,
-        }
-    })
+#[boxed]
+async fn object(objset: &Objset, error: &LoggedError) -> Result<Object, cenote_dmu::DmuError> {
+    match error.object.0 {
+        0 => Ok(objset.meta_dnode()),
+        _ => objset.object(error.object).await,
+    }
 }
 
 /// The pointer to the block that is in the place of a logged one. `None` where the place is no block of an object.

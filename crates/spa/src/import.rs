@@ -13,7 +13,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::{BoxFuture, Class, Handle, buf};
+use cenote_taskq::{Class, Handle, boxed, buf};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::dtl::Dtl;
@@ -42,21 +42,16 @@ const RECENT_TXGS: u64 = 3;
 const BUFFER_POOL_MIN_BYTES: usize = 1 << 20;
 
 /// Opens the pool that was found.
-pub fn import<'a>(
-    handle: &'a Handle,
-    found: FoundPool,
-    options: &'a ImportOptions,
-) -> BoxFuture<'a, Result<View, SpaError>> {
-    Box::pin(async move {
-        match import_for(handle, found.clone(), options, Purpose::Read).await {
-            // The change that was seen was its user's last.
-            Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
-                Some(found) => import_for(handle, found, options, Purpose::Read).await,
-                None => Err(error),
-            },
-            imported => imported,
-        }
-    })
+#[boxed]
+pub async fn import(handle: &Handle, found: FoundPool, options: &ImportOptions) -> Result<View, SpaError> {
+    match import_for(handle, found.clone(), options, Purpose::Read).await {
+        // The change that was seen was its user's last.
+        Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
+            Some(found) => import_for(handle, found, options, Purpose::Read).await,
+            None => Err(error),
+        },
+        imported => imported,
+    }
 }
 
 /// Opens the pool that was found, to do something with it.

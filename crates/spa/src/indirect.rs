@@ -8,7 +8,7 @@ use cenote_dmu::{DmuError, DmuErrorKind, Objset};
 use cenote_format::ids::{ObjectId, VdevId};
 use cenote_format::indirect::{IndirectMapping, IndirectMappingEntry, IndirectMappingPhys};
 use cenote_format::nvlist::NvList;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::error::VdevError;
@@ -121,35 +121,29 @@ async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, DmuErro
 }
 
 impl IndirectMap for Mappings {
-    fn segments(
-        &self,
-        vdev: VdevId,
-        offset_bytes: u64,
-        size_bytes: u64,
-    ) -> BoxFuture<'_, Result<Vec<Segment>, VdevError>> {
-        Box::pin(async move {
-            let mapping = self.mapping(vdev)?;
-            let pieces = mapping.remap(offset_bytes, size_bytes).ok_or(VdevError::Unmapped { vdev, offset_bytes })?;
-            debug_assert_eq!(
-                pieces.iter().map(|piece| piece.asize_bytes).sum::<u64>(),
-                size_bytes,
-                "the pieces of a range make it up"
-            );
-            let mut at = offset_bytes;
-            Ok(pieces
-                .into_iter()
-                .map(|piece| {
-                    let segment = Segment {
-                        offset_bytes: at,
-                        size_bytes: piece.asize_bytes,
-                        target: piece.vdev,
-                        target_offset_bytes: piece.offset_bytes,
-                    };
-                    at += piece.asize_bytes;
-                    segment
-                })
-                .collect())
-        })
+    #[boxed]
+    async fn segments(&self, vdev: VdevId, offset_bytes: u64, size_bytes: u64) -> Result<Vec<Segment>, VdevError> {
+        let mapping = self.mapping(vdev)?;
+        let pieces = mapping.remap(offset_bytes, size_bytes).ok_or(VdevError::Unmapped { vdev, offset_bytes })?;
+        debug_assert_eq!(
+            pieces.iter().map(|piece| piece.asize_bytes).sum::<u64>(),
+            size_bytes,
+            "the pieces of a range make it up"
+        );
+        let mut at = offset_bytes;
+        Ok(pieces
+            .into_iter()
+            .map(|piece| {
+                let segment = Segment {
+                    offset_bytes: at,
+                    size_bytes: piece.asize_bytes,
+                    target: piece.vdev,
+                    target_offset_bytes: piece.offset_bytes,
+                };
+                at += piece.asize_bytes;
+                segment
+            })
+            .collect())
     }
 }
 

@@ -9,8 +9,8 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapPhys;
 use cenote_metaslab::{ObjectError, PoolSpace, SpaceObjects, VdevMaps};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
-use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 
 use crate::{SpaError, View};
@@ -28,26 +28,23 @@ const LOGS_MAX: usize = 1 << 20;
 pub(crate) struct MosObjects(pub(crate) Objset);
 
 impl SpaceObjects for MosObjects {
-    fn bonus(&self, object: ObjectId) -> BoxFuture<'_, Result<(Vec<u8>, Endian), ObjectError>> {
-        Box::pin(async move {
-            let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
-            let phys = dnode.phys();
-            Ok((phys.bonus.to_vec(), phys.endian))
-        })
+    #[boxed]
+    async fn bonus(&self, object: ObjectId) -> Result<(Vec<u8>, Endian), ObjectError> {
+        let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
+        let phys = dnode.phys();
+        Ok((phys.bonus.to_vec(), phys.endian))
     }
 
-    fn block_bytes(&self, object: ObjectId) -> BoxFuture<'_, Result<u64, ObjectError>> {
-        Box::pin(async move {
-            let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
-            Ok(dnode.block_bytes())
-        })
+    #[boxed]
+    async fn block_bytes(&self, object: ObjectId) -> Result<u64, ObjectError> {
+        let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
+        Ok(dnode.block_bytes())
     }
 
-    fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> BoxFuture<'_, Result<Block, ObjectError>> {
-        Box::pin(async move {
-            let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
-            dnode.read(offset_bytes, len).await.map_err(ObjectError::new)
-        })
+    #[boxed]
+    async fn read(&self, object: ObjectId, offset_bytes: u64, len: usize) -> Result<Block, ObjectError> {
+        let dnode = self.0.object(object).await.map_err(ObjectError::new)?;
+        dnode.read(offset_bytes, len).await.map_err(ObjectError::new)
     }
 }
 

@@ -10,7 +10,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 use cenote_vdev::config::VdevConfig;
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::VdevTree;
@@ -95,13 +95,12 @@ impl View {
     /// Ends what goes on by itself: refuses new detached work (reading ahead, parts of long reads, reads of devices that nobody waits
     /// for any more) from now on, and resolves
     /// when none is left. The devices are then read by nobody but callers that are still in a call; such reads may fail.
-    pub fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.shared.dmu.detached().close().await;
-            if let Some(left) = self.shared.tree.left().filter(|_| self.shared.pin.is_none()) {
-                left.close().await;
-            }
-        })
+    #[boxed]
+    pub async fn close(&self) {
+        self.shared.dmu.detached().close().await;
+        if let Some(left) = self.shared.tree.left().filter(|_| self.shared.pin.is_none()) {
+            left.close().await;
+        }
     }
 
     /// Fails unless all that was read until now was of the view's txg. To be asked when the work is done, and where a read fails. A

@@ -12,10 +12,10 @@ use cenote_dmu::tx::{Cost, PendingFrees, SyncMode, Tx, TxError, TxgSource};
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::{self as format, LogRecord, SetSaXattr};
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::Block;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
+use cenote_taskq::{BoxFuture, boxed};
 use cenote_zio::ORDER;
 
 use crate::indirect::WriteShape;
@@ -215,34 +215,31 @@ impl fmt::Debug for Ticket {
 
 /// A txg that is assigned here counts as one with a change without a record.
 impl TxgSource for Log {
-    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
-        Box::pin(async move {
-            let tx = self.begin_noted(cost).await?;
-            if let Some(writer) = &self.writer {
-                writer.not_logged(tx.txg());
-            }
-            Ok(tx)
-        })
+    #[boxed]
+    async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
+        let tx = self.begin_noted(cost).await?;
+        if let Some(writer) = &self.writer {
+            writer.not_logged(tx.txg());
+        }
+        Ok(tx)
     }
 
-    fn begin_apart(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
-        Box::pin(async move {
-            let tx = self.source.begin_apart(cost).await?;
-            self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
-            Ok(tx)
-        })
+    #[boxed]
+    async fn begin_apart(&self, cost: Cost) -> Result<Tx, TxError> {
+        let tx = self.source.begin_apart(cost).await?;
+        self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+        Ok(tx)
     }
 
-    fn begin_replayed(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
-        Box::pin(async move {
-            self.wait_for_room(&cost).await?;
-            let tx = self.source.begin_replayed(cost).await?;
-            self.note(&tx);
-            if let Some(writer) = &self.writer {
-                writer.not_logged(tx.txg());
-            }
-            Ok(tx)
-        })
+    #[boxed]
+    async fn begin_replayed(&self, cost: Cost) -> Result<Tx, TxError> {
+        self.wait_for_room(&cost).await?;
+        let tx = self.source.begin_replayed(cost).await?;
+        self.note(&tx);
+        if let Some(writer) = &self.writer {
+            writer.not_logged(tx.txg());
+        }
+        Ok(tx)
     }
 
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {

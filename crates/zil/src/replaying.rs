@@ -135,24 +135,22 @@ impl Replaying {
 }
 
 impl TxgSource for Replaying {
-    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
-        Box::pin(async move {
-            let tx = self.begin_apart(cost).await?;
-            let within = self.within.load(Ordering::Relaxed);
-            if within != NONE {
-                self.begun.fetch_add(1, Ordering::Relaxed);
-                self.objset.change_zil_header(tx.txg(), |header| header.replay_seq = within);
-            }
-            Ok(tx)
-        })
+    #[boxed]
+    async fn begin(&self, cost: Cost) -> Result<Tx, TxError> {
+        let tx = self.begin_apart(cost).await?;
+        let within = self.within.load(Ordering::Relaxed);
+        if within != NONE {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+            self.objset.change_zil_header(tx.txg(), |header| header.replay_seq = within);
+        }
+        Ok(tx)
     }
 
-    fn begin_apart(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
-        Box::pin(async move {
-            let tx = self.log.begin_replayed(cost).await?;
-            self.last.fetch_max(tx.txg().0, Ordering::Relaxed);
-            Ok(tx)
-        })
+    #[boxed]
+    async fn begin_apart(&self, cost: Cost) -> Result<Tx, TxError> {
+        let tx = self.log.begin_replayed(cost).await?;
+        self.last.fetch_max(tx.txg().0, Ordering::Relaxed);
+        Ok(tx)
     }
 
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {

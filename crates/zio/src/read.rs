@@ -5,8 +5,8 @@ use cenote_format::blkptr::{Blkptr, DVAS_PER_BLKPTR, Dva};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::Checksum;
 use cenote_format::ids::{BlockId, ObjsetId, VdevId};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{BoxFuture, boxed};
 use cenote_vdev::queue::QueueClass;
 
 use crate::gang;
@@ -181,25 +181,20 @@ impl Zio {
 
     /// As [`Zio::read_verified`]. If writes of the pool wait for failed devices, so do its reads. Reads of the MOS always wait, since a
     /// sync cannot be undone. A read that a device failed once is repeated once.
-    fn read_patiently<'a>(
-        &'a self,
-        bp: &'a Blkptr,
-        context: ReadContext<'a>,
-    ) -> BoxFuture<'a, Result<Buf, ZioErrorKind>> {
-        Box::pin(async move {
-            let is_needed = context.bookmark.objset == ObjsetId(0);
-            let mut is_again = false;
-            loop {
-                let error = match self.read_verified(bp, context.class).await {
-                    Err(error) if error.is_of_devices() && self.tree().suspension().is_some() => error,
-                    result => return result,
-                };
-                let has_waited = self.tree().wait_for_reads(is_needed).await;
-                if !has_waited && std::mem::replace(&mut is_again, true) {
-                    return Err(error);
-                }
+    #[boxed]
+    async fn read_patiently(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Buf, ZioErrorKind> {
+        let is_needed = context.bookmark.objset == ObjsetId(0);
+        let mut is_again = false;
+        loop {
+            let error = match self.read_verified(bp, context.class).await {
+                Err(error) if error.is_of_devices() && self.tree().suspension().is_some() => error,
+                result => return result,
+            };
+            let has_waited = self.tree().wait_for_reads(is_needed).await;
+            if !has_waited && std::mem::replace(&mut is_again, true) {
+                return Err(error);
             }
-        })
+        }
     }
 
     /// The physical bytes from the first copy that verifies.

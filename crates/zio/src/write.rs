@@ -37,9 +37,9 @@ use cenote_format::endian::Endian;
 use cenote_format::enums::{Checksum, Compress};
 use cenote_format::gang::{GangHeader, MIN_BYTES as GANG_HEADER_BYTES};
 use cenote_format::ids::{Guid, Txg, VdevId};
-use cenote_taskq::BoxFuture;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
+use cenote_taskq::{BoxFuture, boxed};
 
 use crate::gang::DEPTH_MAX;
 use crate::seal::Seal;
@@ -106,7 +106,8 @@ pub trait Allocator: Send + Sync {
     fn units(&self) -> AllocationUnits;
 
     /// Places for the copies of one block, first copy first, each with the bytes it takes on its vdev. All or nothing.
-    fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>>;
+    #[boxed]
+    async fn allocate(&self, request: AllocationRequest) -> Result<Vec<Dva>, NoSpace>;
 
     /// Places for several blocks alike, first block first: those that asking for one after the other would give, as many as can be had at
     /// once. The places of each block's copies follow each other. The missing ones (all of them where that is simplest) are asked for with

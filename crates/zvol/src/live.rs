@@ -26,8 +26,8 @@ use cenote_dmu::{LogBlock, Objset};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zil::Tx as Record;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
-use cenote_taskq::{BoxFuture, boxed};
 use cenote_zil::{Log, LogData, LogDataError, LogTxg, ReplayError, WriteShape};
 use thiserror::Error;
 
@@ -87,43 +87,41 @@ pub struct LiveVolume {
 struct LoggedVolume(Objset, Volume);
 
 impl LogData for LoggedVolume {
-    fn read(
+    #[boxed]
+    async fn read(
         &self,
         _object: ObjectId,
         _generation: u64,
         offset_bytes: u64,
         len: usize,
-    ) -> BoxFuture<'_, Result<Option<Block>, LogDataError>> {
-        Box::pin(async move {
-            // It may have become smaller.
-            let claim = match self.1.claim(offset_bytes, len as u64).await {
-                Ok(claim) => claim,
-                Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            };
-            let read = self.1.read(offset_bytes, len).await;
-            drop(claim);
-            Ok(Some(read?))
-        })
+    ) -> Result<Option<Block>, LogDataError> {
+        // It may have become smaller.
+        let claim = match self.1.claim(offset_bytes, len as u64).await {
+            Ok(claim) => claim,
+            Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let read = self.1.read(offset_bytes, len).await;
+        drop(claim);
+        Ok(Some(read?))
     }
 
-    fn block<'a>(
-        &'a self,
+    #[boxed]
+    async fn block(
+        &self,
         _object: ObjectId,
         _generation: u64,
         bytes: Range<u64>,
-        at: LogTxg<'a>,
-    ) -> BoxFuture<'a, Result<Option<LogBlock>, LogDataError>> {
-        Box::pin(async move {
-            let claim = match self.1.claim(bytes.start, bytes.end - bytes.start).await {
-                Ok(claim) => claim,
-                Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
-                Err(error) => return Err(error.into()),
-            };
-            let block = at.block(&self.0, claim.object(), &bytes);
-            drop(claim);
-            Ok(block)
-        })
+        at: LogTxg<'_>,
+    ) -> Result<Option<LogBlock>, LogDataError> {
+        let claim = match self.1.claim(bytes.start, bytes.end - bytes.start).await {
+            Ok(claim) => claim,
+            Err(VolumeError::BeyondEnd { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let block = at.block(&self.0, claim.object(), &bytes);
+        drop(claim);
+        Ok(block)
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cenote_props::{Types, is_user_property};
 use cenote_spa::PropertyValue;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use super::error::ReceiveAction;
 use crate::values::{ValueError, When, check_once, dataset_setting, full_name};
@@ -137,9 +137,8 @@ pub trait Caller: Send + Sync {
     }
 
     /// Has those users go on, if any wait: the dataset is as it was received, or as it was before.
-    fn resume(&mut self) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
+    #[boxed]
+    async fn resume(&mut self) {}
 
     /// A dataset that may be there, and mounted, is about to be renamed or destroyed. It is refused afterwards if it is in use.
     fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {

@@ -11,7 +11,7 @@ use cenote_format::dnode::{DnodePhys, MAX_BLKPTRS, dnodes_in_block};
 use cenote_format::ids::{BlockId, Txg};
 use cenote_format::needs::Needs;
 use cenote_taskq::buf::{Block, Buf};
-use cenote_taskq::{BoxFuture, Class};
+use cenote_taskq::{Class, boxed};
 use cenote_zio::{ORDER, ReadyBlock, ReadyForm};
 
 use super::batch::Room;
@@ -366,31 +366,30 @@ impl Tree {
         Ok(())
     }
 
-    fn free_below(&mut self, level: u8, block: u64, range: Range<u64>) -> BoxFuture<'_, Result<(), DmuError>> {
-        Box::pin(async move {
-            let bits = self.shift() * u32::from(level);
-            let first = if block == 0 { 0 } else { block.checked_shl(bits).unwrap_or(u64::MAX) };
-            let behind = (block + 1).checked_shl(bits).filter(|end| end >> bits == block + 1).unwrap_or(u64::MAX);
-            let bp = self.pointer(level, block);
-            if bp.is_hole() || behind <= range.start || first >= range.end {
+    #[boxed]
+    async fn free_below(&mut self, level: u8, block: u64, range: Range<u64>) -> Result<(), DmuError> {
+        let bits = self.shift() * u32::from(level);
+        let first = if block == 0 { 0 } else { block.checked_shl(bits).unwrap_or(u64::MAX) };
+        let behind = (block + 1).checked_shl(bits).filter(|end| end >> bits == block + 1).unwrap_or(u64::MAX);
+        let bp = self.pointer(level, block);
+        if bp.is_hole() || behind <= range.start || first >= range.end {
+            return Ok(());
+        }
+        if level > 0 {
+            self.open(level, block).await?;
+            for child in 0..1_u64 << self.shift() {
+                self.free_below(level - 1, (block << self.shift()) + child, range.clone()).await?;
+            }
+            let indirect = &self.indirects[usize::from(level)][&block];
+            if indirect.children.iter().any(|child| !child.is_hole()) {
                 return Ok(());
             }
-            if level > 0 {
-                self.open(level, block).await?;
-                for child in 0..1_u64 << self.shift() {
-                    self.free_below(level - 1, (block << self.shift()) + child, range.clone()).await?;
-                }
-                let indirect = &self.indirects[usize::from(level)][&block];
-                if indirect.children.iter().any(|child| !child.is_hole()) {
-                    return Ok(());
-                }
-                self.indirects[usize::from(level)].remove(&block);
-            }
-            self.killed.push(bp);
-            let hole = self.hole(level, &bp);
-            self.set_pointer(level, block, hole);
-            Ok(())
-        })
+            self.indirects[usize::from(level)].remove(&block);
+        }
+        self.killed.push(bp);
+        let hole = self.hole(level, &bp);
+        self.set_pointer(level, block, hole);
+        Ok(())
     }
 
     /// Begins with a level, all below which is written.

@@ -5,7 +5,7 @@
 //! other holders, so a txg that closes is soon free of them.
 
 use cenote_format::ids::Txg;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use super::{Cost, Transactions, Tx, TxError};
 
@@ -19,7 +19,8 @@ pub trait TxgSource: Send + Sync + 'static {
     ///
     /// # Errors
     /// There is no space for it, or the pool is closed or suspended.
-    fn begin(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>>;
+    #[boxed]
+    async fn begin(&self, cost: Cost) -> Result<Tx, TxError>;
 
     /// The same for a change that stands for itself, whatever becomes of the operation that needs it.
     ///
@@ -41,7 +42,8 @@ pub trait TxgSource: Send + Sync + 'static {
     ///
     /// # Errors
     /// It could not be written.
-    fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>>;
+    #[boxed]
+    async fn wait_synced(&self, txg: Txg) -> Result<(), TxError>;
 
     /// Has the open txg written soon, without waiting for it.
     fn hurry(&self) {}
@@ -58,8 +60,9 @@ pub trait TxgSource: Send + Sync + 'static {
     ///
     /// # Errors
     /// The source has no intent logs, or a txg could not be written.
-    fn log_replayed(&self, _until: Txg) -> BoxFuture<'_, Result<(), TxError>> {
-        Box::pin(async { Err(TxError::Suspended("its changes go to txgs without intent logs".into())) })
+    #[boxed]
+    async fn log_replayed(&self, _until: Txg) -> Result<(), TxError> {
+        Err(TxError::Suspended("its changes go to txgs without intent logs".into()))
     }
 
     /// Announces that space is about to be freed in the background, until the guard is dropped: changes that find no space wait

@@ -18,7 +18,7 @@ use cenote_format::ids::ObjectId;
 use cenote_inuse::{OpenError, Report};
 use cenote_spa::{Pool, View};
 use cenote_taskq::sync::{Mutex, RwLock};
-use cenote_taskq::{AsyncMutex, BoxFuture, Semaphore, boxed};
+use cenote_taskq::{AsyncMutex, Semaphore, boxed};
 use cenote_zpl::{AccessTimes, Attributes, File, Forbidden, Time, ZplError};
 
 use crate::files::Files;
@@ -168,41 +168,40 @@ impl Tree {
         Self::of(source, dataset, options).await
     }
 
-    fn of(source: Source, dataset: &str, options: TreeOptions) -> BoxFuture<'_, Result<Self, OpenError>> {
-        Box::pin(async move {
-            let top = source.dsl()?.dataset(dataset).await?;
-            let zfsvfs = Arc::new(source.open_top(&top, &[]).await?);
-            let seconds = i64::try_from(top.phys.creation_time).unwrap_or(0);
-            let slot = Arc::new(Slot::new(0, top, NodeId::ROOT, NodeId::ROOT));
-            slot.set_opened(zfsvfs);
-            let tree = Self {
-                shared: Arc::new(Shared {
-                    source,
-                    slots: Slots::new(Arc::clone(&slot)),
-                    slot,
-                    grafts: RwLock::default(),
-                    known: Mutex::default(),
-                    placing: AsyncMutex::new(()),
-                    layout: options.layout,
-                    admin_snapshots: options.admin_snapshots,
-                    forbidden: Mutex::default(),
-                    files: Files::default(),
-                    reading: Semaphore::new(READ_BUDGET_BYTES),
-                    client: OnceLock::new(),
-                    report: options.report,
-                    reports_left: Mutex::new(REPORTS_MAX),
-                    noted: Mutex::default(),
-                    stale: RwLock::default(),
-                    passing: Mutex::default(),
-                    made_at: Time { seconds, nanoseconds: 0 },
-                }),
-            };
-            if let Err(error) = tree.show_all().await {
-                tree.close().await;
-                return Err(error);
-            }
-            Ok(tree)
-        })
+    #[boxed]
+    async fn of(source: Source, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
+        let top = source.dsl()?.dataset(dataset).await?;
+        let zfsvfs = Arc::new(source.open_top(&top, &[]).await?);
+        let seconds = i64::try_from(top.phys.creation_time).unwrap_or(0);
+        let slot = Arc::new(Slot::new(0, top, NodeId::ROOT, NodeId::ROOT));
+        slot.set_opened(zfsvfs);
+        let tree = Self {
+            shared: Arc::new(Shared {
+                source,
+                slots: Slots::new(Arc::clone(&slot)),
+                slot,
+                grafts: RwLock::default(),
+                known: Mutex::default(),
+                placing: AsyncMutex::new(()),
+                layout: options.layout,
+                admin_snapshots: options.admin_snapshots,
+                forbidden: Mutex::default(),
+                files: Files::default(),
+                reading: Semaphore::new(READ_BUDGET_BYTES),
+                client: OnceLock::new(),
+                report: options.report,
+                reports_left: Mutex::new(REPORTS_MAX),
+                noted: Mutex::default(),
+                stale: RwLock::default(),
+                passing: Mutex::default(),
+                made_at: Time { seconds, nanoseconds: 0 },
+            }),
+        };
+        if let Err(error) = tree.show_all().await {
+            tree.close().await;
+            return Err(error);
+        }
+        Ok(tree)
     }
 
     /// The name of the mounted dataset.

@@ -62,7 +62,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use cenote_spa::{ImportOptions, Pool, SpaError, View};
-use cenote_taskq::{BoxFuture, Class, Handle, Instant, Join, JoinError, Unordered};
+use cenote_taskq::{BoxFuture, Class, Handle, Instant, Join, JoinError, Unordered, boxed};
 use cenote_zio::Bookmark;
 
 use crate::error::{PointerError, VisitError};
@@ -91,7 +91,8 @@ pub trait Views: Send + Sync {
     ///
     /// # Errors
     /// It cannot be read, or is closed.
-    fn view(&self) -> BoxFuture<'_, Result<View, ViewError>>;
+    #[boxed]
+    async fn view(&self) -> Result<View, ViewError>;
 
     /// Fails if the view was given up.
     ///
@@ -117,8 +118,9 @@ impl Views for View {
 
 /// A pool in use: the walk goes on in another view when one was given up.
 impl Views for Pool {
-    fn view(&self) -> BoxFuture<'_, Result<View, ViewError>> {
-        Box::pin(async move { Ok(Pool::view(self, &ImportOptions::default()).await?) })
+    #[boxed]
+    async fn view(&self) -> Result<View, ViewError> {
+        Ok(Pool::view(self, &ImportOptions::default()).await?)
     }
 }
 

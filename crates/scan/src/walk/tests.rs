@@ -13,7 +13,7 @@ use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_sim::{LAYOUTS, Machine, SINGLE};
 use cenote_taskq::sim::disk::{Latency, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Rng, Runtime};
+use cenote_taskq::{Rng, Runtime, boxed};
 
 use super::*;
 
@@ -280,17 +280,16 @@ struct Changing {
 }
 
 impl Views for Arc<Changing> {
-    fn view(&self) -> BoxFuture<'_, Result<View, ViewError>> {
-        Box::pin(async move {
-            let mut history = self.history.lock().await;
-            for _ in 0..history.rng.below(3) {
-                history.step().await;
-            }
-            let view = history.view().await;
-            let truth = part(&history.handle, &view, None, false, None).await.0;
-            self.truths.lock().push(truth.stored());
-            Ok(view)
-        })
+    #[boxed]
+    async fn view(&self) -> Result<View, ViewError> {
+        let mut history = self.history.lock().await;
+        for _ in 0..history.rng.below(3) {
+            history.step().await;
+        }
+        let view = history.view().await;
+        let truth = part(&history.handle, &view, None, false, None).await.0;
+        self.truths.lock().push(truth.stored());
+        Ok(view)
     }
 
     fn check(&self, view: &View) -> Result<(), SpaError> {

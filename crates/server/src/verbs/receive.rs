@@ -5,7 +5,7 @@ use std::io::Read;
 use cenote_admin::receive::{Caller, ReceiveError, ReceiveOutcome, ReceiveRequest, SuspendError, Told};
 use cenote_dsl::name::is_at_or_below;
 use cenote_spa::Pool;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use crate::error::Result;
 use crate::{Session, SuspendedDataset};
@@ -70,29 +70,26 @@ impl Caller for Users<'_> {
         self.session.served().is_some()
     }
 
-    fn suspend<'a>(&'a mut self, dataset: &'a str, written: &'a str) -> BoxFuture<'a, Result<(), SuspendError>> {
-        Box::pin(async move {
-            let suspended = self.suspend_users(dataset, written).await;
-            suspended.map_err(|error| SuspendError { dataset: dataset.to_owned(), source: Box::new(error) })
-        })
+    #[boxed]
+    async fn suspend(&mut self, dataset: &str, written: &str) -> Result<(), SuspendError> {
+        let suspended = self.suspend_users(dataset, written).await;
+        suspended.map_err(|error| SuspendError { dataset: dataset.to_owned(), source: Box::new(error) })
     }
 
-    fn resume(&mut self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            if let Some(suspended) = self.suspended.take()
-                && let Err(error) = suspended.resume().await
-            {
-                self.session.warn(error.chain());
-            }
-        })
+    #[boxed]
+    async fn resume(&mut self) {
+        if let Some(suspended) = self.suspended.take()
+            && let Err(error) = suspended.resume().await
+        {
+            self.session.warn(error.chain());
+        }
     }
 
-    fn lets_go<'a>(&'a mut self, dataset: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            self.released.push(dataset.to_owned());
-            // A dataset in use is refused later, in OpenZFS's words.
-            let _ = self.session.release(&self.released[self.released.len() - 1..], "receive").await;
-            let _ = self.session.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
-        })
+    #[boxed]
+    async fn lets_go(&mut self, dataset: &str) {
+        self.released.push(dataset.to_owned());
+        // A dataset in use is refused later, in OpenZFS's words.
+        let _ = self.session.release(&self.released[self.released.len() - 1..], "receive").await;
+        let _ = self.session.let_go(|held| is_at_or_below(&held.dir.name, dataset)).await;
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, Extent, Piece};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Block, BoxFuture, Group, Handle, Member};
+use cenote_taskq::{Block, Group, Handle, Member, boxed};
 
 /// See the module comment.
 pub(super) struct Gate {
@@ -85,63 +85,56 @@ impl Export for Gated {
         self.export.lock().as_ref().is_some_and(|export| export.is_read_only())
     }
 
-    fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {
-        Box::pin(async move {
-            let (_member, export) = self.enter()?;
-            export.read(offset_bytes, length_bytes).await
-        })
+    #[boxed]
+    async fn read(&self, offset_bytes: u64, length_bytes: u32) -> Result<Vec<Piece>, ExportError> {
+        let (_member, export) = self.enter()?;
+        export.read(offset_bytes, length_bytes).await
     }
 
-    fn block_status(
+    #[boxed]
+    async fn block_status(
         &self,
         offset_bytes: u64,
         length_bytes: u32,
         extents_max: usize,
-    ) -> BoxFuture<'_, Result<Vec<Extent>, ExportError>> {
-        Box::pin(async move {
-            let (_member, export) = self.enter()?;
-            export.block_status(offset_bytes, length_bytes, extents_max).await
-        })
+    ) -> Result<Vec<Extent>, ExportError> {
+        let (_member, export) = self.enter()?;
+        export.block_status(offset_bytes, length_bytes, extents_max).await
     }
 
-    fn cache(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move {
-            let (_member, export) = self.enter()?;
-            export.cache(offset_bytes, length_bytes).await
-        })
+    #[boxed]
+    async fn cache(&self, offset_bytes: u64, length_bytes: u32) -> Result<(), ExportError> {
+        let (_member, export) = self.enter()?;
+        export.cache(offset_bytes, length_bytes).await
     }
 
-    fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move {
-            let (_member, export) = self.enter()?;
-            export.write(offset_bytes, data, fua).await
-        })
+    #[boxed]
+    async fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> Result<(), ExportError> {
+        let (_member, export) = self.enter()?;
+        export.write(offset_bytes, data, fua).await
     }
 
-    fn write_zeros(
+    #[boxed]
+    async fn write_zeros(
         &self,
         offset_bytes: u64,
         length_bytes: u32,
         may_free: bool,
         fua: bool,
-    ) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move {
-            let (_member, export) = self.enter()?;
-            export.write_zeros(offset_bytes, length_bytes, may_free, fua).await
-        })
+    ) -> Result<(), ExportError> {
+        let (_member, export) = self.enter()?;
+        export.write_zeros(offset_bytes, length_bytes, may_free, fua).await
     }
 
-    fn trim(&self, offset_bytes: u64, length_bytes: u32, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move {
-            let (_member, export) = self.enter()?;
-            export.trim(offset_bytes, length_bytes, fua).await
-        })
+    #[boxed]
+    async fn trim(&self, offset_bytes: u64, length_bytes: u32, fua: bool) -> Result<(), ExportError> {
+        let (_member, export) = self.enter()?;
+        export.trim(offset_bytes, length_bytes, fua).await
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move {
-            let (_member, export) = self.enter()?;
-            export.flush().await
-        })
+    #[boxed]
+    async fn flush(&self) -> Result<(), ExportError> {
+        let (_member, export) = self.enter()?;
+        export.flush().await
     }
 }

@@ -12,7 +12,7 @@ use cenote_inuse::OpenError;
 use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
 use cenote_spa::SpaError;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{Block, BoxFuture, Either, boxed, race};
+use cenote_taskq::{Block, Either, boxed, race};
 use cenote_zvol::VolumeError;
 use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
@@ -112,26 +112,26 @@ impl LiveVolumes {
 }
 
 impl Exports for LiveVolumes {
-    fn list(&self) -> BoxFuture<'_, Result<Vec<ExportName>, ExportError>> {
-        Box::pin(async move { self.names().await.map_err(|error| io_error(&error)) })
+    #[boxed]
+    async fn list(&self) -> Result<Vec<ExportName>, ExportError> {
+        self.names().await.map_err(|error| io_error(&error))
     }
 
-    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
-        Box::pin(async move {
-            let Some(name) = chosen(self, name).await? else { return Ok(None) };
-            let Some(open) = self.of(&name) else { return Ok(None) };
-            let found = open.lock().await.find(&name).await?;
-            let Some(found) = found else { return Ok(None) };
-            let export = match found {
-                Found::Frozen(volume) => Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>,
-                Found::Live(zvol) => {
-                    let live = zvol.share().await?;
-                    let (size_bytes, block_sizes) = (live.volume().size_bytes(), sizes(live.volume()));
-                    Arc::new(LiveExport { zvol, size_bytes, block_sizes, name })
-                }
-            };
-            Ok(Some(open.give(export)))
-        })
+    #[boxed]
+    async fn open(&self, name: &str) -> Result<Option<Arc<dyn Export>>, ExportError> {
+        let Some(name) = chosen(self, name).await? else { return Ok(None) };
+        let Some(open) = self.of(&name) else { return Ok(None) };
+        let found = open.lock().await.find(&name).await?;
+        let Some(found) = found else { return Ok(None) };
+        let export = match found {
+            Found::Frozen(volume) => Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>,
+            Found::Live(zvol) => {
+                let live = zvol.share().await?;
+                let (size_bytes, block_sizes) = (live.volume().size_bytes(), sizes(live.volume()));
+                Arc::new(LiveExport { zvol, size_bytes, block_sizes, name })
+            }
+        };
+        Ok(Some(open.give(export)))
     }
 }
 
@@ -175,59 +175,57 @@ impl Export for LiveExport {
         self.zvol.now().is_some_and(|live| live.is_read_only())
     }
 
-    fn read(&self, offset_bytes: u64, length_bytes: u32) -> BoxFuture<'_, Result<Vec<Piece>, ExportError>> {
-        Box::pin(async move {
-            let live = self.zvol.share().await?;
-            let mut pieces = pieces(live.volume(), offset_bytes, length_bytes).await?;
-            // A range that was truncated meanwhile reads as zeros for a client that does not know.
-            let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
-            live.count_read(found);
-            if found < u64::from(length_bytes) {
-                pieces.push(Piece::Zeros(u64::from(length_bytes) - found));
-            }
-            Ok(pieces)
-        })
+    #[boxed]
+    async fn read(&self, offset_bytes: u64, length_bytes: u32) -> Result<Vec<Piece>, ExportError> {
+        let live = self.zvol.share().await?;
+        let mut pieces = pieces(live.volume(), offset_bytes, length_bytes).await?;
+        // A range that was truncated meanwhile reads as zeros for a client that does not know.
+        let found: u64 = pieces.iter().map(Piece::length_bytes).sum();
+        live.count_read(found);
+        if found < u64::from(length_bytes) {
+            pieces.push(Piece::Zeros(u64::from(length_bytes) - found));
+        }
+        Ok(pieces)
     }
 
-    fn block_status(
+    #[boxed]
+    async fn block_status(
         &self,
         offset_bytes: u64,
         length_bytes: u32,
         extents_max: usize,
-    ) -> BoxFuture<'_, Result<Vec<Extent>, ExportError>> {
-        Box::pin(async move {
-            let live = self.zvol.share().await?;
-            statuses(live.volume(), offset_bytes, length_bytes, extents_max).await
-        })
+    ) -> Result<Vec<Extent>, ExportError> {
+        let live = self.zvol.share().await?;
+        statuses(live.volume(), offset_bytes, length_bytes, extents_max).await
     }
 
-    fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move {
-            let live = self.zvol.share().await?;
-            live.write(offset_bytes, &data).await.map_err(|error| live_error(&error))?;
-            drop(data);
-            live.commit_if_sync(fua).await.map_err(|error| live_error(&error))
-        })
+    #[boxed]
+    async fn write(&self, offset_bytes: u64, data: Block, fua: bool) -> Result<(), ExportError> {
+        let live = self.zvol.share().await?;
+        live.write(offset_bytes, &data).await.map_err(|error| live_error(&error))?;
+        drop(data);
+        live.commit_if_sync(fua).await.map_err(|error| live_error(&error))
     }
 
-    fn write_zeros(
+    #[boxed]
+    async fn write_zeros(
         &self,
         offset_bytes: u64,
         length_bytes: u32,
         may_free: bool,
         fua: bool,
-    ) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move {
-            let how = if may_free { Clear::Freed } else { Clear::Written };
-            self.clear(offset_bytes, length_bytes, how, fua).await
-        })
+    ) -> Result<(), ExportError> {
+        let how = if may_free { Clear::Freed } else { Clear::Written };
+        self.clear(offset_bytes, length_bytes, how, fua).await
     }
 
-    fn trim(&self, offset_bytes: u64, length_bytes: u32, fua: bool) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move { self.clear(offset_bytes, length_bytes, Clear::Discarded, fua).await })
+    #[boxed]
+    async fn trim(&self, offset_bytes: u64, length_bytes: u32, fua: bool) -> Result<(), ExportError> {
+        self.clear(offset_bytes, length_bytes, Clear::Discarded, fua).await
     }
 
-    fn flush(&self) -> BoxFuture<'_, Result<(), ExportError>> {
-        Box::pin(async move { self.zvol.share().await?.flush().await.map_err(|error| live_error(&error)) })
+    #[boxed]
+    async fn flush(&self) -> Result<(), ExportError> {
+        self.zvol.share().await?.flush().await.map_err(|error| live_error(&error))
     }
 }

@@ -17,7 +17,7 @@ use cenote_format::enums::ObjsetType;
 use cenote_inuse::{Frozen, OpenError, Opened, Source, Use, open_volume};
 use cenote_nbd::{Export, ExportError, ExportErrorKind, ExportName, Exports};
 use cenote_spa::{User, View};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_zvol::Volume;
 
 pub use live::LiveVolumes;
@@ -110,16 +110,16 @@ fn io_error(error: &impl std::fmt::Display) -> ExportError {
 }
 
 impl Exports for PoolVolumes {
-    fn list(&self) -> BoxFuture<'_, Result<Vec<ExportName>, ExportError>> {
-        Box::pin(async move { self.names().await.map_err(|error| io_error(&error)) })
+    #[boxed]
+    async fn list(&self) -> Result<Vec<ExportName>, ExportError> {
+        self.names().await.map_err(|error| io_error(&error))
     }
 
-    fn open<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Arc<dyn Export>>, ExportError>> {
-        Box::pin(async move {
-            let Some(name) = chosen(self, name).await? else { return Ok(None) };
-            let volume = self.volume(&name).await.map_err(|error| io_error(&error))?;
-            Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>))
-        })
+    #[boxed]
+    async fn open(&self, name: &str) -> Result<Option<Arc<dyn Export>>, ExportError> {
+        let Some(name) = chosen(self, name).await? else { return Ok(None) };
+        let volume = self.volume(&name).await.map_err(|error| io_error(&error))?;
+        Ok(volume.map(|volume| Arc::new(ReadOnly { volume, name }) as Arc<dyn Export>))
     }
 }
 

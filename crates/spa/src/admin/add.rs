@@ -45,7 +45,7 @@ use cenote_dmu::Zap;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{BoxFuture, Rng, join_all};
+use cenote_taskq::{Rng, boxed, join_all};
 use cenote_vdev::commit::{LeafCommit, initialize};
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::tree::VdevTree;
@@ -104,12 +104,11 @@ impl Pool {
     /// # Errors
     /// The devices cannot be part of this pool, or cannot be written: the pool is as it was. The MOS cannot be changed. The pool is closed
     /// or suspended.
-    pub fn add_vdevs(&self, options: AddOptions) -> BoxFuture<'_, Result<Txg, SpaError>> {
-        Box::pin(async move {
-            let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options) })).await?;
-            addition.label().await.map_err(|error| refuse(error.to_string()))?;
-            self.change(move |writer| Box::pin(async move { writer.enter_addition(addition).await })).await
-        })
+    #[boxed]
+    pub async fn add_vdevs(&self, options: AddOptions) -> Result<Txg, SpaError> {
+        let addition = self.look(move |writer| Box::pin(async move { writer.plan_addition(options) })).await?;
+        addition.label().await.map_err(|error| refuse(error.to_string()))?;
+        self.change(move |writer| Box::pin(async move { writer.enter_addition(addition).await })).await
     }
 }
 

@@ -4,7 +4,7 @@ use cenote_dsl::name::check_new_bookmark;
 use cenote_dsl::{Bookmark, BookmarkCounts, BookmarkForm, Dataset, DslError, EmptyRefs, redaction_snapshots_max};
 use cenote_format::dsl::{BookmarkPhys, RedactBlock, dir_field};
 use cenote_format::ids::ObjectId;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
@@ -39,12 +39,11 @@ impl Syncer {
     ///
     /// # Errors
     /// The MOS cannot be read.
-    pub fn find_bookmark<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(Dataset, Bookmark)>, SpaError>> {
-        Box::pin(async move {
-            let Some((head, short)) = self.head_of_bookmark(name).await? else { return Ok(None) };
-            let found = self.dsl().bookmark(&head, &short).await?;
-            Ok(found.map(|bookmark| (head, bookmark)))
-        })
+    #[boxed]
+    pub async fn find_bookmark(&self, name: &str) -> Result<Option<(Dataset, Bookmark)>, SpaError> {
+        let Some((head, short)) = self.head_of_bookmark(name).await? else { return Ok(None) };
+        let found = self.dsl().bookmark(&head, &short).await?;
+        Ok(found.map(|bookmark| (head, bookmark)))
     }
 
     /// Whether a bookmark can be made.
@@ -57,57 +56,54 @@ impl Syncer {
         self.bookmark_source(new).await.map(drop)
     }
 
-    fn bookmark_source<'a>(&'a self, new: &'a NewBookmark) -> BoxFuture<'a, Result<(Dataset, Source), SpaError>> {
-        Box::pin(async move {
-            let name = &new.name;
-            let cannot =
-                |kind, why: &str| Err(SpaError::refused(kind, format!("cannot create bookmark '{name}': {why}")));
-            if !self.mos.features.has("bookmarks") {
-                return cannot(Refusal::NeedsFeature, "bookmark feature not enabled");
-            }
-            if check_new_bookmark(name).is_err() {
-                return cannot(Refusal::Invalid, "invalid argument");
-            }
-            let pool = |name: &str| name.split(['/', '@', '#']).next().unwrap_or_default().to_owned();
-            if pool(&new.source) != pool(name) {
-                return cannot(Refusal::Invalid, "bookmark is in a different pool");
-            }
-            let dsl = self.dsl().clone();
-            let Some((head, short)) = self.head_of_bookmark(name).await? else {
+    #[boxed]
+    async fn bookmark_source(&self, new: &NewBookmark) -> Result<(Dataset, Source), SpaError> {
+        let name = &new.name;
+        let cannot = |kind, why: &str| Err(SpaError::refused(kind, format!("cannot create bookmark '{name}': {why}")));
+        if !self.mos.features.has("bookmarks") {
+            return cannot(Refusal::NeedsFeature, "bookmark feature not enabled");
+        }
+        if check_new_bookmark(name).is_err() {
+            return cannot(Refusal::Invalid, "invalid argument");
+        }
+        let pool = |name: &str| name.split(['/', '@', '#']).next().unwrap_or_default().to_owned();
+        if pool(&new.source) != pool(name) {
+            return cannot(Refusal::Invalid, "bookmark is in a different pool");
+        }
+        let dsl = self.dsl().clone();
+        let Some((head, short)) = self.head_of_bookmark(name).await? else {
+            return cannot(Refusal::NotThere, "dataset does not exist");
+        };
+        if dsl.bookmark(&head, &short).await?.is_some() {
+            return cannot(Refusal::Exists, "bookmark exists");
+        }
+        let (dir, txg, source) = if new.source.contains('#') {
+            let Some((of, bookmark)) = self.find_bookmark(&new.source).await? else {
                 return cannot(Refusal::NotThere, "dataset does not exist");
             };
-            if dsl.bookmark(&head, &short).await?.is_some() {
-                return cannot(Refusal::Exists, "bookmark exists");
-            }
-            let (dir, txg, source) = if new.source.contains('#') {
-                let Some((of, bookmark)) = self.find_bookmark(&new.source).await? else {
-                    return cannot(Refusal::NotThere, "dataset does not exist");
-                };
-                (of.dir.object, bookmark.phys.creation_txg, Source::Bookmark(bookmark))
-            } else {
-                let snapshot = match dsl.dataset(&new.source).await {
-                    Ok(snapshot) if snapshot.is_snapshot() => snapshot,
-                    Ok(_) => return cannot(Refusal::Invalid, "invalid argument"),
-                    Err(DslError::NoSuchDataset(_)) => return cannot(Refusal::NotThere, "dataset does not exist"),
-                    Err(DslError::BadName { .. }) => return cannot(Refusal::Invalid, "invalid argument"),
-                    Err(error) => return Err(error.into()),
-                };
-                (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(Box::new(snapshot)))
+            (of.dir.object, bookmark.phys.creation_txg, Source::Bookmark(bookmark))
+        } else {
+            let snapshot = match dsl.dataset(&new.source).await {
+                Ok(snapshot) if snapshot.is_snapshot() => snapshot,
+                Ok(_) => return cannot(Refusal::Invalid, "invalid argument"),
+                Err(DslError::NoSuchDataset(_)) => return cannot(Refusal::NotThere, "dataset does not exist"),
+                Err(DslError::BadName { .. }) => return cannot(Refusal::Invalid, "invalid argument"),
+                Err(error) => return Err(error.into()),
             };
-            if let Source::Snapshot(snapshot) = &source {
-                let redacted = dsl.redaction_snapshots(snapshot).await?;
-                let limit = redaction_snapshots_max(self.mos.features.has("redaction_list_spill"));
-                if redacted.is_some_and(|snapshots| snapshots.len() > limit) {
-                    let why =
-                        "the snapshot is redacted with respect to too many others (feature 'redaction_list_spill')";
-                    return cannot(Refusal::NeedsFeature, why);
-                }
+            (snapshot.dir.object, snapshot.phys.creation_txg, Source::Snapshot(Box::new(snapshot)))
+        };
+        if let Source::Snapshot(snapshot) = &source {
+            let redacted = dsl.redaction_snapshots(snapshot).await?;
+            let limit = redaction_snapshots_max(self.mos.features.has("redaction_list_spill"));
+            if redacted.is_some_and(|snapshots| snapshots.len() > limit) {
+                let why = "the snapshot is redacted with respect to too many others (feature 'redaction_list_spill')";
+                return cannot(Refusal::NeedsFeature, why);
             }
-            if !dsl.is_earlier(&head, dir, txg).await? {
-                return cannot(Refusal::Invalid, "source is not an ancestor of the new bookmark's dataset");
-            }
-            Ok((head, source))
-        })
+        }
+        if !dsl.is_earlier(&head, dir, txg).await? {
+            return cannot(Refusal::Invalid, "source is not an ancestor of the new bookmark's dataset");
+        }
+        Ok((head, source))
     }
 
     /// Makes a bookmark, of which [`Self::check_bookmark`] has said that it can be.
@@ -176,28 +172,27 @@ impl Syncer {
         Ok(list)
     }
 
-    fn fields_of_new<'a>(
-        &'a self,
-        snapshot: &'a Dataset,
-        by: Option<&'a [u64]>,
-        counts: &'a mut BookmarkCounts,
-    ) -> BoxFuture<'a, Result<BookmarkPhys, SpaError>> {
-        Box::pin(async move {
-            let encrypted = self.mos.dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
-            let encrypted = encrypted?.is_some();
-            let form = BookmarkForm {
-                has_ivset: encrypted && self.mos.features.has("bookmark_v2"),
-                has_sizes: self.mos.features.has("bookmark_written"),
-            };
-            let mut phys = self.mos.dsl.bookmark_fields(snapshot.object, form).await?;
-            let redacted = self.mos.dsl.redaction_snapshots(snapshot).await?;
-            if let Some(snapshots) = redacted.as_deref().or(by) {
-                // The blocks that a redacted snapshot lacks are not known any more: the list of its bookmark says by what it was redacted.
-                let list = self.mos.dsl.create_redaction_list(self.txg, snapshots, redacted.is_some(), counts).await;
-                phys.redaction_list = list?;
-            }
-            Ok(phys)
-        })
+    #[boxed]
+    async fn fields_of_new(
+        &self,
+        snapshot: &Dataset,
+        by: Option<&[u64]>,
+        counts: &mut BookmarkCounts,
+    ) -> Result<BookmarkPhys, SpaError> {
+        let encrypted = self.mos.dsl.dir_field(&snapshot.dir, dir_field::CRYPTO_KEY_OBJECT).await;
+        let encrypted = encrypted?.is_some();
+        let form = BookmarkForm {
+            has_ivset: encrypted && self.mos.features.has("bookmark_v2"),
+            has_sizes: self.mos.features.has("bookmark_written"),
+        };
+        let mut phys = self.mos.dsl.bookmark_fields(snapshot.object, form).await?;
+        let redacted = self.mos.dsl.redaction_snapshots(snapshot).await?;
+        if let Some(snapshots) = redacted.as_deref().or(by) {
+            // The blocks that a redacted snapshot lacks are not known any more: the list of its bookmark says by what it was redacted.
+            let list = self.mos.dsl.create_redaction_list(self.txg, snapshots, redacted.is_some(), counts).await;
+            phys.redaction_list = list?;
+        }
+        Ok(phys)
     }
 
     /// Destroys the bookmark of this full name. One that is not there is gone already.

@@ -13,7 +13,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::zil::ZilHeader;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 use cenote_zio::{Bookmark, ReadContext};
 
 use crate::features::FEATURES;
@@ -211,42 +211,41 @@ impl Syncer {
 
     /// Frees a block and all below it that was born after a txg; of the meta-dnode's tree also what its dnodes lead to. A block is at least as
     /// young as all below it.
-    fn free_tree(
+    #[boxed]
+    async fn free_tree(
         &mut self,
         txg: Txg,
         bp: Blkptr,
         born_after: Txg,
         meta: Option<DmuType>,
-    ) -> BoxFuture<'_, Result<(), SpaError>> {
-        Box::pin(async move {
-            if bp.is_hole() || bp.is_redacted() || bp.logical_birth() <= born_after {
-                return Ok(());
-            }
-            let leads_on = bp.level() > 0 || meta.is_some();
-            if leads_on {
-                let context = ReadContext::new(Bookmark::objset(cenote_format::ids::ObjsetId(0)), None);
-                let read = self.blocks.writer.dmu().read_structure(&bp, context).await;
-                let bytes = read
-                    .map_err(|error| SpaError::contradiction(format!("what is to be freed cannot be read: {error}")))?;
-                let order = bp.byte_order();
-                if bp.level() > 0 {
-                    for child in Blkptr::array(&bytes, order) {
-                        if !child.is_hole() && child.level() + 1 != bp.level() {
-                            return Err(SpaError::contradiction("a tree whose levels do not go down cannot be freed"));
-                        }
-                        self.free_tree(txg, child, born_after, meta).await?;
+    ) -> Result<(), SpaError> {
+        if bp.is_hole() || bp.is_redacted() || bp.logical_birth() <= born_after {
+            return Ok(());
+        }
+        let leads_on = bp.level() > 0 || meta.is_some();
+        if leads_on {
+            let context = ReadContext::new(Bookmark::objset(cenote_format::ids::ObjsetId(0)), None);
+            let read = self.blocks.writer.dmu().read_structure(&bp, context).await;
+            let bytes =
+                read.map_err(|error| SpaError::contradiction(format!("what is to be freed cannot be read: {error}")))?;
+            let order = bp.byte_order();
+            if bp.level() > 0 {
+                for child in Blkptr::array(&bytes, order) {
+                    if !child.is_hole() && child.level() + 1 != bp.level() {
+                        return Err(SpaError::contradiction("a tree whose levels do not go down cannot be freed"));
                     }
-                } else {
-                    for (_, dnode) in dnodes_in_block(&bytes, order) {
-                        let dnode = dnode?.to_value();
-                        for child in dnode.blkptrs().iter().chain(&dnode.spill) {
-                            self.free_tree(txg, *child, born_after, None).await?;
-                        }
+                    self.free_tree(txg, child, born_after, meta).await?;
+                }
+            } else {
+                for (_, dnode) in dnodes_in_block(&bytes, order) {
+                    let dnode = dnode?.to_value();
+                    for child in dnode.blkptrs().iter().chain(&dnode.spill) {
+                        self.free_tree(txg, *child, born_after, None).await?;
                     }
                 }
             }
-            self.in_txg().free_blocks(txg, &[bp]).await
-        })
+        }
+        self.in_txg().free_blocks(txg, &[bp]).await
     }
 }
 

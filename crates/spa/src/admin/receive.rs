@@ -35,7 +35,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::needs::Needs;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{BoxFuture, Rng, boxed};
+use cenote_taskq::{Rng, boxed};
 
 use super::receive_spec::{ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 use crate::features::{FEATURES, by_name};
@@ -193,27 +193,26 @@ impl Pool {
     ///
     /// # Errors
     /// It cannot be received, and why not; or as [`Pool::change`].
-    pub fn begin_receive(&self, spec: ReceiveSpec) -> BoxFuture<'_, Result<Receiving, SpaError>> {
-        Box::pin(async move {
-            self.wait_logs_freed().await?;
-            let (pool, name) = (self.clone(), spec.dataset.clone());
-            let clear = self.change(move |syncer| Box::pin(async move { syncer.clear_broken(&pool, &name).await }));
-            clear.await?;
-            let (pool, asked) = (self.clone(), spec.clone());
-            let begun = self.change(move |syncer| {
-                Box::pin(async move {
-                    let (name, point) = syncer.begin_receive(&pool, &asked).await?;
-                    let head = match &asked.raw {
-                        None => syncer.open_received(&name).await?,
-                        Some(raw) => syncer.open_raw(raw, &name).await?,
-                    };
-                    let is_beside = name != asked.dataset;
-                    Ok::<_, SpaError>((pool.adopt(syncer, &name, head, User::Command).await?, is_beside, point))
-                })
-            });
-            let (head, is_beside, point) = begun.await?;
-            Ok(Receiving { spec, head, is_beside, point })
-        })
+    #[boxed]
+    pub async fn begin_receive(&self, spec: ReceiveSpec) -> Result<Receiving, SpaError> {
+        self.wait_logs_freed().await?;
+        let (pool, name) = (self.clone(), spec.dataset.clone());
+        let clear = self.change(move |syncer| Box::pin(async move { syncer.clear_broken(&pool, &name).await }));
+        clear.await?;
+        let (pool, asked) = (self.clone(), spec.clone());
+        let begun = self.change(move |syncer| {
+            Box::pin(async move {
+                let (name, point) = syncer.begin_receive(&pool, &asked).await?;
+                let head = match &asked.raw {
+                    None => syncer.open_received(&name).await?,
+                    Some(raw) => syncer.open_raw(raw, &name).await?,
+                };
+                let is_beside = name != asked.dataset;
+                Ok::<_, SpaError>((pool.adopt(syncer, &name, head, User::Command).await?, is_beside, point))
+            })
+        });
+        let (head, is_beside, point) = begun.await?;
+        Ok(Receiving { spec, head, is_beside, point })
     }
 
     /// Gives up a receive by the dataset that was written, whatever its name is by now.
@@ -232,11 +231,10 @@ impl Pool {
     ///
     /// # Errors
     /// There is nothing; or as [`Pool::change`].
-    pub fn abort_receive<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(async move {
-            let (pool, name) = (self.clone(), name.to_owned());
-            self.change(move |syncer| Box::pin(async move { syncer.abort_receive(&pool, &name).await })).await
-        })
+    #[boxed]
+    pub async fn abort_receive(&self, name: &str) -> Result<(), SpaError> {
+        let (pool, name) = (self.clone(), name.to_owned());
+        self.change(move |syncer| Box::pin(async move { syncer.abort_receive(&pool, &name).await })).await
     }
 }
 

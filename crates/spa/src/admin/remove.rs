@@ -52,7 +52,7 @@ use cenote_format::zap::int_key_name;
 use cenote_format::zil::ZilHeader;
 use cenote_metaslab::SpaceStore as _;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{BoxFuture, join_all};
+use cenote_taskq::{boxed, join_all};
 use cenote_vdev::commit::{LeafCommit, initialize};
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_zil::Chain;
@@ -102,15 +102,14 @@ impl Pool {
     /// # Errors
     /// There is no such device, it has blocks of files, a spare is in use, a log on it waits to be replayed, or somebody reads the pool as of
     /// a txg since which blocks on it were freed: the pool is as it was. The MOS cannot be changed. The pool is closed or suspended.
-    pub fn remove_vdev(&self, guid: Guid) -> BoxFuture<'_, Result<Txg, SpaError>> {
-        Box::pin(async move {
-            match self.look(move |syncer| Box::pin(async move { syncer.find_removable(guid).await })).await? {
-                Found::Auxiliary(kind) => {
-                    self.change(move |syncer| Box::pin(async move { syncer.enter_unlisted(kind, guid).await })).await
-                }
-                Found::Log(vdev) => self.remove_log_device(vdev, guid).await,
+    #[boxed]
+    pub async fn remove_vdev(&self, guid: Guid) -> Result<Txg, SpaError> {
+        match self.look(move |syncer| Box::pin(async move { syncer.find_removable(guid).await })).await? {
+            Found::Auxiliary(kind) => {
+                self.change(move |syncer| Box::pin(async move { syncer.enter_unlisted(kind, guid).await })).await
             }
-        })
+            Found::Log(vdev) => self.remove_log_device(vdev, guid).await,
+        }
     }
 
     async fn remove_log_device(&self, vdev: VdevId, guid: Guid) -> Result<Txg, SpaError> {

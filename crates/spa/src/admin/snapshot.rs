@@ -9,7 +9,7 @@ use cenote_format::dsl::{DatasetFlags, dataset_field, dir_field, pool_directory}
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{BoxFuture, Rng, boxed, oneshot};
+use cenote_taskq::{Rng, boxed, oneshot};
 
 use crate::admin::properties::check_text;
 use crate::features::FEATURES;
@@ -41,30 +41,29 @@ struct TakeSnapshots {
 }
 
 impl LateTask for TakeSnapshots {
-    fn run<'a>(&'a mut self, syncer: &'a mut Syncer) -> BoxFuture<'a, Result<bool, SpaError>> {
-        Box::pin(async move {
-            let answer = match self.check(syncer).await {
-                Ok(false) => return Ok(false),
-                Ok(true) => {
-                    // One time for all of them, as of a recursive snapshot in OpenZFS.
-                    let time_s = syncer.time_s();
-                    if self.wanted.len() > 1 && mutant::is(Mutant::SnapshotsApart) {
-                        let wanted = self.wanted.pop().into_iter().collect();
-                        syncer.late.push(Txg(syncer.txg().0 + 1), Box::new(Self { wanted, answer: None }));
-                    }
-                    for wanted in &self.wanted {
-                        syncer.take_snapshot(wanted, time_s).await?;
-                    }
-                    Ok(syncer.txg())
+    #[boxed]
+    async fn run(&mut self, syncer: &mut Syncer) -> Result<bool, SpaError> {
+        let answer = match self.check(syncer).await {
+            Ok(false) => return Ok(false),
+            Ok(true) => {
+                // One time for all of them, as of a recursive snapshot in OpenZFS.
+                let time_s = syncer.time_s();
+                if self.wanted.len() > 1 && mutant::is(Mutant::SnapshotsApart) {
+                    let wanted = self.wanted.pop().into_iter().collect();
+                    syncer.late.push(Txg(syncer.txg().0 + 1), Box::new(Self { wanted, answer: None }));
                 }
-                Err(error) => Err(error),
-            };
-            if let Some(sender) = self.answer.take() {
-                // The caller may have gone.
-                drop(sender.send(answer));
+                for wanted in &self.wanted {
+                    syncer.take_snapshot(wanted, time_s).await?;
+                }
+                Ok(syncer.txg())
             }
-            Ok(true)
-        })
+            Err(error) => Err(error),
+        };
+        if let Some(sender) = self.answer.take() {
+            // The caller may have gone.
+            drop(sender.send(answer));
+        }
+        Ok(true)
     }
 }
 
@@ -98,25 +97,24 @@ impl Pool {
     /// # Errors
     /// One cannot be taken: there is no such dataset, or there is one of this name, or no space for what is reserved; or the pool is closed,
     /// suspended, or has failed.
-    pub fn take_snapshots(&self, wanted: Vec<NewSnapshot>) -> BoxFuture<'_, Result<Txg, SpaError>> {
-        Box::pin(async move {
-            // A refusal need not wait for a txg, nor have one written.
-            let asked = wanted.clone();
-            let look = self.look(move |syncer| Box::pin(async move { check_all(&asked, syncer).await }));
-            look.await?;
-            let (sender, mut answer) = oneshot::channel();
-            self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
-            if mutant::is(Mutant::SnapshotEarly) {
-                self.next_txg().await?;
-                return answer.await.map_err(|_| self.closed())?;
+    #[boxed]
+    pub async fn take_snapshots(&self, wanted: Vec<NewSnapshot>) -> Result<Txg, SpaError> {
+        // A refusal need not wait for a txg, nor have one written.
+        let asked = wanted.clone();
+        let look = self.look(move |syncer| Box::pin(async move { check_all(&asked, syncer).await }));
+        look.await?;
+        let (sender, mut answer) = oneshot::channel();
+        self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
+        if mutant::is(Mutant::SnapshotEarly) {
+            self.next_txg().await?;
+            return answer.await.map_err(|_| self.closed())?;
+        }
+        loop {
+            self.sync().await?;
+            if let Some(answer) = answer.try_receive().map_err(|_| self.closed())? {
+                return answer;
             }
-            loop {
-                self.sync().await?;
-                if let Some(answer) = answer.try_receive().map_err(|_| self.closed())? {
-                    return answer;
-                }
-            }
-        })
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{ZBookmark, pool_directory};
 use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::zap::ZapValue;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_zio::ORDER;
 
 use super::doomed::{Doomed, Unreadable};
@@ -210,8 +210,9 @@ impl Job for AsyncDestroy {
         &mut self.progress
     }
 
-    fn slice<'a>(&'a mut self, rooms: &'a mut InTxg<'_>, slice: &'a mut Slice) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(self.free_some(rooms, slice))
+    #[boxed]
+    async fn slice(&mut self, rooms: &mut InTxg<'_>, slice: &mut Slice) -> Result<(), SpaError> {
+        self.free_some(rooms, slice).await
     }
 }
 

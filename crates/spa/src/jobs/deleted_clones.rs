@@ -23,7 +23,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::ObjectId;
 use cenote_format::zap::{ZapValue, int_key_name};
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use super::{Job, Progress, Slice};
 use crate::SpaError;
@@ -249,7 +249,8 @@ impl Job for DeletedClones {
         &mut self.progress
     }
 
-    fn slice<'a>(&'a mut self, rooms: &'a mut InTxg<'_>, slice: &'a mut Slice) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(self.free_some(rooms, slice))
+    #[boxed]
+    async fn slice(&mut self, rooms: &mut InTxg<'_>, slice: &mut Slice) -> Result<(), SpaError> {
+        self.free_some(rooms, slice).await
     }
 }

@@ -10,7 +10,7 @@
 
 use cenote_dmu::SpaceDelta;
 use cenote_format::bpobj::BpobjPhys;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_zio::ORDER;
 
 use super::{Job, Progress, SLICE_BLOCKS_MAX, Slice};
@@ -89,7 +89,8 @@ impl Job for FreeList {
         SLICE_BLOCKS_MAX
     }
 
-    fn slice<'a>(&'a mut self, rooms: &'a mut InTxg<'_>, slice: &'a mut Slice) -> BoxFuture<'a, Result<(), SpaError>> {
-        Box::pin(self.free_some(rooms, slice))
+    #[boxed]
+    async fn slice(&mut self, rooms: &mut InTxg<'_>, slice: &mut Slice) -> Result<(), SpaError> {
+        self.free_some(rooms, slice).await
     }
 }

@@ -38,7 +38,7 @@ pub(crate) mod freeing;
 use std::time::Duration;
 
 use cenote_format::dsl::ZBookmark;
-use cenote_taskq::{BoxFuture, Instant};
+use cenote_taskq::{BoxFuture, Instant, boxed};
 
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
@@ -138,7 +138,8 @@ pub(crate) trait Job: Send + Sync {
     ///
     /// # Errors
     /// The txg cannot be written. What merely cannot be read makes the job stand still.
-    fn slice<'a>(&'a mut self, rooms: &'a mut InTxg<'_>, slice: &'a mut Slice) -> BoxFuture<'a, Result<(), SpaError>>;
+    #[boxed]
+    async fn slice(&mut self, rooms: &mut InTxg<'_>, slice: &mut Slice) -> Result<(), SpaError>;
 
     /// Gives up what is left, as a change of the txg.
     ///

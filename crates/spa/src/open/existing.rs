@@ -19,7 +19,7 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
 use cenote_format::uberblock::Mmp;
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
-use cenote_taskq::{BoxFuture, Handle};
+use cenote_taskq::{Handle, boxed};
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::{VdevState, VdevStatus};
@@ -68,24 +68,23 @@ pub struct WriteOptions {
 /// module has it ([`SpaError::InKernel`]); it has something that cannot be written yet ([`PoolError::Unsupported`](crate::PoolError::Unsupported)); too many of its
 /// devices are missing, or one that alone has what others missed ([`SpaError::LeftAlone`], unless
 /// [`ImportOptions::missing_tops`] says to go on without); one cannot be opened for writing.
-pub fn open<'a>(
-    handle: &'a Handle,
+#[boxed]
+pub async fn open(
+    handle: &Handle,
     found: FoundPool,
-    how: &'a ImportOptions,
+    how: &ImportOptions,
     options: WriteOptions,
-) -> BoxFuture<'a, Result<Pool, SpaError>> {
-    Box::pin(async move {
-        let name = found.name().to_owned();
-        let opened = match open_found(handle, found.clone(), how, options.clone()).await {
-            // The change that was seen was its user's last.
-            Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
-                Some(found) => open_found(handle, found, how, options).await,
-                None => Err(error),
-            },
-            opened => opened,
-        };
-        opened.map_err(|error| error.named(&name))
-    })
+) -> Result<Pool, SpaError> {
+    let name = found.name().to_owned();
+    let opened = match open_found(handle, found.clone(), how, options.clone()).await {
+        // The change that was seen was its user's last.
+        Err(error @ SpaError::Active { .. }) => match found.exported_since().await {
+            Some(found) => open_found(handle, found, how, options).await,
+            None => Err(error),
+        },
+        opened => opened,
+    };
+    opened.map_err(|error| error.named(&name))
 }
 
 async fn open_found(

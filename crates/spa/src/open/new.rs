@@ -14,7 +14,7 @@ use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::nvlist::NvList;
 use cenote_format::zap::{ZapValue, int_key_name};
 use cenote_metaslab::{Allocator, SpaceError, SpaceFeatures, Tunables};
-use cenote_taskq::{BoxFuture, Handle, Rng, boxed, buf, join_all};
+use cenote_taskq::{Handle, Rng, boxed, buf, join_all};
 use cenote_vdev::commit::initialize;
 use cenote_vdev::config::{AllocationClass, VdevConfig};
 use cenote_vdev::disk::Disk;
@@ -91,16 +91,15 @@ pub async fn create(handle: &Handle, options: CreateOptions) -> Result<Pool, Spa
 ///
 /// # Errors
 /// As [`create`].
-pub fn create_with_metaslabs(
+#[boxed]
+pub async fn create_with_metaslabs(
     handle: &Handle,
     options: CreateOptions,
     metaslabs_min: u64,
-) -> BoxFuture<'_, Result<Pool, SpaError>> {
-    Box::pin(async move {
-        let name = options.name.clone();
-        let created = create_syncer(handle, options, metaslabs_min).await;
-        created.map(Pool::new).map_err(|error| error.named(&name))
-    })
+) -> Result<Pool, SpaError> {
+    let name = options.name.clone();
+    let created = create_syncer(handle, options, metaslabs_min).await;
+    created.map(Pool::new).map_err(|error| error.named(&name))
 }
 
 /// As [`create_with_metaslabs`], but without a handle.

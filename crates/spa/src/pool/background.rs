@@ -5,7 +5,7 @@ use std::time::Duration;
 use cenote_dmu::tx::{TxError, TxTunables, TxgFailure};
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::atomic::Ordering;
-use cenote_taskq::{BoxFuture, Class, buf};
+use cenote_taskq::{Class, boxed, buf};
 
 use super::history::TxgRecord;
 use super::memory::MemoryLimits;
@@ -18,29 +18,28 @@ use crate::{NamePool as _, SpaError};
 
 impl Pool {
     /// Has the pool's txgs written in the background from now on, paced like this; devices that fail suspend it from now on.
-    pub fn start(self, tunables: TxTunables) -> BoxFuture<'static, Self> {
-        Box::pin(async move {
-            let shared = &self.shared;
-            let kept_bytes = MemoryLimits::of(0, &tunables).buffers;
-            buf::raise_buffer_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
-            let mut slot = shared.slot.lock().await;
-            // A pool that has failed says so at the next change.
-            if let SyncerSlot::Syncer(syncer) = &mut *slot {
-                syncer.is_live = true;
-                syncer.blocks.space.set_tree(&syncer.devices.tree);
-                let suspension = shared.suspension.get_or_init(|| syncer.devices.tree.wait_for_devices()).clone();
-                shared.multihost.suspend_by(suspension);
-                shared.set_failmode(syncer.failmode);
-                shared.log_errors_soon(syncer.blocks.writer.dmu().zio().data_errors());
-                shared.is_background.store(true, Ordering::Release);
-                shared.txgs.set_tunables(tunables);
-                if syncer.has_work() {
-                    shared.want_txg();
-                }
+    #[boxed]
+    pub async fn start(self, tunables: TxTunables) -> Self {
+        let shared = &self.shared;
+        let kept_bytes = MemoryLimits::of(0, &tunables).buffers;
+        buf::raise_buffer_pool_limit_bytes(usize::try_from(kept_bytes).unwrap_or(usize::MAX));
+        let mut slot = shared.slot.lock().await;
+        // A pool that has failed says so at the next change.
+        if let SyncerSlot::Syncer(syncer) = &mut *slot {
+            syncer.is_live = true;
+            syncer.blocks.space.set_tree(&syncer.devices.tree);
+            let suspension = shared.suspension.get_or_init(|| syncer.devices.tree.wait_for_devices()).clone();
+            shared.multihost.suspend_by(suspension);
+            shared.set_failmode(syncer.failmode);
+            shared.log_errors_soon(syncer.blocks.writer.dmu().zio().data_errors());
+            shared.is_background.store(true, Ordering::Release);
+            shared.txgs.set_tunables(tunables);
+            if syncer.has_work() {
+                shared.want_txg();
             }
-            drop(slot);
-            self
-        })
+        }
+        drop(slot);
+        self
     }
 }
 

@@ -102,12 +102,11 @@ impl TxgSource for LiveHead {
         Box::pin(Self::begin(self, cost))
     }
 
-    fn begin_replayed(&self, cost: Cost) -> BoxFuture<'_, Result<Tx, TxError>> {
-        Box::pin(async move {
-            let shared = &self.pool.shared;
-            shared.pass().await?;
-            shared.unless_refused(shared.txgs.assign(cost, None)).await
-        })
+    #[boxed]
+    async fn begin_replayed(&self, cost: Cost) -> Result<Tx, TxError> {
+        let shared = &self.pool.shared;
+        shared.pass().await?;
+        shared.unless_refused(shared.txgs.assign(cost, None)).await
     }
 
     fn wait_synced(&self, txg: Txg) -> BoxFuture<'_, Result<(), TxError>> {
@@ -125,16 +124,15 @@ impl TxgSource for LiveHead {
         Box::pin(self.pool.shared.unless_refused(work))
     }
 
-    fn log_replayed(&self, until: Txg) -> BoxFuture<'_, Result<(), TxError>> {
-        Box::pin(async move {
-            let shared = &self.pool.shared;
-            // In a txg that comes after all that was replayed.
-            shared.unless_refused(shared.txgs.wait_synced(until)).await?;
-            let objset = self.head.objset.clone();
-            let destroyed =
-                self.pool.change(move |syncer| Box::pin(async move { syncer.in_txg().destroy_log(&objset).await }));
-            destroyed.await.map_err(|error| TxError::Suspended(error.to_string()))
-        })
+    #[boxed]
+    async fn log_replayed(&self, until: Txg) -> Result<(), TxError> {
+        let shared = &self.pool.shared;
+        // In a txg that comes after all that was replayed.
+        shared.unless_refused(shared.txgs.wait_synced(until)).await?;
+        let objset = self.head.objset.clone();
+        let destroyed =
+            self.pool.change(move |syncer| Box::pin(async move { syncer.in_txg().destroy_log(&objset).await }));
+        destroyed.await.map_err(|error| TxError::Suspended(error.to_string()))
     }
 
     fn frees_begin(&self) -> Option<Box<dyn PendingFrees>> {
@@ -147,18 +145,17 @@ impl Pool {
     ///
     /// # Errors
     /// There is none of this name, or it has something that cannot be kept up yet.
-    pub fn open_head<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<LiveHead, SpaError>> {
-        Box::pin(async move {
-            let name = name.to_owned();
-            let pool = self.clone();
-            self.look(move |syncer| {
-                Box::pin(async move {
-                    let head = syncer.open_head(&name).await?;
-                    pool.adopt(syncer, &name, head, User::Command).await
-                })
+    #[boxed]
+    pub async fn open_head(&self, name: &str) -> Result<LiveHead, SpaError> {
+        let name = name.to_owned();
+        let pool = self.clone();
+        self.look(move |syncer| {
+            Box::pin(async move {
+                let head = syncer.open_head(&name).await?;
+                pool.adopt(syncer, &name, head, User::Command).await
             })
-            .await
         })
+        .await
     }
 
     /// Takes up a head dataset that a change has made or opened: what is dirty of it counts from now on, and `user` owns it. For use within

@@ -8,7 +8,7 @@
 
 use std::fmt::Display;
 
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use super::Pool;
 use crate::NamePool;
@@ -23,10 +23,12 @@ pub trait SyncTask: Send + 'static {
 
     /// Finds out whether the change can be made of the pool as it is, and keeps what the change needs to know. Nothing that is on disk
     /// may be changed.
-    fn check<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<(), Self::Error>>;
+    #[boxed]
+    async fn check(&mut self, pool: &mut Syncer) -> Result<(), Self::Error>;
 
     /// Makes the change, of which [`Self::check`] has just said that it can be made. An error after the first change fails the pool.
-    fn sync<'a>(&'a mut self, pool: &'a mut Syncer) -> BoxFuture<'a, Result<Self::Made, Self::Error>>;
+    #[boxed]
+    async fn sync(&mut self, pool: &mut Syncer) -> Result<Self::Made, Self::Error>;
 }
 
 async fn check<T: SyncTask>(task: &mut T, pool: &mut Syncer) -> Result<(), T::Error> {

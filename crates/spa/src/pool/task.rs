@@ -7,7 +7,7 @@ use std::time::Duration;
 use cenote_dmu::tx::{TxError, TxgFailure};
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Class, oneshot};
+use cenote_taskq::{BoxFuture, Class, boxed, oneshot};
 use thiserror::Error;
 
 use super::shared::{Request, Shared};
@@ -62,35 +62,34 @@ impl Shared {
     }
 
     /// [`Self::make`] without the types of its callers: it is compiled once, not for each of them.
-    fn make_erased(self: Arc<Self>, change: BoxedTask) -> BoxFuture<'static, Result<Txg, SpaError>> {
-        Box::pin(async move {
-            self.pass().await.map_err(|error| self.fail(&error))?;
-            let (sender, answer) = oneshot::channel();
-            let request: Request = Box::new(move |shared, slot| {
-                Box::pin(async move {
-                    let made = shared.make_in_slot(slot, change).await;
-                    // The caller may have gone.
-                    drop(sender.send(made));
-                })
-            });
-            // The caller has it until it begins.
-            let request = Arc::new(Mutex::new(Some(request)));
-            self.asked.lock().push_back(Arc::downgrade(&request));
-            // As many tasks as requests: each does what was asked for first, so requests are done in the order of asking.
-            let shared = self.clone();
-            self.handle.detach(Class::Sync, async move {
-                let mut slot = shared.slot.lock().await;
-                let first = shared.asked.lock().pop_front().expect("a task for each request");
-                let first = first.upgrade().and_then(|first| first.lock().take());
-                if let Some(first) = first {
-                    first(&shared, &mut slot).await;
-                }
-            });
-            let answer = async { answer.await.unwrap_or(Err(TxError::Closed)) };
-            let made = self.unless_refused(answer).await;
-            drop(request);
-            made.map_err(|error| self.fail(&error))
-        })
+    #[boxed]
+    async fn make_erased(self: Arc<Self>, change: BoxedTask) -> Result<Txg, SpaError> {
+        self.pass().await.map_err(|error| self.fail(&error))?;
+        let (sender, answer) = oneshot::channel();
+        let request: Request = Box::new(move |shared, slot| {
+            Box::pin(async move {
+                let made = shared.make_in_slot(slot, change).await;
+                // The caller may have gone.
+                drop(sender.send(made));
+            })
+        });
+        // The caller has it until it begins.
+        let request = Arc::new(Mutex::new(Some(request)));
+        self.asked.lock().push_back(Arc::downgrade(&request));
+        // As many tasks as requests: each does what was asked for first, so requests are done in the order of asking.
+        let shared = self.clone();
+        self.handle.detach(Class::Sync, async move {
+            let mut slot = shared.slot.lock().await;
+            let first = shared.asked.lock().pop_front().expect("a task for each request");
+            let first = first.upgrade().and_then(|first| first.lock().take());
+            if let Some(first) = first {
+                first(&shared, &mut slot).await;
+            }
+        });
+        let answer = async { answer.await.unwrap_or(Err(TxError::Closed)) };
+        let made = self.unless_refused(answer).await;
+        drop(request);
+        made.map_err(|error| self.fail(&error))
     }
 
     async fn make_in_slot(&self, slot: &mut SyncerSlot, change: BoxedTask) -> Result<Txg, TxError> {
@@ -163,28 +162,27 @@ impl Shared {
     }
 
     /// Lets no change in any more, and writes the last txg, which says on disk what the pool is from then on.
-    pub(super) fn end(&self, state: PoolState) -> BoxFuture<'_, Result<(), SpaError>> {
-        Box::pin(async move {
-            // If this fails, the next steps fail too.
-            drop(self.wait_logs_freed().await);
-            self.txgs.close();
-            // Their devices are to be let go. Those that read on for long have them until they are done.
-            let _ = self.handle.timeout(VIEWS_END_MAX, self.pins.close()).await;
-            let closed = || self.fail(&TxError::Closed);
-            let join = self.sync.lock().take().ok_or_else(closed)?;
-            let last = join.await.map_err(|_| closed())?;
-            let mut slot = self.slot.lock().await;
-            slot.syncer().map_err(|error| self.fail(&error))?;
-            let SyncerSlot::Syncer(syncer) = std::mem::replace(&mut *slot, SyncerSlot::Closed) else {
-                return Err(closed());
-            };
-            assert!(last.is_none_or(|last| last == syncer.txg()), "the last txg is the one that the syncer is at");
-            self.withdraw();
-            let result = syncer.end(state).await;
-            if let Some(last) = last {
-                self.txgs.done(last, result.as_ref().map(drop).map_err(TxgFailure::unwritten));
-            }
-            result.map(drop).map_err(|error| error.named(&self.name))
-        })
+    #[boxed]
+    pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
+        // If this fails, the next steps fail too.
+        drop(self.wait_logs_freed().await);
+        self.txgs.close();
+        // Their devices are to be let go. Those that read on for long have them until they are done.
+        let _ = self.handle.timeout(VIEWS_END_MAX, self.pins.close()).await;
+        let closed = || self.fail(&TxError::Closed);
+        let join = self.sync.lock().take().ok_or_else(closed)?;
+        let last = join.await.map_err(|_| closed())?;
+        let mut slot = self.slot.lock().await;
+        slot.syncer().map_err(|error| self.fail(&error))?;
+        let SyncerSlot::Syncer(syncer) = std::mem::replace(&mut *slot, SyncerSlot::Closed) else {
+            return Err(closed());
+        };
+        assert!(last.is_none_or(|last| last == syncer.txg()), "the last txg is the one that the syncer is at");
+        self.withdraw();
+        let result = syncer.end(state).await;
+        if let Some(last) = last {
+            self.txgs.done(last, result.as_ref().map(drop).map_err(TxgFailure::unwritten));
+        }
+        result.map(drop).map_err(|error| error.named(&self.name))
     }
 }

@@ -2,7 +2,7 @@
 
 use cenote_dsl::Head;
 use cenote_format::enums::ObjsetType;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::{BoxFuture, boxed};
 
 use super::Pool;
 use crate::features::Feature;
@@ -53,15 +53,14 @@ impl Pool {
     ///
     /// # Errors
     /// The pool is closed or has failed.
-    pub fn hold(&self) -> BoxFuture<'_, Result<(), SpaError>> {
-        Box::pin(async move {
-            self.look(|syncer| {
-                Box::pin(async move {
-                    syncer.hold();
-                    Ok(())
-                })
+    #[boxed]
+    pub async fn hold(&self) -> Result<(), SpaError> {
+        self.look(|syncer| {
+            Box::pin(async move {
+                syncer.hold();
+                Ok(())
             })
-            .await
         })
+        .await
     }
 }

@@ -10,7 +10,7 @@
 //! **Invariants.** 1. No dataset is dirty in the txg when one is made. 2. One that is refused has changed nothing.
 
 use cenote_format::ids::Txg;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_taskq::sync::Mutex;
 
 use crate::SpaError;
@@ -19,7 +19,8 @@ use crate::sync::Syncer;
 /// A change that waits for its txg.
 pub(crate) trait LateTask: Send {
     /// Makes it, or refuses it and tells its owner. False where it has to wait for the next txg.
-    fn run<'a>(&'a mut self, syncer: &'a mut Syncer) -> BoxFuture<'a, Result<bool, SpaError>>;
+    #[boxed]
+    async fn run(&mut self, syncer: &mut Syncer) -> Result<bool, SpaError>;
 }
 
 /// Those that wait, each with the txg in whose sync it can be made first.

@@ -103,7 +103,7 @@ pub(crate) mod vdev_config;
 use std::sync::Arc;
 
 use cenote_format::ids::{Guid, Txg};
-use cenote_taskq::{BoxFuture, Handle, Instant};
+use cenote_taskq::{Handle, Instant, boxed};
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::{Logs, ZilTunables};
 
@@ -328,15 +328,14 @@ impl Syncer {
     ///
     /// # Errors
     /// As [`Syncer::sync`].
-    pub(crate) fn end(mut self, state: PoolState) -> BoxFuture<'static, Result<Txg, SpaError>> {
-        Box::pin(async move {
-            assert_ne!(state, PoolState::Active, "the last txg says that nobody has the pool");
-            self.state = state;
-            self.devices.config_changed = true;
-            let result = self.sync().await;
-            self.blocks.writer.dmu().detached().close().await;
-            result
-        })
+    #[boxed]
+    pub(crate) async fn end(mut self, state: PoolState) -> Result<Txg, SpaError> {
+        assert_ne!(state, PoolState::Active, "the last txg says that nobody has the pool");
+        self.state = state;
+        self.devices.config_changed = true;
+        let result = self.sync().await;
+        self.blocks.writer.dmu().detached().close().await;
+        result
     }
 }
 

@@ -16,7 +16,7 @@ use cenote_metaslab::{
 };
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
-use cenote_taskq::{BoxFuture, Handle};
+use cenote_taskq::{BoxFuture, Handle, boxed};
 use cenote_vdev::config::{VdevConfig, VdevKind};
 use cenote_vdev::tree::VdevTree;
 use cenote_zio::{AllocationRequest, AllocationUnits, NoSpace, OutsideExtents};
@@ -403,27 +403,26 @@ impl cenote_zio::Allocator for Space {
         self.units
     }
 
-    fn allocate(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
-        Box::pin(async move {
-            loop {
-                let is_least = request.psize_bytes <= self.units.min_bytes;
-                match self.place(&request).await {
-                    Err(error) if error == NoSpace::Full || is_least => {
-                        let reason = format!(
-                            "no space for a block of {} bytes of txg {}, not even in the space that is kept back: a device that \
+    #[boxed]
+    async fn allocate(&self, request: AllocationRequest) -> Result<Vec<Dva>, NoSpace> {
+        loop {
+            let is_least = request.psize_bytes <= self.units.min_bytes;
+            match self.place(&request).await {
+                Err(error) if error == NoSpace::Full || is_least => {
+                    let reason = format!(
+                        "no space for a block of {} bytes of txg {}, not even in the space that is kept back: a device that \
                              grows can help",
-                            request.psize_bytes, request.txg
-                        );
-                        if !self.suspend(reason).await {
-                            return Err(error);
-                        }
-                        // Metaslabs whose maps could not be read may have space.
-                        self.with(|allocator| allocator.try_again(0, 0));
+                        request.psize_bytes, request.txg
+                    );
+                    if !self.suspend(reason).await {
+                        return Err(error);
                     }
-                    placed => return placed,
+                    // Metaslabs whose maps could not be read may have space.
+                    self.with(|allocator| allocator.try_again(0, 0));
                 }
+                placed => return placed,
             }
-        })
+        }
     }
 
     fn allocate_some(&self, request: AllocationRequest, count: usize) -> Vec<Dva> {
@@ -471,8 +470,9 @@ impl cenote_zio::Allocator for Space {
         Box::pin(async move { self.place_within(&request, true).await })
     }
 
-    fn allocate_at_once(&self, request: AllocationRequest) -> BoxFuture<'_, Result<Vec<Dva>, NoSpace>> {
-        Box::pin(async move { self.place_within(&request, true).await })
+    #[boxed]
+    async fn allocate_at_once(&self, request: AllocationRequest) -> Result<Vec<Dva>, NoSpace> {
+        self.place_within(&request, true).await
     }
 
     fn replay_space(&self) -> Option<(u64, u64)> {

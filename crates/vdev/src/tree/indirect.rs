@@ -18,7 +18,7 @@ use std::fmt;
 
 use cenote_format::ids::VdevId;
 use cenote_format::label::START_BYTES;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::yield_now;
 
@@ -54,12 +54,8 @@ pub struct Segment {
 /// The mappings of removed vdevs, which the pool reads from its MOS.
 pub trait IndirectMap: Send + Sync + fmt::Debug {
     /// The segments that cover a range of a removed vdev, ascending, cut to the range, without gaps.
-    fn segments(
-        &self,
-        vdev: VdevId,
-        offset_bytes: u64,
-        size_bytes: u64,
-    ) -> BoxFuture<'_, Result<Vec<Segment>, VdevError>>;
+    #[boxed]
+    async fn segments(&self, vdev: VdevId, offset_bytes: u64, size_bytes: u64) -> Result<Vec<Segment>, VdevError>;
 }
 
 /// A piece of a block at its final place.

@@ -51,7 +51,7 @@ use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::START_BYTES;
 use cenote_taskq::buf::Buf;
 use cenote_taskq::sync::RwLock;
-use cenote_taskq::{BoxFuture, Group, Handle};
+use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
@@ -343,34 +343,31 @@ impl Topology {
     }
 
     /// Reads a vdev that is not top-level.
-    pub(super) fn read_nested<'a>(
-        &'a self,
-        node: &'a Node,
+    #[boxed]
+    pub(super) async fn read_nested(
+        &self,
+        node: &Node,
         extent: Extent,
-        check: Option<Check<'a>>,
+        check: Option<Check<'_>>,
         context: ReadContext,
         depth: Depth,
-    ) -> BoxFuture<'a, Result<Buf, Faults>> {
-        Box::pin(async move {
-            let Some(depth) = depth.below() else {
-                return Err(self.fault(node, extent, FaultKind::Unavailable).into());
-            };
-            match &node.kind {
-                Kind::Leaf(leaf) => {
-                    let stale = node.missed.contains(context.birth);
-                    self.read_leaf(node, leaf, extent, check, context, stale).await
-                }
-                Kind::Mirror => self.read_mirror(node, extent, check, context, depth).await,
-                Kind::DraidSpare { .. } => match self.spare_target(node, extent.address) {
-                    Some(target) => self.read_nested(target, extent, check, context, depth).await,
-                    None => Err(self.fault(node, extent, FaultKind::Unavailable).into()),
-                },
-                Kind::Raidz(_) | Kind::Draid(_) => self.read_nested_stripe(node, extent, check, context).await,
-                Kind::Indirect | Kind::Hole | Kind::Missing => {
-                    Err(self.fault(node, extent, FaultKind::Unavailable).into())
-                }
+    ) -> Result<Buf, Faults> {
+        let Some(depth) = depth.below() else {
+            return Err(self.fault(node, extent, FaultKind::Unavailable).into());
+        };
+        match &node.kind {
+            Kind::Leaf(leaf) => {
+                let stale = node.missed.contains(context.birth);
+                self.read_leaf(node, leaf, extent, check, context, stale).await
             }
-        })
+            Kind::Mirror => self.read_mirror(node, extent, check, context, depth).await,
+            Kind::DraidSpare { .. } => match self.spare_target(node, extent.address) {
+                Some(target) => self.read_nested(target, extent, check, context, depth).await,
+                None => Err(self.fault(node, extent, FaultKind::Unavailable).into()),
+            },
+            Kind::Raidz(_) | Kind::Draid(_) => self.read_nested_stripe(node, extent, check, context).await,
+            Kind::Indirect | Kind::Hole | Kind::Missing => Err(self.fault(node, extent, FaultKind::Unavailable).into()),
+        }
     }
 
     /// The child of the draid that a distributed spare stands for at this address.

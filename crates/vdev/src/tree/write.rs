@@ -25,7 +25,7 @@ use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::label::{BOOT_AREA_OFFSET, START_BYTES};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{BoxFuture, join_all};
+use cenote_taskq::{boxed, join_all};
 
 use super::node::{Kind, Leaf, Node};
 use super::{Depth, Extent, Faults, ReadContext, Topology, VdevSet, VdevTree};
@@ -292,35 +292,24 @@ impl Topology {
     }
 
     /// Writes to a vdev that is not top-level.
-    fn write_nested<'a>(
-        &'a self,
-        node: &'a Node,
-        address: u64,
-        block: Block,
-        context: WriteContext,
-        depth: Depth,
-    ) -> BoxFuture<'a, Part> {
-        Box::pin(async move {
-            let extent = Extent { address, len: block.len() as u64 };
-            let lost =
-                |kind| Part { missed: Vec::new(), faults: self.fault(node, extent, kind).into(), is_good: false };
-            let Some(depth) = depth.below() else { return lost(FaultKind::Unavailable) };
-            match &node.kind {
-                Kind::Leaf(leaf) => self.write_leaf(node, leaf, address, block, context).await,
-                Kind::Mirror => self.write_mirror(node, address, &block, context, depth).await,
-                Kind::DraidSpare { .. } => match self.spare_target(node, address) {
-                    Some(target) => self.write_nested(target, address, block, context, depth).await,
-                    None => lost(FaultKind::Unavailable),
-                },
-                Kind::Raidz(_) | Kind::Draid(_) => {
-                    match self.write_stripe(node, extent, &block, context, depth).await {
-                        Ok(part) => part,
-                        Err(_) => Part { missed: Vec::new(), faults: self.misplaced(node, extent), is_good: false },
-                    }
-                }
-                Kind::Indirect | Kind::Hole | Kind::Missing => lost(FaultKind::Unavailable),
-            }
-        })
+    #[boxed]
+    async fn write_nested(&self, node: &Node, address: u64, block: Block, context: WriteContext, depth: Depth) -> Part {
+        let extent = Extent { address, len: block.len() as u64 };
+        let lost = |kind| Part { missed: Vec::new(), faults: self.fault(node, extent, kind).into(), is_good: false };
+        let Some(depth) = depth.below() else { return lost(FaultKind::Unavailable) };
+        match &node.kind {
+            Kind::Leaf(leaf) => self.write_leaf(node, leaf, address, block, context).await,
+            Kind::Mirror => self.write_mirror(node, address, &block, context, depth).await,
+            Kind::DraidSpare { .. } => match self.spare_target(node, address) {
+                Some(target) => self.write_nested(target, address, block, context, depth).await,
+                None => lost(FaultKind::Unavailable),
+            },
+            Kind::Raidz(_) | Kind::Draid(_) => match self.write_stripe(node, extent, &block, context, depth).await {
+                Ok(part) => part,
+                Err(_) => Part { missed: Vec::new(), faults: self.misplaced(node, extent), is_good: false },
+            },
+            Kind::Indirect | Kind::Hole | Kind::Missing => lost(FaultKind::Unavailable),
+        }
     }
 
     /// Writes data and parity columns, all at once.

@@ -24,7 +24,7 @@ use cenote_kstat::Sheet;
 use cenote_taskq::buf::Block;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_taskq::{AsyncMutex, BoxFuture, Group, Handle};
+use cenote_taskq::{AsyncMutex, Group, Handle, boxed};
 
 use crate::clients::Clients;
 use crate::indirect::LogTxg;
@@ -46,26 +46,28 @@ pub trait LogData: Send + Sync {
     ///
     /// # Errors
     /// The object cannot be read.
-    fn block<'a>(
-        &'a self,
+    #[boxed]
+    async fn block(
+        &self,
         object: ObjectId,
         generation: u64,
         bytes: Range<u64>,
-        at: LogTxg<'a>,
-    ) -> BoxFuture<'a, Result<Option<LogBlock>, LogDataError>>;
+        at: LogTxg<'_>,
+    ) -> Result<Option<LogBlock>, LogDataError>;
 
     /// Bytes of an object as they are now. `None` where the object of this generation is no more, or ends before: a later change has
     /// taken them away, which the caller cannot have logged yet.
     ///
     /// # Errors
     /// They cannot be read.
-    fn read(
+    #[boxed]
+    async fn read(
         &self,
         object: ObjectId,
         generation: u64,
         offset_bytes: u64,
         len: usize,
-    ) -> BoxFuture<'_, Result<Option<Block>, LogDataError>>;
+    ) -> Result<Option<Block>, LogDataError>;
 }
 
 /// The log cannot make a change stable; the caller has to wait for this txg.

@@ -10,7 +10,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{Create, CreateKind, FuidDomains, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use super::entry::{check_name_in, entry_value};
 use crate::filesystem::FileSystem;
@@ -101,83 +101,82 @@ impl FileSystem {
     }
 
     /// Makes a node; opened as a handle where that is asked for. One that is made again is what it was, and inherits nothing.
-    pub(crate) fn create_node<'a>(
-        &'a self,
+    #[boxed]
+    pub(crate) async fn create_node(
+        &self,
         parent: ObjectId,
-        name: &'a [u8],
-        new: &'a NewNode,
+        name: &[u8],
+        new: &NewNode,
         open: bool,
         origin: Option<Origin>,
-    ) -> BoxFuture<'a, Result<(Arc<Node>, Txg), ZplError>> {
-        Box::pin(async move {
-            let kind = FileKind::of_mode(u64::from(new.mode)).ok_or(ZplError::Invalid("a mode that names no kind"))?;
-            if (kind == FileKind::Symlink) != new.target.is_some() {
-                return Err(ZplError::Invalid("symbolic links have a target, and nothing else has"));
+    ) -> Result<(Arc<Node>, Txg), ZplError> {
+        let kind = FileKind::of_mode(u64::from(new.mode)).ok_or(ZplError::Invalid("a mode that names no kind"))?;
+        if (kind == FileKind::Symlink) != new.target.is_some() {
+            return Err(ZplError::Invalid("symbolic links have a target, and nothing else has"));
+        }
+        if new.target.as_ref().is_some_and(|target| target.is_empty() || target.len() > TARGET_MAX_BYTES) {
+            return Err(ZplError::NameTooLong);
+        }
+        let parent = self.node(parent).await?;
+        check_name_in(&parent, name)?;
+        let _parent = parent.in_use()?.lock.write().await;
+        self.check_parent(&parent)?;
+        let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
+        if zap.lookup(name).await?.is_some() {
+            self.in_use()?.zaps.keep(zap);
+            return Err(ZplError::Exists);
+        }
+        let now = self.now();
+        let unborn = self.unborn(&parent, kind, new, now, origin).await?;
+        let slots = unborn.spec.slots;
+        self.shared.objset.look_for_numbers().await?;
+        let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
+        let mut tx = self.begin(cost).await?;
+        let txg = tx.txg();
+        let is_dir = kind == FileKind::Directory;
+        let object = self.object_of(&unborn, txg)?;
+        let finish = async {
+            let mode = unborn.mode();
+            let attributes = unborn.attributes(&object, txg)?;
+            if is_dir {
+                Zap::create(object.clone())?.flush(txg).await?;
             }
-            if new.target.as_ref().is_some_and(|target| target.is_empty() || target.len() > TARGET_MAX_BYTES) {
-                return Err(ZplError::NameTooLong);
+            // The look-up has read what this changes. If it cannot be, the object goes again.
+            zap.insert(name, &entry_value(object.id(), mode)?).await?;
+            parent.update(txg, |record| {
+                record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
+                let links = record.u64(ZplAttribute::Links).saturating_add(u64::from(is_dir));
+                record.put(ZplAttribute::Links, links)?;
+                touch(record, now)
+            })?;
+            let entries = parent.in_use()?.entries.write().await;
+            zap.flush(txg).await?;
+            drop(entries);
+            self.in_use()?.zaps.keep(zap);
+            let node = self.in_use()?.nodes.add(object.clone(), attributes).await;
+            assert_eq!(node.id, object.id(), "a new node has its object's number");
+            debug_assert_eq!(node.is_directory(), is_dir, "a new node is what was asked for");
+            if open {
+                node.count_open(true);
             }
-            let parent = self.node(parent).await?;
-            check_name_in(&parent, name)?;
-            let _parent = parent.in_use()?.lock.write().await;
-            self.check_parent(&parent)?;
-            let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
-            if zap.lookup(name).await?.is_some() {
-                self.in_use()?.zaps.keep(zap);
-                return Err(ZplError::Exists);
-            }
-            let now = self.now();
-            let unborn = self.unborn(&parent, kind, new, now, origin).await?;
-            let slots = unborn.spec.slots;
-            self.shared.objset.look_for_numbers().await?;
-            let cost = Cost::default().with_entries(2).with_repack().with_objects(1);
-            let mut tx = self.begin(cost).await?;
-            let txg = tx.txg();
-            let is_dir = kind == FileKind::Directory;
-            let object = self.object_of(&unborn, txg)?;
-            let finish = async {
-                let mode = unborn.mode();
-                let attributes = unborn.attributes(&object, txg)?;
-                if is_dir {
-                    Zap::create(object.clone())?.flush(txg).await?;
-                }
-                // The look-up has read what this changes. If it cannot be, the object goes again.
-                zap.insert(name, &entry_value(object.id(), mode)?).await?;
-                parent.update(txg, |record| {
-                    record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
-                    let links = record.u64(ZplAttribute::Links).saturating_add(u64::from(is_dir));
-                    record.put(ZplAttribute::Links, links)?;
-                    touch(record, now)
-                })?;
-                let entries = parent.in_use()?.entries.write().await;
-                zap.flush(txg).await?;
-                drop(entries);
-                self.in_use()?.zaps.keep(zap);
-                let node = self.in_use()?.nodes.add(object.clone(), attributes).await;
-                assert_eq!(node.id, object.id(), "a new node has its object's number");
-                debug_assert_eq!(node.is_directory(), is_dir, "a new node is what was asked for");
-                if open {
-                    node.count_open(true);
-                }
-                Ok::<_, ZplError>(node)
-            };
-            match finish.await {
-                Ok(node) => {
-                    let inherited = node.with(|record| unpack(node.id, record))?;
-                    if inherited.iter().all(|(_, list)| tx.may_log_xattr(Some(list))) {
-                        tx.log(made(parent.id, name, new, slots, &node));
-                        for (name, list) in &inherited {
-                            tx.log_with_names(xattr_record(node.id, name, Some(list)));
-                        }
+            Ok::<_, ZplError>(node)
+        };
+        match finish.await {
+            Ok(node) => {
+                let inherited = node.with(|record| unpack(node.id, record))?;
+                if inherited.iter().all(|(_, list)| tx.may_log_xattr(Some(list))) {
+                    tx.log(made(parent.id, name, new, slots, &node));
+                    for (name, list) in &inherited {
+                        tx.log_with_names(xattr_record(node.id, name, Some(list)));
                     }
-                    Ok((node, txg))
                 }
-                Err(error) => {
-                    object.free(txg);
-                    Err(error)
-                }
+                Ok((node, txg))
             }
-        })
+            Err(error) => {
+                object.free(txg);
+                Err(error)
+            }
+        }
     }
 
     /// Prepares a new node of a directory, before a txg is assigned.

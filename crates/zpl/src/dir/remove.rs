@@ -10,7 +10,7 @@ use cenote_format::zil::Tx as Record;
 use cenote_format::znode::ZnodeFlags;
 use cenote_format::zpl::DirEntry;
 use cenote_taskq::mutant::{self, Mutant};
-use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard, BoxFuture, boxed};
+use cenote_taskq::{AsyncMutexGuard, AsyncWriteGuard, boxed};
 
 use super::entry::{check_name, entry_value};
 use crate::delete_queue::{entry_name, entry_value as queue_value, is_small};
@@ -176,23 +176,22 @@ impl FileSystem {
         self.remove(parent, name, true).await
     }
 
-    fn remove<'a>(&'a self, parent: ObjectId, name: &'a [u8], directory: bool) -> BoxFuture<'a, Result<(), ZplError>> {
-        Box::pin(async move {
-            let parent = self.node(parent).await?;
-            loop {
-                let entry = self.entry(&parent, name).await?.ok_or_else(|| missing(name))?;
-                let Some(node) = self.node_at(&parent, name, entry).await? else { continue };
-                if node.id == parent.id {
-                    return Err(ZplError::Invalid("a directory that is its own entry"));
-                }
-                let nodes = in_order(&[&parent, &node]);
-                let _guards = lock_all(&nodes).await?;
-                if self.entry(&parent, name).await? != Some(entry) {
-                    continue;
-                }
-                return self.remove_locked(&parent, name, &node, directory).await;
+    #[boxed]
+    async fn remove(&self, parent: ObjectId, name: &[u8], directory: bool) -> Result<(), ZplError> {
+        let parent = self.node(parent).await?;
+        loop {
+            let entry = self.entry(&parent, name).await?.ok_or_else(|| missing(name))?;
+            let Some(node) = self.node_at(&parent, name, entry).await? else { continue };
+            if node.id == parent.id {
+                return Err(ZplError::Invalid("a directory that is its own entry"));
             }
-        })
+            let nodes = in_order(&[&parent, &node]);
+            let _guards = lock_all(&nodes).await?;
+            if self.entry(&parent, name).await? != Some(entry) {
+                continue;
+            }
+            return self.remove_locked(&parent, name, &node, directory).await;
+        }
     }
 
     async fn remove_locked(
@@ -243,54 +242,48 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is a directory, has no name left, or would get into another project; or the name is there already.
-    pub fn link<'a>(
-        &'a self,
-        id: ObjectId,
-        parent: ObjectId,
-        name: &'a [u8],
-    ) -> BoxFuture<'a, Result<Attributes, ZplError>> {
-        Box::pin(async move {
-            check_name(name)?;
-            let (node, parent) = (self.node(id).await?, self.node(parent).await?);
-            if node.is_directory() {
-                return Err(ZplError::NotPermitted("a directory"));
-            }
-            let nodes = in_order(&[&node, &parent]);
-            let _guards = lock_all(&nodes).await?;
-            node.check_there()?;
-            self.check_parent(&parent)?;
-            self.check_project(&parent, &node)?;
-            let (links, flags) = node.with(|record| (record.u64(ZplAttribute::Links), record.flags()));
-            if links == 0 {
-                return Err(ZplError::NoEntry);
-            }
-            if self.obeys_flags() && flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
-                return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
-            }
-            let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
-            if zap.lookup(name).await?.is_some() {
-                self.in_use()?.zaps.keep(zap);
-                return Err(ZplError::Exists);
-            }
-            zap.insert(name, &entry_value(node.id, node.mode())?).await?;
-            let mut tx = self.begin(Cost::default().with_entries(1).with_objects(1)).await?;
-            let (txg, now) = (tx.txg(), self.now());
-            node.update(txg, |record| {
-                record.put(ZplAttribute::Links, links.saturating_add(1))?;
-                record.put(ZplAttribute::Parent, parent.id.0)?;
-                changed(record, now)
-            })?;
-            parent.update(txg, |record| {
-                record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
-                touch(record, now)
-            })?;
-            let entries = parent.in_use()?.entries.write().await;
-            zap.flush(txg).await?;
-            drop(entries);
+    #[boxed]
+    pub async fn link(&self, id: ObjectId, parent: ObjectId, name: &[u8]) -> Result<Attributes, ZplError> {
+        check_name(name)?;
+        let (node, parent) = (self.node(id).await?, self.node(parent).await?);
+        if node.is_directory() {
+            return Err(ZplError::NotPermitted("a directory"));
+        }
+        let nodes = in_order(&[&node, &parent]);
+        let _guards = lock_all(&nodes).await?;
+        node.check_there()?;
+        self.check_parent(&parent)?;
+        self.check_project(&parent, &node)?;
+        let (links, flags) = node.with(|record| (record.u64(ZplAttribute::Links), record.flags()));
+        if links == 0 {
+            return Err(ZplError::NoEntry);
+        }
+        if self.obeys_flags() && flags.intersects(ZnodeFlags::IMMUTABLE | ZnodeFlags::APPEND_ONLY) {
+            return Err(ZplError::NotPermitted("immutable, or only to be appended to"));
+        }
+        let mut zap = self.in_use()?.zaps.open(&parent.object).await?;
+        if zap.lookup(name).await?.is_some() {
             self.in_use()?.zaps.keep(zap);
-            tx.log(Record::Link { directory: parent.id, object: node.id, name: name.into() });
-            node.attributes()
-        })
+            return Err(ZplError::Exists);
+        }
+        zap.insert(name, &entry_value(node.id, node.mode())?).await?;
+        let mut tx = self.begin(Cost::default().with_entries(1).with_objects(1)).await?;
+        let (txg, now) = (tx.txg(), self.now());
+        node.update(txg, |record| {
+            record.put(ZplAttribute::Links, links.saturating_add(1))?;
+            record.put(ZplAttribute::Parent, parent.id.0)?;
+            changed(record, now)
+        })?;
+        parent.update(txg, |record| {
+            record.put(ZplAttribute::Size, record.u64(ZplAttribute::Size).saturating_add(1))?;
+            touch(record, now)
+        })?;
+        let entries = parent.in_use()?.entries.write().await;
+        zap.flush(txg).await?;
+        drop(entries);
+        self.in_use()?.zaps.keep(zap);
+        tx.log(Record::Link { directory: parent.id, object: node.id, name: name.into() });
+        node.attributes()
     }
 
     /// # Errors

@@ -7,7 +7,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{FuidDomains, SetAttr, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 
 use super::FileSystem;
 use crate::acl;
@@ -59,29 +59,24 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there, a flag forbids it, or its access control list says more than a mode can and is to be kept.
-    pub fn set_attributes<'a>(
-        &'a self,
-        id: ObjectId,
-        change: &'a AttributeChange,
-    ) -> BoxFuture<'a, Result<Attributes, ZplError>> {
-        Box::pin(async move {
-            let node = self.node(id).await?;
-            let _lock = node.in_use()?.lock.write().await;
-            node.check_there()?;
-            let only_flags = AttributeChange { flags: change.flags, ..AttributeChange::default() };
-            let is_fixed = self.obeys_flags() && node.with(|record| record.flags()).contains(ZnodeFlags::IMMUTABLE);
-            if is_fixed && *change != only_flags {
-                return Err(ZplError::NotPermitted("immutable"));
-            }
-            if let Some(size) = change.size_bytes {
-                self.set_size(&node, size).await?;
-            }
-            let rest = AttributeChange { size_bytes: None, ..*change };
-            if rest != AttributeChange::default() {
-                self.change_record(&node, &rest).await?;
-            }
-            node.attributes()
-        })
+    #[boxed]
+    pub async fn set_attributes(&self, id: ObjectId, change: &AttributeChange) -> Result<Attributes, ZplError> {
+        let node = self.node(id).await?;
+        let _lock = node.in_use()?.lock.write().await;
+        node.check_there()?;
+        let only_flags = AttributeChange { flags: change.flags, ..AttributeChange::default() };
+        let is_fixed = self.obeys_flags() && node.with(|record| record.flags()).contains(ZnodeFlags::IMMUTABLE);
+        if is_fixed && *change != only_flags {
+            return Err(ZplError::NotPermitted("immutable"));
+        }
+        if let Some(size) = change.size_bytes {
+            self.set_size(&node, size).await?;
+        }
+        let rest = AttributeChange { size_bytes: None, ..*change };
+        if rest != AttributeChange::default() {
+            self.change_record(&node, &rest).await?;
+        }
+        node.attributes()
     }
 
     /// Changes all but the size of a node that is locked.

@@ -6,7 +6,7 @@ use std::sync::Weak;
 use cenote_dmu::{DmuErrorKind, LogBlock, Object};
 use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
-use cenote_taskq::BoxFuture;
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_zil::{LogData, LogDataError, LogTxg};
 
@@ -51,31 +51,29 @@ impl LoggedFiles {
 }
 
 impl LogData for LoggedFiles {
-    fn read(
+    #[boxed]
+    async fn read(
         &self,
         object: ObjectId,
         generation: u64,
         offset_bytes: u64,
         len: usize,
-    ) -> BoxFuture<'_, Result<Option<Block>, LogDataError>> {
-        Box::pin(async move {
-            let bytes = offset_bytes..offset_bytes.saturating_add(len as u64);
-            let found = self.find(object, generation, bytes, async |_, file| Ok(file.read(offset_bytes, len).await?));
-            Ok(found.await?)
-        })
+    ) -> Result<Option<Block>, LogDataError> {
+        let bytes = offset_bytes..offset_bytes.saturating_add(len as u64);
+        let found = self.find(object, generation, bytes, async |_, file| Ok(file.read(offset_bytes, len).await?));
+        Ok(found.await?)
     }
 
-    fn block<'a>(
-        &'a self,
+    #[boxed]
+    async fn block(
+        &self,
         object: ObjectId,
         generation: u64,
         bytes: Range<u64>,
-        at: LogTxg<'a>,
-    ) -> BoxFuture<'a, Result<Option<LogBlock>, LogDataError>> {
-        Box::pin(async move {
-            let look = async |fs: &FileSystem, file: &Object| Ok(at.block(fs.objset(), file, &bytes));
-            let found = self.find(object, generation, bytes.clone(), look).await;
-            Ok(found?.flatten())
-        })
+        at: LogTxg<'_>,
+    ) -> Result<Option<LogBlock>, LogDataError> {
+        let look = async |fs: &FileSystem, file: &Object| Ok(at.block(fs.objset(), file, &bytes));
+        let found = self.find(object, generation, bytes.clone(), look).await;
+        Ok(found?.flatten())
     }
 }

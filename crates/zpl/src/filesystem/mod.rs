@@ -13,7 +13,7 @@ use cenote_dmu::tx::{Cost, SyncMode, TxgSource};
 use cenote_dmu::{Object, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::{Mutex, RwLock};
-use cenote_taskq::{AsyncMutex, BoxFuture, Notify, boxed};
+use cenote_taskq::{AsyncMutex, Notify, boxed};
 use cenote_zil::{Log, LoggedTx};
 
 pub use change::AttributeChange;
@@ -78,11 +78,10 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is none, or cannot be read.
-    pub fn open(objset: Objset) -> BoxFuture<'static, Result<Self, ZplError>> {
-        Box::pin(async move {
-            let master = Master::open(&objset).await?;
-            Ok(Self { shared: Arc::new(Shared { objset, master, in_use: None }) })
-        })
+    #[boxed]
+    pub async fn open(objset: Objset) -> Result<Self, ZplError> {
+        let master = Master::open(&objset).await?;
+        Ok(Self { shared: Arc::new(Shared { objset, master, in_use: None }) })
     }
 
     /// Opens the file system of a head dataset to be changed, in txgs of `source`, without a log: see [`Self::open_logged`].

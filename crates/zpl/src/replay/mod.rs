@@ -26,7 +26,7 @@ use cenote_dmu::tx::SyncMode;
 use cenote_dmu::{DmuErrorKind, Objset};
 use cenote_format::ids::ObjectId;
 use cenote_format::zil::{LogRecord, Tx, ZilHeader};
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 use cenote_zil::{Chain, Log, Marking, Position, ReplayError, Replaying, Survey, reaches_claim, unsupported};
 
 use crate::filesystem::{FileSystem, FileSystemOptions};
@@ -51,29 +51,28 @@ impl FileSystem {
 ///
 /// # Errors
 /// It cannot be replayed: what is done is done, and the rest of the log stays.
-fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> BoxFuture<'_, Result<(), ZplError>> {
-    Box::pin(async move {
-        let header = objset.zil_header();
-        if header.claim_txg.0 == 0 {
-            return Ok(());
-        }
-        let source = Arc::new(Replaying::new(log, objset.clone()));
-        if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
-            let (padded, survey) = check(objset, header).await?;
-            // Inheritance and permissions were decided when the records were made.
-            let options = FileSystemOptions {
-                xattrs: XattrMode::Sa,
-                has_posix_acls: false,
-                acl_is_discarded: true,
-                access_times: AccessTimes::Never,
-                ..options
-            };
-            let log = Arc::new(Log::without(source.clone(), SyncMode::Standard));
-            let filesystem = FileSystem::open_unreplayed(objset, log, options, true).await?;
-            Replay { filesystem, source: source.clone(), survey }.run(header, padded).await?;
-        }
-        Ok(source.end().await?)
-    })
+#[boxed]
+async fn replay(objset: &Objset, log: Arc<Log>, options: FileSystemOptions) -> Result<(), ZplError> {
+    let header = objset.zil_header();
+    if header.claim_txg.0 == 0 {
+        return Ok(());
+    }
+    let source = Arc::new(Replaying::new(log, objset.clone()));
+    if header.flags & ZilHeader::REPLAY_NEEDED != 0 {
+        let (padded, survey) = check(objset, header).await?;
+        // Inheritance and permissions were decided when the records were made.
+        let options = FileSystemOptions {
+            xattrs: XattrMode::Sa,
+            has_posix_acls: false,
+            acl_is_discarded: true,
+            access_times: AccessTimes::Never,
+            ..options
+        };
+        let log = Arc::new(Log::without(source.clone(), SyncMode::Standard));
+        let filesystem = FileSystem::open_unreplayed(objset, log, options, true).await?;
+        Replay { filesystem, source: source.clone(), survey }.run(header, padded).await?;
+    }
+    Ok(source.end().await?)
 }
 
 /// Reads all of the log. Returns the files that may have blocks beyond their end, and what is known of the records.

@@ -6,7 +6,7 @@ use cenote_format::ids::ObjectId;
 use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{SetSaXattr, Tx as Record};
 use cenote_format::znode::ZnodeFlags;
-use cenote_taskq::{BoxFuture, boxed};
+use cenote_taskq::boxed;
 
 use super::hidden::DirEdit;
 use super::{NAMESPACES, PACKED_MAX_BYTES, Pairs, VALUE_MAX_BYTES, linux_name, pack, unpack};
@@ -109,14 +109,15 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`Self::set_xattr`].
-    pub fn set_xattr_without_setgid<'a>(
-        &'a self,
+    #[boxed]
+    pub async fn set_xattr_without_setgid(
+        &self,
         id: ObjectId,
-        name: &'a [u8],
-        value: &'a [u8],
+        name: &[u8],
+        value: &[u8],
         how: XattrSet,
-    ) -> BoxFuture<'a, Result<(), ZplError>> {
-        Box::pin(async move { self.set_xattr_dropping(id, name, value, how, MODE_SETGID).await })
+    ) -> Result<(), ZplError> {
+        self.set_xattr_dropping(id, name, value, how, MODE_SETGID).await
     }
 
     async fn set_xattr_dropping(
@@ -159,17 +160,16 @@ impl FileSystem {
     ///
     /// # Errors
     /// It is not there, or a flag forbids it.
-    pub fn remove_xattr<'a>(&'a self, id: ObjectId, name: &'a [u8]) -> BoxFuture<'a, Result<(), ZplError>> {
-        Box::pin(async move {
-            check_name(name)?;
-            let node = self.node(id).await?;
-            let _lock = node.in_use()?.lock.write().await;
-            check_changeable(&node)?;
-            if self.stored_xattr(&node, name).await?.is_none() {
-                return Err(ZplError::NoXattr);
-            }
-            self.put_xattr(&node, node.record(), name, None).await
-        })
+    #[boxed]
+    pub async fn remove_xattr(&self, id: ObjectId, name: &[u8]) -> Result<(), ZplError> {
+        check_name(name)?;
+        let node = self.node(id).await?;
+        let _lock = node.in_use()?.lock.write().await;
+        check_changeable(&node)?;
+        if self.stored_xattr(&node, name).await?.is_none() {
+            return Err(ZplError::NoXattr);
+        }
+        self.put_xattr(&node, node.record(), name, None).await
     }
 
     /// Replays `TX_SETSAXATTR`: sets an attribute in the packed list, or removes it if the value is empty. Permissions were checked when the record
