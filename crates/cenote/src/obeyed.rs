@@ -366,10 +366,10 @@ impl Bench {
             all.insert(*of, self.seen(*of, aspect).await);
         }
         for (one, other) in [(Mount, Files), (Exported, Disk)] {
-            if let (Some(one), Some(other)) = (all.get(&one), all.get(&other)) {
-                if one != other {
-                    faults.push(format!("{what}: users differ: {all:?}"));
-                }
+            if let (Some(one), Some(other)) = (all.get(&one), all.get(&other))
+                && one != other
+            {
+                faults.push(format!("{what}: users differ: {all:?}"));
             }
         }
         all

@@ -24,7 +24,7 @@ pub enum OpenError {
     Zpl(String, ZplError),
     /// Below: the volume.
     #[error("cannot open '{0}': {1}")]
-    Volume(String, LiveVolumeError),
+    Volume(String, Box<LiveVolumeError>),
     /// The dataset is not one that can be opened so.
     #[error("cannot open '{0}': {1}")]
     Refused(String, Why),
@@ -89,6 +89,6 @@ impl NamePool for OpenError {
 
 impl OpenError {
     pub(crate) fn volume(name: &str, error: impl Into<VolumeError>) -> Self {
-        Self::Volume(name.to_owned(), error.into().into())
+        Self::Volume(name.to_owned(), Box::new(error.into().into()))
     }
 }

@@ -28,7 +28,7 @@ pub async fn open_volume(
             let opened = LiveVolume::open(head.objset(), head.log(properties.sync)).await;
             let live = opened.map_err(|error| OpenError::volume(&name, error))?;
             obey(&live, &properties);
-            live.replay().await.map_err(|error| OpenError::Volume(name, error))?;
+            live.replay().await.map_err(|error| OpenError::Volume(name, Box::new(error)))?;
             Ok(Opened::Live(live))
         }
         Taken::Frozen(Frozen { contents, hold, why }) => {
