@@ -13,7 +13,7 @@ use cenote_zpl::bulk::{BulkWriter, MODE_DIR, NodeSpec};
 use cenote_zvol::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeSpec};
 
 use crate::error::{AdminError, Reason, Verb};
-use crate::new_properties::{NewVolume, new_properties};
+use crate::new_properties::{NewVolume, VolumePlan, new_properties};
 use crate::request::{Changed, Line, Request, Users};
 use crate::values::{
     Types, ValueError, When, check_once, dataset_settings, full_name, invalid, parse_size, stored_of_datasets,
@@ -176,17 +176,6 @@ impl VolumeShape {
         let block_bytes = block_size.map(|text| parse_size(text).map_err(|why| bad("block size", text, why)));
         Ok(Self { size_bytes, block_bytes: block_bytes.transpose()?, sparse })
     }
-}
-
-/// The sizes of a new volume, and what is reserved for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VolumePlan {
-    /// Its size in bytes, in whole blocks.
-    pub(crate) size_bytes: u64,
-    /// The size of its blocks in bytes.
-    pub(crate) block_bytes: u64,
-    /// Bytes that are reserved for it.
-    pub(crate) reserved_bytes: u64,
 }
 
 /// The sizes that a new volume would have in this pool. Nothing is made, nor is it seen whether there is room.

@@ -1,9 +1,18 @@
 //! The properties that `zfs create -v` lists.
 
-use crate::create::VolumePlan;
-
 /// The size of a volume's blocks that OpenZFS does not name where nothing speaks for another.
 const USUAL_BLOCK_BYTES: u64 = 16 << 10;
+
+/// The sizes of a new volume, and what is reserved for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VolumePlan {
+    /// Its size in bytes, in whole blocks.
+    pub(crate) size_bytes: u64,
+    /// The size of its blocks in bytes.
+    pub(crate) block_bytes: u64,
+    /// Bytes that are reserved for it.
+    pub(crate) reserved_bytes: u64,
+}
 
 /// The parts of a command that makes a volume.
 #[derive(Clone, Copy, Debug, Default)]

@@ -68,7 +68,7 @@ impl Request for RollbackRequest {
             return Err(AdminError::refused(Verb::Rollback, &self.snapshot, Reason::ClonesOfNewer(clones)));
         }
         let went = self.roll(pool, users, &dataset, &clones).await;
-        // What was released is shown again, and the rest as it is now.
+        // Users show again the datasets that they released, and the others as they are now.
         let shown = users.after(Changed::Datasets(&clones)).await;
         went.and(shown).and(users.after(Changed::Datasets(&[dataset])).await)
     }

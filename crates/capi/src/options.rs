@@ -9,7 +9,7 @@ use crate::border::{Data, Give, In, Text, Words};
 use crate::fault::Fault;
 use crate::list::List;
 use crate::locked;
-use crate::pool::PoolHandle;
+use crate::pool::{PoolHandle, setting};
 use crate::runtime::{runtime, wait};
 
 /// Options, which are set one after the other.
@@ -97,11 +97,6 @@ pub(crate) fn open(options: In<Options>, name: Text, pool: Give<PoolHandle>) -> 
     let opened = wait(given(&options).open.open(runtime()?, name.get("name")?))?;
     pool.give(PoolHandle::new(opened));
     Ok(())
-}
-
-/// A word `NAME=VALUE`.
-pub(crate) fn setting(word: &str) -> Result<(&str, &str), Fault> {
-    word.split_once('=').ok_or_else(|| Fault::misuse(format!("'{word}' is not PROPERTY=VALUE")))
 }
 
 pub(crate) fn create(

@@ -7,7 +7,6 @@ use cenote::{Pool, Snapshot};
 use crate::border::{Borrowed, Data, Give, GiveText, In, Out, Text, Words};
 use crate::fault::{Fault, c_text};
 use crate::list::{List, row_kind};
-use crate::options::setting;
 use crate::runtime::wait;
 
 /// A pool that is open.
@@ -86,6 +85,11 @@ pub(crate) fn dataset_space(pool: In<PoolHandle>, dataset: Text, used: Out<u64>,
     used.put(space.used_bytes);
     referenced.put(space.referenced_bytes);
     Ok(())
+}
+
+/// A word `NAME=VALUE`.
+pub(crate) fn setting(word: &str) -> Result<(&str, &str), Fault> {
+    word.split_once('=').ok_or_else(|| Fault::misuse(format!("'{word}' is not PROPERTY=VALUE")))
 }
 
 pub(crate) fn create_filesystem(pool: In<PoolHandle>, dataset: Text, properties: Words) -> Done {

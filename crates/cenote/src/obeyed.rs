@@ -366,9 +366,8 @@ impl Bench {
             all.insert(*of, self.seen(*of, aspect).await);
         }
         for (one, other) in [(Mount, Files), (Exported, Disk)] {
-            if let (Some(one), Some(other)) = (all.get(&one), all.get(&other))
-                && one != other
-            {
+            let differ = all.get(&one).zip(all.get(&other)).is_some_and(|(one, other)| one != other);
+            if differ {
                 faults.push(format!("{what}: users differ: {all:?}"));
             }
         }

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use crate::steps::Tally;
 
 /// The layers, lowest first; crates on one line do not know each other.
-const LAYERS: &[&[&str]] = &[
+pub(super) const LAYERS: &[&[&str]] = &[
     &["boxed", "format"],
     &["codec", "props"],
     &["taskq"],
@@ -42,7 +42,7 @@ fn determinism(rank: usize) -> Option<&'static str> {
     }
 }
 
-fn layer_of(krate: &str) -> usize {
+pub(super) fn layer_of(krate: &str) -> usize {
     LAYERS.iter().position(|layer| layer.contains(&krate)).expect("the crate is in the list")
 }
 /// Checks the manifest and the lints of each crate in the list, the program's dependencies, and that libraries of others are told of.

@@ -8,7 +8,7 @@
 //!
 //! # Parts
 //!
-//! * [`layers`]: crates depend on crates below them. [`texts`]: words and sizes of files. [`documents`]: lengths of documents.
+//! * [`layers`]: crates depend on crates below them. [`futures`]: one style of boxed futures. [`texts`]: words and sizes of files. [`documents`]: lengths of documents.
 //! * [`source`] reads a crate as modules without comments and tests; [`arrows`], [`counts`] and [`rooms`] measure those.
 //! * [`limits`] is the table of limits; [`table`] prints the crates.
 //!
@@ -20,6 +20,7 @@
 mod arrows;
 mod counts;
 mod documents;
+mod futures;
 mod layers;
 mod limits;
 mod rooms;
@@ -39,6 +40,7 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
     let (mut faults, mut tally) = (Vec::new(), Tally::default());
     texts::check(root, &mut faults, &mut tally)?;
     layers::check(root, &mut faults, &mut tally)?;
+    futures::check(root, &mut faults, &mut tally)?;
     let crates = Counts::all(root)?;
     table::print(&crates);
     for fault in documents::check(root)? {

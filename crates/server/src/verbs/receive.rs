@@ -55,7 +55,7 @@ impl Users<'_> {
         // Snapshots are destroyed only with -F.
         self.session.let_go(|held| held.dir.name == dataset && (self.is_forced || !held.is_snapshot())).await?;
         self.suspended = Some(self.session.suspend_users(dataset, written).await?);
-        // What is received is compared with users' changes on disk.
+        // The receive is compared with users' changes on disk.
         self.pool.sync().await?;
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Background jobs of an open pool: which there are, and a person's control of them.
 
+use cenote_taskq::boxed;
+
 use super::Pool;
 use crate::SpaError;
 use crate::jobs::JobStatus;
@@ -15,6 +17,7 @@ impl Pool {
     ///
     /// # Errors
     /// There is no such job; or the pool is closed, suspended, or has failed.
+    #[boxed]
     pub async fn pause_job(&self, name: &str) -> Result<(), SpaError> {
         self.set_job_paused(name, true).await
     }
@@ -23,6 +26,7 @@ impl Pool {
     ///
     /// # Errors
     /// As [`Self::pause_job`].
+    #[boxed]
     pub async fn resume_job(&self, name: &str) -> Result<(), SpaError> {
         self.set_job_paused(name, false).await
     }
@@ -36,6 +40,7 @@ impl Pool {
     ///
     /// # Errors
     /// There is no such job, or its work cannot be given up (freeing); or the pool is closed, suspended, or has failed.
+    #[boxed]
     pub async fn cancel_job(&self, name: &str) -> Result<(), SpaError> {
         let name = name.to_owned();
         let cancel = self.change(move |syncer| {
