@@ -101,7 +101,10 @@ impl InUse {
 
     /// The heads that are open to be changed.
     pub(crate) fn owned(&self) -> Vec<ObjectId> {
-        self.0.lock().iter().filter(|(_, entry)| entry.owner.is_some()).map(|(dataset, _)| *dataset).collect()
+        let all = self.0.lock();
+        // An owner that ends just now has no clone any more, and its head may be gone with the next change.
+        let is_owned = |entry: &Entry| entry.owner.as_ref().is_some_and(|owner| owner.owned.strong_count() > 0);
+        all.iter().filter(|(_, entry)| is_owned(entry)).map(|(dataset, _)| *dataset).collect()
     }
 
     /// The space of a head as of the last sync.
@@ -132,10 +135,10 @@ impl InUse {
         LongHold { dataset, all: self.clone() }
     }
 
-    /// Changes an entry, and removes it if it has neither an owner nor a hold after that.
+    /// Changes an entry, and removes it if it has neither an owner nor a hold after that. Nothing happens if there is none.
     fn release(&self, dataset: ObjectId, change: impl FnOnce(&mut Entry)) {
         let mut all = self.0.lock();
-        let entry = all.get_mut(&dataset).expect("a dataset that is released is in use");
+        let Some(entry) = all.get_mut(&dataset) else { return };
         change(entry);
         if entry.owner.is_none() && entry.holds == 0 {
             all.remove(&dataset);
@@ -152,7 +155,7 @@ pub(crate) struct Owned {
 impl Drop for Owned {
     fn drop(&mut self) {
         self.all.release(self.dataset, |entry| {
-            // The head may have the next owner already.
+            // The head may have the next owner already, or had it, whose end removed the entry.
             if entry.owner.as_ref().is_some_and(|owner| owner.owned.strong_count() == 0) {
                 entry.owner = None;
             }
@@ -168,10 +171,12 @@ pub struct LongHold {
 
 impl Drop for LongHold {
     fn drop(&mut self) {
+        let mut is_counted = false;
         self.all.release(self.dataset, |entry| {
-            assert!(entry.holds > 0, "a hold that is released was counted");
-            entry.holds -= 1;
+            is_counted = entry.holds > 0;
+            entry.holds = entry.holds.saturating_sub(1);
         });
+        debug_assert!(is_counted, "a hold that is released was counted");
     }
 }
 
@@ -208,5 +213,24 @@ mod tests {
         assert!(all.0.lock().is_empty());
         all.set_space(one, space);
         assert_eq!(all.space(one), HeadSpace::default(), "a head without an owner has no entry");
+    }
+
+    /// The last clone of an owner has gone, and its end comes after that of the next owner.
+    #[test]
+    fn an_owner_that_ends_late_is_none_any_more_and_takes_nothing_from_the_next() {
+        let (all, one) = (Arc::new(InUse::default()), ObjectId(7));
+        let late = Arc::into_inner(all.own(one, User::Mount)).expect("it is the only one");
+        assert_eq!((all.owner(one), all.owned()), (None, vec![]));
+        let next = all.own(one, User::Export);
+        assert_eq!(all.owned(), [one]);
+        let later = Arc::into_inner(next).expect("it is the only one");
+        drop(later);
+        let hold = all.hold(one);
+        drop(late);
+        assert_eq!((all.owner(one), all.is_held(one)), (None, true));
+        drop(hold);
+        assert!(all.0.lock().is_empty());
+        drop(Arc::into_inner(all.own(one, User::Mount)));
+        assert!(all.0.lock().is_empty());
     }
 }
