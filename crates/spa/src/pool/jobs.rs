@@ -1,5 +1,7 @@
 //! Background jobs of an open pool: which there are, and a person's control of them.
 
+use std::sync::atomic::Ordering;
+
 use cenote_taskq::boxed;
 
 use super::Pool;
@@ -33,7 +35,19 @@ impl Pool {
 
     async fn set_job_paused(&self, name: &str, is_paused: bool) -> Result<(), SpaError> {
         let name = name.to_owned();
-        self.look(move |syncer| Box::pin(async move { syncer.jobs.set_paused(&name, is_paused) })).await
+        let set = self.look(move |syncer| {
+            Box::pin(async move {
+                syncer.jobs.set_paused(&name, is_paused)?;
+                Ok::<_, SpaError>((syncer.jobs(), syncer.has_work()))
+            })
+        });
+        let (jobs, has_work) = set.await?;
+        *self.shared.jobs.lock() = jobs;
+        // The end of a txg asks for the next one, and none may be under way.
+        if has_work && self.shared.is_background.load(Ordering::Acquire) {
+            self.shared.want_txg();
+        }
+        Ok(())
     }
 
     /// Has a background job give up what is left of its work.
