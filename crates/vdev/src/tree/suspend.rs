@@ -371,18 +371,16 @@ impl Suspension {
 
     /// No other host has the pool, and it goes on unless it was suspended for another reason before: nothing was lost.
     pub fn multihost_over(&self) {
-        let is_over = {
-            let state = self.state.lock();
-            !state.is_abandoned && state.why.is_multihost()
-        };
-        if !is_over {
-            return;
-        }
-        self.change(|why| {
-            if let Why::Multihost { before, .. } = why {
-                *why = std::mem::take(before);
+        {
+            let mut state = self.state.lock();
+            let is_abandoned = state.is_abandoned;
+            match &mut state.why {
+                Why::Multihost { before, .. } if !is_abandoned => state.why = std::mem::take(before),
+                _ => return,
             }
-        });
+            self.is_suspended.store(state.why.is_suspended(), Ordering::Release);
+        }
+        self.changed.all();
     }
 
     /// Has `late` asked before each write; with an answer the pool is [suspended](Self::suspend_for_multihost). Once.
