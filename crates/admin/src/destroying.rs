@@ -129,6 +129,10 @@ impl DestroyRequest<'_> {
             let goes_with_clone = held.phys.flags.contains(DatasetFlags::DEFER_DESTROY);
             goes_with_clone || self.reach.clones || is_at_or_below(&held.dir.name, &self.name)
         };
+        if !self.name.contains('/') {
+            // The root remains, and its snapshots go with all below it.
+            self.ask(users, std::slice::from_ref(&self.name), false, &is_going).await?;
+        }
         // OpenZFS unmounts them too: a mount that shows them nested uses them.
         let names = self.outermost(pool).await?;
         self.ask(users, &names, true, &is_going).await?;
@@ -167,7 +171,8 @@ impl DestroyRequest<'_> {
             return Ok(vec![self.name.clone()]);
         }
         let below = tree_names(pool, &self.name).await?;
-        let is_child = |below: &String| self.reach.recursive && below.matches('/').count() == 1;
+        let goes_on = self.reach.recursive || self.reach.clones;
+        let is_child = |below: &String| goes_on && below.matches('/').count() == 1;
         Ok(below.into_iter().filter(is_child).collect())
     }
 
@@ -178,14 +183,35 @@ impl DestroyRequest<'_> {
             false => vec![of.to_owned()],
         };
         let found = NamedSnapshots::found(pool, datasets.clone(), spec.to_owned(), self.tells_names).await?;
-        let NamedSnapshots { mut names, reclaimed_bytes } = found;
+        let NamedSnapshots { names, reclaimed_bytes } = found;
         if names.is_empty() {
             let what = "could not find any snapshots to destroy; check snapshot names.";
             return Err(AdminError::NotThere(what.to_owned()));
         }
-        if self.reach.clones {
-            self.clones(pool, users, &names).await?;
+        // Clones are shown again that remain, since the verb fails or is dry.
+        let clones = if self.reach.clones { clones_of(pool, names.clone()).await? } else { Vec::new() };
+        let changed: Vec<String> = datasets.into_iter().chain(clones.iter().cloned()).collect();
+        let destroyed = self.named_snapshots(pool, users, names, reclaimed_bytes, &clones).await;
+        match destroyed {
+            Ok(false) if clones.is_empty() => Ok(()),
+            Err(error) if clones.is_empty() && !matches!(error, AdminError::Partly { .. }) => Err(error),
+            destroyed => {
+                let shown = users.after(Changed::Datasets(&changed)).await;
+                destroyed.map(drop).and(shown)
+            }
         }
+    }
+
+    /// Destroys the clones of snapshots, if they are to go, and the snapshots. True if it is more than a question.
+    async fn named_snapshots(
+        &self,
+        pool: &Pool,
+        users: &dyn Users,
+        mut names: Vec<String>,
+        reclaimed_bytes: u64,
+        clones: &[String],
+    ) -> Result<bool, AdminError> {
+        self.clones(pool, users, clones).await?;
         if self.tells_names {
             names.iter().try_for_each(|name| self.caller.goes(name))?;
             self.caller.frees(reclaimed_bytes)?;
@@ -198,11 +224,9 @@ impl DestroyRequest<'_> {
             if !self.reach.clones {
                 pool.check_task(DestroySnapshots::new(&names, self.is_deferred)).await?;
             }
-            return Ok(());
+            return Ok(false);
         }
-        self.all(pool, &names).await?;
-        users.after(Changed::Datasets(&datasets)).await?;
-        Ok(())
+        self.all(pool, &names).await.map(|()| true)
     }
 
     async fn all(&self, pool: &Pool, names: &[String]) -> Result<(), AdminError> {
@@ -221,15 +245,15 @@ impl DestroyRequest<'_> {
     }
 
     /// Destroys clones, with everything that depends on them.
-    async fn clones(&self, pool: &Pool, users: &dyn Users, names: &[String]) -> Result<(), AdminError> {
-        for clone in clones_of(pool, names.to_vec()).await? {
+    async fn clones(&self, pool: &Pool, users: &dyn Users, clones: &[String]) -> Result<(), AdminError> {
+        for clone in clones {
             // It was destroyed together with another clone.
-            if pool.dsl()?.find_dir(&clone).await?.is_none() {
+            if pool.dsl()?.find_dir(clone).await?.is_none() {
                 continue;
             }
-            self.ask(users, std::slice::from_ref(&clone), true, &|_| true).await?;
+            self.ask(users, std::slice::from_ref(clone), true, &|_| true).await?;
             pool.wait_logs_freed().await?;
-            self.make(pool, &clone, Reach { recursive: true, clones: true }, true).await?;
+            self.make(pool, clone, Reach { recursive: true, clones: true }, true).await?;
         }
         Ok(())
     }
