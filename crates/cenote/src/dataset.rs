@@ -325,6 +325,9 @@ impl Dataset {
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse), [`NotSupported`](ErrorKind::NotSupported),
     /// [`NoSpace`](ErrorKind::NoSpace), [`Busy`](ErrorKind::Busy) (`volsize` of a volume that is open).
     pub async fn set(&self, property: &str, value: &str) -> Result<(), Error> {
+        if property.contains('=') {
+            return Err(Error::misuse(format!("'{property}' is not the name of a property")).of_dataset(&self.name));
+        }
         self.pool.make(&SetRequest { arguments: vec![format!("{property}={value}"), self.name.clone()] }).await
     }
 
