@@ -6,15 +6,14 @@
 //!                                                          └─ users.after              names and properties that are different now
 //!                      history_line ─► the pool's history, by whoever ran it
 //! ```
-//! A request has all that its command says. Its caller opens the pool, runs it, and records its line: `cenote_server::Session::carry_out`
-//! does so for the program. Those who have datasets in use implement [`Users`]: a server for its mounts and volumes, the library for what
+//! A request has all that its command says. Its caller opens the pool, runs it, and may record its line: `cenote_server::Session::carry_out`
+//! does so for the program. A program that uses the library records what it wants to. Those who have datasets in use implement [`Users`]: a server for its mounts and volumes, the library for what
 //! its program has open.
 //!
 //! **Invariants.** 1. [`Request::check`] needs no pool, and `run` refuses all that `check` refuses. 2. Users that had to wait continue, and
 //! datasets that they released are shown again, even if the verb fails. 3. A request that changed nothing has no line.
 //!
-//! **Rejected.** *Lines of the history written by the program*: each was written beside the verb, 27 times, and a program that embeds the
-//! engine had none. *A verb's effect on users in the server*: the library had to know the same effects once more, and knew fewer.
+//! **Rejected.** *Lines of the history written by the program*: each was written beside the verb, 27 times. *A verb's effect on users in the server*: the library had to know the same effects once more, and knew fewer.
 
 use cenote_dsl::Dataset;
 use cenote_spa::Pool;

@@ -56,7 +56,7 @@ impl Session {
 impl Writing {
     /// Opens a pool for changes, unless this process already has it, and has `work` change it. When that ends with a line for the history
     /// ([`Self::record`]), it is recorded, and everything is on disk. Otherwise the pool is exported if a txg was written, also after an
-    /// error: it does not look as if its user had been killed.
+    /// error: it does not look as if its user had been killed. Only a server may drop the future, since the pool remains open there.
     ///
     /// # Errors
     /// Of `work`; or the pool cannot be opened for changes, or written.
