@@ -277,6 +277,56 @@ class Streams(OnPool):
         self.assertEqual(self.pool.dataset("tank/a").get("atime"), "off")
         self.assertEqual(self.pool.dataset("tank/b").get("compression"), "zstd")
 
+    def test_objects_that_change_bytes_or_take_few_of_them_get_all(self) -> None:
+        class Little(io.RawIOBase):
+            taken = b""
+
+            def write(self, data: Any) -> int:
+                self.taken += bytes(data[:1000])
+                return min(len(data), 1000)
+
+        class Counted(io.FileIO):
+            count = 0
+
+            def write(self, data: Any) -> int:
+                self.count += len(data)
+                return super().write(data) or 0
+
+        class Sealed(socket.socket):
+            """A socket whose bytes are not those of its descriptor, as one with encryption."""
+
+            def sendall(self, data: Any, *_: Any) -> None:
+                super().sendall(bytes(byte ^ 0x55 for byte in data))
+
+            def recv(self, size: int, *_: Any) -> bytes:
+                return bytes(byte ^ 0x55 for byte in super().recv(size))
+
+        memory, little = io.BytesIO(), Little()
+        told = self.one.send(memory)
+        self.assertEqual((self.one.send(little), little.taken), (told, memory.getvalue()))
+        with Counted(os.path.join(self.folder, "stream"), "wb") as counted:
+            self.one.send(counted)
+            self.assertEqual(counted.count, told.bytes)
+        ends = [Sealed(fileno=end.detach()) for end in socket.socketpair()]
+        ends[1].settimeout(60)
+        thread = threading.Thread(target=lambda: (self.one.send(ends[0]), ends[0].close()))
+        thread.start()
+        with ends[1]:
+            self.pool.receive("tank/sealed", ends[1])
+        thread.join()
+        self.assertEqual(self.pool.filesystem("tank/sealed@one").path("note").read_text(), "one")
+
+    def test_a_refused_receive_does_not_wait_for_more_bytes(self) -> None:
+        memory = io.BytesIO()
+        self.one.send(memory)
+        reader, writer = os.pipe()
+        thread = threading.Thread(target=lambda: os.write(writer, memory.getvalue()))
+        thread.start()
+        with os.fdopen(reader, "rb") as file, self.assertRaises(cenote.Error):
+            self.pool.receive("tank/home", file)
+        thread.join()
+        os.close(writer)
+
     def test_changes_are_sent_since_a_bookmark_and_a_tree_as_a_package(self) -> None:
         whole, changes, tree = io.BytesIO(), io.BytesIO(), io.BytesIO()
         self.one.send(whole)

@@ -327,7 +327,8 @@ CENOTE_API void cenote_history_free(cenote_history *history);
 /* --- Sending and receiving ------------------------------------------------------------------------------------------------------------ */
 
 /*
- * Streams go through descriptors of files, pipes and sockets, which stay open; functions wait as write() and read() do, and a pipe without a
+ * Streams go through descriptors of files, pipes and sockets, which stay open, and must not be
+ * non-blocking; a receive may read past the end of its stream; functions wait as write() and read() do, and a pipe without a
  * reader raises SIGPIPE. To send and to receive at once takes two threads or processes. Options may be NULL, and so may the place for a
  * report.
  */

@@ -121,7 +121,8 @@ impl ReceiveOptions {
     /// in a [`BufReader`](std::io::BufReader).
     ///
     /// A new snapshot exists when all of its stream has been verified and is on disk. Of a package, the streams before one that fails are
-    /// received, and the same package can be received again.
+    /// received, and the same package can be received again. A future that is dropped before it ends may leave a dataset that is half received,
+    /// which the next receive of that name, or [`abort_receive`](crate::Dataset::abort_receive), removes.
     ///
     /// # Errors
     /// [`Corrupt`](crate::ErrorKind::Corrupt): the input is no stream, is damaged, or breaks off. [`Exists`](crate::ErrorKind::Exists),
@@ -146,8 +147,9 @@ impl ReceiveOptions {
         let received = cenote_admin::receive::receive(spa, input, &request, &mut users).await;
         let warnings = users.warnings;
         // Properties that came are those of datasets below too, which may be open.
-        filesystem::refresh(pool).await?;
+        let refreshed = filesystem::refresh(pool).await;
         let received = received.raised().map_err(|error| error.of_dataset(target))?;
+        refreshed?;
         Ok(Received { datasets: received.datasets, is_incomplete: received.is_incomplete, warnings })
     }
 }

@@ -102,8 +102,9 @@ def _settings(properties: Optional[Properties]) -> Any:
     return words([f"{key}={value}" for key, value in (properties or {}).items()])
 
 
-#: Where streams go to and come from: a descriptor, or an object with ``write`` or ``read``. A raw file or a socket is used as it is; for all
-#: others a thread passes the bytes on.
+#: Where streams go to and come from: a descriptor, or an object with ``write`` or ``read`` (a socket: ``sendall`` and ``recv``). A descriptor has to
+#: wait for its peer. A raw file or a socket without a time limit is used as it is; for all others, subclasses among them, a thread passes the
+#: bytes on. A receive may read past the end of its stream.
 Stream = Union[int, Any]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import io
 import os
-import shutil
 import socket
 import threading
 from ctypes import c_void_p
@@ -20,6 +19,8 @@ from ._opened import attempt, raise_first
 
 #: Bytes that are copied at once.
 _PIECE = 1 << 20
+# Seconds that a thread is waited for which feeds a receive that has failed.
+_PATIENCE_S = 1.0
 
 
 class SentName(enum.Enum):
@@ -171,12 +172,13 @@ def received(function: Callable[..., Any], file: Union[int, Any], *arguments: An
 
 
 def _descriptor(file: Union[int, Any]) -> Optional[int]:
-    """The descriptor of an object that does nothing but to pass bytes to it. Others, such as buffers and compressors, have one as well, but
-    their bytes are not those of the descriptor.
+    """The descriptor of an object that does nothing but to pass bytes to it, and that waits. Others, such as buffers, compressors and sockets
+    with encryption, have one as well, but their bytes are not those of the descriptor.
     """
     if isinstance(file, int):
         return file
-    return file.fileno() if isinstance(file, (io.FileIO, socket.socket)) else None
+    is_plain = type(file) is io.FileIO or (type(file) is socket.socket and file.gettimeout() is None)
+    return int(file.fileno()) if is_plain else None
 
 
 def _to(file: Union[int, Any], write: Callable[[int], Any]) -> None:
@@ -185,7 +187,13 @@ def _to(file: Union[int, Any], write: Callable[[int], Any]) -> None:
         write(own)
         return
     reader, writer = os.pipe()
-    _served(lambda: _copy(os.fdopen(reader, "rb"), file), writer, write)
+
+    def serve() -> None:
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
+            while piece := pipe.read(_PIECE):
+                _put(file, piece)
+
+    _served(serve, writer, write, None)
 
 
 def _from(file: Union[int, Any], read: Callable[[int], Any]) -> None:
@@ -198,30 +206,51 @@ def _from(file: Union[int, Any], read: Callable[[int], Any]) -> None:
     def serve() -> None:
         try:
             with os.fdopen(writer, "wb", buffering=0) as pipe:
-                shutil.copyfileobj(file, pipe, _PIECE)
+                while piece := _piece(file):
+                    _put(pipe, piece)
         except BrokenPipeError:
             # The library reads no more: it says why, or has all of the stream.
             pass
 
-    _served(serve, reader, read)
+    # The object may wait for a peer that sends nothing more.
+    _served(serve, reader, read, _PATIENCE_S)
 
 
-def _copy(pipe: Any, file: Any) -> None:
-    with pipe:
-        shutil.copyfileobj(pipe, file, _PIECE)
+def _put(file: Any, piece: bytes) -> None:
+    """Writes all of a piece. An object without a buffer may take less at a time."""
+    if not hasattr(file, "write"):
+        file.sendall(piece)
+        return
+    while piece:
+        count = file.write(piece)
+        if count is None and isinstance(file, io.RawIOBase):
+            raise BlockingIOError("an object that does not wait cannot take a stream")
+        piece = piece[count:] if isinstance(count, int) else b""
 
 
-def _served(serve: Callable[[], None], end: int, use: Callable[[int], Any]) -> None:
-    """Uses one end of a pipe, while a thread serves the other."""
+def _piece(file: Any) -> bytes:
+    """Reads what is there next; nothing at the end."""
+    if not hasattr(file, "read"):
+        return bytes(file.recv(_PIECE))
+    piece = getattr(file, "read1", file.read)(_PIECE)
+    if piece is None:
+        raise BlockingIOError("an object that does not wait cannot give a stream")
+    return bytes(piece)
+
+
+def _served(serve: Callable[[], None], end: int, use: Callable[[int], Any], patience_s: Optional[float]) -> None:
+    """Uses one end of a pipe, while a thread serves the other. Where the use fails, the thread is waited for no longer than `patience_s`."""
     errors: List[Exception] = []
-    thread = threading.Thread(target=attempt, args=(errors, serve))
+    thread = threading.Thread(target=attempt, args=(errors, serve), daemon=True)
     thread.start()
     failed: List[Exception] = []
+    is_over = False
     try:
         attempt(failed, use, end)
+        is_over = not failed
     finally:
         os.close(end)
-        thread.join()
+        thread.join(None if is_over else patience_s)
     # Where the object fails, the library sees no more than that the pipe broke.
     raise_first(errors + [error for error in failed if not errors or not isinstance(error, Error)])
 
