@@ -175,6 +175,47 @@ fn what_users_had_to_give_up_is_shown_again_where_another_is_in_use() {
     });
 }
 
+/// The root itself remains, but its snapshots go: a mount that shows them is asked, and so are all datasets below.
+#[test]
+fn a_destroy_of_all_below_the_root_asks_about_the_root_and_each_child() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = new_pool(&runtime, &handle).await;
+        create("p/a/b").run(&pool, &NoUsers).await.unwrap();
+        create("p/c").run(&pool, &NoUsers).await.unwrap();
+        snapshot("p@1").run(&pool, &NoUsers).await.unwrap();
+        for reach in [Reach { recursive: true, clones: false }, Reach { recursive: false, clones: true }] {
+            let users = Noticed::default();
+            let destroy = DestroyRequest { reach, is_dry: true, ..DestroyRequest::new("p".into()) };
+            destroy.run(&pool, &users).await.unwrap();
+            assert_eq!(users.taken(), ["before destroy p", "before destroy p/a p/c", "after p"], "{reach:?}");
+        }
+    });
+}
+
+#[test]
+fn clones_that_users_gave_up_are_shown_again_where_the_destroy_of_a_snapshot_fails_or_is_dry() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    runtime.block_on(async {
+        let pool = new_pool(&runtime, &handle).await;
+        create("p/a").run(&pool, &NoUsers).await.unwrap();
+        snapshot("p/a@1").run(&pool, &NoUsers).await.unwrap();
+        clone("p/a@1", "p/c").run(&pool, &NoUsers).await.unwrap();
+        let reach = Reach { recursive: false, clones: true };
+        let users = Noticed { is_in_use: true, ..Noticed::default() };
+        let destroy = DestroyRequest { reach, ..DestroyRequest::new("p/a@1".into()) };
+        destroy.run(&pool, &users).await.unwrap_err();
+        assert_eq!(users.taken(), ["before destroy p/c", "after p/a p/c"]);
+        let users = Noticed::default();
+        DestroyRequest { is_dry: true, ..destroy }.run(&pool, &users).await.unwrap();
+        let noticed = users.taken();
+        assert_eq!(noticed.first().map(String::as_str), Some("before destroy p/c"));
+        assert_eq!(noticed.last().map(String::as_str), Some("after p/a p/c"));
+    });
+}
+
 #[test]
 fn all_that_a_check_without_the_pool_refuses_is_refused_with_it_too() {
     async fn refused<R: Request>(pool: &Pool, request: R) -> String {

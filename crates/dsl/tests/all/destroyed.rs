@@ -138,6 +138,31 @@ fn a_destroyed_dataset_is_freed_slice_by_slice_whatever_happens() {
     }
 }
 
+/// Nobody writes to the pool meanwhile: the txgs that the job needs are its own.
+#[test]
+fn a_job_that_is_resumed_in_an_idle_pool_goes_on_by_itself() {
+    let runtime = Runtime::simulated(7);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let mut rng = Rng::new(7);
+        let pool = make(&handle, options(machine.tops(&handle, SINGLE).await.unwrap(), 9)).await;
+        fill(&pool, "written/gone", &mut rng).await;
+        pool.peek(|syncer| syncer.set_async_block_max_blocks(1)).await.unwrap();
+        let pool = pool.start(cenote_dmu::tx::TxTunables::default()).await;
+        pool.destroy_dataset("written/gone").await.unwrap();
+        pool.pause_job("async_destroy").await.unwrap();
+        handle.sleep(std::time::Duration::from_secs(600)).await;
+        let left_bytes = pool.jobs()[0].left_bytes;
+        assert!(pool.jobs()[0].is_paused && left_bytes > 0);
+        pool.resume_job("async_destroy").await.unwrap();
+        assert!(!pool.jobs()[0].is_paused);
+        handle.sleep(std::time::Duration::from_secs(600)).await;
+        assert!(pool.jobs().first().is_none_or(|job| job.left_bytes < left_bytes), "{:?}", pool.jobs());
+        pool.export().await.unwrap();
+    });
+}
+
 /// A job that is paused does nothing in any txg, a pool that is opened again goes on with it, and so does one in which it is resumed.
 #[test]
 fn a_job_that_is_paused_waits_until_it_is_resumed_or_the_pool_is_opened_again() {
