@@ -1,6 +1,7 @@
 //! Goal: a verify can be stopped, paused and resumed, and says the same as one that was not; of a pool that is written meanwhile it reports no
 //! damage that is not there. Method: pools in simulation, some with damaged sectors; reports are compared field by field.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_dmu::tx::{Cost, TxTunables};
@@ -8,12 +9,12 @@ use cenote_dmu::{Object, ObjectSpec};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_scan::{
-    Progress, Verification, VerifyError, VerifyOptions, VerifyReport, VerifyStop, Views, WalkControl, verify,
+    Progress, Verification, VerifyError, VerifyOptions, VerifyReport, VerifyStop, ViewError, Views, WalkControl, verify,
 };
 use cenote_sim::{CACHE_BYTES, LAYOUTS, Layout, Machine, SINGLE};
-use cenote_spa::{ImportOptions, LiveHead, Pool, View, find, import};
+use cenote_spa::{ImportOptions, LiveHead, Pool, SpaError, View, find, import};
 use cenote_taskq::sim::disk::SimDiskOptions;
-use cenote_taskq::{Class, Handle, Rng, Runtime};
+use cenote_taskq::{BoxFuture, Class, Handle, Rng, Runtime};
 
 const DISK_BYTES: u64 = 80 << 20;
 const BLOCK_BYTES: u64 = 16 << 10;
@@ -30,6 +31,11 @@ async fn new_pool(handle: &Handle, machine: &Machine, layout: Layout) -> Pool {
 
 /// Makes a pool with some thousand blocks, and exports it.
 async fn make(handle: &Handle, machine: &Machine, layout: Layout, rng: &mut Rng) {
+    filled(handle, machine, layout, rng).await.export().await.unwrap();
+}
+
+/// Makes a pool with some thousand blocks.
+async fn filled(handle: &Handle, machine: &Machine, layout: Layout, rng: &mut Rng) -> Pool {
     let pool = new_pool(handle, machine, layout).await;
     for name in ["pool/a", "pool/b"] {
         pool.create_dataset(name, ObjsetType::Zfs).await.unwrap();
@@ -46,7 +52,7 @@ async fn make(handle: &Handle, machine: &Machine, layout: Layout, rng: &mut Rng)
             cenote_admin::take_snapshots(&pool, &[format!("{name}@{round}")], &[]).await.unwrap();
         }
     }
-    pool.export().await.unwrap();
+    pool
 }
 
 async fn opened(handle: &Handle, machine: &Machine) -> View {
@@ -127,6 +133,81 @@ fn a_verify_that_stopped_and_went_on_reports_the_same() {
         });
     }
     assert!(stops > 20 && faults > 30, "{stops} stops, {faults} faults");
+}
+
+/// Two states of a pool, of which the first is given up in the walk.
+struct Two {
+    first: View,
+    later: View,
+    views: AtomicU64,
+    checks: AtomicU64,
+}
+
+impl Views for Two {
+    fn view(&self) -> BoxFuture<'_, Result<View, ViewError>> {
+        let view = if self.views.fetch_add(1, Ordering::Relaxed) == 0 { &self.first } else { &self.later };
+        let view = view.clone();
+        Box::pin(async move { Ok(view) })
+    }
+
+    /// The walk begins in the first view, and does not end a step.
+    fn check(&self, view: &View) -> Result<(), SpaError> {
+        if view.txg() == self.first.txg() && self.checks.fetch_add(1, Ordering::Relaxed) > 0 {
+            return Err(SpaError::ViewGivenUp { pool: view.name().to_owned(), txg: view.txg() });
+        }
+        Ok(())
+    }
+}
+
+/// A verify that goes through its known part once more meets the faults of blocks with pointers once more. If it ends before it has come to all of
+/// them, or goes on in another view, it tells of them all the same.
+#[test]
+fn a_verify_that_ends_in_its_known_part_keeps_the_faults_found_there() {
+    let runtime = Runtime::simulated(11);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1);
+    let mut rng = Rng::new(11);
+    runtime.block_on(async {
+        let pool = filled(&handle, &machine, SINGLE, &mut rng).await;
+        for _ in 0..160 {
+            let at = (4 << 20) + rng.below(4 << 11) * 512;
+            machine.disks[0].poke(at, &[0x5a; 512]);
+        }
+        let view = opened(&handle, &machine).await;
+        let mut left = 6;
+        let mut watch = |_| {
+            left -= 1;
+            left > 0
+        };
+        let before = verification(&handle, &view, None).run(&mut watch).await.unwrap();
+        let stop = before.stop.clone().unwrap();
+        let at_pointers = |report: &VerifyReport| {
+            let all = report.errors.iter().chain(&report.bad_copies).filter_map(|block| block.bookmark);
+            all.filter(|at| at.level != 0 || at.object.0 == 0).count()
+        };
+        assert!(at_pointers(&before) > 2, "{before}");
+
+        // Ended in the known part: the place and all that is known of it stay.
+        let ended = verification(&handle, &view, Some(stop.clone())).run(&mut |_| false).await.unwrap();
+        assert_eq!(ended.stop.as_ref(), Some(&stop));
+        assert_eq!((ended.error_count, ended.bad_copy_count), (before.error_count, before.bad_copy_count));
+        assert_eq!((&ended.errors, &ended.bad_copies), (&before.errors, &before.bad_copies));
+
+        // Given up in the known part: the rest is read as of a later txg.
+        pool.create_dataset("pool/later", ObjsetType::Zfs).await.unwrap();
+        pool.sync().await.unwrap();
+        let later = opened(&handle, &machine).await;
+        assert!(later.txg() > view.txg());
+        let two = Two { first: view.clone(), later, views: AtomicU64::new(0), checks: AtomicU64::new(0) };
+        let rest = verification(&handle, &two, Some(stop)).run(&mut |_| true).await.unwrap();
+        assert!(rest.stop.is_none() && rest.moved.is_some() && two.views.load(Ordering::Relaxed) == 2, "{rest}");
+        assert!(before.errors.iter().all(|block| rest.errors.contains(block)), "{rest}");
+        assert!(before.bad_copies.iter().all(|block| rest.bad_copies.contains(block)), "{rest}");
+        assert!(rest.error_count >= before.error_count && rest.bad_copy_count >= before.bad_copy_count);
+        view.close().await;
+        two.later.close().await;
+        drop(pool);
+    });
 }
 
 #[test]

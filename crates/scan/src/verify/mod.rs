@@ -130,7 +130,10 @@ async fn begun(
         let trees = roots::objsets(view, &mut Vec::new()).await;
         return Ok((Verifier::new(found.unwrap_or_default(), has_moved), trees));
     }
-    let mut sink = Verifier::new(found.map(Findings::of_data).unwrap_or_default(), false);
+    let mut sink = match found {
+        Some(found) => Verifier::going_through_known(found),
+        None => Verifier::new(Findings::default(), false),
+    };
     let trees = sink.begin(view, options).await?;
     Ok((sink, trees))
 }

@@ -34,6 +34,9 @@ pub(super) struct Verifier {
     report: VerifyReport,
     /// Of the steps that are done.
     pub(super) kept: Findings,
+    /// All findings of the earlier part of the walk, while the blocks of that part are gone through once more: until then `kept` lacks what they
+    /// show again, and a walk that ends there, or goes on in another view, does not meet it.
+    known: Option<Findings>,
     /// Of the step that the walk is in.
     fresh: Findings,
     /// The pool has gone on since the walk began.
@@ -51,8 +54,22 @@ impl Verifier {
             features: FeatureUse::default(),
             report: VerifyReport::default(),
             kept,
+            known: None,
             fresh: Findings::default(),
             has_moved,
+        }
+    }
+
+    /// With the findings of an earlier part of the walk, whose blocks are gone through once more.
+    pub(super) fn going_through_known(found: Findings) -> Self {
+        let kept = found.clone().of_data();
+        Self { known: Some(found), ..Self::new(kept, false) }
+    }
+
+    /// The walk ends or goes on elsewhere: what an earlier part found is kept if it was not met again up to its place.
+    fn keep_known(&mut self) {
+        if let Some(known) = self.known.take() {
+            self.kept = known;
         }
     }
 
@@ -271,6 +288,7 @@ impl Verifier {
     /// The report. `is_whole`: all was visited.
     pub(super) fn finish(mut self, is_whole: bool, cursor: &Cursor) -> VerifyReport {
         assert!(self.fresh.count() == 0, "what was found since the last step is kept or forgotten");
+        assert!(self.known.is_none(), "the known part was gone through, or given up with all that is known of it");
         let mut report = self.report;
         report.moved = self.has_moved.then_some((cursor.first_txg, cursor.txg));
         let mut found = self.kept;
@@ -327,16 +345,20 @@ impl Sink for Verifier {
 
     async fn step(&mut self, cursor: &Cursor) {
         assert_eq!(cursor.has_moved(), self.has_moved, "the sink knows that the pool has gone on");
+        // A step ends past the known part only: all of that was met again.
+        self.known = None;
         self.kept.absorb(std::mem::take(&mut self.fresh));
     }
 
     fn forget(&mut self) {
         self.fresh = Findings::default();
+        self.keep_known();
     }
 
     /// Space and features are compared with what one txg says of them, and places that were freed may have other blocks now.
     fn moved(&mut self) {
         self.has_moved = true;
+        self.keep_known();
         (self.space, self.account) = (None, None);
         assert_eq!(self.fresh.count(), 0, "a view that was left has nothing that is neither kept nor forgotten");
         self.shared = SharedBlocks::default();
