@@ -119,7 +119,7 @@ async fn with_snapshot(
     Ok(found)
 }
 
-/// Puts holds on snapshots, or takes them off: all, or none ([`hold`](crate::hold), [`release`](crate::release)).
+/// Puts holds on snapshots, or takes them off: all, or none ([`hold`](crate::hold()), [`release`](crate::release)).
 pub(crate) struct Holds {
     tag: String,
     names: Vec<String>,

@@ -168,7 +168,7 @@ pub async fn inherit_property(
     pool.sync_tasks(tasks).await.map(drop)
 }
 
-/// Sets properties of a dataset: [`set_properties`](crate::set_properties).
+/// Sets properties of a dataset: [`set_properties`].
 pub(crate) struct SetProperties {
     dataset: String,
     settings: Vec<Setting>,
@@ -270,7 +270,7 @@ impl SyncTask for SetProperties {
     }
 }
 
-/// Has a dataset inherit a property: [`inherit_property`](crate::inherit_property).
+/// Has a dataset inherit a property: [`inherit_property`].
 pub(crate) struct InheritProperty {
     dataset: String,
     property: String,

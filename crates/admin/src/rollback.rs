@@ -183,7 +183,7 @@ impl SyncTask for Promote {
     }
 }
 
-/// Has a head go back to its last snapshot ([`rollback`](crate::rollback)).
+/// Has a head go back to its last snapshot ([`rollback`](crate::rollback())).
 struct Rollback {
     pool: Pool,
     snapshot: String,

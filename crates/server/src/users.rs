@@ -2,7 +2,7 @@
 //!
 //! `admin` refuses a dataset in use; here is known which uses end without harm, and which have to wait. Mounts release datasets that are to
 //! go, and show afterwards those that still exist. In a process that serves nothing, only the mounts of other processes matter, which show
-//! the pool read-only ([`shown`](crate::shown)).
+//! the pool read-only ([`shown`]).
 
 use std::collections::BTreeSet;
 

@@ -81,7 +81,6 @@ pub struct Metaslab {
     condense_wanted: bool,
     /// How often the map was rewritten: a load that began before another must begin again.
     rewrites: u64,
-    disabled: u32,
     /// Since when its map cannot be read, in the caller's milliseconds.
     unreadable_since_ms: Option<u64>,
     /// When it was last chosen, as txg and milliseconds.
@@ -159,7 +158,6 @@ impl Metaslab {
             is_new: false,
             condense_wanted: false,
             rewrites: 0,
-            disabled: 0,
             unreadable_since_ms: None,
             selected: (Txg(0), 0),
         }
@@ -263,14 +261,9 @@ impl Metaslab {
         self.condense_wanted = true;
     }
 
-    /// Takes one [`disable`](Self::disable) back.
-    pub fn enable(&mut self) {
-        self.disabled = self.disabled.saturating_sub(1);
-    }
-
     /// Whether allocations may be made here at all.
     pub(crate) const fn is_usable(&self) -> bool {
-        !self.is_new && self.disabled == 0 && self.unreadable_since_ms.is_none()
+        !self.is_new && self.unreadable_since_ms.is_none()
     }
 
     /// True if its map could not be read. It then serves no allocations, and is not flushed, since its map cannot be appended to;

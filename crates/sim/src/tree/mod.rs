@@ -3,8 +3,8 @@
 //! **Need.** A test that changes a file system has to know what it holds then, and what it refused. Tests of files compare each answer with this model,
 //! the replica test compares what was sent with what was received, and tests of intent logs what a client saw before a power cut and after it.
 //!
-//! **Life of a tree.** [`look`] reads one from a file system, or [`Tree::new`] begins one; each operation of the file system is done to the tree too,
-//! which takes it or has the same [`Errno`]; in the end [`look`] reads what there is, and [`Tree::difference`] says in what it differs.
+//! **Life of a tree.** [`look()`] reads one from a file system, or [`Tree::new`] begins one; each operation of the file system is done to the tree too,
+//! which takes it or has the same [`Errno`]; in the end [`look()`] reads what there is, and [`Tree::difference`] says in what it differs.
 //!
 //! **Invariants.**
 //! 1. A node is there while it has a link or is open.

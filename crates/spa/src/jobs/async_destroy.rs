@@ -6,7 +6,7 @@
 //!
 //! **Life of a destroyed dataset.** The txg that takes its name away enters its root at the end of the list, and moves the bytes of its
 //! blocks from its own directory to `$FREE`: that is short however large the dataset is. Each txg's slice frees blocks of the first
-//! entry in the order of [`Doomed`](super::doomed::Doomed), takes their bytes off `$FREE`, and writes the stop. OpenZFS goes on where Cenote stopped, and the
+//! entry in the order of [`Doomed`], takes their bytes off `$FREE`, and writes the stop. OpenZFS goes on where Cenote stopped, and the
 //! other way round.
 //!
 //! **A block that cannot be read** is not freed: the job writes the stop before that block, stands still until the pool is opened again,

@@ -177,7 +177,7 @@ impl From<Fault> for Faults {
 
 /// How many vdevs a read may still pass through. Configurations are no deeper than a few levels, but a distributed spare
 /// stands for another child, which may have another spare: this limit ends loops in a hostile configuration.
-/// [`build::Builder::spare_is_in_place`] ensures that the number of paths is small too.
+/// The builder ensures that the number of paths is small too.
 #[derive(Clone, Copy)]
 struct Depth(u8);
 
