@@ -6,6 +6,7 @@
 //! snapshot takes over the deadlist of its head, and a tree that changes its dataset takes its deadlist along. (An object number that was freed may
 //! come again, so directory, guid and txg have to fit too.) A tree that is not found again by this is walked anew, which costs time alone.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use cenote_codec::crypt::DatasetKey;
@@ -24,6 +25,8 @@ use crate::visit::{Item, Origin, Start};
 
 /// Blocks of one intent log at most: a chain that long took more than a txg to write.
 const LOG_BLOCKS_MAX: usize = 1 << 20;
+/// Datasets that cannot be read, each of which is told of.
+const TOLD_MAX: usize = 1000;
 /// The objset of destroyed datasets in bookmarks (`ZB_DESTROYED_OBJSET`).
 pub(crate) const DESTROYED: ObjsetId = ObjsetId(u64::MAX);
 
@@ -104,9 +107,30 @@ impl Tree {
     }
 }
 
+/// The trees of a view, and what could not be read of them.
+pub(crate) struct Listing {
+    pub(crate) trees: Vec<Tree>,
+    /// Datasets that cannot be read.
+    pub(crate) problems: Vec<String>,
+    /// Objects that are not valid, and so may be datasets. A walk of the MOS reports them too.
+    pub(crate) invalid: Vec<String>,
+    /// Why it ends before the last dataset, if it does. Those after it are not destroyed: they are not known.
+    pub(crate) cut_off: Option<String>,
+}
+
+/// Adds to what is told of, up to a bound.
+fn tell(texts: &mut Vec<String>, text: String) {
+    match texts.len().cmp(&TOLD_MAX) {
+        Ordering::Less => texts.push(text),
+        Ordering::Equal => texts.push("and more datasets that cannot be read".into()),
+        Ordering::Greater => {}
+    }
+}
+
 /// The MOS, and every dataset that it has as an object.
-pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Tree> {
+pub(crate) async fn objsets(pool: &View) -> Listing {
     let mos = pool.mos();
+    let (mut problems, mut invalid, mut cut_off) = (Vec::new(), Vec::new(), None);
     let mut trees = vec![Tree::mos(pool)];
     let mut from = ObjectId(0);
     loop {
@@ -114,13 +138,19 @@ pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Tree
             Ok(Some(batch)) => batch,
             Ok(None) => break,
             Err(error) => {
-                problems.push(format!("looking for datasets: {error}"));
+                cut_off = Some(format!("looking for datasets: {error}"));
                 break;
             }
         };
         from = batch.next;
         for (object, dnode) in batch.objects {
-            let Ok(dnode) = dnode else { continue }; // reported by the walk of the MOS
+            let dnode = match dnode {
+                Ok(dnode) => dnode,
+                Err(error) => {
+                    tell(&mut invalid, error.to_string());
+                    continue;
+                }
+            };
             if dnode.phys().bonus_type != DmuType::DSL_DATASET {
                 continue;
             }
@@ -140,12 +170,12 @@ pub(crate) async fn objsets(pool: &View, problems: &mut Vec<String>) -> Vec<Tree
                         has_log: !phys.is_snapshot(),
                     });
                 }
-                Err(error) => problems.push(format!("dataset object {object}: {error}")),
+                Err(error) => tell(&mut problems, format!("dataset object {object}: {error}")),
             }
         }
     }
     debug_assert!(trees.is_sorted_by_key(|tree| tree.objset), "trees are in the order of a cursor");
-    trees
+    Listing { trees, problems, invalid, cut_off }
 }
 
 /// The log blocks of a head's intent log that are part of the pool's state, and the data blocks that claimed records

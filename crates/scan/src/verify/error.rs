@@ -15,6 +15,9 @@ pub enum VerifyError {
     /// There is no view of it.
     #[error("{0}")]
     NoView(#[from] ViewError),
+    /// The datasets of a pool that has gone on since a stop cannot all be found, so that those not found would count as destroyed.
+    #[error("{0}")]
+    Datasets(String),
     /// The text of a stop does not fit together.
     #[error("not the text of a verify that stopped: {0}")]
     StopText(String),

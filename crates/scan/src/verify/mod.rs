@@ -14,10 +14,10 @@ mod report;
 mod stop;
 mod verifier;
 
-use cenote_spa::{SpaError, View};
+use cenote_spa::View;
 use cenote_taskq::{BoxFuture, Handle};
 
-use crate::roots;
+use crate::roots::{self, Listing};
 use crate::walk::{Cursor, Ended, Progress, Sink as _, Views, Walk, WalkControl};
 pub use error::VerifyError;
 pub use findings::BadBlock;
@@ -26,6 +26,9 @@ pub use options::VerifyOptions;
 pub use report::VerifyReport;
 pub use stop::VerifyStop;
 use verifier::Verifier;
+
+/// Views at most that are given up before the walk could begin in one.
+const ATTEMPTS_MAX: u32 = 3;
 
 /// A verify.
 pub struct Verification<'a> {
@@ -70,19 +73,26 @@ impl<'a> Verification<'a> {
 
     async fn walk(self, progress: &mut (dyn FnMut(Progress) -> bool + Send)) -> Result<VerifyReport, VerifyError> {
         let Self { handle, views, options, control, from } = self;
-        let mut view = views.view().await?;
+        let mut attempts = 0;
+        // A view that was given up meanwhile is no beginning, and what was found in it does not count; one after it may be.
+        let (view, is_same, mut sink, trees) = loop {
+            let view = views.view().await?;
+            if let Some(stop) = &from {
+                check_stop(stop, &view, options)?;
+            }
+            let is_same = from.as_ref().is_none_or(|stop| stop.cursor.is_at(&view) && !stop.cursor.has_moved());
+            let begun = begun(&view, &from, is_same, options).await;
+            attempts += 1;
+            match views.check(&view) {
+                Ok(()) => {
+                    let (sink, trees) = begun?;
+                    break (view, is_same, sink, trees);
+                }
+                Err(error) if attempts >= ATTEMPTS_MAX => return Err(error.into()),
+                Err(_) => {}
+            }
+        };
         let pool = view.guid();
-        if let Some(stop) = &from {
-            check_stop(stop, &view, options)?;
-        }
-        let is_same = from.as_ref().is_none_or(|stop| stop.cursor.is_at(&view) && !stop.cursor.has_moved());
-        let (mut sink, mut trees) = begun(&view, &from, is_same, options).await?;
-        // A view that was given up meanwhile is no beginning; one after it may be.
-        if views.check(&view).is_err() && from.is_none() {
-            view = views.view().await?;
-            (sink, trees) = begun(&view, &from, is_same, options).await?;
-            views.check(&view)?;
-        }
         let keeps_known = from.is_some() && is_same;
         let cursor = match from {
             Some(stop) => stop.cursor,
@@ -123,12 +133,19 @@ async fn begun(
     from: &Option<VerifyStop>,
     is_same: bool,
     options: VerifyOptions,
-) -> Result<(Verifier, Vec<roots::Tree>), SpaError> {
+) -> Result<(Verifier, Vec<roots::Tree>), VerifyError> {
     let found = from.as_ref().map(|stop| stop.findings.clone());
     if !is_same {
         let has_moved = from.as_ref().is_some_and(|stop| stop.cursor.has_moved());
-        let trees = roots::objsets(view, &mut Vec::new()).await;
-        return Ok((Verifier::new(found.unwrap_or_default(), has_moved), trees));
+        let Listing { trees, problems, invalid, cut_off } = roots::objsets(view).await;
+        if let Some(error) = cut_off {
+            return Err(VerifyError::Datasets(error));
+        }
+        let mut sink = Verifier::new(found.unwrap_or_default(), has_moved);
+        // The MOS may have been walked before they became so.
+        sink.problems(problems);
+        sink.problems(invalid);
+        return Ok((sink, trees));
     }
     let mut sink = match found {
         Some(found) => Verifier::going_through_known(found),

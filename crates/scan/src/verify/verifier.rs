@@ -18,7 +18,7 @@ use crate::error::{ReadError, VisitError};
 use crate::features::FeatureUse;
 use crate::freeing::{self, LivelistPart, PointerLists};
 use crate::refcounts::{Reference, SharedBlocks};
-use crate::roots::{self, Tree};
+use crate::roots::{self, Listing, Tree};
 use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_tree};
 use crate::walk::{Cursor, Sink};
 
@@ -93,7 +93,9 @@ impl Verifier {
         self.removing(view).await;
         self.unreferenced(view).await;
         let destroyed = freeing::destroyed(view, &mut self.report.problems).await;
-        let mut trees = roots::objsets(view, &mut self.report.problems).await;
+        let Listing { mut trees, problems, cut_off, .. } = roots::objsets(view).await;
+        self.report.problems.extend(problems);
+        self.report.problems.extend(cut_off);
         for head in trees.iter().filter(|tree| tree.has_log) {
             for pointer in roots::intent_log(view, head).await {
                 self.loose_block(view, &pointer, false).await;
@@ -280,11 +282,6 @@ impl Verifier {
         std::mem::take(&mut self.features).problems(view).await
     }
 
-    /// Adds to what is wrong.
-    pub(super) fn problems(&mut self, problems: Vec<String>) {
-        self.report.problems.extend(problems);
-    }
-
     /// The report. `is_whole`: all was visited.
     pub(super) fn finish(mut self, is_whole: bool, cursor: &Cursor) -> VerifyReport {
         assert!(self.fresh.count() == 0, "what was found since the last step is kept or forgotten");
@@ -363,6 +360,15 @@ impl Sink for Verifier {
         assert_eq!(self.fresh.count(), 0, "a view that was left has nothing that is neither kept nor forgotten");
         self.shared = SharedBlocks::default();
         self.trees.clear();
+    }
+
+    /// Each is told of once, however many views have it.
+    fn problems(&mut self, problems: Vec<String>) {
+        for problem in problems {
+            if !self.report.problems.contains(&problem) {
+                self.report.problems.push(problem);
+            }
+        }
     }
 
     fn figures(&self) -> (u64, u64) {

@@ -24,7 +24,7 @@
 //! written over: the sink forgets what came since the last step, and the walk goes on from the cursor in another view. A scrub's sink hands cursor and
 //! repairs to a job of the pool (`cenote_spa`'s jobs), whose slice writes both in one txg; the walk waits for it in `step`.
 //!
-//! **A view of a later txg.** Blocks that were there all along have kept their places: a tree changes by writing new blocks, up to the root.
+//! **A view of a later txg.** It is walked if all of its datasets could be listed; if not, the walk stops at its cursor. Blocks that were there all along have kept their places: a tree changes by writing new blocks, up to the root.
 //! So the walk finds its tree again (`crate::roots` says how), goes down to the cursor, and goes on. Data that is younger than the walk is left
 //! out. *Blocks freed meanwhile* are not met. *Datasets destroyed* are not met either, and what is left of them is nobody's. *New snapshots* have
 //! blocks of their heads: those that were walked with the head are not walked again. *Snapshots destroyed* leave blocks to the next dataset, which
@@ -61,12 +61,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use cenote_format::ids::Txg;
 use cenote_spa::{ImportOptions, Pool, SpaError, View};
 use cenote_taskq::{BoxFuture, Class, Handle, Instant, Join, JoinError, Unordered, boxed};
 use cenote_zio::Bookmark;
 
 use crate::error::{PointerError, VisitError};
-use crate::roots::{self, Tree};
+use crate::freeing;
+use crate::roots::{self, Listing, Tree};
 use crate::visit::{Item, Start, Visited, is_read, visit};
 
 pub use control::{Progress, WalkControl};
@@ -137,6 +139,9 @@ pub(crate) trait Sink: Send {
 
     /// The walk goes on in a view of a later txg.
     fn moved(&mut self);
+
+    /// Takes what is wrong in a view, besides blocks; the view was whole.
+    fn problems(&mut self, problems: Vec<String>);
 
     /// Bytes that are to be visited, and errors found.
     fn figures(&self) -> (u64, u64);
@@ -220,7 +225,7 @@ impl<'a> Walk<'a> {
                 sink.moved();
             }
             let roots = self.cursor.plan(&view, &trees, std::mem::take(&mut keeps_known));
-            let given_up = match self.in_view(&view, &trees, roots, sink).await {
+            let given_up: Option<SpaError> = match self.in_view(&view, &trees, roots, sink).await {
                 ViewEnd::Whole => return Ended::Whole(view),
                 ViewEnd::Stopped => return Ended::Stopped(None),
                 ViewEnd::Over => None,
@@ -238,17 +243,50 @@ impl<'a> Walk<'a> {
             if self.is_to_end() {
                 return Ended::Stopped(None);
             }
-            view = match self.views.view().await {
-                Ok(view) => view,
-                Err(error) => return Ended::Stopped(Some(error)),
+            (view, trees) = match self.another(txg, given_up, sink).await {
+                Ok(another) => another,
+                Err(why) => return Ended::Stopped(why),
             };
-            if given_up.is_some() && view.txg() <= txg {
-                // Blocks that the sink was given since the last step may not come again in the same txg.
-                return Ended::Stopped(given_up.map(Into::into));
-            }
-            // Objects that cannot be read are met by the walk of the MOS.
-            trees = roots::objsets(&view, &mut Vec::new()).await;
         }
+    }
+
+    /// Another view after one of this txg, and all of its trees. An error is why there is none: a walk that takes a part of the datasets for all
+    /// would take the others for destroyed.
+    async fn another<S: Sink>(
+        &mut self,
+        mut last: Txg,
+        mut given_up: Option<SpaError>,
+        sink: &mut S,
+    ) -> Result<(View, Vec<Tree>), Option<ViewError>> {
+        for _ in 0..FRUITLESS_MAX {
+            let view = self.views.view().await.map_err(Some)?;
+            if given_up.is_some() && view.txg() <= last {
+                // Blocks that the sink was given since the last step may not come again in the same txg.
+                break;
+            }
+            let is_same = !self.cursor.has_moved() && self.cursor.is_at(&view);
+            let Listing { mut trees, problems, invalid, cut_off } = roots::objsets(&view).await;
+            if is_same {
+                // As when the walk began, which has told of what is wrong with them.
+                trees.extend(freeing::destroyed(&view, &mut Vec::new()).await);
+            }
+            // What was listed without a fault is what the view has. If the view was given up, its walk sees it before a step is done.
+            let is_sound = cut_off.is_none() && problems.is_empty() && invalid.is_empty();
+            if !is_sound && let Err(error) = self.views.check(&view) {
+                (last, given_up) = (view.txg(), Some(error));
+                continue;
+            }
+            if let Some(error) = cut_off {
+                return Err(Some(error.into()));
+            }
+            if !is_same {
+                // The MOS may have been walked before they became so.
+                sink.problems(problems);
+                sink.problems(invalid);
+            }
+            return Ok((view, trees));
+        }
+        Err(given_up.map(Into::into))
     }
 
     async fn in_view<S: Sink>(&mut self, view: &View, trees: &[Tree], roots: Vec<Item>, sink: &mut S) -> ViewEnd {

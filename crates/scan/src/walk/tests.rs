@@ -10,8 +10,9 @@ use cenote_dmu::ObjectSpec;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, Txg, VdevId};
-use cenote_sim::{LAYOUTS, Machine, SINGLE};
-use cenote_taskq::sim::disk::{Latency, SimDiskOptions};
+use cenote_sim::{CACHE_BYTES, LAYOUTS, Machine, SINGLE};
+use cenote_spa::{find, import};
+use cenote_taskq::sim::disk::{Fault, Latency, RequestKind, SimDiskOptions};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Rng, Runtime, boxed};
 
@@ -71,6 +72,10 @@ impl Sink for Recorder {
 
     fn moved(&mut self) {
         self.views += 1;
+    }
+
+    fn problems(&mut self, problems: Vec<String>) {
+        self.errors.extend(problems);
     }
 
     fn figures(&self) -> (u64, u64) {
@@ -199,7 +204,7 @@ async fn part(
     keeps_known: bool,
     end: Option<usize>,
 ) -> (Recorder, Cursor) {
-    let trees = roots::objsets(view, &mut Vec::new()).await;
+    let trees = roots::objsets(view).await.trees;
     let cursor = cursor.unwrap_or_else(|| Cursor::at_start(view, &trees));
     let control = WalkControl::new();
     let mut sink = Recorder { end: end.map(|end| (end, control.clone())), ..Recorder::default() };
@@ -319,7 +324,7 @@ fn a_walk_of_a_pool_that_changes_visits_all_that_was_there_all_along() {
                 checks,
             });
             let view = views.view().await.unwrap();
-            let trees = roots::objsets(&view, &mut Vec::new()).await;
+            let trees = roots::objsets(&view).await.trees;
             let (control, mut sink, mut watch) = (WalkControl::new(), Recorder::default(), |_| true);
             let cursor = Cursor::at_start(&view, &trees);
             let mut walk = Walk::new((&handle, &views, &control), cursor, true, &mut watch);
@@ -415,5 +420,78 @@ fn a_walk_ends_though_a_snapshot_goes_before_each_of_its_views() {
             assert!(parts < 29, "it is still not done while snapshots go");
         }
         assert!(parts > 3, "{parts} parts");
+    });
+}
+
+/// A pool whose disks fail once it has gone on: the first view is given up, and of the next the datasets cannot be listed.
+struct Failing {
+    history: cenote_taskq::AsyncMutex<History>,
+    machine: Machine,
+    first: Txg,
+}
+
+impl Views for Failing {
+    #[boxed]
+    async fn view(&self) -> Result<View, ViewError> {
+        let mut history = self.history.lock().await;
+        history.write("pool/b", 5).await;
+        history.pool.sync().await?;
+        let view = imported(&history.handle, &self.machine).await;
+        assert!(view.txg() > self.first);
+        for disk in &self.machine.disks {
+            disk.set_faults(|request, _| match request.kind {
+                RequestKind::Read => Fault::Error(std::io::ErrorKind::Other),
+                _ => Fault::None,
+            });
+        }
+        Ok(view)
+    }
+
+    fn check(&self, view: &View) -> Result<(), SpaError> {
+        match view.txg() == self.first {
+            true => Err(SpaError::ViewGivenUp { pool: view.name().to_owned(), txg: view.txg() }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The pool as another process opens it, with nothing of it in memory.
+async fn imported(handle: &Handle, machine: &Machine) -> View {
+    let (mut pools, skipped) = find(handle, &machine.paths).await;
+    assert_eq!(pools.len(), 1, "{skipped:?}");
+    let options = ImportOptions { cache_bytes: CACHE_BYTES, force: true, ..ImportOptions::default() };
+    import(handle, pools.remove(0), &options).await.unwrap()
+}
+
+#[test]
+fn a_walk_whose_next_view_has_datasets_that_cannot_be_listed_stops() {
+    let runtime = Runtime::simulated(2);
+    let handle = runtime.handle();
+    let options = SimDiskOptions { size_bytes: 96 << 20, latency: Latency::default(), ..SimDiskOptions::default() };
+    let machine = Machine::new(&runtime, 4, &options);
+    runtime.block_on(async {
+        let mut history = History::begin(&handle, &machine, 2).await;
+        for number in 0..40 {
+            history.pool.create_dataset(&format!("pool/more{number}"), ObjsetType::Zfs).await.unwrap();
+        }
+        history.view().await;
+        let view = imported(&handle, &machine).await;
+        let all = part(&handle, &view, None, false, None).await.0.bookmarks();
+        // In the first dataset: the MOS, which would meet the errors too, is done.
+        let end = all.iter().position(|at| at.objset.0 != 0).unwrap() + 20;
+        let cursor = part(&handle, &view, None, false, Some(end)).await.1;
+        assert!(cursor.tree > 0 && cursor.next.is_some(), "{cursor:?}");
+        let trees = roots::objsets(&view).await.trees;
+        let first = view.txg();
+        let views = Failing { history: cenote_taskq::AsyncMutex::new(history), machine, first };
+        let (control, mut sink, mut watch) = (WalkControl::new(), Recorder::default(), |_| true);
+        let mut walk = Walk::new((&handle, &views, &control), cursor.clone(), true, &mut watch);
+        let ended = walk.run((view, trees), false, &mut sink).await;
+        let Ended::Stopped(Some(why)) = ended else { panic!("datasets that are not listed count as destroyed") };
+        assert!(why.to_string().starts_with("looking for datasets: "), "{why}");
+        assert_eq!((walk.cursor.next, &walk.cursor.walked), (cursor.next, &cursor.walked), "it goes on from here");
+        for disk in &views.machine.disks {
+            disk.clear_faults();
+        }
     });
 }
