@@ -96,6 +96,12 @@ impl Findings {
         self.misuses.add(misuse);
     }
 
+    /// Whether an error of this block is among them. Those past the first [`REPORTS_MAX`] are not kept, so that once these are full every block
+    /// counts as one of them: it is told of once at most.
+    pub(super) fn has_error(&self, at: Bookmark) -> bool {
+        self.errors.first.len() >= REPORTS_MAX || self.errors.first.iter().any(|block| block.bookmark == Some(at))
+    }
+
     pub(super) fn count(&self) -> u64 {
         self.errors.count.saturating_add(self.bad_copies.count).saturating_add(self.misuses.count)
     }

@@ -315,9 +315,13 @@ impl Sink for Verifier {
         let Visited { error, bad_copies, claims, children, needs } = visited;
         debug_assert!(children.is_empty(), "the walk has the children");
         if item.is_known && !item.origin.keeps_known {
-            // On the way to the cursor: it was taken before, and has become bad since.
-            error.iter().for_each(|error| self.fresh.error(BadBlock::new(item.bookmark, error)));
-            return false;
+            // On the way to the cursor: it was taken before. It has become bad since, or an error was found in a part of it and is told of already;
+            // what other parts lead to is to be visited all the same.
+            let is_told = self.kept.has_error(item.bookmark) || self.fresh.has_error(item.bookmark);
+            if let Some(error) = error.filter(|_| !is_told) {
+                self.fresh.error(BadBlock::new(item.bookmark, &error));
+            }
+            return true;
         }
         self.report.statistics.add(&item.bp);
         let is_readable = !matches!(error, Some(VisitError::Pointer(_)));
@@ -373,5 +377,72 @@ impl Sink for Verifier {
 
     fn figures(&self) -> (u64, u64) {
         (self.report.allocated_bytes, self.kept.count().saturating_add(self.fresh.count()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_format::ids::{BlockId, ObjsetId};
+    use cenote_sim::{Machine, SINGLE};
+    use cenote_spa::ImportOptions;
+    use cenote_taskq::Runtime;
+    use cenote_taskq::sim::disk::SimDiskOptions;
+
+    use super::*;
+    use crate::visit::{Origin, Start};
+
+    /// With a view of a small pool.
+    fn with_view(test: impl AsyncFnOnce(View)) {
+        let runtime = Runtime::simulated(1);
+        let handle = runtime.handle();
+        let machine = Machine::new(&runtime, 1, &SimDiskOptions { size_bytes: 80 << 20, ..SimDiskOptions::default() });
+        runtime.block_on(async {
+            let tops = machine.tops(&handle, SINGLE).await.unwrap();
+            let pool = cenote_sim::new_pool(&handle, cenote_sim::options("pool", tops, 9)).await.unwrap();
+            test(pool.view(&ImportOptions::default()).await.unwrap()).await;
+        });
+    }
+
+    fn at(object: u64, level: i8, block: u64) -> Bookmark {
+        Bookmark { objset: ObjsetId(54), object: ObjectId(object), level, block: BlockId(block) }
+    }
+
+    /// A known block at this place.
+    fn known(view: &View, bookmark: Bookmark, keeps_known: bool) -> Item {
+        let origin = Origin {
+            tree: 1,
+            objset: bookmark.objset,
+            key: None,
+            min_txg: cenote_format::ids::Txg(0),
+            max_txg: None,
+            resume: None,
+            start: Start::Done,
+            keeps_known,
+            has_stops: true,
+        };
+        Item { bookmark, ..Item::root(view.mos().root(), origin) }
+    }
+
+    fn bad() -> Visited {
+        Visited::unread(Some(VisitError::NoSuchVdev { vdev: VdevId(9) }))
+    }
+
+    /// In a block of dnodes one is not valid: the others' data is still to be visited in a later view, and the block is told of once.
+    #[test]
+    fn a_known_block_with_an_error_is_told_of_once_and_gone_below() {
+        with_view(async |view| {
+            let mut found = Findings::default();
+            found.error(BadBlock::new(at(0, 0, 3), &"a dnode"));
+            let mut sink = Verifier::new(found, true);
+            assert!(sink.take(&view, &known(&view, at(0, 0, 3), false), bad()).await);
+            assert_eq!(sink.fresh.count(), 0, "it was told of before");
+            for _ in 0..2 {
+                assert!(sink.take(&view, &known(&view, at(0, 0, 4), false), bad()).await);
+                assert_eq!(sink.fresh.count(), 1, "it has become bad");
+            }
+            sink.kept.absorb(std::mem::take(&mut sink.fresh));
+            assert!(sink.take(&view, &known(&view, at(0, 0, 4), false), bad()).await);
+            assert_eq!((sink.fresh.count(), sink.kept.count()), (0, 2));
+        });
     }
 }
