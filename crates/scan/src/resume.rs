@@ -82,9 +82,12 @@ impl Resume {
     pub(crate) fn is_before(&self, object: u64, level: u8, block: u64, shift: u32) -> bool {
         let span = 1_u64.checked_shl(u32::from(level).saturating_mul(shift)).unwrap_or(u64::MAX);
         let first = block.saturating_mul(span);
-        let is_before = compare(position(object, first, level), self.position()) == Ordering::Less;
+        let at = position(object, first, level);
+        let is_before = compare(at, self.position()) == Ordering::Less;
         let is_past = self.is_past(object, level, block, shift);
-        debug_assert!(is_before || !is_past || first == u64::MAX, "a block comes before those below it");
+        // Numbers that no pool has end at the largest.
+        let is_last = first == u64::MAX || at.0 == u64::MAX;
+        debug_assert!(is_before || !is_past || is_last, "a block comes before those below it");
         is_before
     }
 

@@ -1,7 +1,7 @@
 //! `cenote verify`.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -138,11 +138,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
 
 /// Where an earlier verify stopped, if it left this file.
 fn stop_in(file: &Path) -> Result<Option<VerifyStop>> {
-    let text = match fs::read_to_string(file) {
-        Ok(text) => text,
+    let mut text = String::new();
+    // One byte more than there may be, so that a longer file is refused, and is not read whole.
+    let read =
+        fs::File::open(file).and_then(|opened| opened.take(VerifyStop::TEXT_BYTES_MAX + 1).read_to_string(&mut text));
+    match read {
+        Ok(_) => {}
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
-    };
+    }
     let stop = VerifyStop::from_json(&text);
     Ok(Some(stop.with_context(|| format!("{}: remove it to verify from the beginning", file.display()))?))
 }
@@ -167,7 +171,7 @@ async fn stopped(
         }
         None => String::new(),
     };
-    let faults = report.error_count + report.bad_copy_count + report.misuse_count;
+    let faults = report.error_count.saturating_add(report.bad_copy_count).saturating_add(report.misuse_count);
     let pool = pool.name();
     let file = file.display();
     context.err(format!(

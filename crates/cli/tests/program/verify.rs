@@ -104,4 +104,7 @@ fn a_pool_that_was_changed_since_is_verified_without_its_space() {
     let refused = verify(&images, &[], Some(&file)).output().unwrap();
     assert!(!refused.status.success() && said(&refused).contains("remove it"), "{}", said(&refused));
     assert_eq!(fs::read_to_string(&file).unwrap(), "{}", "a file that is none of ours stays");
+    fs::File::create(&file).unwrap().set_len((64 << 20) + 1).unwrap();
+    let refused = verify(&images, &[], Some(&file)).output().unwrap();
+    assert!(!refused.status.success() && said(&refused).contains("more than 67108864 bytes"), "{}", said(&refused));
 }

@@ -9,6 +9,11 @@ use crate::account::Misuse;
 /// Reports kept of each kind; counts go on.
 pub(super) const REPORTS_MAX: usize = 1000;
 
+/// Bytes kept at most of why a block is bad.
+pub(super) const WHY_BYTES_MAX: usize = 1 << 10;
+/// More faults than this of one kind no pool has: 2^64 bytes have fewer blocks.
+pub(super) const COUNT_MAX: u64 = 1 << 56;
+
 /// A block that is bad, or that has bad copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadBlock {
@@ -23,7 +28,12 @@ impl BadBlock {
         let why = why.to_string();
         // Errors of reads name their block themselves.
         let why = why.strip_prefix(&format!("{bookmark}: ")).map_or_else(|| why.clone(), str::to_owned);
-        Self { bookmark: Some(bookmark), why }
+        Self { bookmark: Some(bookmark), why: short(why) }
+    }
+
+    /// Of a block that no object leads to.
+    pub(super) fn loose(why: &impl fmt::Display) -> Self {
+        Self { bookmark: None, why: short(why.to_string()) }
     }
 
     /// Whether a walk that goes on meets it again: it leads to other blocks, or no object leads to it.
@@ -39,6 +49,13 @@ impl fmt::Display for BadBlock {
             None => f.write_str(&self.why),
         }
     }
+}
+
+/// No more than [`WHY_BYTES_MAX`] of a text.
+fn short(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(WHY_BYTES_MAX));
+    assert!(text.len() <= WHY_BYTES_MAX, "memory for reports is bounded");
+    text
 }
 
 /// Faults of one kind.
@@ -57,7 +74,7 @@ impl<T> Default for Faults<T> {
 
 impl<T> Faults<T> {
     fn add(&mut self, fault: T) {
-        self.count += 1;
+        self.count = self.count.saturating_add(1);
         if self.first.len() < REPORTS_MAX {
             self.first.push(fault);
         }
@@ -83,12 +100,12 @@ pub(super) struct Findings {
 
 impl Findings {
     pub(super) fn error(&mut self, block: BadBlock) {
-        self.met_again.0 += u64::from(block.is_met_again());
+        self.met_again.0 = self.met_again.0.saturating_add(u64::from(block.is_met_again()));
         self.errors.add(block);
     }
 
     pub(super) fn bad_copy(&mut self, block: BadBlock) {
-        self.met_again.1 += u64::from(block.is_met_again());
+        self.met_again.1 = self.met_again.1.saturating_add(u64::from(block.is_met_again()));
         self.bad_copies.add(block);
     }
 

@@ -7,7 +7,7 @@ use cenote_zio::Bookmark;
 use serde_json::{Value, json};
 
 use super::error::VerifyError;
-use super::findings::{BadBlock, Faults, Findings, REPORTS_MAX};
+use super::findings::{BadBlock, COUNT_MAX, Faults, Findings, REPORTS_MAX, WHY_BYTES_MAX};
 use super::options::VerifyOptions;
 use crate::account::{Misuse, MisuseKind};
 use crate::roots::{History, Walked};
@@ -29,6 +29,9 @@ pub struct VerifyStop {
 }
 
 impl VerifyStop {
+    /// Bytes of a text at most: those of a pool with some 600,000 datasets and snapshots. A longer one is refused.
+    pub const TEXT_BYTES_MAX: u64 = 64 << 20;
+
     /// The pool.
     #[must_use]
     pub const fn pool(&self) -> Guid {
@@ -96,6 +99,9 @@ impl VerifyStop {
     /// # Errors
     /// It is none that [`Self::to_json`] gives.
     pub fn from_json(text: &str) -> Result<Self, VerifyError> {
+        if text.len() as u64 > Self::TEXT_BYTES_MAX {
+            return Err(VerifyError::StopText(format!("it has more than {} bytes", Self::TEXT_BYTES_MAX)));
+        }
         let value: Value = serde_json::from_str(text).map_err(|error| VerifyError::StopText(error.to_string()))?;
         Self::of(&value).ok_or_else(|| VerifyError::StopText("it is not what a verify leaves".into()))
     }
@@ -166,19 +172,24 @@ fn walked_of(value: &Value) -> Option<Walked> {
 fn faults_of<T>(value: &Value, one: fn(&Value) -> Option<T>) -> Option<Faults<T>> {
     let first = value.get("first")?.as_array()?.iter().map(one).collect::<Option<Vec<_>>>()?;
     let count = value.get("count")?.as_u64()?;
-    (first.len() <= REPORTS_MAX && first.len() as u64 <= count).then_some(Faults { count, first })
+    let is_sound = first.len() <= REPORTS_MAX && first.len() as u64 <= count && count <= COUNT_MAX;
+    is_sound.then_some(Faults { count, first })
 }
 
 fn block_of(value: &Value) -> Option<BadBlock> {
     let [at, why] = &value.as_array()?[..] else { return None };
     let bookmark = if at.is_null() { None } else { Some(place_of(at)?) };
-    Some(BadBlock { bookmark, why: why.as_str()?.to_owned() })
+    let why = why.as_str().filter(|why| why.len() <= WHY_BYTES_MAX)?;
+    Some(BadBlock { bookmark, why: why.to_owned() })
 }
 
 fn misuse_of(value: &Value) -> Option<Misuse> {
     let [at, vdev, start, end, kind] = &value.as_array()?[..] else { return None };
     let (kind, _) = *KINDS.iter().find(|(_, name)| Some(*name) == kind.as_str())?;
     let range = start.as_u64()?..end.as_u64()?;
+    if range.start > range.end {
+        return None;
+    }
     let vdev = VdevId(u32::try_from(vdev.as_u64()?).ok()?);
     Some(Misuse { bookmark: place_of(at)?, vdev, range, kind })
 }
@@ -219,6 +230,28 @@ mod tests {
         assert_eq!(VerifyStop::from_json(&stop().to_json()).unwrap(), stop());
     }
 
+    /// A verify that meets a fault after a stop with as many as a stop may have: nothing overflows.
+    #[test]
+    fn the_most_faults_that_a_stop_may_have_can_be_added_to() {
+        let text = stop().to_json();
+        for count in ["\"count\":2", "\"count\":1", "\"count\":3"] {
+            assert!(text.contains(count), "{text}");
+        }
+        let most = format!("\"count\":{COUNT_MAX}");
+        let text = ["\"count\":2", "\"count\":1,", "\"count\":3"].iter().fold(text, |text, count| {
+            let end = if count.ends_with(',') { "," } else { "" };
+            text.replacen(count, &format!("{most}{end}"), 1)
+        });
+        let mut findings = VerifyStop::from_json(&text).unwrap().findings;
+        let mut later = stop().findings;
+        later.absorb(stop().findings);
+        findings.absorb(later);
+        findings.error(BadBlock::loose(&"x".repeat(2 * WHY_BYTES_MAX)));
+        assert_eq!(findings.errors.count, COUNT_MAX + 5);
+        assert!(findings.errors.first.iter().all(|block| block.why.len() <= WHY_BYTES_MAX));
+        assert!(findings.count() > 3 * COUNT_MAX);
+    }
+
     #[test]
     fn texts_that_no_verify_leaves_are_refused() {
         let text = stop().to_json();
@@ -229,6 +262,9 @@ mod tests {
             ("\"met_again\":[1,1]", "\"met_again\":[3,1]"),
             ("\"met_again\":[1,1]", "\"met_again\":[1,0]"),
             ("\"count\":3", "\"count\":2"),
+            ("\"count\":3", "\"count\":18446744073709551615"),
+            ("\"count\":2", "\"count\":72057594037927937"),
+            ("1024,\"free\"", "511,\"free\""),
             ("\"twice\"", "\"thrice\""),
             ("\"data\":true", "\"data\":1"),
             ("{", ""),
@@ -237,6 +273,12 @@ mod tests {
             let changed = text.replacen(from, to, 1);
             assert!(VerifyStop::from_json(&changed).is_err(), "{changed}");
         }
+        // A text without end, and a reason without end.
+        let long = |len: usize| text.replacen("a list", &"x".repeat(len), 1);
+        assert!(VerifyStop::from_json(&long(WHY_BYTES_MAX)).is_ok());
+        assert!(VerifyStop::from_json(&long(WHY_BYTES_MAX + 1)).is_err());
+        let spaces = " ".repeat(VerifyStop::TEXT_BYTES_MAX as usize);
+        assert!(VerifyStop::from_json(&(text.clone() + &spaces)).is_err());
         // Nothing that is left out leads to a panic.
         for end in 0..text.len() {
             assert!(VerifyStop::from_json(&text[..end]).is_err());

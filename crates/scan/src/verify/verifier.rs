@@ -142,7 +142,7 @@ impl Verifier {
     }
 
     fn error(&mut self, why: &VisitError) {
-        self.fresh.error(BadBlock { bookmark: None, why: why.to_string() });
+        self.fresh.error(BadBlock::loose(why));
     }
 
     /// Visits blocks that are freed but not yet returned: they are allocated still.
@@ -292,7 +292,7 @@ impl Verifier {
         if let Some(account) = &self.account {
             assert!(!self.has_moved, "space is accounted for in one txg");
             if is_whole {
-                if found.errors.count + found.misuses.count == 0 {
+                if found.errors.count == 0 && found.misuses.count == 0 {
                     report.problems.extend(self.shared.unexplained().take(REPORTS_MAX));
                 }
                 (report.leaked_bytes, report.leaks) = account.leaks(REPORTS_MAX);
