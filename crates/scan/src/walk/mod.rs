@@ -39,7 +39,8 @@
 //! 2. The sink gets blocks in the order of the cursor, whatever the order in which reads land.
 //! 3. The cursor is moved at the end of a step only, to a block that the walk stops before, and never back in views of one txg.
 //! 4. All that a sink keeps was read from a view that was whole when it was told to keep it.
-//! 5. Reads in flight are bounded, and so are results that wait: the stack's size is bounded by depth times fan-out, not by the pool.
+//! 5. Reads in flight are bounded, and so are results that wait, with all that they hold: the stack's size is bounded by depth times fan-out, not
+//!    by the pool.
 //! 6. While the walk rests nothing is read.
 //!
 //! **Crash.** The walk writes nothing. A sink that keeps a cursor keeps it with the findings up to it; after a crash the walk goes on from
@@ -77,7 +78,7 @@ use stack::Stack;
 
 /// Visits in flight at most.
 const VISITS_MAX: usize = 64;
-/// Bytes of blocks in flight at most, before decompression.
+/// Bytes of blocks in flight at most, before or after decompression.
 const VISIT_BYTES_MAX: u64 = 64 << 20;
 /// Blocks of a step, and those after which it is said how far the walk is.
 const STEP_BLOCKS: u64 = 256;
@@ -167,7 +168,8 @@ enum ViewEnd {
 /// A read that is under way.
 struct Read {
     ticket: usize,
-    psize_bytes: u64,
+    /// The block's, before or after decompression, whichever is more.
+    size_bytes: u64,
     join: Join<Visited>,
 }
 
@@ -175,8 +177,8 @@ impl Future for Read {
     type Output = (usize, u64, Result<Visited, JoinError>);
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (ticket, psize_bytes) = (self.ticket, self.psize_bytes);
-        Pin::new(&mut self.join).poll(context).map(|landed| (ticket, psize_bytes, landed))
+        let (ticket, size_bytes) = (self.ticket, self.size_bytes);
+        Pin::new(&mut self.join).poll(context).map(|landed| (ticket, size_bytes, landed))
     }
 }
 
@@ -361,10 +363,10 @@ impl<'a> Walk<'a> {
                     stack.land(ticket, visit(view.clone(), item, self.reads_data).await);
                     continue;
                 }
-                let psize_bytes = item.bp.psize_bytes();
-                bytes_in_flight += psize_bytes;
+                let size_bytes = item.bp.psize_bytes().max(item.bp.lsize_bytes());
+                bytes_in_flight += size_bytes;
                 let join = self.handle.spawn(Class::Background, visit(view.clone(), item, self.reads_data));
-                reads.push(Read { ticket, psize_bytes, join });
+                reads.push(Read { ticket, size_bytes, join });
             }
             assert!(reads.len() <= VISITS_MAX, "reads in flight are bounded");
             assert_eq!(reads.is_empty(), bytes_in_flight == 0, "a read is of some bytes");
@@ -384,9 +386,9 @@ impl<'a> Walk<'a> {
     }
 
     /// A read has landed; its bytes.
-    fn land((ticket, psize_bytes, landed): <Read as Future>::Output, stack: &mut Stack) -> u64 {
+    fn land((ticket, size_bytes, landed): <Read as Future>::Output, stack: &mut Stack) -> u64 {
         stack.land(ticket, landed.unwrap_or_else(|error| Visited::unread(Some(error.into()))));
-        psize_bytes
+        size_bytes
     }
 
     /// Waits for the reads that are under way; their bytes.
