@@ -211,6 +211,23 @@ fn a_verify_that_ends_in_its_known_part_keeps_the_faults_found_there() {
 }
 
 #[test]
+fn a_verify_that_stopped_is_not_clean() {
+    let runtime = Runtime::simulated(12);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1);
+    runtime.block_on(async {
+        make(&handle, &machine, SINGLE, &mut Rng::new(12)).await;
+        let view = opened(&handle, &machine).await;
+        // Nothing but the stop says that it did not see all.
+        let options = VerifyOptions { data: true, space: false };
+        let report = verify(&handle, &view, options, &mut |_| false).await.unwrap();
+        assert!(report.stop.is_some() && report.problems.is_empty() && report.error_count == 0, "{report}");
+        assert!(!report.is_clean() && report.to_string() != "clean", "{report}");
+        view.close().await;
+    });
+}
+
+#[test]
 fn a_stop_of_another_pool_or_state_or_with_other_options_is_refused() {
     let runtime = Runtime::simulated(9);
     let handle = runtime.handle();

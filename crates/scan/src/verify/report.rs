@@ -47,10 +47,11 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Whether everything is readable in every copy and the account adds up.
+    /// Whether everything is readable in every copy and the account adds up. Not of a verify that ended early: it does not know.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.error_count == 0
+        self.stop.is_none()
+            && self.error_count == 0
             && self.bad_copy_count == 0
             && self.misuse_count == 0
             && self.leaked_bytes == 0
