@@ -228,6 +228,29 @@ fn a_verify_that_stopped_is_not_clean() {
 }
 
 #[test]
+fn one_control_steers_one_verify_after_another() {
+    let runtime = Runtime::simulated(13);
+    let handle = runtime.handle();
+    let options = SimDiskOptions { size_bytes: DISK_BYTES, latency: cenote_sim::slow(), ..SimDiskOptions::default() };
+    let machine = Machine::new(&runtime, 1, &options);
+    runtime.block_on(async {
+        make(&handle, &machine, SINGLE, &mut Rng::new(13)).await;
+        let view = opened(&handle, &machine).await;
+        let control = WalkControl::new();
+        let mut blocks = Vec::new();
+        for _ in 0..2 {
+            let all = Verification { control: control.clone(), ..verification(&handle, &view, None) };
+            let report = all.run(&mut |_| true).await.unwrap();
+            assert!(report.is_clean(), "{report}");
+            assert!(control.progress().took > Duration::ZERO, "{:?}", control.progress());
+            blocks.push(control.progress().blocks);
+        }
+        assert_eq!(blocks[0], blocks[1], "the first does not count for the second");
+        view.close().await;
+    });
+}
+
+#[test]
 fn a_stop_of_another_pool_or_state_or_with_other_options_is_refused() {
     let runtime = Runtime::simulated(9);
     let handle = runtime.handle();

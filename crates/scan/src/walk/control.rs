@@ -113,6 +113,11 @@ impl WalkControl {
         self.shared.state.lock().progress
     }
 
+    /// A walk begins: what is told of one before it, which this has steered too, does not count.
+    pub(super) fn begin(&self) {
+        self.shared.state.lock().progress = Progress::default();
+    }
+
     pub(super) fn set_progress(&self, progress: Progress) {
         let before = std::mem::replace(&mut self.shared.state.lock().progress, progress);
         assert!(before.took <= progress.took, "time goes on");

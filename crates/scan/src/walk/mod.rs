@@ -209,6 +209,7 @@ impl<'a> Walk<'a> {
     ) -> Self {
         let (since, progress) = (handle.now(), Progress::default());
         let step_blocks = STEP_BLOCKS;
+        control.begin();
         Self { handle, views, control, watch, reads_data, step_blocks, cursor, progress, since, is_ended: false }
     }
 
