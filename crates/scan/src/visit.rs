@@ -137,9 +137,15 @@ pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
     visited
 }
 
+/// Whether a block at this place leads to others, in a sound pool; its pointer may say otherwise in a hostile one. A walk that goes through what was
+/// visited once more reads these blocks again, whatever their pointers say, and only their faults are found again.
+pub(crate) const fn is_read_again(at: &Bookmark) -> bool {
+    at.level != 0 || at.object.0 == 0
+}
+
 /// Whether a visit reads the block. Data that was read already is read again only where its contents count.
 pub(crate) fn is_read(item: &Item, data: bool) -> bool {
-    is_tree(item) || data && (tells(item) || !item.is_known)
+    is_tree(item) || is_read_again(&item.bookmark) || data && (tells(item) || !item.is_known)
 }
 
 fn tells(item: &Item) -> bool {

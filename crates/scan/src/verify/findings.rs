@@ -5,6 +5,7 @@ use std::fmt;
 use cenote_zio::Bookmark;
 
 use crate::account::Misuse;
+use crate::visit::is_read_again;
 
 /// Reports kept of each kind; counts go on.
 pub(super) const REPORTS_MAX: usize = 1000;
@@ -38,7 +39,7 @@ impl BadBlock {
 
     /// Whether a walk that goes on meets it again: it leads to other blocks, or no object leads to it.
     pub(super) fn is_met_again(&self) -> bool {
-        self.bookmark.is_none_or(|at| at.level != 0 || at.object.0 == 0)
+        self.bookmark.is_none_or(|at| is_read_again(&at))
     }
 }
 

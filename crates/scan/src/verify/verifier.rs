@@ -19,7 +19,7 @@ use crate::features::FeatureUse;
 use crate::freeing::{self, LivelistPart, PointerLists};
 use crate::refcounts::{Reference, SharedBlocks};
 use crate::roots::{self, Listing, Tree};
-use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_tree};
+use crate::visit::{Item, Visited, claim_of_copy, claims_of, is_read_again, is_tree};
 use crate::walk::{Cursor, Sink};
 
 /// The state of a verify: all that it has found so far.
@@ -333,7 +333,7 @@ impl Sink for Verifier {
         }
         self.features.note(item.bookmark, needs);
         // Faults of data that was read in an earlier part of the walk are among those that are kept.
-        if !item.is_known || is_tree(item) {
+        if !item.is_known || is_read_again(&item.bookmark) {
             if let Some(error) = error {
                 self.fresh.error(BadBlock::new(item.bookmark, &error));
             }
@@ -443,6 +443,29 @@ mod tests {
             sink.kept.absorb(std::mem::take(&mut sink.fresh));
             assert!(sink.take(&view, &known(&view, at(0, 0, 4), false), bad()).await);
             assert_eq!((sink.fresh.count(), sink.kept.count()), (0, 2));
+        });
+    }
+
+    /// Pointers with wrong levels: a fault that is left out of what is kept of a stop is one that is met again, and the other way round.
+    #[test]
+    fn faults_of_pointers_with_wrong_levels_count_once() {
+        with_view(async |view| {
+            for (object, bookmark_level, level) in [(7, 1, 0), (7, 0, 1), (7, 0, 0), (7, 2, 2), (0, 0, 0), (0, 1, 0)] {
+                let mut item = known(&view, at(object, bookmark_level, 3), true);
+                item.bp.set_level(level);
+                let fault = BadBlock::new(item.bookmark, &"bad");
+                let mut found = Findings::default();
+                found.error(fault.clone());
+                found.bad_copy(fault);
+                let mut sink = Verifier::going_through_known(found.clone());
+                let visited = Visited { bad_copies: vec!["bad".into()], ..bad() };
+                sink.take(&view, &item, visited).await;
+                sink.kept.absorb(std::mem::take(&mut sink.fresh));
+                let counts = |found: &Findings| (found.errors.count, found.bad_copies.count);
+                assert_eq!(counts(&sink.kept), counts(&found), "{} of level {level}", item.bookmark);
+                // What is to be met again is read again, and what is not read is not to be met.
+                assert!(!is_read_again(&item.bookmark) || crate::visit::is_read(&item, true));
+            }
         });
     }
 }
