@@ -1,7 +1,7 @@
 //! `cenote verify`.
 
 use std::fs;
-use std::io::{ErrorKind, Read as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -98,32 +98,24 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let control = WalkControl::new();
     let ended = control.clone();
     let watch = args.resume.as_ref().map(|_| signals::watch(context.handle(), move || ended.cancel()));
-    let watch = watch.transpose()?;
+    // Until all is told: once it is dropped signals do nothing, and while it is there a second one ends the program.
+    let _watch = watch.transpose()?;
     let start = context.handle().now();
     let options = VerifyOptions { data: !args.metadata_only, space: !args.no_space };
     let verification =
         Verification { handle: context.handle(), views: &views, options, control: control.clone(), from };
     let report = verification.run(&mut shown(&context)).await?;
-    drop(watch);
     // All that was found was read of a txg that was kept: it is judged as of the last.
     let _ = context.check_views();
     let pool = views.last();
-    let seconds = context.handle().now().since(start).as_secs_f64();
-    let mut places = cenote_inspect::Places::new();
-    for (objset, object) in damaged(&report) {
-        places.insert((objset, object), cenote_listing::place(&pool, objset, object).await);
-    }
     if let Some(stop) = &report.stop {
         let Some(file) = &args.resume else { bail!("verify ended early: {}", report.problems.join("; ")) };
         return stopped(&context, &pool, &report, stop, file).await;
     }
-    if let Some(file) = &args.resume {
-        match fs::remove_file(file) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("cannot remove {}", file.display()));
-            }
-            _ => {}
-        }
+    let seconds = context.handle().now().since(start).as_secs_f64();
+    let mut places = cenote_inspect::Places::new();
+    for (objset, object) in damaged(&report) {
+        places.insert((objset, object), cenote_listing::place(&pool, objset, object).await);
     }
     let is_clean = report.is_clean();
     if args.json {
@@ -131,6 +123,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     } else {
         let done_bytes = report.statistics.total.asize_bytes;
         context.out(verified_text(&pool, &report, &places, done_bytes, seconds))?;
+    }
+    // What it holds is told now; before, it would be all that is left of hours.
+    if let Some(file) = &args.resume {
+        match fs::remove_file(file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", file.display()));
+            }
+            _ => {}
+        }
     }
     // A device that has missed txgs is damage to come, even if every block could be read.
     Ok(Outcome::unless(!is_clean || !pool.tree().status().behind().is_empty()))
@@ -159,11 +160,13 @@ async fn stopped(
     stop: &VerifyStop,
     file: &Path,
 ) -> Result<Outcome> {
-    // A file that is half written is none: the old one stays until the new one is whole.
+    // A file that is half written is none: the old one stays until the new one is whole, also on the disk.
     let new = file.with_added_extension("new");
-    fs::write(&new, stop.to_json())
-        .and_then(|()| fs::rename(&new, file))
-        .with_context(|| format!("cannot write {}", file.display()))?;
+    let written = fs::File::create(&new).and_then(|mut whole| {
+        whole.write_all(stop.to_json().as_bytes())?;
+        whole.sync_all()
+    });
+    written.and_then(|()| fs::rename(&new, file)).with_context(|| format!("cannot write {}", file.display()))?;
     let place = match stop.at() {
         Some(at) => {
             let place = cenote_listing::place(pool, at.objset, at.object).await;
@@ -171,6 +174,10 @@ async fn stopped(
         }
         None => String::new(),
     };
+    // Among them why it stopped, if nobody asked it to.
+    for problem in &report.problems {
+        context.err(format!("verify: {problem}"));
+    }
     let faults = report.error_count.saturating_add(report.bad_copy_count).saturating_add(report.misuse_count);
     let pool = pool.name();
     let file = file.display();
