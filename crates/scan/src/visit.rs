@@ -41,7 +41,7 @@ pub(crate) struct Origin {
     pub(crate) key: Option<Arc<DatasetKey>>,
     /// Blocks born up to this txg belong to an older snapshot.
     pub(crate) min_txg: Txg,
-    /// Data born after this txg came after the walk had begun, and is left out. None: all is walked.
+    /// Data that was written after this txg came after the walk had begun, and is left out. None: all is walked.
     pub(crate) max_txg: Option<Txg>,
     /// How far a destroyed dataset's blocks are freed.
     pub(crate) resume: Option<Resume>,
@@ -271,7 +271,8 @@ fn push(parent: &Item, bp: Blkptr, bookmark: Bookmark, shift: u32, into: &mut Ve
         return;
     }
     let item = Item { bp, bookmark, origin: origin.clone(), is_known };
-    if origin.max_txg.is_some_and(|max_txg| bp.birth() > max_txg) && !is_tree(&item) {
+    // By what is on disk: a cloned or deduplicated block is older than the pointer, and the walk may not have met it elsewhere.
+    if origin.max_txg.is_some_and(|max_txg| bp.physical_birth() > max_txg) && !is_tree(&item) {
         return;
     }
     into.push(item);
@@ -337,4 +338,38 @@ async fn place(
     let ranges = pool.placed(vdev, offset_bytes, size_bytes).await?;
     into.extend(ranges.into_iter().map(|(vdev, range)| Claim { vdev, range }));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Data that was cloned after the walk had begun is as old as what it was cloned from.
+    #[test]
+    fn only_data_that_was_written_later_is_left_out() {
+        let origin = Origin {
+            tree: 0,
+            objset: ObjsetId(54),
+            key: None,
+            min_txg: Txg(3),
+            max_txg: Some(Txg(10)),
+            resume: None,
+            start: Start::Fresh,
+            keeps_known: false,
+            has_stops: true,
+        };
+        let parent = Item::root(Blkptr::from_words([1; 16]), origin);
+        let at = Bookmark { objset: ObjsetId(54), object: ObjectId(7), level: 0, block: BlockId(0) };
+        let is_visited = |logical, physical| {
+            let mut bp = Blkptr::from_words([0; 16]);
+            bp.set_dva(0, Some(Dva { vdev: VdevId(0), offset_bytes: 4096, asize_bytes: 512, gang: false }));
+            bp.set_births(Txg(logical), Txg(physical));
+            let mut into = Vec::new();
+            push(&parent, bp, at, 10, &mut into);
+            !into.is_empty()
+        };
+        assert!(is_visited(10, 10) && !is_visited(11, 11), "by its birth");
+        assert!(is_visited(12, 8), "cloned or deduplicated");
+        assert!(!is_visited(3, 3), "the snapshot's");
+    }
 }

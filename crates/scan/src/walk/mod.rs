@@ -29,8 +29,9 @@
 //! out. *Blocks freed meanwhile* are not met. *Datasets destroyed* are not met either, and what is left of them is nobody's. *New snapshots* have
 //! blocks of their heads: those that were walked with the head are not walked again. *Snapshots destroyed* leave blocks to the next dataset, which
 //! is walked again from its new beginning, even if it was walked before. Promises for a pool that is written:
-//! each block that some dataset referred to from the first view to the last is visited, maybe twice; none is visited in a txg that
-//! did not have it, so no damage is reported that was not there.
+//! each block that some dataset referred to, at one place in it, from the first view to the last is visited, maybe twice; none is visited in a txg
+//! that did not have it, so no damage is reported that was not there. A block that was *cloned* to a place behind the cursor or into a dataset
+//! younger than the walk, and freed where it was before the walk came there, is not visited.
 //!
 //! **Life of a block.** waiting -> reading (a task of class `Background`, devices' class `Scrub`) -> landed -> to the sink -> its children wait.
 //!
