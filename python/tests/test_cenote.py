@@ -322,10 +322,13 @@ class Streams(OnPool):
         reader, writer = os.pipe()
         thread = threading.Thread(target=lambda: os.write(writer, memory.getvalue()))
         thread.start()
-        with os.fdopen(reader, "rb") as file, self.assertRaises(cenote.Error):
+        file = os.fdopen(reader, "rb")
+        with self.assertRaises(cenote.Error):
             self.pool.receive("tank/home", file)
         thread.join()
+        # The object is read until its peer ends.
         os.close(writer)
+        file.close()
 
     def test_changes_are_sent_since_a_bookmark_and_a_tree_as_a_package(self) -> None:
         whole, changes, tree = io.BytesIO(), io.BytesIO(), io.BytesIO()

@@ -124,7 +124,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         let done_bytes = report.statistics.total.asize_bytes;
         context.out(verified_text(&pool, &report, &places, done_bytes, seconds))?;
     }
-    // What it holds is told now; before, it would be all that is left of hours.
+    // The report is out: until then the file would be all that is left of hours.
     if let Some(file) = &args.resume {
         match fs::remove_file(file) {
             Err(error) if error.kind() != ErrorKind::NotFound => {

@@ -463,7 +463,7 @@ mod tests {
                 sink.kept.absorb(std::mem::take(&mut sink.fresh));
                 let counts = |found: &Findings| (found.errors.count, found.bad_copies.count);
                 assert_eq!(counts(&sink.kept), counts(&found), "{} of level {level}", item.bookmark);
-                // What is to be met again is read again, and what is not read is not to be met.
+                // A block that is to be met again is read again, and one that is not read is not to be met.
                 assert!(!is_read_again(&item.bookmark) || crate::visit::is_read(&item, true));
             }
         });

@@ -274,7 +274,7 @@ impl<'a> Walk<'a> {
                 // As when the walk began, which has told of what is wrong with them.
                 trees.extend(freeing::destroyed(&view, &mut Vec::new()).await);
             }
-            // What was listed without a fault is what the view has. If the view was given up, its walk sees it before a step is done.
+            // A list without a fault is what the view has. If the view was given up, its walk sees it before a step is done.
             let is_sound = cut_off.is_none() && problems.is_empty() && invalid.is_empty();
             if !is_sound && let Err(error) = self.views.check(&view) {
                 (last, given_up) = (view.txg(), Some(error));
