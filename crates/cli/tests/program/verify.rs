@@ -1,12 +1,12 @@
 //! Goal: `verify` that is interrupted goes on where it was, and says the same as one that was not. Method: the program on a pool of some megabytes,
-//! ended by signals at moments that become later until one comes while it reads.
+//! ended by a signal as soon as it watches for one.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use crate::common;
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -47,23 +47,29 @@ fn found(output: &Output) -> String {
     text.lines().filter(|line| !line.starts_with("read ")).map(|line| format!("{line}\n")).collect()
 }
 
-/// Has a verify interrupted while it reads; what it said.
+/// True if a process has a handler for SIGINT.
+fn watches(process: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+    u64::from_str_radix(caught.trim(), 16).unwrap_or(0) & 1 << (Signal::INT.as_raw() - 1) != 0
+}
+
+/// Has a verify interrupted while it reads; what it said. A signal comes as soon as the program watches for it.
 fn interrupted(images: &Images, file: &Path) -> Output {
-    let mut after = Duration::ZERO;
     for _ in 0..200 {
         let before = fs::read(file).ok();
         let mut command = verify(images, &[], Some(file));
-        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(after);
-        let _ = kill_process(Pid::from_child(&child), Signal::INT);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let process = Pid::from_child(&child);
+        while !watches(process) && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        let _ = kill_process(process, Signal::INT);
         let output = child.wait_with_output().unwrap();
-        if output.status.signal().is_some() {
-            // It did not yet watch for signals.
-            after += Duration::from_millis(4);
-        } else if output.status.success() {
-            // It was done before: this run was faster than those before it.
+        assert_eq!(output.status.signal(), None, "it watches: {}", said(&output));
+        if output.status.success() {
+            // It was done before this process got its turn.
             assert!(before.is_none(), "a stop that was there is done with");
-            after = after.saturating_sub(Duration::from_millis(9));
         } else if fs::read(file).ok() != before {
             return output;
         } else {
