@@ -10,9 +10,6 @@ use cenote_taskq::boxed;
 use crate::error::Result;
 use crate::{Session, SuspendedDataset};
 
-/// Properties that served volumes obey.
-const OF_VOLUMES: [&str; 3] = ["logbias", "readonly", "sync"];
-
 /// Receives a stream, or a package of them. Users of this process's datasets wait while these change, and mounts release those to be destroyed.
 ///
 /// # Errors
@@ -32,10 +29,6 @@ pub async fn receive<R: Read>(
         changed.extend(outcome.datasets.iter().cloned());
     }
     session.datasets_changed(&changed).await;
-    if let Some(volumes) = session.served_volumes() {
-        // Properties in the streams. Mounts have read theirs.
-        volumes.refresh(&OF_VOLUMES.map(str::to_owned)).await.iter().for_each(|line| session.warn(line));
-    }
     received
 }
 
