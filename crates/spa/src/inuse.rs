@@ -176,7 +176,7 @@ impl Drop for LongHold {
             is_counted = entry.holds > 0;
             entry.holds = entry.holds.saturating_sub(1);
         });
-        debug_assert!(is_counted, "a hold that is released was counted");
+        assert!(is_counted, "a hold that is released was counted");
     }
 }
 
