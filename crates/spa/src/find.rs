@@ -219,11 +219,13 @@ impl FoundPool {
     pub fn tree_of_labels(&self) -> Result<Arc<VdevTree>, VdevError> {
         let disks = self.leaves.iter().map(|(guid, leaf)| (*guid, leaf.disk.clone()));
         let tree = VdevTree::open(&self.vdevs()?, disks)?;
+        let mut control = tree.control().expect("nobody else has a tree that was just opened");
         let newest = self.leaves.values().flat_map(|leaf| &leaf.uberblocks).map(|copy| copy.uberblock);
         if let Some(newest) = newest.max_by(Uberblock::cmp_age) {
-            tree.set_reflow(Reflow::of(&newest));
+            control.set_reflow(Reflow::of(&newest));
         }
-        Ok(Arc::new(tree))
+        drop(control);
+        Ok(tree)
     }
 
     /// The same leaves with their devices opened for writing, for this process alone, and looked at again: what was read

@@ -336,8 +336,7 @@ impl Import<'_> {
         let clock = Some(self.handle.clone());
         let tunables = Tunables::default().with(&self.options.tunables);
         let tree = VdevTree::open_with(vdevs, self.disks(vdevs), &tunables, clock)?;
-        tree.set_reflow(Reflow::of(uberblock));
-        let tree = Arc::new(tree);
+        tree.control().expect("nobody else has a tree that was just opened").set_reflow(Reflow::of(uberblock));
         let zio = Zio::new(tree.clone());
         let cache = Arc::new(Cache::<ZioError>::new(self.options.cache_bytes));
         // The part of the limit that the cache leaves for it. The pool is the process's: with several pools open the last
@@ -399,6 +398,7 @@ impl Import<'_> {
         }
         let (missed, mut unnoted) = self.load_dtls(mos, &vdevs, uberblock.txg).await;
         let mut late = BTreeSet::new();
+        let mut control = tree.control().expect("an import alone has the tree");
         for Behind { guid, missed, is_one_commit } in behind(&vdevs, &self.found.leaves, uberblock.txg) {
             if is_one_commit {
                 late.insert(guid);
@@ -406,15 +406,16 @@ impl Import<'_> {
                 let name = leaf.map(|leaf| leaf.disk.path().to_string()).unwrap_or_default();
                 self.notes.push(format!("{name} did not take the last commit; the next one writes its labels again"));
                 if self.purpose == Purpose::Read && self.found.state() == PoolState::Exported {
-                    tree.add_dtl(guid, &missed);
+                    control.add_dtl(guid, &missed);
                 }
             } else {
                 unnoted.entry(guid).or_default().absorb(&missed);
             }
         }
         for (guid, txgs) in missed.iter().chain(&unnoted) {
-            tree.add_dtl(*guid, txgs);
+            control.add_dtl(*guid, txgs);
         }
+        drop(control);
         self.note_missed(&vdevs, &tree.status());
         self.pool(opened, vdevs, Leaves { missed, unnoted, late }).await
     }

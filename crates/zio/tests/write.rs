@@ -139,7 +139,7 @@ fn pipeline_on(without: &[u64], mut device: impl FnMut(Guid, Vec<u8>) -> Device)
         .into_iter()
         .filter(|leaf| !without.contains(&leaf.guid.0))
         .map(|leaf| (leaf.guid, Disk::whole(device(leaf.guid, vec![0; DISK_BYTES]))));
-    let zio = Zio::new(Arc::new(VdevTree::open(&config, disks.collect::<Vec<_>>()).unwrap()));
+    let zio = Zio::new(VdevTree::open(&config, disks.collect::<Vec<_>>()).unwrap());
     zio.set_salt(&[7; 32]);
     zio
 }

@@ -165,7 +165,7 @@ impl Rig {
         root.push("children", NvValue::NvlistArray(lists));
         let config = VdevConfig::parse(&root).expect("a sound configuration");
         let tree = VdevTree::open_with(&config, opened, tunables, Some(handle)).expect("a sound configuration");
-        Self { runtime, tree: Arc::new(tree), disks, tops, ways: models.len() as u64, classes: true }
+        Self { runtime, tree, disks, tops, ways: models.len() as u64, classes: true }
     }
 
     /// Without classes, as it was before there were any.

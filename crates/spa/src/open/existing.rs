@@ -288,7 +288,7 @@ impl Opening<'_> {
             old_config: pool.config().clone(),
             ring: ring_of(pool, is_multihost),
             raidz_reflow: pool.uberblock().raidz_reflow,
-            ..Devices::new(root_vdev, pool.tree().clone(), multihost, found)
+            ..Devices::new(root_vdev, pool.tree(), multihost, found)
         };
         let jobs = Jobs {
             deferred: Deferred::open(pool.directory()).await?,

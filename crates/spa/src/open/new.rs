@@ -126,7 +126,7 @@ pub(crate) async fn create_syncer(
     let disks: BTreeMap<_, _> = vdevs.leaves().map(|leaf| (leaf.guid, leaf.spec.disk.clone())).collect();
     let root_vdev = |vdevs: &MadeVdevs| RootVdev::new(vdevs.tree(guid), disks.clone(), vdevs.classes().collect());
     let config = root_vdev(&vdevs)?.config;
-    let tree = Arc::new(VdevTree::open(&config, disks.clone())?);
+    let tree = VdevTree::open(&config, disks.clone())?;
     let zio = Zio::new(tree.clone());
     let mut salt = [0; 32];
     rng.fill(&mut salt);
@@ -221,7 +221,7 @@ pub(crate) async fn create_syncer(
         guid,
         host,
         clock,
-        devices: Devices::new(root_vdev, tree, multihost, found),
+        devices: Devices::new(root_vdev, &tree, multihost, found),
         blocks: Blocks::new(space, writer, SharedBlocks::none()),
         mos: Mos::new(mos, directory_object, config, dsl, features),
         jobs: Jobs::default(),

@@ -1,6 +1,6 @@
 //! An open pool's vdevs, and how a block is read and written through them.
 //!
-//! The vdevs are an arena of nodes, which is replaced as a whole when the pool gets other ones: [`topology`] has the theory. Reading
+//! The vdevs are an arena of nodes, which is replaced as a whole when the pool gets other ones: [`topology`] has the theory; they are changed by the holder of their [`control`]. Reading
 //! goes by the kind of the top-level vdev:
 //!
 //! ```text
@@ -21,6 +21,7 @@
 //! counts, whether or not the read as a whole succeeds.
 
 mod build;
+mod control;
 mod copies;
 mod current;
 mod deadman;
@@ -41,12 +42,13 @@ mod topology;
 mod write;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::Buf;
 use cenote_taskq::{Group, Handle};
 
+pub use control::TreeControl;
 pub use copies::CopiesReport;
 pub use deadman::HangStatus;
 pub use hangs::Hang;
@@ -59,10 +61,8 @@ pub use write::{WriteContext, Written};
 
 use crate::config::VdevConfig;
 use crate::disk::Disk;
-use crate::dtl::Dtl;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultLog};
-use crate::layout::raidz::Reflow;
 use crate::mirror::Spread;
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
@@ -194,6 +194,8 @@ impl Depth {
 pub struct VdevTree {
     common: Arc<Common>,
     current: Current,
+    /// Somebody controls it.
+    is_controlled: AtomicBool,
 }
 
 impl VdevTree {
@@ -204,7 +206,7 @@ impl VdevTree {
     ///
     /// # Errors
     /// [`VdevError::BadConfig`] for parameters that contradict each other.
-    pub fn open(config: &VdevConfig, disks: impl IntoIterator<Item = (Guid, Disk)>) -> Result<Self, VdevError> {
+    pub fn open(config: &VdevConfig, disks: impl IntoIterator<Item = (Guid, Disk)>) -> Result<Arc<Self>, VdevError> {
         Self::open_with(config, disks, &Tunables::default(), Handle::current())
     }
 
@@ -218,29 +220,10 @@ impl VdevTree {
         disks: impl IntoIterator<Item = (Guid, Disk)>,
         tunables: &Tunables,
         clock: Option<Handle>,
-    ) -> Result<Self, VdevError> {
+    ) -> Result<Arc<Self>, VdevError> {
         let common = Arc::new(Common::new(config.guid, tunables, clock));
         let topology = Topology::new(config, disks, &common, None)?;
-        Ok(Self { current: Current::new(&topology), common })
-    }
-
-    /// Has the vdevs be those of another configuration, while the pool is in use: [`topology`] has the theory. Vdevs that are there
-    /// already keep their state, and top-level vdevs their ids; `disks` are those of leaves that are new. The caller ensures that no write
-    /// is under way, and that only one task calls this at a time.
-    ///
-    /// # Errors
-    /// [`VdevError::BadConfig`] as [`Self::open`], or where a top-level vdev has lost its id; then nothing has changed.
-    pub fn change(
-        self: &Arc<Self>,
-        config: &VdevConfig,
-        disks: impl IntoIterator<Item = (Guid, Disk)>,
-    ) -> Result<(), VdevError> {
-        let topology = Topology::new(config, disks, &self.common, Some(&self.topology()))?;
-        self.current.swap(&topology);
-        if self.suspension().is_some() {
-            self.watch_devices();
-        }
-        Ok(())
+        Ok(Arc::new(Self { current: Current::new(&topology), common, is_controlled: AtomicBool::new(false) }))
     }
 
     /// The current topology.
@@ -261,45 +244,12 @@ impl VdevTree {
         let _ = self.common.indirect.set(map);
     }
 
-    /// Tells the tree where a running raidz expansion stands, from the uberblock that the pool was opened at.
-    pub fn set_reflow(&self, reflow: Reflow) {
-        *self.common.reflow.write() = reflow;
-    }
-
-    /// Tells the tree which txgs a leaf has missed (its dirty time log). `false` if there is no such vdev.
-    pub fn set_dtl(&self, guid: Guid, txgs: Dtl) -> bool {
-        self.topology().lookup(guid).map(|node| node.missed.set(txgs)).is_some()
-    }
-
-    /// Tells the tree of more txgs that a leaf has missed. `false` if there is no such vdev.
-    pub fn add_dtl(&self, guid: Guid, txgs: &Dtl) -> bool {
-        self.topology().lookup(guid).map(|node| node.missed.absorb(txgs)).is_some()
-    }
-
-    /// A leaf has made up for what it missed before a txg, or nothing needs it any more.
-    pub fn mend_dtl(&self, guid: Guid, before: Txg) {
-        if let Some(node) = self.topology().lookup(guid) {
-            node.missed.remove(0..before.0);
-        }
-    }
-
     /// Whether a leaf is used.
     #[must_use]
     pub fn is_leaf_online(&self, guid: Guid) -> bool {
         let topology = self.topology();
         let node = topology.lookup(guid);
         node.is_some_and(|node| matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some()))
-    }
-
-    /// Changes whether a leaf is used. `false` if there is no such leaf.
-    pub fn set_leaf_state(&self, guid: Guid, state: LeafState) -> bool {
-        match self.topology().lookup(guid).map(|node| &node.kind) {
-            Some(Kind::Leaf(leaf)) => {
-                leaf.set_state(state);
-                true
-            }
-            _ => false,
-        }
     }
 
     /// Faults met since the log was last drained.

@@ -24,7 +24,7 @@ fn on_simulated_disks(
     images: &[(Guid, Block)],
     policy: &str,
     rotational: bool,
-) -> (VdevTree, Vec<Arc<SimDisk>>) {
+) -> (Arc<VdevTree>, Vec<Arc<SimDisk>>) {
     let handle = pool.runtime.handle();
     let sim = pool.runtime.sim().unwrap();
     let mut tunables = Tunables::default();
@@ -43,9 +43,9 @@ fn on_simulated_disks(
         opened.push((*guid, Disk::whole(device)));
     }
     let tree = VdevTree::open_with(&pool.config, opened, &tunables, Some(handle)).unwrap();
-    tree.set_reflow(Reflow::of(&pool.uberblock));
+    tree.control().unwrap().set_reflow(Reflow::of(&pool.uberblock));
     for (guid, missed) in &pool.missed {
-        assert!(tree.set_dtl(*guid, missed.clone()));
+        assert!(tree.control().unwrap().set_dtl(*guid, missed.clone()));
     }
     (tree, disks)
 }

@@ -1,5 +1,7 @@
 //! Mirrors whose children are stripes: as good as their best child, and each child as good as its parity.
 
+use std::sync::Arc;
+
 use crate::common;
 
 use std::collections::BTreeSet;
@@ -20,12 +22,12 @@ use proptest::prelude::*;
 const TOP: VdevId = VdevId(0);
 const BIRTH: Txg = Txg(100);
 
-fn read(made: &Made, tree: &VdevTree, offset: u64, want: &[u8]) -> Result<Buf, VdevError> {
+fn read(made: &Made, tree: &Arc<VdevTree>, offset: u64, want: &[u8]) -> Result<Buf, VdevError> {
     let verify = |bytes: &[u8]| bytes == want;
     made.runtime.block_on(tree.read(TOP, offset, want.len() as u64, &verify, &ReadContext::new(BIRTH)))
 }
 
-fn read_copies(made: &Made, tree: &VdevTree, offset: u64, want: &[u8]) -> Result<CopiesReport, VdevError> {
+fn read_copies(made: &Made, tree: &Arc<VdevTree>, offset: u64, want: &[u8]) -> Result<CopiesReport, VdevError> {
     let verify = |bytes: &[u8]| bytes == want;
     made.runtime.block_on(tree.read_copies(TOP, offset, want.len() as u64, &verify, &ReadContext::new(BIRTH)))
 }
@@ -210,10 +212,10 @@ fn a_stale_stripe_is_the_last_resort() {
     let made = mirror_of("raidz", 2, 1, 3, 12);
     let want = pattern(8192, 6);
     made.put(0, &want, BIRTH);
-    let missed = |tree: &VdevTree, guids: &[u64]| {
+    let missed = |tree: &Arc<VdevTree>, guids: &[u64]| {
         let mut txgs = Dtl::new();
         txgs.insert(90..110);
-        guids.iter().for_each(|guid| assert!(tree.set_dtl(Guid(*guid), txgs.clone())));
+        guids.iter().for_each(|guid| assert!(tree.control().unwrap().set_dtl(Guid(*guid), txgs.clone())));
     };
     let tree = made.tree(&[]);
     missed(&tree, &[100, 101]);

@@ -89,7 +89,7 @@ proptest! {
         let mut sets = BTreeMap::new();
         for (guid, ranges) in guids.iter().zip(&missed) {
             let set: Dtl = ranges.iter().map(|(start, len)| *start..*start + len).collect();
-            prop_assert!(tree.set_dtl(Guid(*guid), set.clone()));
+            prop_assert!(tree.control().unwrap().set_dtl(Guid(*guid), set.clone()));
             sets.insert(*guid, set);
         }
         let gone = |gone: &[u64]| gone.iter().copied().map(Guid).collect::<BTreeSet<_>>();

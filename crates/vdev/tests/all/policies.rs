@@ -67,7 +67,7 @@ impl Rig {
         Self::with_heads(list("mirror", 500, 0), count, true)
     }
 
-    fn tree(&self, settings: &[&str]) -> VdevTree {
+    fn tree(&self, settings: &[&str]) -> Arc<VdevTree> {
         let mut tunables = Tunables::default();
         for text in settings {
             let (name, value) = text.split_once('=').unwrap();
@@ -154,17 +154,17 @@ fn no_policy_asks_a_child_that_is_not_to_be_asked() {
         let rig = new(3);
         (0..30).for_each(|region| rig.put(region << 21, &want));
         let tree = rig.tree(&[&policy(word)]);
-        assert!(tree.set_leaf_state(Guid(10), LeafState::Faulted));
+        assert!(tree.control().unwrap().set_leaf_state(Guid(10), LeafState::Faulted));
         let mut missed = Dtl::new();
         missed.insert(BIRTH.0..BIRTH.0 + 1);
-        assert!(tree.set_dtl(Guid(11), missed));
+        assert!(tree.control().unwrap().set_dtl(Guid(11), missed));
         for region in 0..30 {
             rig.read(&tree, region << 21, &want);
         }
         let reads: Vec<u64> = rig.disks.iter().map(|disk| disk.counts().reads).collect();
         assert_eq!(reads, [0, 0, 30], "{word}");
         // The stale one is the last resort.
-        assert!(tree.set_leaf_state(Guid(12), LeafState::Offline));
+        assert!(tree.control().unwrap().set_leaf_state(Guid(12), LeafState::Offline));
         rig.read(&tree, 0, &want);
         assert_eq!(rig.disks[1].counts().reads, 1, "{word}");
     }
@@ -357,7 +357,7 @@ fn the_better_of_two_copies_is_found() {
     }
     assert_eq!(tree.best_copy(&places, 4096), 1);
     assert_eq!(tree.best_copy(&[places[1], places[0]], 4096), 0);
-    assert!(tree.set_leaf_state(Guid(11), LeafState::Offline));
+    assert!(tree.control().unwrap().set_leaf_state(Guid(11), LeafState::Offline));
     assert_eq!(tree.best_copy(&places, 4096), 0, "one that can be read");
 }
 
@@ -368,7 +368,7 @@ fn many_reads_come_though_the_child_that_had_them_hangs() {
     let want = pattern(4096, 9);
     let rig = Rig::mirror_with_heads(2);
     (0..256).for_each(|index| rig.put(index << 14, &want));
-    let tree = Arc::new(rig.tree(&["zfs_vdev_mirror_reroute_ms=500"]));
+    let tree = rig.tree(&["zfs_vdev_mirror_reroute_ms=500"]);
     for hanging in [0, 1] {
         rig.disks[hanging].set_faults(|_, _| DiskFault::Hang);
         let handle = rig.runtime.handle();

@@ -37,12 +37,12 @@ impl Made {
         (Guid(guid), Disk::whole(Device::from_driver(self.disks[&Guid(guid)].clone())))
     }
 
-    fn write(&self, tree: &VdevTree, vdev: u32, block: &[u8]) {
+    fn write(&self, tree: &Arc<VdevTree>, vdev: u32, block: &[u8]) {
         let block = Block::copied_from(block);
         self.runtime.block_on(tree.write(VdevId(vdev), OFFSET_BYTES, &block, BIRTH)).unwrap();
     }
 
-    fn read(&self, tree: &VdevTree, vdev: u32, block: &[u8]) -> Result<Buf, VdevError> {
+    fn read(&self, tree: &Arc<VdevTree>, vdev: u32, block: &[u8]) -> Result<Buf, VdevError> {
         let verify = |found: &[u8]| found == block;
         let (offset, size) = (OFFSET_BYTES, block.len() as u64);
         self.runtime.block_on(tree.read(VdevId(vdev), offset, size, &verify, &ReadContext::new(BIRTH)))
@@ -53,7 +53,7 @@ impl Made {
 fn a_vdev_that_is_added_is_used_and_the_others_stay_as_they_were() {
     let made = Made::new(vec![mirror(10, 2), mirror(20, 2)]);
     let before = config(vec![mirror(10, 2)]);
-    let tree = Arc::new(VdevTree::open(&before, [11, 12].map(|guid| made.disk_of(guid))).unwrap());
+    let tree = VdevTree::open(&before, [11, 12].map(|guid| made.disk_of(guid))).unwrap();
     let block = pattern(8192, 1);
     made.write(&tree, 0, &block);
     assert!(matches!(made.read(&tree, 1, &block), Err(VdevError::NoSuchVdev(VdevId(1)))));
@@ -62,11 +62,11 @@ fn a_vdev_that_is_added_is_used_and_the_others_stay_as_they_were() {
     made.read(&tree, 0, &block).unwrap();
     let mut missed = Dtl::new();
     missed.insert(7..9);
-    assert!(tree.set_dtl(Guid(12), missed.clone()));
-    assert!(tree.set_leaf_state(Guid(11), LeafState::Faulted));
+    assert!(tree.control().unwrap().set_dtl(Guid(12), missed.clone()));
+    assert!(tree.control().unwrap().set_leaf_state(Guid(11), LeafState::Faulted));
     let of_first = format!("{:?}", tree.status().children[0]);
 
-    tree.change(&made.config, [21, 22].map(|guid| made.disk_of(guid))).unwrap();
+    tree.control().unwrap().change(&made.config, [21, 22].map(|guid| made.disk_of(guid))).unwrap();
     let status = tree.status();
     assert_eq!(format!("{:?}", status.children[0]), of_first);
     assert_eq!((status.children[1].state, status.children[0].children[1].missed.clone()), (VdevState::Online, missed));
@@ -84,7 +84,7 @@ fn a_vdev_that_is_added_is_used_and_the_others_stay_as_they_were() {
 #[test]
 fn a_change_that_moves_or_drops_a_top_level_vdev_is_refused_and_changes_nothing() {
     let made = Made::new(vec![mirror(10, 2), mirror(20, 2)]);
-    let tree = Arc::new(made.tree(&[]));
+    let tree = made.tree(&[]);
     let hole = || vdev("hole", 0);
     for other in [
         vec![mirror(20, 2), mirror(10, 2)],
@@ -94,7 +94,7 @@ fn a_change_that_moves_or_drops_a_top_level_vdev_is_refused_and_changes_nothing(
         vec![mirror(10, 2), hole(), mirror(20, 2)],
     ] {
         let before = format!("{:?}", tree.status());
-        assert!(matches!(tree.change(&config(other), []), Err(VdevError::BadConfig { .. })));
+        assert!(matches!(tree.control().unwrap().change(&config(other), []), Err(VdevError::BadConfig { .. })));
         assert_eq!(format!("{:?}", tree.status()), before);
     }
 }
@@ -139,11 +139,11 @@ fn a_read_ends_in_the_topology_that_it_began_in_and_a_device_is_closed_after_it(
     let gated = Arc::new(Gated { disk: made.disks[&Guid(11)].clone(), gate: gate.clone() });
     let driver = Arc::downgrade(&gated);
     let disks = [(Guid(11), Disk::whole(Device::from_driver(gated))), made.disk_of(12)];
-    let tree = Arc::new(VdevTree::open(&made.config, disks).unwrap());
+    let tree = VdevTree::open(&made.config, disks).unwrap();
     let block = pattern(8192, 2);
     made.write(&tree, 0, &block);
     // So it is the gated one that is asked.
-    assert!(tree.set_leaf_state(Guid(12), LeafState::Offline));
+    assert!(tree.control().unwrap().set_leaf_state(Guid(12), LeafState::Offline));
     made.runtime.block_on(async {
         let verify = |found: &[u8]| found == block;
         let context = ReadContext::new(BIRTH);
@@ -151,7 +151,7 @@ fn a_read_ends_in_the_topology_that_it_began_in_and_a_device_is_closed_after_it(
         let is_pending = std::future::poll_fn(|task| Poll::Ready(read.as_mut().poll(task).is_pending())).await;
         assert!(is_pending);
         let without = with_children(vdev("mirror", 10), leaves(12, 1));
-        tree.change(&config(vec![without]), []).unwrap();
+        tree.control().unwrap().change(&config(vec![without]), []).unwrap();
         assert!(tree.error_counts(Guid(11)).is_none());
         assert!(driver.upgrade().is_some(), "it is being read");
         gate.set();
@@ -189,7 +189,7 @@ proptest! {
         let (made, model) = (Made::new(tops.clone()), Made::new(tops.clone()));
         let first = config(tops[..1].to_vec());
         let of = |config: &VdevConfig| config.leaves().iter().map(|leaf| leaf.guid.0).collect::<Vec<_>>();
-        let grown = Arc::new(VdevTree::open(&first, of(&first).into_iter().map(|guid| made.disk_of(guid))).unwrap());
+        let grown = VdevTree::open(&first, of(&first).into_iter().map(|guid| made.disk_of(guid))).unwrap();
         let whole = model.tree(&[]);
         let mut count = 1;
         for (number, (which, what, seed)) in steps.iter().enumerate() {
@@ -199,7 +199,7 @@ proptest! {
                     count += 1;
                     let next = config(tops[..count].to_vec());
                     let new = of(&next).into_iter().filter(|guid| !before.contains(guid));
-                    grown.change(&next, new.map(|guid| made.disk_of(guid))).unwrap();
+                    grown.control().unwrap().change(&next, new.map(|guid| made.disk_of(guid))).unwrap();
                 }
             }
             // Only what both have.
@@ -207,21 +207,21 @@ proptest! {
             let leaves = made.config.children[vdev as usize].leaves();
             let leaf = leaves[*seed as usize % leaves.len()].guid;
             let block = pattern(8192, *seed);
-            for (made, tree) in [(&made, &*grown), (&model, &whole)] {
+            for (made, tree) in [(&made, &grown), (&model, &whole)] {
                 match what {
                     0 => drop(made.runtime.block_on(tree.write(
                         VdevId(vdev), OFFSET_BYTES, &Block::copied_from(&block), BIRTH,
                     ))),
                     1 => drop(made.read(tree, vdev, &block)),
                     2 => made.disk(leaf.0).fail(OFFSET_BYTES..OFFSET_BYTES * 2 + (8 << 20)),
-                    _ => drop(tree.set_leaf_state(leaf, LeafState::Faulted)),
+                    _ => drop(tree.control().unwrap().set_leaf_state(leaf, LeafState::Faulted)),
                 }
             }
         }
         let next = config(tops.clone());
         let before = of(&config(tops[..count].to_vec()));
         let new = of(&next).into_iter().filter(|guid| !before.contains(guid)).collect::<Vec<_>>();
-        grown.change(&next, new.into_iter().map(|guid| made.disk_of(guid))).unwrap();
+        grown.control().unwrap().change(&next, new.into_iter().map(|guid| made.disk_of(guid))).unwrap();
         prop_assert_eq!(format!("{:?}", grown.status()), format!("{:?}", whole.status()));
     }
 }

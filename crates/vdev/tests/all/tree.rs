@@ -139,7 +139,7 @@ fn stale_children_are_the_last_resort() {
     put_mirror(&made, 0, &new);
     made.disk(10).write(START_BYTES, &old);
     let tree = made.tree(&[]);
-    assert!(tree.set_dtl(Guid(10), txgs(90..110)));
+    assert!(tree.control().unwrap().set_dtl(Guid(10), txgs(90..110)));
     assert_eq!(tree.status().children[0].children[0].missed, txgs(90..110));
     for _ in 0..4 {
         assert_eq!(read(&made, &tree, 0, &new).unwrap()[..], new);
@@ -147,7 +147,7 @@ fn stale_children_are_the_last_resort() {
     assert_eq!(made.disk(10).reads(), 0);
     assert_eq!(tree.fault_log().snapshot(), []);
     // It is all there is, and has the block after all.
-    assert!(tree.set_leaf_state(Guid(11), LeafState::Faulted));
+    assert!(tree.control().unwrap().set_leaf_state(Guid(11), LeafState::Faulted));
     assert_eq!(read(&made, &tree, 0, &old).unwrap()[..], old);
     // Or it has not.
     let VdevError::Unreadable { faults, .. } = read(&made, &tree, 0, &new).unwrap_err() else { panic!() };
@@ -407,7 +407,7 @@ fn a_distributed_spare_stands_in_for_a_lost_child() {
     assert_eq!(readable(&[12, 10, 11]), 0);
     // A resilver has not reached the spare yet: what it has there is stale.
     let tree = made.tree(&[12]);
-    assert!(tree.set_dtl(Guid(60), txgs(0..1000)));
+    assert!(tree.control().unwrap().set_dtl(Guid(60), txgs(0..1000)));
     made.disks.iter().filter(|(guid, _)| guid.0 == 12).for_each(|(_, disk)| disk.spoil_all());
     for offset in &offsets {
         assert_eq!(read(&made, &tree, *offset, &want).unwrap()[..], want);
@@ -471,7 +471,7 @@ fn a_child_being_replaced_is_read_from_either_device() {
     made.disk(20).spoil_all();
     made.disk(12).spoil_all();
     let tree = made.tree(&[]);
-    assert!(tree.set_dtl(Guid(20), txgs(0..200)));
+    assert!(tree.control().unwrap().set_dtl(Guid(20), txgs(0..200)));
     assert_eq!(read(&made, &tree, 0, &want).unwrap()[..], want);
     assert_eq!(guilty(&tree.fault_log().drain(), FaultKind::Checksum), [12].into());
     // A scrub sees that the new device has not got its data yet.

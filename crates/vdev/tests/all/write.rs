@@ -5,7 +5,6 @@ use crate::common;
 use crate::common::made;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_format::nvlist::NvList;
@@ -26,7 +25,7 @@ fn who_wrote_learns_of_a_flush_that_failed_for_somebody_else() {
         list
     };
     let made = Made::new(vec![top(10), top(11)]);
-    let tree = Arc::new(made.tree(&[]));
+    let tree = made.tree(&[]);
     tree.wait_for_devices();
     let (data, log) = (VdevId(0), VdevId(1));
     let only = |vdev| {

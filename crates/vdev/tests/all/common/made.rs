@@ -186,7 +186,7 @@ impl Made {
         Self { runtime: Runtime::simulated(7), config, disks }
     }
 
-    pub(crate) fn tree(&self, without: &[u64]) -> VdevTree {
+    pub(crate) fn tree(&self, without: &[u64]) -> Arc<VdevTree> {
         let there = self.disks.iter().filter(|(guid, _)| !without.contains(&guid.0));
         let disks = there.map(|(guid, disk)| (*guid, Disk::whole(Device::from_driver(disk.clone()))));
         VdevTree::open(&self.config, disks).unwrap()

@@ -207,32 +207,32 @@ impl Pool {
     }
 
     /// The pool's vdevs, without some of its disks.
-    pub(crate) fn tree(&self, without: &[Guid]) -> VdevTree {
+    pub(crate) fn tree(&self, without: &[Guid]) -> Arc<VdevTree> {
         let mut disks = self.disks.clone();
         disks.retain(|guid, _| !without.contains(guid));
         let tree = VdevTree::open(&self.config, disks).unwrap();
-        tree.set_reflow(Reflow::of(&self.uberblock));
+        tree.control().unwrap().set_reflow(Reflow::of(&self.uberblock));
         tree.set_indirect_map(self.maps.clone());
         for (guid, missed) in &self.missed {
-            assert!(tree.set_dtl(*guid, missed.clone()));
+            assert!(tree.control().unwrap().set_dtl(*guid, missed.clone()));
         }
         tree
     }
 
     /// The same vdevs on empty disks of the same sizes.
-    pub(crate) fn blank(&self) -> (VdevTree, HashMap<Guid, Disk>) {
+    pub(crate) fn blank(&self) -> (Arc<VdevTree>, HashMap<Guid, Disk>) {
         let blank = |disk: &Disk| {
             let size = disk.size_bytes() as usize;
             Disk::whole(Device::from_driver(RamDevice::new(&**disk.path(), vec![0; size])))
         };
         let disks: HashMap<Guid, Disk> = self.disks.iter().map(|(guid, disk)| (*guid, blank(disk))).collect();
         let tree = VdevTree::open(&self.config, disks.clone()).unwrap();
-        tree.set_reflow(Reflow::of(&self.uberblock));
+        tree.control().unwrap().set_reflow(Reflow::of(&self.uberblock));
         (tree, disks)
     }
 
     /// Reads everything.
-    pub(crate) fn walk(&self, tree: &VdevTree, mode: Mode) -> Walk {
+    pub(crate) fn walk(&self, tree: &Arc<VdevTree>, mode: Mode) -> Walk {
         let mut walker = Walker::new(self, tree, mode);
         walker.walk_objset(&self.uberblock.rootbp);
         walker.walk
