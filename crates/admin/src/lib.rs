@@ -73,6 +73,7 @@ mod redact;
 mod rename;
 mod request;
 mod rollback;
+mod scan;
 pub mod send;
 mod snapshot;
 pub mod stream;
@@ -103,6 +104,7 @@ pub use redact::{RedactError, RedactRequest, redact, redact_in};
 pub use rename::RenameRequest;
 pub use request::{Changed, Going, Line, NoUsers, Request, Suspended, Users, Volumes};
 pub use rollback::{PromoteRequest, RollbackRequest, rollback};
+pub use scan::{Activity, ResilverRequest, ScrubAction, ScrubRequest, wait};
 pub use snapshot::{SnapshotRequest, take_snapshots, tree_names};
 
 /// The name of a property and its value, as stored.

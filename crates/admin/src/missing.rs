@@ -21,7 +21,7 @@ const SHARES: &str = "mount the file system with 'cenote mount' and export the f
 const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
 
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [MissingVerb; 19] = [
+const ZPOOL: [MissingVerb; 16] = [
     ("attach", RESILVERS),
     (
         "checkpoint",
@@ -47,18 +47,8 @@ const ZPOOL: [MissingVerb; 19] = [
     ("reguid", "'cenote cp' or 'zfs send' to a new pool; OpenZFS changes the guid of one that exists"),
     ("reopen", "'zpool clear POOL' opens devices again that have failed"),
     ("replace", RESILVERS),
-    ("resilver", RESILVERS),
-    (
-        "scrub",
-        "'cenote verify POOL' reads and checks every copy of every block, and repairs nothing; OpenZFS scrubs and repairs",
-    ),
     ("split", "'zfs send -R' to a new pool"),
     ("trim", "export the pool and import it with OpenZFS"),
-    (
-        "wait",
-        "'zpool status' and 'zpool get freeing' show what goes on in the background; other commands end when they are done. For the \
-              usage of the verbs that are there: 'zpool --help'",
-    ),
 ];
 
 /// Verbs of `zfs` up to OpenZFS 2.4, short forms included, that are not among our commands.

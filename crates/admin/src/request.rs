@@ -54,6 +54,11 @@ pub trait Request: Sync {
         false
     }
 
+    /// A word for work in the background that it has begun, and that a process which does not keep the pool waits for.
+    fn works_on(&self, made: &Self::Made) -> Option<&'static str> {
+        self.frees(made).then_some("freeing")
+    }
+
     /// True if it changes the pool's configuration.
     fn changes_config(&self) -> bool {
         false
@@ -121,6 +126,11 @@ pub trait Users: Sync {
     #[boxed]
     async fn volumes(&self) -> Option<Box<dyn Volumes + '_>> {
         None
+    }
+
+    /// True if this process has the pool for longer than for the verb.
+    fn keep_pool(&self) -> bool {
+        true
     }
 
     /// Reports a line to the person or program that asked.

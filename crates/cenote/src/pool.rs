@@ -68,6 +68,7 @@ impl Pool {
     ) -> Result<Self, Error> {
         pool.hold().await.raised()?;
         let pool = pool.start(tunables).await;
+        cenote_scan::attend(&pool);
         pool.sync().await.raised()?;
         Ok(Self::new(Access::Write(pool), guid, is_noted))
     }

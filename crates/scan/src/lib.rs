@@ -1,4 +1,4 @@
-//! Walking everything a pool holds: verify and its space account.
+//! Walking everything a pool holds: scrub and resilver, verify and its space account.
 //!
 //! # Theory
 //!
@@ -42,12 +42,14 @@ mod freeing;
 mod refcounts;
 mod resume;
 mod roots;
+mod scrub;
 mod stats;
 mod verify;
 mod visit;
 mod walk;
 
 pub use account::{Leak, Misuse, MisuseKind};
+pub use scrub::attend;
 pub use stats::{BlockCounts, BlockStatistics, LEVELS};
 pub use verify::{BadBlock, Verification, VerifyError, VerifyOptions, VerifyReport, VerifyStop, verify};
 pub use walk::{Progress, ViewError, Views, WalkControl};

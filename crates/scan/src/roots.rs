@@ -13,9 +13,10 @@ use cenote_codec::crypt::DatasetKey;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
-use cenote_format::ids::{BlockId, Guid, ObjectId, ObjsetId, Txg};
+use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
 use cenote_spa::View;
+pub(crate) use cenote_spa::{TreeHistory, WalkedTree};
 use cenote_vdev::queue::QueueClass;
 use cenote_zil::Chain;
 use cenote_zio::{Bookmark, ReadContext};
@@ -41,36 +42,9 @@ pub(crate) struct Tree {
     /// How far a destroyed dataset's blocks are freed.
     pub(crate) resume: Option<Resume>,
     /// How a dataset's tree is found again; none of the MOS and of destroyed datasets.
-    pub(crate) history: Option<History>,
+    pub(crate) history: Option<TreeHistory>,
     /// A head's intent log is in use; what a snapshot's header says of one is history.
     pub(crate) has_log: bool,
-}
-
-/// How a dataset's tree is found again at a later txg.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct History {
-    pub(crate) deadlist: ObjectId,
-    pub(crate) dir: ObjectId,
-    pub(crate) guid: Guid,
-    /// The txg in which a snapshot was taken; none of a head.
-    pub(crate) taken: Option<Txg>,
-}
-
-/// A tree that was walked: all of its blocks that were born after `born_after`, as they were at `txg`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Walked {
-    pub(crate) history: History,
-    pub(crate) born_after: Txg,
-    pub(crate) txg: Txg,
-}
-
-impl Walked {
-    /// Whether a tree of a later view is this one, maybe with later changes.
-    pub(crate) fn is_of(&self, later: &History) -> bool {
-        let is_same = later.guid == self.history.guid;
-        let is_its_snapshot = later.dir == self.history.dir && later.taken.is_some_and(|taken| taken > self.txg);
-        later.deadlist == self.history.deadlist && later.deadlist.0 != 0 && (is_same || is_its_snapshot)
-    }
 }
 
 impl Tree {
@@ -166,7 +140,7 @@ pub(crate) async fn objsets(pool: &View) -> Listing {
                         key,
                         born_after: phys.prev_snapshot_txg,
                         resume: None,
-                        history: Some(History { deadlist, dir, guid, taken }),
+                        history: Some(TreeHistory { deadlist, dir, guid, taken }),
                         has_log: !phys.is_snapshot(),
                     });
                 }
@@ -205,15 +179,17 @@ pub(crate) fn loose(level: i8) -> Bookmark {
 
 #[cfg(test)]
 mod tests {
+    use cenote_format::ids::Guid;
+
     use super::*;
 
     #[test]
     fn a_tree_is_found_again_by_its_deadlist() {
-        let head = History { deadlist: ObjectId(9), dir: ObjectId(5), guid: Guid(1), taken: None };
-        let walked = Walked { history: head, born_after: Txg(0), txg: Txg(10) };
+        let head = TreeHistory { deadlist: ObjectId(9), dir: ObjectId(5), guid: Guid(1), taken: None };
+        let walked = WalkedTree { history: head, born_after: Txg(0), txg: Txg(10) };
         let other = |deadlist, dir, guid, taken: Option<u64>| {
             let (deadlist, dir, guid) = (ObjectId(deadlist), ObjectId(dir), Guid(guid));
-            walked.is_of(&History { deadlist, dir, guid, taken: taken.map(Txg) })
+            walked.is_of(&TreeHistory { deadlist, dir, guid, taken: taken.map(Txg) })
         };
         assert!(other(9, 5, 1, None), "itself");
         assert!(other(9, 5, 2, Some(11)), "its snapshot, taken later");

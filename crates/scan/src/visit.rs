@@ -20,6 +20,7 @@ use cenote_zio::{Bookmark, ReadContext, gang};
 use crate::account::Claim;
 use crate::error::VisitError;
 use crate::resume::{OBJECTS_PER_BLOCK, Resume, SPILL_BLOCK};
+use crate::scrub::reads::{ScanReads, Scanned};
 
 /// The part of a tree that an earlier part of the walk has visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,24 +85,58 @@ pub(crate) struct Visited {
     pub(crate) children: Vec<Item>,
     /// Features that the contents need.
     pub(crate) needs: Needs,
+    /// What a scan did with it.
+    pub(crate) scanned: Scanned,
 }
 
 impl Visited {
     /// Of a block that is not read: it is embedded, or cannot be.
     pub(crate) fn unread(error: Option<VisitError>) -> Self {
-        Self { error, bad_copies: Vec::new(), claims: Vec::new(), children: Vec::new(), needs: Needs::empty() }
+        Self {
+            error,
+            bad_copies: Vec::new(),
+            claims: Vec::new(),
+            children: Vec::new(),
+            needs: Needs::empty(),
+            scanned: Scanned::default(),
+        }
     }
 }
 
-/// Visits a block that is neither a hole nor embedded. `read`: data too, not only what leads to it.
-pub(crate) async fn visit(pool: View, item: Item, read: bool) -> Visited {
+/// What a walk reads of the blocks that it visits.
+#[derive(Clone)]
+pub(crate) enum Reads {
+    /// What leads to others, and directories.
+    Pointers,
+    /// All, in all copies.
+    All,
+    /// What a scan asks for, in all copies, and bad ones are written again; and what leads to others.
+    Scan(Arc<ScanReads>),
+}
+
+impl Reads {
+    /// Whether a visit reads the block.
+    pub(crate) fn reads(&self, view: &View, item: &Item) -> bool {
+        match self {
+            Self::Pointers => is_read(item, false),
+            Self::All => is_read(item, true),
+            Self::Scan(scan) => is_tree(item) || is_read_again(&item.bookmark) || scan.wants(view, item),
+        }
+    }
+}
+
+/// Visits a block that is neither a hole nor embedded.
+pub(crate) async fn visit(pool: View, item: Item, reads: Reads) -> Visited {
     assert!(!item.bp.is_hole() && !item.bp.is_embedded(), "a block that is visited is stored somewhere");
     let mut visited = Visited::unread(None);
+    if let Reads::Scan(scan) = &reads {
+        return scan.visit(&pool, &item).await;
+    }
     match claims_of(&pool, &item.bp).await {
         Ok(claims) => visited.claims = claims,
         Err(error) => visited.error = Some(error),
     }
-    if !is_read(&item, read) {
+    if !reads.reads(&pool, &item) {
         return visited;
     }
     let (is_tree, tells) = (is_tree(&item), tells(&item));
@@ -176,6 +211,14 @@ fn needs_of_contents(item: &Item, bytes: &Block) -> Needs {
     // Stored with a zero at the end.
     let lengths = leaf.entries().flatten().map(|entry| usize::from(entry.name_count).saturating_sub(1));
     lengths.fold(Needs::empty(), |needs, len| needs | Needs::of_name(len))
+}
+
+/// The pointers in a block whose physical bytes are these.
+pub(crate) fn pointers(pool: &View, item: &Item, physical: &Block, visited: &mut Visited) {
+    let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
+    let logical = pool.dmu().zio().logical_of(&item.bp, context, physical);
+    let found = logical.map_err(VisitError::from).and_then(|logical| children(item, &logical, visited));
+    visited.error = found.err();
 }
 
 /// The pointers in a block that are born late enough to belong to this walk, and the features that its dnodes need.

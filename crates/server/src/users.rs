@@ -52,6 +52,10 @@ impl Users for Session {
         Some(Box::new(self.served_volumes()?.lock().await) as Box<dyn Volumes + '_>)
     }
 
+    fn keep_pool(&self) -> bool {
+        self.served().is_some()
+    }
+
     fn tell(&self, line: &str) {
         self.warn(line);
     }

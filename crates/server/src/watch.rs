@@ -63,6 +63,7 @@ pub(crate) async fn serve(
     pool.hold().await?;
     let guid = pool.guid();
     let pool = pool.start(tunables.tx).await;
+    cenote_scan::attend(&pool);
     watch(console, &pool, recovery);
     watch_hangs(console, &pool);
     watch_space(console, &pool);

@@ -38,8 +38,8 @@ impl Session {
             }
             let made = request.run(writing.pool(), self).await?;
             if let Some(line) = request.history_line(&made) {
-                if request.frees(&made) {
-                    writing.work_off(self, "freeing").await?;
+                if let Some(work) = request.works_on(&made) {
+                    writing.work_off(self, work).await?;
                 }
                 writing.record(line);
             }
@@ -52,6 +52,9 @@ impl Session {
         Ok(made)
     }
 }
+
+/// How often a command looks how far a scan is.
+const SCAN_POLL: Duration = Duration::from_millis(200);
 
 impl Writing {
     /// Opens a pool for changes, unless this process already has it, and has `work` change it. When that ends with a line for the history
@@ -116,6 +119,7 @@ impl Writing {
         if !self.is_served {
             let tunables = TxTunables::for_memory(session.memory_bytes()).with(session.tunables());
             self.pool = self.pool.clone().start(tunables).await;
+            cenote_scan::attend(&self.pool);
         }
     }
 
@@ -143,8 +147,15 @@ impl Writing {
         let advance = session.console().progress(label, total_bytes);
         let mut signals = signals::ending()?;
         let mut done_bytes = 0;
-        while pool.peek(|syncer| syncer.has_work()).await? && signals.pending().next().is_none() {
-            pool.sync().await?;
+        loop {
+            let (has_work, is_scanned) = pool.peek(|syncer| (syncer.has_work(), syncer.is_scanned())).await?;
+            if !has_work && !is_scanned || signals.pending().next().is_some() {
+                break;
+            }
+            match has_work {
+                true => drop(pool.sync().await?),
+                false => session.handle().sleep(SCAN_POLL).await,
+            }
             let now_bytes = total_bytes.saturating_sub(left_bytes());
             advance(now_bytes.saturating_sub(done_bytes));
             done_bytes = now_bytes;
@@ -152,6 +163,13 @@ impl Writing {
         drop(advance);
         for job in pool.jobs() {
             let bytes = job.left_bytes;
+            if matches!(job.name, "scrub" | "resilver") {
+                session.advise(format!(
+                    "the {} is not done yet; it goes on when the pool is next served, or with 'zpool {}'",
+                    job.name, job.name
+                ));
+                continue;
+            }
             match job.stalled {
                 Some(reason) => session.warn(format!("{bytes} bytes are not freed yet: {reason}")),
                 None => {

@@ -53,6 +53,10 @@ mutants! {
     LabelsAtOnce = "labels-at-once",
     /// A leaf's dirty time log is not written.
     DtlUnwritten = "dtl-unwritten",
+    /// A leaf's dirty time log is cleared by a scan that did not visit all that the leaf lacks.
+    DtlCleared = "dtl-cleared",
+    /// The place of a scan is reported before the repairs up to there are written.
+    ScanAhead = "scan-ahead",
     /// A leaf that misses a block is not recorded as having missed it.
     MissUnnoted = "miss-unnoted",
     /// Of what a device may have lost, a part is not written again.

@@ -118,6 +118,7 @@ one_word! {
 
 word_struct! {
     /// A scrub or resilver.
+    #[derive(Copy, Default)]
     ScanPhys("scan", 192) {
         /// Its function.
         function: ScanFunction,

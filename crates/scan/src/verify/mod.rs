@@ -18,6 +18,7 @@ use cenote_spa::View;
 use cenote_taskq::{BoxFuture, Handle};
 
 use crate::roots::{self, Listing};
+use crate::visit::Reads;
 use crate::walk::{Cursor, Ended, Progress, Sink as _, Views, Walk, WalkControl};
 pub use error::VerifyError;
 pub use findings::BadBlock;
@@ -101,7 +102,8 @@ impl<'a> Verification<'a> {
         if keeps_known && !cursor.is_of(&trees) {
             return Err(VerifyError::OtherState { was: cursor.txg, is: view.txg() });
         }
-        let mut walk = Walk::new((handle, views, &control), cursor, options.data, progress);
+        let reads = if options.data { Reads::All } else { Reads::Pointers };
+        let mut walk = Walk::new((handle, views, &control), cursor, reads, progress);
         // From here on the walk alone has the view.
         let ended = walk.run((view, trees), keeps_known, &mut sink).await;
         let cursor = walk.cursor;

@@ -10,7 +10,7 @@ use super::error::VerifyError;
 use super::findings::{BadBlock, COUNT_MAX, Faults, Findings, REPORTS_MAX, WHY_BYTES_MAX};
 use super::options::VerifyOptions;
 use crate::account::{Misuse, MisuseKind};
-use crate::roots::{History, Walked};
+use crate::roots::{TreeHistory, WalkedTree};
 use crate::walk::Cursor;
 
 /// The version of the text.
@@ -122,7 +122,8 @@ impl VerifyStop {
         let (first_txg, txg) = (Txg(word("first_txg")?), Txg(word("txg")?));
         let root = value.get("root")?.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<_>>>()?;
         let root = root.try_into().ok()?;
-        let cursor = Cursor { first_txg, txg, root, tree: usize::try_from(word("tree")?).ok()?, next, current, walked };
+        let tree = usize::try_from(word("tree")?).ok()?;
+        let cursor = Cursor { first_txg, txg, root, tree, next, current, walked, is_of_scan: false };
         let [errors_again, copies_again] = &value.get("met_again")?.as_array()?[..] else { return None };
         let findings = Findings {
             errors: faults_of(value.get("errors")?, block_of)?,
@@ -156,17 +157,17 @@ fn place_of(value: &Value) -> Option<Bookmark> {
     })
 }
 
-fn walked(tree: &Walked) -> Value {
-    let History { deadlist, dir, guid, taken } = tree.history;
+fn walked(tree: &WalkedTree) -> Value {
+    let TreeHistory { deadlist, dir, guid, taken } = tree.history;
     json!([deadlist.0, dir.0, guid.0, taken.map(|taken| taken.0), tree.born_after.0, tree.txg.0])
 }
 
-fn walked_of(value: &Value) -> Option<Walked> {
+fn walked_of(value: &Value) -> Option<WalkedTree> {
     let [deadlist, dir, guid, taken, born_after, txg] = &value.as_array()?[..] else { return None };
     let taken = if taken.is_null() { None } else { Some(Txg(taken.as_u64()?)) };
     let (deadlist, dir) = (ObjectId(deadlist.as_u64()?), ObjectId(dir.as_u64()?));
-    let history = History { deadlist, dir, guid: Guid(guid.as_u64()?), taken };
-    Some(Walked { history, born_after: Txg(born_after.as_u64()?), txg: Txg(txg.as_u64()?) })
+    let history = TreeHistory { deadlist, dir, guid: Guid(guid.as_u64()?), taken };
+    Some(WalkedTree { history, born_after: Txg(born_after.as_u64()?), txg: Txg(txg.as_u64()?) })
 }
 
 fn faults_of<T>(value: &Value, one: fn(&Value) -> Option<T>) -> Option<Faults<T>> {
@@ -200,8 +201,8 @@ mod tests {
 
     fn stop() -> VerifyStop {
         let at = |level, block| Bookmark { objset: ObjsetId(54), object: ObjectId(7), level, block: BlockId(block) };
-        let history = |taken| History { deadlist: ObjectId(60), dir: ObjectId(50), guid: Guid(u64::MAX), taken };
-        let tree = |taken| Walked { history: history(taken), born_after: Txg(3), txg: Txg(9) };
+        let history = |taken| TreeHistory { deadlist: ObjectId(60), dir: ObjectId(50), guid: Guid(u64::MAX), taken };
+        let tree = |taken| WalkedTree { history: history(taken), born_after: Txg(3), txg: Txg(9) };
         let mut findings = Findings::default();
         findings.error(BadBlock { bookmark: Some(at(0, 3)), why: "no \"good\" copy".into() });
         findings.error(BadBlock { bookmark: None, why: "a list".into() });
@@ -220,6 +221,7 @@ mod tests {
                 next: Some(at(0, 4)),
                 current: Some(tree(None)),
                 walked: vec![tree(Some(Txg(5)))],
+                is_of_scan: false,
             },
             findings,
         }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use cenote_format::ids::{ObjectId, Txg};
-use cenote_spa::View;
+use cenote_spa::{ScanPlace, View};
 use cenote_zio::Bookmark;
 
 use crate::resume::Resume;
-use crate::roots::{Tree, Walked};
+use crate::roots::{Tree, WalkedTree};
 use crate::visit::{Item, Start};
 
 /// Where a walk is: all that comes before has been visited, and nothing after.
@@ -24,9 +24,11 @@ pub(crate) struct Cursor {
     /// The next block: of level 0, or the root of its tree. None at the end.
     pub(crate) next: Option<Bookmark>,
     /// The tree with the next block, where it can be found again.
-    pub(crate) current: Option<Walked>,
+    pub(crate) current: Option<WalkedTree>,
     /// The datasets that were walked whole.
-    pub(crate) walked: Vec<Walked>,
+    pub(crate) walked: Vec<WalkedTree>,
+    /// It was taken from a pool's record of a scan: trees were walked in any order, and the walk goes on as after a change of the pool.
+    pub(crate) is_of_scan: bool,
 }
 
 impl Cursor {
@@ -34,7 +36,21 @@ impl Cursor {
     pub(crate) fn at_start(view: &View, trees: &[Tree]) -> Self {
         let (txg, root) = (view.txg(), view.mos().root().checksum_words());
         let next = trees.first().map(|tree| Bookmark::objset(tree.objset));
-        Self { first_txg: txg, txg, root, tree: 0, next, current: None, walked: Vec::new() }
+        Self { first_txg: txg, txg, root, tree: 0, next, current: None, walked: Vec::new(), is_of_scan: false }
+    }
+
+    /// Of a scan of what was born up to `max_txg`, from this place on.
+    pub(crate) fn of_scan(place: ScanPlace, max_txg: Txg) -> Self {
+        let tree = usize::from(!place.is_in_mos());
+        let ScanPlace { next, current, walked } = place;
+        let next = Some(next);
+        Self { first_txg: max_txg, txg: Txg(0), root: [0; 4], tree, next, current, walked, is_of_scan: true }
+    }
+
+    /// The same for the pool's record; none at the end.
+    pub(crate) fn scan_place(&self) -> Option<ScanPlace> {
+        assert!(self.is_of_scan, "the place of a scan is one of a scan");
+        Some(ScanPlace { next: self.next?, current: self.current, walked: self.walked.clone() })
     }
 
     /// Whether a view has the state that the trees are counted in.
@@ -44,7 +60,7 @@ impl Cursor {
 
     /// Whether the pool has gone on since the walk began.
     pub(crate) fn has_moved(&self) -> bool {
-        self.txg != self.first_txg
+        self.is_of_scan || self.txg != self.first_txg
     }
 
     /// Whether the cursor can be moved to this block, of a view of its txg. It cannot where a hostile tree has blocks in another order.
@@ -103,7 +119,7 @@ impl Cursor {
     /// was in comes first, so that others do not keep it from coming to its end.
     fn plan_later(&mut self, trees: &[Tree]) -> Vec<Item> {
         let walked = std::mem::take(&mut self.walked).into_iter().map(|walked| (walked.history.deadlist, walked));
-        let mut walked: BTreeMap<ObjectId, Walked> = walked.collect();
+        let mut walked: BTreeMap<ObjectId, WalkedTree> = walked.collect();
         let mut roots = Vec::new();
         for (number, tree) in trees.iter().enumerate() {
             let mut max_txg = self.first_txg;
@@ -113,10 +129,11 @@ impl Cursor {
                 // The MOS, walked; or the rest of a destroyed dataset, to which nobody refers any more.
                 None => continue,
                 Some(history) => {
-                    let is_current = |walked: &Walked| walked.is_of(&history) && walked.born_after <= tree.born_after;
+                    let is_current =
+                        |walked: &WalkedTree| walked.is_of(&history) && walked.born_after <= tree.born_after;
                     match walked.remove(&history.deadlist).filter(|walked| walked.is_of(&history)) {
                         Some(same) if same.born_after <= tree.born_after => {
-                            self.walked.push(Walked { history, ..same });
+                            self.walked.push(WalkedTree { history, ..same });
                             continue;
                         }
                         // Blocks that a snapshot before it had alone are its own now, since that snapshot is gone.
@@ -146,7 +163,7 @@ impl Cursor {
             "a walk stops where it can go on, and does not go back"
         );
         let txg = self.txg;
-        let walked = |tree: &Tree| tree.history.map(|history| Walked { history, born_after: tree.born_after, txg });
+        let walked = |tree: &Tree| tree.history.map(|history| WalkedTree { history, born_after: tree.born_after, txg });
         self.walked.extend(finished.drain(..).filter_map(|number| walked(&trees[number])));
         if let Some(item) = next {
             let number = item.origin.tree;

@@ -2,7 +2,7 @@
 //!
 //! # Theory
 //!
-//! **Need.** Verify, and later scrub, resilver, rescue and check, go through all blocks of a pool. They differ in what they do with a block, and in
+//! **Need.** Verify, scrub and resilver, and later rescue and check, go through all blocks of a pool. They differ in what they do with a block, and in
 //! nothing else: each takes hours, must leave the devices to those who wait for them, and has to survive a pause, an interruption and changes of the
 //! pool. So there is one walk, and each of them is a [`Sink`] of it.
 //!
@@ -71,7 +71,7 @@ use cenote_zio::Bookmark;
 use crate::error::{PointerError, VisitError};
 use crate::freeing;
 use crate::roots::{self, Listing, Tree};
-use crate::visit::{Item, Start, Visited, is_read, visit};
+use crate::visit::{Item, Reads, Start, Visited, visit};
 
 pub use control::{Progress, WalkControl};
 pub(crate) use cursor::Cursor;
@@ -190,8 +190,7 @@ pub(crate) struct Walk<'a> {
     control: &'a WalkControl,
     /// Called every so many blocks; the walk ends if it returns false.
     watch: &'a mut (dyn FnMut(Progress) -> bool + Send),
-    /// Data is read too, not only what leads to it.
-    reads_data: bool,
+    reads: Reads,
     /// A step ends after so many blocks, where the walk can stop.
     step_blocks: u64,
     pub(crate) cursor: Cursor,
@@ -205,13 +204,13 @@ impl<'a> Walk<'a> {
     pub(crate) fn new(
         (handle, views, control): (&'a Handle, &'a dyn Views, &'a WalkControl),
         cursor: Cursor,
-        reads_data: bool,
+        reads: Reads,
         watch: &'a mut (dyn FnMut(Progress) -> bool + Send),
     ) -> Self {
         let (since, progress) = (handle.now(), Progress::default());
         let step_blocks = STEP_BLOCKS;
         control.begin();
-        Self { handle, views, control, watch, reads_data, step_blocks, cursor, progress, since, is_ended: false }
+        Self { handle, views, control, watch, reads, step_blocks, cursor, progress, since, is_ended: false }
     }
 
     /// Walks from the cursor on, first in this view with these trees. `keeps_known`: blocks before the cursor are given to the sink as well, as
@@ -360,14 +359,14 @@ impl<'a> Walk<'a> {
                     stack.land(ticket, visited);
                     continue;
                 }
-                if !is_read(&item, self.reads_data) && !item.bp.is_gang() {
+                if !self.reads.reads(view, &item) && !item.bp.is_gang() {
                     // Nothing is waited for.
-                    stack.land(ticket, visit(view.clone(), item, self.reads_data).await);
+                    stack.land(ticket, visit(view.clone(), item, self.reads.clone()).await);
                     continue;
                 }
                 let size_bytes = item.bp.psize_bytes().max(item.bp.lsize_bytes());
                 bytes_in_flight += size_bytes;
-                let join = self.handle.spawn(Class::Background, visit(view.clone(), item, self.reads_data));
+                let join = self.handle.spawn(Class::Background, visit(view.clone(), item, self.reads.clone()));
                 reads.push(Read { ticket, size_bytes, join });
             }
             assert!(reads.len() <= VISITS_MAX, "reads in flight are bounded");

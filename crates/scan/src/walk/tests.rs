@@ -209,7 +209,7 @@ async fn part(
     let control = WalkControl::new();
     let mut sink = Recorder { end: end.map(|end| (end, control.clone())), ..Recorder::default() };
     let mut watch = |_| true;
-    let mut walk = Walk::new((handle, view, &control), cursor, true, &mut watch);
+    let mut walk = Walk::new((handle, view, &control), cursor, Reads::All, &mut watch);
     walk.step_blocks = 7;
     let ended = walk.run((view.clone(), trees), keeps_known, &mut sink).await;
     let cursor = walk.cursor;
@@ -327,7 +327,7 @@ fn a_walk_of_a_pool_that_changes_visits_all_that_was_there_all_along() {
             let trees = roots::objsets(&view).await.trees;
             let (control, mut sink, mut watch) = (WalkControl::new(), Recorder::default(), |_| true);
             let cursor = Cursor::at_start(&view, &trees);
-            let mut walk = Walk::new((&handle, &views, &control), cursor, true, &mut watch);
+            let mut walk = Walk::new((&handle, &views, &control), cursor, Reads::All, &mut watch);
             walk.step_blocks = 30;
             let ended = walk.run((view, trees), false, &mut sink).await;
             assert!(matches!(ended, Ended::Whole(_)), "seed {seed}");
@@ -485,7 +485,7 @@ fn a_walk_whose_next_view_has_datasets_that_cannot_be_listed_stops() {
         let first = view.txg();
         let views = Failing { history: cenote_taskq::AsyncMutex::new(history), machine, first };
         let (control, mut sink, mut watch) = (WalkControl::new(), Recorder::default(), |_| true);
-        let mut walk = Walk::new((&handle, &views, &control), cursor.clone(), true, &mut watch);
+        let mut walk = Walk::new((&handle, &views, &control), cursor.clone(), Reads::All, &mut watch);
         let ended = walk.run((view, trees), false, &mut sink).await;
         let Ended::Stopped(Some(why)) = ended else { panic!("datasets that are not listed count as destroyed") };
         assert!(why.to_string().starts_with("looking for datasets: "), "{why}");

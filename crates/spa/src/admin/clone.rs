@@ -97,9 +97,6 @@ impl Syncer {
         if head.phys.prev_snapshot != snapshot.object || are_newer {
             return cannot(Refusal::Busy, "more recent snapshots or bookmarks exist");
         }
-        if self.is_scanned().await? {
-            return SpaError::unwritable("rolling back while a scrub or resilver is under way");
-        }
         Ok(head)
     }
 

@@ -9,7 +9,6 @@ use cenote_dsl::Dataset;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dnode::dnodes_in_block;
-use cenote_format::dsl::pool_directory;
 use cenote_format::enums::ObjsetType;
 use cenote_format::ids::{ObjectId, ObjsetId, Txg};
 use cenote_format::zil::ZilHeader;
@@ -127,9 +126,6 @@ impl Syncer {
             return refuse("destroying a dataset with holds");
         }
         self.check_delegated(&view, &dataset.dir).await?;
-        if self.is_scanned().await? {
-            return refuse("destroying datasets while a scrub or resilver is under way");
-        }
         Ok(dataset)
     }
 
@@ -158,15 +154,6 @@ impl Syncer {
             }
         }
         Err(SpaError::refused(Refusal::Busy, format!("cannot destroy '{}': {why}", dataset.name())))
-    }
-
-    /// Whether a scan has not come to its end.
-    pub(crate) async fn is_scanned(&self) -> Result<bool, SpaError> {
-        let directory = cenote_dmu::Zap::open(self.mos.directory.clone()).await?;
-        let scan = directory.lookup(pool_directory::SCAN.as_bytes()).await?;
-        let words: Vec<u64> = scan.map(|scan| scan.integers().collect()).unwrap_or_default();
-        // `scn_state`: 1 while it goes on, or is paused.
-        Ok(words.get(1) == Some(&1))
     }
 
     /// The header of a dataset's intent log, as the open txg has it, and the objset as it is on disk.

@@ -352,9 +352,6 @@ impl Syncer {
         if self.is_long_held(head.object) {
             return refuse(ReceiveRefusal::Busy);
         }
-        if self.is_scanned().await? {
-            return SpaError::unwritable("receiving into a dataset while a scrub or resilver is under way");
-        }
         if partial.is_some() || self.resume_field(&head, field::RESUME_TO_GUID).await?.is_some() {
             return refuse(ReceiveRefusal::HasPartial(name.to_owned()));
         }

@@ -290,9 +290,6 @@ impl Syncer {
         let head = dsl.head(&snapshot.dir).await?;
         let Some(head) = head else { return cannot(Refusal::Invalid, "its dataset has no head") };
         self.check_remapped(&dsl, &head).await?;
-        if self.is_scanned().await? {
-            return SpaError::unwritable("destroying snapshots while a scrub or resilver is under way");
-        }
         if self.is_long_held(snapshot.object) {
             return cannot(Refusal::Busy, "dataset is busy");
         }

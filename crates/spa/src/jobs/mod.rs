@@ -2,38 +2,61 @@
 //!
 //! # Theory
 //!
-//! **Need.** Some work takes time in proportion to the size of the pool: freeing a destroyed dataset now, and scrub, resilver and trim in
-//! the future. No client waits for it, it must not delay changes of files, and it must continue after a crash.
+//! **Need.** Some work takes time in proportion to the size of the pool or of a device: freeing a destroyed dataset, scrub, resilver, and in the future
+//! rebuild, initialize, trim, removal and expansion. No client waits for it, it must not delay changes of files, it must continue after a crash, and
+//! OpenZFS must be able to continue it, as Cenote continues OpenZFS's.
+//!
+//! **One engine.** Each such work is a *job* with three parts:
+//! ```text
+//! state    what is on disk: kind, cursor, counts, where OpenZFS has a place for them (an entry of the MOS, a ZAP of a vdev)
+//! slice    a bounded piece in the sync of each txg: it changes the pool, and writes state and change in the same txg
+//! worker   outside of the sync, if there is something to read, verify or copy: it works for hours, and changes nothing of the MOS
+//! ```
+//! A job of changes alone (freeing) has no worker. A job that reads (scan) has a *seat* ([`scan::ScanSeat`]), through which the two talk: the slice
+//! puts a *task* there (what is to be done, from which cursor on, and a number: the *round*), and the worker *reports* how far it has come. The next slice
+//! takes the report. A pause, a stop, or a new task ends the round, and what is reported of an old round is dropped.
 //!
 //! **A slice.** At the beginning of each txg's sync a job does a bounded piece of its work as changes of that txg, and writes into
 //! the MOS how far it has come. So the work and its cursor become durable in the same txg, and after a crash the job continues where the
 //! last txg on disk left it. A slice ends when it has taken [`SLICE`] or has freed [`SLICE_BLOCKS_MAX`] blocks, whichever comes
-//! first. While there is work and the pool is in use, the end of one txg asks for the next.
+//! first. While there is work and the pool is in use, the end of one txg asks for the next. (The slice of a scan comes after the changes of datasets of its
+//! txg, since it records which are still to be visited.)
 //!
-//! **A job** is a value of a type that implements [`Job`]; [`Jobs`] is the table of them. A slice may change the MOS and the blocks
-//! ([`InTxg`]), and nothing of the devices.
+//! **Who may change what.** [`Job`] is a value of a type, and [`Jobs`] the table of them. A slice may change the MOS and the blocks
+//! ([`InTxg`]), and nothing of the devices: those are changed by functions of the syncer ([`crate::sync`]), to which a job hands over its end (a resilver
+//! that has ended lets the syncer shorten the DTLs, in the same txg). A worker may read a view, and may write again what a view has, in its place.
+//!
+//! **The order that makes it safe.** (1) The worker's writes have landed before it reports them. (2) The sync takes the report, and writes the cursor. (3) The
+//! sync flushes all devices. (4) The uberblock makes the cursor valid. So a cursor on disk never claims what a power cut can take back.
 //!
 //! **Watching.** [`JobStatus`] tells what is left, what was done since the pool was opened, how far a job has come in a tree, and why a job
 //! stands still.
 //!
-//! **Control.** A person pauses and resumes a job by its name ([`crate::Pool::pause_job`]). The pause is in memory: a pool that is opened
-//! again goes on. A job that can be given up says how ([`Job::cancel`]); freeing cannot, since what it frees has no name any more.
+//! **Control.** A person pauses and resumes a job by its name ([`crate::Pool::pause_job`]), a scan by its verb. A job whose state has a place for it keeps the
+//! pause on disk (a scrub); the others' is in memory, and a pool that is opened again goes on. A job that can be given up says how ([`Job::cancel`]);
+//! freeing cannot, since what it frees has no name any more.
 //!
 //! **Invariants.**
 //! 1. A slice's memory is bounded by [`SLICE_BLOCKS_MAX`], whatever the job; and where a list of a livelist is settled, by that list (its
 //!    pointers, of 128 bytes each, are written anew in one txg).
-//! 2. The cursor that a txg writes is that of the work that the same txg does.
+//! 2. The cursor that a txg writes is that of work that the same txg does, or that a worker did before.
 //! 3. A job that cannot read what it has to do stands still, tells the pool's owner, and fails no txg. (A block that is free already, or lies on no
 //!    device, does fail the txg: the space maps can be trusted no more.)
+//! 4. A report counts only in its round.
 //!
-//! **Rejected.** *A task of its own beside the sync*: it would change the MOS, which the sync alone does. *Work between txgs*: a
-//! crash would do it twice or not at all.
+//! **Crash.** Stopped at any txg and continued is as never stopped: what was done after the last cursor on disk is done once more, so each worker's
+//! step can be repeated (a block is read, and written again as it is).
+//!
+//! **Rejected.** *The MOS changed by a task beside the sync*: the sync alone changes it. *Work between txgs*: a
+//! crash would do it twice or not at all. *Reading and verifying in the slice, as OpenZFS's scan does*: each txg, and each client that waits for it, would wait for
+//! the disks' reads.
 
 pub(crate) mod async_destroy;
 pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
 mod doomed;
 pub(crate) mod freeing;
+pub(crate) mod scan;
 
 use std::time::Duration;
 
@@ -46,6 +69,7 @@ use async_destroy::AsyncDestroy;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
 use freeing::FreeList;
+use scan::Scan;
 
 /// A slice ends after this long (OpenZFS's `zfs_free_min_time_ms` is 1 s; here other changes of the txg wait meanwhile).
 pub(crate) const SLICE: Duration = Duration::from_millis(200);
@@ -55,7 +79,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `scrub`, `resilver`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -180,6 +204,8 @@ pub(crate) struct Jobs {
     pub(crate) free_list: FreeList,
     /// Livelists of destroyed clones.
     pub(crate) deleted_clones: DeletedClones,
+    /// Scrub and resilver.
+    pub(crate) scan: Scan,
     /// Blocks freed in one slice at most.
     pub(crate) blocks_max: u64,
 }
@@ -191,6 +217,7 @@ impl Default for Jobs {
             async_destroy: AsyncDestroy::default(),
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
+            scan: Scan::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
     }
@@ -198,12 +225,12 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 3] {
-        [&self.async_destroy, &self.free_list, &self.deleted_clones]
+    fn all(&self) -> [&dyn Job; 4] {
+        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.scan]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 3] {
-        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones]
+    fn all_mut(&mut self) -> [&mut dyn Job; 4] {
+        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones, &mut self.scan]
     }
 
     /// Those with work left.
@@ -244,6 +271,7 @@ impl Jobs {
     /// The txg cannot be written.
     pub(crate) async fn slices(&mut self, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
         let of_pool = self.blocks_max;
+        // The slice of a scan comes later in the txg.
         for job in self.all_mut() {
             if !job.goes_on() {
                 continue;

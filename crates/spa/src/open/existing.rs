@@ -33,6 +33,7 @@ use crate::jobs::async_destroy::AsyncDestroy;
 use crate::jobs::deferred::Deferred;
 use crate::jobs::deleted_clones::DeletedClones;
 use crate::jobs::freeing::FreeList;
+use crate::jobs::scan::Scan;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
@@ -295,6 +296,7 @@ impl Opening<'_> {
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
             free_list,
             deleted_clones: DeletedClones::open(pool.directory()).await?,
+            scan: Scan::open(pool.directory(), &mos, pool.txg()).await?,
             ..Jobs::default()
         };
         Ok(Syncer::new(Opened {

@@ -80,7 +80,7 @@ impl Shared {
         assert!(self.txgs.open_txg() > txg, "the txg that syncs is closed to changes");
         let begun = self.handle.now();
         let dirty_bytes = self.txgs.dirty().txg_bytes(txg);
-        let is_change = std::mem::take(&mut syncer.is_changed);
+        let is_change = syncer.is_changed;
         let (synced, serial) = history::Polled::new(self.handle.clone(), Box::pin(syncer.sync())).await;
         assert_eq!(synced?, txg, "the txg is written that was quiesced");
         assert_eq!(syncer.txg(), Txg(txg.0 + 1), "the next txg is the one after");

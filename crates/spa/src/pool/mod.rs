@@ -76,6 +76,7 @@ mod jobs;
 mod kstat;
 mod memory;
 mod root;
+mod scan;
 mod shared;
 mod sync_task;
 mod syncer_slot;
@@ -104,6 +105,7 @@ pub use head::LiveHead;
 pub use head_frees::HeadFrees;
 pub use history::TxgRecord;
 pub use memory::MemoryLimits;
+pub use scan::WeakPool;
 pub use sync_task::SyncTask;
 pub use view::KeptTxg;
 
@@ -179,6 +181,7 @@ impl Pool {
             accounts: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
             jobs: Mutex::new(syncer.jobs()),
+            scan: syncer.jobs.scan.seat().clone(),
             kstats: Kstats::default(),
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),

@@ -21,6 +21,7 @@ use crate::FailedPool;
 use crate::failmode::FailMode;
 use crate::inuse::InUse;
 use crate::jobs::JobStatus;
+use crate::jobs::scan::ScanSeat;
 use crate::pins::Pins;
 use crate::sync::clock::Clock;
 use crate::sync::late::LateTasks;
@@ -70,6 +71,8 @@ pub(super) struct Shared {
     pub(super) records: Mutex<VecDeque<TxgRecord>>,
     /// Background jobs with work left, as of the last txg.
     pub(super) jobs: Mutex<Vec<JobStatus>>,
+    /// Where the worker of scans meets the sync.
+    pub(super) scan: ScanSeat,
     /// Its statistics.
     pub(super) kstats: Kstats,
     /// The sync, which gives back the last txg, not written yet.

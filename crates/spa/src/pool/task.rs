@@ -133,6 +133,7 @@ impl Shared {
 
     /// The last handle has gone: what is not on disk is lost.
     pub(super) fn give_up(&self) {
+        self.scan.close();
         self.txgs.fail(TxgFailure::LetGo);
         self.withdraw();
         // A task that has the slot lets go of it, and then the pool's tasks end, and all goes with them.
@@ -164,6 +165,7 @@ impl Shared {
     /// Lets no change in any more, and writes the last txg, which says on disk what the pool is from then on.
     #[boxed]
     pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
+        self.scan.close();
         // If this fails, the next steps fail too.
         drop(self.wait_logs_freed().await);
         self.txgs.close();

@@ -65,7 +65,7 @@ impl Syncer {
     }
 
     /// Writes the log of a leaf anew, in this object, with what is known to be missed by now.
-    async fn write_dtl(&mut self, txg: Txg, pass: u32, guid: Guid, dtl: ObjectId) -> Result<(), SpaError> {
+    pub(super) async fn write_dtl(&mut self, txg: Txg, pass: u32, guid: Guid, dtl: ObjectId) -> Result<(), SpaError> {
         let ranges =
             self.devices.root_vdev.missed.get(&guid).map(|missed| missed.ranges().to_vec()).unwrap_or_default();
         let mut changes = self.mos.space_changes(txg);

@@ -48,12 +48,15 @@ impl LateTasks {
 
 impl Syncer {
     /// Makes those whose txg it is, in the order of asking.
-    pub(super) async fn make_late(&mut self, txg: Txg) -> Result<(), SpaError> {
+    /// True if there were any.
+    pub(super) async fn make_late(&mut self, txg: Txg) -> Result<bool, SpaError> {
+        let mut are_any = false;
         for mut task in self.late.clone().take(txg) {
             debug_assert!(
                 self.mos.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
                 "what is made late finds all data of its txg written"
             );
+            are_any = true;
             let before = self.change_count();
             let is_done = task.run(self).await?;
             if !is_done {
@@ -61,6 +64,6 @@ impl Syncer {
                 self.late.push(Txg(txg.0 + 1), task);
             }
         }
-        Ok(())
+        Ok(are_any)
     }
 }

@@ -93,6 +93,7 @@ pub(crate) mod multihost;
 mod phases;
 mod preload;
 pub(crate) mod rooms;
+mod scan;
 pub(crate) mod space;
 pub(crate) mod space_maps;
 pub(crate) mod troubles;
@@ -245,6 +246,12 @@ impl Syncer {
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.jobs.go_on()
+    }
+
+    /// True while a scrub or resilver is under way and not paused.
+    #[must_use]
+    pub fn is_scanned(&self) -> bool {
+        self.jobs.scan.is_running() && !self.jobs.scan.is_paused()
     }
 
     /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.

@@ -60,7 +60,9 @@ impl Syncer {
             self.mos.dsl.heads().iter().all(|head| !head.objset.is_dirty(txg)),
             "datasets are written once in a txg, before the MOS"
         );
-        self.make_late(txg).await?;
+        let has_changed = self.make_late(txg).await?;
+        let has_changed = std::mem::take(&mut self.is_changed) || has_changed;
+        self.settle_scan(has_changed).await?;
         self.in_txg().log_errors(txg).await;
         self.in_txg().save_shared(txg).await?;
         if self.devices.config_changed {

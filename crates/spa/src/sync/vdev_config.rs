@@ -158,6 +158,12 @@ impl RootVdev {
         leaves.map(|leaf| leaf.guid).filter(|guid| !self.disks.contains_key(guid)).collect()
     }
 
+    /// Whether a leaf is of a log device.
+    pub(crate) fn is_of_log(&self, guid: Guid) -> bool {
+        let mut logs = self.tops().filter(|(_, top)| top.class == AllocationClass::Log);
+        logs.any(|(_, top)| top.leaves().iter().any(|leaf| leaf.guid == guid))
+    }
+
     /// Leaves that have missed a part of a txg, as far as that is noted.
     pub(crate) fn behind(&self, txg: Txg) -> impl Iterator<Item = Guid> {
         self.missed.iter().filter(move |(_, missed)| missed.contains(txg)).map(|(guid, _)| *guid)

@@ -28,6 +28,14 @@ impl VdevTree {
         self.current.of(vdev).outage(vdev, without)
     }
 
+    /// Whether a leaf of a top-level vdev that can be written has missed blocks of this birth (`DTL_PARTIAL` in OpenZFS).
+    #[must_use]
+    pub fn misses(&self, vdev: VdevId, birth: Txg) -> bool {
+        self.current.look(vdev, |topology| {
+            topology.tops.get(vdev.0 as usize).is_some_and(|top| topology.misses(topology.node(top.node), birth))
+        })
+    }
+
     /// Notes that a leaf could not take its labels or the uberblock of a txg that is the pool's all the same: counted as a write
     /// error, and the leaf has missed that txg.
     pub fn missed_commit(&self, guid: Guid, txg: Txg, error: &std::io::Error) {
@@ -46,6 +54,15 @@ impl Topology {
     /// As [`VdevTree::outage`].
     pub(super) fn outage(&self, vdev: VdevId, without: &BTreeSet<Guid>) -> Dtl {
         self.tops.get(vdev.0 as usize).map(|top| self.lacks(self.node(top.node), without)).unwrap_or_default()
+    }
+
+    fn misses(&self, node: &Node, birth: Txg) -> bool {
+        match &node.kind {
+            Kind::Leaf(leaf) => leaf.writable_disk().is_some() && node.missed.contains(birth),
+            Kind::DraidSpare { .. } => node.missed.contains(birth),
+            // As deep as the configuration, which is bounded.
+            _ => node.children.iter().any(|child| self.misses(self.node(*child), birth)),
+        }
     }
 
     /// The same of any vdev.

@@ -11,16 +11,19 @@ mod import;
 mod labelclear;
 mod list;
 mod remove;
+mod resilver;
+mod scrub;
 mod set;
 mod status;
 mod sync;
 mod upgrade;
 mod version;
+mod wait;
 
 use crate::prelude::*;
 use crate::request::Repeats;
 
-/// Pools: create, add, remove, clear, upgrade, destroy, import, list, status, properties, history.
+/// Pools: create, add, remove, scrub, clear, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -43,11 +46,14 @@ crate::table::commands! {
         Labelclear => labelclear,
         List => list,
         Remove => remove,
+        Resilver => resilver,
+        Scrub => scrub,
         Set => set,
         Status => status,
         Sync => sync,
         Upgrade => upgrade,
         Version => version,
+        Wait => wait,
     }
 }
 
@@ -63,9 +69,12 @@ impl Args {
                 | Zpool::History(_)
                 | Zpool::List(_)
                 | Zpool::Remove(_)
+                | Zpool::Resilver(_)
+                | Zpool::Scrub(_)
                 | Zpool::Set(_)
                 | Zpool::Status(_)
                 | Zpool::Sync(_)
+                | Zpool::Wait(_)
         )
     }
 

@@ -1,0 +1,126 @@
+//! Scrubs and resilvers of simulated pools.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState};
+use cenote_sim::Machine;
+use cenote_sim::written::blocks::change_head;
+use cenote_sim::written::*;
+use cenote_spa::{ImportOptions, Pool, TopKind};
+use cenote_taskq::sim::disk::Latency;
+use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_vdev::tree::VdevStatus;
+
+use super::attend;
+
+const LAYOUTS: &[(Layout, usize)] = &[
+    (&[(TopKind::Mirror, 2)], 2),
+    (&[(TopKind::Mirror, 3)], 3),
+    (&[(TopKind::Raidz { parity: 1 }, 3)], 3),
+    (&[(TopKind::Raidz { parity: 2 }, 5)], 5),
+    (&[(TopKind::Raidz { parity: 3 }, 6)], 6),
+    (&[(TopKind::Mirror, 2), (TopKind::Raidz { parity: 1 }, 3)], 5),
+];
+
+/// Waits until the pool's scan has ended.
+async fn ended(handle: &Handle, pool: &Pool) -> ScanPhys {
+    for _ in 0..600 {
+        handle.sleep(Duration::from_secs(1)).await;
+        if let Some(scan) = pool.scan().await.unwrap().filter(|scan| scan.state != ScanState::SCANNING) {
+            return scan;
+        }
+    }
+    panic!("the scan does not end: {:?}", pool.scan().await.unwrap());
+}
+
+/// Some txgs of changes.
+async fn change(pool: &Pool, seed: u64) {
+    let mut rng = Rng::new(seed);
+    for _ in 0..6 {
+        let head = pool.open_head("written").await.unwrap();
+        let tx = head.begin(cenote_dmu::tx::Cost::objects(64)).await.unwrap();
+        change_head(pool, &pool.root().unwrap(), &mut rng).await.unwrap();
+        drop((tx, head));
+        pool.sync().await.unwrap();
+    }
+}
+
+fn lacks(status: &VdevStatus) -> bool {
+    !status.missed.is_empty() || status.children.iter().any(lacks)
+}
+
+/// The paths without one.
+fn without(machine: &Machine, index: usize) -> Vec<PathBuf> {
+    machine.paths.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, path)| path.clone()).collect()
+}
+
+async fn open_again(handle: &Handle, paths: &[PathBuf]) -> Pool {
+    opened_pool(handle, paths, ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() })
+        .await
+        .unwrap()
+}
+
+/// A device misses txgs, comes back, and is resilvered by itself: then the pool does without another one.
+#[test]
+fn a_device_that_was_away_gets_what_it_lacks() {
+    for (seed, (layout, count)) in (1..).zip(LAYOUTS) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, *count, Latency::default());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            change(&pool, seed).await;
+            pool.export().await.unwrap();
+            for round in 0..2 {
+                let away = round as usize % count;
+                let pool = open_again(&handle, &without(&machine, away)).await;
+                change(&pool, seed + 100 + round).await;
+                pool.export().await.unwrap();
+                let pool = open_again(&handle, &machine.paths).await;
+                assert!(lacks(&pool.tree().unwrap().status()), "{layout:?}: what was missed is known");
+                attend(&pool);
+                let scan = ended(&handle, &pool).await;
+                assert_eq!((scan.function, scan.state), (ScanFunction::RESILVER, ScanState::FINISHED));
+                assert_eq!(scan.error_count, 0);
+                assert!(scan.processed_bytes > 0, "{layout:?}: something was written");
+                assert!(!lacks(&pool.tree().unwrap().status()), "{layout:?}: nothing is missed any more");
+                export_whole(&handle, &machine, pool, "resilvered").await;
+                // Each other disk of its vdev can go now.
+                for other in (0..*count).filter(|other| *other != away) {
+                    let (_, report) = check(&handle, &without(&machine, other)).await;
+                    assert_eq!(report.error_count, 0, "{layout:?} without disk {other}: {report}");
+                }
+            }
+        });
+    }
+}
+
+/// Whatever one disk has in place of its data, a scrub mends it.
+#[test]
+fn a_scrub_writes_bad_copies_again() {
+    for (seed, (layout, count)) in (11..).zip(LAYOUTS) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, *count, Latency::default());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            change(&pool, seed).await;
+            let mut noise = vec![0; 8 << 20];
+            Rng::new(seed).fill(&mut noise);
+            let victim = seed as usize % count;
+            for mib in (4..60).step_by(8) {
+                machine.disks[victim].poke(mib << 20, &noise);
+            }
+            attend(&pool);
+            pool.scrub().await.unwrap();
+            let scan = ended(&handle, &pool).await;
+            assert_eq!((scan.function, scan.state), (ScanFunction::SCRUB, ScanState::FINISHED));
+            assert_eq!(scan.error_count, 0, "{layout:?}");
+            assert!(scan.processed_bytes > 0, "{layout:?}: something was repaired");
+            pool.export().await.unwrap();
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "{layout:?}: {report}");
+        });
+    }
+}

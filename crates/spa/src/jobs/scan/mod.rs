@@ -1,0 +1,420 @@
+//! Scrub and resilver: all blocks are read in all their copies, and bad copies are written again.
+//!
+//! # Theory
+//!
+//! **Need.** A copy that has rotted is found before the other one rots too. A device that was away, or is new, gets what it lacks. Both are one job,
+//! as in OpenZFS: a *scan* goes through all blocks that were born after `min_txg` and up to `max_txg`. A scrub reads all of them; a
+//! resilver only those that some leaf has missed.
+//!
+//! **On disk.** The entry `scan` of the MOS's directory ([`ScanPhys`]), with the place in OpenZFS's form ([`place`]), so each of the two continues the
+//! other's scan.
+//!
+//! **The worker** walks and repairs (`cenote_scan`). It gets a [`ScanTask`] from the [`ScanSeat`], and reports after each step.
+//!
+//! **Life of a scan.** `start` writes the state and an empty queue → the seat has a task → reports; the slice adds their counts, and keeps their place in memory →
+//! the place is written every [`KEPT_AFTER`], and in each txg that changes datasets, or is the pool's last → the last report says that all is visited: the
+//! slice writes the end, and the syncer shortens the DTLs (`crate::sync::scan`).
+//!
+//! **Invariants.**
+//! 1. The datasets that the entry names exist in the same txg: a txg that changed any writes the place anew. (OpenZFS does not import a pool whose scan names a
+//!    dataset that is gone.) If the MOS's objects cannot be listed, the scan is written as at its beginning, which names none.
+//! 2. What the place on disk says is visited was visited, and its repairs are stable when the txg is.
+//! 3. Nothing is shortened in a DTL but by a scan that went from a txg before all that was missed to its end.
+//!
+//! **Rejected.** *A cursor of our own beside OpenZFS's*: two truths, of which one does not know what the other's owner did.
+
+mod place;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::{Objset, Zap};
+use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState, pool_directory};
+use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::zap::ZapValue;
+use cenote_taskq::sync::Mutex;
+use cenote_taskq::{Instant, Notify, boxed};
+use cenote_vdev::dtl::Dtl;
+
+use super::{Job, Progress, Slice};
+use crate::SpaError;
+use crate::sync::rooms::InTxg;
+pub use place::{ScanPlace, TreeHistory, WalkedTree};
+
+/// The place is written this long after the last time. A crash costs so much of the work.
+const KEPT_AFTER: Duration = Duration::from_secs(30);
+
+/// What a worker is to do.
+#[derive(Clone, Debug)]
+pub struct ScanTask {
+    /// Reports of another round are dropped.
+    pub round: u64,
+    /// Scrub or resilver.
+    pub function: ScanFunction,
+    /// Blocks born after this txg are visited,
+    pub min_txg: Txg,
+    /// up to this one.
+    pub max_txg: Txg,
+    /// Where it begins.
+    pub place: ScanPlace,
+}
+
+/// What a worker has done since its last report.
+#[derive(Clone, Debug, Default)]
+pub struct ScanReport {
+    /// Bytes of blocks visited, all copies.
+    pub examined_bytes: u64,
+    /// Bytes of blocks outside of the range of txgs, or that need nothing.
+    pub skipped_bytes: u64,
+    /// Bytes written again.
+    pub processed_bytes: u64,
+    /// Blocks that no copy is good of.
+    pub error_count: u64,
+    /// The txgs of blocks that could not be written again, by leaf.
+    pub unrepaired: BTreeMap<Guid, Dtl>,
+}
+
+impl ScanReport {
+    /// Adds a later report.
+    pub fn add(&mut self, later: Self) {
+        self.examined_bytes = self.examined_bytes.saturating_add(later.examined_bytes);
+        self.skipped_bytes = self.skipped_bytes.saturating_add(later.skipped_bytes);
+        self.processed_bytes = self.processed_bytes.saturating_add(later.processed_bytes);
+        self.error_count = self.error_count.saturating_add(later.error_count);
+        for (guid, txgs) in later.unrepaired {
+            self.unrepaired.entry(guid).or_default().absorb(&txgs);
+        }
+    }
+}
+
+/// How far a worker is.
+#[derive(Clone, Debug)]
+enum Reached {
+    /// Up to here.
+    Place(ScanPlace),
+    /// All is visited.
+    End,
+}
+
+#[derive(Default)]
+struct Seat {
+    /// The last that was given out.
+    round: u64,
+    task: Option<ScanTask>,
+    /// What the worker of the round has reported and no slice has taken.
+    report: Option<(ScanReport, Reached)>,
+    is_closed: bool,
+}
+
+/// Where a pool's scan and the worker that walks for it meet. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct ScanSeat(Arc<(Mutex<Seat>, Notify)>);
+
+impl ScanSeat {
+    /// A task of a later round than `after`, as soon as there is one. None when the pool is closed.
+    pub async fn next(&self, after: u64) -> Option<ScanTask> {
+        loop {
+            let changed = self.0.1.wait();
+            {
+                let seat = self.0.0.lock();
+                if seat.is_closed {
+                    return None;
+                }
+                if let Some(task) = seat.task.as_ref().filter(|task| task.round > after) {
+                    return Some(task.clone());
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// True while a task of this round is wanted.
+    #[must_use]
+    pub fn is_wanted(&self, round: u64) -> bool {
+        let seat = self.0.0.lock();
+        !seat.is_closed && seat.task.as_ref().is_some_and(|task| task.round == round)
+    }
+
+    /// Reports what was done, and how far all is done: to a place, or (none) to the end. Repairs have to be written by then.
+    pub fn report(&self, round: u64, report: ScanReport, place: Option<ScanPlace>) {
+        let mut seat = self.0.0.lock();
+        if seat.task.as_ref().is_none_or(|task| task.round != round) {
+            return;
+        }
+        let (before, reached) = seat.report.take().unzip();
+        assert!(!matches!(reached, Some(Reached::End)), "nothing comes after the end");
+        let mut sum: ScanReport = before.unwrap_or_default();
+        sum.add(report);
+        seat.report = Some((sum, place.map_or(Reached::End, Reached::Place)));
+    }
+
+    /// Ends the task that there is, and puts up another one. Its round.
+    fn put(&self, task: Option<ScanTask>) {
+        let mut seat = self.0.0.lock();
+        seat.round += 1;
+        let round = seat.round;
+        seat.task = task.map(|task| ScanTask { round, ..task });
+        seat.report = None;
+        drop(seat);
+        self.0.1.all();
+    }
+
+    fn take(&self) -> Option<(ScanReport, Reached)> {
+        self.0.0.lock().report.take()
+    }
+
+    /// The pool is closed: workers end.
+    pub(crate) fn close(&self) {
+        self.0.0.lock().is_closed = true;
+        self.0.1.all();
+    }
+}
+
+/// A scan that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedScan {
+    pub(crate) phys: ScanPhys,
+    /// All was visited; it was given up otherwise.
+    pub(crate) is_complete: bool,
+    /// The txgs of blocks that could not be written again; none where a part of the scan was another process's, which knew them.
+    pub(crate) unrepaired: Option<BTreeMap<Guid, Dtl>>,
+}
+
+/// The job.
+#[derive(Default)]
+pub(crate) struct Scan {
+    /// As the MOS has it, but for the place.
+    phys: Option<ScanPhys>,
+    place: Option<ScanPlace>,
+    seat: ScanSeat,
+    progress: Progress,
+    unrepaired: BTreeMap<Guid, Dtl>,
+    /// It began in this process.
+    is_own: bool,
+    /// When the place was written.
+    kept: Option<Instant>,
+    /// A leaf has come that may lack something, or may be written again.
+    pub(crate) is_resilver_wanted: bool,
+}
+
+impl Scan {
+    /// As the pool has it. `txg`: that of the MOS.
+    #[boxed]
+    pub(crate) async fn open(directory: &Zap, mos: &Objset, txg: Txg) -> Result<Self, SpaError> {
+        let Some(value) = directory.lookup(pool_directory::SCAN.as_bytes()).await? else { return Ok(Self::default()) };
+        let words: Vec<u64> = value.integers().collect();
+        let Ok(phys) = ScanPhys::from_words(&words) else { return Ok(Self::default()) };
+        let mut scan = Self { phys: Some(phys), ..Self::default() };
+        if scan.is_running() {
+            // One whose place cannot be read begins anew.
+            let place = ScanPlace::read(mos, &phys, txg).await;
+            scan.place = Some(place.unwrap_or_else(|_| ScanPlace::start()));
+            scan.put();
+        }
+        Ok(scan)
+    }
+
+    /// Where it meets its worker.
+    pub(crate) const fn seat(&self) -> &ScanSeat {
+        &self.seat
+    }
+
+    /// The scan that is under way or paused, or the last.
+    pub(crate) const fn phys(&self) -> Option<&ScanPhys> {
+        self.phys.as_ref()
+    }
+
+    /// True while there is one that has not ended.
+    pub(crate) fn is_running(&self) -> bool {
+        self.phys.is_some_and(|phys| phys.state == ScanState::SCANNING)
+    }
+
+    /// True if a person has a scrub wait.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_running() && self.phys.is_some_and(|phys| phys.flags.contains(ScanFlags::SCRUB_PAUSED))
+    }
+
+    /// Puts up a task, or takes it away.
+    fn put(&mut self) {
+        let task = self.phys.filter(|_| self.is_running() && !self.is_paused()).map(|phys| ScanTask {
+            round: 0,
+            function: phys.function,
+            min_txg: phys.min_txg,
+            max_txg: phys.max_txg,
+            place: self.place.clone().unwrap_or_else(ScanPlace::start),
+        });
+        self.seat.put(task);
+    }
+
+    /// Begins a scan of what was born after `min_txg` and up to `max_txg`, in this txg.
+    pub(crate) async fn start(
+        &mut self,
+        rooms: &mut InTxg<'_>,
+        function: ScanFunction,
+        (min_txg, max_txg): (Txg, Txg),
+        to_examine_bytes: u64,
+    ) -> Result<(), SpaError> {
+        assert!(!self.is_running(), "a pool has one scan at a time");
+        assert!(min_txg < max_txg, "a scan is of some txgs");
+        let old = self.phys.map_or(ObjectId(0), |phys| phys.queue);
+        let queue = place::write_queue(&rooms.mos.objset, rooms.txg, old, &[]).await?;
+        self.phys = Some(ScanPhys {
+            function,
+            state: ScanState::SCANNING,
+            queue,
+            min_txg,
+            max_txg,
+            current_min_txg: min_txg,
+            current_max_txg: max_txg,
+            start_time: rooms.time_s(),
+            to_examine_bytes,
+            ..ScanPhys::default()
+        });
+        self.place = Some(ScanPlace::start());
+        self.progress = Progress { left_bytes: to_examine_bytes, ..Progress::default() };
+        (self.is_own, self.kept) = (true, Some(rooms.handle.now()));
+        self.unrepaired = BTreeMap::new();
+        self.put();
+        self.write(rooms).await
+    }
+
+    /// Has a scrub wait, or go on.
+    pub(crate) async fn pause(&mut self, rooms: &mut InTxg<'_>, is_paused: bool) -> Result<(), SpaError> {
+        self.take_report();
+        if let Some(phys) = &mut self.phys {
+            phys.flags.set(ScanFlags::SCRUB_PAUSED, is_paused);
+        }
+        self.put();
+        self.keep(rooms).await
+    }
+
+    /// Gives the scan up.
+    pub(crate) async fn stop(&mut self, rooms: &mut InTxg<'_>) -> Result<Option<EndedScan>, SpaError> {
+        self.take_report();
+        if !self.is_running() {
+            return Ok(None);
+        }
+        self.end(rooms, false).await.map(Some)
+    }
+
+    /// Adds what was reported. True if all is visited.
+    fn take_report(&mut self) -> bool {
+        let Some((report, reached)) = self.seat.take() else { return false };
+        let Some(phys) = &mut self.phys else { return false };
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+        add(&mut phys.examined_bytes, report.examined_bytes);
+        add(&mut phys.skipped_bytes, report.skipped_bytes);
+        add(&mut phys.processed_bytes, report.processed_bytes);
+        add(&mut phys.error_count, report.error_count);
+        self.progress.done_bytes = self.progress.done_bytes.saturating_add(report.examined_bytes);
+        self.progress.left_bytes = phys.to_examine_bytes.saturating_sub(phys.examined_bytes);
+        for (guid, txgs) in report.unrepaired {
+            self.unrepaired.entry(guid).or_default().absorb(&txgs);
+        }
+        match reached {
+            Reached::End => true,
+            Reached::Place(place) => {
+                // One where a scan cannot go on is passed by: the last stays.
+                if place.can_be_kept() {
+                    self.place = Some(place);
+                }
+                false
+            }
+        }
+    }
+
+    /// Takes the worker's report in the sync of a txg, after its changes of datasets. `has_changed`: there were some, or it is the pool's last.
+    pub(crate) async fn settle(
+        &mut self,
+        rooms: &mut InTxg<'_>,
+        has_changed: bool,
+    ) -> Result<Option<EndedScan>, SpaError> {
+        if !self.is_running() {
+            return Ok(None);
+        }
+        let now = rooms.handle.now();
+        self.progress.begun.get_or_insert(now);
+        if self.take_report() {
+            return self.end(rooms, true).await.map(Some);
+        }
+        let is_due = self.kept.is_none_or(|kept| now - kept >= KEPT_AFTER);
+        if has_changed || is_due {
+            self.keep(rooms).await?;
+        }
+        Ok(None)
+    }
+
+    async fn end(&mut self, rooms: &mut InTxg<'_>, is_complete: bool) -> Result<EndedScan, SpaError> {
+        let time_s = rooms.time_s();
+        let phys = self.phys.as_mut().expect("a scan that ends was begun");
+        place::free_queue(&rooms.mos.objset, rooms.txg, phys.queue).await?;
+        phys.queue = ObjectId(0);
+        phys.bookmark = cenote_format::dsl::ZBookmark::default();
+        phys.flags.remove(ScanFlags::SCRUB_PAUSED);
+        phys.state = if is_complete { ScanState::FINISHED } else { ScanState::CANCELED };
+        phys.end_time = time_s;
+        let phys = *phys;
+        self.place = None;
+        self.put();
+        self.write(rooms).await?;
+        let unrepaired = std::mem::take(&mut self.unrepaired);
+        Ok(EndedScan { phys, is_complete, unrepaired: self.is_own.then_some(unrepaired) })
+    }
+
+    /// Writes the state with the place.
+    async fn keep(&mut self, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
+        let (Some(mut phys), Some(place)) = (self.phys, &self.place) else { return Ok(()) };
+        let (mos, txg) = (&rooms.mos.objset, rooms.txg);
+        let queue = match place.words(mos, &mut phys).await {
+            Ok(queue) => queue,
+            Err(error) => {
+                // From its beginning it names no dataset.
+                phys.bookmark = cenote_format::dsl::ZBookmark::default();
+                rooms.blocks.space.troubles.tell(format!("how far the scan is cannot be written down: {error}"));
+                Vec::new()
+            }
+        };
+        phys.queue = place::write_queue(mos, txg, phys.queue, &queue).await?;
+        self.phys = Some(phys);
+        self.kept = Some(rooms.handle.now());
+        self.write(rooms).await
+    }
+
+    async fn write(&self, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
+        let Some(phys) = &self.phys else { return Ok(()) };
+        let value = ZapValue::from_u64s(&phys.words());
+        Ok(Zap::put_entry(&rooms.mos.directory, rooms.txg, pool_directory::SCAN, Some(&value)).await?)
+    }
+}
+
+impl Job for Scan {
+    fn name(&self) -> &'static str {
+        match self.phys.map(|phys| phys.function) {
+            Some(ScanFunction::RESILVER) => "resilver",
+            _ => "scrub",
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        self.is_running()
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    fn progress_mut(&mut self) -> &mut Progress {
+        &mut self.progress
+    }
+
+    /// The worker asks for a txg when it has something to be taken.
+    fn goes_on(&self) -> bool {
+        false
+    }
+
+    #[boxed]
+    async fn slice(&mut self, _: &mut InTxg<'_>, _: &mut Slice) -> Result<(), SpaError> {
+        unreachable!("a scan's slice comes after the datasets of its txg")
+    }
+}

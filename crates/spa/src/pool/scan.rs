@@ -1,0 +1,109 @@
+//! Scrub and resilver of a pool in use: control, and the seat of the worker.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use cenote_format::dsl::ScanPhys;
+use cenote_taskq::boxed;
+
+use super::shared::Shared;
+use super::{Owned, Pool};
+use crate::SpaError;
+use crate::jobs::scan::ScanSeat;
+
+/// A handle of a pool that does not keep it open.
+#[derive(Clone)]
+pub struct WeakPool {
+    shared: Weak<Shared>,
+    owned: Weak<Owned>,
+}
+
+impl WeakPool {
+    /// The pool, if somebody has it open.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Pool> {
+        Some(Pool { shared: self.shared.upgrade()?, _owned: self.owned.upgrade()? })
+    }
+}
+
+impl Pool {
+    /// A handle that does not keep the pool open.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakPool {
+        WeakPool { shared: Arc::downgrade(&self.shared), owned: Arc::downgrade(&self._owned) }
+    }
+
+    /// Where the worker of the pool's scans gets its tasks and reports.
+    #[must_use]
+    pub fn scan_seat(&self) -> ScanSeat {
+        self.shared.scan.clone()
+    }
+
+    /// The worker has something that the next txg is to record.
+    pub fn want_scan_recorded(&self) {
+        if self.shared.is_background.load(Ordering::Acquire) {
+            self.shared.want_txg();
+        }
+    }
+
+    /// The scrub or resilver that is under way or was the last.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn scan(&self) -> Result<Option<ScanPhys>, SpaError> {
+        self.peek(|syncer| syncer.jobs.scan.phys().copied()).await
+    }
+
+    /// Begins a scrub, or goes on with one that waits.
+    ///
+    /// # Errors
+    /// A scrub or resilver is under way; or the pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn scrub(&self) -> Result<(), SpaError> {
+        self.change(|syncer| Box::pin(syncer.start_scrub())).await
+    }
+
+    /// Has the scrub wait, on disk too, until [`Self::scrub`].
+    ///
+    /// # Errors
+    /// There is none; or as [`Self::scrub`].
+    #[boxed]
+    pub async fn pause_scrub(&self) -> Result<(), SpaError> {
+        self.change(|syncer| Box::pin(syncer.pause_scrub(true))).await
+    }
+
+    /// Gives the scrub up. (OpenZFS ends a resilver so, too, and it begins anew when the pool is opened.)
+    ///
+    /// # Errors
+    /// There is none; or as [`Self::scrub`].
+    #[boxed]
+    pub async fn stop_scan(&self) -> Result<(), SpaError> {
+        self.change(|syncer| Box::pin(syncer.stop_scan())).await
+    }
+
+    /// Begins a resilver if leaves lack something and none is under way: as the pool is opened.
+    ///
+    /// # Errors
+    /// As [`Self::resilver`].
+    #[boxed]
+    pub async fn resilver_if_needed(&self) -> Result<(), SpaError> {
+        let is_needed = self.peek(|syncer| syncer.resilver_range().is_some()).await?;
+        if is_needed { self.resilver().await } else { Ok(()) }
+    }
+
+    /// Begins a resilver of what leaves lack, if they lack anything: after a device has come back.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn resilver(&self) -> Result<(), SpaError> {
+        self.change(|syncer| {
+            Box::pin(async move {
+                syncer.jobs.scan.is_resilver_wanted = true;
+                Ok::<_, SpaError>(())
+            })
+        })
+        .await
+    }
+}
