@@ -3,13 +3,17 @@
 //! A pin itself costs nothing. Space that is freed while it exists cannot be reused until it is dropped, so there is a bound: once more
 //! than [`KEPT_SHARE_MAX`] of the unallocated space is kept for pins, the oldest pin is *given up*. Its reader finds out by
 //! [`Pin::is_given_up`]: everything that it read before was consistent, later reads may not be.
+//!
+//! Who *writes* into a block of a pinned txg, to mend it, cannot find out afterwards: it holds the pin meanwhile ([`Keeper::hold`]), and a pin
+//! that is held is not given up. A hold lasts as long as devices take for one block.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use cenote_format::ids::Txg;
 use cenote_taskq::Notify;
 use cenote_taskq::sync::Mutex;
+use cenote_zio::Keeper;
 
 /// Blocks kept for pins are at most one part in so many of the space that is not allocated.
 pub(crate) const KEPT_SHARE_MAX: u64 = 4;
@@ -35,6 +39,8 @@ struct State {
 pub(crate) struct Pin {
     txg: Txg,
     is_given_up: AtomicBool,
+    /// Blocks of it that are being written again. Changed under the lock of the pins alone, as whether it is given up.
+    holds: AtomicUsize,
     /// Its reader has the pool's devices in use.
     has_devices: bool,
     pins: Arc<Pins>,
@@ -49,6 +55,38 @@ impl Pin {
     /// Too much had to be kept: blocks of the txg are being used again.
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_given_up.load(Ordering::SeqCst)
+    }
+}
+
+/// A pin that is not given up.
+struct Hold(Arc<Pin>);
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let _state = self.0.pins.state.lock();
+        let before = self.0.holds.fetch_sub(1, Ordering::SeqCst);
+        assert!(before > 0, "a hold that ends was counted");
+        assert!(!self.0.is_given_up(), "a pin that is held is not given up");
+    }
+}
+
+impl Keeper for Pin {
+    fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    fn is_kept(&self) -> bool {
+        !self.is_given_up()
+    }
+
+    fn hold(self: Arc<Self>) -> Option<Box<dyn Send>> {
+        let state = self.pins.state.lock();
+        if self.is_given_up() {
+            return None;
+        }
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        drop(state);
+        Some(Box::new(Hold(self)))
     }
 }
 
@@ -69,6 +107,7 @@ impl Pins {
         let pin = Arc::new(Pin {
             txg,
             is_given_up: AtomicBool::new(txg < state.released),
+            holds: AtomicUsize::new(0),
             has_devices,
             pins: Arc::clone(self),
         });
@@ -93,16 +132,28 @@ impl Pins {
     /// The txgs that are pinned. `is_too_much`: as much is kept as may be, so the oldest is given up.
     pub(crate) fn txgs(&self, is_too_much: bool) -> Vec<Txg> {
         let mut pins: Vec<Arc<Pin>> = Vec::new();
-        self.state.lock().pins.retain(|pin| {
-            let pin = pin.upgrade().filter(|pin| !pin.is_given_up());
-            let is_there = pin.is_some();
-            pins.extend(pin);
+        let mut gone: Vec<Arc<Pin>> = Vec::new();
+        let mut state = self.state.lock();
+        state.pins.retain(|pin| {
+            let Some(pin) = pin.upgrade() else { return false };
+            let is_there = !pin.is_given_up();
+            if is_there {
+                pins.push(pin)
+            } else {
+                gone.push(pin)
+            }
             is_there
         });
         let oldest = pins.iter().map(|pin| pin.txg).min().filter(|_| is_too_much);
-        for pin in pins.iter().filter(|pin| Some(pin.txg) == oldest) {
-            pin.is_given_up.store(true, Ordering::SeqCst);
+        // Its time comes in a later txg, when no block of it is being written.
+        let is_held = |pin: &&Arc<Pin>| Some(pin.txg) == oldest && pin.holds.load(Ordering::SeqCst) > 0;
+        if !pins.iter().any(|pin| is_held(&pin)) {
+            for pin in pins.iter().filter(|pin| Some(pin.txg) == oldest) {
+                pin.is_given_up.store(true, Ordering::SeqCst);
+            }
         }
+        drop(state);
+        drop(gone);
         // Those that are let go here wake others, so not under the lock.
         pins.iter().filter(|pin| !pin.is_given_up()).map(|pin| pin.txg).collect()
     }
@@ -140,6 +191,19 @@ impl Pins {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is written into blocks of a txg has them until it is done, however much has to be kept.
+    #[test]
+    fn a_pin_that_is_held_is_not_given_up() {
+        let pins = Arc::new(Pins::default());
+        let (one, two) = (pins.pin(Txg(5), true).unwrap(), pins.pin(Txg(5), true).unwrap());
+        let hold = one.clone().hold().unwrap();
+        assert_eq!(pins.txgs(true), [Txg(5), Txg(5)]);
+        assert!(!pins.release(Txg(10)));
+        drop(hold);
+        assert_eq!(pins.txgs(true), []);
+        assert!(one.hold().is_none() && two.hold().is_none(), "its blocks may be in use again");
+    }
 
     #[test]
     fn the_oldest_pin_is_given_up_where_too_much_is_kept() {

@@ -56,6 +56,19 @@ pub enum FaultKind {
     Checksum,
 }
 
+impl FaultKind {
+    /// Whether writing the bytes again may help: the device gave wrong ones, or said that it has none.
+    #[must_use]
+    pub fn is_damage(self) -> bool {
+        match self {
+            Self::Checksum => true,
+            // One that does not answer at all is not asked more.
+            Self::Read(cause) => cause.kind != io::ErrorKind::TimedOut,
+            Self::Unavailable | Self::Stale | Self::Overdue | Self::SatOut | Self::Write(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -98,6 +111,7 @@ pub struct ErrorCounts {
     read: AtomicU64,
     write: AtomicU64,
     checksum: AtomicU64,
+    healed_bytes: AtomicU64,
 }
 
 /// A copy of a vdev's [`ErrorCounts`].
@@ -121,6 +135,17 @@ impl ErrorCounts {
             FaultKind::Checksum => &self.checksum,
         };
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were wrong, or missing, and were written again and read back.
+    pub(crate) fn count_healed(&self, bytes: u64) {
+        self.healed_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that were written again since it was opened (`vs_self_healed`); clearing errors leaves them.
+    #[must_use]
+    pub fn healed_bytes(&self) -> u64 {
+        self.healed_bytes.load(Ordering::Relaxed)
     }
 
     /// The counts now.

@@ -22,19 +22,19 @@ use cenote_format::enums::Checksum;
 use cenote_format::gang::GangHeader;
 use cenote_taskq::boxed;
 use cenote_taskq::buf::Buf;
-use cenote_vdev::queue::QueueClass;
+use cenote_vdev::tree::ReadContext as Place;
 
 use crate::{Zio, ZioErrorKind};
 
 /// A header's size in bytes without the feature `dynamic_gang_header`.
-const OLD_HEADER_BYTES: u64 = 512;
+pub(crate) const OLD_HEADER_BYTES: u64 = 512;
 /// Headers below headers: a 16 MiB block in 512-byte pieces needs 10 levels of 3; more is not a pool's doing.
 pub const DEPTH_MAX: usize = 12;
 
 /// Headers read for one block at most, all copies counted: one for each piece as small as they come, and a chain of
 /// headers as deep as is allowed. Without this, a hostile header whose every copy leads to another such one would be
 /// read 3^12 times.
-const fn headers_max(size_bytes: usize) -> usize {
+pub(crate) const fn headers_max(size_bytes: usize) -> usize {
     3 * (size_bytes / 512 + DEPTH_MAX)
 }
 
@@ -42,16 +42,16 @@ const fn headers_max(size_bytes: usize) -> usize {
 struct Nesting<'a> {
     depth: usize,
     headers_left: &'a mut usize,
-    class: QueueClass,
+    place: Place<'a>,
 }
 
 /// Reads the pieces of the gang at `dva`, one copy of the block `bp`, and concatenates them.
-pub(crate) async fn read(zio: &Zio, bp: &Blkptr, dva: Dva, class: QueueClass) -> Result<Buf, ZioErrorKind> {
+pub(crate) async fn read(zio: &Zio, bp: &Blkptr, dva: Dva, place: Place<'_>) -> Result<Buf, ZioErrorKind> {
     let size_bytes = usize::try_from(bp.psize_bytes()).unwrap_or(usize::MAX);
     let mut target = Buf::zeroed(size_bytes);
     let mut headers_left = headers_max(size_bytes);
-    let filled =
-        fill(zio, bp, dva, &mut target, 0, Nesting { depth: 1, headers_left: &mut headers_left, class }).await?;
+    let nesting = Nesting { depth: 1, headers_left: &mut headers_left, place };
+    let filled = fill(zio, bp, dva, &mut target, 0, nesting).await?;
     if filled == size_bytes {
         Ok(target)
     } else {
@@ -62,26 +62,37 @@ pub(crate) async fn read(zio: &Zio, bp: &Blkptr, dva: Dva, class: QueueClass) ->
 /// Reads one header of a gang, verified.
 #[boxed]
 pub async fn read_header(zio: &Zio, bp: &Blkptr, dva: Dva) -> Result<GangHeader, ZioErrorKind> {
-    let Some(first) = bp.dvas().next() else {
-        return Err(FormatError::malformed("gang header", 0, "the pointer has no place").into());
-    };
-    let birth = bp.physical_birth();
+    let bytes = header_bytes(zio, bp, dva, Place::new(bp.physical_birth())).await?;
+    Ok(GangHeader::parse(&bytes, bp.byte_order())?)
+}
+
+/// Whether bytes are the header of a gang.
+pub(crate) fn is_header(bp: &Blkptr, bytes: &[u8]) -> bool {
+    let Some(first) = bp.dvas().next() else { return false };
     // An encrypted block's header keeps only the folded half of its checksum, as the block's own pointer does.
     let encrypted = bp.uses_crypt() && bp.dmu_type() != DmuType::OBJSET;
-    let verifier = embedded::gang_verifier(u64::from(first.vdev.0), first.offset_bytes, birth.0);
-    let verify = |bytes: &[u8]| embedded::verify_embedded(Checksum::GangHeader, bytes, verifier, encrypted).is_ok();
-    let place = cenote_vdev::tree::ReadContext::new(birth);
+    let verifier = embedded::gang_verifier(u64::from(first.vdev.0), first.offset_bytes, bp.physical_birth().0);
+    embedded::verify_embedded(Checksum::GangHeader, bytes, verifier, encrypted).is_ok()
+}
+
+/// The bytes of one header of a gang, verified.
+pub(crate) async fn header_bytes(zio: &Zio, bp: &Blkptr, dva: Dva, place: Place<'_>) -> Result<Buf, ZioErrorKind> {
+    if bp.dvas().next().is_none() {
+        return Err(FormatError::malformed("gang header", 0, "the pointer has no place").into());
+    }
+    let verify = |bytes: &[u8]| is_header(bp, bytes);
+    let place = place.of_birth(bp.physical_birth());
     let tree = zio.tree();
     if zio.shared.dynamic_gang.load(Ordering::Relaxed)
         && let Some(size_bytes) =
             tree.ashift(dva.vdev).map(|ashift| 1 << ashift).filter(|size| *size > OLD_HEADER_BYTES)
-        && let Ok(bytes) = tree.read(dva.vdev, dva.offset_bytes, size_bytes, &verify, &place.speculative()).await
+        && let Ok(bytes) =
+            tree.read(dva.vdev, dva.offset_bytes, size_bytes, &verify, &place.speculative().unnoted()).await
     {
-        return Ok(GangHeader::parse(&bytes, bp.byte_order())?);
+        return Ok(bytes);
     }
     let read = tree.read(dva.vdev, dva.offset_bytes, OLD_HEADER_BYTES, &verify, &place).await;
-    let bytes = read.map_err(|last| ZioErrorKind::NoGoodCopy { copies: 1, last })?;
-    Ok(GangHeader::parse(&bytes, bp.byte_order())?)
+    read.map_err(|last| ZioErrorKind::NoGoodCopy { copies: 1, last })
 }
 
 type Filling<'a> = Pin<Box<dyn Future<Output = Result<usize, ZioErrorKind>> + Send + 'a>>;
@@ -102,7 +113,8 @@ fn fill<'a>(
             return Err(FormatError::malformed("gang header", 0, "more headers than any block needs").into());
         };
         *nesting.headers_left = left;
-        let header = read_header(zio, bp, dva).await?;
+        let bytes = header_bytes(zio, bp, dva, nesting.place).await?;
+        let header = GangHeader::parse(&bytes, bp.byte_order())?;
         let mut at = start;
         for piece in header.children() {
             if piece.is_hole() {
@@ -133,8 +145,8 @@ async fn fill_piece(
     if piece.is_gang() {
         let mut last = None;
         for dva in piece.dvas() {
-            let (depth, class) = (nesting.depth + 1, nesting.class);
-            let below = Nesting { depth, headers_left: &mut *nesting.headers_left, class };
+            let (depth, place) = (nesting.depth + 1, nesting.place);
+            let below = Nesting { depth, headers_left: &mut *nesting.headers_left, place };
             match fill(zio, piece, dva, target, at, below).await {
                 Ok(filled) if filled == size_bytes => return Ok(filled),
                 Ok(_) => {
@@ -145,7 +157,7 @@ async fn fill_piece(
         }
         return Err(last.unwrap_or(ZioErrorKind::Hole));
     }
-    let bytes = zio.read_verified(piece, nesting.class).await?;
+    let bytes = zio.read_verified(piece, nesting.place).await?;
     target[at..end].copy_from_slice(&bytes);
     Ok(size_bytes)
 }

@@ -53,6 +53,7 @@ pub mod mutation;
 mod read;
 mod ready;
 mod regang;
+mod scrub;
 mod seal;
 mod store;
 mod transform;
@@ -73,8 +74,8 @@ pub use data_errors::{DataError, DataErrors};
 pub use error::{OutsideExtents, ZioError, ZioErrorKind};
 pub use heal::Health;
 pub use log_block::log_pointer;
-pub use read::Copies;
 pub use ready::{ReadyBlock, ReadyForm};
+pub use scrub::{Copies, Damaged, Keeper, Scrubbed};
 pub use seal::Seal;
 pub use write::{
     AllocationRequest, AllocationUnits, Allocator, NoSpace, ORDER, Placed, Prepared, WritePolicy, Written,
@@ -154,8 +155,8 @@ impl<'a> ReadContext<'a> {
 #[derive(Clone)]
 pub struct Zio {
     shared: Arc<Shared>,
-    /// Where this says no, what cannot be read is no error of the pool: blocks of the txg that is read are being used again.
-    is_kept: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    /// Who keeps the blocks that are read from being used again. Where it does not any more, what cannot be read is no error of the pool.
+    keeper: Option<Arc<dyn Keeper>>,
 }
 
 struct Shared {
@@ -165,6 +166,7 @@ struct Shared {
     /// Whether gang headers may be larger than 512 bytes here.
     dynamic_gang: AtomicBool,
     errors: DataErrors,
+    when_damaged: OnceLock<Box<dyn Fn(Damaged) + Send + Sync>>,
 }
 
 impl Zio {
@@ -178,15 +180,16 @@ impl Zio {
                 no_salt: Salt::unknown(),
                 dynamic_gang: AtomicBool::new(false),
                 errors: DataErrors::default(),
+                when_damaged: OnceLock::new(),
             }),
-            is_kept: None,
+            keeper: None,
         }
     }
 
     /// The same for a reader of one txg, as long as that is kept.
     #[must_use]
-    pub fn while_kept(self, is_kept: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { is_kept: Some(Arc::new(is_kept)), ..self }
+    pub fn while_kept(self, keeper: Arc<dyn Keeper>) -> Self {
+        Self { keeper: Some(keeper), ..self }
     }
 
     /// Blocks that could not be read for good.
@@ -197,7 +200,7 @@ impl Zio {
 
     /// The error of a read that its caller gets.
     fn failed(&self, bp: &Blkptr, context: ReadContext<'_>, kind: ZioErrorKind) -> ZioError {
-        let is_kept = || self.is_kept.as_ref().is_none_or(|is_kept| is_kept());
+        let is_kept = || self.keeper.as_ref().is_none_or(|keeper| keeper.is_kept());
         if kind.is_of_data() && !context.is_ahead && is_kept() {
             self.shared.errors.note(DataError { bookmark: context.bookmark, birth: bp.logical_birth() });
         }

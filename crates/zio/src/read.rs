@@ -8,22 +8,12 @@ use cenote_format::ids::{BlockId, ObjsetId, VdevId};
 use cenote_taskq::boxed;
 use cenote_taskq::buf::{Block, Buf};
 use cenote_vdev::queue::QueueClass;
+use cenote_vdev::tree::{Damage, ReadContext as Place};
 
 use crate::gang;
 use crate::mutation::handed_out;
 use crate::transform;
 use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
-
-/// The result of reading every copy of a block.
-#[derive(Debug)]
-pub struct Copies {
-    /// The physical bytes, verified; always there in a result.
-    pub physical: Option<Block>,
-    /// Copies and columns read and compared.
-    pub read_count: usize,
-    /// The faults found, each with its place; the block was still readable.
-    pub bad: Vec<String>,
-}
 
 /// The place of a log block in messages: its first copy's offset stands for the block's number.
 fn log_bookmark(bp: &Blkptr) -> Bookmark {
@@ -116,7 +106,7 @@ impl Zio {
             })
         };
         // A failure is not counted here, and shows once more where each is read by itself.
-        let mut place = cenote_vdev::tree::ReadContext::new(first.physical_birth()).of_class(class).speculative();
+        let mut place = Place::new(first.physical_birth()).of_class(class).speculative();
         if bps.iter().any(|bp| bp.dva(1).is_some()) {
             place = place.elsewhere();
         }
@@ -150,7 +140,7 @@ impl Zio {
         }
     }
 
-    fn check_readable(&self, bp: &Blkptr) -> Result<(), ZioErrorKind> {
+    pub(crate) fn check_readable(&self, bp: &Blkptr) -> Result<(), ZioErrorKind> {
         if bp.is_redacted() {
             return Err(ZioErrorKind::Redacted);
         }
@@ -186,7 +176,13 @@ impl Zio {
         let is_needed = context.bookmark.objset == ObjsetId(0);
         let mut is_again = false;
         loop {
-            let error = match self.read_verified(bp, context.class).await {
+            let damage = Damage::default();
+            let place = Place::new(bp.physical_birth()).of_class(context.class).noting(&damage);
+            let read = self.read_verified(bp, place).await;
+            if read.is_ok() && damage.is_found() {
+                self.found_damaged(bp, context.bookmark, &damage);
+            }
+            let error = match read {
                 Err(error) if error.is_of_devices() && self.tree().suspension().is_some() => error,
                 result => return result,
             };
@@ -201,8 +197,8 @@ impl Zio {
     ///
     /// While there is another copy, a read does not wait long for a device that hangs. Only if no copy was good, and one of them was given
     /// up early, all copies are read again with the time limit of an only copy.
-    pub(crate) async fn read_verified(&self, bp: &Blkptr, class: QueueClass) -> Result<Buf, ZioErrorKind> {
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).of_class(class);
+    pub(crate) async fn read_verified(&self, bp: &Blkptr, place: Place<'_>) -> Result<Buf, ZioErrorKind> {
+        let place = place.of_birth(bp.physical_birth());
         let (order, count) = self.copies_in_order(bp);
         if count > 1 {
             match self.first_good(bp, &order, &place.elsewhere()).await {
@@ -219,7 +215,7 @@ impl Zio {
         &self,
         bp: &Blkptr,
         order: &[Option<Dva>],
-        place: &cenote_vdev::tree::ReadContext,
+        place: &Place<'_>,
     ) -> Result<Buf, (ZioErrorKind, bool)> {
         let unknown = || ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() };
         let kind = bp.checksum().ok_or_else(|| (unknown(), false))?;
@@ -228,7 +224,7 @@ impl Zio {
         for &dva in order.iter().flatten() {
             copies += 1;
             let result = if dva.gang {
-                gang::read(self, bp, dva, place.class).await
+                gang::read(self, bp, dva, *place).await
             } else {
                 let tree = &self.shared.tree;
                 let read = tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, place).await;
@@ -265,58 +261,13 @@ impl Zio {
             .checksum()
             .ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })
             .map_err(fail)?;
+        let place = Place::new(bp.physical_birth()).of_class(context.class);
         if dva.gang {
-            return Ok(gang::read(self, bp, dva, context.class).await.map_err(fail)?.freeze());
+            return Ok(gang::read(self, bp, dva, place).await.map_err(fail)?.freeze());
         }
         let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).of_class(context.class);
         let read = self.shared.tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;
         Ok(read.map_err(|last| fail(ZioErrorKind::NoGoodCopy { copies: 1, last }))?.freeze())
-    }
-
-    /// Reads every copy of the block, with every mirror child and parity column of each, and says which are bad. The
-    /// physical bytes are from the first good copy.
-    #[boxed]
-    pub async fn read_copies(&self, bp: &Blkptr, context: ReadContext<'_>) -> Result<Copies, ZioError> {
-        let fail = |kind: ZioErrorKind| self.failed(bp, context, kind);
-        self.check_readable(bp).map_err(fail)?;
-        let kind = bp
-            .checksum()
-            .ok_or(ZioErrorKind::UnknownAlgorithm { what: "checksum", number: bp.checksum_number() })
-            .map_err(fail)?;
-        let verify = |bytes: &[u8]| self.checksum_matches(bp, kind, bytes);
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).of_class(context.class);
-        let mut copies = Copies { physical: None, read_count: 0, bad: Vec::new() };
-        let mut last = None;
-        for dva in bp.dvas() {
-            let read = if dva.gang {
-                gang::read(self, bp, dva, context.class).await.map(|buf| (buf, 1, Vec::new()))
-            } else {
-                let tree = &self.shared.tree;
-                let read = tree.read_copies(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await;
-                read.map(|report| (report.block, report.read_count, report.bad))
-                    .map_err(|last| ZioErrorKind::NoGoodCopy { copies: 1, last })
-            };
-            match read {
-                Ok((buf, read_count, bad)) => {
-                    copies.read_count += read_count;
-                    copies.bad.extend(bad.iter().map(ToString::to_string));
-                    copies.physical.get_or_insert(buf.freeze());
-                }
-                Err(error) => {
-                    copies.bad.push(error.to_string());
-                    last = Some(error);
-                }
-            }
-        }
-        match (copies.physical.is_some(), last) {
-            (false, Some(error)) => Err(fail(error)),
-            (false, None) => Err(fail(ZioErrorKind::Hole)),
-            (true, _) => {
-                assert!(copies.read_count > 0, "a block that is readable was read from somewhere");
-                Ok(copies)
-            }
-        }
     }
 
     /// Reads a block that may well not be there (the end of an intent log's chain): nothing is counted as a fault.
@@ -325,7 +276,7 @@ impl Zio {
     /// No copy verifies, or no device gives one.
     #[boxed]
     pub async fn read_speculative(&self, bp: &Blkptr) -> Result<Block, ZioError> {
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
+        let place = Place::new(bp.physical_birth()).speculative();
         let bookmark = log_bookmark(bp);
         let fail = |kind: ZioErrorKind| ZioError::new(bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
@@ -356,7 +307,7 @@ impl Zio {
         }
         let kind = bp.checksum()?;
         let verify = |bytes: &[u8]| bytes.get(..psize).is_some_and(|bytes| self.checksum_matches(bp, kind, bytes));
-        let place = cenote_vdev::tree::ReadContext::new(bp.physical_birth()).speculative();
+        let place = Place::new(bp.physical_birth()).speculative();
         let read = tree.read(dva.vdev, dva.offset_bytes, size_bytes.max(bp.psize_bytes()), &verify, &place).await;
         let bytes = read.ok()?.freeze();
         Some((handed_out(bp, log_bookmark(bp), Block::copied_from(&bytes[..psize])), bytes))

@@ -334,7 +334,9 @@ impl Syncer {
         self.free_vdev_objects(txg, vdev, &top).await?;
         self.devices.root_vdev.remove(vdev)?;
         self.devices.config_changed = true;
+        let paused = self.devices.tree.pause_mends().await;
         self.devices.tree.change(&self.devices.root_vdev.config, [])?;
+        drop(paused);
         self.blocks.unflushed_txgs.remove(&vdev);
         self.blocks.space.log_device_removed(vdev);
         self.devices.found.leaves.retain(|guid, _| labels.iter().all(|leaf| leaf.guid != *guid));

@@ -65,8 +65,7 @@ impl Pool {
     #[boxed]
     pub async fn view(&self, options: &ImportOptions) -> Result<View, SpaError> {
         let (Root { uberblock, zio, cache, found, leaves }, pin) = self.pinned(true).await?;
-        let of_reader = pin.clone();
-        let zio = zio.while_kept(move || !of_reader.is_given_up());
+        let zio = zio.while_kept(pin.clone());
         // Its detached work (prefetch and the like) ends with it.
         let dmu = Dmu::new(self.shared.handle.clone(), zio, cache);
         in_use(dmu, &found, self.name(), options, &uberblock, leaves, pin).await

@@ -153,8 +153,8 @@ impl Syncer {
             }
             let mut left = missed.clone();
             left.remove(0..phys.max_txg.0);
-            if let Some(unrepaired) = unrepaired.as_ref().and_then(|all| all.get(&guid)) {
-                left.absorb(unrepaired);
+            if let Some(unrepaired) = unrepaired {
+                left.absorb(&unrepaired.of(guid, missed));
             }
             assert!(left.ranges().last().is_none_or(|last| last.end <= txg.0 + 1), "a leaf has missed no txg to come");
             self.replace_dtl(txg, guid, left).await?;

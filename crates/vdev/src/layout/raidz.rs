@@ -104,6 +104,11 @@ impl Raidz {
         Ok(Self { ashift, parity, physical_width, original_width, widths, expanding })
     }
 
+    /// Whether an expansion is running.
+    pub(crate) const fn is_expanding(&self) -> bool {
+        self.expanding
+    }
+
     /// Parity columns.
     #[must_use]
     pub const fn parity(&self) -> u64 {

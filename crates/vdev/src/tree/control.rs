@@ -56,7 +56,7 @@ impl Deref for TreeControl {
 impl TreeControl {
     /// Has the vdevs be those of another configuration, while the pool is in use: [`super::topology`] has the theory. Vdevs that are there
     /// already keep their state, and top-level vdevs their ids; `disks` are those of leaves that are new. The caller ensures that no write
-    /// is under way.
+    /// is under way, repairs included ([`VdevTree::pause_mends`]).
     ///
     /// # Errors
     /// [`VdevError::BadConfig`] as [`VdevTree::open`], or where a top-level vdev has lost its id; then nothing has changed.
@@ -65,6 +65,7 @@ impl TreeControl {
         config: &VdevConfig,
         disks: impl IntoIterator<Item = (Guid, Disk)>,
     ) -> Result<(), VdevError> {
+        debug_assert_eq!(self.common.mends.under_way(), 0, "no block is repaired at a change (topology, invariant 3)");
         let topology = Topology::new(config, disks, &self.common, Some(&self.topology()))?;
         self.current.swap(&topology);
         if self.suspension().is_some() {

@@ -8,6 +8,7 @@ use cenote_taskq::{boxed, join_all};
 
 use super::node::{Kind, Node};
 use super::stripe::{Stripe, extent_of};
+use super::write::{parity_columns, place};
 use super::{Check, Depth, Extent, Faults, Patience, ReadContext, Topology, VdevTree, Verify};
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind};
@@ -44,7 +45,7 @@ impl VdevTree {
         offset_bytes: u64,
         size_bytes: u64,
         verify: Verify<'_>,
-        context: &ReadContext,
+        context: &ReadContext<'_>,
     ) -> Result<CopiesReport, VdevError> {
         let topology = self.current.of(vdev);
         Box::pin(topology.read_copies(vdev, offset_bytes, size_bytes, verify, *context)).await
@@ -58,7 +59,7 @@ impl Topology {
         offset_bytes: u64,
         size_bytes: u64,
         verify: Verify<'_>,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<CopiesReport, VdevError> {
         let (node, extent) = self.locate(vdev, offset_bytes, size_bytes)?;
         let check = Check { verify, size: size_bytes as usize };
@@ -88,7 +89,7 @@ impl Topology {
         node: &Node,
         extent: Extent,
         check: Check<'_>,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<CopiesReport, Faults> {
         let holders = self.holders_at(node, extent.address);
         let reads = holders.iter().map(|holder| self.one_copy(holder, extent, check, context));
@@ -136,7 +137,7 @@ impl Topology {
         holder: &'a Node,
         extent: Extent,
         check: Check<'_>,
-        context: ReadContext,
+        context: ReadContext<'a>,
     ) -> Copy<'a> {
         if matches!(holder.kind, Kind::Raidz(_) | Kind::Draid(_)) {
             return match Stripe::new(self, holder, extent, context) {
@@ -171,19 +172,21 @@ impl Topology {
         report
     }
 
-    /// Compares the devices behind columns that have several with the block.
+    /// Compares the devices behind columns that have several with what they should have, parity included.
     async fn compare_nested(&self, stripe: &mut Stripe<'_>, report: &mut CopiesReport) {
         let context = stripe.context();
         let nested: Vec<_> = stripe.nested_columns().collect();
+        if nested.is_empty() {
+            return;
+        }
+        let block = Buf::copied_from(&report.block).freeze();
+        let Ok(parity) = parity_columns(stripe.map(), &block) else { return };
         for (index, child) in nested {
-            if stripe.map().is_parity(index) {
-                // The stripe itself has compared the parity that it read; the other devices' is left to a resilver.
-                continue;
-            }
             let column = stripe.map().columns()[index];
-            let start = column.block_offset_bytes as usize;
-            let size = column.size_bytes as usize;
-            let truth = Buf::copied_from(&report.block[start..start + size]);
+            let truth = match &parity[index] {
+                Some(parity) => Buf::copied_from(parity).freeze(),
+                None => block.slice(place(&column)),
+            };
             self.compare_leaves(child, extent_of(&column), &truth, report, context).await;
         }
     }
@@ -195,7 +198,7 @@ impl Topology {
         extent: Extent,
         truth: &[u8],
         report: &mut CopiesReport,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) {
         let verify = |bytes: &[u8]| bytes == truth;
         let check = Check { verify: &verify, size: truth.len() };
@@ -245,7 +248,7 @@ impl Topology {
         node: &Node,
         extent: Extent,
         check: Option<Check<'_>>,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<Buf, Faults> {
         match &node.kind {
             Kind::Leaf(leaf) => {

@@ -19,7 +19,7 @@ use std::fmt;
 use cenote_format::ids::VdevId;
 use cenote_format::label::START_BYTES;
 use cenote_taskq::boxed;
-use cenote_taskq::buf::Buf;
+use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::yield_now;
 
 use super::copies::CopiesReport;
@@ -76,7 +76,7 @@ impl Topology {
         offset_bytes: u64,
         len: u64,
         check: Check<'_>,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<Buf, VdevError> {
         let mut pieces = self.resolve(vdev, offset_bytes, len).await?;
         let mut faults = Faults::default();
@@ -109,7 +109,7 @@ impl Topology {
         offset_bytes: u64,
         len: u64,
         check: Check<'_>,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<CopiesReport, VdevError> {
         // The comparison below reports the faults, copy by copy; reported here too, they would be counted twice.
         let block = self.read_indirect(vdev, offset_bytes, len, check, context.speculative()).await?;
@@ -120,6 +120,18 @@ impl Topology {
             self.compare_leaves(piece.node, piece.extent, &truth, &mut report, context).await;
         }
         Ok(report)
+    }
+
+    /// The final places of a block, with the bytes that belong there.
+    pub(super) async fn indirect_places(
+        &self,
+        vdev: VdevId,
+        offset_bytes: u64,
+        block: &Block,
+    ) -> Result<Vec<(&Node, Extent, Block)>, VdevError> {
+        let pieces = self.resolve(vdev, offset_bytes, block.len() as u64).await?;
+        let bytes = |piece: &Piece<'_>| block.slice(piece.start..piece.start + piece.extent.len as usize);
+        Ok(pieces.iter().map(|piece| (piece.node, piece.extent, bytes(piece))).collect())
     }
 
     /// The final places of a range, in its order.
@@ -175,7 +187,7 @@ impl Topology {
         block: &mut Buf,
         check: Check<'_>,
         faults: &mut Faults,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> bool {
         for piece in pieces.iter_mut() {
             for leaf in self.holders_at(piece.node, piece.extent.address) {
@@ -220,7 +232,7 @@ impl Topology {
         pieces: &[Piece<'_>],
         choice: Option<&[usize]>,
         faults: &mut Faults,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) {
         debug_assert!(choice.is_none_or(|choice| choice.len() == pieces.len()), "each piece has one copy chosen");
         for (index, piece) in pieces.iter().enumerate() {

@@ -40,7 +40,7 @@ impl Topology {
         leaf: &Leaf,
         extent: Extent,
         check: Option<Check<'_>>,
-        context: ReadContext,
+        context: ReadContext<'_>,
         stale: bool,
     ) -> Result<Buf, Faults> {
         let (disk, queue) = self.disk_for(node, leaf, extent, context)?;
@@ -60,7 +60,7 @@ impl Topology {
     }
 
     /// Waits for a read's turn at a leaf.
-    async fn turn(&self, queue: &Arc<LeafQueue>, extent: Extent, context: ReadContext, alone: bool) -> Dequeued {
+    async fn turn(&self, queue: &Arc<LeafQueue>, extent: Extent, context: ReadContext<'_>, alone: bool) -> Dequeued {
         let now_ns = self.common.clock.as_ref().map_or(0, |clock| clock.now().as_ns());
         queue.turn(context.class, Kind::Read, extent.range(), None, now_ns, alone).await
     }
@@ -72,7 +72,7 @@ impl Topology {
         disk: &Disk,
         queue: &Arc<LeafQueue>,
         extent: Extent,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> (std::io::Result<()>, Buf) {
         loop {
             match turn {
@@ -96,7 +96,7 @@ impl Topology {
         node: &Node,
         leaf: &'a Leaf,
         extent: Extent,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<(&'a Disk, &'a Arc<LeafQueue>), Faults> {
         let Some(found) = leaf.readable_disk() else {
             return Err(self.fault(node, extent, FaultKind::Unavailable).into());
@@ -117,7 +117,7 @@ impl Topology {
         leaf: &Leaf,
         extent: Extent,
         check: Option<Check<'_>>,
-        context: ReadContext,
+        context: ReadContext<'_>,
         stale: bool,
         waited: Waited<'_>,
     ) -> Result<Buf, Faults> {
@@ -147,7 +147,7 @@ impl Topology {
     }
 
     /// How long patience lasts.
-    pub(super) fn patience(&self, patience: Patience, context: ReadContext) -> Duration {
+    pub(super) fn patience(&self, patience: Patience, context: ReadContext<'_>) -> Duration {
         match patience {
             Patience::Long if !context.elsewhere => self.common.deadman_after,
             _ => self.common.reroute_after.min(self.common.deadman_after),
@@ -162,7 +162,7 @@ impl Topology {
         leaf: &Leaf,
         extent: Extent,
         check: Option<Check<'_>>,
-        context: ReadContext,
+        context: ReadContext<'_>,
         patience: Patience,
     ) -> Result<Buf, Faults> {
         let stale = check.is_some() && node.missed.contains(context.birth);
@@ -198,7 +198,7 @@ impl Topology {
     }
 
     /// Reports that a device did not answer in time.
-    fn overdue(&self, node: &Node, extent: Extent, context: ReadContext, patience: Patience) -> Fault {
+    fn overdue(&self, node: &Node, extent: Extent, context: ReadContext<'_>, patience: Patience) -> Fault {
         let cause = IoCause { kind: std::io::ErrorKind::TimedOut, errno: None };
         let kind = match patience {
             Patience::Long if !context.elsewhere => FaultKind::Read(cause),
@@ -212,7 +212,7 @@ impl Topology {
         &self,
         node: &Node,
         extent: Extent,
-        context: ReadContext,
+        context: ReadContext<'_>,
         patience: Patience,
         mut read: Pin<&mut (impl Future<Output = Result<Buf, Faults>> + Send)>,
     ) -> Result<Buf, Faults> {
@@ -235,7 +235,7 @@ impl Topology {
         buf: Buf,
         extent: Extent,
         check: Option<Check<'_>>,
-        context: ReadContext,
+        context: ReadContext<'_>,
         stale: bool,
     ) -> Result<Buf, Faults> {
         if let Err(error) = result {
@@ -253,7 +253,7 @@ impl Topology {
 }
 
 /// The outcome of a read, as far as it concerns the device.
-pub(super) fn outcome(read: &Result<Buf, Faults>, context: ReadContext) -> Outcome {
+pub(super) fn outcome(read: &Result<Buf, Faults>, context: ReadContext<'_>) -> Outcome {
     let came = |fault: &Fault| matches!(fault.kind, FaultKind::Checksum | FaultKind::Stale);
     match read {
         Ok(_) => Outcome::Good,

@@ -52,7 +52,7 @@ struct Quest<'a> {
     node: &'a Node,
     extent: Extent,
     check: Option<Check<'a>>,
-    context: ReadContext,
+    context: ReadContext<'a>,
     depth: Depth,
     tried: ChildSet,
     faults: Faults,
@@ -67,7 +67,7 @@ impl Topology {
         node: &'a Node,
         extent: Extent,
         check: Option<Check<'a>>,
-        context: ReadContext,
+        context: ReadContext<'a>,
         depth: Depth,
     ) -> Answer {
         let (tried, faults) = (ChildSet::default(), Faults::default());
@@ -234,7 +234,7 @@ impl Topology {
         child: &'a Node,
         extent: Extent,
         check: Option<Check<'a>>,
-        context: ReadContext,
+        context: ReadContext<'a>,
         stale: bool,
         depth: Depth,
         turn: Option<Dequeued>,

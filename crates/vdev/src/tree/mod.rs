@@ -18,7 +18,7 @@
 //! Writing goes the same ways ([`mod@write`]): every child of a mirror, every column with its parity.
 //!
 //! Every wrong answer is reported where it is detected, to the fault log (with leaf, offset and kind of error) and to the leaf's error
-//! counts, whether or not the read as a whole succeeds.
+//! counts, whether or not the read as a whole succeeds. What was wrong is written again by [`mend`].
 
 mod build;
 mod control;
@@ -31,6 +31,7 @@ mod hurry;
 mod indirect;
 mod kstat;
 mod leaf;
+mod mend;
 mod mirror;
 mod node;
 mod outage;
@@ -53,6 +54,7 @@ pub use copies::CopiesReport;
 pub use deadman::HangStatus;
 pub use hangs::Hang;
 pub use indirect::{IndirectMap, Segment};
+pub use mend::{Damage, Mend, Mended, MendedLeaf, MendsPaused};
 pub use node::{CoarseSectors, LeafState};
 pub use set::VdevSet;
 pub use status::{VdevState, VdevStatus};
@@ -77,7 +79,7 @@ pub type Verify<'a> = &'a (dyn Fn(&[u8]) -> bool + Sync);
 /// The attributes of a read beyond its place.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct ReadContext {
+pub struct ReadContext<'a> {
     /// The block's physical birth. It decides which leaves have missed the block, and the stripe width of a raidz vdev
     /// that was expanded.
     pub birth: Txg,
@@ -87,13 +89,15 @@ pub struct ReadContext {
     pub elsewhere: bool,
     /// Its purpose: the requests that it waits behind, and those that it goes before.
     pub class: QueueClass,
+    /// Where leaves are noted that gave wrong bytes or none, if that is wanted.
+    damage: Option<&'a Damage>,
 }
 
-impl ReadContext {
+impl<'a> ReadContext<'a> {
     /// For a block of this physical birth.
     #[must_use]
     pub const fn new(birth: Txg) -> Self {
-        Self { birth, speculative: false, elsewhere: false, class: QueueClass::SyncRead }
+        Self { birth, speculative: false, elsewhere: false, class: QueueClass::SyncRead, damage: None }
     }
 
     /// The same, with failure expected.
@@ -112,6 +116,24 @@ impl ReadContext {
     #[must_use]
     pub const fn elsewhere(self) -> Self {
         Self { elsewhere: true, ..self }
+    }
+
+    /// The same, for a block of another birth.
+    #[must_use]
+    pub const fn of_birth(self, birth: Txg) -> Self {
+        Self { birth, ..self }
+    }
+
+    /// The same, with no leaf noted.
+    #[must_use]
+    pub const fn unnoted(self) -> Self {
+        Self { damage: None, ..self }
+    }
+
+    /// The same, with the leaves noted that give wrong bytes or none.
+    #[must_use]
+    pub const fn noting(self, damage: &'a Damage) -> Self {
+        Self { damage: Some(damage), ..self }
     }
 }
 
@@ -331,7 +353,7 @@ impl VdevTree {
         offset_bytes: u64,
         size_bytes: u64,
         verify: Verify<'a>,
-        context: &'a ReadContext,
+        context: &'a ReadContext<'a>,
     ) -> impl Future<Output = Result<Buf, VdevError>> + Send + use<'a> {
         // One future, not one in another: callers nest deep enough.
         self.current.of(vdev).read(vdev, offset_bytes, size_bytes, verify, context)

@@ -75,6 +75,8 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Its errors.
     pub errors: ErrorTotals,
+    /// Bytes of it that were found wrong or missing since it was opened, and were written again.
+    pub healed_bytes: u64,
     /// The txgs that it cannot be relied on for. Of a leaf: what its dirty time log says, so that it needs a resilver if
     /// there are any. Of a vdev above: those that too many of its children have missed, or would have if they were there
     /// ([`VdevTree::outage`]); what was written in them may be lost.
@@ -150,6 +152,7 @@ impl Topology {
             name: "root".to_owned(),
             state,
             errors: root.errors.totals(),
+            healed_bytes: children.iter().map(|top| top.healed_bytes).sum(),
             missed,
             coarse: None,
             hang: None,
@@ -181,6 +184,7 @@ impl Topology {
             name: node.path.to_string(),
             state,
             errors: node.errors.totals(),
+            healed_bytes: node.errors.healed_bytes(),
             missed: match &node.kind {
                 Kind::Leaf(_) => node.missed.get(),
                 _ => self.lacks(node, &BTreeSet::new()),

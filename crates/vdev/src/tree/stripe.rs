@@ -68,7 +68,7 @@ pub(super) struct Stripe<'a> {
     map: StripeMap,
     cells: Vec<Cell>,
     runs: Vec<Buf>,
-    context: ReadContext,
+    context: ReadContext<'a>,
     pub(super) faults: Faults,
     /// Sets of columns that one bad device would spoil.
     suspects: Suspects<'a>,
@@ -90,7 +90,7 @@ impl Topology {
         node: &Node,
         extent: Extent,
         check: Check<'_>,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<Result<Buf, Faults>, VdevError> {
         let mut stripe = Stripe::new(self, node, extent, context)?;
         Ok(match stripe.solve(check, false).await {
@@ -105,7 +105,7 @@ impl Topology {
         node: &Node,
         extent: Extent,
         check: Option<Check<'_>>,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> Result<Buf, Faults> {
         let anything = |_: &[u8]| true;
         let check = check.unwrap_or(Check { verify: &anything, size: 0 });
@@ -120,7 +120,7 @@ impl Topology {
     }
 
     /// Counts a block that a stripe below a mirror could not bring, as top-level vdevs count theirs.
-    pub(super) fn count_failed_stripe(&self, node: &Node, faults: &Faults, context: ReadContext) {
+    pub(super) fn count_failed_stripe(&self, node: &Node, faults: &Faults, context: ReadContext<'_>) {
         if !context.speculative
             && let Some(own) = faults.0.iter().find(|fault| fault.guid == node.guid)
         {
@@ -139,7 +139,7 @@ impl Topology {
         &self,
         child: &Node,
         extent: Extent,
-        context: ReadContext,
+        context: ReadContext<'_>,
         patience: Patience,
     ) -> Result<Buf, Faults> {
         match &child.kind {
@@ -149,7 +149,7 @@ impl Topology {
     }
 
     /// Compares the answers of a stripe's children now and then, and has one that is far behind sit out.
-    fn compare_children(&self, node: &Node, size_bytes: u64, extent: Extent, context: ReadContext) {
+    fn compare_children(&self, node: &Node, size_bytes: u64, extent: Extent, context: ReadContext<'_>) {
         let Some(clock) = self.common.clock.as_ref().filter(|_| self.common.sit_out.duration.as_nanos() != 0) else {
             return;
         };
@@ -185,19 +185,10 @@ impl<'a> Stripe<'a> {
         tree: &'a Topology,
         node: &'a Node,
         extent: Extent,
-        context: ReadContext,
+        context: ReadContext<'a>,
     ) -> Result<Self, VdevError> {
-        let vdev = node.top;
         let offset_bytes = extent.address - START_BYTES;
-        let map = match &node.kind {
-            Kind::Raidz(raidz) => {
-                let reflow = *tree.common.reflow.read();
-                raidz.map(offset_bytes, extent.len, context.birth, reflow)
-            }
-            Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
-            _ => return Err(VdevError::NoSuchVdev(vdev)),
-        }
-        .map_err(|source| VdevError::BadRange { vdev, source })?;
+        let map = tree.stripe_map(node, extent, context.birth)?;
         debug_assert_eq!(map.block_bytes(), extent.len, "a stripe's columns have the whole block");
         let mut stripe = Self {
             tree,
@@ -237,7 +228,7 @@ impl<'a> Stripe<'a> {
         self.node
     }
 
-    pub(super) const fn context(&self) -> ReadContext {
+    pub(super) const fn context(&self) -> ReadContext<'a> {
         self.context
     }
 

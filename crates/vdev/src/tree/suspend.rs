@@ -213,7 +213,7 @@ impl State {
 }
 
 /// Something that devices are asked.
-struct UnderWay<'a>(&'a Suspension);
+pub(super) struct UnderWay<'a>(&'a Suspension);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
@@ -507,6 +507,11 @@ impl Suspension {
         }
     }
 
+    /// As [`Self::enter`], for what is not to wait: none while the pool is suspended, or another host may have it.
+    pub(super) fn enter_unless_suspended(&self) -> Option<UnderWay<'_>> {
+        (self.is_unclaimed() && self.state.lock().enter()).then(|| UnderWay(self))
+    }
+
     /// Devices have answered something.
     fn leave(&self) {
         let is_last = self.state.lock().leave();
@@ -610,10 +615,7 @@ impl VdevTree {
             return self.write_once(vdev, offset_bytes, block, context).await;
         };
         let refused = || Err(VdevError::Suspended(suspension.reason().as_deref().unwrap_or_default().to_owned()));
-        if !suspension.is_unclaimed() || !suspension.state.lock().enter() {
-            return refused();
-        }
-        let _under_way = UnderWay(suspension);
+        let Some(_under_way) = suspension.enter_unless_suspended() else { return refused() };
         let written = self.write_once(vdev, offset_bytes, block, context).await?;
         if !suspension.may_acknowledge() || suspension.reason().is_some() {
             return refused();

@@ -55,7 +55,7 @@ use cenote_taskq::{Group, Handle, boxed};
 
 use super::leaf::Patience;
 use super::node::{Kind, Node, NodeIndex};
-use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman};
+use super::{Check, Depth, Extent, Faults, IndirectMap, ReadContext, Suspension, Verify, deadman, mend};
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultKind, FaultLog, IoCause};
 use crate::layout::raidz::Reflow;
@@ -100,6 +100,8 @@ pub(super) struct Common {
     pub(super) indirect: OnceLock<Arc<dyn IndirectMap>>,
     /// There if writes wait for devices that fail.
     pub(super) suspension: OnceLock<Arc<Suspension>>,
+    /// Repairs that are under way.
+    pub(super) mends: mend::Mends,
 }
 
 impl Common {
@@ -124,6 +126,7 @@ impl Common {
             tunables: tunables.clone(),
             indirect: OnceLock::new(),
             suspension: OnceLock::new(),
+            mends: mend::Mends::default(),
         }
     }
 }
@@ -221,7 +224,7 @@ impl Topology {
         offset_bytes: u64,
         size_bytes: u64,
         verify: Verify<'_>,
-        context: &ReadContext,
+        context: &ReadContext<'_>,
     ) -> Result<Buf, VdevError> {
         let (node, extent) = self.locate(vdev, offset_bytes, size_bytes)?;
         let check = Check { verify, size: size_bytes as usize };
@@ -265,7 +268,7 @@ impl Topology {
         offset_bytes: u64,
         size_bytes: u64,
         faults: Faults,
-        context: ReadContext,
+        context: ReadContext<'_>,
     ) -> VdevError {
         debug_assert!(faults.0.len() <= VdevError::FAULTS_MAX, "faults that are kept are bounded (vdev, invariant 3)");
         let error = VdevError::Unreadable { vdev, offset_bytes, size_bytes, faults: faults.0 };
@@ -349,7 +352,7 @@ impl Topology {
         node: &Node,
         extent: Extent,
         check: Option<Check<'_>>,
-        context: ReadContext,
+        context: ReadContext<'_>,
         depth: Depth,
     ) -> Result<Buf, Faults> {
         let Some(depth) = depth.below() else {
@@ -425,9 +428,12 @@ impl Topology {
     }
 
     /// A fault, counted and logged unless it was to be expected.
-    pub(super) fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext) -> Fault {
+    pub(super) fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext<'_>) -> Fault {
         let fault = self.fault(node, extent, kind);
         let is_noted = !matches!(kind, FaultKind::Unavailable | FaultKind::Stale);
+        if let Some(damage) = context.damage.filter(|_| kind.is_damage()) {
+            damage.note(node.guid);
+        }
         if is_noted && context.speculative {
             self.common.speculative_faults.fetch_add(1, Ordering::Relaxed);
         } else if is_noted {

@@ -244,7 +244,7 @@ impl Topology {
     }
 
     /// Writes when it is the block's turn in the queue, or as a part of another write's aggregate.
-    async fn write_in_turn(
+    pub(super) async fn write_in_turn(
         &self,
         disk: &Disk,
         queue: &Arc<LeafQueue>,
@@ -312,6 +312,17 @@ impl Topology {
         }
     }
 
+    /// How a block of a raidz or draid vdev lies on its children.
+    pub(super) fn stripe_map(&self, node: &Node, extent: Extent, birth: Txg) -> Result<StripeMap, VdevError> {
+        let (vdev, offset_bytes) = (node.top, extent.address - START_BYTES);
+        match &node.kind {
+            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, birth, *self.common.reflow.read()),
+            Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
+            _ => return Err(VdevError::NoSuchVdev(vdev)),
+        }
+        .map_err(|source| VdevError::BadRange { vdev, source })
+    }
+
     /// Writes data and parity columns, all at once.
     async fn write_stripe(
         &self,
@@ -321,14 +332,7 @@ impl Topology {
         context: WriteContext,
         depth: Depth,
     ) -> Result<Part, VdevError> {
-        let vdev = node.top;
-        let offset_bytes = extent.address - START_BYTES;
-        let map = match &node.kind {
-            Kind::Raidz(raidz) => raidz.map(offset_bytes, extent.len, context.birth, *self.common.reflow.read()),
-            Kind::Draid(draid) => draid.map(offset_bytes, extent.len),
-            _ => return Err(VdevError::NoSuchVdev(vdev)),
-        }
-        .map_err(|source| VdevError::BadRange { vdev, source })?;
+        let map = self.stripe_map(node, extent, context.birth)?;
         debug_assert_eq!(map.block_bytes(), block.len() as u64, "a stripe's columns have the whole block");
         let parity = parity_columns(&map, block)?;
         debug_assert_eq!(parity.len(), map.columns().len(), "a column is parity or data");
@@ -356,7 +360,7 @@ impl Topology {
 }
 
 /// The parity of each row, at the places of the parity columns; nothing at those of data.
-fn parity_columns(map: &StripeMap, block: &Block) -> Result<Vec<Option<Buf>>, VdevError> {
+pub(super) fn parity_columns(map: &StripeMap, block: &Block) -> Result<Vec<Option<Buf>>, VdevError> {
     let mut all = Vec::with_capacity(map.columns().len());
     for row in map.rows() {
         let (parity, data) = row.split_at(map.parity_count());
@@ -372,13 +376,13 @@ fn parity_columns(map: &StripeMap, block: &Block) -> Result<Vec<Option<Buf>>, Vd
 }
 
 /// Where a data column stands in the block.
-fn place(column: &Column) -> std::ops::Range<usize> {
+pub(super) fn place(column: &Column) -> std::ops::Range<usize> {
     let start = column.block_offset_bytes as usize;
     start..start + column.size_bytes as usize
 }
 
 /// The bytes that a child is to write, its padding included; `None` where the block does not reach it.
-fn column_bytes(column: &Column, parity: Option<Buf>, block: &Block) -> Option<Block> {
+pub(super) fn column_bytes(column: &Column, parity: Option<Buf>, block: &Block) -> Option<Block> {
     debug_assert!(parity.is_none() || column.padding_bytes == 0, "of a row's columns only data is padded");
     debug_assert!(parity.as_ref().is_none_or(|buf| buf.len() as u64 == column.size_bytes), "parity fills its column");
     let size = column.size_bytes as usize + column.padding_bytes as usize;

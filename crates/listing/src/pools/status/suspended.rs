@@ -196,6 +196,7 @@ mod tests {
             name,
             state,
             errors,
+            healed_bytes: 0,
             missed: Dtl::new(),
             coarse: None,
             hang,

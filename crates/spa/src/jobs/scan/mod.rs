@@ -73,6 +73,8 @@ pub struct ScanReport {
     pub error_count: u64,
     /// The txgs of blocks that could not be written again, by leaf.
     pub unrepaired: BTreeMap<Guid, Dtl>,
+    /// The txgs of blocks of which something is bad and nothing was written: their place was not kept, or their vdev cannot be repaired now.
+    pub unmended: Dtl,
 }
 
 impl ScanReport {
@@ -85,6 +87,7 @@ impl ScanReport {
         for (guid, txgs) in later.unrepaired {
             self.unrepaired.entry(guid).or_default().absorb(&txgs);
         }
+        self.unmended.absorb(&later.unmended);
     }
 }
 
@@ -178,7 +181,30 @@ pub(crate) struct EndedScan {
     /// All was visited; it was given up otherwise.
     pub(crate) is_complete: bool,
     /// The txgs of blocks that could not be written again; none where a part of the scan was another process's, which knew them.
-    pub(crate) unrepaired: Option<BTreeMap<Guid, Dtl>>,
+    pub(crate) unrepaired: Option<Unrepaired>,
+}
+
+/// The txgs of blocks that could not be written again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unrepaired {
+    /// By leaf.
+    pub(crate) leaves: BTreeMap<Guid, Dtl>,
+    /// Of whatever leaf lacks them.
+    pub(crate) any: Dtl,
+}
+
+impl Unrepaired {
+    /// Those that a leaf lacks which has missed these.
+    pub(crate) fn of(&self, guid: Guid, missed: &Dtl) -> Dtl {
+        let mut all = self.leaves.get(&guid).cloned().unwrap_or_default();
+        for range in self.any.ranges() {
+            let mut shared = missed.clone();
+            shared.remove(0..range.start);
+            shared.remove(range.end..u64::MAX);
+            all.absorb(&shared);
+        }
+        all
+    }
 }
 
 /// The job.
@@ -189,7 +215,7 @@ pub(crate) struct Scan {
     place: Option<ScanPlace>,
     seat: ScanSeat,
     progress: Progress,
-    unrepaired: BTreeMap<Guid, Dtl>,
+    unrepaired: Unrepaired,
     /// It began in this process.
     is_own: bool,
     /// When the place was written.
@@ -274,7 +300,7 @@ impl Scan {
         self.place = Some(ScanPlace::start());
         self.progress = Progress { left_bytes: to_examine_bytes, ..Progress::default() };
         (self.is_own, self.kept) = (true, Some(rooms.handle.now()));
-        self.unrepaired = BTreeMap::new();
+        self.unrepaired = Unrepaired::default();
         self.put();
         self.write(rooms).await
     }
@@ -310,8 +336,9 @@ impl Scan {
         self.progress.done_bytes = self.progress.done_bytes.saturating_add(report.examined_bytes);
         self.progress.left_bytes = phys.to_examine_bytes.saturating_sub(phys.examined_bytes);
         for (guid, txgs) in report.unrepaired {
-            self.unrepaired.entry(guid).or_default().absorb(&txgs);
+            self.unrepaired.leaves.entry(guid).or_default().absorb(&txgs);
         }
+        self.unrepaired.any.absorb(&report.unmended);
         match reached {
             Reached::End => true,
             Reached::Place(place) => {
