@@ -563,8 +563,8 @@ impl Import<'_> {
     fn note_missed(&mut self, vdevs: &VdevConfig, status: &VdevStatus) {
         for leaf in status.behind() {
             self.notes.push(format!(
-                "{} has missed txgs {} and cannot stand in for other devices until it is resilvered: not supported yet; \
-                 OpenZFS resilvers when it imports the pool",
+                "{} has missed txgs {} and cannot stand in for other devices until it is resilvered \
+                 ('zpool resilver')",
                 leaf.name, leaf.missed
             ));
         }

@@ -34,7 +34,7 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
         ),
         Condition::LostTxgs => (
             "One or more devices has missed transactions that no other device which\n\tis there has.  What was written in them may not be readable.",
-            "Attach the devices that are missing.  Where none is, run 'cenote verify' to\n\tsee what is lost; import the pool with OpenZFS's kernel module to have it\n\tresilvered.",
+            "Attach the devices that are missing.  Where none is, run 'cenote verify' to\n\tsee what is lost; then 'zpool resilver' writes\n\twhat devices lack.",
         ),
         Condition::DataErrors => (
             "One or more devices has experienced an error resulting in data\n\tcorruption.  Applications may be affected.",
@@ -50,7 +50,7 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
         ),
         Condition::MissedTxgs => (
             "One or more devices has missed transactions and needs to be resilvered.\n\tThe pool continues to function in a degraded state: losing another\n\tdevice may lose data.",
-            "Leave all devices attached.  Resilvering is not supported yet: import\n\tthe pool with OpenZFS's kernel module, which resilvers by itself.",
+            "Leave all devices attached, and run 'zpool resilver', or mount the pool:\n\tit is resilvered meanwhile.",
         ),
         Condition::DeviceErrors => (
             "One or more devices has experienced an unrecoverable error.  The data was\n\tread from another copy; the bad one stays.  Applications are unaffected.",

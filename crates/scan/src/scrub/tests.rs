@@ -3,12 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cenote_admin::{destroy_snapshots, take_snapshots};
+use cenote_dmu::Zap;
+use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState};
+use cenote_format::ids::ObjectId;
 use cenote_sim::Machine;
 use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
 use cenote_spa::{ImportOptions, Pool, TopKind};
-use cenote_taskq::sim::disk::Latency;
+use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::tree::VdevStatus;
 
@@ -122,5 +126,69 @@ fn a_scrub_writes_bad_copies_again() {
             let (_, report) = check(&handle, &machine.paths).await;
             assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "{layout:?}: {report}");
         });
+    }
+}
+
+/// Snapshots come and go while a scan is under way, and the power is cut at any moment: what is on disk can be opened, and names no dataset that is gone; the scan
+/// goes on, and ends as if nothing had been.
+#[test]
+fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
+    for seed in seeds(12) {
+        let (layout, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        // Reads take long, so that a cut meets the walk.
+        let latency = Latency { read: Duration::from_millis(20), ..cenote_sim::slow() };
+        let machine = machine_of(&runtime, count, latency);
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let away = rng.below(count as u64) as usize;
+            let pool = live(&handle, &machine, layout, small()).await;
+            change(&pool, seed).await;
+            take_snapshots(&pool, &["written@0".to_owned()], &[]).await.unwrap();
+            pool.export().await.unwrap();
+            let pool = open_again(&handle, &without(&machine, away)).await;
+            change(&pool, seed + 100).await;
+            pool.export().await.unwrap();
+            let mut newest = 0;
+            for _ in 0..1 + rng.below(3) {
+                let pool = open_again(&handle, &machine.paths).await;
+                attend(&pool);
+                for _ in 0..rng.below(6) {
+                    handle.sleep(Duration::from_millis(rng.below(300))).await;
+                    if rng.chance(1, 2) {
+                        newest += 1;
+                        take_snapshots(&pool, &[format!("written@{newest}")], &[]).await.unwrap();
+                    } else {
+                        let gone = [format!("written@{newest}")];
+                        drop(destroy_snapshots(&pool, &gone, false, &|_| ()).await);
+                    }
+                    check_named(&pool).await;
+                }
+                cut(&handle, &machine, if rng.chance(1, 2) { Crash::Random } else { Crash::Torn }).await;
+            }
+            let pool = open_again(&handle, &machine.paths).await;
+            attend(&pool);
+            let scan = ended(&handle, &pool).await;
+            assert_eq!((scan.state, scan.error_count), (ScanState::FINISHED, 0), "seed {seed}");
+            assert!(!lacks(&pool.tree().unwrap().status()), "seed {seed}: nothing is missed any more");
+            export_whole(&handle, &machine, pool, "resilvered after cuts").await;
+            let (_, report) = check(&handle, &machine.paths).await;
+            assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "seed {seed}: {report}");
+        });
+    }
+}
+
+/// The pool's record of its scan names only datasets that it has.
+async fn check_named(pool: &Pool) {
+    let view = pool.view(&ImportOptions::default()).await.unwrap();
+    let Some(scan) = view.scan().await.unwrap().filter(|scan| scan.state == ScanState::SCANNING) else { return };
+    let queue = Zap::open(view.mos().object(scan.queue).await.unwrap()).await.unwrap();
+    let queued = queue.entries(1 << 16).await.unwrap();
+    let queued =
+        queued.iter().map(|entry| u64::from_str_radix(std::str::from_utf8(entry.name()).unwrap(), 16).unwrap());
+    for object in queued.chain(Some(scan.bookmark.objset.0)).filter(|object| *object != 0) {
+        let dataset = view.mos().object(ObjectId(object)).await.unwrap();
+        assert_eq!(dataset.phys().bonus_type, DmuType::DSL_DATASET, "dataset {object} of the scan");
     }
 }

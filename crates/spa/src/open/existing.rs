@@ -273,12 +273,14 @@ impl Opening<'_> {
         if is_multihost {
             multihost.start(options.clock);
         }
-        // There is no resilvering yet, so that cannot be undone.
         let missing = root_vdev.lost();
         let missing = root_vdev.config.leaves().into_iter().filter(|leaf| missing.contains(&leaf.guid));
         let unwritten: Vec<String> = missing
             .map(|leaf| {
-                format!("{} is not written: it lacks what is written from now on, for good (resilvering is not supported yet)", leaf.display_name())
+                format!(
+                    "{} is not written: it lacks what is written from now on, until it is back and resilvered",
+                    leaf.display_name()
+                )
             })
             .collect();
         let without_uberblocks = |leaf: &FoundLeaf| FoundLeaf { uberblocks: Vec::new(), ..leaf.clone() };

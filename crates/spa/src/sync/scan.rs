@@ -11,8 +11,10 @@
 
 use std::collections::BTreeSet;
 
-use cenote_format::dsl::ScanFunction;
+use cenote_dmu::Zap;
+use cenote_format::dsl::{ScanFunction, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::dtl::Dtl;
 
@@ -129,6 +131,10 @@ impl Syncer {
             // What was missed meanwhile: each scan is of later txgs.
             let is_more = self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
             self.jobs.scan.is_resilver_wanted |= is_more;
+        }
+        if *is_complete && phys.function == ScanFunction::SCRUB {
+            let value = ZapValue::from_u64(phys.max_txg.0);
+            Zap::put_entry(&self.mos.directory, self.txg, pool_directory::LAST_SCRUBBED_TXG, Some(&value)).await?;
         }
         let name = if *is_complete { "scan done" } else { "scan aborted, restarting" };
         let name = if *is_complete || self.jobs.scan.is_resilver_wanted { name } else { "scan cancelled" };
