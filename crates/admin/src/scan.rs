@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
+use cenote_scan::attend;
 use cenote_spa::Pool;
 use cenote_taskq::boxed;
 
@@ -50,6 +51,9 @@ impl Request for ScrubRequest {
             ScrubAction::Start => {
                 // One that a command has left goes on with the next one.
                 let scan = pool.scan().await?.filter(is_active);
+                if !users.keep_pool() {
+                    attend(pool);
+                }
                 let goes_on = scan.is_some_and(|scan| scan.function == ScanFunction::SCRUB) && !users.keep_pool();
                 if !goes_on {
                     pool.scrub().await?;
@@ -89,7 +93,10 @@ impl Request for ResilverRequest {
     }
 
     #[boxed]
-    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        if !users.keep_pool() {
+            attend(pool);
+        }
         Ok(pool.resilver().await?)
     }
 

@@ -3,6 +3,7 @@
 //! The txg with the changes also records that the pool is exported: the change is atomic, even if the command is interrupted.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cenote_admin::values::pool_of;
 use cenote_admin::{Line, Request};
@@ -119,7 +120,6 @@ impl Writing {
         if !self.is_served {
             let tunables = TxTunables::for_memory(session.memory_bytes()).with(session.tunables());
             self.pool = self.pool.clone().start(tunables).await;
-            cenote_scan::attend(&self.pool);
         }
     }
 

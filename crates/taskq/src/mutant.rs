@@ -53,9 +53,9 @@ mutants! {
     LabelsAtOnce = "labels-at-once",
     /// A leaf's dirty time log is not written.
     DtlUnwritten = "dtl-unwritten",
-    /// A leaf's dirty time log is cleared by a scan that did not visit all that the leaf lacks.
+    /// A leaf's dirty time log is shortened by a scan that was given up.
     DtlCleared = "dtl-cleared",
-    /// The place of a scan is reported before the repairs up to there are written.
+    /// The place of a scan that is written down says that the MOS, or the dataset at hand, is visited whole.
     ScanAhead = "scan-ahead",
     /// A leaf that misses a block is not recorded as having missed it.
     MissUnnoted = "miss-unnoted",

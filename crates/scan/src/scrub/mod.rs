@@ -16,12 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_spa::{ImportOptions, Pool, ScanReport, ScanSeat, ScanTask, SpaError, View, WeakPool};
-use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Class, Handle, boxed};
 
 use crate::roots;
 use crate::visit::{Item, Reads, Visited};
-use crate::walk::{Cursor, Ended, Sink, ViewError, Views, Walk, WalkControl};
+use crate::walk::{Cursor, Ended, STEP_BLOCKS, Sink, ViewError, Views, Walk, WalkControl};
 use reads::ScanReads;
 
 /// Steps in one view.
@@ -31,6 +30,11 @@ const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Has the scans of a pool done from now on, for as long as it is open; and begins a resilver if a leaf lacks something.
 pub fn attend(pool: &Pool) {
+    attend_in_steps(pool, STEP_BLOCKS);
+}
+
+/// The same, with steps of so many blocks.
+fn attend_in_steps(pool: &Pool, step_blocks: u64) {
     let (seat, pool) = (pool.scan_seat(), pool.clone());
     let handle = pool.handle().clone();
     let weak = pool.downgrade();
@@ -41,20 +45,20 @@ pub fn attend(pool: &Pool) {
         let mut round = 0;
         while let Some(task) = seat.next(round).await {
             round = task.round;
-            work(&handle, &weak, &seat, task).await;
+            work((&handle, &weak, &seat), task, step_blocks).await;
         }
     });
 }
 
 /// Does a task until it is done or not wanted any more.
-async fn work(handle: &Handle, pool: &WeakPool, seat: &ScanSeat, task: ScanTask) {
+async fn work((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), task: ScanTask, step_blocks: u64) {
     let round = task.round;
     let reads = Arc::new(ScanReads { function: task.function, min_txg: task.min_txg, max_txg: task.max_txg });
     let mut cursor = Cursor::of_scan(task.place, task.max_txg);
     let mut sink = Scanner { seat, round, fresh: ScanReport::default() };
     while seat.is_wanted(round) {
         let views = LaterViews { pool, from: task.max_txg };
-        match walked(handle, &views, &reads, cursor.clone(), &mut sink).await {
+        match walked((handle, &views), &reads, cursor.clone(), &mut sink, step_blocks).await {
             (_, true) => {
                 seat.report(round, std::mem::take(&mut sink.fresh), None);
                 if let Some(pool) = pool.upgrade() {
@@ -73,11 +77,11 @@ async fn work(handle: &Handle, pool: &WeakPool, seat: &ScanSeat, task: ScanTask)
 
 /// Walks from the cursor on; how far, and whether to the end.
 async fn walked(
-    handle: &Handle,
-    views: &LaterViews<'_>,
+    (handle, views): (&Handle, &LaterViews<'_>),
     reads: &Arc<ScanReads>,
     cursor: Cursor,
     sink: &mut Scanner<'_>,
+    step_blocks: u64,
 ) -> (Cursor, bool) {
     let Ok(view) = views.view().await else { return (cursor, false) };
     let listing = roots::objsets(&view).await;
@@ -87,6 +91,7 @@ async fn walked(
     let (seat, round, control) = (sink.seat, sink.round, WalkControl::new());
     let mut is_wanted = |_| seat.is_wanted(round);
     let mut walk = Walk::new((handle, views, &control), cursor, Reads::Scan(reads.clone()), &mut is_wanted);
+    walk.step_blocks = step_blocks;
     let ended = walk.run((view, listing.trees), false, sink).await;
     let cursor = walk.cursor;
     match ended {
@@ -154,9 +159,7 @@ impl Sink for Scanner<'_> {
     }
 
     fn forget(&mut self) {
-        if !mutant::is(Mutant::ScanAhead) {
-            self.fresh = ScanReport::default();
-        }
+        self.fresh = ScanReport::default();
     }
 
     fn moved(&mut self) {}

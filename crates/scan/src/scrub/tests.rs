@@ -16,7 +16,7 @@ use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::tree::VdevStatus;
 
-use super::attend;
+use super::{attend, attend_in_steps};
 
 const LAYOUTS: &[(Layout, usize)] = &[
     (&[(TopKind::Mirror, 2)], 2),
@@ -138,7 +138,7 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         // Reads take long, so that a cut meets the walk.
-        let latency = Latency { read: Duration::from_millis(20), ..cenote_sim::slow() };
+        let latency = Latency { read: Duration::from_millis(50), ..cenote_sim::slow() };
         let machine = machine_of(&runtime, count, latency);
         runtime.block_on(async {
             let mut rng = Rng::new(seed);
@@ -148,14 +148,20 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
             take_snapshots(&pool, &["written@0".to_owned()], &[]).await.unwrap();
             pool.export().await.unwrap();
             let pool = open_again(&handle, &without(&machine, away)).await;
-            change(&pool, seed + 100).await;
+            for more in 1..4 {
+                change(&pool, seed + 100 * more).await;
+            }
             pool.export().await.unwrap();
             let mut newest = 0;
             for _ in 0..1 + rng.below(3) {
                 let pool = open_again(&handle, &machine.paths).await;
-                attend(&pool);
+                attend_in_steps(&pool, 4);
                 for _ in 0..rng.below(6) {
-                    handle.sleep(Duration::from_millis(rng.below(300))).await;
+                    handle.sleep(Duration::from_millis(rng.below(900))).await;
+                    if rng.chance(1, 8) {
+                        // A scan that is given up has made nothing good.
+                        drop(pool.stop_scan().await);
+                    }
                     if rng.chance(1, 2) {
                         newest += 1;
                         take_snapshots(&pool, &[format!("written@{newest}")], &[]).await.unwrap();
@@ -165,10 +171,15 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
                     }
                     check_named(&pool).await;
                 }
-                cut(&handle, &machine, if rng.chance(1, 2) { Crash::Random } else { Crash::Torn }).await;
+                if rng.chance(1, 2) {
+                    handle.sleep(Duration::from_millis(rng.below(2500))).await;
+                    pool.export().await.unwrap();
+                } else {
+                    cut(&handle, &machine, if rng.chance(1, 2) { Crash::Random } else { Crash::Torn }).await;
+                }
             }
             let pool = open_again(&handle, &machine.paths).await;
-            attend(&pool);
+            attend_in_steps(&pool, 4);
             let scan = ended(&handle, &pool).await;
             assert_eq!((scan.state, scan.error_count), (ScanState::FINISHED, 0), "seed {seed}");
             assert!(!lacks(&pool.tree().unwrap().status()), "seed {seed}: nothing is missed any more");

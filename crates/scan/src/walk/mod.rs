@@ -82,7 +82,7 @@ const VISITS_MAX: usize = 64;
 /// Bytes of blocks in flight at most, before or after decompression.
 const VISIT_BYTES_MAX: u64 = 64 << 20;
 /// Blocks of a step, and those after which it is said how far the walk is.
-const STEP_BLOCKS: u64 = 256;
+pub(crate) const STEP_BLOCKS: u64 = 256;
 /// Views at most that are given up one after another before a step could be done.
 const FRUITLESS_MAX: u32 = 3;
 
@@ -192,7 +192,7 @@ pub(crate) struct Walk<'a> {
     watch: &'a mut (dyn FnMut(Progress) -> bool + Send),
     reads: Reads,
     /// A step ends after so many blocks, where the walk can stop.
-    step_blocks: u64,
+    pub(crate) step_blocks: u64,
     pub(crate) cursor: Cursor,
     progress: Progress,
     /// The time of the last look at the clock, while the walk does not rest.

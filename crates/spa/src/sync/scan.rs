@@ -126,7 +126,7 @@ impl Syncer {
 
     async fn end_scan(&mut self, ended: EndedScan) -> Result<(), SpaError> {
         let EndedScan { phys, is_complete, .. } = &ended;
-        if *is_complete {
+        if *is_complete || mutant::is(Mutant::DtlCleared) {
             self.shorten_dtls(&ended).await?;
             // What was missed meanwhile: each scan is of later txgs.
             let is_more = self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
@@ -154,7 +154,7 @@ impl Syncer {
             let missed = &self.devices.root_vdev.missed[&guid];
             // Not all that it lacks was scanned for.
             let is_covered = missed.ranges().first().is_none_or(|first| phys.min_txg.0 < first.start);
-            if !is_covered && !mutant::is(Mutant::DtlCleared) {
+            if !is_covered {
                 continue;
             }
             let mut left = missed.clone();

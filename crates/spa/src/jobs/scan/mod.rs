@@ -31,11 +31,13 @@ use std::time::Duration;
 
 use cenote_dmu::{Objset, Zap};
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState, pool_directory};
-use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::zap::ZapValue;
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Instant, Notify, boxed};
 use cenote_vdev::dtl::Dtl;
+use cenote_zio::Bookmark;
 
 use super::{Job, Progress, Slice};
 use crate::SpaError;
@@ -44,6 +46,9 @@ pub use place::{ScanPlace, TreeHistory, WalkedTree};
 
 /// The place is written this long after the last time. A crash costs so much of the work.
 const KEPT_AFTER: Duration = Duration::from_secs(30);
+
+/// Txgs after the last that a scan may be of (`TXG_CONCURRENT_STATES`, and the one that syncs).
+const TXGS_TO_COME: u64 = 4;
 
 /// What a worker is to do.
 #[derive(Clone, Debug)]
@@ -230,7 +235,9 @@ impl Scan {
     pub(crate) async fn open(directory: &Zap, mos: &Objset, txg: Txg) -> Result<Self, SpaError> {
         let Some(value) = directory.lookup(pool_directory::SCAN.as_bytes()).await? else { return Ok(Self::default()) };
         let words: Vec<u64> = value.integers().collect();
-        let Ok(phys) = ScanPhys::from_words(&words) else { return Ok(Self::default()) };
+        let Ok(mut phys) = ScanPhys::from_words(&words) else { return Ok(Self::default()) };
+        // A leaf that is new lacks some txgs to come; no scan is of later ones.
+        phys.max_txg = phys.max_txg.min(Txg(txg.0.saturating_add(TXGS_TO_COME)));
         let mut scan = Self { phys: Some(phys), ..Self::default() };
         if scan.is_running() {
             // One whose place cannot be read begins anew.
@@ -391,6 +398,12 @@ impl Scan {
 
     /// Writes the state with the place.
     async fn keep(&mut self, rooms: &mut InTxg<'_>) -> Result<(), SpaError> {
+        if mutant::is(Mutant::ScanAhead)
+            && let Some(place) = &mut self.place
+        {
+            place.walked.extend(place.current.take());
+            place.next = Bookmark::objset(ObjsetId(u64::MAX));
+        }
         let (Some(mut phys), Some(place)) = (self.phys, &self.place) else { return Ok(()) };
         let (mos, txg) = (&rooms.mos.objset, rooms.txg);
         let queue = match place.words(mos, &mut phys).await {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{DmuError, Objset, Zap};
+use cenote_dmu::{DmuError, Object, Objset, Zap};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{DslDatasetPhys, ScanPhys, ZBookmark};
 use cenote_format::ids::{BlockId, Guid, ObjectId, ObjsetId, Txg};
@@ -192,29 +192,43 @@ struct DatasetTree {
     next_clones: Option<ObjectId>,
 }
 
-/// All datasets, by their objects.
+/// All datasets, by their objects, as the txg that syncs has them. The MOS lists its objects as of the last txg; snapshots that this one has taken are found
+/// beside their heads, and its new heads have nothing that a scan is for.
 #[boxed]
 async fn datasets(mos: &Objset) -> Result<BTreeMap<ObjectId, DatasetTree>, DmuError> {
-    let mut found = BTreeMap::new();
+    let mut left = Vec::new();
     let mut from = ObjectId(0);
     while let Some(batch) = mos.next_objects(from).await? {
         from = batch.next;
-        for (object, dnode) in batch.objects {
-            // One that is not valid is not visited, and a scan tells of its block.
-            let Ok(dnode) = dnode else { continue };
-            if dnode.phys().bonus_type != DmuType::DSL_DATASET {
-                continue;
-            }
-            let Ok(phys) = dnode.bonus(DslDatasetPhys::parse) else { continue };
-            let taken = phys.is_snapshot().then_some(phys.creation_txg);
-            let some = |object: ObjectId| Some(object).filter(|object| object.0 != 0);
-            let history = TreeHistory { deadlist: phys.deadlist, dir: phys.dir, guid: phys.guid, taken };
-            let (born_after, next_snapshot) = (phys.prev_snapshot_txg, some(phys.next_snapshot));
-            let tree = DatasetTree { history, born_after, next_snapshot, next_clones: some(phys.next_clones) };
-            found.insert(object, tree);
+        // One that is not valid is not visited, and a scan tells of its block.
+        let listed = batch.objects.into_iter().filter_map(|(object, dnode)| Some((object, dnode.ok()?)));
+        left.extend(listed.filter(|(_, dnode)| is_dataset(dnode)).map(|(object, _)| object));
+    }
+    let mut found = BTreeMap::new();
+    while let Some(object) = left.pop() {
+        if found.contains_key(&object) {
+            continue;
         }
+        // One that this txg has destroyed is gone.
+        let Ok(dnode) = mos.object(object).await else { continue };
+        let Some(phys) =
+            Some(&dnode).filter(|dnode| is_dataset(dnode)).and_then(|dnode| dnode.bonus(DslDatasetPhys::parse).ok())
+        else {
+            continue;
+        };
+        let some = |object: ObjectId| Some(object).filter(|object| object.0 != 0);
+        let (before, next_snapshot) = (some(phys.prev_snapshot), some(phys.next_snapshot));
+        left.extend(before.into_iter().chain(next_snapshot));
+        let taken = phys.is_snapshot().then_some(phys.creation_txg);
+        let history = TreeHistory { deadlist: phys.deadlist, dir: phys.dir, guid: phys.guid, taken };
+        let (born_after, next_clones) = (phys.prev_snapshot_txg, some(phys.next_clones));
+        found.insert(object, DatasetTree { history, born_after, next_snapshot, next_clones });
     }
     Ok(found)
+}
+
+fn is_dataset(dnode: &Object) -> bool {
+    dnode.phys().bonus_type == DmuType::DSL_DATASET
 }
 
 /// The queue's key of a dataset: its number in hexadecimal.
