@@ -16,7 +16,7 @@
 //! ```
 
 use crate::endian::{Endian, Fields, put_u16, put_u32, put_u64};
-use crate::error::{FormatError, FormatErrorKind};
+use crate::error::FormatError;
 use crate::ids::ObjectId;
 
 const STRUCTURE: &str = "acl";
@@ -183,9 +183,7 @@ impl Ace {
 /// Reads `count` entries. Bytes after them are ignored, as lists are rounded up.
 pub fn parse_aces(bytes: &[u8], count: usize, version: AclVersion, endian: Endian) -> Result<Vec<Ace>, FormatError> {
     if count > ACES_MAX {
-        let kind =
-            FormatErrorKind::Limit { what: "access control entries", value: count as u64, limit: ACES_MAX as u64 };
-        return Err(FormatError { structure: STRUCTURE, offset: 0, kind });
+        return Err(FormatError::limit(STRUCTURE, 0, "access control entries", count, ACES_MAX));
     }
     let fields = Fields::new(STRUCTURE, bytes, 0, endian)?;
     let mut aces = Vec::with_capacity(count.min(bytes.len() / 8));

@@ -27,7 +27,8 @@
 use std::fmt;
 
 use crate::endian::Endian;
-use crate::error::{FormatError, FormatErrorKind};
+use crate::enums::numbered;
+use crate::error::FormatError;
 
 mod native;
 mod xdr;
@@ -44,90 +45,67 @@ const HEADER_BYTES: usize = 4;
 const ENCODING_NATIVE: u8 = 0;
 const ENCODING_XDR: u8 = 1;
 
-macro_rules! data_types {
-    ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
-        /// The types that values may have, with their numbers on disk (`data_type_t`).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(i32)]
-        pub enum DataType { $($(#[$doc])* $name = $number,)* }
-
-        impl DataType {
-            /// Every type, in the order of the numbers.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
-
-            /// The type with this number.
-            #[must_use]
-            pub const fn from_number(number: i32) -> Option<Self> {
-                match number { $($number => Some(Self::$name),)* _ => None }
-            }
-        }
-    };
-}
-
-data_types! {
-    /// Present, without a value.
-    Boolean = 1;
-    /// An unsigned byte.
-    Byte = 2;
-    /// 16 bits, signed.
-    Int16 = 3;
-    /// 16 bits.
-    Uint16 = 4;
-    /// 32 bits, signed.
-    Int32 = 5;
-    /// 32 bits.
-    Uint32 = 6;
-    /// 64 bits, signed.
-    Int64 = 7;
-    /// 64 bits.
-    Uint64 = 8;
-    /// Text.
-    String = 9;
-    /// Bytes.
-    ByteArray = 10;
-    /// Array of 16 bits, signed.
-    Int16Array = 11;
-    /// Array of 16 bits.
-    Uint16Array = 12;
-    /// Array of 32 bits, signed.
-    Int32Array = 13;
-    /// Array of 32 bits.
-    Uint32Array = 14;
-    /// Array of 64 bits, signed.
-    Int64Array = 15;
-    /// Array of 64 bits.
-    Uint64Array = 16;
-    /// Array of text.
-    StringArray = 17;
-    /// Time in nanoseconds.
-    Hrtime = 18;
-    /// A list.
-    Nvlist = 19;
-    /// Array of lists.
-    NvlistArray = 20;
-    /// True or false.
-    BooleanValue = 21;
-    /// 8 bits, signed.
-    Int8 = 22;
-    /// 8 bits.
-    Uint8 = 23;
-    /// Array of true or false.
-    BooleanArray = 24;
-    /// Array of 8 bits, signed.
-    Int8Array = 25;
-    /// Array of 8 bits.
-    Uint8Array = 26;
-    /// IEEE double; user space only.
-    Double = 27;
+numbered! {
+    /// The types that values may have, with their numbers on disk (`data_type_t`).
+    DataType: i32 {
+        /// Present, without a value.
+        Boolean = 1;
+        /// An unsigned byte.
+        Byte = 2;
+        /// 16 bits, signed.
+        Int16 = 3;
+        /// 16 bits.
+        Uint16 = 4;
+        /// 32 bits, signed.
+        Int32 = 5;
+        /// 32 bits.
+        Uint32 = 6;
+        /// 64 bits, signed.
+        Int64 = 7;
+        /// 64 bits.
+        Uint64 = 8;
+        /// Text.
+        String = 9;
+        /// Bytes.
+        ByteArray = 10;
+        /// Array of 16 bits, signed.
+        Int16Array = 11;
+        /// Array of 16 bits.
+        Uint16Array = 12;
+        /// Array of 32 bits, signed.
+        Int32Array = 13;
+        /// Array of 32 bits.
+        Uint32Array = 14;
+        /// Array of 64 bits, signed.
+        Int64Array = 15;
+        /// Array of 64 bits.
+        Uint64Array = 16;
+        /// Array of text.
+        StringArray = 17;
+        /// Time in nanoseconds.
+        Hrtime = 18;
+        /// A list.
+        Nvlist = 19;
+        /// Array of lists.
+        NvlistArray = 20;
+        /// True or false.
+        BooleanValue = 21;
+        /// 8 bits, signed.
+        Int8 = 22;
+        /// 8 bits.
+        Uint8 = 23;
+        /// Array of true or false.
+        BooleanArray = 24;
+        /// Array of 8 bits, signed.
+        Int8Array = 25;
+        /// Array of 8 bits.
+        Uint8Array = 26;
+        /// IEEE double; user space only.
+        Double = 27;
+    }
 }
 
 impl DataType {
-    /// The number on disk.
-    #[must_use]
-    pub const fn number(self) -> i32 {
-        self as i32
-    }
-
     /// The element count that the type demands; `None` for arrays.
     const fn fixed_count(self) -> Option<u32> {
         match self {
@@ -384,15 +362,6 @@ impl NvList {
         }
     }
 
-    /// Parses a packed list that must be native, of either order.
-    pub fn parse_native(bytes: &[u8]) -> Result<Self, FormatError> {
-        match bytes.first() {
-            Some(&ENCODING_NATIVE) => Self::parse(bytes),
-            Some(other) => Err(FormatError::invalid(NAME, 0, "encoding", (*other).into(), "0 (native)")),
-            None => Err(FormatError::truncated(NAME, HEADER_BYTES, 0)),
-        }
-    }
-
     /// Packs as XDR, with the order byte of a little-endian host.
     #[must_use]
     pub fn emit_xdr(&self) -> Vec<u8> {
@@ -580,12 +549,8 @@ impl<'a> Cursor<'a> {
     ) -> Result<Vec<T>, FormatError> {
         let count = count as usize;
         if count > self.remaining() / least_bytes {
-            let kind = FormatErrorKind::Limit {
-                what: "nvlist element count",
-                value: count as u64,
-                limit: (self.remaining() / least_bytes) as u64,
-            };
-            return Err(FormatError { structure: NAME, offset: self.offset, kind });
+            let limit = self.remaining() / least_bytes;
+            return Err(FormatError::limit(NAME, self.offset, "nvlist element count", count, limit));
         }
         let mut out = Vec::with_capacity(count);
         for _ in 0..count {
@@ -615,17 +580,14 @@ impl<'a> Cursor<'a> {
 
     fn check_name(&self, bytes: usize) -> Result<(), FormatError> {
         if bytes > MAX_NAME_BYTES {
-            let kind =
-                FormatErrorKind::Limit { what: "nvlist name", value: bytes as u64, limit: MAX_NAME_BYTES as u64 };
-            return Err(FormatError { structure: NAME, offset: self.offset, kind });
+            return Err(FormatError::limit(NAME, self.offset, "nvlist name", bytes, MAX_NAME_BYTES));
         }
         Ok(())
     }
 
     fn check_depth(&self, depth: usize) -> Result<(), FormatError> {
         if depth > MAX_DEPTH {
-            let kind = FormatErrorKind::Limit { what: "nvlist depth", value: depth as u64, limit: MAX_DEPTH as u64 };
-            return Err(FormatError { structure: NAME, offset: self.offset, kind });
+            return Err(FormatError::limit(NAME, self.offset, "nvlist depth", depth, MAX_DEPTH));
         }
         Ok(())
     }

@@ -94,15 +94,8 @@ impl SaAttribute {
     pub fn from_word(word: u64) -> Result<Self, FormatError> {
         let number = word as u16;
         if number > ATTRIBUTE_NUMBER_MAX {
-            return Err(FormatError {
-                structure: STRUCTURE,
-                offset: 0,
-                kind: FormatErrorKind::Limit {
-                    what: "attribute number",
-                    value: u64::from(number),
-                    limit: u64::from(ATTRIBUTE_NUMBER_MAX),
-                },
-            });
+            let limit = ATTRIBUTE_NUMBER_MAX.into();
+            return Err(FormatError::limit(STRUCTURE, 0, "attribute number", number.into(), limit));
         }
         let kind = (word >> 16) as u8;
         let byteswap = SaByteswap::from_number(kind)
@@ -201,15 +194,8 @@ impl SaRegistry {
     /// The layout with these attribute numbers (a value of the LAYOUTS ZAP). Fails if one is not registered.
     pub fn layout(&self, numbers: &[u16]) -> Result<SaLayout, FormatError> {
         if numbers.len() > LAYOUT_ATTRIBUTES_MAX {
-            return Err(FormatError {
-                structure: STRUCTURE,
-                offset: 0,
-                kind: FormatErrorKind::Limit {
-                    what: "attributes in a layout",
-                    value: numbers.len() as u64,
-                    limit: LAYOUT_ATTRIBUTES_MAX as u64,
-                },
-            });
+            let what = "attributes in a layout";
+            return Err(FormatError::limit(STRUCTURE, 0, what, numbers.len(), LAYOUT_ATTRIBUTES_MAX));
         }
         let attributes = numbers
             .iter()

@@ -1,7 +1,7 @@
 //! Keys and values as leaves hold them.
 
 use super::{LONG_NAME_MAX_BYTES, VALUE_MAX_BYTES};
-use crate::error::{FormatError, FormatErrorKind};
+use crate::error::FormatError;
 
 /// A key to look up or insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,11 +199,7 @@ impl ZapValue {
 }
 
 pub(super) fn limit(what: &'static str, value: usize, limit: usize) -> FormatError {
-    FormatError {
-        structure: "zap",
-        offset: 0,
-        kind: FormatErrorKind::Limit { what, value: value as u64, limit: limit as u64 },
-    }
+    FormatError::limit("zap", 0, what, value, limit)
 }
 
 #[cfg(test)]
