@@ -14,7 +14,6 @@ use crate::error::{Error, ErrorKind, Place};
 use crate::filesystem::{self, FileSystem};
 use crate::pool::Pool;
 use crate::raise::Raise as _;
-use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
 /// The kind of a dataset.
@@ -340,30 +339,6 @@ impl Dataset {
         let name = values::dataset_property(property, When::Later, self.kind.types()).raised()?;
         cenote_admin::inherit_property(pool, std::slice::from_ref(&self.name), &name, false, false).await.raised()?;
         filesystem::refresh(&self.pool).await
-    }
-
-    /// Takes a snapshot, with all that was written before. It is on disk when this returns.
-    ///
-    /// # Errors
-    /// [`Exists`](ErrorKind::Exists), [`Misuse`](ErrorKind::Misuse) (the name), [`NoSpace`](ErrorKind::NoSpace).
-    pub async fn snapshot(&self, name: &str) -> Result<Snapshot, Error> {
-        let whole = format!("{}@{name}", self.name);
-        let pool = self.pool.writable()?;
-        cenote_admin::take_snapshots(pool, std::slice::from_ref(&whole), &[]).await.raised()?;
-        self.pool.snapshot(&whole).await
-    }
-
-    /// Its snapshots, the oldest first.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub async fn snapshots(&self) -> Result<Vec<Snapshot>, Error> {
-        let own = self.name.clone();
-        let found =
-            self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.snapshots(&dsl.dataset(&own).await?).await?) }));
-        let mut found = found.await?;
-        found.sort_by_key(|snapshot| snapshot.phys.creation_txg);
-        Ok(found.iter().map(|snapshot| Snapshot::of(&self.pool, snapshot)).collect())
     }
 
     /// Gives it another name, in the same pool.

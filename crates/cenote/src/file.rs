@@ -4,14 +4,18 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
+use cenote_format::ids::ObjectId;
 use cenote_inuse::OpenFiles;
 use cenote_taskq::Block;
+use cenote_zpl::ZplError;
 
-use crate::error::Error;
-use crate::filesystem::FileSystem;
-use crate::metadata::Metadata;
+use crate::error::{Error, ErrorKind};
+use crate::filesystem::{FileSystem, new_node};
+use crate::metadata::{FileKind, Metadata};
 use crate::raise::Lower as _;
 
+/// Bytes of a file that are read at a time.
+const CHUNK_BYTES: usize = 4 << 20;
 /// Bytes that are read in one step.
 const STEP_BYTES: usize = 8 << 20;
 
@@ -84,8 +88,82 @@ impl fmt::Debug for File {
     }
 }
 
+impl FileSystem {
+    /// The whole content of a file.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file), or it cannot be read: then
+    /// [`Error::place`] says which block, where.
+    pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
+        let file = self.open(path).await?;
+        let mut content = Vec::new();
+        loop {
+            let part = file.read_at(content.len() as u64, CHUNK_BYTES).await?;
+            if part.is_empty() {
+                return Ok(content);
+            }
+            content.extend_from_slice(&part);
+        }
+    }
+
+    /// Writes a file: it is made, or made empty, and filled.
+    ///
+    /// # Errors
+    /// As [`Self::create`] and [`File::write_at`].
+    pub async fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.create(path).await?.write_at(0, content).await
+    }
+
+    /// Opens a file that is there, to be read, and to be written where the file system can be changed.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file).
+    pub async fn open(&self, path: impl AsRef<Path>) -> Result<File, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, true).await?;
+        self.open_object(found.object, path).await
+    }
+
+    async fn open_object(&self, object: ObjectId, path: &Path) -> Result<File, Error> {
+        let file = self.inner.files.open_file(object).await.map_err(|error| self.error(error, path))?;
+        Ok(File::new(self.clone(), file, path))
+    }
+
+    /// Makes a file, with mode 644, or makes one that is there empty; and opens it.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) (of its directory), [`Misuse`](ErrorKind::Misuse), [`NoSpace`](ErrorKind::NoSpace),
+    /// [`ReadOnly`](ErrorKind::ReadOnly).
+    pub async fn create(&self, path: impl AsRef<Path>) -> Result<File, Error> {
+        let path = path.as_ref();
+        let live = self.live()?;
+        loop {
+            match self.find(path, true).await {
+                Ok(found) => {
+                    let file = self.open_object(found.object, path).await?;
+                    file.set_len(0).await?;
+                    return Ok(file);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+            let (directory, name) = self.parent(path).await?;
+            let new = new_node(&directory, FileKind::File, 0o644);
+            match self.inner.files.create_file(directory.object, name, &new).await {
+                Ok((file, _)) => {
+                    self.commit_if_sync(live).await?;
+                    return Ok(File::new(self.clone(), file, path));
+                }
+                // Somebody else has made it, unless it is a link that leads nowhere.
+                Err(ZplError::Exists) if self.find(path, true).await.is_ok() => {}
+                Err(error) => return Err(self.error(error, path)),
+            }
+        }
+    }
+}
+
 impl File {
-    pub(crate) fn new(filesystem: FileSystem, file: cenote_zpl::File, path: &Path) -> Self {
+    fn new(filesystem: FileSystem, file: cenote_zpl::File, path: &Path) -> Self {
         Self { filesystem, file: Some(file), path: path.to_owned() }
     }
 
@@ -93,7 +171,7 @@ impl File {
         self.file.as_ref().expect("a file is there until it is dropped")
     }
 
-    fn error(&self, error: cenote_zpl::ZplError) -> Error {
+    fn error(&self, error: ZplError) -> Error {
         self.filesystem.error(error, &self.path)
     }
 

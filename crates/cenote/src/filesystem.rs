@@ -5,20 +5,14 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_format::ids::ObjectId;
 use cenote_inuse::{OpenFiles, properties_of};
 use cenote_zpl::{AttributeChange, Attributes, NewNode, RenameMode, XattrSet, ZplError};
 
 use crate::error::{Error, ErrorKind, Place};
-use crate::file::File;
 use crate::metadata::{FileKind, Metadata, time_of};
 use crate::open::{Files, Open};
 use crate::pool::{Access, Pool};
 use crate::raise::{Lower as _, Raise as _};
-use crate::readdir::ReadDir;
-
-/// Bytes of a file that are read at a time.
-const CHUNK_BYTES: usize = 4 << 20;
 
 /// Has all open file systems and volumes obey their properties as they are now.
 pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
@@ -131,20 +125,20 @@ impl FileSystem {
         error.raise().of_dataset(self.name()).of_path(path)
     }
 
-    async fn find(&self, path: &Path, follows: bool) -> Result<Attributes, Error> {
+    pub(crate) async fn find(&self, path: &Path, follows: bool) -> Result<Attributes, Error> {
         let found = self.inner.files.follow(bytes(path), follows).await;
         found.map_err(|error| self.error(error, path))
     }
 
     /// The directory that the last name of a path stands in, and the name.
-    async fn parent<'a>(&self, path: &'a Path) -> Result<(Attributes, &'a [u8]), Error> {
+    pub(crate) async fn parent<'a>(&self, path: &'a Path) -> Result<(Attributes, &'a [u8]), Error> {
         let (directory, name) = split(path)?;
         let found = self.inner.files.follow(directory, true).await;
         Ok((found.map_err(|error| self.error(error, path))?, name))
     }
 
     /// The end of a change: on disk where the property `sync` asks for it.
-    async fn commit_if_sync(&self, live: &OpenFiles) -> Result<(), Error> {
+    pub(crate) async fn commit_if_sync(&self, live: &OpenFiles) -> Result<(), Error> {
         live.log().commit_if_sync(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
@@ -162,78 +156,6 @@ impl FileSystem {
     /// As [`Self::metadata`].
     pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
         Ok(Metadata::of(&self.find(path.as_ref(), false).await?))
-    }
-
-    /// The whole content of a file.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file), or it cannot be read: then
-    /// [`Error::place`] says which block, where.
-    pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
-        let file = self.open(path).await?;
-        let mut content = Vec::new();
-        loop {
-            let part = file.read_at(content.len() as u64, CHUNK_BYTES).await?;
-            if part.is_empty() {
-                return Ok(content);
-            }
-            content.extend_from_slice(&part);
-        }
-    }
-
-    /// Writes a file: it is made, or made empty, and filled.
-    ///
-    /// # Errors
-    /// As [`Self::create`] and [`File::write_at`].
-    pub async fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.create(path).await?.write_at(0, content).await
-    }
-
-    /// Opens a file that is there, to be read, and to be written where the file system can be changed.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file).
-    pub async fn open(&self, path: impl AsRef<Path>) -> Result<File, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
-        self.open_object(found.object, path).await
-    }
-
-    async fn open_object(&self, object: ObjectId, path: &Path) -> Result<File, Error> {
-        let file = self.inner.files.open_file(object).await.map_err(|error| self.error(error, path))?;
-        Ok(File::new(self.clone(), file, path))
-    }
-
-    /// Makes a file, with mode 644, or makes one that is there empty; and opens it.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) (of its directory), [`Misuse`](ErrorKind::Misuse), [`NoSpace`](ErrorKind::NoSpace),
-    /// [`ReadOnly`](ErrorKind::ReadOnly).
-    pub async fn create(&self, path: impl AsRef<Path>) -> Result<File, Error> {
-        let path = path.as_ref();
-        let live = self.live()?;
-        loop {
-            match self.find(path, true).await {
-                Ok(found) => {
-                    let file = self.open_object(found.object, path).await?;
-                    file.set_len(0).await?;
-                    return Ok(file);
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-            let (directory, name) = self.parent(path).await?;
-            let new = new_node(&directory, FileKind::File, 0o644);
-            match self.inner.files.create_file(directory.object, name, &new).await {
-                Ok((file, _)) => {
-                    self.commit_if_sync(live).await?;
-                    return Ok(File::new(self.clone(), file, path));
-                }
-                // Somebody else has made it, unless it is a link that leads nowhere.
-                Err(ZplError::Exists) if self.find(path, true).await.is_ok() => {}
-                Err(error) => return Err(self.error(error, path)),
-            }
-        }
     }
 
     async fn make(&self, path: &Path, new: impl FnOnce(&Attributes) -> NewNode) -> Result<(), Error> {
@@ -309,19 +231,6 @@ impl FileSystem {
         let found = self.find(path, false).await?;
         let target = self.inner.files.read_link(found.object).await.map_err(|error| self.error(error, path))?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(target)))
-    }
-
-    /// Lists a directory, in no particular order.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is none).
-    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
-        if found.kind != cenote_zpl::FileKind::Directory {
-            return Err(self.error(ZplError::NotDirectory, path));
-        }
-        Ok(ReadDir::new(self.clone(), found.object, path))
     }
 
     /// Removes a name of a file, link, device, pipe or socket. A file that is open stays readable and writable.
@@ -489,7 +398,7 @@ impl FileSystem {
 }
 
 /// A node that belongs to the owner of its directory.
-fn new_node(directory: &Attributes, kind: FileKind, permissions: u32) -> NewNode {
+pub(crate) fn new_node(directory: &Attributes, kind: FileKind, permissions: u32) -> NewNode {
     let mode = kind.mode_bits() | permissions;
     NewNode { mode, uid: directory.uid, gid: directory.gid, ..NewNode::default() }
 }

@@ -104,6 +104,7 @@ mod readdir;
 mod receive;
 mod runtime;
 mod send;
+mod setters;
 mod snapshot;
 mod status;
 mod users;

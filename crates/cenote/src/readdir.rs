@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use cenote_format::ids::ObjectId;
-use cenote_zpl::Cursor;
+use cenote_zpl::{Cursor, ZplError};
 
 use crate::error::Error;
 use crate::filesystem::FileSystem;
@@ -44,12 +44,23 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-impl ReadDir {
-    pub(crate) fn new(filesystem: FileSystem, directory: ObjectId, path: &Path) -> Self {
-        let path = path.to_owned();
-        Self { filesystem, directory, path, next: Cursor::START, batch: VecDeque::new(), is_over: false }
+impl FileSystem {
+    /// Lists a directory, in no particular order.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), [`Misuse`](crate::ErrorKind::Misuse) (it is none).
+    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
+        let path = path.as_ref();
+        let found = self.find(path, true).await?;
+        if found.kind != cenote_zpl::FileKind::Directory {
+            return Err(self.error(ZplError::NotDirectory, path));
+        }
+        let (filesystem, directory, path) = (self.clone(), found.object, path.to_owned());
+        Ok(ReadDir { filesystem, directory, path, next: Cursor::START, batch: VecDeque::new(), is_over: false })
     }
+}
 
+impl ReadDir {
     /// The next entry; none at the end.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::filesystem::FileSystem;
 use crate::metadata::seconds;
 use crate::pool::Pool;
+use crate::raise::Raise as _;
 use crate::volume::Volume;
 
 /// A snapshot, by its name. Cheap to clone; it holds nothing in the pool.
@@ -44,8 +45,34 @@ impl Pool {
     }
 }
 
+impl Dataset {
+    /// Takes a snapshot, with all that was written before. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// [`Exists`](crate::ErrorKind::Exists), [`Misuse`](crate::ErrorKind::Misuse) (the name), [`NoSpace`](crate::ErrorKind::NoSpace).
+    pub async fn snapshot(&self, name: &str) -> Result<Snapshot, Error> {
+        let whole = format!("{}@{name}", self.name());
+        let pool = self.pool().writable()?;
+        cenote_admin::take_snapshots(pool, std::slice::from_ref(&whole), &[]).await.raised()?;
+        self.pool().snapshot(&whole).await
+    }
+
+    /// Its snapshots, the oldest first.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn snapshots(&self) -> Result<Vec<Snapshot>, Error> {
+        let own = self.name().to_owned();
+        let found =
+            self.pool().look(move |dsl| Box::pin(async move { Ok(dsl.snapshots(&dsl.dataset(&own).await?).await?) }));
+        let mut found = found.await?;
+        found.sort_by_key(|snapshot| snapshot.phys.creation_txg);
+        Ok(found.iter().map(|snapshot| Snapshot::of(self.pool(), snapshot)).collect())
+    }
+}
+
 impl Snapshot {
-    pub(crate) fn of(pool: &Pool, found: &cenote_dsl::Dataset) -> Self {
+    fn of(pool: &Pool, found: &cenote_dsl::Dataset) -> Self {
         Self {
             pool: pool.clone(),
             name: found.name(),
