@@ -44,9 +44,6 @@ pub trait DestroyCaller: Sync {
     }
 
     /// Reports the bytes that this frees.
-    ///
-    /// # Errors
-    /// As [`Self::goes`].
     fn frees(&self, _bytes: u64) -> io::Result<()> {
         Ok(())
     }

@@ -196,9 +196,6 @@ pub async fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> Resul
 }
 
 /// Destroys bookmarks. Names that do not exist are ignored.
-///
-/// # Errors
-/// As [`Pool::change`].
 #[boxed]
 pub async fn destroy_bookmarks(pool: &Pool, names: Vec<String>) -> Result<(), AdminError> {
     pool.sync_task(DestroyBookmarks(names)).await

@@ -123,9 +123,6 @@ impl Request for InheritRequest {
 
 /// Refuses settings that cannot be made in one change. The checks of `volsize` and `refreservation` use the dataset's space before the
 /// change, so neither may be set together with another property, nor for several datasets.
-///
-/// # Errors
-/// They cannot.
 fn check_together(dataset_count: usize, settings: &[Setting]) -> Result<(), AdminError> {
     let needs_room = settings.iter().any(|(property, _)| ["volsize", "refreservation"].contains(&property.as_str()));
     if needs_room && (dataset_count > 1 || settings.len() > 1) {

@@ -66,9 +66,6 @@ pub async fn search(handle: &Handle, named: &[PathBuf]) -> Result<Vec<PathBuf>, 
 
 /// The devices of a pool's vdevs. Partitions are found through what they are on. Spares and cache devices are not among them: their labels
 /// do not say whose they are.
-///
-/// # Errors
-/// A device's path is empty.
 pub fn device_paths(found: &FoundPool) -> Result<Vec<PathBuf>, HostError> {
     absolute(found.leaves.values().map(|leaf| leaf.disk.device().path()))
 }

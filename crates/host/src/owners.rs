@@ -146,9 +146,6 @@ fn read_note(file: &File) -> Option<Note> {
 }
 
 /// Notes that this process shows a pool read-only, from these devices, until the note is dropped.
-///
-/// # Errors
-/// The note cannot be made.
 pub fn begin_reading(pool: &str, guid: Guid, devices: Vec<PathBuf>) -> Result<Reading> {
     let folder = folder()?;
     make_own_folder(&folder)?;

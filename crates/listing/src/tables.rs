@@ -49,9 +49,6 @@ fn table(columns: impl Iterator<Item = (String, bool, usize, bool)> + Clone) -> 
 }
 
 /// Rows of datasets (`zfs list`); with all columns if none are given.
-///
-/// # Errors
-/// The columns of `all` cannot be determined.
 pub async fn list_datasets(
     items: &[Item],
     columns: Option<Vec<Column>>,
@@ -101,9 +98,6 @@ pub async fn list_datasets(
 }
 
 /// Properties of datasets, one per row (`zfs get`); all that each has if none are given. `sources`: only values with these sources.
-///
-/// # Errors
-/// The properties of `all` cannot be determined.
 pub async fn get_datasets(
     items: &[Item],
     asked: Option<Vec<Column>>,

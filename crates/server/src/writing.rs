@@ -233,9 +233,6 @@ pub(crate) async fn open_with_devices(session: &Session, name: &str) -> Result<(
 }
 
 /// Corrects the labels of a destroyed pool that is imported, since other systems would take its devices without a question.
-///
-/// # Errors
-/// They cannot be written.
 #[boxed]
 pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOptions, line: &Line) -> Result<()> {
     // In the pool it keeps its old name.

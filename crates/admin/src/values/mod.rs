@@ -231,9 +231,6 @@ pub(crate) fn full_name(name: &str) -> &str {
 }
 
 /// Refuses a property that is set twice in one command, be it by two of its names.
-///
-/// # Errors
-/// One is.
 pub fn check_once<'a>(settings: impl IntoIterator<Item = &'a String>) -> Result<()> {
     let mut names = BTreeSet::new();
     for setting in settings {

@@ -148,9 +148,6 @@ impl<'a> Deref for Found<'a> {
 
 impl Tree {
     /// The tree of `dataset` (`pool/fs` or `pool/fs@snapshot`) of a pool as of a txg.
-    ///
-    /// # Errors
-    /// It cannot be opened.
     #[boxed]
     pub async fn open(pool: &View, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
         let source = Source::view(pool, options.xattrs, Arc::clone(&options.report));

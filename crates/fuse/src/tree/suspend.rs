@@ -110,9 +110,6 @@ impl Tree {
 impl SuspendedFs {
     /// Finds out what the client must forget when the head becomes as another dataset is: a snapshot of it, or one that was received. All changes
     /// of the head must be on disk.
-    ///
-    /// # Errors
-    /// One of the two cannot be read.
     #[boxed]
     pub async fn note_changes(&mut self, head: &Dataset, other: &Dataset) -> Result<(), OpenError> {
         let Some(inner) = &mut self.inner else { return Ok(()) };

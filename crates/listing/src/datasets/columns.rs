@@ -73,9 +73,6 @@ impl Column {
     }
 
     /// Its value on `item`; `None` if the item has none.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn cell(&self, item: &Item, is_exact: bool) -> Result<Option<Cell>> {
         match self {

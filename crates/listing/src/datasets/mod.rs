@@ -46,9 +46,6 @@ pub struct PoolView {
 
 impl PoolView {
     /// A view of an open pool. `mounts` tells which datasets are mounted; `time` formats times.
-    ///
-    /// # Errors
-    /// The pool's properties cannot be read.
     #[boxed]
     pub async fn new(pool: View, mounts: Arc<Mounts>, time: TimeText) -> Result<Self> {
         let properties = pool.properties().await?;

@@ -72,9 +72,6 @@ impl Item {
     }
 
     /// The names of its user properties.
-    ///
-    /// # Errors
-    /// They cannot be read.
     #[boxed]
     pub async fn user_properties(&self) -> Result<Vec<String>> {
         let names = self.stored().await?.keys();
@@ -82,9 +79,6 @@ impl Item {
     }
 
     /// The received value of a property, in force or not.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn received(&self, name: &str, is_exact: bool) -> Result<Option<String>> {
         if self.bookmark.is_some() {
@@ -115,9 +109,6 @@ impl Item {
     }
 
     /// A property's number or text for sorting; `None` if the property does not apply to this kind of item.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn sort_value(&self, property: &'static Property) -> Result<Option<Raw>> {
         if matches!(property.kind, Kind::Text(_)) {

@@ -96,9 +96,6 @@ impl Facts {
     }
 
     /// The pool's space. The first call reads the space maps.
-    ///
-    /// # Errors
-    /// They cannot be read.
     #[boxed]
     pub async fn space(&self) -> Result<&PoolSpace> {
         if self.space.get().is_none() {

@@ -80,9 +80,6 @@ impl Column {
 }
 
 /// The properties of `all` for these pools: every property of the table that is not hidden, their user properties, and the features.
-///
-/// # Errors
-/// They cannot be read.
 pub(crate) async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
     let mut columns: Vec<Column> =
         table::PROPERTIES.iter().filter(|property| property.is_visible).map(Column::Native).collect();
@@ -110,9 +107,6 @@ pub struct Values<'a> {
 
 impl<'a> Values<'a> {
     /// Reads the data for all properties of a pool.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn new(view: &'a Facts) -> Result<Self> {
         let stored = view.pool.properties().await?;
@@ -120,9 +114,6 @@ impl<'a> Values<'a> {
     }
 
     /// The value of a property of the pool; `None` if the pool does not have it.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn cell(&self, column: &Column, is_exact: bool) -> Result<Option<Cell>> {
         match column {

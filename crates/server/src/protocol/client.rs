@@ -123,18 +123,12 @@ pub fn sync(socket: &Path) -> Result<()> {
 /// Shows a server's answer. The answer comes from another process: names in it are as in the pool.
 pub trait Answer {
     /// A part of the output.
-    ///
-    /// # Errors
-    /// It cannot be written.
     fn out(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// A line about an error.
     fn err(&self, line: &str);
 
     /// Flushes the output.
-    ///
-    /// # Errors
-    /// It cannot be written.
     fn flush(&self) -> io::Result<()>;
 }
 

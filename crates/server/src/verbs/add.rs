@@ -54,9 +54,6 @@ struct Checked {
 
 impl AddRequest {
     /// The vdevs that the pool would have, as `zpool add -n` shows them. `name` gives the name of an existing device.
-    ///
-    /// # Errors
-    /// As [`Self::add`].
     pub async fn describe(&self, session: &Session, name: &dyn Fn(&VdevConfig) -> String) -> Result<String> {
         let Checked { layout, before, .. } = self.checked(session).await?;
         Ok(together(&before, layout, name).describe())
