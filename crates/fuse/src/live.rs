@@ -18,13 +18,16 @@ use cenote_zpl::{
 
 use crate::groups;
 use crate::server::{Caller, Changed, Errno, NewFile, Rename, SetAttributes, Writer};
-use crate::zfsvfs::errno;
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const SETGID: u32 = 0o2000;
 const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
+
+pub(crate) fn errno(error: &ZplError) -> Errno {
+    Errno::from_raw_os_error(error.errno() as i32)
+}
 
 /// A file that programs have open.
 #[derive(Clone, Copy, Debug)]

@@ -15,6 +15,7 @@
 mod changes;
 mod error;
 mod heal;
+mod incoming;
 mod list;
 mod name;
 mod one;

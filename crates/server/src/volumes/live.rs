@@ -7,15 +7,13 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::tx::TxError;
-use cenote_inuse::OpenError;
-use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
+use cenote_nbd::{BlockSizes, Export, ExportError, ExportName, Exports, Extent, Piece};
 use cenote_spa::SpaError;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Either, boxed, race};
-use cenote_zvol::VolumeError;
-use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
+use cenote_zvol::live::Clear;
 
+use super::errors::live_error;
 use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
 use super::zvol_state::ZvolState;
@@ -37,40 +35,6 @@ impl Below {
             .pool()
             .look(move |writer| Box::pin(async move { Ok(names(&writer.dsl().clone(), &below).await?) }))
             .await
-    }
-}
-
-fn tx_error(error: &TxError) -> ExportError {
-    let kind = match error {
-        TxError::NoSpace | TxError::Quota(_) => ExportErrorKind::NoSpace,
-        TxError::Closed => ExportErrorKind::Shutdown,
-        TxError::Suspended(_) => ExportErrorKind::Io,
-    };
-    ExportError::new(kind, error.to_string())
-}
-
-fn volume_error(error: &VolumeError) -> ExportError {
-    let kind = match error {
-        VolumeError::BeyondEnd { .. } => ExportErrorKind::NoSpace,
-        VolumeError::BadSize { .. } | VolumeError::BadBlockSize(_) => ExportErrorKind::Invalid,
-        VolumeError::Dmu(_) => ExportErrorKind::Io,
-    };
-    ExportError::new(kind, error.to_string())
-}
-
-pub(super) fn live_error(error: &LiveVolumeError) -> ExportError {
-    match error {
-        LiveVolumeError::Tx(error) => tx_error(error),
-        LiveVolumeError::Volume(error) => volume_error(error),
-        LiveVolumeError::Replay(error) => ExportError::new(ExportErrorKind::Io, error.to_string()),
-        LiveVolumeError::ReadOnly => ExportError::new(ExportErrorKind::ReadOnly, error.to_string()),
-    }
-}
-
-pub(super) fn open_error(error: &OpenError) -> ExportError {
-    match error {
-        OpenError::Volume(_, error) => live_error(error),
-        error => io_error(error),
     }
 }
 
@@ -133,11 +97,6 @@ impl Exports for LiveVolumes {
         };
         Ok(Some(open.give(export)))
     }
-}
-
-/// Changes the size of a volume. It is on disk when this returns.
-pub(super) async fn resize(live: &LiveVolume, size_bytes: u64) -> Result<(), ExportError> {
-    live.resize(size_bytes).await.map(drop).map_err(|error| live_error(&error))
 }
 
 /// A volume for one connection.

@@ -4,10 +4,12 @@
 //! thousands is served as quickly as one with a few. [`PoolVolumes`] serves a pool that does not change, [`LiveVolumes`] one whose volumes are
 //! written, which are [`OpenVolumes`].
 
+mod errors;
 mod gate;
 mod live;
 mod open;
 mod reading;
+mod suspended;
 mod zvol_state;
 
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use cenote_zvol::Volume;
 pub use live::LiveVolumes;
 pub use open::{Locked, OpenVolumes};
 use reading::ReadOnly;
-pub use zvol_state::SuspendedVolume;
+pub use suspended::SuspendedVolume;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub(crate) struct PoolVolumes(Vec<(View, String)>);

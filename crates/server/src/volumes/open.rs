@@ -33,9 +33,10 @@ use cenote_taskq::{AsyncMutex, AsyncMutexGuard, boxed};
 use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
 
+use super::errors::{live_error, open_error};
 use super::gate::Gate;
-use super::zvol_state::{SuspendedVolume, ZvolState};
-use super::{find, io_error, live, user};
+use super::zvol_state::ZvolState;
+use super::{find, io_error, user};
 use crate::error::{Result, ServerError};
 
 /// See the module comment.
@@ -137,8 +138,8 @@ impl OpenVolumes {
 
 /// Exclusive access to [`OpenVolumes`].
 pub struct Locked<'a> {
-    all: &'a OpenVolumes,
-    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
+    pub(super) all: &'a OpenVolumes,
+    pub(super) volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
 
 impl Locked<'_> {
@@ -154,7 +155,7 @@ impl Locked<'_> {
         let Some(dataset) = self.all.find(name).await.map_err(|error| io_error(&error))? else { return Ok(None) };
         let live = match self.volumes.get(&dataset.object) {
             Some(live) => live.clone(),
-            None => match self.all.opened(&dataset).await.map_err(|error| live::open_error(&error))? {
+            None => match self.all.opened(&dataset).await.map_err(|error| open_error(&error))? {
                 Opened::Frozen(frozen) => return Ok(Some(Found::Frozen(frozen))),
                 Opened::Live(live) => {
                     let live = ZvolState::new(live);
@@ -177,22 +178,13 @@ impl Locked<'_> {
     #[boxed]
     pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
-            Some(Found::Live(zvol)) => Ok(live::resize(&*zvol.share().await?, size_bytes).await?),
+            Some(Found::Live(zvol)) => {
+                let resized = zvol.share().await?.resize(size_bytes).await;
+                Ok(resized.map(drop).map_err(|error| live_error(&error))?)
+            }
             Some(Found::Frozen(_)) => Err(ServerError::Refused("it cannot be written".to_owned())),
             None => Err(ServerError::NoSuchVolume),
         }
-    }
-
-    /// Suspends the volume with this name, if clients have it: see [`SuspendedVolume`].
-    #[boxed]
-    pub async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
-        self.close_unused();
-        if self.volumes.is_empty() {
-            return Ok(None);
-        }
-        let Some(dataset) = self.all.find(name).await? else { return Ok(None) };
-        let Some(zvol) = self.volumes.get(&dataset.object).cloned() else { return Ok(None) };
-        Ok(SuspendedVolume::begin(all, zvol, name).await)
     }
 
     /// Closes the volumes that no client has, so that they can be destroyed. Their changes are in the open txg, or an earlier one.

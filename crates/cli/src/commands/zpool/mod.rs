@@ -17,8 +17,8 @@ mod sync;
 mod upgrade;
 mod version;
 
+use crate::args::Repeats;
 use crate::prelude::*;
-use crate::request::Repeats;
 
 /// Pools: create, add, remove, clear, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
