@@ -1,4 +1,4 @@
-//! What the header says of the types, structs and numbers here, for the test of the header.
+//! The types, structs and numbers of this crate as the header has them, for its test.
 
 use std::fmt::Write as _;
 

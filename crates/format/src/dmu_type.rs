@@ -45,7 +45,7 @@ disk_enum! {
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DmuType(pub u8);
 
-/// What the format says of a type.
+/// The facts about a type.
 #[derive(Clone, Copy)]
 struct Row {
     /// None if the type is not valid.

@@ -45,64 +45,83 @@ const HEADER_BYTES: usize = 4;
 const ENCODING_NATIVE: u8 = 0;
 const ENCODING_XDR: u8 = 1;
 
-numbered! {
-    /// The types that values may have, with their numbers on disk (`data_type_t`).
-    DataType: i32 {
-        /// Present, without a value.
-        Boolean = 1;
-        /// An unsigned byte.
-        Byte = 2;
-        /// 16 bits, signed.
-        Int16 = 3;
-        /// 16 bits.
-        Uint16 = 4;
-        /// 32 bits, signed.
-        Int32 = 5;
-        /// 32 bits.
-        Uint32 = 6;
-        /// 64 bits, signed.
-        Int64 = 7;
-        /// 64 bits.
-        Uint64 = 8;
-        /// Text.
-        String = 9;
-        /// Bytes.
-        ByteArray = 10;
-        /// Array of 16 bits, signed.
-        Int16Array = 11;
-        /// Array of 16 bits.
-        Uint16Array = 12;
-        /// Array of 32 bits, signed.
-        Int32Array = 13;
-        /// Array of 32 bits.
-        Uint32Array = 14;
-        /// Array of 64 bits, signed.
-        Int64Array = 15;
-        /// Array of 64 bits.
-        Uint64Array = 16;
-        /// Array of text.
-        StringArray = 17;
-        /// Time in nanoseconds.
-        Hrtime = 18;
-        /// A list.
-        Nvlist = 19;
-        /// Array of lists.
-        NvlistArray = 20;
-        /// True or false.
-        BooleanValue = 21;
-        /// 8 bits, signed.
-        Int8 = 22;
-        /// 8 bits.
-        Uint8 = 23;
-        /// Array of true or false.
-        BooleanArray = 24;
-        /// Array of 8 bits, signed.
-        Int8Array = 25;
-        /// Array of 8 bits.
-        Uint8Array = 26;
-        /// IEEE double; user space only.
-        Double = 27;
-    }
+/// Declares the types of values with their numbers on disk, and what a value of each has.
+macro_rules! values {
+    ($($(#[$doc:meta])* $name:ident$(($content:ty))? = $number:literal;)*) => {
+        numbered! {
+            /// The types that values may have, with their numbers on disk (`data_type_t`).
+            DataType: i32 { $($(#[$doc])* $name = $number;)* }
+        }
+
+        /// A value. Doubles are kept as bits, so that equality is that of the bytes.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum NvValue { $($(#[$doc])* $name$(($content))?,)* }
+
+        impl NvValue {
+            /// The type.
+            #[must_use]
+            pub const fn data_type(&self) -> DataType {
+                match self { $(Self::$name { .. } => DataType::$name,)* }
+            }
+        }
+    };
+}
+
+values! {
+    /// Present, without a value.
+    Boolean = 1;
+    /// An unsigned byte.
+    Byte(u8) = 2;
+    /// 16 bits, signed.
+    Int16(i16) = 3;
+    /// 16 bits.
+    Uint16(u16) = 4;
+    /// 32 bits, signed.
+    Int32(i32) = 5;
+    /// 32 bits.
+    Uint32(u32) = 6;
+    /// 64 bits, signed.
+    Int64(i64) = 7;
+    /// 64 bits.
+    Uint64(u64) = 8;
+    /// Text.
+    String(NvString) = 9;
+    /// Bytes.
+    ByteArray(Vec<u8>) = 10;
+    /// Array of 16 bits, signed.
+    Int16Array(Vec<i16>) = 11;
+    /// Array of 16 bits.
+    Uint16Array(Vec<u16>) = 12;
+    /// Array of 32 bits, signed.
+    Int32Array(Vec<i32>) = 13;
+    /// Array of 32 bits.
+    Uint32Array(Vec<u32>) = 14;
+    /// Array of 64 bits, signed.
+    Int64Array(Vec<i64>) = 15;
+    /// Array of 64 bits.
+    Uint64Array(Vec<u64>) = 16;
+    /// Array of text.
+    StringArray(Vec<NvString>) = 17;
+    /// Time in nanoseconds.
+    Hrtime(i64) = 18;
+    /// A list.
+    Nvlist(NvList) = 19;
+    /// Array of lists.
+    NvlistArray(Vec<NvList>) = 20;
+    /// True or false.
+    BooleanValue(bool) = 21;
+    /// 8 bits, signed.
+    Int8(i8) = 22;
+    /// 8 bits.
+    Uint8(u8) = 23;
+    /// Array of true or false.
+    BooleanArray(Vec<bool>) = 24;
+    /// Array of 8 bits, signed.
+    Int8Array(Vec<i8>) = 25;
+    /// Array of 8 bits.
+    Uint8Array(Vec<u8>) = 26;
+    /// IEEE double; user space only.
+    Double(u64) = 27;
 }
 
 impl DataType {
@@ -169,74 +188,7 @@ impl fmt::Debug for NvString {
     }
 }
 
-/// A value. Doubles are kept as bits, so that equality is that of the bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of DataType, documented there")]
-pub enum NvValue {
-    Boolean,
-    Byte(u8),
-    Int16(i16),
-    Uint16(u16),
-    Int32(i32),
-    Uint32(u32),
-    Int64(i64),
-    Uint64(u64),
-    String(NvString),
-    ByteArray(Vec<u8>),
-    Int16Array(Vec<i16>),
-    Uint16Array(Vec<u16>),
-    Int32Array(Vec<i32>),
-    Uint32Array(Vec<u32>),
-    Int64Array(Vec<i64>),
-    Uint64Array(Vec<u64>),
-    StringArray(Vec<NvString>),
-    Hrtime(i64),
-    Nvlist(NvList),
-    NvlistArray(Vec<NvList>),
-    BooleanValue(bool),
-    Int8(i8),
-    Uint8(u8),
-    BooleanArray(Vec<bool>),
-    Int8Array(Vec<i8>),
-    Uint8Array(Vec<u8>),
-    Double(u64),
-}
-
 impl NvValue {
-    /// The type.
-    #[must_use]
-    pub const fn data_type(&self) -> DataType {
-        match self {
-            Self::Boolean => DataType::Boolean,
-            Self::Byte(_) => DataType::Byte,
-            Self::Int16(_) => DataType::Int16,
-            Self::Uint16(_) => DataType::Uint16,
-            Self::Int32(_) => DataType::Int32,
-            Self::Uint32(_) => DataType::Uint32,
-            Self::Int64(_) => DataType::Int64,
-            Self::Uint64(_) => DataType::Uint64,
-            Self::String(_) => DataType::String,
-            Self::ByteArray(_) => DataType::ByteArray,
-            Self::Int16Array(_) => DataType::Int16Array,
-            Self::Uint16Array(_) => DataType::Uint16Array,
-            Self::Int32Array(_) => DataType::Int32Array,
-            Self::Uint32Array(_) => DataType::Uint32Array,
-            Self::Int64Array(_) => DataType::Int64Array,
-            Self::Uint64Array(_) => DataType::Uint64Array,
-            Self::StringArray(_) => DataType::StringArray,
-            Self::Hrtime(_) => DataType::Hrtime,
-            Self::Nvlist(_) => DataType::Nvlist,
-            Self::NvlistArray(_) => DataType::NvlistArray,
-            Self::BooleanValue(_) => DataType::BooleanValue,
-            Self::Int8(_) => DataType::Int8,
-            Self::Uint8(_) => DataType::Uint8,
-            Self::BooleanArray(_) => DataType::BooleanArray,
-            Self::Int8Array(_) => DataType::Int8Array,
-            Self::Uint8Array(_) => DataType::Uint8Array,
-            Self::Double(_) => DataType::Double,
-        }
-    }
-
     /// The element count as stored.
     fn count(&self) -> usize {
         match self {
