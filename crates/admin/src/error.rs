@@ -261,17 +261,6 @@ impl AdminError {
         Self::refused(Verb::Open, name, Reason::Said("missing '@' delimiter in snapshot name".to_owned()))
     }
 
-    /// It with all its causes.
-    pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            text.push_str(&format!(": {cause}"));
-            next = cause.source();
-        }
-        text
-    }
-
     pub(crate) fn refused(verb: Verb, name: &str, reason: Reason) -> Self {
         Self::Refused { verb, name: name.to_owned(), reason: Box::new(reason) }
     }

@@ -83,7 +83,7 @@ impl Request for HoldRequest {
         let mut failed = 0;
         for name in &self.snapshots {
             if let Err(error) = self.change_one(pool, users, name).await {
-                users.tell(&error.chain());
+                users.tell(&cenote_props::chain(&error));
                 failed += 1;
             }
         }

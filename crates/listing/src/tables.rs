@@ -2,10 +2,7 @@
 //!
 //! A value that cannot be read leaves a gap, is reported, and makes the result incomplete ([`Listed::is_whole`]); the rest is shown.
 
-use std::error::Error;
-use std::fmt::Write as _;
-
-use cenote_props::{Align, Table};
+use cenote_props::{Align, Table, chain};
 use serde_json::{Map, Value, json};
 
 use crate::gettable::{Field, Got, Gotten};
@@ -148,17 +145,6 @@ async fn dataset_cell(
         cell.received = item.received(column.name(), is_exact).await?;
     }
     Ok(Some(cell))
-}
-
-/// An error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let _ = write!(text, ": {cause}");
-        next = cause.source();
-    }
-    text
 }
 
 /// Properties of pools, one per row (`zpool get`); all that they have if none are given.

@@ -166,13 +166,7 @@ pub struct SuspendError {
 impl SuspendError {
     /// The caller's error with all its causes.
     pub(super) fn reason(&self) -> String {
-        let mut text = self.source.to_string();
-        let mut next = self.source.source();
-        while let Some(cause) = next {
-            text.push_str(&format!(": {cause}"));
-            next = cause.source();
-        }
-        text
+        cenote_props::chain(&*self.source)
     }
 }
 
