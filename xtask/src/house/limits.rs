@@ -23,7 +23,7 @@ const fn until(wanted: f64, bound: f64) -> Goal {
 }
 
 /// Lines of the product at most: crates without those of tests and the laboratory, and without tests.
-const PRODUCT_LINES: Goal = until(163_000.0, 176_000.0);
+const PRODUCT_LINES: Goal = until(163_000.0, 174_400.0);
 /// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
 const PROGRAM_LINES: Goal = held(9_000.0);
 /// Public items of the product for each 1,000 lines of its code, at most.
@@ -31,11 +31,11 @@ const PUBLIC: Goal = until(25.0, 37.0);
 /// Translations of errors in spa at most.
 const SPA_MAP_ERRS: Goal = held(120.0);
 /// Circles of files in the whole house at most, and with re-exported names followed to their files.
-const CIRCLES: Goal = held(12.0);
-const CIRCLES_FOLLOWED: Goal = until(12.0, 24.0);
+const CIRCLES: Goal = held(3.0);
+const CIRCLES_FOLLOWED: Goal = until(12.0, 13.0);
 /// Files of the largest circle of a crate at most.
 const CIRCLE_FILES: &[(&str, Goal)] =
-    &[("spa", held(3.0)), ("dsl", held(3.0)), ("zpl", held(3.0)), ("server", held(3.0)), ("cenote", held(3.0))];
+    &[("spa", held(3.0)), ("dsl", held(3.0)), ("zpl", held(3.0)), ("server", held(0.0)), ("cenote", held(0.0))];
 /// Arrows up in a crate at most.
 const ARROWS_UP: &[(&str, Goal)] =
     &[("dmu", held(54.0)), ("dsl", held(27.0)), ("spa", held(99.0)), ("zpl", held(48.0)), ("server", held(37.0))];
