@@ -47,7 +47,7 @@ impl Request for RedactRequest {
         made.map_err(|error| AdminError::Errno { errno: error.errno(), source: Box::new(error) })
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zfs redact").words([&self.snapshot, &self.bookmark]).words(&self.by))
     }
 

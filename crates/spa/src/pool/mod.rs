@@ -66,6 +66,7 @@
 mod accounts;
 mod audit;
 mod background;
+mod command;
 mod errlog;
 mod failmode;
 mod frees;
@@ -99,6 +100,7 @@ use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle, boxed};
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::Logs;
 
+pub(crate) use command::Command;
 pub(crate) use head::HeadHold;
 pub use head::LiveHead;
 pub use head_frees::HeadFrees;
@@ -124,6 +126,7 @@ use syncer_slot::SyncerSlot;
 pub struct Pool {
     shared: Arc<Shared>,
     _owned: Arc<Owned>,
+    command: Option<Arc<Command>>,
 }
 
 /// The handles of a pool: the last one that goes gives the pool up.
@@ -190,7 +193,7 @@ impl Pool {
         let syncing = shared.clone();
         let join = handle.spawn(Class::Sync, async move { syncing.sync_all().await });
         *shared.sync.lock() = Some(join);
-        Self { _owned: Arc::new(Owned(shared.clone())), shared }
+        Self { _owned: Arc::new(Owned(shared.clone())), shared, command: None }
     }
 
     /// The pool's name.
@@ -378,7 +381,7 @@ impl Pool {
         E: NamePool + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
-        let (txg, made) = self.shared.clone().make(change).await?;
+        let (txg, made) = self.shared.clone().make(self.command(), change).await?;
         if self.shared.is_background.load(Ordering::Acquire) {
             self.wait_synced(txg).await?;
         }
@@ -390,7 +393,7 @@ impl Pool {
     ///
     /// # Errors
     /// The pool is closed.
-    pub fn change_later<F>(&self, what: &'static str, change: F) -> Result<(), SpaError>
+    fn change_later<F>(&self, what: &'static str, change: F) -> Result<(), SpaError>
     where
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), SpaError>> + Send + 'static,
     {
@@ -399,7 +402,7 @@ impl Pool {
         }
         let shared = self.shared.clone();
         self.shared.handle.detach(Class::Sync, async move {
-            match shared.clone().make(change).await {
+            match shared.clone().make(None, change).await {
                 Ok(_) => shared.want_txg(),
                 Err(error) => shared.troubles.tell(format!("{what}: {error}")),
             }
@@ -418,7 +421,7 @@ impl Pool {
         E: NamePool + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
-        let seen = self.shared.clone().make(move |syncer| {
+        let seen = self.shared.clone().make(None, move |syncer| {
             Box::pin(async move {
                 let before = syncer.change_count();
                 let seen = look(syncer).await;
