@@ -114,7 +114,7 @@ use crate::failmode::FailMode;
 use crate::inuse::{LongHold, User};
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
-use crate::{FailedPool, FoundAuxiliary, NamePool, SpaError};
+use crate::{FailedPool, FoundAuxiliary, NamePool, Refusal, SpaError};
 use frees::Frees;
 use kstat::Kstats;
 use shared::Shared;
@@ -303,7 +303,7 @@ impl Pool {
         let held = self.look(move |syncer| {
             Box::pin(async move {
                 match syncer.dsl().dataset_phys(dataset).await {
-                    Ok(phys) if phys.guid == guid => Ok(syncer.long_hold(dataset)),
+                    Ok(phys) if phys.guid == guid => Ok(syncer.long_hold(dataset, User::Command)),
                     _ => Err(DslError::NoSuchDataset(format!("#{dataset}")).into()),
                 }
             })
@@ -321,6 +321,37 @@ impl Pool {
     #[must_use]
     pub fn is_long_held(&self, dataset: ObjectId) -> bool {
         self.shared.in_use.is_held(dataset)
+    }
+
+    /// Forgets the key of an encrypted dataset, and of all that have the same encryption root. Returns their names.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`]: one of them, or a snapshot of one, is in use, by the user that is named. The dataset is not encrypted, or its key is
+    /// not loaded; or as [`Self::look`].
+    #[boxed]
+    pub async fn unload_key(&self, name: &str) -> Result<Vec<String>, SpaError> {
+        let name = name.to_owned();
+        let unloaded = self.look(move |syncer| {
+            Box::pin(async move {
+                let dsl = syncer.dsl().clone();
+                let root = dsl.encryption(&dsl.dir(&name).await?).await?.map(|encryption| encryption.root);
+                for (object, user) in syncer.in_use.users() {
+                    // A redaction list is held as a dataset is, and has no key.
+                    let Ok(phys) = dsl.dataset_phys(object).await else { continue };
+                    let dir = dsl.dir_object(phys.dir, dsl.dir_name(phys.dir).await?).await?;
+                    let encryption = dsl.encryption(&dir).await?;
+                    if root.is_some() && encryption.map(|encryption| encryption.root) == root {
+                        let what = format!(
+                            "cannot unload key for '{name}': '{}' is in use: {user}",
+                            dsl.dataset_name(object).await?
+                        );
+                        return Err(SpaError::refused(Refusal::Busy, what));
+                    }
+                }
+                Ok(dsl.unload_key(&name).await?)
+            })
+        });
+        unloaded.await
     }
 
     /// Has a change made in the sync of the txg that is open now, when the data of that is written.
