@@ -23,7 +23,7 @@ use cenote_zvol::Volume;
 pub use live::LiveVolumes;
 pub use open::{Locked, OpenVolumes};
 use reading::ReadOnly;
-pub use zvol_state::SuspendedVolume;
+pub(crate) use zvol_state::SuspendedVolume;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub(crate) struct PoolVolumes(Vec<(View, String)>);

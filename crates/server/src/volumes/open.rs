@@ -88,6 +88,17 @@ impl OpenVolumes {
         self.pool.look(move |syncer| Box::pin(async move { Ok(find(&syncer.dsl().clone(), &wanted).await?) })).await
     }
 
+    /// The head with this object, with the name that it has now.
+    pub(super) async fn head(&self, object: ObjectId) -> Result<Dataset, SpaError> {
+        let look = self.pool.look(move |syncer| {
+            Box::pin(async move {
+                let dsl = syncer.dsl().clone();
+                Ok(dsl.dataset(&dsl.dataset_name(object).await?).await?)
+            })
+        });
+        look.await
+    }
+
     /// The pool.
     pub(super) const fn pool(&self) -> &Pool {
         &self.pool
@@ -95,7 +106,7 @@ impl OpenVolumes {
 
     /// Waits for the exclusive right to open, close and resize volumes. Clients continue with those they have.
     #[boxed]
-    pub async fn lock(&self) -> Locked<'_> {
+    pub async fn lock(self: &Arc<Self>) -> Locked<'_> {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
@@ -137,7 +148,7 @@ impl OpenVolumes {
 
 /// Exclusive access to [`OpenVolumes`].
 pub struct Locked<'a> {
-    all: &'a OpenVolumes,
+    all: &'a Arc<OpenVolumes>,
     volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
 
@@ -148,6 +159,8 @@ impl Locked<'_> {
             let names = self.all.names.lock();
             (names.datasets.get(name).copied(), names.changes)
         };
+        // One that could not be opened again is opened anew: whoever still has it gets errors.
+        self.volumes.retain(|_, zvol| !zvol.is_lost());
         if let Some(live) = known.and_then(|dataset| self.volumes.get(&dataset)) {
             return Ok(Some(Found::Live(live.clone())));
         }
@@ -157,7 +170,7 @@ impl Locked<'_> {
             None => match self.all.opened(&dataset).await.map_err(|error| live::open_error(&error))? {
                 Opened::Frozen(frozen) => return Ok(Some(Found::Frozen(frozen))),
                 Opened::Live(live) => {
-                    let live = ZvolState::new(live);
+                    let live = ZvolState::new(self.all, live);
                     self.volumes.insert(dataset.object, live.clone());
                     live
                 }
@@ -185,14 +198,14 @@ impl Locked<'_> {
 
     /// Suspends the volume with this name, if clients have it: see [`SuspendedVolume`].
     #[boxed]
-    pub async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
+    pub(crate) async fn suspend(&mut self, name: &str) -> Result<Option<SuspendedVolume>> {
         self.close_unused();
         if self.volumes.is_empty() {
             return Ok(None);
         }
         let Some(dataset) = self.all.find(name).await? else { return Ok(None) };
         let Some(zvol) = self.volumes.get(&dataset.object).cloned() else { return Ok(None) };
-        Ok(SuspendedVolume::begin(all, zvol, name).await)
+        Ok(SuspendedVolume::begin(zvol).await)
     }
 
     /// Closes the volumes that no client has, so that they can be destroyed. Their changes are in the open txg, or an earlier one.

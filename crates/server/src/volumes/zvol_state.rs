@@ -1,143 +1,130 @@
-//! Suspends and resumes a volume while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
+//! A volume that clients have, which is suspended while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
 //!
-//! Connections refer to a [`ZvolState`], which has the open volume, or nothing while it is suspended. A rollback needs the dataset closed. So
-//! pending requests end, others wait, the volume is closed, the dataset is rolled back, and the volume is opened again; clients remain
-//! connected. As in OpenZFS, data that a client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
+//! Connections refer to a [`ZvolState`], whose seat has the open volume. Clients remain connected while it is suspended. As in OpenZFS, data that a
+//! client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use cenote_inuse::{OpenError, Opened, Why, unused};
+use cenote_format::ids::ObjectId;
+use cenote_inuse::{OpenError, Opened, Reopen, Seat, Suspended, Why};
 use cenote_nbd::{ExportError, ExportErrorKind};
-use cenote_taskq::sync::RwLock;
-use cenote_taskq::{Class, Handle, Notify, oneshot};
+use cenote_taskq::{Handle, boxed};
 use cenote_zvol::live::LiveVolume;
 
 use super::open::OpenVolumes;
 
-enum State {
-    Open(Arc<LiveVolume>),
-    Suspended,
-    /// It could not be reopened.
-    Lost,
+/// An open volume, to which its connections refer.
+pub(crate) struct ZvolState {
+    seat: Seat<LiveVolume>,
+    dataset: ObjectId,
+    handle: Handle,
+    all: Weak<OpenVolumes>,
 }
 
-/// The slot of an open volume, to which its connections refer.
-pub(super) struct ZvolState {
-    state: RwLock<State>,
-    resumed: Notify,
-}
+/// A suspended volume.
+pub(crate) type SuspendedVolume = Suspended<ZvolState>;
 
 impl ZvolState {
-    pub(super) fn new(live: LiveVolume) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(State::Open(Arc::new(live))), resumed: Notify::new() })
+    pub(super) fn new(all: &Arc<OpenVolumes>, live: LiveVolume) -> Arc<Self> {
+        let (dataset, handle, all) = (live.dataset(), all.pool().handle().clone(), Arc::downgrade(all));
+        Arc::new(Self { seat: Seat::new(Some(live)), dataset, handle, all })
     }
 
     /// The volume, unless it is suspended or lost.
     pub(super) fn now(&self) -> Option<Arc<LiveVolume>> {
-        match &*self.state.read() {
-            State::Open(live) => Some(live.clone()),
-            State::Suspended | State::Lost => None,
-        }
+        self.seat.now()
+    }
+
+    /// True if it could not be opened again: it serves nothing.
+    pub(super) fn is_lost(&self) -> bool {
+        self.seat.is_closed()
     }
 
     /// A reference to the volume; waits while it is suspended.
     pub(super) async fn share(&self) -> Result<Arc<LiveVolume>, ExportError> {
-        loop {
-            let resumed = self.resumed.wait();
-            match &*self.state.read() {
-                State::Open(live) => return Ok(live.clone()),
-                State::Lost => {
-                    let why = "the volume could not be opened again after its dataset was rolled back";
-                    return Err(ExportError::new(ExportErrorKind::Io, why));
-                }
-                State::Suspended => {}
-            }
-            resumed.await;
+        let why = "the volume could not be opened again after its dataset was rolled back: connect again";
+        self.seat.settled().await.ok_or_else(|| ExportError::new(ExportErrorKind::Io, why))
+    }
+}
+
+impl Reopen for ZvolState {
+    type Opened = LiveVolume;
+    type Kept = ();
+
+    fn seat(&self) -> &Seat<LiveVolume> {
+        &self.seat
+    }
+
+    fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    #[boxed]
+    async fn stop(&self, _: Option<&LiveVolume>) {}
+
+    #[boxed]
+    async fn reopen(&self, (): &()) -> Result<LiveVolume, OpenError> {
+        let lost = || OpenError::Refused(format!("dataset {}", self.dataset), Why::Lost);
+        let all = self.all.upgrade().ok_or_else(lost)?;
+        let dataset = all.head(self.dataset).await?;
+        match all.opened(&dataset).await? {
+            Opened::Live(live) => Ok(live),
+            Opened::Frozen(_) => Err(lost()),
         }
     }
-
-    fn set(&self, state: State) {
-        *self.state.write() = state;
-        self.resumed.all();
-    }
 }
 
-/// A suspended volume. [`Self::resume`], or dropping this, resumes it.
-pub struct SuspendedVolume(Option<Inner>);
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-struct Inner {
-    all: Arc<OpenVolumes>,
-    zvol: Arc<ZvolState>,
-    name: String,
-}
+    use cenote_admin::VolumeShape;
+    use cenote_dmu::tx::TxTunables;
+    use cenote_nbd::Exports as _;
+    use cenote_sim::{Machine, SINGLE, options};
+    use cenote_taskq::sim::disk::SimDiskOptions;
+    use cenote_taskq::{Class, Runtime};
 
-impl SuspendedVolume {
-    /// Suspends the volume of this slot, and waits for pending requests. `None` if it is not open.
-    pub(super) async fn begin(all: &Arc<OpenVolumes>, zvol: Arc<ZvolState>, name: &str) -> Option<Self> {
-        let live = {
-            let mut state = zvol.state.write();
-            match std::mem::replace(&mut *state, State::Suspended) {
-                State::Open(live) => live,
-                // Another command has suspended it, or it is lost.
-                before => {
-                    *state = before;
-                    return None;
-                }
+    use super::*;
+    use crate::LiveVolumes;
+
+    /// A command has the head open when a suspension ends: clients wait for it, and have their volume again. One that stays too long costs the
+    /// clients that are connected their export, and those that come later get the volume.
+    #[test]
+    fn a_volume_is_not_lost_to_a_command_that_uses_its_head_when_it_resumes() {
+        let runtime = Runtime::simulated(5);
+        let handle = runtime.handle();
+        let disk = SimDiskOptions { size_bytes: 128 << 20, ..SimDiskOptions::default() };
+        let machine = Machine::new(&runtime, 1, &disk);
+        runtime.block_on(async {
+            let tops = machine.tops(&handle, SINGLE).await.unwrap();
+            let pool = cenote_sim::new_pool(&handle, options("p", tops, 12)).await.unwrap();
+            let pool = pool.start(TxTunables::for_memory(64 << 20)).await;
+            let shape = VolumeShape { size_bytes: 8 << 20, block_bytes: None, sparse: false };
+            cenote_admin::create_volume(&pool, "p/v", shape, Vec::new(), false).await.unwrap();
+            let volumes = OpenVolumes::new(pool.clone());
+            let served = LiveVolumes::new([(volumes.clone(), "p".to_owned())]);
+            let export = served.open("p/v").await.unwrap().unwrap();
+            for (seconds, is_kept) in [(1, true), (600, false)] {
+                let suspended = volumes.lock().await.suspend("p/v").await.unwrap().unwrap();
+                let head = pool.open_head("p/v").await.unwrap();
+                let clock = handle.clone();
+                handle.detach(Class::Issue, async move {
+                    clock.sleep(Duration::from_secs(seconds)).await;
+                    drop(head);
+                });
+                assert_eq!(suspended.resume().await.is_ok(), is_kept);
+                let written = export.write(0, vec![7; 4096].into(), true).await;
+                assert_eq!(written.is_ok(), is_kept, "{written:?}");
             }
-        };
-        let inner = Inner { all: all.clone(), zvol, name: name.to_owned() };
-        let (sender, answer) = oneshot::channel();
-        let handle = inner.handle();
-        // In a task of its own: the caller may be dropped meanwhile. Then dropping the value resumes the volume.
-        handle.clone().detach(Class::Issue, async move {
-            unused(&handle, &live).await;
-            drop(live);
-            drop(sender.send(Self(Some(inner))));
+            assert!(served.open("p/v").await.is_err(), "the command has it still");
+            handle.sleep(Duration::from_secs(600)).await;
+            let again = served.open("p/v").await.unwrap().unwrap();
+            again.write(0, vec![8; 4096].into(), true).await.unwrap();
+            assert!(export.read(0, 512).await.is_err(), "a client that lost its export connects again");
+            drop((export, again));
+            volumes.close().await;
+            pool.export().await.unwrap();
         });
-        answer.await.ok()
-    }
-
-    /// Resumes requests, with the present state of the volume.
-    ///
-    /// # Errors
-    /// It cannot be opened: requests fail from now on.
-    pub async fn resume(mut self) -> Result<(), crate::ServerError> {
-        let Some(inner) = self.0.take() else { return Ok(()) };
-        let (sender, answer) = oneshot::channel();
-        // In a task of its own: resuming must finish even if the caller is dropped meanwhile.
-        inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.resume().await)) });
-        Ok(answer.await.unwrap_or(Ok(()))?)
-    }
-}
-
-impl Drop for SuspendedVolume {
-    fn drop(&mut self) {
-        if let Some(inner) = self.0.take() {
-            // If it fails, the clients' requests get the error.
-            inner.handle().detach(Class::Issue, async move { drop(inner.resume().await) });
-        }
-    }
-}
-
-impl Inner {
-    fn handle(&self) -> Handle {
-        self.all.pool().handle().clone()
-    }
-
-    async fn resume(self) -> Result<(), OpenError> {
-        let lost = |name: &str| OpenError::Refused(name.to_owned(), Why::Lost);
-        let opened = async {
-            let dataset = self.all.find(&self.name).await?.ok_or_else(|| lost(&self.name))?;
-            match self.all.opened(&dataset).await? {
-                Opened::Live(live) => Ok(live),
-                Opened::Frozen(_) => Err(lost(&self.name)),
-            }
-        };
-        let (state, result) = match opened.await {
-            Ok(live) => (State::Open(Arc::new(live)), Ok(())),
-            Err(error) => (State::Lost, Err(error)),
-        };
-        self.zvol.set(state);
-        result
     }
 }
