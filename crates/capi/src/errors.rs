@@ -86,6 +86,7 @@ pub(crate) fn layout() -> String {
         ("CLOSED", Kind::Closed),
         ("QUOTA", Kind::Quota),
         ("INTERRUPTED", Kind::Interrupted),
+        ("STALE", Kind::Stale),
     ];
     numbers(&kinds.map(|(name, kind)| (name, kind as u32)))
         + &layout!(CPlace as "cenote_place": pool dataset path device offset objset object block level)

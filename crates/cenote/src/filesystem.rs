@@ -12,7 +12,7 @@ use cenote_zpl::{AttributeChange, Attributes, NewNode, RenameMode, XattrSet, Zpl
 use crate::error::{Error, ErrorKind, Place};
 use crate::file::File;
 use crate::metadata::{FileKind, Metadata, time_of};
-use crate::open::{Files, Open};
+use crate::open::{Files, Open, OpenedFiles};
 use crate::pool::{Access, Pool};
 use crate::raise::{Lower as _, Raise as _};
 use crate::readdir::ReadDir;
@@ -115,14 +115,19 @@ impl FileSystem {
         &self.pool
     }
 
-    /// True if nothing can be changed: a snapshot, a pool that is open read-only, a dataset with `readonly=on`.
+    /// True if nothing can be changed: a snapshot, a pool that is open read-only, a dataset with `readonly=on`, or one that is being rolled back.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.live().is_err()
+        self.inner.now().is_none_or(|opened| self.live(&opened).is_err())
     }
 
-    pub(crate) fn live(&self) -> Result<&OpenFiles, Error> {
-        let live = self.inner.live().filter(|live| !live.is_read_only());
+    /// Enters the file system, for one call.
+    async fn enter(&self) -> Result<Arc<OpenedFiles>, Error> {
+        self.inner.enter().await
+    }
+
+    pub(crate) fn live<'a>(&self, at: &'a OpenedFiles) -> Result<&'a OpenFiles, Error> {
+        let live = at.live().filter(|live| !live.is_read_only());
         live.ok_or_else(|| ZplError::ReadOnly.raise().of_dataset(self.name()))
     }
 
@@ -131,15 +136,15 @@ impl FileSystem {
         error.raise().of_dataset(self.name()).of_path(path)
     }
 
-    async fn find(&self, path: &Path, follows: bool) -> Result<Attributes, Error> {
-        let found = self.inner.files.follow(bytes(path), follows).await;
+    async fn find(&self, at: &OpenedFiles, path: &Path, follows: bool) -> Result<Attributes, Error> {
+        let found = at.files.follow(bytes(path), follows).await;
         found.map_err(|error| self.error(error, path))
     }
 
     /// The directory that the last name of a path stands in, and the name.
-    async fn parent<'a>(&self, path: &'a Path) -> Result<(Attributes, &'a [u8]), Error> {
+    async fn parent<'a>(&self, at: &OpenedFiles, path: &'a Path) -> Result<(Attributes, &'a [u8]), Error> {
         let (directory, name) = split(path)?;
-        let found = self.inner.files.follow(directory, true).await;
+        let found = at.files.follow(directory, true).await;
         Ok((found.map_err(|error| self.error(error, path))?, name))
     }
 
@@ -153,7 +158,7 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), or it cannot be read.
     pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
-        Ok(Metadata::of(&self.find(path.as_ref(), true).await?))
+        Ok(Metadata::of(&self.find(&*self.enter().await?, path.as_ref(), true).await?))
     }
 
     /// The same, of a symbolic link itself.
@@ -161,7 +166,7 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::metadata`].
     pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
-        Ok(Metadata::of(&self.find(path.as_ref(), false).await?))
+        Ok(Metadata::of(&self.find(&*self.enter().await?, path.as_ref(), false).await?))
     }
 
     /// The whole content of a file.
@@ -194,14 +199,14 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file).
     pub async fn open(&self, path: impl AsRef<Path>) -> Result<File, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
-        self.open_object(found.object, path).await
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, true).await?;
+        self.open_object(&at, found.object, path).await
     }
 
-    async fn open_object(&self, object: ObjectId, path: &Path) -> Result<File, Error> {
-        let file = self.inner.files.open_file(object).await.map_err(|error| self.error(error, path))?;
-        Ok(File::new(self.clone(), file, path))
+    async fn open_object(&self, at: &OpenedFiles, object: ObjectId, path: &Path) -> Result<File, Error> {
+        let file = at.files.open_file(object).await.map_err(|error| self.error(error, path))?;
+        File::new(self, at, file, path)
     }
 
     /// Makes a file, with mode 644, or makes one that is there empty; and opens it.
@@ -211,35 +216,39 @@ impl FileSystem {
     /// [`ReadOnly`](ErrorKind::ReadOnly).
     pub async fn create(&self, path: impl AsRef<Path>) -> Result<File, Error> {
         let path = path.as_ref();
-        let live = self.live()?;
         loop {
-            match self.find(path, true).await {
+            let at = self.enter().await?;
+            let live = self.live(&at)?;
+            match self.find(&at, path, true).await {
                 Ok(found) => {
-                    let file = self.open_object(found.object, path).await?;
+                    let file = self.open_object(&at, found.object, path).await?;
+                    // The handle enters by itself.
+                    drop(at);
                     file.set_len(0).await?;
                     return Ok(file);
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
-            let (directory, name) = self.parent(path).await?;
+            let (directory, name) = self.parent(&at, path).await?;
             let new = new_node(&directory, FileKind::File, 0o644);
-            match self.inner.files.create_file(directory.object, name, &new).await {
+            match at.files.create_file(directory.object, name, &new).await {
                 Ok((file, _)) => {
                     self.commit_if_sync(live).await?;
-                    return Ok(File::new(self.clone(), file, path));
+                    return File::new(self, &at, file, path);
                 }
                 // Somebody else has made it, unless it is a link that leads nowhere.
-                Err(ZplError::Exists) if self.find(path, true).await.is_ok() => {}
+                Err(ZplError::Exists) if self.find(&at, path, true).await.is_ok() => {}
                 Err(error) => return Err(self.error(error, path)),
             }
         }
     }
 
     async fn make(&self, path: &Path, new: impl FnOnce(&Attributes) -> NewNode) -> Result<(), Error> {
-        let live = self.live()?;
-        let (directory, name) = self.parent(path).await?;
-        let made = self.inner.files.create(directory.object, name, &new(&directory)).await;
+        let at = self.enter().await?;
+        let live = self.live(&at)?;
+        let (directory, name) = self.parent(&at, path).await?;
+        let made = at.files.create(directory.object, name, &new(&directory)).await;
         made.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -292,10 +301,11 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::create`]; [`Exists`](ErrorKind::Exists); the file is a directory.
     pub async fn hard_link(&self, file: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
-        let found = self.find(file.as_ref(), false).await?;
-        let (directory, name) = self.parent(path).await?;
-        let linked = self.inner.files.link(found.object, directory.object, name).await;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
+        let found = self.find(&at, file.as_ref(), false).await?;
+        let (directory, name) = self.parent(&at, path).await?;
+        let linked = at.files.link(found.object, directory.object, name).await;
         linked.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -305,9 +315,9 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is none).
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, false).await?;
-        let target = self.inner.files.read_link(found.object).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, false).await?;
+        let target = at.files.read_link(found.object).await.map_err(|error| self.error(error, path))?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(target)))
     }
 
@@ -316,12 +326,12 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is none).
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, true).await?;
         if found.kind != cenote_zpl::FileKind::Directory {
             return Err(self.error(ZplError::NotDirectory, path));
         }
-        Ok(ReadDir::new(self.clone(), found.object, path))
+        Ok(ReadDir::new(self.clone(), &found, path))
     }
 
     /// Removes a name of a file, link, device, pipe or socket. A file that is open stays readable and writable.
@@ -330,9 +340,10 @@ impl FileSystem {
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is a directory), [`Denied`](ErrorKind::Denied),
     /// [`ReadOnly`](ErrorKind::ReadOnly).
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
-        let (directory, name) = self.parent(path).await?;
-        self.inner.files.unlink(directory.object, name).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
+        let (directory, name) = self.parent(&at, path).await?;
+        at.files.unlink(directory.object, name).await.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
 
@@ -341,9 +352,10 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::remove_file`]; [`Exists`](ErrorKind::Exists): it has entries.
     pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
-        let (directory, name) = self.parent(path).await?;
-        self.inner.files.rmdir(directory.object, name).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
+        let (directory, name) = self.parent(&at, path).await?;
+        at.files.rmdir(directory.object, name).await.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
 
@@ -352,18 +364,20 @@ impl FileSystem {
     /// # Errors
     /// As POSIX has them.
     pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, from, to) = (self.live()?, from.as_ref(), to.as_ref());
-        let (old, old_name) = self.parent(from).await?;
-        let (new, new_name) = self.parent(to).await?;
-        let renamed = self.inner.files.rename(old.object, old_name, new.object, new_name, RenameMode::Replace).await;
+        let (at, from, to) = (self.enter().await?, from.as_ref(), to.as_ref());
+        let live = self.live(&at)?;
+        let (old, old_name) = self.parent(&at, from).await?;
+        let (new, new_name) = self.parent(&at, to).await?;
+        let renamed = at.files.rename(old.object, old_name, new.object, new_name, RenameMode::Replace).await;
         renamed.map_err(|error| self.error(error, from))?;
         self.commit_if_sync(live).await
     }
 
     async fn change(&self, path: &Path, change: AttributeChange) -> Result<(), Error> {
-        let live = self.live()?;
-        let found = self.find(path, true).await?;
-        let changed = self.inner.files.set_attributes(found.object, &change).await;
+        let at = self.enter().await?;
+        let live = self.live(&at)?;
+        let found = self.find(&at, path, true).await?;
+        let changed = at.files.set_attributes(found.object, &change).await;
         changed.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -409,9 +423,9 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), or they cannot be read.
     pub async fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
-        let mut names = self.inner.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, true).await?;
+        let mut names = at.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))?;
         let properties = self.inner.properties();
         names.retain(|name| properties.has_xattr(name));
         Ok(names)
@@ -423,10 +437,10 @@ impl FileSystem {
     /// [`NotFound`](ErrorKind::NotFound) (of the path), [`NotSupported`](ErrorKind::NotSupported) (the property `xattr` is off), or it cannot be
     /// read.
     pub async fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        let path = path.as_ref();
+        let (at, path) = (self.enter().await?, path.as_ref());
         self.check_xattr(path, name)?;
-        let found = self.find(path, true).await?;
-        match self.inner.files.xattr(found.object, name.as_bytes()).await {
+        let found = self.find(&at, path, true).await?;
+        match at.files.xattr(found.object, name.as_bytes()).await {
             Ok(value) => Ok(Some(value)),
             Err(ZplError::NoXattr) => Ok(None),
             Err(error) => Err(self.error(error, path)),
@@ -439,10 +453,11 @@ impl FileSystem {
     /// [`NotFound`](ErrorKind::NotFound) (of the path), [`Misuse`](ErrorKind::Misuse) (it is too large),
     /// [`ReadOnly`](ErrorKind::ReadOnly), [`NotSupported`](ErrorKind::NotSupported) (the property `xattr` is off).
     pub async fn set_xattr(&self, path: impl AsRef<Path>, name: &str, value: &[u8]) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
         self.check_xattr(path, name)?;
-        let found = self.find(path, true).await?;
-        let set = self.inner.files.set_xattr(found.object, name.as_bytes(), value, XattrSet::Any).await;
+        let found = self.find(&at, path, true).await?;
+        let set = at.files.set_xattr(found.object, name.as_bytes(), value, XattrSet::Any).await;
         set.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -452,10 +467,11 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), also where there is none of this name; otherwise as [`Self::set_xattr`].
     pub async fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
         self.check_xattr(path, name)?;
-        let found = self.find(path, true).await?;
-        let removed = self.inner.files.remove_xattr(found.object, name.as_bytes()).await;
+        let found = self.find(&at, path, true).await?;
+        let removed = at.files.remove_xattr(found.object, name.as_bytes()).await;
         removed.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -465,7 +481,8 @@ impl FileSystem {
     /// # Errors
     /// It could not be written.
     pub async fn sync(&self) -> Result<(), Error> {
-        let Some(live) = self.inner.live() else { return Ok(()) };
+        let at = self.enter().await?;
+        let Some(live) = at.live() else { return Ok(()) };
         live.log().sync(None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
@@ -473,7 +490,7 @@ impl FileSystem {
     /// worked. What is not freed is freed by the next user of the file system.
     #[must_use]
     pub fn freeing_error(&self) -> Option<Error> {
-        let error = self.inner.live()?.freeing_error()?;
+        let error = self.inner.now()?.live()?.freeing_error()?;
         let mut place = Place::default();
         let kind = error.kind(&mut place);
         Some(Error::new(kind, place, format!("freeing what was removed: {error}")).of_dataset(self.name()))
@@ -483,7 +500,7 @@ impl FileSystem {
     /// [`Dataset`](crate::Dataset).
     #[must_use]
     pub fn space(&self) -> Option<Space> {
-        let space = self.inner.live()?.head().space();
+        let space = self.inner.now()?.live()?.head().space();
         Some(Space { used_bytes: space.referenced_bytes, available_bytes: space.available_bytes })
     }
 }

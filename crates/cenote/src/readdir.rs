@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use cenote_format::ids::ObjectId;
-use cenote_zpl::Cursor;
+use cenote_zpl::{Attributes, Cursor};
 
 use crate::error::Error;
 use crate::filesystem::FileSystem;
@@ -32,6 +32,8 @@ pub struct DirEntry {
 pub struct ReadDir {
     filesystem: FileSystem,
     directory: ObjectId,
+    /// Distinguishes it from later directories with the same number.
+    generation: u64,
     path: PathBuf,
     next: Cursor,
     batch: VecDeque<DirEntry>,
@@ -45,19 +47,23 @@ impl fmt::Debug for ReadDir {
 }
 
 impl ReadDir {
-    pub(crate) fn new(filesystem: FileSystem, directory: ObjectId, path: &Path) -> Self {
-        let path = path.to_owned();
-        Self { filesystem, directory, path, next: Cursor::START, batch: VecDeque::new(), is_over: false }
+    pub(crate) fn new(filesystem: FileSystem, directory: &Attributes, path: &Path) -> Self {
+        let (path, generation, directory) = (path.to_owned(), directory.generation, directory.object);
+        Self { filesystem, directory, generation, path, next: Cursor::START, batch: VecDeque::new(), is_over: false }
     }
 
     /// The next entry; none at the end.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// The directory cannot be read. [`Stale`](crate::ErrorKind::Stale): it is gone.
     pub async fn next(&mut self) -> Result<Option<DirEntry>, Error> {
         if self.batch.is_empty() && !self.is_over {
-            let files = &self.filesystem.inner.files;
-            let listed = files.list(self.directory, self.next, BATCH).await;
+            let opened = self.filesystem.inner.enter().await?;
+            let is_same = |found: Attributes| found.generation == self.generation;
+            if !opened.files.attributes(self.directory).await.is_ok_and(is_same) {
+                return Err(self.filesystem.inner.stale(&self.path));
+            }
+            let listed = opened.files.list(self.directory, self.next, BATCH).await;
             let listed = listed.map_err(|error| self.filesystem.error(error, &self.path))?;
             match listed.last() {
                 Some(last) => self.next = last.next,
