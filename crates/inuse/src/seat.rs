@@ -164,7 +164,7 @@ impl<'a> Patience<'a> {
 pub trait Reopen: Send + Sync + 'static {
     /// The open dataset.
     type Opened: Send + Sync + 'static;
-    /// What opening it again needs of it.
+    /// The state that opening it again needs.
     type Kept: Send + Sync + 'static;
 
     /// Its seat.

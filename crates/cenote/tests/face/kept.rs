@@ -101,7 +101,7 @@ fn a_volume_goes_on_with_the_content_and_the_size_of_the_snapshot() {
     });
 }
 
-/// What it inherits from its new place counts at once.
+/// The properties that it inherits from its new place count at once.
 #[test]
 fn handles_go_on_under_another_name_and_obey_what_their_dataset_inherits_there() {
     on_new_pool(async |_, pool| {
