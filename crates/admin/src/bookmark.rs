@@ -121,7 +121,7 @@ impl Request for BookmarkRequest {
         pool.sync_task(CreateBookmarks(self.all(pool).await?)).await
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(self.line.clone())
     }
 }

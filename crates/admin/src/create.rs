@@ -284,7 +284,7 @@ impl Request for CreateRequest<'_> {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs create").flag(self.parents, "-p").flag(self.is_sparse, "-s");
         let line = line.option("-b", &self.block_size).option("-o", &self.properties).option("-V", &self.volume_size);
         (!self.is_dry).then(|| line.word(&self.name))

@@ -89,7 +89,7 @@ impl Request for DestroyRequest<'_> {
         }
     }
 
-    fn history_line(&self, _: &bool) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let Reach { recursive, clones } = self.reach;
         let line = Line::new("zfs destroy").flag(self.is_deferred, "-d").flag(recursive, "-r").flag(clones, "-R");
         (!self.is_dry).then(|| line.word(&self.name))

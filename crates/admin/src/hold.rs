@@ -90,9 +90,13 @@ impl Request for HoldRequest {
         Ok(failed)
     }
 
-    fn history_line(&self, failed: &usize) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new(if self.releases { "zfs release" } else { "zfs hold" }).flag(self.recursive, "-r");
-        (*failed < self.snapshots.len()).then(|| line.word(&self.tag).words(&self.snapshots))
+        Some(line.word(&self.tag).words(&self.snapshots))
+    }
+
+    fn is_void(&self, failed: &usize) -> bool {
+        *failed >= self.snapshots.len()
     }
 }
 

@@ -70,7 +70,7 @@ impl Request for SetRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zfs set").words(&self.arguments))
     }
 }
@@ -115,7 +115,7 @@ impl Request for InheritRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs inherit").flag(self.recursive, "-r").flag(self.received, "-S");
         Some(line.word(&self.property).words(&self.datasets))
     }

@@ -149,6 +149,7 @@ pub(crate) fn layouts() -> String {
         ("CLOSED", Kind::Closed),
         ("QUOTA", Kind::Quota),
         ("INTERRUPTED", Kind::Interrupted),
+        ("STALE", Kind::Stale),
     ];
     let files = [
         ("REGULAR_FILE", FileKind::File),

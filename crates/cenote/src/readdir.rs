@@ -32,6 +32,8 @@ pub struct DirEntry {
 pub struct ReadDir {
     filesystem: FileSystem,
     directory: ObjectId,
+    /// Distinguishes it from later directories with the same number.
+    generation: u64,
     path: PathBuf,
     next: Cursor,
     batch: VecDeque<DirEntry>,
@@ -50,13 +52,14 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](crate::ErrorKind::NotFound), [`Misuse`](crate::ErrorKind::Misuse) (it is none).
     pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, true).await?;
         if found.kind != cenote_zpl::FileKind::Directory {
             return Err(self.error(ZplError::NotDirectory, path));
         }
-        let (filesystem, directory, path) = (self.clone(), found.object, path.to_owned());
-        Ok(ReadDir { filesystem, directory, path, next: Cursor::START, batch: VecDeque::new(), is_over: false })
+        let (filesystem, generation, directory) = (self.clone(), found.generation, found.object);
+        let (path, next, batch) = (path.to_owned(), Cursor::START, VecDeque::new());
+        Ok(ReadDir { filesystem, directory, generation, path, next, batch, is_over: false })
     }
 }
 
@@ -64,11 +67,15 @@ impl ReadDir {
     /// The next entry; none at the end.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// The directory cannot be read. [`Stale`](crate::ErrorKind::Stale): it is gone.
     pub async fn next(&mut self) -> Result<Option<DirEntry>, Error> {
         if self.batch.is_empty() && !self.is_over {
-            let files = &self.filesystem.inner.files;
-            let listed = files.list(self.directory, self.next, BATCH).await;
+            let opened = self.filesystem.inner.enter().await?;
+            let is_same = |found: Attributes| found.generation == self.generation;
+            if !opened.files.attributes(self.directory).await.is_ok_and(is_same) {
+                return Err(self.filesystem.inner.stale(&self.path));
+            }
+            let listed = opened.files.list(self.directory, self.next, BATCH).await;
             let listed = listed.map_err(|error| self.filesystem.error(error, &self.path))?;
             match listed.last() {
                 Some(last) => self.next = last.next,

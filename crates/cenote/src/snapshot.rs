@@ -146,10 +146,11 @@ impl Snapshot {
         self.pool.dataset(name).await
     }
 
-    /// Rolls its dataset back to this snapshot. Newer snapshots and bookmarks stand in the way.
+    /// Rolls its dataset back to this snapshot. Newer snapshots and bookmarks stand in the way. Calls of its open file system or volume wait
+    /// meanwhile, and then go on with the snapshot's state; files that are gone are [`Stale`](crate::ErrorKind::Stale).
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy): the dataset is open, or there is something newer.
+    /// [`Busy`](crate::ErrorKind::Busy): there is something newer.
     pub async fn rollback(&self) -> Result<(), Error> {
         self.roll(false).await
     }
@@ -157,7 +158,7 @@ impl Snapshot {
     /// As [`Self::rollback`]; snapshots and bookmarks that are newer are destroyed.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy): the dataset is open, or a newer snapshot has a clone.
+    /// [`Busy`](crate::ErrorKind::Busy): a newer snapshot is open, or has a clone.
     pub async fn rollback_over_newer(&self) -> Result<(), Error> {
         self.roll(true).await
     }

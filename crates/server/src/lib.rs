@@ -76,7 +76,8 @@ pub use service::{Pools, Volumes};
 pub use session::{Found, Gone, Lost, NoSuchPool, Session, SessionOptions, Shown, choose, no_label};
 pub(crate) use suspend::SuspendedDataset;
 pub(crate) use volumes::PoolVolumes;
-pub use volumes::{LiveVolumes, Locked, OpenVolumes, SuspendedVolume};
+pub(crate) use volumes::SuspendedVolume;
+pub use volumes::{LiveVolumes, Locked, OpenVolumes};
 pub(crate) use watch::Recovery;
 
 /// Receives messages for the person or program that a process works for.

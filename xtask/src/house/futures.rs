@@ -62,7 +62,7 @@ const HOT: &[(&str, &[&str])] = &[
     ("zpl", &["reap_until_stopped", "diff", "read", "read_direct", "write", "close"]),
     ("zvol", &["write", "read", "read_direct"]),
     ("send", &["gather", "plan", "receive_stream", "heal_stream", "send", "send_if", "estimate"]),
-    ("inuse", &["unused"]),
+    ("inuse", &["unused", "settled", "allows", "begin", "resume", "reopen"]),
     ("admin", &["receive", "heal", "send_whole", "run"]),
 ];
 

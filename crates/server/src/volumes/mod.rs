@@ -9,7 +9,6 @@ mod gate;
 mod live;
 mod open;
 mod reading;
-mod suspended;
 mod zvol_state;
 
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use cenote_zvol::Volume;
 pub use live::LiveVolumes;
 pub use open::{Locked, OpenVolumes};
 use reading::ReadOnly;
-pub use suspended::SuspendedVolume;
+pub(crate) use zvol_state::SuspendedVolume;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub(crate) struct PoolVolumes(Vec<(View, String)>);

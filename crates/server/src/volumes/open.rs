@@ -35,7 +35,7 @@ use cenote_zvol::live::LiveVolume;
 
 use super::errors::{live_error, open_error};
 use super::gate::Gate;
-use super::zvol_state::ZvolState;
+use super::zvol_state::{SuspendedVolume, ZvolState};
 use super::{find, io_error, user};
 use crate::error::{Result, ServerError};
 
@@ -138,8 +138,8 @@ impl OpenVolumes {
 
 /// Exclusive access to [`OpenVolumes`].
 pub struct Locked<'a> {
-    pub(super) all: &'a OpenVolumes,
-    pub(super) volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
+    all: &'a OpenVolumes,
+    volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
 
 impl Locked<'_> {
@@ -149,6 +149,8 @@ impl Locked<'_> {
             let names = self.all.names.lock();
             (names.datasets.get(name).copied(), names.changes)
         };
+        // One that could not be opened again is opened anew: whoever still has it gets errors.
+        self.volumes.retain(|_, zvol| !zvol.is_lost());
         if let Some(live) = known.and_then(|dataset| self.volumes.get(&dataset)) {
             return Ok(Some(Found::Live(live.clone())));
         }
@@ -158,7 +160,7 @@ impl Locked<'_> {
             None => match self.all.opened(&dataset).await.map_err(|error| open_error(&error))? {
                 Opened::Frozen(frozen) => return Ok(Some(Found::Frozen(frozen))),
                 Opened::Live(live) => {
-                    let live = ZvolState::new(live);
+                    let live = ZvolState::new(&self.all.pool, live);
                     self.volumes.insert(dataset.object, live.clone());
                     live
                 }
@@ -185,6 +187,18 @@ impl Locked<'_> {
             Some(Found::Frozen(_)) => Err(ServerError::Refused("it cannot be written".to_owned())),
             None => Err(ServerError::NoSuchVolume),
         }
+    }
+
+    /// Suspends the volume with this name, if clients have it: see [`SuspendedVolume`].
+    #[boxed]
+    pub(crate) async fn suspend(&mut self, name: &str) -> Result<Option<SuspendedVolume>> {
+        self.close_unused();
+        if self.volumes.is_empty() {
+            return Ok(None);
+        }
+        let Some(dataset) = self.all.find(name).await? else { return Ok(None) };
+        let Some(zvol) = self.volumes.get(&dataset.object).cloned() else { return Ok(None) };
+        Ok(SuspendedVolume::begin(zvol).await)
     }
 
     /// Closes the volumes that no client has, so that they can be destroyed. Their changes are in the open txg, or an earlier one.

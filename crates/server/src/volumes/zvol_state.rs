@@ -1,56 +1,79 @@
-//! The slot of an open volume, which a rollback empties for a while: see [`suspended`](super::suspended).
+//! A volume that clients have, which is suspended while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
+//!
+//! Connections refer to a [`ZvolState`], whose seat has the open volume. Clients remain connected while it is suspended. As in OpenZFS, data that a
+//! client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
 
 use std::sync::Arc;
 
+use cenote_format::ids::ObjectId;
+use cenote_inuse::{OpenError, Opened, Reopen, Seat, Source, Suspended, Why, open_volume};
 use cenote_nbd::{ExportError, ExportErrorKind};
-use cenote_taskq::Notify;
-use cenote_taskq::sync::RwLock;
+use cenote_spa::Pool;
+use cenote_taskq::{Handle, boxed};
 use cenote_zvol::live::LiveVolume;
 
-pub(super) enum State {
-    Open(Arc<LiveVolume>),
-    Suspended,
-    /// It could not be reopened.
-    Lost,
+use super::user;
+
+/// An open volume, to which its connections refer.
+pub(crate) struct ZvolState {
+    seat: Seat<LiveVolume>,
+    dataset: ObjectId,
+    pool: Pool,
 }
 
-/// The slot of an open volume, to which its connections refer.
-pub(super) struct ZvolState {
-    pub(super) state: RwLock<State>,
-    resumed: Notify,
-}
+/// A suspended volume.
+pub(crate) type SuspendedVolume = Suspended<ZvolState>;
 
 impl ZvolState {
-    pub(super) fn new(live: LiveVolume) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(State::Open(Arc::new(live))), resumed: Notify::new() })
+    pub(super) fn new(pool: &Pool, live: LiveVolume) -> Arc<Self> {
+        Arc::new(Self { dataset: live.dataset(), seat: Seat::new(Some(live)), pool: pool.clone() })
     }
 
     /// The volume, unless it is suspended or lost.
     pub(super) fn now(&self) -> Option<Arc<LiveVolume>> {
-        match &*self.state.read() {
-            State::Open(live) => Some(live.clone()),
-            State::Suspended | State::Lost => None,
-        }
+        self.seat.now()
+    }
+
+    /// True if it could not be opened again: it serves nothing.
+    pub(super) fn is_lost(&self) -> bool {
+        self.seat.is_closed()
     }
 
     /// A reference to the volume; waits while it is suspended.
     pub(super) async fn share(&self) -> Result<Arc<LiveVolume>, ExportError> {
-        loop {
-            let resumed = self.resumed.wait();
-            match &*self.state.read() {
-                State::Open(live) => return Ok(live.clone()),
-                State::Lost => {
-                    let why = "the volume could not be opened again after its dataset was rolled back";
-                    return Err(ExportError::new(ExportErrorKind::Io, why));
-                }
-                State::Suspended => {}
-            }
-            resumed.await;
-        }
+        let why = "the volume could not be opened again after its dataset was rolled back: connect again";
+        self.seat.settled().await.ok_or_else(|| ExportError::new(ExportErrorKind::Io, why))
+    }
+}
+
+impl Reopen for ZvolState {
+    type Opened = LiveVolume;
+    type Kept = ();
+
+    fn seat(&self) -> &Seat<LiveVolume> {
+        &self.seat
     }
 
-    pub(super) fn set(&self, state: State) {
-        *self.state.write() = state;
-        self.resumed.all();
+    fn handle(&self) -> &Handle {
+        self.pool.handle()
+    }
+
+    #[boxed]
+    async fn stop(&self, _: Option<&LiveVolume>) {}
+
+    #[boxed]
+    async fn reopen(&self, (): &()) -> Result<LiveVolume, OpenError> {
+        let object = self.dataset;
+        // The head, with the name that it has now.
+        let look = self.pool.look(move |syncer| {
+            Box::pin(async move {
+                let dsl = syncer.dsl().clone();
+                Ok(dsl.dataset(&dsl.dataset_name(object).await?).await?)
+            })
+        });
+        match open_volume(Source::Pool(&self.pool), &look.await?, &user()).await? {
+            Opened::Live(live) => Ok(live),
+            Opened::Frozen(_) => Err(OpenError::Refused(format!("dataset {object}"), Why::Lost)),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use cenote_format::ids::ObjectId;
 
 use crate::config::PoolState;
-use crate::inuse::LongHold;
+use crate::inuse::{LongHold, User};
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
 
@@ -42,10 +42,10 @@ impl Syncer {
         Ok(())
     }
 
-    /// Keeps a dataset that exists from being destroyed or rolled back.
+    /// Keeps a dataset that exists from being destroyed or rolled back, for this user.
     #[must_use]
-    pub fn long_hold(&self, dataset: ObjectId) -> LongHold {
-        self.in_use.hold(dataset)
+    pub fn long_hold(&self, dataset: ObjectId, user: User) -> LongHold {
+        self.in_use.hold(dataset, user)
     }
 
     /// True if a dataset is kept so.
