@@ -76,12 +76,6 @@ impl<'a> Name<'a> {
         }
         Ok(Self { dir, tail })
     }
-
-    /// The pool's name.
-    #[must_use]
-    pub fn pool(&self) -> &'a str {
-        self.dir.split('/').next().unwrap_or(self.dir)
-    }
 }
 
 /// The longest name of a pool in bytes: `NAME/$ORIGIN@$ORIGIN` must be a name too.

@@ -190,8 +190,6 @@ impl DmuType {
     pub const DSL_DATASET: Self = Self(16);
     /// Number 17: ZFS znode.
     pub const ZNODE: Self = Self(17);
-    /// Number 18: ZFS V0 ACL.
-    pub const OLDACL: Self = Self(18);
     /// Number 19: ZFS plain file.
     pub const PLAIN_FILE_CONTENTS: Self = Self(19);
     /// Number 20: ZFS directory.
@@ -204,12 +202,8 @@ impl DmuType {
     pub const ZVOL: Self = Self(23);
     /// Number 24: zvol prop.
     pub const ZVOL_PROP: Self = Self(24);
-    /// Number 25: other uint8[].
-    pub const PLAIN_OTHER: Self = Self(25);
     /// Number 26: other uint64[].
     pub const UINT64_OTHER: Self = Self(26);
-    /// Number 27: other ZAP.
-    pub const ZAP_OTHER: Self = Self(27);
     /// Number 28: persistent error log.
     pub const ERROR_LOG: Self = Self(28);
     /// Number 29: SPA history.
@@ -218,24 +212,14 @@ impl DmuType {
     pub const SPA_HISTORY_OFFSETS: Self = Self(30);
     /// Number 31: Pool properties.
     pub const POOL_PROPS: Self = Self(31);
-    /// Number 32: DSL permissions.
-    pub const DSL_PERMS: Self = Self(32);
-    /// Number 33: ZFS ACL.
-    pub const ACL: Self = Self(33);
-    /// Number 34: ZFS SYSACL.
-    pub const SYSACL: Self = Self(34);
     /// Number 35: FUID table.
     pub const FUID: Self = Self(35);
     /// Number 36: FUID table size.
     pub const FUID_SIZE: Self = Self(36);
     /// Number 37: DSL dataset next clones.
     pub const NEXT_CLONES: Self = Self(37);
-    /// Number 38: scan work queue.
-    pub const SCAN_QUEUE: Self = Self(38);
     /// Number 39: ZFS user/group/project used.
     pub const USERGROUP_USED: Self = Self(39);
-    /// Number 40: ZFS user/group/project quota.
-    pub const USERGROUP_QUOTA: Self = Self(40);
     /// Number 41: snapshot refcount tags.
     pub const USERREFS: Self = Self(41);
     /// Number 42: DDT ZAP algorithm.
@@ -250,8 +234,6 @@ impl DmuType {
     pub const SA_ATTR_REGISTRATION: Self = Self(46);
     /// Number 47: SA attr layouts.
     pub const SA_ATTR_LAYOUTS: Self = Self(47);
-    /// Number 48: scan translations.
-    pub const SCAN_XLATE: Self = Self(48);
     /// Number 49: deduplicated block.
     pub(crate) const DEDUP: Self = Self(49);
     /// Number 50: DSL deadlist map.
@@ -264,14 +246,8 @@ impl DmuType {
     pub const BPOBJ_SUBOBJ: Self = Self(53);
     /// Described: data of bytes.
     pub const UINT8_DATA: Self = Self::described(Byteswap::Uint8, false, false);
-    /// Described: metadata of bytes.
-    pub const UINT8_METADATA: Self = Self::described(Byteswap::Uint8, true, false);
-    /// Described: metadata of 32-bit integers.
-    pub const UINT32_METADATA: Self = Self::described(Byteswap::Uint32, true, false);
     /// Described: metadata of 64-bit integers.
     pub const UINT64_METADATA: Self = Self::described(Byteswap::Uint64, true, false);
-    /// Described: a ZAP of data.
-    pub const ZAP_DATA: Self = Self::described(Byteswap::Zap, false, false);
     /// Described: a ZAP of metadata.
     pub const ZAP_METADATA: Self = Self::described(Byteswap::Zap, true, false);
 

@@ -60,7 +60,7 @@ impl ZilHeader {
 
     /// The bytes.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> [u8; Self::SIZE] {
+    pub(crate) fn emit(&self, endian: Endian) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
         put_u64(&mut out, CLAIM_TXG, self.claim_txg.0, endian);
         put_u64(&mut out, REPLAY_SEQ, self.replay_seq, endian);

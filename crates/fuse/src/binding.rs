@@ -11,6 +11,7 @@ mod helper;
 mod init;
 mod mapped;
 mod notices;
+mod outbox;
 mod reply;
 mod ring;
 mod session;

@@ -21,9 +21,10 @@ use cenote_taskq::boxed;
 use cenote_zvol::Volume;
 
 pub use live::LiveVolumes;
-pub use open::{Locked, OpenVolumes};
+pub(crate) use open::Locked;
+pub use open::OpenVolumes;
 use reading::ReadOnly;
-pub use zvol_state::SuspendedVolume;
+pub(crate) use zvol_state::SuspendedVolume;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub(crate) struct PoolVolumes(Vec<(View, String)>);

@@ -71,7 +71,7 @@ impl OpenVolumes {
 
     /// Finishes the requests of clients, refuses later ones, and closes all volumes, before the pool is closed.
     #[boxed]
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.gate.close().await;
         self.volumes.lock().await.clear();
         self.names_changed();
@@ -95,7 +95,7 @@ impl OpenVolumes {
 
     /// Waits for the exclusive right to open, close and resize volumes. Clients continue with those they have.
     #[boxed]
-    pub async fn lock(&self) -> Locked<'_> {
+    pub(crate) async fn lock(&self) -> Locked<'_> {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
@@ -119,7 +119,7 @@ impl OpenVolumes {
 
     /// The name of a volume that a client has, if any.
     #[boxed]
-    pub async fn in_use(&self) -> Option<String> {
+    pub(crate) async fn in_use(&self) -> Option<String> {
         let volumes = self.volumes.lock().await;
         let (dataset, _) = volumes.iter().find(|(_, live)| Arc::strong_count(live) > 1)?;
         let names = self.names.lock();
@@ -136,7 +136,7 @@ impl OpenVolumes {
 }
 
 /// Exclusive access to [`OpenVolumes`].
-pub struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     all: &'a OpenVolumes,
     volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
@@ -175,7 +175,7 @@ impl Locked<'_> {
     /// # Errors
     /// There is no volume with this name that can be written, or no space for the change.
     #[boxed]
-    pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
+    pub(crate) async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
             Some(Found::Live(zvol)) => Ok(live::resize(&*zvol.share().await?, size_bytes).await?),
             Some(Found::Frozen(_)) => Err(ServerError::Refused("it cannot be written".to_owned())),
@@ -185,7 +185,7 @@ impl Locked<'_> {
 
     /// Suspends the volume with this name, if clients have it: see [`SuspendedVolume`].
     #[boxed]
-    pub async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
+    pub(crate) async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
         self.close_unused();
         if self.volumes.is_empty() {
             return Ok(None);
@@ -196,7 +196,7 @@ impl Locked<'_> {
     }
 
     /// Closes the volumes that no client has, so that they can be destroyed. Their changes are in the open txg, or an earlier one.
-    pub fn close_unused(&mut self) {
+    pub(crate) fn close_unused(&mut self) {
         self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
         self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
     }

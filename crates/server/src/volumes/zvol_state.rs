@@ -63,7 +63,7 @@ impl ZvolState {
 }
 
 /// A suspended volume. [`Self::resume`], or dropping this, resumes it.
-pub struct SuspendedVolume(Option<Inner>);
+pub(crate) struct SuspendedVolume(Option<Inner>);
 
 struct Inner {
     all: Arc<OpenVolumes>,
@@ -101,7 +101,7 @@ impl SuspendedVolume {
     ///
     /// # Errors
     /// It cannot be opened: requests fail from now on.
-    pub async fn resume(mut self) -> Result<(), crate::ServerError> {
+    pub(crate) async fn resume(mut self) -> Result<(), crate::ServerError> {
         let Some(inner) = self.0.take() else { return Ok(()) };
         let (sender, answer) = oneshot::channel();
         // In a task of its own: resuming must finish even if the caller is dropped meanwhile.
