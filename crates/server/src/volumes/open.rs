@@ -71,7 +71,7 @@ impl OpenVolumes {
 
     /// Finishes the requests of clients, refuses later ones, and closes all volumes, before the pool is closed.
     #[boxed]
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         self.gate.close().await;
         self.volumes.lock().await.clear();
         self.names_changed();
