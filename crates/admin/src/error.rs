@@ -12,8 +12,26 @@ use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
 use thiserror::Error;
 
-use crate::CompatibilityError;
 use crate::values::ValueError;
+
+/// A list of features cannot be used.
+#[derive(Debug, Error)]
+#[error("property 'compatibility': cannot use '{name}'")]
+pub struct CompatibilityError {
+    /// Its name.
+    pub(crate) name: String,
+    #[source]
+    pub(crate) why: ListError,
+}
+
+/// The reason why a list cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum ListError {
+    #[error("'{0}' is no feature that this version knows")]
+    Unknown(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
 
 /// A verb, in the words that OpenZFS's messages begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -90,11 +90,11 @@ use rollback::Promote;
 
 pub use bookmark::BookmarkRequest;
 pub use clone::CloneRequest;
-pub use compatibility::{CompatibilityError, ReadList, lacking_features};
+pub use compatibility::{ReadList, lacking_features};
 pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
 pub use destroy::Reach;
 pub use destroying::{DestroyCaller, DestroyRequest};
-pub use error::{AdminError, Reason, Verb};
+pub use error::{AdminError, CompatibilityError, Reason, Verb};
 pub use hold::HoldRequest;
 pub use newpool::{NewPool, create_pool};
 pub use pool::{ClearRequest, SetPoolRequest, UpgradeRequest};

@@ -116,7 +116,7 @@ impl FileSystem {
     }
 
     /// Enters the file system, for one call.
-    async fn enter(&self) -> Result<Arc<OpenedFiles>, Error> {
+    pub(crate) async fn enter(&self) -> Result<Arc<OpenedFiles>, Error> {
         self.inner.enter().await
     }
 

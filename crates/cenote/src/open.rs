@@ -2,8 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** Any number of handles refer to a dataset that is open, and go on with it when it is rolled back, renamed, received into or given another
-//! size: by another handle, or by a verb of this process.
+//! **Need.** Any number of handles refer to a dataset that is open, and go on with it when it is rolled back, renamed or given another size: by another
+//! handle, or by a verb of this process. A receive into a dataset of which there are handles is refused: it is in use.
 //!
 //! **In memory.** A pool has its open datasets by their objects, which do not change with names. Each has a [`Seat`]: a call takes the dataset from
 //! it, and waits while it is suspended. A handle of a file is a number among the [`KeptFiles`] of its file system, since the file is another one
@@ -290,7 +290,7 @@ impl Files {
 
     /// A file is gone since its handle was made.
     pub(crate) fn stale(&self, path: &Path) -> Error {
-        let what = "the file is gone: its dataset was rolled back or received anew";
+        let what = "the file is gone: its dataset was rolled back";
         Error::new(ErrorKind::Stale, Place::default(), what).of_dataset(self.name()).of_path(path)
     }
 }

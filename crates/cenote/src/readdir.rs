@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use cenote_format::ids::ObjectId;
-use cenote_zpl::{Cursor, ZplError};
+use cenote_zpl::{Attributes, Cursor, ZplError};
 
 use crate::error::Error;
 use crate::filesystem::FileSystem;

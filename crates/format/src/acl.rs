@@ -113,7 +113,7 @@ impl AclVersion {
 
     /// The number on disk.
     #[must_use]
-    pub const fn number(self) -> u16 {
+    pub(crate) const fn number(self) -> u16 {
         match self {
             Self::V0 => 0,
             Self::Fuid => 1,
@@ -170,7 +170,7 @@ impl Ace {
 
     /// The size of this entry in a list of the given form.
     #[must_use]
-    pub fn size_bytes(&self, version: AclVersion) -> usize {
+    pub(crate) fn size_bytes(&self, version: AclVersion) -> usize {
         match version {
             AclVersion::V0 => 12,
             AclVersion::Fuid if Self::has_object_types(self.kind) => 48,
@@ -287,7 +287,7 @@ impl AclPhys {
 
     /// Writes the structure.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> [u8; Self::SIZE_BYTES] {
+    pub(crate) fn emit(&self, endian: Endian) -> [u8; Self::SIZE_BYTES] {
         let mut bytes = [0; Self::SIZE_BYTES];
         put_u64(&mut bytes, 0, self.external.0, endian);
         put_u16(&mut bytes, 12, self.version.number(), endian);
@@ -303,7 +303,7 @@ impl AclPhys {
     }
 
     /// The entries that are here; an error if they are in another object or do not fit.
-    pub fn embedded(&self, endian: Endian) -> Result<Vec<Ace>, FormatError> {
+    pub(crate) fn embedded(&self, endian: Endian) -> Result<Vec<Ace>, FormatError> {
         if self.external.0 != 0 {
             return Err(FormatError::malformed(STRUCTURE, 0, "the entries are in another object"));
         }

@@ -213,7 +213,7 @@ impl DdtPhys {
 
     /// The reference counts added up.
     #[must_use]
-    pub fn reference_count(&self) -> u64 {
+    pub(crate) fn reference_count(&self) -> u64 {
         match self {
             Self::Traditional(copies) => {
                 copies.iter().fold(0_u64, |sum, copy| sum.saturating_add(copy.reference_count))
@@ -305,7 +305,7 @@ impl DdtLogRecord {
 
     /// Writes the record.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> Vec<u8> {
+    pub(crate) fn emit(&self, endian: Endian) -> Vec<u8> {
         let phys = self.phys.emit(endian);
         let mut bytes = vec![0; Self::HEADER_BYTES];
         let length = (bytes.len() + phys.len()) as u64;

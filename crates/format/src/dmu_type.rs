@@ -146,14 +146,8 @@ const BYTESWAP_MASK: u8 = 0x1f;
 impl DmuType {
     /// Described: data of bytes.
     pub const UINT8_DATA: Self = Self::described(Byteswap::Uint8, false, false);
-    /// Described: metadata of bytes.
-    pub const UINT8_METADATA: Self = Self::described(Byteswap::Uint8, true, false);
-    /// Described: metadata of 32-bit integers.
-    pub const UINT32_METADATA: Self = Self::described(Byteswap::Uint32, true, false);
     /// Described: metadata of 64-bit integers.
     pub const UINT64_METADATA: Self = Self::described(Byteswap::Uint64, true, false);
-    /// Described: a ZAP of data.
-    pub const ZAP_DATA: Self = Self::described(Byteswap::Zap, false, false);
     /// Described: a ZAP of metadata.
     pub const ZAP_METADATA: Self = Self::described(Byteswap::Zap, true, false);
 

@@ -157,12 +157,6 @@ impl<'a> DnodeView<'a> {
         Self::parse(block.get(slot.saturating_mul(SLOT_BYTES)..).unwrap_or(&[]), endian)
     }
 
-    /// The byte order of the dnode and its bonus buffer.
-    #[must_use]
-    pub const fn endian(&self) -> Endian {
-        self.endian
-    }
-
     /// The dnode's bytes, all slots.
     #[must_use]
     pub const fn bytes(&self) -> &'a [u8] {
@@ -185,7 +179,7 @@ impl<'a> DnodeView<'a> {
 
     /// Binary logarithm of the size of indirect blocks.
     #[must_use]
-    pub fn indirect_block_shift(&self) -> u8 {
+    pub(crate) fn indirect_block_shift(&self) -> u8 {
         self.bytes[INDIRECT_SHIFT]
     }
 
@@ -209,7 +203,7 @@ impl<'a> DnodeView<'a> {
 
     /// The flags.
     #[must_use]
-    pub fn flags(&self) -> DnodeFlags {
+    pub(crate) fn flags(&self) -> DnodeFlags {
         DnodeFlags::from_bits_retain(self.bytes[FLAGS])
     }
 
@@ -241,7 +235,7 @@ impl<'a> DnodeView<'a> {
 
     /// Bytes of disk space that the object takes.
     #[must_use]
-    pub fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         used_bytes(self.u64(USED), self.flags())
     }
 

@@ -192,7 +192,7 @@ impl<'a> VdevLabel<'a> {
 
     /// The pad in front.
     #[must_use]
-    pub fn pad(&self) -> &'a [u8] {
+    pub(crate) fn pad(&self) -> &'a [u8] {
         &self.bytes[..PAD_BYTES]
     }
 

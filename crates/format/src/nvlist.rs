@@ -277,12 +277,6 @@ impl NvList {
         Self { flags, pairs: Vec::new() }
     }
 
-    /// The flags.
-    #[must_use]
-    pub const fn flags(&self) -> u32 {
-        self.flags
-    }
-
     /// Parses a packed list with header, of either encoding and order. Bytes behind the list's end are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         Self::parse_prefix(bytes).map(|(list, _)| list)
@@ -393,12 +387,6 @@ impl NvList {
     #[must_use]
     pub fn u64(&self, name: &str) -> Option<u64> {
         self.pick(name, |value| if let NvValue::Uint64(number) = value { Some(*number) } else { None })
-    }
-
-    /// The 32-bit unsigned integer of this name.
-    #[must_use]
-    pub fn u32(&self, name: &str) -> Option<u32> {
-        self.pick(name, |value| if let NvValue::Uint32(number) = value { Some(*number) } else { None })
     }
 
     /// The 64-bit signed integer of this name.

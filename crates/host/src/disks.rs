@@ -17,7 +17,7 @@ const NO_DISKS: [&str; 12] =
 
 /// Whether a path may be a disk or an image of one, by its name and kind.
 #[must_use]
-pub fn is_disk(path: &Path) -> bool {
+pub(crate) fn is_disk(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let in_dev = path.parent() == Some(Path::new("/dev"));
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();

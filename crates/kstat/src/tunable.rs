@@ -196,7 +196,7 @@ pub fn find(tables: &[&'static [Tunable]], name: &str) -> Result<&'static Tunabl
 ///
 /// # Errors
 /// It has another form.
-pub fn split(text: &str) -> Result<(&str, &str), TunableError> {
+pub(crate) fn split(text: &str) -> Result<(&str, &str), TunableError> {
     text.split_once('=').ok_or_else(|| TunableError::Form { text: text.into() })
 }
 

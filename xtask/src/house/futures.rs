@@ -16,7 +16,7 @@ use crate::steps::Tally;
 const HOT: &[(&str, &[&str])] = &[
     ("vdev", &["repeat", "flush", "hung", "passed", "failed", "wait_for_reads", "write", "flush_of"]),
     ("zio", &["find_places", "place_log", "write_log", "store", "write", "place"]),
-    ("arc", &["get_or_load", "find_or_load", "prefetch"]),
+    ("arc", &["find_or_load", "prefetch"]),
     (
         "dmu",
         &[

@@ -1,4 +1,4 @@
-//! A stream that arrives.
+//! One stream whose beginning was read.
 
 use cenote_props::Types;
 use cenote_send::receiver::Header;

@@ -23,7 +23,7 @@ pub enum Naming {
 }
 
 /// Properties that a raw stream has, and nobody else.
-pub const OF_ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "pbkdf2iters", "pbkdf2salt"];
+pub(crate) const OF_ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "pbkdf2iters", "pbkdf2salt"];
 
 /// A request.
 #[derive(Clone, Debug, Default)]

@@ -174,12 +174,6 @@ impl SaRegistry {
         self.by_number.get(usize::from(number)).copied().flatten()
     }
 
-    /// The number of the attribute with this name.
-    #[must_use]
-    pub fn number(&self, name: &str) -> Option<u16> {
-        self.by_name.get(name).copied()
-    }
-
     /// The number of an attribute of the ZPL.
     #[must_use]
     pub fn zpl(&self, attribute: ZplAttribute) -> Option<u16> {
@@ -236,12 +230,6 @@ impl SaLayout {
     pub fn legacy() -> Self {
         let attributes = ZplAttribute::LEGACY.iter().map(|known| known.describe(*known as u16)).collect();
         Self { attributes, has_header: false }
-    }
-
-    /// The attributes, in order.
-    #[must_use]
-    pub fn attributes(&self) -> &[SaAttribute] {
-        &self.attributes
     }
 
     /// How many have lengths in the header.
@@ -523,7 +511,7 @@ mod tests {
         ) {
             let registry = SaRegistry::current();
             let layout = registry.layout(&picks).unwrap();
-            let values: Vec<Vec<u8>> = layout.attributes().iter().zip(&lengths).enumerate().map(|(index, (attribute, len))| {
+            let values: Vec<Vec<u8>> = layout.attributes.iter().zip(&lengths).enumerate().map(|(index, (attribute, len))| {
                 let len = if attribute.length_bytes == 0 { *len } else { usize::from(attribute.length_bytes) };
                 vec![index as u8 + 1; len]
             }).collect();
@@ -571,7 +559,6 @@ mod tests {
         // As a real dataset has it: ZPL_MODE is number 5, 8 bytes, 64-bit integers.
         registry.register("ZPL_MODE", 0x0800_0005).unwrap();
         assert_eq!(registry.zpl(ZplAttribute::Mode), Some(5));
-        assert_eq!(registry.number("ZPL_MODE"), Some(5));
         assert_eq!(registry.zpl(ZplAttribute::Size), None);
         assert!(registry.register("other", 0x0800_0005).is_err());
         assert!(registry.register("bad", 0x0005_0006).is_err());

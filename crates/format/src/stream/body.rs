@@ -76,7 +76,7 @@ fixed_struct! {
 impl Object {
     /// Bytes of bonus buffer that follow.
     #[must_use]
-    pub const fn payload_bytes(&self) -> u64 {
+    pub(crate) const fn payload_bytes(&self) -> u64 {
         // Widening; a `const fn` cannot call `u64::from`.
         if self.raw_bonus_bytes != 0 { self.raw_bonus_bytes as u64 } else { round_up_8(self.bonus_bytes as u64) }
     }
@@ -271,7 +271,7 @@ fixed_struct! {
 impl WriteEmbedded {
     /// Bytes that follow, padding included.
     #[must_use]
-    pub const fn payload_bytes(&self) -> u64 {
+    pub(crate) const fn payload_bytes(&self) -> u64 {
         round_up_8(self.physical_bytes as u64)
     }
 }

@@ -33,7 +33,7 @@ impl ZapKey<'_> {
 
     /// The key's bytes as they lie in a leaf.
     #[must_use]
-    pub fn stored_bytes(&self) -> Vec<u8> {
+    pub(crate) fn stored_bytes(&self) -> Vec<u8> {
         match self {
             Self::Name(name) => {
                 let mut bytes = name.to_vec();
@@ -148,7 +148,7 @@ impl ZapValue {
 
     /// Number of integers.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.big_endian.len() / usize::from(self.integer_size)
     }
 

@@ -1,4 +1,4 @@
-//! Replies on their way to a ring.
+//! Where threads leave the replies of a ring's queue.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

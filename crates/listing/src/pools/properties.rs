@@ -47,7 +47,7 @@ impl Column {
     }
 
     /// The heading of its column.
-    pub fn heading(&self) -> String {
+    pub(crate) fn heading(&self) -> String {
         match self {
             Self::Native(property) => property.column.to_owned(),
             Self::Feature(name) | Self::User(name) => name.to_ascii_uppercase(),
@@ -55,12 +55,12 @@ impl Column {
     }
 
     /// True if its column is right-aligned.
-    pub fn is_right_aligned(&self) -> bool {
+    pub(crate) fn is_right_aligned(&self) -> bool {
         matches!(self, Self::Native(property) if property.is_right_aligned())
     }
 
     /// The least width of its column. Health is a number only within OpenZFS.
-    pub fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         const HEALTH_WIDTH: usize = 8;
         match self {
             Self::Native(property) if property.name == "health" => HEALTH_WIDTH,
@@ -99,7 +99,7 @@ pub(crate) async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
 }
 
 /// The data for all properties of a pool, read once.
-pub struct Values<'a> {
+pub(crate) struct Values<'a> {
     view: &'a Facts,
     stored: BTreeMap<String, Value>,
     features: Vec<(String, &'static str)>,

@@ -30,7 +30,7 @@ pub fn find(guid: Guid) -> Option<PathBuf> {
 }
 
 /// The socket of the only server, if there is just one, for any pool.
-pub fn only() -> Option<PathBuf> {
+pub(crate) fn only() -> Option<PathBuf> {
     let mut alive = all();
     alive.pop().filter(|_| alive.is_empty())
 }

@@ -65,7 +65,7 @@ impl LiveVolumes {
     }
 
     /// Stops serving volumes of a pool.
-    pub fn leave(&self, of: &Arc<OpenVolumes>) {
+    pub(crate) fn leave(&self, of: &Arc<OpenVolumes>) {
         self.0.lock().retain(|below| !Arc::ptr_eq(&below.open, of));
     }
 

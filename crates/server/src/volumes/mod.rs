@@ -15,16 +15,18 @@ use std::sync::Arc;
 
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
-use cenote_inuse::{Frozen, OpenError, Opened, Source, Use, open_volume};
+use cenote_inuse::{Frozen, OpenError, Opened, Source, open_volume};
 use cenote_nbd::{Export, ExportError, ExportErrorKind, ExportName, Exports};
-use cenote_spa::{User, View};
+use cenote_spa::View;
 use cenote_taskq::boxed;
 use cenote_zvol::Volume;
 
 pub use live::LiveVolumes;
-pub use open::{Locked, OpenVolumes};
+pub(crate) use open::Locked;
+pub use open::OpenVolumes;
 use reading::ReadOnly;
 pub(crate) use zvol_state::SuspendedVolume;
+use zvol_state::user;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub(crate) struct PoolVolumes(Vec<(View, String)>);
@@ -52,11 +54,6 @@ impl PoolVolumes {
             Opened::Live(_) => unreachable!("a view does not change"),
         }
     }
-}
-
-/// Clients as users of volumes.
-fn user() -> Use {
-    Use { user: User::Export, is_for_changes: false, report: Arc::new(|_| ()) }
 }
 
 /// Names in order, each once: one served dataset may be below another.

@@ -35,8 +35,8 @@ use cenote_zvol::live::LiveVolume;
 
 use super::errors::{live_error, open_error};
 use super::gate::Gate;
-use super::zvol_state::{SuspendedVolume, ZvolState};
-use super::{find, io_error, user};
+use super::zvol_state::{SuspendedVolume, ZvolState, user};
+use super::{find, io_error};
 use crate::error::{Result, ServerError};
 
 /// See the module comment.
@@ -96,7 +96,7 @@ impl OpenVolumes {
 
     /// Waits for the exclusive right to open, close and resize volumes. Clients continue with those they have.
     #[boxed]
-    pub async fn lock(&self) -> Locked<'_> {
+    pub(crate) async fn lock(&self) -> Locked<'_> {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
@@ -120,7 +120,7 @@ impl OpenVolumes {
 
     /// The name of a volume that a client has, if any.
     #[boxed]
-    pub async fn in_use(&self) -> Option<String> {
+    pub(crate) async fn in_use(&self) -> Option<String> {
         let volumes = self.volumes.lock().await;
         let (dataset, _) = volumes.iter().find(|(_, live)| Arc::strong_count(live) > 1)?;
         let names = self.names.lock();
@@ -137,7 +137,7 @@ impl OpenVolumes {
 }
 
 /// Exclusive access to [`OpenVolumes`].
-pub struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     all: &'a OpenVolumes,
     volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
@@ -178,7 +178,7 @@ impl Locked<'_> {
     /// # Errors
     /// There is no volume with this name that can be written, or no space for the change.
     #[boxed]
-    pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
+    pub(crate) async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
             Some(Found::Live(zvol)) => {
                 let resized = zvol.share().await?.resize(size_bytes).await;
@@ -202,7 +202,7 @@ impl Locked<'_> {
     }
 
     /// Closes the volumes that no client has, so that they can be destroyed. Their changes are in the open txg, or an earlier one.
-    pub fn close_unused(&mut self) {
+    pub(crate) fn close_unused(&mut self) {
         self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
         self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
     }

@@ -6,13 +6,16 @@
 use std::sync::Arc;
 
 use cenote_format::ids::ObjectId;
-use cenote_inuse::{OpenError, Opened, Reopen, Seat, Source, Suspended, Why, open_volume};
+use cenote_inuse::{OpenError, Opened, Reopen, Seat, Source, Suspended, Use, Why, open_volume};
 use cenote_nbd::{ExportError, ExportErrorKind};
-use cenote_spa::Pool;
+use cenote_spa::{Pool, User};
 use cenote_taskq::{Handle, boxed};
 use cenote_zvol::live::LiveVolume;
 
-use super::user;
+/// Clients as users of volumes.
+pub(super) fn user() -> Use {
+    Use { user: User::Export, is_for_changes: false, report: Arc::new(|_| ()) }
+}
 
 /// An open volume, to which its connections refer.
 pub(crate) struct ZvolState {
@@ -68,7 +71,7 @@ impl Reopen for ZvolState {
         let look = self.pool.look(move |syncer| {
             Box::pin(async move {
                 let dsl = syncer.dsl().clone();
-                Ok(dsl.dataset(&dsl.dataset_name(object).await?).await?)
+                Ok::<_, OpenError>(dsl.dataset(&dsl.dataset_name(object).await?).await?)
             })
         });
         match open_volume(Source::Pool(&self.pool), &look.await?, &user()).await? {

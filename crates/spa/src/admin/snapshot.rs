@@ -12,9 +12,10 @@ use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Rng, boxed, oneshot};
 
+use crate::admin::command::Command;
 use crate::admin::properties::check_text;
 use crate::features::FEATURES;
-use crate::pool::{Command, Pool};
+use crate::pool::Pool;
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
 use crate::{Refusal, SpaError};

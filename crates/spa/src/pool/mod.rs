@@ -66,7 +66,6 @@
 mod accounts;
 mod audit;
 mod background;
-mod command;
 mod errlog;
 mod failmode;
 mod frees;
@@ -100,7 +99,6 @@ use cenote_taskq::{AsyncMutex, BoxFuture, Class, Handle, boxed};
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::Logs;
 
-pub(crate) use command::Command;
 pub(crate) use head::HeadHold;
 pub use head::LiveHead;
 pub use head_frees::HeadFrees;
@@ -109,6 +107,7 @@ pub use memory::MemoryLimits;
 pub use sync_task::SyncTask;
 pub use view::KeptTxg;
 
+use crate::admin::command::Command;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::inuse::{LongHold, User};

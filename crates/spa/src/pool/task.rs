@@ -10,9 +10,9 @@ use cenote_taskq::sync::Mutex;
 use cenote_taskq::{BoxFuture, Class, boxed, oneshot};
 use thiserror::Error;
 
-use super::command::Command;
 use super::shared::{Request, Shared};
 use super::syncer_slot::SyncerSlot;
+use crate::admin::command::Command;
 use crate::config::PoolState;
 use crate::sync::Syncer;
 use crate::{FailedPool, NamePool, SpaError};

@@ -12,7 +12,7 @@ impl Syncer {
     /// each following say so, and in between multihost writes show that it is in use. For a pool that is kept open.
     ///
     /// The protection begins with the next txg, which is to be synced before anybody is told that the pool is there.
-    pub fn hold(&mut self) {
+    pub(crate) fn hold(&mut self) {
         assert_eq!(self.state, PoolState::Active, "a pool that is held is in use");
         self.devices.multihost.hold();
         self.devices.multihost.start(self.clock);
