@@ -86,7 +86,7 @@ enum cenote_error_kind {
 	CENOTE_CLOSED = 14,        /* the pool was exported, or a txg could not be written: the handle is of no use any more */
 	CENOTE_QUOTA = 15,         /* a quota of the dataset, of one above it or of a user is used up; the pool may have space */
 	CENOTE_INTERRUPTED = 16,   /* it was given up before its end, and can be tried again */
-	CENOTE_STALE = 17          /* the file or directory that was open is gone: its dataset was rolled back or received anew */
+	CENOTE_STALE = 17          /* the file or directory that was open is gone: its dataset was rolled back */
 };
 
 /* The place of an error, as far as it is known: strings are NULL and numbers CENOTE_UNKNOWN where it is not. */

@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Misuse,
     /// The pool was exported, or a txg could not be written: the handle is of no use any more.
     Closed,
-    /// The file or directory that was open is gone: its dataset was rolled back or received anew.
+    /// The file or directory that was open is gone: its dataset was rolled back.
     Stale,
     /// It was given up before its end, and can be tried again: the runtime ends, or a txg that was read could not be kept, since too much of it
     /// was freed meanwhile.

@@ -67,7 +67,7 @@
 //!
 //! **Invariants.**
 //! 1. A dataset is open at most once in a process, so all users share its locks. Before a destroy, an open dataset that is no longer in use is
-//!    closed; one that is in use makes the operation fail. During a rollback and the end of a receive, calls of open datasets wait, and then go on.
+//!    closed; one that is in use makes the operation fail. During a rollback or a rename, calls of open datasets wait, and then go on.
 //! 2. An error's kind is derived from the types of the underlying errors, never from their text.
 //! 3. The public interface names no type of the crates below.
 //!

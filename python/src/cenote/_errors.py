@@ -102,7 +102,7 @@ class GivenUpError(Error):
 
 
 class StaleError(Error):
-    """The file or directory that was open is gone: its dataset was rolled back or received anew."""
+    """The file or directory that was open is gone: its dataset was rolled back."""
 
 
 #: The classes by the numbers of ``enum cenote_error_kind``.
