@@ -74,9 +74,6 @@ pub struct BookmarkRequest {
 
 impl BookmarkRequest {
     /// Of the words of a command.
-    ///
-    /// # Errors
-    /// They name no source, no bookmark, or no dataset.
     pub fn parse(source: &str, bookmark: &str, is_recursive: bool) -> Result<Self, WrongUse> {
         let line = Line::new("zfs bookmark").flag(is_recursive, "-r").words([source, bookmark]);
         let (source, bookmark) = full_names(source, bookmark)?;
@@ -124,7 +121,7 @@ impl Request for BookmarkRequest {
         pool.sync_task(CreateBookmarks(self.all(pool).await?)).await
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(self.line.clone())
     }
 }

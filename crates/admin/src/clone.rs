@@ -78,9 +78,13 @@ impl Request for CloneRequest {
         Ok(true)
     }
 
-    fn history_line(&self, is_made: &bool) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs clone").flag(self.parents, "-p").option("-o", &self.properties);
-        is_made.then(|| line.words([&self.snapshot, &self.name]))
+        Some(line.words([&self.snapshot, &self.name]))
+    }
+
+    fn is_void(&self, is_made: &bool) -> bool {
+        !is_made
     }
 }
 

@@ -7,31 +7,11 @@ use cenote_dsl::property::Value;
 use cenote_spa::features::{FEATURES, Feature, FeatureState, by_name};
 use cenote_spa::{FeatureName, View};
 use cenote_taskq::boxed;
-use thiserror::Error;
 
-use crate::AdminError;
+use crate::error::{AdminError, CompatibilityError, ListError};
 
 /// Reads a file of features by its name, as the caller's system has it: its text.
 pub type ReadList<'a> = &'a (dyn Fn(&str) -> io::Result<String> + Send + Sync);
-
-/// A list of features cannot be used.
-#[derive(Debug, Error)]
-#[error("property 'compatibility': cannot use '{name}'")]
-pub struct CompatibilityError {
-    /// Its name.
-    name: String,
-    #[source]
-    why: ListError,
-}
-
-/// The reason why a list cannot be used.
-#[derive(Debug, Error)]
-enum ListError {
-    #[error("'{0}' is no feature that this version knows")]
-    Unknown(String),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
 
 /// The features that a value allows: nothing for `off` (all of them), none for `legacy`, else those that every file of a list,
 /// separated with commas, names.

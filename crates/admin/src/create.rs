@@ -167,9 +167,6 @@ pub struct VolumeShape {
 
 impl VolumeShape {
     /// Of the words of `zfs create -V SIZE -b BLOCKSIZE`.
-    ///
-    /// # Errors
-    /// A word is no size.
     fn parse(size: &str, block_size: Option<&str>, sparse: bool) -> Result<Self, ValueError> {
         let bad = |what: &str, text: &str, why: ValueError| invalid(format!("bad volume {what} '{text}': {why}"));
         let size_bytes = parse_size(size).map_err(|why| bad("size", size, why))?;
@@ -179,9 +176,6 @@ impl VolumeShape {
 }
 
 /// The sizes that a new volume would have in this pool. Nothing is made, nor is it seen whether there is room.
-///
-/// # Errors
-/// No volume has such a size.
 async fn plan_volume(
     pool: &Pool,
     name: &str,
@@ -290,7 +284,7 @@ impl Request for CreateRequest<'_> {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs create").flag(self.parents, "-p").flag(self.is_sparse, "-s");
         let line = line.option("-b", &self.block_size).option("-o", &self.properties).option("-V", &self.volume_size);
         (!self.is_dry).then(|| line.word(&self.name))
@@ -309,9 +303,6 @@ pub(crate) async fn create_filesystem_of(
 }
 
 /// The outermost dataset on the way to a new one that is not there yet: what a mount has to show when all are made.
-///
-/// # Errors
-/// The pool is closed.
 pub(crate) async fn outermost_new(pool: &Pool, name: &str) -> Result<String, AdminError> {
     let dsl = pool.dsl()?;
     let mut outermost = name;

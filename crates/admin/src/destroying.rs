@@ -44,9 +44,6 @@ pub trait DestroyCaller: Sync {
     }
 
     /// Reports the bytes that this frees.
-    ///
-    /// # Errors
-    /// As [`Self::goes`].
     fn frees(&self, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
@@ -92,7 +89,7 @@ impl Request for DestroyRequest<'_> {
         }
     }
 
-    fn history_line(&self, _: &bool) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let Reach { recursive, clones } = self.reach;
         let line = Line::new("zfs destroy").flag(self.is_deferred, "-d").flag(recursive, "-r").flag(clones, "-R");
         (!self.is_dry).then(|| line.word(&self.name))

@@ -12,8 +12,26 @@ use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
 use thiserror::Error;
 
-use crate::CompatibilityError;
 use crate::values::ValueError;
+
+/// A list of features cannot be used.
+#[derive(Debug, Error)]
+#[error("property 'compatibility': cannot use '{name}'")]
+pub struct CompatibilityError {
+    /// Its name.
+    pub(crate) name: String,
+    #[source]
+    pub(crate) why: ListError,
+}
+
+/// The reason why a list cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum ListError {
+    #[error("'{0}' is no feature that this version knows")]
+    Unknown(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
 
 /// A verb, in the words that OpenZFS's messages begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,17 +277,6 @@ impl AdminError {
     /// The name of a snapshot is wanted, and this is none.
     pub(crate) fn no_snapshot_name(name: &str) -> Self {
         Self::refused(Verb::Open, name, Reason::Said("missing '@' delimiter in snapshot name".to_owned()))
-    }
-
-    /// It with all its causes.
-    pub(crate) fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            text.push_str(&format!(": {cause}"));
-            next = cause.source();
-        }
-        text
     }
 
     pub(crate) fn refused(verb: Verb, name: &str, reason: Reason) -> Self {

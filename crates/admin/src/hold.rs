@@ -83,16 +83,20 @@ impl Request for HoldRequest {
         let mut failed = 0;
         for name in &self.snapshots {
             if let Err(error) = self.change_one(pool, users, name).await {
-                users.tell(&error.chain());
+                users.tell(&cenote_props::chain(&error));
                 failed += 1;
             }
         }
         Ok(failed)
     }
 
-    fn history_line(&self, failed: &usize) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new(if self.releases { "zfs release" } else { "zfs hold" }).flag(self.recursive, "-r");
-        (*failed < self.snapshots.len()).then(|| line.word(&self.tag).words(&self.snapshots))
+        Some(line.word(&self.tag).words(&self.snapshots))
+    }
+
+    fn is_void(&self, failed: &usize) -> bool {
+        *failed >= self.snapshots.len()
     }
 }
 

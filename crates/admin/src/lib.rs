@@ -91,11 +91,11 @@ use rollback::Promote;
 
 pub use bookmark::BookmarkRequest;
 pub use clone::CloneRequest;
-pub use compatibility::{CompatibilityError, ReadList, lacking_features};
+pub use compatibility::{ReadList, lacking_features};
 pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
 pub use destroy::Reach;
 pub use destroying::{DestroyCaller, DestroyRequest};
-pub use error::{AdminError, Reason, Verb};
+pub use error::{AdminError, CompatibilityError, Reason, Verb};
 pub use hold::HoldRequest;
 pub use newpool::{NewPool, create_pool};
 pub use pool::{ClearRequest, SetPoolRequest, UpgradeRequest};
@@ -198,9 +198,6 @@ pub async fn create_bookmarks(pool: &Pool, bookmarks: Vec<NewBookmark>) -> Resul
 }
 
 /// Destroys bookmarks. Names that do not exist are ignored.
-///
-/// # Errors
-/// As [`Pool::change`].
 #[boxed]
 pub async fn destroy_bookmarks(pool: &Pool, names: Vec<String>) -> Result<(), AdminError> {
     pool.sync_task(DestroyBookmarks(names)).await

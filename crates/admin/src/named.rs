@@ -54,9 +54,6 @@ impl NamedSnapshots {
 }
 
 /// Those snapshots that are there: one that was to be destroyed with the last of its clones has gone with that.
-///
-/// # Errors
-/// The pool cannot be read.
 pub(crate) async fn still_there(pool: &Pool, names: Vec<String>) -> Result<Vec<String>> {
     let look = pool.look(move |syncer| {
         Box::pin(async move {
@@ -77,9 +74,6 @@ pub(crate) async fn still_there(pool: &Pool, names: Vec<String>) -> Result<Vec<S
 }
 
 /// The clones of these snapshots.
-///
-/// # Errors
-/// The pool cannot be read.
 pub(crate) async fn clones_of(pool: &Pool, snapshots: Vec<String>) -> Result<Vec<String>> {
     let look = pool.look(move |syncer| {
         Box::pin(async move {

@@ -60,7 +60,7 @@ impl Request for SetPoolRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zpool set").words([&self.setting, &self.pool]))
     }
 
@@ -91,7 +91,7 @@ impl Request for UpgradeRequest {
         Ok(pool.enable_features(&self.features).await?)
     }
 
-    fn history_line(&self, _: &Self::Made) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zpool upgrade").word(&self.pool))
     }
 }
@@ -112,7 +112,7 @@ impl Request for ClearRequest {
         Ok(pool.check_errors_again().await.map(drop)?)
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zpool clear").word(&self.0))
     }
 }

@@ -70,7 +70,7 @@ impl Request for SetRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zfs set").words(&self.arguments))
     }
 }
@@ -115,7 +115,7 @@ impl Request for InheritRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs inherit").flag(self.recursive, "-r").flag(self.received, "-S");
         Some(line.word(&self.property).words(&self.datasets))
     }
@@ -123,9 +123,6 @@ impl Request for InheritRequest {
 
 /// Refuses settings that cannot be made in one change. The checks of `volsize` and `refreservation` use the dataset's space before the
 /// change, so neither may be set together with another property, nor for several datasets.
-///
-/// # Errors
-/// They cannot.
 fn check_together(dataset_count: usize, settings: &[Setting]) -> Result<(), AdminError> {
     let needs_room = settings.iter().any(|(property, _)| ["volsize", "refreservation"].contains(&property.as_str()));
     if needs_room && (dataset_count > 1 || settings.len() > 1) {

@@ -11,7 +11,7 @@ use cenote_format::dsl::RedactBlock;
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_send::sender::SenderError;
 use cenote_send::sender::redact::{COMPLETE, Point, Redaction};
-use cenote_spa::{LongHold, NamePool, NewBookmark, Pool, Refusal, SpaError, SyncTask, Syncer};
+use cenote_spa::{LongHold, NamePool, NewBookmark, Pool, Refusal, SpaError, SyncTask, Syncer, User};
 use cenote_taskq::boxed;
 use thiserror::Error;
 
@@ -47,7 +47,7 @@ impl Request for RedactRequest {
         made.map_err(|error| AdminError::Errno { errno: error.errno(), source: Box::new(error) })
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zfs redact").words([&self.snapshot, &self.bookmark]).words(&self.by))
     }
 
@@ -271,7 +271,7 @@ impl SyncTask for Begin {
     async fn sync(&mut self, pool: &mut Syncer) -> Result<Begun, RedactError> {
         let Found { snapshot, by, list } = self.found.take().expect("it was checked");
         let held = std::iter::once(&snapshot).chain(&by);
-        let mut holds: Vec<_> = held.map(|dataset| pool.long_hold(dataset.object)).collect();
+        let mut holds: Vec<_> = held.map(|dataset| pool.long_hold(dataset.object, User::Command)).collect();
         let (list, from) = match list {
             Some(list) => {
                 let end = pool.dsl().redaction_end(list).await;
@@ -283,7 +283,7 @@ impl SyncTask for Begin {
             }
         };
         // Objects of the MOS all, so a list is held as a dataset is.
-        holds.push(pool.long_hold(list));
+        holds.push(pool.long_hold(list, User::Command));
         Ok(Begun { snapshot, by, list, from, _holds: holds })
     }
 }

@@ -61,10 +61,14 @@ impl Request for RenameRequest {
         Ok(!changed.is_empty())
     }
 
-    fn history_line(&self, is_renamed: &bool) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs rename").flag(self.recursive, "-r").flag(self.parents, "-p");
         let line = line.flag(self.is_forced, "-f").flag(self.keeps_unmounted, "-u");
-        is_renamed.then(|| line.words([&self.from, &self.to]))
+        Some(line.words([&self.from, &self.to]))
+    }
+
+    fn is_void(&self, is_renamed: &bool) -> bool {
+        !is_renamed
     }
 }
 

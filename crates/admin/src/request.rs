@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! program ─ words ─► a request: check ─► run(pool, users) ─┬─ users.before, suspend   datasets that go, or change under them
-//! library ─ values ─►                                      ├─ sync tasks               all of it in one txg
+//! library ─ values ─►                                      ├─ sync tasks               all of it in one txg, with the line
 //!                                                          └─ users.after              names and properties that are different now
-//!                      history_line ─► the pool's history, by whoever ran it
+//!                      history_line ─► the pool's history, if the caller's handle has it
 //! ```
-//! A request has all that its command says. Its caller opens the pool, runs it, and may record its line: `cenote_server::Session::carry_out`
-//! does so for the program. A program that uses the library records what it wants to. Those who have datasets in use implement [`Users`]: a server for its mounts and volumes, the library for what
+//! A request has all that its command says. Its caller opens the pool and runs it. A handle of the pool that has the line
+//! ([`Pool::recording`]) records it with the first change: `cenote_server::Session::carry_out` has one for the program. A program that uses the
+//! library records what it wants to. Those who have datasets in use implement [`Users`]: a server for its mounts and volumes, the library for what
 //! its program has open.
 //!
 //! **Invariants.** 1. [`Request::check`] needs no pool, and `run` refuses all that `check` refuses. 2. Users that had to wait continue, and
-//! datasets that they released are shown again, even if the verb fails. 3. A request that changed nothing has no line.
+//! datasets that they released are shown again, even if the verb fails. 3. A request that changed nothing has no line. 4. Users notice a change
+//! whose line is recorded: a crash while they are told leaves no change without its line.
 //!
 //! **Rejected.** *Lines of the history written by the program*: each was written beside the verb, 27 times. *A verb's effect on users in the server*: the library had to know the same effects once more, and knew fewer.
 
@@ -41,8 +43,13 @@ pub trait Request: Sync {
     #[boxed]
     async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<Self::Made, AdminError>;
 
-    /// The line for the pool's history; none if it has changed nothing.
-    fn history_line(&self, made: &Self::Made) -> Option<Line>;
+    /// The line for the pool's history; none of a dry run.
+    fn history_line(&self) -> Option<Line>;
+
+    /// True if it has changed nothing: then its line is not recorded.
+    fn is_void(&self, _made: &Self::Made) -> bool {
+        false
+    }
 
     /// True if it does not fit into one txg.
     fn is_long(&self) -> bool {

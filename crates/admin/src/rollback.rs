@@ -73,7 +73,7 @@ impl Request for RollbackRequest {
         went.and(shown).and(users.after(Changed::Datasets(&[dataset])).await)
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs rollback").flag(self.destroys_clones, "-R");
         Some(line.flag(self.destroys_newer && !self.destroys_clones, "-r").word(&self.snapshot))
     }
@@ -159,7 +159,7 @@ impl Request for PromoteRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zfs promote").word(&self.0))
     }
 }

@@ -66,7 +66,7 @@ impl Request for ScrubRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zpool scrub");
         let line = line.flag(self.action == ScrubAction::Pause, "-p").flag(self.action == ScrubAction::Stop, "-s");
         Some(line.flag(self.waits, "-w").word(&self.pool))
@@ -100,7 +100,7 @@ impl Request for ResilverRequest {
         Ok(pool.resilver().await?)
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zpool resilver").word(&self.0))
     }
 

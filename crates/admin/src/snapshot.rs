@@ -93,7 +93,7 @@ impl Request for SnapshotRequest {
         Ok(())
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zfs snapshot").flag(self.recursive, "-r").option("-o", &self.properties);
         Some(line.words(&self.snapshots))
     }

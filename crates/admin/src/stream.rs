@@ -75,9 +75,6 @@ impl StreamError {
 }
 
 /// The contents of a resume token, as `zstream token` prints them.
-///
-/// # Errors
-/// It is none.
 pub fn print_token(token: &str, out: &mut impl Write) -> Result<(), StreamError> {
     let list = ResumeToken::list_of(token).map_err(|error| StreamError::Token(error.to_string()))?;
     Ok(cenote_send::dump_nvlist(&list, TOKEN_INDENT, out)?)
@@ -131,17 +128,11 @@ pub fn decompress(
 }
 
 /// The records that `OBJECT,OFFSET` name.
-///
-/// # Errors
-/// A word names none.
 pub fn places(words: &[String]) -> Result<BTreeSet<Place>, StreamError> {
     words.iter().map(|text| Ok(place(text)?.0)).collect()
 }
 
 /// Makes a stream without these records. With `is_verbose` each is told.
-///
-/// # Errors
-/// As [`decompress`].
 pub fn drop_records(
     input: impl Read,
     output: impl Write,
@@ -179,9 +170,6 @@ pub fn target(algorithm: &str, level: Option<i64>) -> Result<Target, StreamError
 }
 
 /// Makes a stream with blocks compressed in another way. `spread` does a batch of them, each by [`in_turn`].
-///
-/// # Errors
-/// As [`decompress`].
 pub fn recompress(
     input: impl Read,
     output: impl Write,
@@ -193,9 +181,6 @@ pub fn recompress(
 }
 
 /// Makes a stream without references to blocks that came before. The line says how many records there were.
-///
-/// # Errors
-/// As [`decompress`].
 pub fn redup(input: impl Read, again: &impl ReadAt, output: impl Write) -> Result<String, StreamError> {
     let done = rewrite::redup(input, again, output)?;
     Ok(format!(

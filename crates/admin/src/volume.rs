@@ -145,6 +145,8 @@ pub(crate) async fn resize_in_use(
     let reserved = reserved.await?;
     let resized = volumes.resize(name, size_bytes).await;
     resized.map_err(|error| refused(name, Reason::Said(error.to_string())))?;
+    // The new size is in a txg of the volume's changes, and is none of the pool's.
+    pool.record().await?;
     if let Some((before, after)) = reserved
         && after < before
     {

@@ -23,7 +23,7 @@
 //! that it writes, so that the next reader need not load it. Sync passes can rewrite such a block in place until its txg is on disk; each
 //! rewrite replaces or removes the entry. The sync may also remove replaced blocks, to free memory.
 //!
-//! **Life of a block.** [`Cache::get_or_load`] looks in the table. Present: the entry is marked and a
+//! **Life of a block.** [`Cache::find_or_load`] looks in the table. Present: the entry is marked and a
 //! counted reference is returned. Absent: the caller becomes the *loader*: a `Loading` entry is left in the table, the
 //! lock is released, the read runs. Readers that come meanwhile find the loading entry and wait on it. The loader's result goes
 //! to all waiters, and on success into `T1` (or `T2` if a ghost was hit). A loader that is dropped half-way (a cancelled
@@ -135,20 +135,11 @@ impl<E: Clone> Cache<E> {
         Self { mask: count as u64 - 1, shards }
     }
 
-    /// The block of `key`: from the cache, from a load already in flight, or from `load`, which is then called once.
-    /// `memory_bytes` is what the load will take: the block's buffer, and others that it needs meanwhile.
+    /// The block of `key`, and where it came from: the cache, a load already in flight, or `load`, which is then called once. `on_wait` is
+    /// called before waiting for a load that another one began. `memory_bytes` is what the load will take: the block's buffer, and others
+    /// that it needs meanwhile.
     ///
     /// Cancel safe: dropping the future withdraws its load and lets a waiter take over.
-    pub async fn get_or_load<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<Block, E>
-    where
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<Block, E>>,
-    {
-        Ok(self.find_or_load(key, memory_bytes, || (), load).await?.0)
-    }
-
-    /// As [`Cache::get_or_load`], and where the block came from. `on_wait` is called before waiting for a load that another one
-    /// began.
     pub async fn find_or_load<F, Fut>(
         &self,
         key: BlockKey,
@@ -181,7 +172,7 @@ impl<E: Clone> Cache<E> {
         }
     }
 
-    /// Like [`Cache::get_or_load`], for a prefetch: nothing happens if the block is cached or being loaded. Returns whether a load was
+    /// Like [`Cache::find_or_load`], for a prefetch: nothing happens if the block is cached or being loaded. Returns whether a load was
     /// begun and has succeeded.
     pub async fn prefetch<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<bool, E>
     where
@@ -217,13 +208,6 @@ impl<E: Clone> Cache<E> {
     pub fn find(&self, key: BlockKey) -> Option<(Block, Source)> {
         let hash = key.hash();
         self.shard(hash).lock().get(key, hash)
-    }
-
-    /// Whether the block is here or on its way. No use.
-    #[must_use]
-    pub fn contains(&self, key: BlockKey) -> bool {
-        let hash = key.hash();
-        self.shard(hash).lock().is_here(key, hash)
     }
 
     /// Forgets the block, if it is here.

@@ -9,6 +9,23 @@ use cenote_taskq::buf::Block;
 
 use super::*;
 
+impl<E: Clone> Cache<E> {
+    /// [`Cache::find_or_load`] for tests that do not ask where the block came from.
+    async fn get_or_load<F, Fut>(&self, key: BlockKey, memory_bytes: usize, load: F) -> Result<Block, E>
+    where
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<Block, E>>,
+    {
+        Ok(self.find_or_load(key, memory_bytes, || (), load).await?.0)
+    }
+
+    /// True if the block is here or on its way.
+    fn contains(&self, key: BlockKey) -> bool {
+        let hash = key.hash();
+        self.shard(hash).lock().is_here(key, hash)
+    }
+}
+
 type Failing = Result<Block, &'static str>;
 
 fn key(number: u64) -> BlockKey {

@@ -85,7 +85,8 @@ enum cenote_error_kind {
 	CENOTE_MISUSE = 13,        /* the request makes no sense: a NULL, a bad name or value, a file where a directory is needed */
 	CENOTE_CLOSED = 14,        /* the pool was exported, or a txg could not be written: the handle is of no use any more */
 	CENOTE_QUOTA = 15,         /* a quota of the dataset, of one above it or of a user is used up; the pool may have space */
-	CENOTE_INTERRUPTED = 16    /* it was given up before its end, and can be tried again */
+	CENOTE_INTERRUPTED = 16,   /* it was given up before its end, and can be tried again */
+	CENOTE_STALE = 17          /* the file or directory that was open is gone: its dataset was rolled back */
 };
 
 /* The place of an error, as far as it is known: strings are NULL and numbers CENOTE_UNKNOWN where it is not. */
@@ -264,8 +265,9 @@ enum cenote_key_status {
 
 /* One of enum cenote_key_status. */
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_key_status(const cenote_pool *pool, const char *dataset, uint32_t *status);
-/* Not supported yet: both fail with CENOTE_NOT_SUPPORTED, and say what to do instead. */
+/* Forgets the key of a dataset and of all that share it. CENOTE_BUSY: one of them is open, and the message says who uses it. */
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_unload_key(const cenote_pool *pool, const char *dataset);
+/* Not supported yet: fails with CENOTE_NOT_SUPPORTED, and says what to do instead. */
 CENOTE_API CENOTE_CHECKED cenote_error *cenote_change_key(const cenote_pool *pool, const char *dataset, const void *key,
 	size_t len);
 

@@ -1,7 +1,6 @@
 //! `cenote_error_...`: an error's kind, message and place.
 
 use std::ffi::{CString, c_char};
-use std::ptr;
 
 use crate::border::{Borrowed, In, Out, pointer};
 use crate::fault::FaultHandle;
@@ -13,15 +12,15 @@ const UNKNOWN: u64 = u64::MAX;
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CPlace {
-    pool: *const c_char,
-    dataset: *const c_char,
-    path: *const c_char,
-    device: *const c_char,
-    offset: u64,
-    objset: u64,
-    object: u64,
-    block: u64,
-    level: u64,
+    pub(crate) pool: *const c_char,
+    pub(crate) dataset: *const c_char,
+    pub(crate) path: *const c_char,
+    pub(crate) device: *const c_char,
+    pub(crate) offset: u64,
+    pub(crate) objset: u64,
+    pub(crate) object: u64,
+    pub(crate) block: u64,
+    pub(crate) level: u64,
 }
 
 pub(crate) fn kind(error: In<FaultHandle>) -> u32 {
@@ -34,75 +33,19 @@ pub(crate) fn message(error: In<FaultHandle>) -> Borrowed {
 
 pub(crate) fn place(error: In<FaultHandle>, place: Out<CPlace>) {
     let Ok(place) = place.get("place") else { return };
-    let Some(error) = error.optional() else {
-        let none = ptr::null();
-        place.put(CPlace {
-            pool: none,
-            dataset: none,
-            path: none,
-            device: none,
-            offset: UNKNOWN,
-            objset: UNKNOWN,
-            object: UNKNOWN,
-            block: UNKNOWN,
-            level: UNKNOWN,
-        });
-        return;
-    };
-    let text = |text: &Option<CString>| pointer(text.as_deref());
-    let numbers = &error.place;
+    let error = error.optional();
+    let text = |of: fn(&FaultHandle) -> &Option<CString>| pointer(error.and_then(|error| of(error).as_deref()));
+    let numbers = error.map(|error| error.place.clone()).unwrap_or_default();
     let (level, block) = numbers.block.unwrap_or((-1, UNKNOWN));
     place.put(CPlace {
-        pool: text(&error.pool),
-        dataset: text(&error.dataset),
-        path: text(&error.path),
-        device: text(&error.device),
+        pool: text(|error| &error.pool),
+        dataset: text(|error| &error.dataset),
+        path: text(|error| &error.path),
+        device: text(|error| &error.device),
         offset: numbers.offset_bytes.unwrap_or(UNKNOWN),
         objset: numbers.objset.unwrap_or(UNKNOWN),
         object: numbers.object.unwrap_or(UNKNOWN),
         block,
         level: u64::try_from(level).unwrap_or(UNKNOWN),
     });
-}
-
-#[cfg(test)]
-pub(crate) fn layout() -> String {
-    use crate::border::spelling::{layout, numbers};
-    use crate::fault::Kind;
-    let kinds = [
-        ("INTERNAL", Kind::Internal),
-        ("CORRUPT", Kind::Corrupt),
-        ("IO", Kind::Io),
-        ("UNAVAILABLE", Kind::Unavailable),
-        ("NOT_FOUND", Kind::NotFound),
-        ("EXISTS", Kind::Exists),
-        ("BUSY", Kind::Busy),
-        ("NO_SPACE", Kind::NoSpace),
-        ("READ_ONLY", Kind::ReadOnly),
-        ("DENIED", Kind::Denied),
-        ("KEY", Kind::Key),
-        ("NOT_SUPPORTED", Kind::NotSupported),
-        ("MISUSE", Kind::Misuse),
-        ("CLOSED", Kind::Closed),
-        ("QUOTA", Kind::Quota),
-        ("INTERRUPTED", Kind::Interrupted),
-    ];
-    numbers(&kinds.map(|(name, kind)| (name, kind as u32)))
-        + &layout!(CPlace as "cenote_place": pool dataset path device offset objset object block level)
-}
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::{Named, Spelt};
-
-    impl Named for FaultHandle {
-        const NAME: &'static str = "cenote_error";
-    }
-
-    impl Spelt for Out<CPlace> {
-        fn spelt() -> String {
-            "cenote_place *".to_owned()
-        }
-    }
 }

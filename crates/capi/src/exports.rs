@@ -6,6 +6,8 @@
 
 use std::ffi::CStr;
 
+use cenote::{ReceiveOptions, SendOptions};
+
 use crate::border::{
     Borrowed, Buffer, Data, Descriptor, Give, GiveText, In, Out, Status as Fails, Taken, TakenText, Text, Words,
 };
@@ -14,7 +16,7 @@ use crate::fault::FaultHandle;
 use crate::file::OpenFile;
 use crate::filesystem::{CMetadata, Dir, Files};
 use crate::list::List;
-use crate::options::Options;
+use crate::options::{Options, set};
 use crate::pool::PoolHandle;
 use crate::runtime::guarded;
 use crate::snapshots::{CChange, CRecord, Changing, History};
@@ -43,7 +45,7 @@ macro_rules! exports {
 
         #[cfg(test)]
         fn prototypes() -> Vec<String> {
-            use crate::border::spelling::{Spelt, prototype};
+            use crate::spelling::{Spelt, prototype};
             vec![$(prototype::<$answer>(
                 stringify!($name),
                 &[$((stringify!($argument), <$type as Spelt>::spelt())),*],
@@ -152,16 +154,16 @@ exports! {
     fn cenote_history_record(history: In<History>, index: usize, record: Out<CRecord>) -> Fails = snapshots::record;
     fn cenote_history_free(history: Taken<History>) -> () = Taken::free;
 
-    fn cenote_send_options_new(options: Give<Sending>) -> Fails = stream::send_options;
+    fn cenote_send_options_new(options: Give<Sending>) -> Fails = options::new;
     fn cenote_send_options_since(options: In<Sending>, source: Text, with_between: bool) -> Fails = stream::since;
-    fn cenote_send_options_replicate(options: In<Sending>, replicate: bool) -> Fails = stream::replicate;
+    fn cenote_send_options_replicate(options: In<Sending>, replicate: bool) -> Fails = set(SendOptions::replicate);
     fn cenote_send_options_exclude(options: In<Sending>, dataset: Text) -> Fails = stream::send_exclude;
-    fn cenote_send_options_skip_missing(options: In<Sending>, skip: bool) -> Fails = stream::skip_missing;
-    fn cenote_send_options_properties(options: In<Sending>, with: bool) -> Fails = stream::properties;
-    fn cenote_send_options_holds(options: In<Sending>, with: bool) -> Fails = stream::holds;
-    fn cenote_send_options_raw(options: In<Sending>, raw: bool) -> Fails = stream::raw;
-    fn cenote_send_options_compressed(options: In<Sending>, compressed: bool) -> Fails = stream::compressed;
-    fn cenote_send_options_large_blocks(options: In<Sending>, large: bool) -> Fails = stream::large_blocks;
+    fn cenote_send_options_skip_missing(options: In<Sending>, skip: bool) -> Fails = set(SendOptions::skip_missing);
+    fn cenote_send_options_properties(options: In<Sending>, with: bool) -> Fails = set(SendOptions::properties);
+    fn cenote_send_options_holds(options: In<Sending>, with: bool) -> Fails = set(SendOptions::holds);
+    fn cenote_send_options_raw(options: In<Sending>, raw: bool) -> Fails = set(SendOptions::raw);
+    fn cenote_send_options_compressed(options: In<Sending>, compressed: bool) -> Fails = set(SendOptions::compressed);
+    fn cenote_send_options_large_blocks(options: In<Sending>, large: bool) -> Fails = set(SendOptions::large_blocks);
     fn cenote_send_options_free(options: Taken<Sending>) -> () = Taken::free;
     fn cenote_send(
         pool: In<PoolHandle>,
@@ -177,10 +179,10 @@ exports! {
         fd: Descriptor,
         report: Give<Report>,
     ) -> Fails = stream::resume;
-    fn cenote_receive_options_new(options: Give<Receiving>) -> Fails = stream::receive_options;
-    fn cenote_receive_options_force(options: In<Receiving>, force: bool) -> Fails = stream::force;
-    fn cenote_receive_options_resumable(options: In<Receiving>, resumable: bool) -> Fails = stream::resumable;
-    fn cenote_receive_options_skip_holds(options: In<Receiving>, skip: bool) -> Fails = stream::skip_holds;
+    fn cenote_receive_options_new(options: Give<Receiving>) -> Fails = options::new;
+    fn cenote_receive_options_force(options: In<Receiving>, force: bool) -> Fails = set(ReceiveOptions::force);
+    fn cenote_receive_options_resumable(options: In<Receiving>, resumable: bool) -> Fails = set(ReceiveOptions::resumable);
+    fn cenote_receive_options_skip_holds(options: In<Receiving>, skip: bool) -> Fails = set(ReceiveOptions::skip_holds);
     fn cenote_receive_options_sent_name(options: In<Receiving>, part: u32) -> Fails = stream::sent_name;
     fn cenote_receive_options_origin(options: In<Receiving>, snapshot: Text) -> Fails = stream::origin;
     fn cenote_receive_options_property(options: In<Receiving>, name: Text, value: Text) -> Fails = stream::property;
@@ -318,11 +320,7 @@ mod tests {
     #[test]
     fn structs_and_numbers_are_in_c_what_they_are_here() {
         let mut text = "#include <cenote.h>\n".to_owned();
-        let of_streams = [snapshots::layout(), stream::layout()];
-        let others = [errors::layout(), filesystem::layout(), status::layout(), list::layout()];
-        for module in others.into_iter().chain(of_streams) {
-            text.push_str(&module);
-        }
+        text.push_str(&crate::spelling::layouts());
         assert!(text.lines().count() > 60, "{text}");
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("layout.c");

@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     Closed,
     Quota,
     Interrupted,
+    Stale,
 }
 
 impl From<ErrorKind> for Kind {
@@ -45,6 +46,7 @@ impl From<ErrorKind> for Kind {
             ErrorKind::Closed => Self::Closed,
             ErrorKind::Quota => Self::Quota,
             ErrorKind::Interrupted => Self::Interrupted,
+            ErrorKind::Stale => Self::Stale,
             // A kind that the library has got and this crate does not know is a bug here.
             _ => Self::Internal,
         }

@@ -83,13 +83,3 @@ pub(crate) fn next_hole(file: In<OpenFile>, offset: u64, found: Out<u64>) -> Don
 pub(crate) fn sync(file: In<OpenFile>) -> Done {
     wait(file.get("file")?.0.sync())
 }
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::Named;
-
-    impl Named for OpenFile {
-        const NAME: &'static str = "cenote_file";
-    }
-}

@@ -24,28 +24,28 @@ pub(crate) struct Dir(Mutex<ReadDir>);
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct CTime {
-    seconds: i64,
-    nanoseconds: u32,
-    reserved: u32,
+    pub(crate) seconds: i64,
+    pub(crate) nanoseconds: u32,
+    pub(crate) reserved: u32,
 }
 
 /// Attributes of a file: `cenote_metadata`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CMetadata {
-    object: u64,
-    generation: u64,
-    size: u64,
-    allocated: u64,
-    links: u64,
-    kind: u32,
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    accessed: CTime,
-    modified: CTime,
-    changed: CTime,
-    created: CTime,
+    pub(crate) object: u64,
+    pub(crate) generation: u64,
+    pub(crate) size: u64,
+    pub(crate) allocated: u64,
+    pub(crate) links: u64,
+    pub(crate) kind: u32,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) accessed: CTime,
+    pub(crate) modified: CTime,
+    pub(crate) changed: CTime,
+    pub(crate) created: CTime,
 }
 
 /// The number of a kind: `enum cenote_file_kind`.
@@ -250,46 +250,6 @@ pub(crate) fn list_xattrs(
 
 pub(crate) fn sync(filesystem: In<Files>) -> Done {
     wait(filesystem.get("filesystem")?.0.sync())
-}
-
-#[cfg(test)]
-pub(crate) fn layout() -> String {
-    use crate::border::spelling::{layout, numbers};
-    let constants = [
-        ("REGULAR_FILE", FileKind::File),
-        ("DIRECTORY", FileKind::Directory),
-        ("SYMLINK", FileKind::Symlink),
-        ("PIPE", FileKind::Pipe),
-        ("SOCKET", FileKind::Socket),
-        ("CHAR_DEVICE", FileKind::CharDevice),
-        ("BLOCK_DEVICE", FileKind::BlockDevice),
-    ];
-    numbers(&constants.map(|(name, kind)| (name, number(kind))))
-        + &layout!(CTime as "cenote_time": seconds nanoseconds reserved)
-        + &layout!(
-            CMetadata as "cenote_metadata":
-            object generation size allocated links kind mode uid gid accessed modified changed created
-        )
-}
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::{Named, Spelt};
-
-    impl Named for Files {
-        const NAME: &'static str = "cenote_filesystem";
-    }
-
-    impl Named for Dir {
-        const NAME: &'static str = "cenote_dir";
-    }
-
-    impl Spelt for Out<CMetadata> {
-        fn spelt() -> String {
-            "cenote_metadata *".to_owned()
-        }
-    }
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@ mod options;
 mod pool;
 mod runtime;
 mod snapshots;
+#[cfg(test)]
+mod spelling;
 mod status;
 mod stream;
 mod volume;

@@ -100,16 +100,3 @@ pub(crate) fn guid(list: In<List>, index: usize) -> u64 {
 pub(crate) fn time(list: In<List>, index: usize) -> u64 {
     at(&list, index).map_or(0, |row| row.time_s)
 }
-
-#[cfg(test)]
-pub(crate) fn layout() -> String {
-    crate::border::spelling::numbers(&[
-        ("EXPORTED_POOL", RowKind::ExportedPool as u32),
-        ("POOL", RowKind::Pool as u32),
-        ("FILESYSTEM", RowKind::FileSystem as u32),
-        ("VOLUME", RowKind::Volume as u32),
-        ("SNAPSHOT", RowKind::Snapshot as u32),
-        ("BOOKMARK", RowKind::Bookmark as u32),
-        ("HOLD", RowKind::Hold as u32),
-    ])
-}

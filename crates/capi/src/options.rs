@@ -14,10 +14,13 @@ use crate::runtime::{runtime, wait};
 
 /// Options, which are set one after the other.
 #[derive(Default)]
-pub(crate) struct Options(Mutex<Given>);
+pub(crate) struct Setting<O>(Mutex<O>);
+
+/// Options of finding, opening and making pools.
+pub(crate) type Options = Setting<Given>;
 
 #[derive(Clone, Default)]
-struct Given {
+pub(crate) struct Given {
     open: OpenOptions,
     force: bool,
     cache_bytes: Option<usize>,
@@ -25,64 +28,73 @@ struct Given {
 
 type Done = Result<(), Fault>;
 
-impl Options {
-    fn change(&self, change: impl FnOnce(OpenOptions) -> OpenOptions) -> Done {
-        let mut given = locked(&self.0);
-        given.open = change(std::mem::take(&mut given.open));
+impl<O: Default> Setting<O> {
+    pub(crate) fn change(&self, change: impl FnOnce(O) -> O) -> Done {
+        let mut options = locked(&self.0);
+        *options = change(std::mem::take(&mut *options));
         Ok(())
     }
 }
 
-fn given(options: &In<Options>) -> Given {
+impl Options {
+    fn open(&self, change: impl FnOnce(OpenOptions) -> OpenOptions) -> Done {
+        self.change(|given| Given { open: change(given.open), ..given })
+    }
+}
+
+/// The options as they are set; the usual ones of none.
+pub(crate) fn given<O: Clone + Default>(options: &In<Setting<O>>) -> O {
     options.optional().map(|options| locked(&options.0).clone()).unwrap_or_default()
 }
 
-pub(crate) fn new(options: Give<Options>) -> Done {
-    options.get("options")?.give(Options::default());
+pub(crate) fn new<O: Default + Send + 'static>(options: Give<Setting<O>>) -> Done {
+    options.get("options")?.give(Setting::default());
     Ok(())
+}
+
+/// The function that sets an option to a value.
+pub(crate) fn set<O: Default, V>(setter: impl FnOnce(O, V) -> O) -> impl FnOnce(In<Setting<O>>, V) -> Done {
+    |options, value| options.get("options")?.change(|options| setter(options, value))
 }
 
 pub(crate) fn search(options: In<Options>, path: Text) -> Done {
     let path: PathBuf = path.path("path")?.to_owned();
-    options.get("options")?.change(|open| open.search(path))
+    options.get("options")?.open(|open| open.search(path))
 }
 
 pub(crate) fn write(options: In<Options>, write: bool) -> Done {
-    options.get("options")?.change(|open| open.write(write))
+    options.get("options")?.open(|open| open.write(write))
 }
 
 pub(crate) fn force(options: In<Options>, force: bool) -> Done {
-    let options = options.get("options")?;
-    locked(&options.0).force = force;
-    options.change(|open| open.force(force))
+    options.get("options")?.change(|given| Given { open: given.open.force(force), force, ..given })
 }
 
 pub(crate) fn allow_missing(options: In<Options>, allow: bool) -> Done {
-    options.get("options")?.change(|open| open.allow_missing(allow))
+    options.get("options")?.open(|open| open.allow_missing(allow))
 }
 
 pub(crate) fn rewind(options: In<Options>) -> Done {
-    options.get("options")?.change(OpenOptions::rewind)
+    options.get("options")?.open(OpenOptions::rewind)
 }
 
 pub(crate) fn at_txg(options: In<Options>, txg: u64) -> Done {
-    options.get("options")?.change(|open| open.at_txg(txg))
+    options.get("options")?.open(|open| open.at_txg(txg))
 }
 
 pub(crate) fn cache_bytes(options: In<Options>, bytes: usize) -> Done {
-    let options = options.get("options")?;
-    locked(&options.0).cache_bytes = Some(bytes);
-    options.change(|open| open.cache_bytes(bytes))
+    let change = |given: Given| Given { open: given.open.cache_bytes(bytes), cache_bytes: Some(bytes), ..given };
+    options.get("options")?.change(change)
 }
 
 pub(crate) fn tunable(options: In<Options>, name: Text, value: Text) -> Done {
     let (name, value) = (name.get("name")?, value.get("value")?);
-    options.get("options")?.change(|open| open.tunable(name, value))
+    options.get("options")?.open(|open| open.tunable(name, value))
 }
 
 pub(crate) fn key(options: In<Options>, dataset: Text, key: Data, len: usize) -> Done {
     let (dataset, key) = (dataset.get("dataset")?, key.get(len, "key")?);
-    options.get("options")?.change(|open| open.key(dataset, key))
+    options.get("options")?.open(|open| open.key(dataset, key))
 }
 
 pub(crate) fn find(options: In<Options>, pools: Give<List>) -> Done {
@@ -131,18 +143,4 @@ pub(crate) fn create(
     let made = wait(create.create(runtime()?, name.get("name")?))?;
     pool.give(PoolHandle::new(made));
     Ok(())
-}
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::Named;
-
-    impl Named for Options {
-        const NAME: &'static str = "cenote_options";
-    }
-
-    impl Named for List {
-        const NAME: &'static str = "cenote_list";
-    }
 }

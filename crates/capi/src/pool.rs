@@ -161,13 +161,3 @@ pub(crate) fn clone_snapshot(pool: In<PoolHandle>, snapshot: Text, dataset: Text
     let settings = words.iter().map(|word| setting(word)).collect::<Result<Vec<_>, _>>()?;
     wait(async { pool.pool.snapshot(whole).await?.clone_to(dataset, &settings).await }).map(drop)
 }
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::Named;
-
-    impl Named for PoolHandle {
-        const NAME: &'static str = "cenote_pool";
-    }
-}

@@ -69,7 +69,7 @@ pub(crate) fn change_key(pool: In<PoolHandle>, dataset: Text, key: Data, len: us
 }
 
 /// The number of a key's status: `enum cenote_key_status`.
-const fn key_number(status: KeyStatus) -> u32 {
+pub(crate) const fn key_number(status: KeyStatus) -> u32 {
     match status {
         KeyStatus::None => 1,
         KeyStatus::Available => 2,
@@ -88,16 +88,16 @@ pub(crate) struct Changing(Mutex<(Changes, Option<Paths>)>);
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CChange {
-    path: *const c_char,
-    to: *const c_char,
-    links: i64,
-    changed: CTime,
-    kind: u32,
-    file_kind: u32,
+    pub(crate) path: *const c_char,
+    pub(crate) to: *const c_char,
+    pub(crate) links: i64,
+    pub(crate) changed: CTime,
+    pub(crate) kind: u32,
+    pub(crate) file_kind: u32,
 }
 
 /// The number of a change: `enum cenote_change_kind`.
-const fn change_number(kind: &ChangeKind) -> u32 {
+pub(crate) const fn change_number(kind: &ChangeKind) -> u32 {
     match kind {
         ChangeKind::Modified => 1,
         ChangeKind::Added => 2,
@@ -165,19 +165,19 @@ pub(crate) struct History(Vec<Row>);
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CRecord {
-    text: *const c_char,
-    name: *const c_char,
-    dataset: *const c_char,
-    host: *const c_char,
-    txg: u64,
-    uid: u64,
-    time: CTime,
-    kind: u32,
+    pub(crate) text: *const c_char,
+    pub(crate) name: *const c_char,
+    pub(crate) dataset: *const c_char,
+    pub(crate) host: *const c_char,
+    pub(crate) txg: u64,
+    pub(crate) uid: u64,
+    pub(crate) time: CTime,
+    pub(crate) kind: u32,
 }
 
-const COMMAND: u32 = 1;
-const INTERNAL: u32 = 2;
-const OTHER: u32 = 3;
+pub(crate) const COMMAND: u32 = 1;
+pub(crate) const INTERNAL: u32 = 2;
+pub(crate) const OTHER: u32 = 3;
 /// Stands for a number that is not known.
 const UNKNOWN: u64 = u64::MAX;
 
@@ -227,50 +227,4 @@ pub(crate) fn record(history: In<History>, index: usize, record: Out<CRecord>) -
 
 pub(crate) fn record_command(pool: In<PoolHandle>, line: Text) -> Done {
     wait(pool.get("pool")?.pool.record_command(line.get("line")?))
-}
-
-#[cfg(test)]
-pub(crate) fn layout() -> String {
-    use crate::border::spelling::{layout, numbers};
-    let links = ChangeKind::Links(0);
-    numbers(&[
-        ("KEY_NONE", key_number(KeyStatus::None)),
-        ("KEY_AVAILABLE", key_number(KeyStatus::Available)),
-        ("KEY_UNAVAILABLE", key_number(KeyStatus::Unavailable)),
-        ("MODIFIED", change_number(&ChangeKind::Modified)),
-        ("ADDED", change_number(&ChangeKind::Added)),
-        ("REMOVED", change_number(&ChangeKind::Removed)),
-        ("RENAMED", change_number(&ChangeKind::Renamed("".into()))),
-        ("LINKED", change_number(&links)),
-        ("COMMAND", COMMAND),
-        ("INTERNAL_EVENT", INTERNAL),
-        ("OTHER_RECORD", OTHER),
-    ]) + &layout!(CChange as "cenote_change": path to links changed kind file_kind)
-        + &layout!(CRecord as "cenote_record": text name dataset host txg uid time kind)
-}
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::{Named, Spelt};
-
-    impl Named for Changing {
-        const NAME: &'static str = "cenote_changes";
-    }
-
-    impl Named for History {
-        const NAME: &'static str = "cenote_history";
-    }
-
-    impl Spelt for Out<CChange> {
-        fn spelt() -> String {
-            "cenote_change *".to_owned()
-        }
-    }
-
-    impl Spelt for Out<CRecord> {
-        fn spelt() -> String {
-            "cenote_record *".to_owned()
-        }
-    }
 }

@@ -24,18 +24,18 @@ pub(crate) struct Status {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct CVdev {
-    name: *const c_char,
-    guid: u64,
-    read_errors: u64,
-    write_errors: u64,
-    checksum_errors: u64,
-    health: u32,
-    depth: u32,
-    is_behind: bool,
+    pub(crate) name: *const c_char,
+    pub(crate) guid: u64,
+    pub(crate) read_errors: u64,
+    pub(crate) write_errors: u64,
+    pub(crate) checksum_errors: u64,
+    pub(crate) health: u32,
+    pub(crate) depth: u32,
+    pub(crate) is_behind: bool,
 }
 
 /// The number of a health: `enum cenote_health`.
-fn number(health: Health) -> u32 {
+pub(crate) fn number(health: Health) -> u32 {
     match health {
         Health::Online => 1,
         Health::Degraded => 2,
@@ -82,32 +82,4 @@ pub(crate) fn vdev(status: In<Status>, index: usize, vdev: Out<CVdev>) -> Result
         is_behind: row.vdev.is_behind,
     });
     Ok(())
-}
-
-#[cfg(test)]
-pub(crate) fn layout() -> String {
-    use crate::border::spelling::{layout, numbers};
-    let names = ["ONLINE", "DEGRADED", "GONE", "OFFLINE", "FAULTED"];
-    let healths = [Health::Online, Health::Degraded, Health::Unavailable, Health::Offline, Health::Faulted];
-    let constants: Vec<(&str, u32)> = names.into_iter().zip(healths.map(number)).collect();
-    numbers(&constants)
-        + &layout!(
-            CVdev as "cenote_vdev": name guid read_errors write_errors checksum_errors health depth is_behind
-        )
-}
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::{Named, Spelt};
-
-    impl Named for Status {
-        const NAME: &'static str = "cenote_status";
-    }
-
-    impl Spelt for Out<CVdev> {
-        fn spelt() -> String {
-            "cenote_vdev *".to_owned()
-        }
-    }
 }

@@ -2,13 +2,12 @@
 
 use std::ffi::CString;
 use std::io::BufReader;
-use std::sync::Mutex;
 
 use cenote::{ReceiveOptions, SendOptions, SentName};
 
 use crate::border::{Borrowed, Descriptor, Give, GiveText, In, Text};
 use crate::fault::{Fault, c_text};
-use crate::locked;
+use crate::options::{Setting, given};
 use crate::pool::PoolHandle;
 use crate::runtime::wait;
 
@@ -18,12 +17,10 @@ type Done = Result<(), Fault>;
 const READ_BYTES: usize = 1 << 20;
 
 /// Options of a send.
-#[derive(Default)]
-pub(crate) struct Sending(Mutex<SendOptions>);
+pub(crate) type Sending = Setting<SendOptions>;
 
 /// Options of a receive.
-#[derive(Default)]
-pub(crate) struct Receiving(Mutex<ReceiveOptions>);
+pub(crate) type Receiving = Setting<ReceiveOptions>;
 
 /// Messages about streams, and what was received: `cenote_report`.
 pub(crate) struct Report {
@@ -36,31 +33,10 @@ pub(crate) struct Report {
 /// The part of a sent name that is added: `enum cenote_sent_name`.
 #[derive(Clone, Copy)]
 #[repr(u32)]
-enum Name {
+pub(crate) enum Name {
     Replaced = 0,
     WithoutPool = 1,
     Last = 2,
-}
-
-impl Sending {
-    fn change(&self, change: impl FnOnce(SendOptions) -> SendOptions) -> Done {
-        let mut options = locked(&self.0);
-        *options = change(std::mem::take(&mut *options));
-        Ok(())
-    }
-}
-
-impl Receiving {
-    fn change(&self, change: impl FnOnce(ReceiveOptions) -> ReceiveOptions) -> Done {
-        let mut options = locked(&self.0);
-        *options = change(std::mem::take(&mut *options));
-        Ok(())
-    }
-}
-
-pub(crate) fn send_options(options: Give<Sending>) -> Done {
-    options.get("options")?.give(Sending::default());
-    Ok(())
 }
 
 pub(crate) fn since(options: In<Sending>, source: Text, with_between: bool) -> Done {
@@ -68,41 +44,9 @@ pub(crate) fn since(options: In<Sending>, source: Text, with_between: bool) -> D
     options.change(|send| send.since(source).with_between(with_between))
 }
 
-pub(crate) fn replicate(options: In<Sending>, replicate: bool) -> Done {
-    options.get("options")?.change(|send| send.replicate(replicate))
-}
-
 pub(crate) fn send_exclude(options: In<Sending>, dataset: Text) -> Done {
     let (options, dataset) = (options.get("options")?, dataset.get("dataset")?);
     options.change(|send| send.exclude(dataset))
-}
-
-pub(crate) fn skip_missing(options: In<Sending>, skip: bool) -> Done {
-    options.get("options")?.change(|send| send.skip_missing(skip))
-}
-
-pub(crate) fn properties(options: In<Sending>, with: bool) -> Done {
-    options.get("options")?.change(|send| send.properties(with))
-}
-
-pub(crate) fn holds(options: In<Sending>, with: bool) -> Done {
-    options.get("options")?.change(|send| send.holds(with))
-}
-
-pub(crate) fn raw(options: In<Sending>, raw: bool) -> Done {
-    options.get("options")?.change(|send| send.raw(raw))
-}
-
-pub(crate) fn compressed(options: In<Sending>, compressed: bool) -> Done {
-    options.get("options")?.change(|send| send.compressed(compressed))
-}
-
-pub(crate) fn large_blocks(options: In<Sending>, large: bool) -> Done {
-    options.get("options")?.change(|send| send.large_blocks(large))
-}
-
-fn sending(options: &In<Sending>) -> SendOptions {
-    options.optional().map(|options| locked(&options.0).clone()).unwrap_or_default()
 }
 
 impl Report {
@@ -120,7 +64,7 @@ pub(crate) fn send(
     report: Give<Report>,
 ) -> Done {
     let (place, pool, snapshot) = (report.optional("report")?, pool.get("pool")?, snapshot.get("snapshot")?);
-    let (options, out) = (sending(&options), fd.get("fd")?);
+    let (options, out) = (given(&options), fd.get("fd")?);
     let sent = wait(async { options.send(&pool.pool.snapshot(snapshot).await?, out).await })?;
     if let Some(place) = place {
         place.give(Report::of_sent(sent));
@@ -136,29 +80,12 @@ pub(crate) fn resume(
     report: Give<Report>,
 ) -> Done {
     let (place, pool, token) = (report.optional("report")?, pool.get("pool")?, token.get("token")?);
-    let (options, out) = (sending(&options), fd.get("fd")?);
+    let (options, out) = (given(&options), fd.get("fd")?);
     let sent = wait(async { options.resume(&pool.pool, token).await?.write_to(out).await })?;
     if let Some(place) = place {
         place.give(Report::of_sent(sent));
     }
     Ok(())
-}
-
-pub(crate) fn receive_options(options: Give<Receiving>) -> Done {
-    options.get("options")?.give(Receiving::default());
-    Ok(())
-}
-
-pub(crate) fn force(options: In<Receiving>, force: bool) -> Done {
-    options.get("options")?.change(|receive| receive.force(force))
-}
-
-pub(crate) fn resumable(options: In<Receiving>, resumable: bool) -> Done {
-    options.get("options")?.change(|receive| receive.resumable(resumable))
-}
-
-pub(crate) fn skip_holds(options: In<Receiving>, skip: bool) -> Done {
-    options.get("options")?.change(|receive| receive.skip_holds(skip))
 }
 
 pub(crate) fn sent_name(options: In<Receiving>, part: u32) -> Done {
@@ -194,7 +121,7 @@ pub(crate) fn receive(
     report: Give<Report>,
 ) -> Done {
     let (place, pool, target) = (report.optional("report")?, pool.get("pool")?, target.get("target")?);
-    let options = options.optional().map(|options| locked(&options.0).clone()).unwrap_or_default();
+    let options = given(&options);
     let input = BufReader::with_capacity(READ_BYTES, fd.get("fd")?);
     let received = wait(options.receive(&pool.pool, target, input))?;
     let text = |texts: Vec<String>| texts.into_iter().map(c_text).collect();
@@ -236,31 +163,4 @@ pub(crate) fn dataset(report: In<Report>, index: usize) -> Borrowed {
 
 pub(crate) fn warning(report: In<Report>, index: usize) -> Borrowed {
     Borrowed::of(report.optional().and_then(|report| report.warnings.get(index)).map(CString::as_c_str))
-}
-
-#[cfg(test)]
-pub(crate) fn layout() -> String {
-    crate::border::spelling::numbers(&[
-        ("SENT_NAME_REPLACED", Name::Replaced as u32),
-        ("SENT_NAME_WITHOUT_POOL", Name::WithoutPool as u32),
-        ("SENT_NAME_LAST", Name::Last as u32),
-    ])
-}
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::Named;
-
-    impl Named for Sending {
-        const NAME: &'static str = "cenote_send_options";
-    }
-
-    impl Named for Receiving {
-        const NAME: &'static str = "cenote_receive_options";
-    }
-
-    impl Named for Report {
-        const NAME: &'static str = "cenote_report";
-    }
 }

@@ -68,13 +68,3 @@ pub(crate) fn trim(volume: In<OpenVolume>, offset: u64, len: u64) -> Done {
 pub(crate) fn flush(volume: In<OpenVolume>) -> Done {
     wait(volume.get("volume")?.0.flush())
 }
-
-#[cfg(test)]
-mod names {
-    use super::*;
-    use crate::border::spelling::Named;
-
-    impl Named for OpenVolume {
-        const NAME: &'static str = "cenote_volume";
-    }
-}

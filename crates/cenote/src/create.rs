@@ -16,6 +16,7 @@ use crate::options::{OpenOptions, cache_bytes, simulated_host};
 use crate::pool::Pool;
 use crate::raise::Raise as _;
 use crate::runtime::Runtime;
+use crate::setters::setters;
 
 /// The options with which a pool is made.
 ///
@@ -59,47 +60,20 @@ impl CreateOptions {
         }
     }
 
-    /// Makes image files of this size, 64 MiB at least, where there is nothing of a vdev's path.
-    #[must_use]
-    pub fn file_bytes(mut self, bytes: u64) -> Self {
-        self.file_bytes = Some(bytes);
-        self
-    }
-
-    /// Overwrites what devices hold, and takes vdevs of different redundancy (`zpool create -f`). Devices that are in use are refused all
-    /// the same.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
-    }
-
-    /// The size of sectors, as a power of two; as the devices say, without this.
-    #[must_use]
-    pub fn ashift(mut self, ashift: u32) -> Self {
-        self.ashift = Some(ashift);
-        self
-    }
-
-    /// Sets a property of the pool, such as `("autotrim", "on")`.
-    #[must_use]
-    pub fn property(mut self, name: &str, value: &str) -> Self {
-        self.properties.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Sets a property of the root file system, such as `("compression", "zstd")`.
-    #[must_use]
-    pub fn root_property(mut self, name: &str, value: &str) -> Self {
-        self.root_properties.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// As [`OpenOptions::cache_bytes`].
-    #[must_use]
-    pub fn cache_bytes(mut self, bytes: usize) -> Self {
-        self.cache_bytes = Some(bytes);
-        self
+    setters! {
+        /// Makes image files of this size, 64 MiB at least, where there is nothing of a vdev's path.
+        file_bytes(self, bytes: u64) { self.file_bytes = Some(bytes); }
+        /// Overwrites what devices hold, and takes vdevs of different redundancy (`zpool create -f`). Devices that are in use are refused all
+        /// the same.
+        force(self, force: bool) { self.force = force; }
+        /// The size of sectors, as a power of two; as the devices say, without this.
+        ashift(self, ashift: u32) { self.ashift = Some(ashift); }
+        /// Sets a property of the pool, such as `("autotrim", "on")`.
+        property(self, name: &str, value: &str) { self.properties.push((name.to_owned(), value.to_owned())); }
+        /// Sets a property of the root file system, such as `("compression", "zstd")`.
+        root_property(self, name: &str, value: &str) { self.root_properties.push((name.to_owned(), value.to_owned())); }
+        /// As [`OpenOptions::cache_bytes`].
+        cache_bytes(self, bytes: usize) { self.cache_bytes = Some(bytes); }
     }
 
     /// Makes the pool, with an empty root file system, and opens it to be changed.

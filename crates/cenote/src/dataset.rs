@@ -1,5 +1,6 @@
 //! Datasets and their properties.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use cenote_admin::values::{self, When};
@@ -12,9 +13,9 @@ use cenote_props::{Types, dataset as table, find, is_user_property};
 
 use crate::error::{Error, ErrorKind, Place};
 use crate::filesystem::{self, FileSystem};
+use crate::open::Open;
 use crate::pool::Pool;
 use crate::raise::Raise as _;
-use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
 /// The kind of a dataset.
@@ -319,11 +320,11 @@ impl Dataset {
     }
 
     /// Sets a property, in OpenZFS's words: `("compression", "zstd")`, `("quota", "10G")`, `("org.example:note", "mine")`. It is on disk
-    /// when this returns, and file systems and volumes that are open obey it.
+    /// when this returns, and file systems and volumes that are open obey it: handles of a volume see another `volsize`.
     ///
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse), [`NotSupported`](ErrorKind::NotSupported),
-    /// [`NoSpace`](ErrorKind::NoSpace), [`Busy`](ErrorKind::Busy) (`volsize` of a volume that is open).
+    /// [`NoSpace`](ErrorKind::NoSpace).
     pub async fn set(&self, property: &str, value: &str) -> Result<(), Error> {
         if property.contains('=') {
             return Err(Error::misuse(format!("'{property}' is not the name of a property")).of_dataset(&self.name));
@@ -340,30 +341,6 @@ impl Dataset {
         let name = values::dataset_property(property, When::Later, self.kind.types()).raised()?;
         cenote_admin::inherit_property(pool, std::slice::from_ref(&self.name), &name, false, false).await.raised()?;
         filesystem::refresh(&self.pool).await
-    }
-
-    /// Takes a snapshot, with all that was written before. It is on disk when this returns.
-    ///
-    /// # Errors
-    /// [`Exists`](ErrorKind::Exists), [`Misuse`](ErrorKind::Misuse) (the name), [`NoSpace`](ErrorKind::NoSpace).
-    pub async fn snapshot(&self, name: &str) -> Result<Snapshot, Error> {
-        let whole = format!("{}@{name}", self.name);
-        let pool = self.pool.writable()?;
-        cenote_admin::take_snapshots(pool, std::slice::from_ref(&whole), &[]).await.raised()?;
-        self.pool.snapshot(&whole).await
-    }
-
-    /// Its snapshots, the oldest first.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub async fn snapshots(&self) -> Result<Vec<Snapshot>, Error> {
-        let own = self.name.clone();
-        let found =
-            self.pool.look(move |dsl| Box::pin(async move { Ok(dsl.snapshots(&dsl.dataset(&own).await?).await?) }));
-        let mut found = found.await?;
-        found.sort_by_key(|snapshot| snapshot.phys.creation_txg);
-        Ok(found.iter().map(|snapshot| Snapshot::of(&self.pool, snapshot)).collect())
     }
 
     /// Gives it another name, in the same pool.
@@ -440,22 +417,41 @@ impl Pool {
         Ok(logged.into_iter().map(of).collect())
     }
 
-    /// Closes what nobody has open; refuses where a dataset or one below it is open after that.
-    pub(crate) async fn let_go(&self, name: &str, reach: Reach, consequence: &str) -> Result<(), Error> {
-        let mut open = self.inner.open.lock().await;
+    /// Closes what no handle refers to.
+    pub(crate) async fn close_unused(open: &mut BTreeMap<ObjectId, Open>) {
         let unused: Vec<ObjectId> = open.iter().filter(|(_, open)| open.is_unused()).map(|(id, _)| *id).collect();
         for id in unused {
             if let Some(unused) = open.remove(&id) {
                 unused.close().await;
             }
         }
-        let is_within = |other: &str| {
+    }
+
+    /// Closes what no handle refers to; refuses if a dataset or one below it is open after that.
+    pub(crate) async fn let_go(&self, name: &str, reach: Reach, consequence: &str) -> Result<(), Error> {
+        let mut open = self.inner.open.lock().await;
+        Self::close_unused(&mut open).await;
+        let objects: Vec<ObjectId> = open.keys().copied().collect();
+        if objects.is_empty() {
+            return Ok(());
+        }
+        // They may have other names than when they were opened.
+        let names = self.look(move |dsl| {
+            Box::pin(async move {
+                let mut names = Vec::new();
+                for object in objects {
+                    names.push(dsl.dataset_name(object).await?);
+                }
+                Ok(names)
+            })
+        });
+        let is_within = |other: &&String| {
             let dataset = other.split('@').next().unwrap_or(other);
-            other == name || (reach == Reach::AllBelow && is_at_or_below(dataset, name))
+            *other == name || (reach == Reach::AllBelow && is_at_or_below(dataset, name))
         };
-        match open.values().find(|open| is_within(open.name())) {
+        match names.await?.iter().find(is_within) {
             Some(used) => {
-                let what = format!("'{}' is open: {consequence}", used.name());
+                let what = format!("'{used}' is open: {consequence}");
                 Err(Error::new(ErrorKind::Busy, Place::default(), what).of_dataset(name))
             }
             None => Ok(()),

@@ -37,6 +37,8 @@ pub enum ErrorKind {
     Misuse,
     /// The pool was exported, or a txg could not be written: the handle is of no use any more.
     Closed,
+    /// The file or directory that was open is gone: its dataset was rolled back.
+    Stale,
     /// It was given up before its end, and can be tried again: the runtime ends, or a txg that was read could not be kept, since too much of it
     /// was freed meanwhile.
     Interrupted,
@@ -155,6 +157,7 @@ impl From<Error> for io::Error {
             ErrorKind::Denied | ErrorKind::Key => io::ErrorKind::PermissionDenied,
             ErrorKind::NotSupported => io::ErrorKind::Unsupported,
             ErrorKind::Misuse => io::ErrorKind::InvalidInput,
+            ErrorKind::Stale => io::ErrorKind::StaleNetworkFileHandle,
             // `io::ErrorKind::Interrupted` means that the same call is made again at once, as `read_exact` does.
             ErrorKind::Io | ErrorKind::Unavailable | ErrorKind::Closed | ErrorKind::Interrupted => io::ErrorKind::Other,
         };

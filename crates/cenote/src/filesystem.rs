@@ -5,20 +5,14 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_format::ids::ObjectId;
 use cenote_inuse::{OpenFiles, properties_of};
 use cenote_zpl::{AttributeChange, Attributes, NewNode, RenameMode, XattrSet, ZplError};
 
 use crate::error::{Error, ErrorKind, Place};
-use crate::file::File;
 use crate::metadata::{FileKind, Metadata, time_of};
-use crate::open::{Files, Open};
+use crate::open::{Files, Open, OpenedFiles};
 use crate::pool::{Access, Pool};
 use crate::raise::{Lower as _, Raise as _};
-use crate::readdir::ReadDir;
-
-/// Bytes of a file that are read at a time.
-const CHUNK_BYTES: usize = 4 << 20;
 
 /// Has all open file systems and volumes obey their properties as they are now.
 pub(crate) async fn refresh(pool: &Pool) -> Result<(), Error> {
@@ -115,14 +109,19 @@ impl FileSystem {
         &self.pool
     }
 
-    /// True if nothing can be changed: a snapshot, a pool that is open read-only, a dataset with `readonly=on`.
+    /// True if nothing can be changed: a snapshot, a pool that is open read-only, a dataset with `readonly=on`, or one that is being rolled back.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.live().is_err()
+        self.inner.now().is_none_or(|opened| self.live(&opened).is_err())
     }
 
-    pub(crate) fn live(&self) -> Result<&OpenFiles, Error> {
-        let live = self.inner.live().filter(|live| !live.is_read_only());
+    /// Enters the file system, for one call.
+    pub(crate) async fn enter(&self) -> Result<Arc<OpenedFiles>, Error> {
+        self.inner.enter().await
+    }
+
+    pub(crate) fn live<'a>(&self, at: &'a OpenedFiles) -> Result<&'a OpenFiles, Error> {
+        let live = at.live().filter(|live| !live.is_read_only());
         live.ok_or_else(|| ZplError::ReadOnly.raise().of_dataset(self.name()))
     }
 
@@ -131,20 +130,20 @@ impl FileSystem {
         error.raise().of_dataset(self.name()).of_path(path)
     }
 
-    async fn find(&self, path: &Path, follows: bool) -> Result<Attributes, Error> {
-        let found = self.inner.files.follow(bytes(path), follows).await;
+    pub(crate) async fn find(&self, at: &OpenedFiles, path: &Path, follows: bool) -> Result<Attributes, Error> {
+        let found = at.files.follow(bytes(path), follows).await;
         found.map_err(|error| self.error(error, path))
     }
 
     /// The directory that the last name of a path stands in, and the name.
-    async fn parent<'a>(&self, path: &'a Path) -> Result<(Attributes, &'a [u8]), Error> {
+    pub(crate) async fn parent<'a>(&self, at: &OpenedFiles, path: &'a Path) -> Result<(Attributes, &'a [u8]), Error> {
         let (directory, name) = split(path)?;
-        let found = self.inner.files.follow(directory, true).await;
+        let found = at.files.follow(directory, true).await;
         Ok((found.map_err(|error| self.error(error, path))?, name))
     }
 
     /// The end of a change: on disk where the property `sync` asks for it.
-    async fn commit_if_sync(&self, live: &OpenFiles) -> Result<(), Error> {
+    pub(crate) async fn commit_if_sync(&self, live: &OpenFiles) -> Result<(), Error> {
         live.log().commit_if_sync(false, None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
@@ -153,7 +152,7 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), or it cannot be read.
     pub async fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
-        Ok(Metadata::of(&self.find(path.as_ref(), true).await?))
+        Ok(Metadata::of(&self.find(&*self.enter().await?, path.as_ref(), true).await?))
     }
 
     /// The same, of a symbolic link itself.
@@ -161,85 +160,14 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::metadata`].
     pub async fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata, Error> {
-        Ok(Metadata::of(&self.find(path.as_ref(), false).await?))
-    }
-
-    /// The whole content of a file.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file), or it cannot be read: then
-    /// [`Error::place`] says which block, where.
-    pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>, Error> {
-        let file = self.open(path).await?;
-        let mut content = Vec::new();
-        loop {
-            let part = file.read_at(content.len() as u64, CHUNK_BYTES).await?;
-            if part.is_empty() {
-                return Ok(content);
-            }
-            content.extend_from_slice(&part);
-        }
-    }
-
-    /// Writes a file: it is made, or made empty, and filled.
-    ///
-    /// # Errors
-    /// As [`Self::create`] and [`File::write_at`].
-    pub async fn write(&self, path: impl AsRef<Path>, content: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.create(path).await?.write_at(0, content).await
-    }
-
-    /// Opens a file that is there, to be read, and to be written where the file system can be changed.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is no file).
-    pub async fn open(&self, path: impl AsRef<Path>) -> Result<File, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
-        self.open_object(found.object, path).await
-    }
-
-    async fn open_object(&self, object: ObjectId, path: &Path) -> Result<File, Error> {
-        let file = self.inner.files.open_file(object).await.map_err(|error| self.error(error, path))?;
-        Ok(File::new(self.clone(), file, path))
-    }
-
-    /// Makes a file, with mode 644, or makes one that is there empty; and opens it.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound) (of its directory), [`Misuse`](ErrorKind::Misuse), [`NoSpace`](ErrorKind::NoSpace),
-    /// [`ReadOnly`](ErrorKind::ReadOnly).
-    pub async fn create(&self, path: impl AsRef<Path>) -> Result<File, Error> {
-        let path = path.as_ref();
-        let live = self.live()?;
-        loop {
-            match self.find(path, true).await {
-                Ok(found) => {
-                    let file = self.open_object(found.object, path).await?;
-                    file.set_len(0).await?;
-                    return Ok(file);
-                }
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
-            }
-            let (directory, name) = self.parent(path).await?;
-            let new = new_node(&directory, FileKind::File, 0o644);
-            match self.inner.files.create_file(directory.object, name, &new).await {
-                Ok((file, _)) => {
-                    self.commit_if_sync(live).await?;
-                    return Ok(File::new(self.clone(), file, path));
-                }
-                // Somebody else has made it, unless it is a link that leads nowhere.
-                Err(ZplError::Exists) if self.find(path, true).await.is_ok() => {}
-                Err(error) => return Err(self.error(error, path)),
-            }
-        }
+        Ok(Metadata::of(&self.find(&*self.enter().await?, path.as_ref(), false).await?))
     }
 
     async fn make(&self, path: &Path, new: impl FnOnce(&Attributes) -> NewNode) -> Result<(), Error> {
-        let live = self.live()?;
-        let (directory, name) = self.parent(path).await?;
-        let made = self.inner.files.create(directory.object, name, &new(&directory)).await;
+        let at = self.enter().await?;
+        let live = self.live(&at)?;
+        let (directory, name) = self.parent(&at, path).await?;
+        let made = at.files.create(directory.object, name, &new(&directory)).await;
         made.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -292,10 +220,11 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::create`]; [`Exists`](ErrorKind::Exists); the file is a directory.
     pub async fn hard_link(&self, file: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
-        let found = self.find(file.as_ref(), false).await?;
-        let (directory, name) = self.parent(path).await?;
-        let linked = self.inner.files.link(found.object, directory.object, name).await;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
+        let found = self.find(&at, file.as_ref(), false).await?;
+        let (directory, name) = self.parent(&at, path).await?;
+        let linked = at.files.link(found.object, directory.object, name).await;
         linked.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -305,23 +234,10 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is none).
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, false).await?;
-        let target = self.inner.files.read_link(found.object).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, false).await?;
+        let target = at.files.read_link(found.object).await.map_err(|error| self.error(error, path))?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(target)))
-    }
-
-    /// Lists a directory, in no particular order.
-    ///
-    /// # Errors
-    /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is none).
-    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
-        if found.kind != cenote_zpl::FileKind::Directory {
-            return Err(self.error(ZplError::NotDirectory, path));
-        }
-        Ok(ReadDir::new(self.clone(), found.object, path))
     }
 
     /// Removes a name of a file, link, device, pipe or socket. A file that is open stays readable and writable.
@@ -330,9 +246,10 @@ impl FileSystem {
     /// [`NotFound`](ErrorKind::NotFound), [`Misuse`](ErrorKind::Misuse) (it is a directory), [`Denied`](ErrorKind::Denied),
     /// [`ReadOnly`](ErrorKind::ReadOnly).
     pub async fn remove_file(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
-        let (directory, name) = self.parent(path).await?;
-        self.inner.files.unlink(directory.object, name).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
+        let (directory, name) = self.parent(&at, path).await?;
+        at.files.unlink(directory.object, name).await.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
 
@@ -341,9 +258,10 @@ impl FileSystem {
     /// # Errors
     /// As [`Self::remove_file`]; [`Exists`](ErrorKind::Exists): it has entries.
     pub async fn remove_dir(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
-        let (directory, name) = self.parent(path).await?;
-        self.inner.files.rmdir(directory.object, name).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
+        let (directory, name) = self.parent(&at, path).await?;
+        at.files.rmdir(directory.object, name).await.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
 
@@ -352,18 +270,20 @@ impl FileSystem {
     /// # Errors
     /// As POSIX has them.
     pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), Error> {
-        let (live, from, to) = (self.live()?, from.as_ref(), to.as_ref());
-        let (old, old_name) = self.parent(from).await?;
-        let (new, new_name) = self.parent(to).await?;
-        let renamed = self.inner.files.rename(old.object, old_name, new.object, new_name, RenameMode::Replace).await;
+        let (at, from, to) = (self.enter().await?, from.as_ref(), to.as_ref());
+        let live = self.live(&at)?;
+        let (old, old_name) = self.parent(&at, from).await?;
+        let (new, new_name) = self.parent(&at, to).await?;
+        let renamed = at.files.rename(old.object, old_name, new.object, new_name, RenameMode::Replace).await;
         renamed.map_err(|error| self.error(error, from))?;
         self.commit_if_sync(live).await
     }
 
     async fn change(&self, path: &Path, change: AttributeChange) -> Result<(), Error> {
-        let live = self.live()?;
-        let found = self.find(path, true).await?;
-        let changed = self.inner.files.set_attributes(found.object, &change).await;
+        let at = self.enter().await?;
+        let live = self.live(&at)?;
+        let found = self.find(&at, path, true).await?;
+        let changed = at.files.set_attributes(found.object, &change).await;
         changed.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -409,9 +329,9 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), or they cannot be read.
     pub async fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<Vec<u8>>, Error> {
-        let path = path.as_ref();
-        let found = self.find(path, true).await?;
-        let mut names = self.inner.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))?;
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, true).await?;
+        let mut names = at.files.xattr_names(found.object).await.map_err(|error| self.error(error, path))?;
         let properties = self.inner.properties();
         names.retain(|name| properties.has_xattr(name));
         Ok(names)
@@ -423,10 +343,10 @@ impl FileSystem {
     /// [`NotFound`](ErrorKind::NotFound) (of the path), [`NotSupported`](ErrorKind::NotSupported) (the property `xattr` is off), or it cannot be
     /// read.
     pub async fn xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<Option<Vec<u8>>, Error> {
-        let path = path.as_ref();
+        let (at, path) = (self.enter().await?, path.as_ref());
         self.check_xattr(path, name)?;
-        let found = self.find(path, true).await?;
-        match self.inner.files.xattr(found.object, name.as_bytes()).await {
+        let found = self.find(&at, path, true).await?;
+        match at.files.xattr(found.object, name.as_bytes()).await {
             Ok(value) => Ok(Some(value)),
             Err(ZplError::NoXattr) => Ok(None),
             Err(error) => Err(self.error(error, path)),
@@ -439,10 +359,11 @@ impl FileSystem {
     /// [`NotFound`](ErrorKind::NotFound) (of the path), [`Misuse`](ErrorKind::Misuse) (it is too large),
     /// [`ReadOnly`](ErrorKind::ReadOnly), [`NotSupported`](ErrorKind::NotSupported) (the property `xattr` is off).
     pub async fn set_xattr(&self, path: impl AsRef<Path>, name: &str, value: &[u8]) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
         self.check_xattr(path, name)?;
-        let found = self.find(path, true).await?;
-        let set = self.inner.files.set_xattr(found.object, name.as_bytes(), value, XattrSet::Any).await;
+        let found = self.find(&at, path, true).await?;
+        let set = at.files.set_xattr(found.object, name.as_bytes(), value, XattrSet::Any).await;
         set.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -452,10 +373,11 @@ impl FileSystem {
     /// # Errors
     /// [`NotFound`](ErrorKind::NotFound), also where there is none of this name; otherwise as [`Self::set_xattr`].
     pub async fn remove_xattr(&self, path: impl AsRef<Path>, name: &str) -> Result<(), Error> {
-        let (live, path) = (self.live()?, path.as_ref());
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let live = self.live(&at)?;
         self.check_xattr(path, name)?;
-        let found = self.find(path, true).await?;
-        let removed = self.inner.files.remove_xattr(found.object, name.as_bytes()).await;
+        let found = self.find(&at, path, true).await?;
+        let removed = at.files.remove_xattr(found.object, name.as_bytes()).await;
         removed.map_err(|error| self.error(error, path))?;
         self.commit_if_sync(live).await
     }
@@ -465,7 +387,8 @@ impl FileSystem {
     /// # Errors
     /// It could not be written.
     pub async fn sync(&self) -> Result<(), Error> {
-        let Some(live) = self.inner.live() else { return Ok(()) };
+        let at = self.enter().await?;
+        let Some(live) = at.live() else { return Ok(()) };
         live.log().sync(None).await.map_err(|error| error.raise().of_dataset(self.name()))
     }
 
@@ -473,7 +396,7 @@ impl FileSystem {
     /// worked. What is not freed is freed by the next user of the file system.
     #[must_use]
     pub fn freeing_error(&self) -> Option<Error> {
-        let error = self.inner.live()?.freeing_error()?;
+        let error = self.inner.now()?.live()?.freeing_error()?;
         let mut place = Place::default();
         let kind = error.kind(&mut place);
         Some(Error::new(kind, place, format!("freeing what was removed: {error}")).of_dataset(self.name()))
@@ -483,13 +406,13 @@ impl FileSystem {
     /// [`Dataset`](crate::Dataset).
     #[must_use]
     pub fn space(&self) -> Option<Space> {
-        let space = self.inner.live()?.head().space();
+        let space = self.inner.now()?.live()?.head().space();
         Some(Space { used_bytes: space.referenced_bytes, available_bytes: space.available_bytes })
     }
 }
 
 /// A node that belongs to the owner of its directory.
-fn new_node(directory: &Attributes, kind: FileKind, permissions: u32) -> NewNode {
+pub(crate) fn new_node(directory: &Attributes, kind: FileKind, permissions: u32) -> NewNode {
     let mode = kind.mode_bits() | permissions;
     NewNode { mode, uid: directory.uid, gid: directory.gid, ..NewNode::default() }
 }

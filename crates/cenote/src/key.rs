@@ -1,11 +1,14 @@
 //! Keys of encrypted datasets.
 //!
-//! A key is given when a pool is opened ([`OpenOptions::key`](crate::OpenOptions::key)) or later ([`Pool::load_key`]), and is kept until the pool is
-//! closed. This is the place of the changes of keys to come: what a caller can do instead is in each error.
+//! A key is given when a pool is opened ([`OpenOptions::key`](crate::OpenOptions::key)) or later ([`Pool::load_key`]), and is kept until it is
+//! unloaded ([`Pool::unload_key`]) or the pool is closed. This is the place of the changes of keys to come: what a caller can do instead is in the error.
 
-use crate::dataset::Dataset;
+use cenote_dsl::DslError;
+
+use crate::dataset::{Dataset, Reach};
 use crate::error::{Error, ErrorKind, Place};
-use crate::pool::Pool;
+use crate::pool::{Access, Pool};
+use crate::raise::Raise as _;
 
 /// The key of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,13 +50,27 @@ impl Dataset {
 }
 
 impl Pool {
-    /// Forgets the key of an encrypted dataset, as `zfs unload-key`. Not supported yet.
+    /// Forgets the key of an encrypted dataset and of all that share it, as `zfs unload-key`.
     ///
     /// # Errors
-    /// [`NotSupported`](ErrorKind::NotSupported), with what to do instead.
+    /// [`Busy`](ErrorKind::Busy): one of them, or a snapshot of one, is open; the message says who uses it. [`Key`](ErrorKind::Key): the key is not
+    /// loaded.
     pub async fn unload_key(&self, dataset: &str) -> Result<(), Error> {
-        let what = "unloading a key; export the pool, and open it without the key";
-        Err(unsupported(dataset, what))
+        let unloaded = match &self.inner.access {
+            Access::Write(pool) => {
+                Self::close_unused(&mut *self.inner.open.lock().await).await;
+                pool.unload_key(dataset).await.raised()
+            }
+            Access::Read(view) => {
+                let dsl = view.dsl();
+                let root = async { dsl.encryption(&dsl.dir(dataset).await?).await };
+                let root = root.await.raised()?.map(|encryption| encryption.root);
+                let root = root.ok_or_else(|| DslError::NotEncrypted(dataset.to_owned())).raised()?;
+                self.let_go(&root, Reach::AllBelow, "its key cannot be unloaded").await?;
+                dsl.unload_key(dataset).await.raised()
+            }
+        };
+        unloaded.map(drop).map_err(|error| error.of_dataset(dataset))
     }
 }
 

@@ -56,7 +56,7 @@
 //!      ─ cenote_spa::Pool          opened to be changed: written in the background
 //!      ─ open: dataset ─► Open     file systems and volumes in use; each is open once, however many handles there are
 //! Dataset, Snapshot                a name and a pool; looked up at each call
-//! FileSystem, File, Volume         a handle of what is open
+//! FileSystem, File, Volume         a handle of what is open, which waits while it is suspended (cenote_inuse::Seat)
 //! ```
 //!
 //! **Life of a call.** A name is looked up in the pool's open state. A head dataset is opened between two changes of the pool, with its
@@ -66,8 +66,8 @@
 //! txg, which is kept meanwhile; a stream and a list of changes are made while they are taken.
 //!
 //! **Invariants.**
-//! 1. A dataset is open at most once in a process, so all users share its locks. Before a rename, rollback or destroy, an open dataset
-//!    that is no longer in use is closed; one that is in use makes the operation fail.
+//! 1. A dataset is open at most once in a process, so all users share its locks. Before a destroy, an open dataset that is no longer in use is
+//!    closed; one that is in use makes the operation fail. During a rollback or a rename, calls of open datasets wait, and then go on.
 //! 2. An error's kind is derived from the types of the underlying errors, never from their text.
 //! 3. The public interface names no type of the crates below.
 //!
@@ -76,8 +76,8 @@
 //! **Rejected.** *A blocking version of each function*: [`Runtime::block_on`] does the same. *Handles that prevent the rename of a
 //! dataset*: [`Dataset`] is only a name. *`From` for the error of each crate*: these types would become part of the interface.
 //!
-//! **Not here yet**: redaction, healing from streams, adding and removing devices, upgrades: the command line has them. Changing and unloading
-//! keys: their functions say what to do instead.
+//! **Not here yet**: redaction, healing from streams, adding and removing devices, upgrades: the command line has them. Changing keys: the
+//! function says what to do instead.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -104,6 +104,7 @@ mod readdir;
 mod receive;
 mod runtime;
 mod send;
+mod setters;
 mod snapshot;
 mod status;
 mod users;

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Place};
 use crate::pool::{Access, Pool};
 use crate::raise::{Lower as _, Raise as _};
 use crate::runtime::Runtime;
+use crate::setters::setters;
 
 /// The block cache of a pool in a simulation, in bytes.
 const SIMULATED_CACHE_BYTES: usize = 64 << 20;
@@ -60,70 +61,28 @@ impl OpenOptions {
         Self::default()
     }
 
-    /// Looks at this device or image file, or at all in this folder. Several are searched together; without one, the pools that
-    /// `zpool import` has noted come first, then `ZPOOL_IMPORT_PATH`, then `/dev`. In a simulation it is all disks.
-    #[must_use]
-    pub fn search(mut self, path: impl AsRef<Path>) -> Self {
-        self.search.push(path.as_ref().to_owned());
-        self
-    }
-
-    /// Opens the pool to be changed. Its devices are this process's alone until it is exported.
-    #[must_use]
-    pub fn write(mut self, write: bool) -> Self {
-        self.write = write;
-        self
-    }
-
-    /// Opens a pool that was not exported, and may be in use: by another system, or by a process that ended without exporting it
-    /// (`zpool import -f`). Devices that somebody of this system has, and pools that are seen being written, are refused all the same
-    /// when they are to be changed.
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
-    }
-
-    /// Goes on where a whole top-level vdev or a log device is missing: blocks that lie there cannot be read.
-    #[must_use]
-    pub fn allow_missing(mut self, allow: bool) -> Self {
-        self.allow_missing = allow;
-        self
-    }
-
-    /// Opens the pool as of this txg, or the newest before it that is still there. Read-only.
-    #[must_use]
-    pub fn at_txg(mut self, txg: u64) -> Self {
-        self.rewind = Rewind::ToTxg(Txg(txg));
-        self
-    }
-
-    /// Goes back a few txgs where the newest does not hold (`zpool import -F`). Read-only.
-    #[must_use]
-    pub fn rewind(mut self) -> Self {
-        self.rewind = Rewind::Recent;
-        self
-    }
-
-    /// Memory of the block cache in bytes; without this, a quarter of what this process may use.
-    #[must_use]
-    pub fn cache_bytes(mut self, bytes: usize) -> Self {
-        self.cache_bytes = Some(bytes);
-        self
-    }
-
-    /// A tunable with OpenZFS's name, such as `zfs_txg_timeout`.
-    #[must_use]
-    pub fn tunable(mut self, name: &str, value: impl fmt::Display) -> Self {
-        self.tunables.push((name.to_owned(), value.to_string()));
-        self
-    }
-
-    /// The key of an encrypted dataset, in the form of its `keyformat`. It is for all datasets that share the dataset's key.
-    #[must_use]
-    pub fn key(mut self, dataset: &str, key: impl Into<Vec<u8>>) -> Self {
-        self.keys.push((dataset.to_owned(), key.into()));
-        self
+    setters! {
+        /// Looks at this device or image file, or at all in this folder. Several are searched together; without one, the pools that
+        /// `zpool import` has noted come first, then `ZPOOL_IMPORT_PATH`, then `/dev`. In a simulation it is all disks.
+        search(self, path: impl AsRef<Path>) { self.search.push(path.as_ref().to_owned()); }
+        /// Opens the pool to be changed. Its devices are this process's alone until it is exported.
+        write(self, write: bool) { self.write = write; }
+        /// Opens a pool that was not exported, and may be in use: by another system, or by a process that ended without exporting it
+        /// (`zpool import -f`). Devices that somebody of this system has, and pools that are seen being written, are refused all the same
+        /// when they are to be changed.
+        force(self, force: bool) { self.force = force; }
+        /// Goes on where a whole top-level vdev or a log device is missing: blocks that lie there cannot be read.
+        allow_missing(self, allow: bool) { self.allow_missing = allow; }
+        /// Opens the pool as of this txg, or the newest before it that is still there. Read-only.
+        at_txg(self, txg: u64) { self.rewind = Rewind::ToTxg(Txg(txg)); }
+        /// Goes back a few txgs where the newest does not hold (`zpool import -F`). Read-only.
+        rewind(self) { self.rewind = Rewind::Recent; }
+        /// Memory of the block cache in bytes; without this, a quarter of what this process may use.
+        cache_bytes(self, bytes: usize) { self.cache_bytes = Some(bytes); }
+        /// A tunable with OpenZFS's name, such as `zfs_txg_timeout`.
+        tunable(self, name: &str, value: impl fmt::Display) { self.tunables.push((name.to_owned(), value.to_string())); }
+        /// The key of an encrypted dataset, in the form of its `keyformat`. It is for all datasets that share the dataset's key.
+        key(self, dataset: &str, key: impl Into<Vec<u8>>) { self.keys.push((dataset.to_owned(), key.into())); }
     }
 
     /// The pools that can be found, in the order of their names.

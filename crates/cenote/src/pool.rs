@@ -137,11 +137,21 @@ impl Pool {
     /// A dataset or snapshot that is open, or is opened now: as a volume, or as a file system.
     pub(crate) async fn opened(&self, name: &str, is_volume: bool) -> Result<Open, Error> {
         let mut open = self.inner.open.lock().await;
+        self.opened_in(&mut open, name, is_volume).await
+    }
+
+    /// The same, of the table of what is open.
+    pub(crate) async fn opened_in(
+        &self,
+        open: &mut BTreeMap<ObjectId, Open>,
+        name: &str,
+        is_volume: bool,
+    ) -> Result<Open, Error> {
         let opened = async {
             let whole = name.to_owned();
             let found = self.look(move |dsl| Box::pin(async move { Ok(dsl.dataset(&whole).await?) }));
             let dataset = found.await?;
-            if let Some(open) = open.get(&dataset.object) {
+            if let Some(open) = open.get(&dataset.object).filter(|open| !open.is_lost()) {
                 return Ok(open.clone());
             }
             let opened = Open::new(self.source(), &dataset, is_volume).await?;

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use cenote_format::ids::ObjectId;
-use cenote_zpl::Cursor;
+use cenote_zpl::{Attributes, Cursor, ZplError};
 
 use crate::error::Error;
 use crate::filesystem::FileSystem;
@@ -32,6 +32,8 @@ pub struct DirEntry {
 pub struct ReadDir {
     filesystem: FileSystem,
     directory: ObjectId,
+    /// Distinguishes it from later directories with the same number.
+    generation: u64,
     path: PathBuf,
     next: Cursor,
     batch: VecDeque<DirEntry>,
@@ -44,20 +46,36 @@ impl fmt::Debug for ReadDir {
     }
 }
 
-impl ReadDir {
-    pub(crate) fn new(filesystem: FileSystem, directory: ObjectId, path: &Path) -> Self {
-        let path = path.to_owned();
-        Self { filesystem, directory, path, next: Cursor::START, batch: VecDeque::new(), is_over: false }
+impl FileSystem {
+    /// Lists a directory, in no particular order.
+    ///
+    /// # Errors
+    /// [`NotFound`](crate::ErrorKind::NotFound), [`Misuse`](crate::ErrorKind::Misuse) (it is none).
+    pub async fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir, Error> {
+        let (at, path) = (self.enter().await?, path.as_ref());
+        let found = self.find(&at, path, true).await?;
+        if found.kind != cenote_zpl::FileKind::Directory {
+            return Err(self.error(ZplError::NotDirectory, path));
+        }
+        let (filesystem, generation, directory) = (self.clone(), found.generation, found.object);
+        let (path, next, batch) = (path.to_owned(), Cursor::START, VecDeque::new());
+        Ok(ReadDir { filesystem, directory, generation, path, next, batch, is_over: false })
     }
+}
 
+impl ReadDir {
     /// The next entry; none at the end.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// The directory cannot be read. [`Stale`](crate::ErrorKind::Stale): it is gone.
     pub async fn next(&mut self) -> Result<Option<DirEntry>, Error> {
         if self.batch.is_empty() && !self.is_over {
-            let files = &self.filesystem.inner.files;
-            let listed = files.list(self.directory, self.next, BATCH).await;
+            let opened = self.filesystem.inner.enter().await?;
+            let is_same = |found: Attributes| found.generation == self.generation;
+            if !opened.files.attributes(self.directory).await.is_ok_and(is_same) {
+                return Err(self.filesystem.inner.stale(&self.path));
+            }
+            let listed = opened.files.list(self.directory, self.next, BATCH).await;
             let listed = listed.map_err(|error| self.filesystem.error(error, &self.path))?;
             match listed.last() {
                 Some(last) => self.next = last.next,

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::filesystem;
 use crate::pool::Pool;
 use crate::raise::Raise as _;
+use crate::setters::setters;
 
 /// The part of a sent name that is added to the name that was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,54 +68,22 @@ impl ReceiveOptions {
         Self::default()
     }
 
-    /// Destroys changes and later snapshots that are in the way, and with a package all that its sender has no more (`-F`).
-    #[must_use]
-    pub fn force(mut self, force: bool) -> Self {
-        self.force = force;
-        self
-    }
-
-    /// Keeps the part that was received of a stream that breaks off (`-s`): [`Dataset::receive_resume_token`] then tells the sender where to
-    /// resume.
-    #[must_use]
-    pub fn resumable(mut self, resumable: bool) -> Self {
-        self.resumable = resumable;
-        self
-    }
-
-    /// Leaves out holds (`-h`).
-    #[must_use]
-    pub fn skip_holds(mut self, skip: bool) -> Self {
-        self.skip_holds = skip;
-        self
-    }
-
-    /// Adds a part of the sent name to the name that is given to [`receive`](Self::receive).
-    #[must_use]
-    pub fn sent_name(mut self, part: SentName) -> Self {
-        self.sent_name = part;
-        self
-    }
-
-    /// Makes the dataset as a clone of this snapshot, which the stream builds on (`-o origin=`).
-    #[must_use]
-    pub fn origin(mut self, snapshot: &str) -> Self {
-        self.origin = Some(snapshot.to_owned());
-        self
-    }
-
-    /// Sets a property in place of the one that comes (`-o`).
-    #[must_use]
-    pub fn property(mut self, name: &str, value: &str) -> Self {
-        self.properties.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// Leaves out a property that comes (`-x`).
-    #[must_use]
-    pub fn exclude(mut self, property: &str) -> Self {
-        self.excluded.push(property.to_owned());
-        self
+    setters! {
+        /// Destroys changes and later snapshots that are in the way, and with a package all that its sender has no more (`-F`).
+        force(self, force: bool) { self.force = force; }
+        /// Keeps the part that was received of a stream that breaks off (`-s`): [`Dataset::receive_resume_token`] then tells the sender where to
+        /// resume.
+        resumable(self, resumable: bool) { self.resumable = resumable; }
+        /// Leaves out holds (`-h`).
+        skip_holds(self, skip: bool) { self.skip_holds = skip; }
+        /// Adds a part of the sent name to the name that is given to [`receive`](Self::receive).
+        sent_name(self, part: SentName) { self.sent_name = part; }
+        /// Makes the dataset as a clone of this snapshot, which the stream builds on (`-o origin=`).
+        origin(self, snapshot: &str) { self.origin = Some(snapshot.to_owned()); }
+        /// Sets a property in place of the one that comes (`-o`).
+        property(self, name: &str, value: &str) { self.properties.push((name.to_owned(), value.to_owned())); }
+        /// Leaves out a property that comes (`-x`).
+        exclude(self, property: &str) { self.excluded.push(property.to_owned()); }
     }
 
     /// Receives a stream, or a package of them, as the dataset or snapshot `target`. `input` may block this thread; what is unbuffered should be

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::pool::{Access, Pool};
 use crate::pulled::{Found, Pulled};
 use crate::raise::Raise as _;
+use crate::setters::setters;
 use crate::snapshot::Snapshot;
 
 /// The options of a stream, as those of `zfs send`. Receivers are [`ReceiveOptions`](crate::ReceiveOptions), `zfs receive` of OpenZFS, and that
@@ -59,75 +60,28 @@ impl SendOptions {
         Self::default()
     }
 
-    /// Sends only the changes since a snapshot or bookmark, which the receiver has (`-i`): its full name, or `@NAME` or `#NAME` of the same
-    /// dataset.
-    #[must_use]
-    pub fn since(mut self, source: &str) -> Self {
-        self.options.from = Some(source.to_owned());
-        self
-    }
-
-    /// With [`since`](Self::since) a snapshot, also sends all snapshots between (`-I`).
-    #[must_use]
-    pub fn with_between(mut self, with: bool) -> Self {
-        self.has_between = with;
-        self
-    }
-
-    /// Sends all datasets below too, with their snapshots and properties, as one package (`-R`).
-    #[must_use]
-    pub fn replicate(mut self, replicate: bool) -> Self {
-        self.options.replicate = replicate;
-        self
-    }
-
-    /// With [`replicate`](Self::replicate), leaves out a dataset and all below it (`-X`). Several are left out if this is called again.
-    #[must_use]
-    pub fn exclude(mut self, dataset: &str) -> Self {
-        self.options.exclude.push(dataset.to_owned());
-        self
-    }
-
-    /// With [`replicate`](Self::replicate), leaves out datasets that lack the snapshot (`-s`). They are an error otherwise.
-    #[must_use]
-    pub fn skip_missing(mut self, skip: bool) -> Self {
-        self.options.skip_missing = skip;
-        self
-    }
-
-    /// Sends the dataset's properties too (`-p`).
-    #[must_use]
-    pub fn properties(mut self, with: bool) -> Self {
-        self.options.props = with;
-        self
-    }
-
-    /// Sends the snapshots' holds too (`-h`).
-    #[must_use]
-    pub fn holds(mut self, with: bool) -> Self {
-        self.options.holds = with;
-        self
-    }
-
-    /// Sends blocks as they are on disk (`-w`): those of encrypted datasets remain encrypted, and their key is not needed.
-    #[must_use]
-    pub fn raw(mut self, raw: bool) -> Self {
-        self.options.flags = SendFlags { large_blocks: raw, embedded: raw, compressed: raw, raw };
-        self
-    }
-
-    /// Sends compressed blocks as they are (`-c`).
-    #[must_use]
-    pub fn compressed(mut self, compressed: bool) -> Self {
-        self.options.flags.compressed = compressed;
-        self
-    }
-
-    /// Sends blocks above 128 KiB as they are (`-L`). A receiver that got such a stream needs it for the later ones too.
-    #[must_use]
-    pub fn large_blocks(mut self, large: bool) -> Self {
-        self.options.flags.large_blocks = large;
-        self
+    setters! {
+        /// Sends only the changes since a snapshot or bookmark, which the receiver has (`-i`): its full name, or `@NAME` or `#NAME` of the same
+        /// dataset.
+        since(self, source: &str) { self.options.from = Some(source.to_owned()); }
+        /// With [`since`](Self::since) a snapshot, also sends all snapshots between (`-I`).
+        with_between(self, with: bool) { self.has_between = with; }
+        /// Sends all datasets below too, with their snapshots and properties, as one package (`-R`).
+        replicate(self, replicate: bool) { self.options.replicate = replicate; }
+        /// With [`replicate`](Self::replicate), leaves out a dataset and all below it (`-X`). Several are left out if this is called again.
+        exclude(self, dataset: &str) { self.options.exclude.push(dataset.to_owned()); }
+        /// With [`replicate`](Self::replicate), leaves out datasets that lack the snapshot (`-s`). They are an error otherwise.
+        skip_missing(self, skip: bool) { self.options.skip_missing = skip; }
+        /// Sends the dataset's properties too (`-p`).
+        properties(self, with: bool) { self.options.props = with; }
+        /// Sends the snapshots' holds too (`-h`).
+        holds(self, with: bool) { self.options.holds = with; }
+        /// Sends blocks as they are on disk (`-w`): those of encrypted datasets remain encrypted, and their key is not needed.
+        raw(self, raw: bool) { self.options.flags = SendFlags { large_blocks: raw, embedded: raw, compressed: raw, raw }; }
+        /// Sends compressed blocks as they are (`-c`).
+        compressed(self, compressed: bool) { self.options.flags.compressed = compressed; }
+        /// Sends blocks above 128 KiB as they are (`-L`). A receiver that got such a stream needs it for the later ones too.
+        large_blocks(self, large: bool) { self.options.flags.large_blocks = large; }
     }
 
     /// Writes the stream of a snapshot to `out`, which may block this thread: to send and to receive at once takes two, each with

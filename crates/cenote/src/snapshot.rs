@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::filesystem::FileSystem;
 use crate::metadata::seconds;
 use crate::pool::Pool;
+use crate::raise::Raise as _;
 use crate::volume::Volume;
 
 /// A snapshot, by its name. Cheap to clone; it holds nothing in the pool.
@@ -44,8 +45,34 @@ impl Pool {
     }
 }
 
+impl Dataset {
+    /// Takes a snapshot, with all that was written before. It is on disk when this returns.
+    ///
+    /// # Errors
+    /// [`Exists`](crate::ErrorKind::Exists), [`Misuse`](crate::ErrorKind::Misuse) (the name), [`NoSpace`](crate::ErrorKind::NoSpace).
+    pub async fn snapshot(&self, name: &str) -> Result<Snapshot, Error> {
+        let whole = format!("{}@{name}", self.name());
+        let pool = self.pool().writable()?;
+        cenote_admin::take_snapshots(pool, std::slice::from_ref(&whole), &[]).await.raised()?;
+        self.pool().snapshot(&whole).await
+    }
+
+    /// Its snapshots, the oldest first.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn snapshots(&self) -> Result<Vec<Snapshot>, Error> {
+        let own = self.name().to_owned();
+        let found =
+            self.pool().look(move |dsl| Box::pin(async move { Ok(dsl.snapshots(&dsl.dataset(&own).await?).await?) }));
+        let mut found = found.await?;
+        found.sort_by_key(|snapshot| snapshot.phys.creation_txg);
+        Ok(found.iter().map(|snapshot| Snapshot::of(self.pool(), snapshot)).collect())
+    }
+}
+
 impl Snapshot {
-    pub(crate) fn of(pool: &Pool, found: &cenote_dsl::Dataset) -> Self {
+    fn of(pool: &Pool, found: &cenote_dsl::Dataset) -> Self {
         Self {
             pool: pool.clone(),
             name: found.name(),
@@ -119,10 +146,11 @@ impl Snapshot {
         self.pool.dataset(name).await
     }
 
-    /// Rolls its dataset back to this snapshot. Newer snapshots and bookmarks stand in the way.
+    /// Rolls its dataset back to this snapshot. Newer snapshots and bookmarks stand in the way. Calls of its open file system or volume wait
+    /// meanwhile, and then go on with the snapshot's state; files that are gone are [`Stale`](crate::ErrorKind::Stale).
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy): the dataset is open, or there is something newer.
+    /// [`Busy`](crate::ErrorKind::Busy): there is something newer.
     pub async fn rollback(&self) -> Result<(), Error> {
         self.roll(false).await
     }
@@ -130,7 +158,7 @@ impl Snapshot {
     /// As [`Self::rollback`]; snapshots and bookmarks that are newer are destroyed.
     ///
     /// # Errors
-    /// [`Busy`](crate::ErrorKind::Busy): the dataset is open, or a newer snapshot has a clone.
+    /// [`Busy`](crate::ErrorKind::Busy): a newer snapshot is open, or has a clone.
     pub async fn rollback_over_newer(&self) -> Result<(), Error> {
         self.roll(true).await
     }

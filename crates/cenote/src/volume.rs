@@ -8,7 +8,7 @@ use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
 
 use crate::error::Error;
 use crate::file::Bytes;
-use crate::open::{Disk, Open};
+use crate::open::{Disk, Open, OpenedDisk};
 use crate::pool::Pool;
 use crate::raise::Lower as _;
 
@@ -55,34 +55,34 @@ impl Volume {
         self.inner.name()
     }
 
-    fn volume(&self) -> &cenote_zvol::Volume {
-        self.inner.volume()
+    async fn enter(&self) -> Result<Arc<OpenedDisk>, Error> {
+        self.inner.enter().await
     }
 
-    fn live(&self) -> Result<&LiveVolume, Error> {
-        self.inner.live().ok_or_else(|| self.error(LiveVolumeError::ReadOnly))
+    fn live<'a>(&self, opened: &'a OpenedDisk) -> Result<&'a LiveVolume, Error> {
+        opened.live().ok_or_else(|| self.error(LiveVolumeError::ReadOnly))
     }
 
     fn error(&self, error: LiveVolumeError) -> Error {
         error.raise().of_dataset(self.inner.name())
     }
 
-    /// True if nothing can be changed: a snapshot, a pool that is open read-only, a volume with `readonly=on`.
+    /// True if nothing can be changed: a snapshot, a pool that is open read-only, a volume with `readonly=on`, or one that is being rolled back.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.inner.live().is_none_or(LiveVolume::is_read_only)
+        self.inner.now().is_none_or(|opened| opened.live().is_none_or(LiveVolume::is_read_only))
     }
 
-    /// Its size in bytes.
+    /// Its size in bytes: what `volsize` is now, or what a rollback has left.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.volume().size_bytes()
+        self.inner.sizes().0
     }
 
     /// The size of its blocks in bytes: writes of whole blocks read nothing.
     #[must_use]
     pub fn block_bytes(&self) -> u64 {
-        self.volume().block_size_bytes()
+        self.inner.sizes().1
     }
 
     /// So many bytes at an offset.
@@ -90,16 +90,17 @@ impl Volume {
     /// # Errors
     /// [`Misuse`](crate::ErrorKind::Misuse) (they do not lie within it); or they cannot be read: [`Error::place`] says which block, where.
     pub async fn read_at(&self, offset_bytes: u64, len: usize) -> Result<Bytes, Error> {
-        let (end, size_bytes) = (offset_bytes.saturating_add(len as u64), self.size_bytes());
+        let opened = self.enter().await?;
+        let (end, size_bytes) = (offset_bytes.saturating_add(len as u64), opened.volume().size_bytes());
         if end > size_bytes {
             let error = VolumeError::BeyondEnd { bytes: offset_bytes..end, size_bytes };
             return Err(self.error(error.into()));
         }
         let read = async |at, len| {
-            self.volume().read(at, len).await.map_err(|error| self.error(VolumeError::from(error).into()))
+            opened.volume().read(at, len).await.map_err(|error| self.error(VolumeError::from(error).into()))
         };
         let read = Bytes::gather(offset_bytes, len, read).await?;
-        if let Some(live) = self.inner.live() {
+        if let Some(live) = opened.live() {
             live.count_read(read.len() as u64);
         }
         Ok(read)
@@ -111,7 +112,8 @@ impl Volume {
     /// [`Misuse`](crate::ErrorKind::Misuse) (they do not lie within it), [`NoSpace`](crate::ErrorKind::NoSpace),
     /// [`ReadOnly`](crate::ErrorKind::ReadOnly).
     pub async fn write_at(&self, offset_bytes: u64, content: impl AsRef<[u8]>) -> Result<(), Error> {
-        let live = self.live()?;
+        let opened = self.enter().await?;
+        let live = self.live(&opened)?;
         live.write(offset_bytes, content.as_ref()).await.map_err(|error| self.error(error))?;
         live.commit_if_sync(false).await.map_err(|error| self.error(error))
     }
@@ -121,7 +123,8 @@ impl Volume {
     /// # Errors
     /// As [`Self::write_at`].
     pub async fn trim(&self, offset_bytes: u64, len_bytes: u64) -> Result<(), Error> {
-        let live = self.live()?;
+        let opened = self.enter().await?;
+        let live = self.live(&opened)?;
         live.clear(offset_bytes, len_bytes, Clear::Discarded).await.map_err(|error| self.error(error))?;
         live.commit_if_sync(false).await.map_err(|error| self.error(error))
     }
@@ -131,7 +134,7 @@ impl Volume {
     /// # Errors
     /// It could not be written.
     pub async fn flush(&self) -> Result<(), Error> {
-        match self.inner.live() {
+        match self.enter().await?.live() {
             Some(live) => live.flush().await.map_err(|error| self.error(error)),
             None => Ok(()),
         }

@@ -27,6 +27,7 @@ mod face {
     mod errors;
     mod examples;
     mod files;
+    mod kept;
     mod pools;
     mod streams;
 }

@@ -5,7 +5,6 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use cenote_host::mounthelper;
 use cenote_server::{Handle, IoMode, Runtime, RuntimeOptions, background, protocol};
@@ -13,7 +12,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use serde::{Deserialize, Serialize};
 
-use crate::args::{Globals, Search};
+use crate::args::{Globals, Repeats, Search};
 use crate::commands::Command;
 use crate::context::{Context, Program, Serving, Work};
 use crate::options;
@@ -181,14 +180,6 @@ fn told(argv: &[OsString], error: clap::Error) -> u8 {
             USAGE
         }
     }
-}
-
-/// How often a command is done, and after how long again.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Repeats {
-    pub(crate) interval: Duration,
-    /// Without end if nothing is said.
-    pub(crate) count: Option<u64>,
 }
 
 /// Does a command again and again. It is the same process each time, which opens pools anew or asks the one that has them.

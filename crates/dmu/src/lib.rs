@@ -16,7 +16,7 @@
 //! A hole anywhere stands for zeros below it.
 //!
 //! **In memory.** [`Dmu`] joins the I/O pipeline and the block cache: [`Dmu::read`] is the one way to a block. An [`Objset`] is either
-//! *frozen* (read-only, as of one root block) or *open* for changes, and so is an [`Object`]: it is a tree on disk ([`BlockTree`]) under
+//! *frozen* (read-only, as of one root block) or *open* for changes, and so is an [`Object`]: it is a tree on disk ([`BlockTree`](tree::BlockTree)) under
 //! zero or more *layers*, one for each txg with changes that are not on disk yet (OpenZFS's dirty records). The same functions read both
 //! kinds. A frozen objset (of a snapshot, a view, a pool opened read-only) is immutable, and its reads take no lock; a read of an open
 //! object briefly takes the object's own lock. There is no hash table of dbufs: a block is found by walking the tree, whose indirect
@@ -91,7 +91,6 @@ pub use self::objset::{NextObjects, Objset, ObjsetPolicy, ObjsetStats, RawRoot, 
 pub use self::prefetch::Zfetch;
 pub use self::reader::KeyAccess;
 pub use self::sync::{Killed, SpaceDelta, Storing, Synced, Writer};
-pub use self::tree::BlockTree;
 pub use self::zap::{Zap, ZapEntry, ZapListing};
 
 /// Access to blocks: the zio pipeline and the ARC. Cheap to clone.

@@ -212,7 +212,7 @@ impl Dsl {
 
     /// Resolves a full name: its directory and the rest, parsed.
     #[boxed]
-    pub async fn resolve<'a>(&self, name: &'a str) -> Result<(Dir, Tail<'a>), DslError> {
+    pub(crate) async fn resolve<'a>(&self, name: &'a str) -> Result<(Dir, Tail<'a>), DslError> {
         let parsed = Name::parse(name)?;
         Ok((self.dir(parsed.dir).await?, parsed.tail))
     }

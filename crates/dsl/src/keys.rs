@@ -103,6 +103,28 @@ impl Dsl {
         Ok(loaded)
     }
 
+    /// Forgets the keys of a dataset's encryption root and of all datasets below that have the same root. Returns their names. The caller has made
+    /// sure that no process uses one of them.
+    ///
+    /// # Errors
+    /// The dataset is not encrypted, or its key is not loaded.
+    #[boxed]
+    pub async fn unload_key(&self, name: &str) -> Result<Vec<String>, DslError> {
+        let encryption = self.encryption(&self.dir(name).await?).await?;
+        let root = encryption.ok_or_else(|| DslError::NotEncrypted(name.into()))?.root;
+        let root = self.dir(&root).await?;
+        let mut unloaded = Vec::new();
+        for dir in self.tree(root.clone(), true).await? {
+            let Some(key_object) = self.key_object(&dir).await? else { continue };
+            if self.key_phys(key_object).await?.root_dir == root.object
+                && self.shared.keys.lock().remove(&key_object).is_some()
+            {
+                unloaded.push(dir.name);
+            }
+        }
+        if unloaded.is_empty() { Err(DslError::KeyNotLoaded(name.into())) } else { Ok(unloaded) }
+    }
+
     /// The form in which the user gives the key of an encryption root.
     #[boxed]
     pub async fn key_format(&self, root: &Dir) -> Result<KeyFormat, DslError> {

@@ -130,7 +130,7 @@ impl Dsl {
 
     /// The pool's name, which is the first part of every dataset's.
     #[must_use]
-    pub fn pool(&self) -> &str {
+    pub(crate) fn pool(&self) -> &str {
         &self.shared.pool
     }
 
@@ -142,7 +142,7 @@ impl Dsl {
 
     /// The DMU of the MOS.
     #[must_use]
-    pub fn dmu(&self) -> &Dmu {
+    pub(crate) fn dmu(&self) -> &Dmu {
         self.shared.mos.dmu()
     }
 

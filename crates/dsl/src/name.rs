@@ -76,12 +76,6 @@ impl<'a> Name<'a> {
         }
         Ok(Self { dir, tail })
     }
-
-    /// The pool's name.
-    #[must_use]
-    pub fn pool(&self) -> &'a str {
-        self.dir.split('/').next().unwrap_or(self.dir)
-    }
 }
 
 /// The longest name of a pool in bytes: `NAME/$ORIGIN@$ORIGIN` must be a name too.
@@ -274,7 +268,7 @@ mod tests {
     #[test]
     fn names_come_apart_at_the_delimiter() {
         let name = Name::parse("tank/a b/c@monday").unwrap();
-        assert_eq!((name.dir, name.tail, name.pool()), ("tank/a b/c", Tail::Snapshot("monday"), "tank"));
+        assert_eq!((name.dir, name.tail), ("tank/a b/c", Tail::Snapshot("monday")));
         assert_eq!(Name::parse("tank#x").unwrap().tail, Tail::Bookmark("x"));
         assert_eq!(Name::parse("tank").unwrap().tail, Tail::Head);
     }

@@ -16,7 +16,7 @@
 //! ```
 
 use crate::endian::{Endian, Fields, put_u16, put_u32, put_u64};
-use crate::error::{FormatError, FormatErrorKind};
+use crate::error::FormatError;
 use crate::ids::ObjectId;
 
 const STRUCTURE: &str = "acl";
@@ -113,7 +113,7 @@ impl AclVersion {
 
     /// The number on disk.
     #[must_use]
-    pub const fn number(self) -> u16 {
+    pub(crate) const fn number(self) -> u16 {
         match self {
             Self::V0 => 0,
             Self::Fuid => 1,
@@ -170,7 +170,7 @@ impl Ace {
 
     /// The size of this entry in a list of the given form.
     #[must_use]
-    pub fn size_bytes(&self, version: AclVersion) -> usize {
+    pub(crate) fn size_bytes(&self, version: AclVersion) -> usize {
         match version {
             AclVersion::V0 => 12,
             AclVersion::Fuid if Self::has_object_types(self.kind) => 48,
@@ -183,9 +183,7 @@ impl Ace {
 /// Reads `count` entries. Bytes after them are ignored, as lists are rounded up.
 pub fn parse_aces(bytes: &[u8], count: usize, version: AclVersion, endian: Endian) -> Result<Vec<Ace>, FormatError> {
     if count > ACES_MAX {
-        let kind =
-            FormatErrorKind::Limit { what: "access control entries", value: count as u64, limit: ACES_MAX as u64 };
-        return Err(FormatError { structure: STRUCTURE, offset: 0, kind });
+        return Err(FormatError::limit(STRUCTURE, 0, "access control entries", count, ACES_MAX));
     }
     let fields = Fields::new(STRUCTURE, bytes, 0, endian)?;
     let mut aces = Vec::with_capacity(count.min(bytes.len() / 8));
@@ -289,7 +287,7 @@ impl AclPhys {
 
     /// Writes the structure.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> [u8; Self::SIZE_BYTES] {
+    pub(crate) fn emit(&self, endian: Endian) -> [u8; Self::SIZE_BYTES] {
         let mut bytes = [0; Self::SIZE_BYTES];
         put_u64(&mut bytes, 0, self.external.0, endian);
         put_u16(&mut bytes, 12, self.version.number(), endian);
@@ -305,7 +303,7 @@ impl AclPhys {
     }
 
     /// The entries that are here; an error if they are in another object or do not fit.
-    pub fn embedded(&self, endian: Endian) -> Result<Vec<Ace>, FormatError> {
+    pub(crate) fn embedded(&self, endian: Endian) -> Result<Vec<Ace>, FormatError> {
         if self.external.0 != 0 {
             return Err(FormatError::malformed(STRUCTURE, 0, "the entries are in another object"));
         }

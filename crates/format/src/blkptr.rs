@@ -255,7 +255,7 @@ impl Blkptr {
 
     /// The sixteen words.
     #[must_use]
-    pub const fn words(&self) -> &[u64; WORDS] {
+    pub(crate) const fn words(&self) -> &[u64; WORDS] {
         &self.words
     }
 

@@ -193,8 +193,7 @@ mod tests {
             if bytes.len() >= 8 {
                 bytes[..8].copy_from_slice(&first.to_be_bytes());
             }
-            let kinds = Byteswap::ALL.into_iter();
-            for kind in kinds {
+            for &kind in Byteswap::ALL {
                 let mut swapped = bytes.clone();
                 if swap(kind, &mut swapped, Endian::Big).is_ok() {
                     swap(kind, &mut swapped, Endian::Little).unwrap();

@@ -25,7 +25,7 @@ use crate::endian::{Endian, Fields, put_u64};
 use crate::enums::Checksum;
 use crate::error::{FormatError, FormatErrorKind};
 use crate::ids::Txg;
-use crate::words::{DiskWords, word_struct, words_to_bytes};
+use crate::words::{DiskField, fixed_struct, word_struct, words_to_bytes};
 
 /// Classes of tables, and the names that their objects' names end in.
 pub const CLASSES: [&str; 3] = ["ditto", "duplicate", "unique"];
@@ -42,13 +42,15 @@ pub mod directory {
 const COMPRESS_LITTLE_ENDIAN: u8 = 0x80;
 const COMPRESS_MASK: u8 = 0x7f;
 
-/// A key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DdtKey {
-    /// The block's checksum.
-    pub checksum: [u64; 4],
-    /// The properties, packed.
-    pub properties: u64,
+fixed_struct! {
+    /// A key.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    DdtKey {
+        /// The block's checksum.
+        0 checksum: [u64; 4],
+        /// The properties, packed.
+        32 properties: u64,
+    }
 }
 
 impl DdtKey {
@@ -114,28 +116,18 @@ impl DdtKey {
     }
 }
 
-impl DiskWords for DdtKey {
-    const WORDS: usize = 5;
-
-    fn read(fields: &Fields<'_>, offset: usize) -> Result<Self, FormatError> {
-        Ok(Self { checksum: DiskWords::read(fields, offset)?, properties: fields.u64(offset + 32)? })
+fixed_struct! {
+    /// One set of copies of a block.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    DdtCopies {
+        /// The words of three DVAs. An encrypted block's third pair is no DVA but its salt and the upper words of its IV, as
+        /// in a block pointer.
+        0 dva_words: [[u64; 2]; 3],
+        /// How often the block is referenced.
+        48 reference_count: u64,
+        /// The txg in which it was written.
+        56 physical_birth: Txg,
     }
-
-    fn write(&self, buffer: &mut [u8], offset: usize, endian: Endian) {
-        self.words().write(buffer, offset, endian);
-    }
-}
-
-/// One set of copies of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct DdtCopies {
-    /// The words of three DVAs. An encrypted block's third pair is no DVA but its salt and the upper words of its IV, as
-    /// in a block pointer.
-    pub dva_words: [[u64; 2]; 3],
-    /// How often the block is referenced.
-    pub reference_count: u64,
-    /// The txg in which it was written.
-    pub physical_birth: Txg,
 }
 
 impl DdtCopies {
@@ -172,24 +164,6 @@ impl DdtCopies {
     }
 }
 
-impl DiskWords for DdtCopies {
-    const WORDS: usize = 8;
-
-    fn read(fields: &Fields<'_>, offset: usize) -> Result<Self, FormatError> {
-        Ok(Self {
-            dva_words: DiskWords::read(fields, offset)?,
-            reference_count: fields.u64(offset + 48)?,
-            physical_birth: DiskWords::read(fields, offset + 56)?,
-        })
-    }
-
-    fn write(&self, buffer: &mut [u8], offset: usize, endian: Endian) {
-        self.dva_words.write(buffer, offset, endian);
-        self.reference_count.write(buffer, offset + 48, endian);
-        self.physical_birth.write(buffer, offset + 56, endian);
-    }
-}
-
 /// A value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DdtPhys {
@@ -215,9 +189,9 @@ impl DdtPhys {
         let fields = Fields::new("ddt entry", bytes, Self::FLAT_SIZE_BYTES, endian)?;
         match bytes.len() {
             Self::FLAT_SIZE_BYTES => {
-                Ok(Self::Flat { copies: DiskWords::read(&fields, 0)?, class_start: fields.u64(64)? })
+                Ok(Self::Flat { copies: DiskField::read(&fields, 0)?, class_start: fields.u64(64)? })
             }
-            Self::TRADITIONAL_SIZE_BYTES => Ok(Self::Traditional(Box::new(DiskWords::read(&fields, 0)?))),
+            Self::TRADITIONAL_SIZE_BYTES => Ok(Self::Traditional(Box::new(DiskField::read(&fields, 0)?))),
             other => Err(FormatError::invalid("ddt entry", 0, "size", other as u64, "72 or 256 bytes")),
         }
     }
@@ -225,24 +199,21 @@ impl DdtPhys {
     /// Writes a value.
     #[must_use]
     pub fn emit(&self, endian: Endian) -> Vec<u8> {
+        let mut bytes = vec![0; Self::TRADITIONAL_SIZE_BYTES];
         match self {
-            Self::Traditional(copies) => {
-                let mut bytes = vec![0; Self::TRADITIONAL_SIZE_BYTES];
-                copies.write(&mut bytes, 0, endian);
-                bytes
-            }
+            Self::Traditional(copies) => copies.write(&mut bytes, 0, endian),
             Self::Flat { copies, class_start } => {
-                let mut bytes = vec![0; Self::FLAT_SIZE_BYTES];
                 copies.write(&mut bytes, 0, endian);
                 put_u64(&mut bytes, 64, *class_start, endian);
-                bytes
+                bytes.truncate(Self::FLAT_SIZE_BYTES);
             }
         }
+        bytes
     }
 
     /// The reference counts added up.
     #[must_use]
-    pub fn reference_count(&self) -> u64 {
+    pub(crate) fn reference_count(&self) -> u64 {
         match self {
             Self::Traditional(copies) => {
                 copies.iter().fold(0_u64, |sum, copy| sum.saturating_add(copy.reference_count))
@@ -334,7 +305,7 @@ impl DdtLogRecord {
 
     /// Writes the record.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> Vec<u8> {
+    pub(crate) fn emit(&self, endian: Endian) -> Vec<u8> {
         let phys = self.phys.emit(endian);
         let mut bytes = vec![0; Self::HEADER_BYTES];
         let length = (bytes.len() + phys.len()) as u64;

@@ -13,62 +13,31 @@
 
 use std::fmt;
 
-/// How the contents of a block depend on the byte order of their writer (`dmu_object_byteswap_t`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Byteswap {
-    /// Bytes; the same in both orders.
-    Uint8 = 0,
-    /// An array of 16-bit integers.
-    Uint16 = 1,
-    /// An array of 32-bit integers.
-    Uint32 = 2,
-    /// An array of 64-bit integers.
-    Uint64 = 3,
-    /// A ZAP block.
-    Zap = 4,
-    /// A block of dnodes.
-    Dnode = 5,
-    /// An objset.
-    Objset = 6,
-    /// A znode of before system attributes.
-    Znode = 7,
-    /// An ACL of before FUIDs.
-    Oldacl = 8,
-    /// An ACL.
-    Acl = 9,
-}
+use crate::enums::disk_enum;
 
-impl Byteswap {
-    /// Every kind, in the order of the numbers.
-    pub const ALL: [Self; 10] = [
-        Self::Uint8,
-        Self::Uint16,
-        Self::Uint32,
-        Self::Uint64,
-        Self::Zap,
-        Self::Dnode,
-        Self::Objset,
-        Self::Znode,
-        Self::Oldacl,
-        Self::Acl,
-    ];
-
-    /// The name OpenZFS prints.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Uint8 => "uint8",
-            Self::Uint16 => "uint16",
-            Self::Uint32 => "uint32",
-            Self::Uint64 => "uint64",
-            Self::Zap => "zap",
-            Self::Dnode => "dnode",
-            Self::Objset => "objset",
-            Self::Znode => "znode",
-            Self::Oldacl => "oldacl",
-            Self::Acl => "acl",
-        }
+disk_enum! {
+    /// How the contents of a block depend on the byte order of their writer (`dmu_object_byteswap_t`).
+    Byteswap: u8 {
+        /// Bytes; the same in both orders.
+        Uint8 = 0, "uint8";
+        /// An array of 16-bit integers.
+        Uint16 = 1, "uint16";
+        /// An array of 32-bit integers.
+        Uint32 = 2, "uint32";
+        /// An array of 64-bit integers.
+        Uint64 = 3, "uint64";
+        /// A ZAP block.
+        Zap = 4, "zap";
+        /// A block of dnodes.
+        Dnode = 5, "dnode";
+        /// An objset.
+        Objset = 6, "objset";
+        /// A znode of before system attributes.
+        Znode = 7, "znode";
+        /// An ACL of before FUIDs.
+        Oldacl = 8, "oldacl";
+        /// An ACL.
+        Acl = 9, "acl";
     }
 }
 
@@ -76,76 +45,97 @@ impl Byteswap {
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DmuType(pub u8);
 
+/// The facts about a type.
+#[derive(Clone, Copy)]
 struct Row {
-    byteswap: Byteswap,
+    /// None if the type is not valid.
+    byteswap: Option<Byteswap>,
     metadata: bool,
     cached: bool,
     encrypted: bool,
     name: &'static str,
 }
 
-const fn row(byteswap: Byteswap, metadata: bool, cached: bool, encrypted: bool, name: &'static str) -> Row {
-    Row { byteswap, metadata, cached, encrypted, name }
+/// Declares the enumerated types, in the order of their numbers: byte-swap kind, metadata, kept in the dbuf metadata cache,
+/// encrypted, name.
+macro_rules! enumerated {
+    ($($kind:ident = $number:literal: $swap:ident, $metadata:literal, $cached:literal, $encrypted:literal, $name:literal;)*) => {
+        const ENUMERATED: [Row; DmuType::ENUMERATED_COUNT as usize] = [$(Row {
+            byteswap: Some(Byteswap::$swap),
+            metadata: $metadata,
+            cached: $cached,
+            encrypted: $encrypted,
+            name: $name,
+        },)*];
+
+        const _: () = {
+            let mut next = 0;
+            $(assert!($number == next, "the rows are in the order of the numbers"); next += 1;)*
+            assert!(next == DmuType::ENUMERATED_COUNT);
+        };
+
+        impl DmuType {
+            $(#[doc = concat!("Number ", $number, ": ", $name, ".")] pub const $kind: Self = Self($number);)*
+        }
+    };
 }
 
-/// Columns: byte-swap kind, metadata, kept in the dbuf metadata cache, encrypted, name.
-#[rustfmt::skip]
-const ENUMERATED: [Row; 54] = [
-    row(Byteswap::Uint8, true, false, false, "unallocated"),
-    row(Byteswap::Zap, true, true, false, "object directory"),
-    row(Byteswap::Uint64, true, true, false, "object array"),
-    row(Byteswap::Uint8, true, false, false, "packed nvlist"),
-    row(Byteswap::Uint64, true, false, false, "packed nvlist size"),
-    row(Byteswap::Uint64, true, false, false, "bpobj"),
-    row(Byteswap::Uint64, true, false, false, "bpobj header"),
-    row(Byteswap::Uint64, true, false, false, "SPA space map header"),
-    row(Byteswap::Uint64, true, false, false, "SPA space map"),
-    row(Byteswap::Uint64, true, false, true, "ZIL intent log"),
-    row(Byteswap::Dnode, true, false, true, "DMU dnode"),
-    row(Byteswap::Objset, true, true, false, "DMU objset"),
-    row(Byteswap::Uint64, true, true, false, "DSL directory"),
-    row(Byteswap::Zap, true, true, false, "DSL directory child map"),
-    row(Byteswap::Zap, true, true, false, "DSL dataset snap map"),
-    row(Byteswap::Zap, true, true, false, "DSL props"),
-    row(Byteswap::Uint64, true, true, false, "DSL dataset"),
-    row(Byteswap::Znode, true, false, false, "ZFS znode"),
-    row(Byteswap::Oldacl, true, false, true, "ZFS V0 ACL"),
-    row(Byteswap::Uint8, false, false, true, "ZFS plain file"),
-    row(Byteswap::Zap, true, false, true, "ZFS directory"),
-    row(Byteswap::Zap, true, false, false, "ZFS master node"),
-    row(Byteswap::Zap, true, false, true, "ZFS delete queue"),
-    row(Byteswap::Uint8, false, false, true, "zvol object"),
-    row(Byteswap::Zap, true, false, false, "zvol prop"),
-    row(Byteswap::Uint8, false, false, true, "other uint8[]"),
-    row(Byteswap::Uint64, false, false, true, "other uint64[]"),
-    row(Byteswap::Zap, true, false, false, "other ZAP"),
-    row(Byteswap::Zap, true, false, false, "persistent error log"),
-    row(Byteswap::Uint8, true, false, false, "SPA history"),
-    row(Byteswap::Uint64, true, false, false, "SPA history offsets"),
-    row(Byteswap::Zap, true, true, false, "Pool properties"),
-    row(Byteswap::Zap, true, true, false, "DSL permissions"),
-    row(Byteswap::Acl, true, false, true, "ZFS ACL"),
-    row(Byteswap::Uint8, true, false, true, "ZFS SYSACL"),
-    row(Byteswap::Uint8, true, false, true, "FUID table"),
-    row(Byteswap::Uint64, true, false, false, "FUID table size"),
-    row(Byteswap::Zap, true, true, false, "DSL dataset next clones"),
-    row(Byteswap::Zap, true, false, false, "scan work queue"),
-    row(Byteswap::Zap, true, false, true, "ZFS user/group/project used"),
-    row(Byteswap::Zap, true, false, true, "ZFS user/group/project quota"),
-    row(Byteswap::Zap, true, true, false, "snapshot refcount tags"),
-    row(Byteswap::Zap, true, false, false, "DDT ZAP algorithm"),
-    row(Byteswap::Zap, true, false, false, "DDT statistics"),
-    row(Byteswap::Uint8, true, false, true, "System attributes"),
-    row(Byteswap::Zap, true, false, true, "SA master node"),
-    row(Byteswap::Zap, true, false, true, "SA attr registration"),
-    row(Byteswap::Zap, true, false, true, "SA attr layouts"),
-    row(Byteswap::Zap, true, false, false, "scan translations"),
-    row(Byteswap::Uint8, false, false, true, "deduplicated block"),
-    row(Byteswap::Zap, true, true, false, "DSL deadlist map"),
-    row(Byteswap::Uint64, true, true, false, "DSL deadlist map hdr"),
-    row(Byteswap::Zap, true, true, false, "DSL dir clones"),
-    row(Byteswap::Uint64, true, false, false, "bpobj subobj"),
-];
+enumerated! {
+    NONE = 0: Uint8, true, false, false, "unallocated";
+    OBJECT_DIRECTORY = 1: Zap, true, true, false, "object directory";
+    OBJECT_ARRAY = 2: Uint64, true, true, false, "object array";
+    PACKED_NVLIST = 3: Uint8, true, false, false, "packed nvlist";
+    PACKED_NVLIST_SIZE = 4: Uint64, true, false, false, "packed nvlist size";
+    BPOBJ = 5: Uint64, true, false, false, "bpobj";
+    BPOBJ_HDR = 6: Uint64, true, false, false, "bpobj header";
+    SPACE_MAP_HEADER = 7: Uint64, true, false, false, "SPA space map header";
+    SPACE_MAP = 8: Uint64, true, false, false, "SPA space map";
+    INTENT_LOG = 9: Uint64, true, false, true, "ZIL intent log";
+    DNODE = 10: Dnode, true, false, true, "DMU dnode";
+    OBJSET = 11: Objset, true, true, false, "DMU objset";
+    DSL_DIR = 12: Uint64, true, true, false, "DSL directory";
+    DSL_DIR_CHILD_MAP = 13: Zap, true, true, false, "DSL directory child map";
+    DSL_DS_SNAP_MAP = 14: Zap, true, true, false, "DSL dataset snap map";
+    DSL_PROPS = 15: Zap, true, true, false, "DSL props";
+    DSL_DATASET = 16: Uint64, true, true, false, "DSL dataset";
+    ZNODE = 17: Znode, true, false, false, "ZFS znode";
+    OLDACL = 18: Oldacl, true, false, true, "ZFS V0 ACL";
+    PLAIN_FILE_CONTENTS = 19: Uint8, false, false, true, "ZFS plain file";
+    DIRECTORY_CONTENTS = 20: Zap, true, false, true, "ZFS directory";
+    MASTER_NODE = 21: Zap, true, false, false, "ZFS master node";
+    UNLINKED_SET = 22: Zap, true, false, true, "ZFS delete queue";
+    ZVOL = 23: Uint8, false, false, true, "zvol object";
+    ZVOL_PROP = 24: Zap, true, false, false, "zvol prop";
+    PLAIN_OTHER = 25: Uint8, false, false, true, "other uint8[]";
+    UINT64_OTHER = 26: Uint64, false, false, true, "other uint64[]";
+    ZAP_OTHER = 27: Zap, true, false, false, "other ZAP";
+    ERROR_LOG = 28: Zap, true, false, false, "persistent error log";
+    SPA_HISTORY = 29: Uint8, true, false, false, "SPA history";
+    SPA_HISTORY_OFFSETS = 30: Uint64, true, false, false, "SPA history offsets";
+    POOL_PROPS = 31: Zap, true, true, false, "Pool properties";
+    DSL_PERMS = 32: Zap, true, true, false, "DSL permissions";
+    ACL = 33: Acl, true, false, true, "ZFS ACL";
+    SYSACL = 34: Uint8, true, false, true, "ZFS SYSACL";
+    FUID = 35: Uint8, true, false, true, "FUID table";
+    FUID_SIZE = 36: Uint64, true, false, false, "FUID table size";
+    NEXT_CLONES = 37: Zap, true, true, false, "DSL dataset next clones";
+    SCAN_QUEUE = 38: Zap, true, false, false, "scan work queue";
+    USERGROUP_USED = 39: Zap, true, false, true, "ZFS user/group/project used";
+    USERGROUP_QUOTA = 40: Zap, true, false, true, "ZFS user/group/project quota";
+    USERREFS = 41: Zap, true, true, false, "snapshot refcount tags";
+    DDT_ZAP = 42: Zap, true, false, false, "DDT ZAP algorithm";
+    DDT_STATS = 43: Zap, true, false, false, "DDT statistics";
+    SA = 44: Uint8, true, false, true, "System attributes";
+    SA_MASTER_NODE = 45: Zap, true, false, true, "SA master node";
+    SA_ATTR_REGISTRATION = 46: Zap, true, false, true, "SA attr registration";
+    SA_ATTR_LAYOUTS = 47: Zap, true, false, true, "SA attr layouts";
+    SCAN_XLATE = 48: Zap, true, false, false, "scan translations";
+    DEDUP = 49: Uint8, false, false, true, "deduplicated block";
+    DEADLIST = 50: Zap, true, true, false, "DSL deadlist map";
+    DEADLIST_HDR = 51: Uint64, true, true, false, "DSL deadlist map hdr";
+    DSL_CLONES = 52: Zap, true, true, false, "DSL dir clones";
+    BPOBJ_SUBOBJ = 53: Uint64, true, false, false, "bpobj subobj";
+}
 
 /// Marks the described form.
 const DESCRIBED: u8 = 0x80;
@@ -154,124 +144,10 @@ const ENCRYPTED: u8 = 0x20;
 const BYTESWAP_MASK: u8 = 0x1f;
 
 impl DmuType {
-    /// Number 0: unallocated.
-    pub const NONE: Self = Self(0);
-    /// Number 1: object directory.
-    pub const OBJECT_DIRECTORY: Self = Self(1);
-    /// Number 2: object array.
-    pub const OBJECT_ARRAY: Self = Self(2);
-    /// Number 3: packed nvlist.
-    pub const PACKED_NVLIST: Self = Self(3);
-    /// Number 4: packed nvlist size.
-    pub const PACKED_NVLIST_SIZE: Self = Self(4);
-    /// Number 5: bpobj.
-    pub const BPOBJ: Self = Self(5);
-    /// Number 6: bpobj header.
-    pub const BPOBJ_HDR: Self = Self(6);
-    /// Number 7: SPA space map header.
-    pub const SPACE_MAP_HEADER: Self = Self(7);
-    /// Number 8: SPA space map.
-    pub const SPACE_MAP: Self = Self(8);
-    /// Number 9: ZIL intent log.
-    pub const INTENT_LOG: Self = Self(9);
-    /// Number 10: DMU dnode.
-    pub const DNODE: Self = Self(10);
-    /// Number 11: DMU objset.
-    pub const OBJSET: Self = Self(11);
-    /// Number 12: DSL directory.
-    pub const DSL_DIR: Self = Self(12);
-    /// Number 13: DSL directory child map.
-    pub const DSL_DIR_CHILD_MAP: Self = Self(13);
-    /// Number 14: DSL dataset snap map.
-    pub const DSL_DS_SNAP_MAP: Self = Self(14);
-    /// Number 15: DSL props.
-    pub const DSL_PROPS: Self = Self(15);
-    /// Number 16: DSL dataset.
-    pub const DSL_DATASET: Self = Self(16);
-    /// Number 17: ZFS znode.
-    pub const ZNODE: Self = Self(17);
-    /// Number 18: ZFS V0 ACL.
-    pub const OLDACL: Self = Self(18);
-    /// Number 19: ZFS plain file.
-    pub const PLAIN_FILE_CONTENTS: Self = Self(19);
-    /// Number 20: ZFS directory.
-    pub const DIRECTORY_CONTENTS: Self = Self(20);
-    /// Number 21: ZFS master node.
-    pub const MASTER_NODE: Self = Self(21);
-    /// Number 22: ZFS delete queue.
-    pub const UNLINKED_SET: Self = Self(22);
-    /// Number 23: zvol object.
-    pub const ZVOL: Self = Self(23);
-    /// Number 24: zvol prop.
-    pub const ZVOL_PROP: Self = Self(24);
-    /// Number 25: other uint8[].
-    pub const PLAIN_OTHER: Self = Self(25);
-    /// Number 26: other uint64[].
-    pub const UINT64_OTHER: Self = Self(26);
-    /// Number 27: other ZAP.
-    pub const ZAP_OTHER: Self = Self(27);
-    /// Number 28: persistent error log.
-    pub const ERROR_LOG: Self = Self(28);
-    /// Number 29: SPA history.
-    pub const SPA_HISTORY: Self = Self(29);
-    /// Number 30: SPA history offsets.
-    pub const SPA_HISTORY_OFFSETS: Self = Self(30);
-    /// Number 31: Pool properties.
-    pub const POOL_PROPS: Self = Self(31);
-    /// Number 32: DSL permissions.
-    pub const DSL_PERMS: Self = Self(32);
-    /// Number 33: ZFS ACL.
-    pub const ACL: Self = Self(33);
-    /// Number 34: ZFS SYSACL.
-    pub const SYSACL: Self = Self(34);
-    /// Number 35: FUID table.
-    pub const FUID: Self = Self(35);
-    /// Number 36: FUID table size.
-    pub const FUID_SIZE: Self = Self(36);
-    /// Number 37: DSL dataset next clones.
-    pub const NEXT_CLONES: Self = Self(37);
-    /// Number 38: scan work queue.
-    pub const SCAN_QUEUE: Self = Self(38);
-    /// Number 39: ZFS user/group/project used.
-    pub const USERGROUP_USED: Self = Self(39);
-    /// Number 40: ZFS user/group/project quota.
-    pub const USERGROUP_QUOTA: Self = Self(40);
-    /// Number 41: snapshot refcount tags.
-    pub const USERREFS: Self = Self(41);
-    /// Number 42: DDT ZAP algorithm.
-    pub const DDT_ZAP: Self = Self(42);
-    /// Number 43: DDT statistics.
-    pub const DDT_STATS: Self = Self(43);
-    /// Number 44: System attributes.
-    pub const SA: Self = Self(44);
-    /// Number 45: SA master node.
-    pub const SA_MASTER_NODE: Self = Self(45);
-    /// Number 46: SA attr registration.
-    pub const SA_ATTR_REGISTRATION: Self = Self(46);
-    /// Number 47: SA attr layouts.
-    pub const SA_ATTR_LAYOUTS: Self = Self(47);
-    /// Number 48: scan translations.
-    pub const SCAN_XLATE: Self = Self(48);
-    /// Number 49: deduplicated block.
-    pub(crate) const DEDUP: Self = Self(49);
-    /// Number 50: DSL deadlist map.
-    pub const DEADLIST: Self = Self(50);
-    /// Number 51: DSL deadlist map hdr.
-    pub const DEADLIST_HDR: Self = Self(51);
-    /// Number 52: DSL dir clones.
-    pub const DSL_CLONES: Self = Self(52);
-    /// Number 53: bpobj subobj.
-    pub const BPOBJ_SUBOBJ: Self = Self(53);
     /// Described: data of bytes.
     pub const UINT8_DATA: Self = Self::described(Byteswap::Uint8, false, false);
-    /// Described: metadata of bytes.
-    pub const UINT8_METADATA: Self = Self::described(Byteswap::Uint8, true, false);
-    /// Described: metadata of 32-bit integers.
-    pub const UINT32_METADATA: Self = Self::described(Byteswap::Uint32, true, false);
     /// Described: metadata of 64-bit integers.
     pub const UINT64_METADATA: Self = Self::described(Byteswap::Uint64, true, false);
-    /// Described: a ZAP of data.
-    pub const ZAP_DATA: Self = Self::described(Byteswap::Zap, false, false);
     /// Described: a ZAP of metadata.
     pub const ZAP_METADATA: Self = Self::described(Byteswap::Zap, true, false);
 
@@ -290,14 +166,19 @@ impl DmuType {
         self.0
     }
 
-    /// Whether the type is in the described form.
-    #[must_use]
-    pub(crate) const fn is_described(self) -> bool {
-        self.0 & DESCRIBED != 0
-    }
-
-    const fn row(self) -> Option<&'static Row> {
-        if self.0 < Self::ENUMERATED_COUNT { Some(&ENUMERATED[self.0 as usize]) } else { None }
+    const fn row(self) -> Row {
+        if self.0 < Self::ENUMERATED_COUNT {
+            return ENUMERATED[self.0 as usize];
+        }
+        let is_described = self.0 & DESCRIBED != 0;
+        let byteswap = if is_described { Byteswap::from_number(self.0 & BYTESWAP_MASK) } else { None };
+        let name = match byteswap {
+            Some(byteswap) => byteswap.name(),
+            None => "UNKNOWN",
+        };
+        let metadata = !is_described || self.0 & METADATA != 0;
+        let encrypted = is_described && self.0 & ENCRYPTED != 0;
+        Row { byteswap, metadata, cached: is_described && metadata, encrypted, name }
     }
 
     /// Whether the format knows the type.
@@ -309,55 +190,26 @@ impl DmuType {
     /// How its contents depend on byte order; `None` if the type is not valid.
     #[must_use]
     pub const fn byteswap(self) -> Option<Byteswap> {
-        if self.is_described() {
-            let kind = (self.0 & BYTESWAP_MASK) as usize;
-            if kind < Byteswap::ALL.len() { Some(Byteswap::ALL[kind]) } else { None }
-        } else {
-            match self.row() {
-                Some(row) => Some(row.byteswap),
-                None => None,
-            }
-        }
+        self.row().byteswap
     }
 
     /// Whether its blocks are metadata (extra copies, metadata share of the ARC). Invalid types count as metadata.
     #[must_use]
     pub const fn is_metadata(self) -> bool {
-        if self.is_described() {
-            self.0 & METADATA != 0
-        } else {
-            match self.row() {
-                Some(row) => row.metadata,
-                None => true,
-            }
-        }
+        self.row().metadata
     }
 
     /// Whether an encrypted dataset encrypts its level-0 blocks (in part, for dnodes and the intent log); other types are
     /// only authenticated. Invalid types count as not encrypted.
     #[must_use]
     pub const fn is_encrypted(self) -> bool {
-        if self.is_described() {
-            self.0 & ENCRYPTED != 0
-        } else {
-            match self.row() {
-                Some(row) => row.encrypted,
-                None => false,
-            }
-        }
+        self.row().encrypted
     }
 
     /// Whether OpenZFS keeps it in its cache of dataset-level metadata.
     #[must_use]
     pub const fn is_metadata_cached(self) -> bool {
-        if self.is_described() {
-            self.0 & METADATA != 0
-        } else {
-            match self.row() {
-                Some(row) => row.cached,
-                None => false,
-            }
-        }
+        self.row().cached
     }
 
     /// Whether the fill count of its level-0 block pointers is not simply 1. Such blocks are never embedded in their
@@ -377,11 +229,7 @@ impl DmuType {
 impl fmt::Display for DmuType {
     /// The name as `zdb` prints it: of described types, that of the byte-swap kind.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.row(), self.byteswap()) {
-            (Some(row), _) => f.pad(row.name),
-            (None, Some(byteswap)) => f.pad(byteswap.name()),
-            (None, None) => f.pad("UNKNOWN"),
-        }
+        f.pad(self.row().name)
     }
 }
 

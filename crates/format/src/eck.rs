@@ -62,7 +62,7 @@ impl EmbeddedChecksum {
 
     /// The bytes.
     #[must_use]
-    pub fn emit(&self) -> [u8; Self::SIZE] {
+    pub(crate) fn emit(&self) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
         put_u64(&mut out, 0, MAGIC, self.endian);
         for (index, word) in self.words.iter().enumerate() {

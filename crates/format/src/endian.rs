@@ -103,18 +103,18 @@ impl<'a> Fields<'a> {
 
     /// All bytes.
     #[must_use]
-    pub fn bytes(&self) -> &'a [u8] {
+    pub(crate) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
     /// The byte order in force.
     #[must_use]
-    pub fn endian(&self) -> Endian {
+    pub(crate) fn endian(&self) -> Endian {
         self.endian
     }
 
     /// `len` bytes at `offset`.
-    pub fn slice(&self, offset: usize, len: usize) -> Result<&'a [u8], FormatError> {
+    pub(crate) fn slice(&self, offset: usize, len: usize) -> Result<&'a [u8], FormatError> {
         offset
             .checked_add(len)
             .and_then(|end| self.bytes.get(offset..end))
@@ -122,7 +122,7 @@ impl<'a> Fields<'a> {
     }
 
     /// `N` bytes at `offset`.
-    pub fn array<const N: usize>(&self, offset: usize) -> Result<[u8; N], FormatError> {
+    pub(crate) fn array<const N: usize>(&self, offset: usize) -> Result<[u8; N], FormatError> {
         let mut out = [0; N];
         out.copy_from_slice(self.slice(offset, N)?);
         Ok(out)
@@ -139,7 +139,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The 32-bit integer at `offset`.
-    pub fn u32(&self, offset: usize) -> Result<u32, FormatError> {
+    pub(crate) fn u32(&self, offset: usize) -> Result<u32, FormatError> {
         Ok(self.endian.u32(self.array(offset)?))
     }
 
@@ -150,7 +150,7 @@ impl<'a> Fields<'a> {
 
     /// An error about the field at `offset` of this structure.
     #[must_use]
-    pub fn error(&self, offset: usize, kind: FormatErrorKind) -> FormatError {
+    pub(crate) fn error(&self, offset: usize, kind: FormatErrorKind) -> FormatError {
         FormatError { structure: self.structure, offset, kind }
     }
 }

@@ -3,11 +3,12 @@
 //! Each enumeration is open: an unknown number parses to `None`, and the caller decides whether that is an error.
 //! Numbers and names: OpenZFS `include/sys/zio.h`, `include/sys/dmu.h`, `include/sys/spa.h`.
 
-macro_rules! disk_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
+/// Declares an enumeration by its numbers on disk.
+macro_rules! numbered {
+    ($(#[$doc:meta])* $name:ident: $repr:ident { $($(#[$vdoc:meta])* $variant:ident = $number:literal;)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u8)]
+        #[repr($repr)]
         pub enum $name { $($(#[$vdoc])* $variant = $number,)* }
 
         impl $name {
@@ -16,17 +17,29 @@ macro_rules! disk_enum {
 
             /// The member with this number, if known.
             #[must_use]
-            pub const fn from_number(number: u8) -> Option<Self> {
+            pub const fn from_number(number: $repr) -> Option<Self> {
                 match number { $($number => Some(Self::$variant),)* _ => None }
             }
 
             /// The number on disk.
             #[must_use]
-            pub const fn number(self) -> u8 {
-                self as u8
+            pub const fn number(self) -> $repr {
+                self as $repr
             }
+        }
+    };
+}
+pub(crate) use numbered;
 
-            /// The name OpenZFS prints.
+/// Declares an enumeration by its numbers on disk, with the names that OpenZFS prints.
+macro_rules! disk_enum {
+    ($(#[$doc:meta])* $name:ident: $repr:ident {
+        $($(#[$vdoc:meta])* $variant:ident = $number:literal, $text:literal;)*
+    }) => {
+        $crate::enums::numbered! { $(#[$doc])* $name: $repr { $($(#[$vdoc])* $variant = $number;)* } }
+
+        impl $name {
+            /// The name that OpenZFS prints.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $text,)* }
@@ -40,10 +53,11 @@ macro_rules! disk_enum {
         }
     };
 }
+pub(crate) use disk_enum;
 
 disk_enum! {
     /// How a block is checksummed (`enum zio_checksum`).
-    Checksum {
+    Checksum: u8 {
         /// Inherit from the parent dataset (property only, not in block pointers).
         Inherit = 0, "inherit";
         /// The default algorithm (property only).
@@ -79,7 +93,7 @@ disk_enum! {
 
 disk_enum! {
     /// How a block is compressed (`enum zio_compress`).
-    Compress {
+    Compress: u8 {
         /// Inherit from the parent dataset (property only).
         Inherit = 0, "inherit";
         /// The default algorithm (property only).
@@ -119,7 +133,7 @@ disk_enum! {
 
 disk_enum! {
     /// Kinds of objset (`dmu_objset_type_t`).
-    ObjsetType {
+    ObjsetType: u8 {
         /// None.
         None = 0, "none";
         /// The meta objset.

@@ -81,6 +81,18 @@ impl FormatError {
         Self { structure, offset, kind: FormatErrorKind::Invalid { field, value, rule } }
     }
 
+    /// More of something than can be.
+    pub(crate) const fn limit(
+        structure: &'static str,
+        offset: usize,
+        what: &'static str,
+        value: usize,
+        limit: usize,
+    ) -> Self {
+        let kind = FormatErrorKind::Limit { what, value: value as u64, limit: limit as u64 };
+        Self { structure, offset, kind }
+    }
+
     /// A rule of shape broken.
     #[must_use]
     pub fn malformed(structure: &'static str, offset: usize, what: &'static str) -> Self {

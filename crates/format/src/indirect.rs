@@ -63,7 +63,7 @@ impl IndirectMappingPhys {
 
     /// The bytes: 32 with a counts object, else 24.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> Vec<u8> {
+    pub(crate) fn emit(&self, endian: Endian) -> Vec<u8> {
         let mut out = vec![0; if self.counts_object.is_some() { Self::SIZE } else { Self::SIZE_V0 }];
         put_u64(&mut out, 0, self.max_offset_bytes, endian);
         put_u64(&mut out, 8, self.bytes_mapped, endian);
@@ -109,7 +109,7 @@ impl IndirectMappingEntry {
 
     /// The bytes.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> [u8; Self::SIZE] {
+    pub(crate) fn emit(&self, endian: Endian) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
         let [word0, word1] = self.target.words();
         put_u64(&mut out, 0, self.source_offset_bytes >> MIN_BLOCK_SHIFT, endian);
@@ -156,7 +156,7 @@ impl IndirectMapping {
 
     /// The entries.
     #[must_use]
-    pub fn entries(&self) -> &[IndirectMappingEntry] {
+    pub(crate) fn entries(&self) -> &[IndirectMappingEntry] {
         &self.entries
     }
 
@@ -197,7 +197,7 @@ pub(crate) fn parse_obsolete_counts(data: &[u8], entries: usize, endian: Endian)
 
 /// One step of the copying of a removed vdev (`vdev_indirect_birth_entry_phys_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IndirectBirth {
+pub(crate) struct IndirectBirth {
     /// All below this offset that no earlier entry covers ...
     pub offset_bytes: u64,
     /// ... was copied in this txg.
@@ -236,14 +236,14 @@ impl IndirectBirths {
 
     /// The bytes of the births object's data.
     #[must_use]
-    pub fn emit(&self, endian: Endian) -> Vec<u8> {
+    pub(crate) fn emit(&self, endian: Endian) -> Vec<u8> {
         let words = self.entries.iter().flat_map(|entry| [entry.offset_bytes, entry.physical_birth.0]);
         words.flat_map(|word| endian.bytes64(word)).collect()
     }
 
     /// The entries.
     #[must_use]
-    pub fn entries(&self) -> &[IndirectBirth] {
+    pub(crate) fn entries(&self) -> &[IndirectBirth] {
         &self.entries
     }
 
@@ -305,7 +305,7 @@ impl Removing {
 
     /// The array.
     #[must_use]
-    pub fn words(&self) -> [u64; Self::WORDS] {
+    pub(crate) fn words(&self) -> [u64; Self::WORDS] {
         [
             self.state,
             vdev_number(self.removing_vdev),
@@ -342,7 +342,7 @@ impl CondensingIndirect {
 
     /// The array.
     #[must_use]
-    pub const fn words(&self) -> [u64; Self::WORDS] {
+    pub(crate) const fn words(&self) -> [u64; Self::WORDS] {
         [self.vdev, self.prev_obsolete_sm_object.0, self.next_mapping_object.0]
     }
 }

@@ -27,7 +27,7 @@
 use std::ops::Range;
 
 use crate::eck::EmbeddedChecksum;
-use crate::error::{FormatError, FormatErrorKind};
+use crate::error::FormatError;
 use crate::nvlist::NvList;
 use crate::uberblock::Uberblock;
 
@@ -192,7 +192,7 @@ impl<'a> VdevLabel<'a> {
 
     /// The pad in front.
     #[must_use]
-    pub fn pad(&self) -> &'a [u8] {
+    pub(crate) fn pad(&self) -> &'a [u8] {
         &self.bytes[..PAD_BYTES]
     }
 
@@ -238,8 +238,7 @@ pub fn emit_vdev_phys(config: &NvList) -> Result<Vec<u8>, FormatError> {
     let room = VDEV_PHYS_BYTES - EmbeddedChecksum::SIZE;
     let mut out = config.emit_xdr();
     if out.len() > room {
-        let kind = FormatErrorKind::Limit { what: "label configuration", value: out.len() as u64, limit: room as u64 };
-        return Err(FormatError { structure: NAME, offset: VDEV_PHYS_OFFSET, kind });
+        return Err(FormatError::limit(NAME, VDEV_PHYS_OFFSET, "label configuration", out.len(), room));
     }
     out.resize(VDEV_PHYS_BYTES, 0);
     Ok(out)
@@ -278,8 +277,7 @@ impl BootEnv {
         };
         let room = BOOT_ENV_BYTES - 8 - EmbeddedChecksum::SIZE;
         if body.len() > room {
-            let kind = FormatErrorKind::Limit { what: "boot env", value: body.len() as u64, limit: room as u64 };
-            return Err(FormatError { structure: "boot env block", offset: 8, kind });
+            return Err(FormatError::limit("boot env block", 8, "boot env", body.len(), room));
         }
         let mut out = version.to_be_bytes().to_vec();
         out.extend(body);

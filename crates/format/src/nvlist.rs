@@ -27,7 +27,8 @@
 use std::fmt;
 
 use crate::endian::Endian;
-use crate::error::{FormatError, FormatErrorKind};
+use crate::enums::numbered;
+use crate::error::FormatError;
 
 mod native;
 mod xdr;
@@ -44,90 +45,86 @@ const HEADER_BYTES: usize = 4;
 const ENCODING_NATIVE: u8 = 0;
 const ENCODING_XDR: u8 = 1;
 
-macro_rules! data_types {
-    ($($(#[$doc:meta])* $name:ident = $number:literal;)*) => {
-        /// The types that values may have, with their numbers on disk (`data_type_t`).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(i32)]
-        pub enum DataType { $($(#[$doc])* $name = $number,)* }
+/// Declares the types of values with their numbers on disk, and what a value of each has.
+macro_rules! values {
+    ($($(#[$doc:meta])* $name:ident$(($content:ty))? = $number:literal;)*) => {
+        numbered! {
+            /// The types that values may have, with their numbers on disk (`data_type_t`).
+            DataType: i32 { $($(#[$doc])* $name = $number;)* }
+        }
 
-        impl DataType {
-            /// Every type, in the order of the numbers.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+        /// A value. Doubles are kept as bits, so that equality is that of the bytes.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum NvValue { $($(#[$doc])* $name$(($content))?,)* }
 
-            /// The type with this number.
+        impl NvValue {
+            /// The type.
             #[must_use]
-            pub const fn from_number(number: i32) -> Option<Self> {
-                match number { $($number => Some(Self::$name),)* _ => None }
+            pub const fn data_type(&self) -> DataType {
+                match self { $(Self::$name { .. } => DataType::$name,)* }
             }
         }
     };
 }
 
-data_types! {
+values! {
     /// Present, without a value.
     Boolean = 1;
     /// An unsigned byte.
-    Byte = 2;
+    Byte(u8) = 2;
     /// 16 bits, signed.
-    Int16 = 3;
+    Int16(i16) = 3;
     /// 16 bits.
-    Uint16 = 4;
+    Uint16(u16) = 4;
     /// 32 bits, signed.
-    Int32 = 5;
+    Int32(i32) = 5;
     /// 32 bits.
-    Uint32 = 6;
+    Uint32(u32) = 6;
     /// 64 bits, signed.
-    Int64 = 7;
+    Int64(i64) = 7;
     /// 64 bits.
-    Uint64 = 8;
+    Uint64(u64) = 8;
     /// Text.
-    String = 9;
+    String(NvString) = 9;
     /// Bytes.
-    ByteArray = 10;
+    ByteArray(Vec<u8>) = 10;
     /// Array of 16 bits, signed.
-    Int16Array = 11;
+    Int16Array(Vec<i16>) = 11;
     /// Array of 16 bits.
-    Uint16Array = 12;
+    Uint16Array(Vec<u16>) = 12;
     /// Array of 32 bits, signed.
-    Int32Array = 13;
+    Int32Array(Vec<i32>) = 13;
     /// Array of 32 bits.
-    Uint32Array = 14;
+    Uint32Array(Vec<u32>) = 14;
     /// Array of 64 bits, signed.
-    Int64Array = 15;
+    Int64Array(Vec<i64>) = 15;
     /// Array of 64 bits.
-    Uint64Array = 16;
+    Uint64Array(Vec<u64>) = 16;
     /// Array of text.
-    StringArray = 17;
+    StringArray(Vec<NvString>) = 17;
     /// Time in nanoseconds.
-    Hrtime = 18;
+    Hrtime(i64) = 18;
     /// A list.
-    Nvlist = 19;
+    Nvlist(NvList) = 19;
     /// Array of lists.
-    NvlistArray = 20;
+    NvlistArray(Vec<NvList>) = 20;
     /// True or false.
-    BooleanValue = 21;
+    BooleanValue(bool) = 21;
     /// 8 bits, signed.
-    Int8 = 22;
+    Int8(i8) = 22;
     /// 8 bits.
-    Uint8 = 23;
+    Uint8(u8) = 23;
     /// Array of true or false.
-    BooleanArray = 24;
+    BooleanArray(Vec<bool>) = 24;
     /// Array of 8 bits, signed.
-    Int8Array = 25;
+    Int8Array(Vec<i8>) = 25;
     /// Array of 8 bits.
-    Uint8Array = 26;
+    Uint8Array(Vec<u8>) = 26;
     /// IEEE double; user space only.
-    Double = 27;
+    Double(u64) = 27;
 }
 
 impl DataType {
-    /// The number on disk.
-    #[must_use]
-    pub const fn number(self) -> i32 {
-        self as i32
-    }
-
     /// The element count that the type demands; `None` for arrays.
     const fn fixed_count(self) -> Option<u32> {
         match self {
@@ -191,74 +188,7 @@ impl fmt::Debug for NvString {
     }
 }
 
-/// A value. Doubles are kept as bits, so that equality is that of the bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are those of DataType, documented there")]
-pub enum NvValue {
-    Boolean,
-    Byte(u8),
-    Int16(i16),
-    Uint16(u16),
-    Int32(i32),
-    Uint32(u32),
-    Int64(i64),
-    Uint64(u64),
-    String(NvString),
-    ByteArray(Vec<u8>),
-    Int16Array(Vec<i16>),
-    Uint16Array(Vec<u16>),
-    Int32Array(Vec<i32>),
-    Uint32Array(Vec<u32>),
-    Int64Array(Vec<i64>),
-    Uint64Array(Vec<u64>),
-    StringArray(Vec<NvString>),
-    Hrtime(i64),
-    Nvlist(NvList),
-    NvlistArray(Vec<NvList>),
-    BooleanValue(bool),
-    Int8(i8),
-    Uint8(u8),
-    BooleanArray(Vec<bool>),
-    Int8Array(Vec<i8>),
-    Uint8Array(Vec<u8>),
-    Double(u64),
-}
-
 impl NvValue {
-    /// The type.
-    #[must_use]
-    pub const fn data_type(&self) -> DataType {
-        match self {
-            Self::Boolean => DataType::Boolean,
-            Self::Byte(_) => DataType::Byte,
-            Self::Int16(_) => DataType::Int16,
-            Self::Uint16(_) => DataType::Uint16,
-            Self::Int32(_) => DataType::Int32,
-            Self::Uint32(_) => DataType::Uint32,
-            Self::Int64(_) => DataType::Int64,
-            Self::Uint64(_) => DataType::Uint64,
-            Self::String(_) => DataType::String,
-            Self::ByteArray(_) => DataType::ByteArray,
-            Self::Int16Array(_) => DataType::Int16Array,
-            Self::Uint16Array(_) => DataType::Uint16Array,
-            Self::Int32Array(_) => DataType::Int32Array,
-            Self::Uint32Array(_) => DataType::Uint32Array,
-            Self::Int64Array(_) => DataType::Int64Array,
-            Self::Uint64Array(_) => DataType::Uint64Array,
-            Self::StringArray(_) => DataType::StringArray,
-            Self::Hrtime(_) => DataType::Hrtime,
-            Self::Nvlist(_) => DataType::Nvlist,
-            Self::NvlistArray(_) => DataType::NvlistArray,
-            Self::BooleanValue(_) => DataType::BooleanValue,
-            Self::Int8(_) => DataType::Int8,
-            Self::Uint8(_) => DataType::Uint8,
-            Self::BooleanArray(_) => DataType::BooleanArray,
-            Self::Int8Array(_) => DataType::Int8Array,
-            Self::Uint8Array(_) => DataType::Uint8Array,
-            Self::Double(_) => DataType::Double,
-        }
-    }
-
     /// The element count as stored.
     fn count(&self) -> usize {
         match self {
@@ -347,12 +277,6 @@ impl NvList {
         Self { flags, pairs: Vec::new() }
     }
 
-    /// The flags.
-    #[must_use]
-    pub const fn flags(&self) -> u32 {
-        self.flags
-    }
-
     /// Parses a packed list with header, of either encoding and order. Bytes behind the list's end are ignored.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         Self::parse_prefix(bytes).map(|(list, _)| list)
@@ -380,15 +304,6 @@ impl NvList {
         match bytes.first() {
             Some(&ENCODING_XDR) => Self::parse(bytes),
             Some(other) => Err(FormatError::invalid(NAME, 0, "encoding", (*other).into(), "1 (XDR)")),
-            None => Err(FormatError::truncated(NAME, HEADER_BYTES, 0)),
-        }
-    }
-
-    /// Parses a packed list that must be native, of either order.
-    pub fn parse_native(bytes: &[u8]) -> Result<Self, FormatError> {
-        match bytes.first() {
-            Some(&ENCODING_NATIVE) => Self::parse(bytes),
-            Some(other) => Err(FormatError::invalid(NAME, 0, "encoding", (*other).into(), "0 (native)")),
             None => Err(FormatError::truncated(NAME, HEADER_BYTES, 0)),
         }
     }
@@ -472,12 +387,6 @@ impl NvList {
     #[must_use]
     pub fn u64(&self, name: &str) -> Option<u64> {
         self.pick(name, |value| if let NvValue::Uint64(number) = value { Some(*number) } else { None })
-    }
-
-    /// The 32-bit unsigned integer of this name.
-    #[must_use]
-    pub fn u32(&self, name: &str) -> Option<u32> {
-        self.pick(name, |value| if let NvValue::Uint32(number) = value { Some(*number) } else { None })
     }
 
     /// The 64-bit signed integer of this name.
@@ -580,12 +489,8 @@ impl<'a> Cursor<'a> {
     ) -> Result<Vec<T>, FormatError> {
         let count = count as usize;
         if count > self.remaining() / least_bytes {
-            let kind = FormatErrorKind::Limit {
-                what: "nvlist element count",
-                value: count as u64,
-                limit: (self.remaining() / least_bytes) as u64,
-            };
-            return Err(FormatError { structure: NAME, offset: self.offset, kind });
+            let limit = self.remaining() / least_bytes;
+            return Err(FormatError::limit(NAME, self.offset, "nvlist element count", count, limit));
         }
         let mut out = Vec::with_capacity(count);
         for _ in 0..count {
@@ -615,17 +520,14 @@ impl<'a> Cursor<'a> {
 
     fn check_name(&self, bytes: usize) -> Result<(), FormatError> {
         if bytes > MAX_NAME_BYTES {
-            let kind =
-                FormatErrorKind::Limit { what: "nvlist name", value: bytes as u64, limit: MAX_NAME_BYTES as u64 };
-            return Err(FormatError { structure: NAME, offset: self.offset, kind });
+            return Err(FormatError::limit(NAME, self.offset, "nvlist name", bytes, MAX_NAME_BYTES));
         }
         Ok(())
     }
 
     fn check_depth(&self, depth: usize) -> Result<(), FormatError> {
         if depth > MAX_DEPTH {
-            let kind = FormatErrorKind::Limit { what: "nvlist depth", value: depth as u64, limit: MAX_DEPTH as u64 };
-            return Err(FormatError { structure: NAME, offset: self.offset, kind });
+            return Err(FormatError::limit(NAME, self.offset, "nvlist depth", depth, MAX_DEPTH));
         }
         Ok(())
     }

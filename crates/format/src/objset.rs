@@ -28,7 +28,7 @@ const NAME: &str = "objset";
 
 const META_DNODE: usize = 0;
 const ZIL_HEADER: usize = META_DNODE + SLOT_BYTES;
-const TYPE: usize = ZIL_HEADER + ZilHeader::SIZE;
+const TYPE: usize = ZIL_HEADER + ZilHeader::SIZE_BYTES;
 const FLAGS: usize = TYPE + 8;
 const PORTABLE_MAC: usize = FLAGS + 8;
 const LOCAL_MAC: usize = PORTABLE_MAC + MAC_BYTES;
@@ -124,7 +124,7 @@ impl ObjsetPhys {
             version,
             meta_dnode: dnode(META_DNODE, ObjsetVersion::V1)?
                 .ok_or_else(|| FormatError::malformed(NAME, META_DNODE, "no meta-dnode"))?,
-            zil_header: ZilHeader::parse(fields.slice(ZIL_HEADER, ZilHeader::SIZE)?, endian)?,
+            zil_header: ZilHeader::parse(fields.slice(ZIL_HEADER, ZilHeader::SIZE_BYTES)?, endian)?,
             type_number: fields.u64(TYPE)?,
             flags: ObjsetFlags::from_bits_retain(fields.u64(FLAGS)?),
             portable_mac: fields.array(PORTABLE_MAC)?,
@@ -152,7 +152,7 @@ impl ObjsetPhys {
                 out[offset..offset + SLOT_BYTES].copy_from_slice(&dnode.emit());
             }
         }
-        out[ZIL_HEADER..ZIL_HEADER + ZilHeader::SIZE].copy_from_slice(&self.zil_header.emit(endian));
+        out[ZIL_HEADER..ZIL_HEADER + ZilHeader::SIZE_BYTES].copy_from_slice(&self.zil_header.emit(endian));
         put_u64(&mut out, TYPE, self.type_number, endian);
         put_u64(&mut out, FLAGS, self.flags.bits(), endian);
         out[PORTABLE_MAC..PORTABLE_MAC + MAC_BYTES].copy_from_slice(&self.portable_mac);

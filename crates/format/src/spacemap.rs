@@ -23,6 +23,7 @@
 use crate::endian::{Endian, Fields, put_u64};
 use crate::error::FormatError;
 use crate::ids::{Txg, VdevId};
+use crate::words::DiskField;
 
 const STRUCTURE: &str = "space map";
 const OFFSET_LENGTH: usize = 8;
@@ -76,15 +77,8 @@ impl SpaceMapPhys {
         if !length_bytes.is_multiple_of(8) {
             return Err(FormatError::invalid(STRUCTURE, OFFSET_LENGTH, "length", length_bytes, "whole words"));
         }
-        let histogram = if bonus.len() >= SPACE_MAP_SIZE_BYTES {
-            let mut histogram = [0; HISTOGRAM_BUCKETS];
-            for (bucket, count) in histogram.iter_mut().enumerate() {
-                *count = fields.u64(OFFSET_HISTOGRAM + 8 * bucket)?;
-            }
-            Some(histogram)
-        } else {
-            None
-        };
+        let has_histogram = bonus.len() >= SPACE_MAP_SIZE_BYTES;
+        let histogram = has_histogram.then(|| DiskField::read(&fields, OFFSET_HISTOGRAM)).transpose()?;
         Ok(Self {
             object: fields.u64(0)?,
             length_bytes,
@@ -101,8 +95,8 @@ impl SpaceMapPhys {
         put_u64(&mut bonus, 0, self.object, endian);
         put_u64(&mut bonus, OFFSET_LENGTH, self.length_bytes, endian);
         put_u64(&mut bonus, OFFSET_ALLOCATED, self.allocated_bytes as u64, endian);
-        for (bucket, count) in self.histogram.iter().flatten().enumerate() {
-            put_u64(&mut bonus, OFFSET_HISTOGRAM + 8 * bucket, *count, endian);
+        if let Some(histogram) = &self.histogram {
+            histogram.write(&mut bonus, OFFSET_HISTOGRAM, endian);
         }
         bonus
     }

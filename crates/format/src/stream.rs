@@ -52,8 +52,10 @@ pub use body::{
     WriteEmbedded,
 };
 
-use crate::endian::{Endian, Fields, put_u32, put_u64};
+use crate::endian::{Endian, Fields, put_u32};
+use crate::enums::disk_enum;
 use crate::error::{FormatError, FormatErrorKind};
+use crate::words::DiskField;
 
 /// The number at the head of every BEGIN record (`DMU_BACKUP_MAGIC`).
 pub const MAGIC: u64 = 0x0002_f5ba_cbac;
@@ -170,126 +172,59 @@ impl HeaderKind {
     }
 }
 
-/// The kinds of record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u32)]
-pub enum RecordKind {
+/// Declares the kinds of record, and the body of each by its name.
+macro_rules! records {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal, $text:literal;)*) => {
+        disk_enum! {
+            /// The kinds of record, with the names that OpenZFS prints in summaries.
+            RecordKind: u32 { $($(#[$doc])* $kind = $number, $text;)* }
+        }
+
+        /// The fields of a record, by kind.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Body { $(#[doc = concat!("See [`", stringify!($kind), "`].")] $kind($kind),)* }
+
+        impl Body {
+            /// The kind.
+            #[must_use]
+            pub const fn kind(&self) -> RecordKind {
+                match self { $(Self::$kind(_) => RecordKind::$kind,)* }
+            }
+
+            fn read(fields: &Fields<'_>, kind: RecordKind) -> Result<Self, FormatError> {
+                Ok(match kind { $(RecordKind::$kind => Self::$kind(DiskField::read(fields, 0)?),)* })
+            }
+
+            fn write(&self, out: &mut [u8], endian: Endian) {
+                match self { $(Self::$kind(body) => body.write(out, 0, endian),)* }
+            }
+        }
+    };
+}
+
+records! {
     /// Opens a stream or a package.
-    Begin = 0,
+    Begin = 0, "DRR_BEGIN";
     /// Creates or changes an object.
-    Object = 1,
+    Object = 1, "DRR_OBJECT";
     /// Frees a run of objects.
-    FreeObjects = 2,
+    FreeObjects = 2, "DRR_FREEOBJECTS";
     /// One block of an object.
-    Write = 3,
+    Write = 3, "DRR_WRITE";
     /// Punches a hole.
-    Free = 4,
+    Free = 4, "DRR_FREE";
     /// Closes what BEGIN opened.
-    End = 5,
+    End = 5, "DRR_END";
     /// A block equal to one sent before.
-    WriteByRef = 6,
+    WriteByRef = 6, "DRR_WRITE_BYREF";
     /// An object's spill block.
-    Spill = 7,
+    Spill = 7, "DRR_SPILL";
     /// A block so small that it lives in its block pointer.
-    WriteEmbedded = 8,
+    WriteEmbedded = 8, "DRR_WRITE_EMBEDDED";
     /// Encryption parameters of a block of dnodes (raw streams).
-    ObjectRange = 9,
+    ObjectRange = 9, "DRR_OBJECT_RANGE";
     /// A range left out by redaction.
-    Redact = 10,
-}
-
-impl RecordKind {
-    /// Every kind, in the order of the numbers.
-    pub const ALL: [Self; 11] = [
-        Self::Begin,
-        Self::Object,
-        Self::FreeObjects,
-        Self::Write,
-        Self::Free,
-        Self::End,
-        Self::WriteByRef,
-        Self::Spill,
-        Self::WriteEmbedded,
-        Self::ObjectRange,
-        Self::Redact,
-    ];
-
-    /// The kind of this number, if there is one.
-    #[must_use]
-    pub fn from_number(number: u32) -> Option<Self> {
-        Self::ALL.get(usize::try_from(number).ok()?).copied()
-    }
-
-    /// The number in the stream.
-    #[must_use]
-    pub const fn number(self) -> u32 {
-        self as u32
-    }
-
-    /// The name as OpenZFS prints it in summaries.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Begin => "DRR_BEGIN",
-            Self::Object => "DRR_OBJECT",
-            Self::FreeObjects => "DRR_FREEOBJECTS",
-            Self::Write => "DRR_WRITE",
-            Self::Free => "DRR_FREE",
-            Self::End => "DRR_END",
-            Self::WriteByRef => "DRR_WRITE_BYREF",
-            Self::Spill => "DRR_SPILL",
-            Self::WriteEmbedded => "DRR_WRITE_EMBEDDED",
-            Self::ObjectRange => "DRR_OBJECT_RANGE",
-            Self::Redact => "DRR_REDACT",
-        }
-    }
-}
-
-/// The fields of a record, by kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// See [`Begin`].
-    Begin(Begin),
-    /// See [`Object`].
-    Object(Object),
-    /// See [`FreeObjects`].
-    FreeObjects(FreeObjects),
-    /// See [`Write`].
-    Write(Write),
-    /// See [`Free`].
-    Free(Free),
-    /// See [`End`].
-    End(End),
-    /// See [`WriteByRef`].
-    WriteByRef(WriteByRef),
-    /// See [`Spill`].
-    Spill(Spill),
-    /// See [`WriteEmbedded`].
-    WriteEmbedded(WriteEmbedded),
-    /// See [`ObjectRange`].
-    ObjectRange(ObjectRange),
-    /// See [`Redact`].
-    Redact(Redact),
-}
-
-impl Body {
-    /// The kind.
-    #[must_use]
-    pub const fn kind(&self) -> RecordKind {
-        match self {
-            Self::Begin(_) => RecordKind::Begin,
-            Self::Object(_) => RecordKind::Object,
-            Self::FreeObjects(_) => RecordKind::FreeObjects,
-            Self::Write(_) => RecordKind::Write,
-            Self::Free(_) => RecordKind::Free,
-            Self::End(_) => RecordKind::End,
-            Self::WriteByRef(_) => RecordKind::WriteByRef,
-            Self::Spill(_) => RecordKind::Spill,
-            Self::WriteEmbedded(_) => RecordKind::WriteEmbedded,
-            Self::ObjectRange(_) => RecordKind::ObjectRange,
-            Self::Redact(_) => RecordKind::Redact,
-        }
-    }
+    Redact = 10, "DRR_REDACT";
 }
 
 /// One record, without its payload.
@@ -324,8 +259,9 @@ impl Record {
         let number = fields.u32(0)?;
         let kind = RecordKind::from_number(number)
             .ok_or_else(|| FormatError::invalid(STRUCTURE, 0, "type", u64::from(number), "0 to 10"))?;
-        let body = body::parse(&fields, kind)?;
-        let checksum = if kind == RecordKind::Begin { [0; 4] } else { words(&fields, Self::CHECKSUM_OFFSET)? };
+        let body = Body::read(&fields, kind)?;
+        let checksum =
+            if kind == RecordKind::Begin { [0; 4] } else { DiskField::read(&fields, Self::CHECKSUM_OFFSET)? };
         Ok(Self { payload_length: fields.u32(4)?, body, checksum })
     }
 
@@ -338,9 +274,9 @@ impl Record {
         let mut out = [0; Self::SIZE];
         put_u32(&mut out, 0, self.body.kind().number(), endian);
         put_u32(&mut out, 4, self.payload_length, endian);
-        body::emit(&self.body, &mut out, endian);
+        self.body.write(&mut out, endian);
         if !matches!(self.body, Body::Begin(_)) {
-            put_words(&mut out, Self::CHECKSUM_OFFSET, &self.checksum, endian);
+            self.checksum.write(&mut out, Self::CHECKSUM_OFFSET, endian);
         }
         out
     }
@@ -369,15 +305,5 @@ impl Record {
             return Err(FormatError::invalid(STRUCTURE, 4, "payload bytes", bytes, "a multiple of 4"));
         }
         Ok(bytes)
-    }
-}
-
-fn words(fields: &Fields<'_>, offset: usize) -> Result<[u64; 4], FormatError> {
-    Ok([fields.u64(offset)?, fields.u64(offset + 8)?, fields.u64(offset + 16)?, fields.u64(offset + 24)?])
-}
-
-fn put_words(out: &mut [u8], offset: usize, words: &[u64; 4], endian: Endian) {
-    for (index, word) in words.iter().enumerate() {
-        put_u64(out, offset + index * 8, *word, endian);
     }
 }

@@ -21,24 +21,15 @@
 use std::cmp::Ordering;
 
 use crate::blkptr::{Blkptr, MIN_BLOCK_SHIFT};
-use crate::endian::{Endian, Fields, put_u64};
+use crate::endian::{Endian, Fields};
 use crate::error::{FormatError, FormatErrorKind};
 use crate::ids::Txg;
+use crate::words::DiskField;
 
 const NAME: &str = "uberblock";
 
-const OFFSET_MAGIC: usize = 0;
-const OFFSET_VERSION: usize = OFFSET_MAGIC + 8;
-const OFFSET_TXG: usize = OFFSET_VERSION + 8;
-const OFFSET_GUID_SUM: usize = OFFSET_TXG + 8;
-const OFFSET_TIMESTAMP: usize = OFFSET_GUID_SUM + 8;
-const OFFSET_ROOTBP: usize = OFFSET_TIMESTAMP + 8;
-const OFFSET_SOFTWARE_VERSION: usize = OFFSET_ROOTBP + Blkptr::SIZE;
-const OFFSET_MMP_MAGIC: usize = OFFSET_SOFTWARE_VERSION + 8;
-const OFFSET_MMP_DELAY: usize = OFFSET_MMP_MAGIC + 8;
-const OFFSET_MMP_CONFIG: usize = OFFSET_MMP_DELAY + 8;
-const OFFSET_CHECKPOINT_TXG: usize = OFFSET_MMP_CONFIG + 8;
-const OFFSET_RAIDZ_REFLOW: usize = OFFSET_CHECKPOINT_TXG + 8;
+const OFFSET_ROOTBP: usize = 40;
+const OFFSET_WORDS: usize = OFFSET_ROOTBP + Blkptr::SIZE;
 
 /// The magic number ("oo-ba-bloc").
 pub const MAGIC: u64 = 0x00ba_b10c;
@@ -146,36 +137,31 @@ pub struct Uberblock {
 
 impl Uberblock {
     /// Bytes of the structure; a slot is larger.
-    pub const SIZE: usize = OFFSET_RAIDZ_REFLOW + 8;
+    pub const SIZE: usize = OFFSET_WORDS + 48;
 
     /// From the start of a slot; the magic number tells the byte order. Does not check the slot's checksum.
     pub fn parse(bytes: &[u8]) -> Result<Self, FormatError> {
         let little = Fields::new(NAME, bytes, Self::SIZE, Endian::Little)?;
-        let endian = match little.u64(OFFSET_MAGIC)? {
+        let endian = match little.u64(0)? {
             MAGIC => Endian::Little,
             found if found == MAGIC.swap_bytes() => Endian::Big,
-            found => {
-                let kind = FormatErrorKind::BadMagic { found, expected: MAGIC };
-                return Err(little.error(OFFSET_MAGIC, kind));
-            }
+            found => return Err(little.error(0, FormatErrorKind::BadMagic { found, expected: MAGIC })),
         };
         let fields = Fields::new(NAME, bytes, Self::SIZE, endian)?;
-        let mmp = if fields.u64(OFFSET_MMP_MAGIC)? == MMP_MAGIC {
-            Some(Mmp { delay_ns: fields.u64(OFFSET_MMP_DELAY)?, config: fields.u64(OFFSET_MMP_CONFIG)? })
-        } else {
-            None
-        };
+        let [_, version, txg, guid_sum, timestamp_s]: [u64; 5] = DiskField::read(&fields, 0)?;
+        let [software_version, mmp_magic, delay_ns, config, checkpoint_txg, raidz_reflow]: [u64; 6] =
+            DiskField::read(&fields, OFFSET_WORDS)?;
         Ok(Self {
             endian,
-            version: fields.u64(OFFSET_VERSION)?,
-            txg: Txg(fields.u64(OFFSET_TXG)?),
-            guid_sum: fields.u64(OFFSET_GUID_SUM)?,
-            timestamp_s: fields.u64(OFFSET_TIMESTAMP)?,
-            rootbp: Blkptr::parse(fields.slice(OFFSET_ROOTBP, Blkptr::SIZE)?, endian)?,
-            software_version: fields.u64(OFFSET_SOFTWARE_VERSION)?,
-            mmp,
-            checkpoint_txg: Txg(fields.u64(OFFSET_CHECKPOINT_TXG)?),
-            raidz_reflow: fields.u64(OFFSET_RAIDZ_REFLOW)?,
+            version,
+            txg: Txg(txg),
+            guid_sum,
+            timestamp_s,
+            rootbp: DiskField::read(&fields, OFFSET_ROOTBP)?,
+            software_version,
+            mmp: (mmp_magic == MMP_MAGIC).then_some(Mmp { delay_ns, config }),
+            checkpoint_txg: Txg(checkpoint_txg),
+            raidz_reflow,
         })
     }
 
@@ -183,21 +169,16 @@ impl Uberblock {
     #[must_use]
     pub fn emit(&self) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
-        let mut put = |offset, value| put_u64(&mut out, offset, value, self.endian);
-        put(OFFSET_MAGIC, MAGIC);
-        put(OFFSET_VERSION, self.version);
-        put(OFFSET_TXG, self.txg.0);
-        put(OFFSET_GUID_SUM, self.guid_sum);
-        put(OFFSET_TIMESTAMP, self.timestamp_s);
-        put(OFFSET_SOFTWARE_VERSION, self.software_version);
-        if let Some(mmp) = self.mmp {
-            put(OFFSET_MMP_MAGIC, MMP_MAGIC);
-            put(OFFSET_MMP_DELAY, mmp.delay_ns);
-            put(OFFSET_MMP_CONFIG, mmp.config);
-        }
-        put(OFFSET_CHECKPOINT_TXG, self.checkpoint_txg.0);
-        put(OFFSET_RAIDZ_REFLOW, self.raidz_reflow);
-        out[OFFSET_ROOTBP..OFFSET_ROOTBP + Blkptr::SIZE].copy_from_slice(&self.rootbp.emit(self.endian));
+        [MAGIC, self.version, self.txg.0, self.guid_sum, self.timestamp_s].write(&mut out, 0, self.endian);
+        self.rootbp.write(&mut out, OFFSET_ROOTBP, self.endian);
+        let mmp = self.mmp.map_or([0; 3], |mmp| [MMP_MAGIC, mmp.delay_ns, mmp.config]);
+        let (checkpoint_txg, raidz_reflow) = (self.checkpoint_txg.0, self.raidz_reflow);
+        let [magic, delay_ns, config] = mmp;
+        [self.software_version, magic, delay_ns, config, checkpoint_txg, raidz_reflow].write(
+            &mut out,
+            OFFSET_WORDS,
+            self.endian,
+        );
         out
     }
 
@@ -213,12 +194,6 @@ impl Uberblock {
     pub fn cmp_age(&self, other: &Self) -> Ordering {
         let key = |ub: &Self| (ub.txg, ub.timestamp_s, ub.mmp.and_then(|mmp| mmp.sequence()).unwrap_or(0));
         key(self).cmp(&key(other))
-    }
-
-    /// Whether it is the uberblock of a checkpoint.
-    #[must_use]
-    pub(crate) const fn is_checkpoint(&self) -> bool {
-        self.checkpoint_txg.0 != 0
     }
 
     /// How far a raidz expansion got, in bytes of the vdev.

@@ -11,10 +11,10 @@
 //! ```
 
 use crate::acl::AclPhys;
-use crate::endian::{Endian, Fields, put_u64};
+use crate::endian::{Endian, Fields};
 use crate::error::FormatError;
 use crate::ids::{ObjectId, Txg};
-use crate::words::{DiskWords, one_word, word_struct};
+use crate::words::{one_field, word_struct};
 
 bitflags::bitflags! {
     /// A file's persistent flags (`ZPL_FLAGS`).
@@ -75,7 +75,7 @@ bitflags::bitflags! {
     }
 }
 
-one_word! { ZnodeFlags: |word| Self::from_bits_retain(word), |value| value.bits(); }
+one_field! { ZnodeFlags as u64: |word| Self::from_bits_retain(word), |value| value.bits(); }
 
 word_struct! {
     /// The words before the ACL.

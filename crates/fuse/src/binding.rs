@@ -11,8 +11,10 @@ mod helper;
 mod init;
 mod mapped;
 mod notices;
+mod outbox;
 mod reply;
 mod ring;
+mod seek;
 mod session;
 mod stale;
 #[cfg(test)]
@@ -471,7 +473,7 @@ impl<S: FileServer> Binding<S> {
         self.answer(reply, move |server| async move {
             let at = match dropper {
                 None => server.seek(node, offset, to).await?,
-                Some((dropper, queue)) => mapped::seek(&*server, &dropper, queue, (node, offset), to).await?,
+                Some((dropper, queue)) => seek::seek(&*server, &dropper, queue, (node, offset), to).await?,
             };
             if i64::try_from(at).is_ok() { Ok(body::offset(at)) } else { Err(Errno::OVERFLOW) }
         });

@@ -81,9 +81,6 @@ impl Part {
 }
 
 /// The datasets of a part that are to be shown below `top`. Remarks on those left out go to `note`.
-///
-/// # Errors
-/// They cannot be read.
 pub(crate) async fn placed(
     dsl: &Dsl,
     top: &Dir,

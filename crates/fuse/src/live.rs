@@ -3,14 +3,12 @@
 //! Every change comes from the kernel, so it may cache names, attributes and data as for a local disk. An open file is held, so it stays
 //! usable after its last name is removed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
 use cenote_format::ids::ObjectId;
-use cenote_inuse::{OpenFiles, Report};
+use cenote_inuse::{KeptFile, KeptFiles, OpenFiles, Report};
 use cenote_spa::HeadSpace;
-use cenote_taskq::sync::Mutex;
 use cenote_zpl::{
     Allocation, AttributeChange, Attributes, File, FileKind, FileSystem, NewNode, Properties, RenameMode, Time,
     XattrSet, ZplError,
@@ -18,7 +16,6 @@ use cenote_zpl::{
 
 use crate::groups;
 use crate::server::{Caller, Changed, Errno, NewFile, Rename, SetAttributes, Writer};
-use crate::zfsvfs::errno;
 
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 const SETGID: u32 = 0o2000;
@@ -26,23 +23,18 @@ const KEEP_SIZE: i32 = 1;
 const PUNCH_HOLE: i32 = 2;
 const ZERO_RANGE: i32 = 0x10;
 
-/// A file that programs have open.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OpenFile {
-    pub(crate) object: ObjectId,
-    /// Distinguishes the file from others that have had the same object number.
-    pub(crate) generation: u64,
-    /// The number of opens that are still to be released.
-    pub(crate) count: u64,
+pub(crate) fn errno(error: &ZplError) -> Errno {
+    Errno::from_raw_os_error(error.errno() as i32)
 }
+
+/// A file that programs had open when it was suspended.
+pub(crate) type OpenFile = KeptFile<ObjectId>;
 
 /// A dataset that is changed.
 pub(crate) struct Live {
     files: OpenFiles,
-    /// Open files, with how often.
-    open: Mutex<BTreeMap<ObjectId, (Arc<File>, u64)>>,
-    /// Files that programs have open and that a rollback has removed: the opens of each that are still to be released.
-    orphans: Mutex<BTreeMap<ObjectId, u64>>,
+    /// Files that programs have open.
+    open: KeptFiles<ObjectId>,
     report: Report,
 }
 
@@ -50,10 +42,8 @@ impl Live {
     /// A dataset that was opened. `opened`: the files that programs had open before a rollback; those that are still the same are opened again,
     /// before the delete queue is freed.
     pub(crate) async fn new(files: OpenFiles, opened: &[OpenFile], report: Report) -> Self {
-        let live = Self { files, open: Mutex::default(), orphans: Mutex::default(), report };
-        for file in opened {
-            live.open_again(file).await;
-        }
+        let live = Self { files, open: KeptFiles::default(), report };
+        live.open.reopen(live.filesystem(), opened).await;
         live
     }
 
@@ -62,15 +52,16 @@ impl Live {
         self.files.obey(properties);
     }
 
-    /// Ends its use, when no request comes any more: releases files that are still open. For a suspension the delete queue is left as it is.
-    pub(crate) async fn close(&self, is_suspended: bool) {
-        let open = std::mem::take(&mut *self.open.lock());
-        drop(open);
+    /// Ends its use, when no request comes any more: releases files that are still open, which come back. For a suspension the delete queue is
+    /// left as it is.
+    pub(crate) async fn close(&self, is_suspended: bool) -> Vec<OpenFile> {
+        let open = self.open.close();
         self.filesystem().all_forgotten();
         match is_suspended {
             true => self.files.stop().await,
             false => self.files.close().await,
         }
+        open
     }
 
     pub(crate) const fn filesystem(&self) -> &FileSystem {
@@ -84,7 +75,7 @@ impl Live {
 
     /// Whether files are open.
     pub(crate) fn has_open_files(&self) -> bool {
-        !self.open.lock().is_empty()
+        !self.open.is_empty()
     }
 
     /// The client has forgotten an object.
@@ -103,43 +94,10 @@ impl Live {
 
     /// The file as it was opened, or for the moment.
     pub(crate) async fn file(&self, object: ObjectId) -> Result<Arc<File>, ZplError> {
-        if let Some((file, _)) = self.open.lock().get(&object) {
-            return Ok(file.clone());
+        if let Some(file) = self.open.get(object) {
+            return Ok(file);
         }
         self.filesystem().open_file(object).await.map(Arc::new)
-    }
-
-    fn keep(&self, file: File) {
-        let mut open = self.open.lock();
-        let id = file.id();
-        open.entry(id).or_insert_with(|| (Arc::new(file), 0)).1 += 1;
-    }
-
-    /// All files that programs have open, orphans included.
-    pub(crate) async fn open_files(&self) -> Vec<OpenFile> {
-        let open: Vec<(ObjectId, u64)> =
-            self.open.lock().iter().map(|(object, (_, count))| (*object, *count)).collect();
-        let mut files = Vec::new();
-        for (object, count) in open {
-            // A file that cannot be read counts as gone: generation 0 matches no file.
-            let generation = self.filesystem().attributes(object).await.map_or(0, |found| found.generation);
-            files.push(OpenFile { object, generation, count });
-        }
-        let orphans = self.orphans.lock();
-        files.extend(orphans.iter().map(|(object, count)| OpenFile { object: *object, generation: 0, count: *count }));
-        files
-    }
-
-    /// Opens a file again if the object is still the same file; otherwise notes it as an orphan.
-    async fn open_again(&self, file: &OpenFile) {
-        let is_same = |found: Attributes| found.generation == file.generation && file.generation != 0;
-        if self.filesystem().attributes(file.object).await.is_ok_and(is_same)
-            && let Ok(opened) = self.filesystem().open_file(file.object).await
-        {
-            self.open.lock().insert(file.object, (Arc::new(opened), file.count));
-            return;
-        }
-        *self.orphans.lock().entry(file.object).or_default() += file.count;
     }
 
     /// Opens a file, which is held until it is released as often. True if its access time has changed: an empty file `is_read` by opening
@@ -147,34 +105,13 @@ impl Live {
     pub(crate) async fn open_file(&self, object: ObjectId, is_read: bool) -> Result<bool, ZplError> {
         let file = self.filesystem().open_file(object).await?;
         let is_access = is_read && file.note_empty_read();
-        self.keep(file);
+        self.open.keep(object, file);
         Ok(is_access)
     }
 
     /// A file that was opened is not used any more.
     pub(crate) async fn release(&self, object: ObjectId) {
-        {
-            let mut orphans = self.orphans.lock();
-            if let Some(count) = orphans.get_mut(&object) {
-                *count -= 1;
-                if *count == 0 {
-                    orphans.remove(&object);
-                }
-                return;
-            }
-        }
-        let last = {
-            let mut open = self.open.lock();
-            match open.get_mut(&object) {
-                Some((_, count)) if *count > 1 => {
-                    *count -= 1;
-                    None
-                }
-                Some(_) => open.remove(&object),
-                None => None,
-            }
-        };
-        if let Some((file, _)) = last {
+        if let Some(file) = self.open.release(object) {
             // A pool that is full, or is no longer written, does not keep anyone from reading.
             let _ = file.write_atime().await;
             drop(file);
@@ -244,7 +181,7 @@ impl Live {
         }
         let made = self.filesystem().create_file(parent, name, &new).await;
         let (file, attributes) = self.changed(made).await?;
-        self.keep(file);
+        self.open.keep(file.id(), file);
         Ok(attributes)
     }
 

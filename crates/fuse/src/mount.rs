@@ -135,9 +135,6 @@ pub async fn mount(
 
 /// Mounts a tree at `mountpoint`, which must be a directory. No option allows what the properties of its datasets forbid. One process
 /// can have any number of mounts of any number of pools. Where it fails the tree is closed.
-///
-/// # Errors
-/// It cannot be mounted there.
 #[boxed]
 pub async fn mount_tree(
     handle: &Handle,
@@ -352,9 +349,6 @@ impl std::fmt::Debug for MountHandle {
 
 /// Changes a mount's options `dev`, `suid`, `exec` and `ro`. Open files stay open. Only root can; the kernel refuses `ro` while files
 /// are open for writing.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn remount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) -> io::Result<()> {
     let flags = MountFlags::BIND | kernel_mount::flags(options, is_read_only);
     Ok(rustix::mount::mount_remount(mountpoint, flags, "")?)
@@ -362,9 +356,6 @@ pub fn remount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) ->
 
 /// Changes the options of a file system for all of its mounts, as `mount -o remount` does; what is written is written first. Only root
 /// can; the kernel refuses `is_read_only` while files are open for writing.
-///
-/// # Errors
-/// The kernel refuses.
 pub fn change_mount(mountpoint: &Path, options: &MountOptions, is_read_only: bool) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(mountpoint, kernel_mount::flags(options, is_read_only), "")?)
 }

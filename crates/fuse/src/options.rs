@@ -144,9 +144,6 @@ impl MountOptions {
     }
 
     /// Takes up a comma-separated list, as it follows `-o`. On an error the options are partly changed.
-    ///
-    /// # Errors
-    /// A word is not known or not supported.
     pub fn parse(&mut self, list: &str) -> Result<(), OptionError> {
         list.split(',').filter(|word| !word.is_empty()).try_for_each(|word| self.parse_word(word))
     }

@@ -41,9 +41,6 @@ const ENTRIES: u32 = 64;
 const SUBMISSION_LEN_AT: usize = 24;
 
 /// Makes `new`, a freshly opened `/dev/fuse`, another way to the connection of `device`.
-///
-/// # Errors
-/// The kernel refuses.
 pub(crate) fn clone(device: &OwnedFd, new: &OwnedFd) -> io::Result<()> {
     const CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
     let number = device.as_raw_fd().cast_unsigned();
@@ -141,9 +138,6 @@ impl Queue {
     }
 
     /// Makes an entry with a payload of up to `payload_len` bytes, and hands it to the kernel with the next [`Queue::submit`].
-    ///
-    /// # Errors
-    /// The kernel takes no submissions.
     pub(crate) fn add(&mut self, payload_len: usize) -> io::Result<()> {
         let place = self.held.len();
         self.held.push(None);
@@ -151,9 +145,6 @@ impl Queue {
     }
 
     /// Hands an entry to the kernel as a new one.
-    ///
-    /// # Errors
-    /// The kernel takes no submissions.
     pub(crate) fn register(&mut self, entry: Entry) -> io::Result<()> {
         let submission = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), REGISTER)
             .cmd(self.command(&[0; 8]))
@@ -180,9 +171,6 @@ impl Queue {
     }
 
     /// Hands in a reply, and the entry for the next request, with the next [`Queue::wait`].
-    ///
-    /// # Errors
-    /// The kernel takes no submissions.
     pub(crate) fn commit(&mut self, entry: Entry) -> io::Result<()> {
         let command = self.command(&entry.head[COMMIT_AT..COMMIT_AT + 8]);
         let submission = opcode::UringCmd80::new(Fd(self.device.as_raw_fd()), COMMIT_AND_FETCH).cmd(command).build();
@@ -201,9 +189,6 @@ impl Queue {
     }
 
     /// Submits what was handed in.
-    ///
-    /// # Errors
-    /// The kernel's.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
         self.ring.submit().map(drop)
     }

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use cenote_dsl::Dataset;
 use cenote_dsl::name::is_at_or_below;
 use cenote_format::ids::ObjectId;
-use cenote_inuse::OpenError;
+use cenote_inuse::{OpenError, Seat, Taken};
 use cenote_spa::LongHold;
+use cenote_taskq::AsyncMutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_taskq::sync::{Mutex, RwLock};
-use cenote_taskq::{AsyncMutex, Notify};
 
 use crate::node::{Place, SLOTS_MAX};
 use crate::server::{NodeId, Pin};
@@ -49,10 +49,8 @@ pub(crate) struct Slot {
     remembered: AtomicU64,
     /// Files of a snapshot that programs have open.
     open_files: AtomicU64,
-    opened: RwLock<Option<Arc<Zfsvfs>>>,
-    /// Its file system is suspended for a rollback, and requests wait.
-    is_still: AtomicBool,
-    resumed: Notify,
+    /// Its file system.
+    seat: Seat<Zfsvfs>,
     /// Keeps a snapshot of a pool in use from being destroyed: the client may read any file that it remembers without asking again.
     hold: Mutex<Option<LongHold>>,
     /// Held while opening or closing, so that it is done once.
@@ -70,9 +68,7 @@ impl Slot {
             has_listed: AtomicBool::new(false),
             remembered: AtomicU64::new(0),
             open_files: AtomicU64::new(0),
-            opened: RwLock::new(None),
-            is_still: AtomicBool::new(false),
-            resumed: Notify::new(),
+            seat: Seat::new(None),
             hold: Mutex::new(None),
             opening: AsyncMutex::new(()),
         }
@@ -120,7 +116,7 @@ impl Slot {
     pub(crate) fn destroyed(&self) {
         assert!(self.dataset().is_snapshot(), "a head is closed before it is destroyed");
         self.is_gone.store(true, Ordering::Relaxed);
-        *self.opened.write() = None;
+        self.seat.close();
         *self.hold.lock() = None;
     }
 
@@ -129,19 +125,8 @@ impl Slot {
     pub(crate) async fn leave(&self) -> bool {
         let _opening = self.opening.lock().await;
         self.is_gone.store(true, Ordering::Relaxed);
-        let mut opened = self.opened.write();
         // A request that opens a file keeps its reference to the file system until the file is counted as open.
-        let left = match opened.take().map(Arc::try_unwrap) {
-            Some(Err(shared)) => {
-                *opened = Some(shared);
-                false
-            }
-            Some(Ok(zfsvfs)) if self.has_open_file() => {
-                *opened = Some(Arc::new(zfsvfs));
-                false
-            }
-            _ => true,
-        };
+        let left = !matches!(self.seat.take_unused(|_| !self.has_open_file()), Taken::InUse);
         if left {
             *self.hold.lock() = None;
         } else {
@@ -161,15 +146,9 @@ impl Slot {
         if !self.is_forgotten() {
             return;
         }
-        let mut opened = self.opened.write();
-        if let Some(shared) = opened.take()
-            && let Err(shared) = Arc::try_unwrap(shared)
-        {
-            // A request is on its way.
-            *opened = Some(shared);
-            return;
+        if !matches!(self.seat.take_unused(|_| true), Taken::InUse) {
+            *self.hold.lock() = None;
         }
-        *self.hold.lock() = None;
     }
 
     /// Whether it is a head that is not placed any more, or a snapshot that is not there any more.
@@ -200,68 +179,49 @@ impl Slot {
 
     /// Its file system, if it is open.
     pub(crate) fn opened(&self) -> Option<Arc<Zfsvfs>> {
-        self.opened.read().clone()
+        self.seat.now()
     }
 
     /// Enters the file system that was opened.
     pub(crate) fn set_opened(&self, zfsvfs: Arc<Zfsvfs>) {
-        *self.opened.write() = Some(zfsvfs);
+        self.seat.set(Some(zfsvfs));
     }
 
     /// Suspends the file system: takes it out of the slot, if it is open. It is not opened before [`Self::resume`]. If it is suspended
     /// already, this waits until it goes on first.
     pub(crate) async fn suspend(&self) -> Option<Arc<Zfsvfs>> {
         loop {
-            let resumed = self.resumed.wait();
             {
                 let _opening = self.opening.lock().await;
-                if !self.is_still.swap(true, Ordering::SeqCst) {
-                    return self.opened.write().take();
+                if let Some(opened) = self.seat.try_suspend() {
+                    return opened;
                 }
             }
-            resumed.await;
+            drop(self.seat.settled().await);
         }
     }
 
     /// Resumes requests, with this file system. With `None` the next request opens it, if the dataset is nested.
     pub(crate) fn resume(&self, opened: Option<Arc<Zfsvfs>>) {
-        *self.opened.write() = opened;
-        self.is_still.store(false, Ordering::SeqCst);
-        self.resumed.all();
+        self.seat.set(opened);
     }
 
     /// Waits while the file system is suspended, then returns it, if it is open.
     pub(crate) async fn moving(&self) -> Option<Arc<Zfsvfs>> {
-        loop {
-            let resumed = self.resumed.wait();
-            if !self.is_still.load(Ordering::SeqCst) {
-                return self.opened();
-            }
-            resumed.await;
-        }
+        self.seat.settled().await
     }
 
     /// Closes its file system if it is not in use. True if it is closed.
     pub(crate) async fn close_unused(&self) -> bool {
         let _opening = self.opening.lock().await;
-        let zfsvfs = {
-            let mut opened = self.opened.write();
-            let Some(shared) = opened.take() else { return self.is_forgotten() };
-            match Arc::try_unwrap(shared) {
-                Ok(zfsvfs) if self.is_forgotten() && !has_open_files(&zfsvfs) => zfsvfs,
-                Ok(zfsvfs) => {
-                    *opened = Some(Arc::new(zfsvfs));
-                    return false;
-                }
-                // A request is on its way.
-                Err(shared) => {
-                    *opened = Some(shared);
-                    return false;
-                }
+        match self.seat.take_unused(|zfsvfs| self.is_forgotten() && !has_open_files(zfsvfs)) {
+            Taken::Nothing => self.is_forgotten(),
+            Taken::InUse => false,
+            Taken::Taken(zfsvfs) => {
+                zfsvfs.close().await;
+                true
             }
-        };
-        zfsvfs.close().await;
-        true
+        }
     }
 }
 
@@ -417,7 +377,7 @@ impl Slots {
             let _opening = loop {
                 slot.moving().await;
                 let opening = slot.opening.lock().await;
-                if !slot.is_still.load(Ordering::SeqCst) {
+                if !slot.seat.is_suspended() {
                     break opening;
                 }
             };
@@ -429,7 +389,7 @@ impl Slots {
             if dataset.is_snapshot() {
                 *slot.hold.lock() = zfsvfs.take_hold();
             }
-            *slot.opened.write() = Some(Arc::clone(&zfsvfs));
+            slot.set_opened(Arc::clone(&zfsvfs));
             zfsvfs
         };
         if zfsvfs.as_live().is_some() {
@@ -441,7 +401,7 @@ impl Slots {
             if frozen.len() > OPEN_MAX
                 && let Some(oldest) = frozen.pop_front()
             {
-                *oldest.opened.write() = None;
+                oldest.seat.close();
             }
         }
         Ok(zfsvfs)

@@ -99,9 +99,6 @@ impl Source {
     }
 
     /// The datasets: of a pool in use with all that was changed so far.
-    ///
-    /// # Errors
-    /// The pool is closed.
     pub(crate) fn dsl(&self) -> Result<Dsl, OpenError> {
         match &self.from {
             From::View { view, .. } => Ok(view.dsl().clone()),
@@ -146,17 +143,11 @@ impl Source {
 
     /// Opens the mounted dataset: of a pool in use to be changed, or not at all. `files`: the files that programs have open; those that are
     /// still the same are opened again.
-    ///
-    /// # Errors
-    /// It cannot be opened so.
     pub(crate) async fn open_top(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
         self.open_as(dataset, files, true).await
     }
 
     /// Opens a dataset that is nested in the mounted one, or a snapshot. `files` as in [`Self::open_top`].
-    ///
-    /// # Errors
-    /// It cannot be opened.
     pub(crate) async fn open(&self, dataset: &Dataset, files: &[OpenFile]) -> Result<Zfsvfs, OpenError> {
         self.open_as(dataset, files, false).await
     }
@@ -184,9 +175,6 @@ impl Source {
     }
 
     /// Opens the on-disk state of a dataset for reading, for our own use: also of what was received and is about to take another's place.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(crate) async fn filesystem(&self, dataset: &Dataset) -> Result<FileSystem, OpenError> {
         let objset =
             self.dsl()?.open_as_is(dataset).await?.ok_or_else(|| OpenError::Refused(dataset.name(), Why::Empty))?;
@@ -194,9 +182,6 @@ impl Source {
     }
 
     /// The space of a dataset of the mount.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub(crate) async fn space(&self, dataset: &Dataset, opened: &Zfsvfs) -> Result<SpaceFigures, OpenError> {
         let record_bytes = opened.record_bytes();
         if let Some(live) = opened.as_live() {

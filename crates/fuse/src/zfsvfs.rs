@@ -4,9 +4,9 @@ use cenote_dsl::DslError;
 use cenote_inuse::{Frozen, OpenError, Why};
 use cenote_spa::LongHold;
 use cenote_taskq::sync::{Mutex, RwLock};
-use cenote_zpl::{Attributes, FileKind, FileSystem, Properties, Snapdir, Time, ZplError};
+use cenote_zpl::{Attributes, FileKind, FileSystem, Properties, Snapdir, Time};
 
-use crate::live::Live;
+use crate::live::{Live, errno};
 use crate::server::{Caller, Errno, Stat};
 
 /// How names of system attributes begin.
@@ -26,10 +26,6 @@ pub(crate) fn open_errno(error: &OpenError) -> Errno {
         },
         _ => Errno::IO,
     }
-}
-
-pub(crate) fn errno(error: &ZplError) -> Errno {
-    Errno::from_raw_os_error(error.errno() as i32)
 }
 
 /// A dataset or snapshot, opened.

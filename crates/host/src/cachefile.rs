@@ -188,9 +188,6 @@ impl CacheFile {
     }
 
     /// Refuses a list that this user cannot change, before something is done that is to be noted in it.
-    ///
-    /// # Errors
-    /// As [`Self::update`].
     pub fn check_writable(&self) -> Result<()> {
         self.update(|_| Ok(()))
     }

@@ -65,9 +65,6 @@ impl CacheSetting {
 
     /// The same of an import or a new pool, for which the property may not be given. As OpenZFS has it, a pool with an alternate root is for now,
     /// unless a place is named.
-    ///
-    /// # Errors
-    /// As [`Self::parse`].
     pub fn of_import(named: Option<&str>, has_root: bool) -> Result<Self> {
         Self::parse(named.unwrap_or(if has_root { "none" } else { "" }))
     }

@@ -17,7 +17,7 @@ const NO_DISKS: [&str; 12] =
 
 /// Whether a path may be a disk or an image of one, by its name and kind.
 #[must_use]
-pub fn is_disk(path: &Path) -> bool {
+pub(crate) fn is_disk(path: &Path) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let in_dev = path.parent() == Some(Path::new("/dev"));
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
@@ -66,9 +66,6 @@ pub async fn search(handle: &Handle, named: &[PathBuf]) -> Result<Vec<PathBuf>, 
 
 /// The devices of a pool's vdevs. Partitions are found through what they are on. Spares and cache devices are not among them: their labels
 /// do not say whose they are.
-///
-/// # Errors
-/// A device's path is empty.
 pub fn device_paths(found: &FoundPool) -> Result<Vec<PathBuf>, HostError> {
     absolute(found.leaves.values().map(|leaf| leaf.disk.device().path()))
 }

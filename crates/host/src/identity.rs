@@ -28,9 +28,6 @@ pub fn host_id() -> u64 {
 }
 
 /// The clock that `SOURCE_DATE_EPOCH` asks for.
-///
-/// # Errors
-/// It is no number of seconds.
 pub fn clock() -> Result<Clock, HostError> {
     match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(text) => match text.parse() {

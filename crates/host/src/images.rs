@@ -41,9 +41,6 @@ impl Images {
     }
 
     /// Makes the files of a layout that do not exist, under names that say that they are unfinished.
-    ///
-    /// # Errors
-    /// As [`Self::make_here`].
     pub fn make_unfinished(&self, layout: &Layout, size_bytes: Option<u64>) -> Result<(), HostError> {
         self.make(layout, size_bytes, |path| {
             let mut place = OsString::from(path);
@@ -90,9 +87,6 @@ impl Images {
     }
 
     /// Gives the files their names: the pool is whole.
-    ///
-    /// # Errors
-    /// One cannot be renamed.
     pub fn keep(&self) -> Result<(), HostError> {
         for item in std::mem::take(&mut *self.0.lock()) {
             if item.place != item.name {

@@ -87,11 +87,8 @@ fn all_had() -> Result<Vec<Had>, HostError> {
 }
 
 /// The pool of this system that has the device at `path`, which has this label.
-///
-/// # Errors
-/// The user's cache file cannot be read.
 #[boxed]
-pub async fn imported(handle: &Handle, path: &Path, label: &LabelReport) -> Result<Option<Imported>, HostError> {
+pub(crate) async fn imported(handle: &Handle, path: &Path, label: &LabelReport) -> Result<Option<Imported>, HostError> {
     let Some(config) = label.best_config() else { return Ok(None) };
     let state = PoolState::from_number(config.u64("state").unwrap_or(u64::MAX));
     let Some(guid) = label.guid() else { return Ok(None) };

@@ -18,9 +18,6 @@ use crate::layout::Layout;
 type Result<T> = std::result::Result<T, HostError>;
 
 /// Refuses devices that are in use, and, unless forced, those that hold something.
-///
-/// # Errors
-/// There is one.
 #[boxed]
 pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Result<()> {
     let paths: Vec<PathBuf> = layout.paths().filter(|path| path.exists()).map(Path::to_owned).collect();
@@ -48,9 +45,6 @@ pub async fn refuse_used(handle: &Handle, layout: &Layout, force: bool) -> Resul
 }
 
 /// Refuses a device of a pool that the kernel's module has, which nothing overrides.
-///
-/// # Errors
-/// It is.
 #[boxed]
 pub(crate) async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelReport) -> Result<()> {
     let Some(guid) = label.pool_guid() else { return Ok(()) };
@@ -65,9 +59,6 @@ pub(crate) async fn refuse_kernels(handle: &Handle, path: &Path, label: &LabelRe
 }
 
 /// Refuses a device of a pool that this system has ([`imported`]), which nothing overrides. A copy of one is described instead.
-///
-/// # Errors
-/// It is.
 #[boxed]
 pub(crate) async fn refuse_imported(handle: &Handle, path: &Path, label: &LabelReport) -> Result<Option<String>> {
     let Some(Imported { pool, role, process }) = imported(handle, path, label).await? else { return Ok(None) };

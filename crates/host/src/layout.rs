@@ -112,9 +112,6 @@ pub fn parse_layout(words: &[String]) -> Result<Layout> {
 }
 
 /// Reads the words of the command line of a process that works in a folder; this process's own is `""`.
-///
-/// # Errors
-/// As [`parse_layout`].
 pub fn parse_layout_in(folder: &Path, words: &[String]) -> Result<Layout> {
     let mut reader = Reader {
         folder,

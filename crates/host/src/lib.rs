@@ -27,7 +27,7 @@
 //!
 //! **Invariants.** 1. A file is trusted only if this user or root has written it (`folders::own_folder`). 2. A note of an owner is made
 //! before the pool's labels name it ([`owners`]). 3. Nothing is made of a device of a pool that this system has, whatever its label says and
-//! whether or not a process has the pool open at the moment ([`imported()`]).
+//! whether or not a process has the pool open at the moment ([`imported`](imported::imported)).
 //!
 //! **Crash.** Each file is replaced as a whole.
 //!
@@ -60,12 +60,12 @@ pub use accounts::Accounts;
 pub use cachefile::{CacheFile, Entry};
 pub use compatibility::feature_list;
 pub use configs::{CacheSetting, ConfigFile, ListedPool};
-pub use disks::{all_device_paths, choose, device_paths, is_disk, search};
+pub use disks::{all_device_paths, choose, device_paths, search};
 pub use error::HostError;
 pub use folders::make_own_folder;
 pub use holder::Holder;
 pub use identity::{clock, host, host_id};
-pub use imported::{Imported, imported};
+pub use imported::Imported;
 pub use labelclear::clear_labels;
 pub use memory::{default_cache_bytes, usable};
 pub use mounts::{Mounted, Mounts, Renamed};

@@ -97,9 +97,6 @@ fn helper(name: &OsStr) -> Option<Helper> {
 }
 
 /// The command line of ours that a helper's means; `None` where the program is not called as a helper, or there is nothing to do.
-///
-/// # Errors
-/// The command line is wrong.
 pub fn translated(argv: &[OsString], is_root: bool) -> Result<Option<Vec<OsString>>, MountLineError> {
     let Some((name, words)) = argv.split_first() else { return Ok(None) };
     match helper(name) {

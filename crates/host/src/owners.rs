@@ -16,7 +16,7 @@
 //!
 //! *Readers.* A process that shows a pool read-only for as long as somebody looks (`cenote mount`, `serve`) has a note as well, `GUID-rMARK`.
 //! No label names it, and it says nothing of who may write. Both kinds list the pool's devices: while the lock is there nobody makes
-//! another pool of them ([`crate::imported()`]).
+//! another pool of them ([`crate::imported::imported`]).
 //!
 //! **Invariants.** 1. A note is there, and locked, before its mark is in a label. 2. A note that is locked is never removed by another
 //! process. 3. A note that cannot be read, is of another machine, or lies where another user could have put it proves nothing.
@@ -146,9 +146,6 @@ fn read_note(file: &File) -> Option<Note> {
 }
 
 /// Notes that this process shows a pool read-only, from these devices, until the note is dropped.
-///
-/// # Errors
-/// The note cannot be made.
 pub fn begin_reading(pool: &str, guid: Guid, devices: Vec<PathBuf>) -> Result<Reading> {
     let folder = folder()?;
     make_own_folder(&folder)?;

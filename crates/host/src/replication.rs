@@ -164,9 +164,6 @@ fn mismatch(pool: Option<&VdevConfig>, tops: &[Top], look: impl Fn(&Path) -> (bo
 }
 
 /// Refuses vdevs that are not as redundant as the rest.
-///
-/// # Errors
-/// They are not, which a caller may insist on.
 pub fn refuse_mismatch(pool: Option<&VdevConfig>, layout: &Layout) -> Result<(), HostError> {
     match mismatch(pool, &layout.tops, look) {
         Some(what) => Err(HostError::Overridable(what)),

@@ -41,9 +41,6 @@ pub const OVERWRITES: u64 = 2000;
 const OVERWRITE_BYTES: u64 = 4096;
 
 /// Decompresses the pool's images into a folder. Returns their names and sizes in bytes.
-///
-/// # Errors
-/// The files cannot be written.
 pub fn unpack_images(folder: &Path) -> Result<Vec<(&'static str, u64)>> {
     let unpack = |(name, packed): (&'static str, &[u8])| {
         let mut bytes = zstd::Decoder::new(packed)?;
@@ -65,9 +62,6 @@ pub struct Compared {
 }
 
 /// Hashes every file of the pool and compares it with OpenZFS's account.
-///
-/// # Errors
-/// The pool cannot be read.
 pub async fn compare(handle: &Handle, pool: &View) -> Result<Compared> {
     let mut ours = Vec::new();
     manifest(handle, pool, &mut ours).await?;
@@ -103,9 +97,6 @@ pub struct Overwritten {
 
 /// Creates the file [`WRITTEN`] in the root file system of a pool and overwrites it at random, while txgs are written in the background; then
 /// exports the pool.
-///
-/// # Errors
-/// The pool cannot be written.
 #[boxed]
 pub async fn overwrite(handle: &Handle, pool: Pool) -> Result<Overwritten> {
     let paced = TxTunables { zfs_txg_timeout: 1, zfs_dirty_data_max: 32 << 20, ..TxTunables::default() };
@@ -139,9 +130,6 @@ pub async fn overwrite(handle: &Handle, pool: Pool) -> Result<Overwritten> {
 }
 
 /// The content of the file [`WRITTEN`] in a file system.
-///
-/// # Errors
-/// It cannot be read.
 #[boxed]
 pub async fn written(filesystem: &FileSystem) -> Result<Vec<u8>> {
     let file = filesystem.lookup(filesystem.root(), WRITTEN.as_bytes()).await?;
@@ -149,9 +137,6 @@ pub async fn written(filesystem: &FileSystem) -> Result<Vec<u8>> {
 }
 
 /// Compares the contents of a folder's files with those in another. Returns the numbers of files, of different ones, and of bytes.
-///
-/// # Errors
-/// A file cannot be read.
 pub fn same_trees(folder: &Path, other: &Path) -> Result<(u64, u64, u64)> {
     let (mut files, mut different, mut bytes) = (0, 0, 0);
     let mut pending = vec![PathBuf::new()];

@@ -69,7 +69,7 @@ pub enum ImageError {
 
 impl ImageError {
     /// The error without its places.
-    pub fn root(&self) -> &Self {
+    pub(crate) fn root(&self) -> &Self {
         let mut at = self;
         while let Self::In { source, .. } = at {
             at = source;

@@ -115,9 +115,6 @@ impl Bytes {
     }
 
     /// The bytes of the file to which a path leads.
-    ///
-    /// # Errors
-    /// As [`follow`].
     #[boxed]
     pub async fn of_file(filesystem: &FileSystem, path: &[u8]) -> Result<Self> {
         let attributes = follow(filesystem, path, true).await?;
@@ -152,9 +149,6 @@ impl Bytes {
 }
 
 /// The source of a copy at a path: the contents of a directory if the path is empty or ends in `/.` or `..`.
-///
-/// # Errors
-/// As [`follow`].
 #[boxed]
 pub async fn copy_source(filesystem: &FileSystem, path: &OsStr) -> Result<Source> {
     let bytes = bytes_of(path);

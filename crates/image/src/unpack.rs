@@ -38,9 +38,6 @@ pub fn resolved(path: &Path) -> Result<PathBuf> {
 }
 
 /// Bytes that are free for this user in the file system of a folder.
-///
-/// # Errors
-/// The system's error.
 pub fn free_bytes(folder: &Path) -> io::Result<u64> {
     let room = statvfs(folder)?;
     Ok(room.f_bavail.saturating_mul(room.f_frsize))
@@ -79,9 +76,6 @@ pub struct ReceiveNote {
 
 impl ReceiveNote {
     /// Reads it from an open pool, with the dataset into which streams are received.
-    ///
-    /// # Errors
-    /// The pool cannot be read.
     #[boxed]
     pub async fn read(view: &View, dataset: &str) -> Result<Self> {
         let dsl = view.dsl();
@@ -102,9 +96,6 @@ impl ReceiveNote {
     }
 
     /// True if the directory is the one that was unpacked from this pool.
-    ///
-    /// # Errors
-    /// It cannot be looked up.
     pub fn is_of(&self, to: &Path) -> Result<bool> {
         let inode = fs::metadata(to)?.ino().to_string();
         let mut words = self.note.as_deref().unwrap_or_default().splitn(3, ' ');
@@ -114,9 +105,6 @@ impl ReceiveNote {
 }
 
 /// True if the folder is empty or does not exist.
-///
-/// # Errors
-/// It cannot be looked up.
 pub fn is_free(folder: &Path) -> Result<bool> {
     match fs::read_dir(folder) {
         Ok(mut entries) => Ok(entries.next().is_none()),

@@ -35,7 +35,7 @@ impl Report {
     }
 
     /// The document without the problems.
-    pub const fn document(&self) -> &Map<String, Value> {
+    pub(crate) const fn document(&self) -> &Map<String, Value> {
         &self.root
     }
 
@@ -45,7 +45,7 @@ impl Report {
     }
 
     /// Adds all of a map to the document.
-    pub fn append(&mut self, mut map: Map<String, Value>) {
+    pub(crate) fn append(&mut self, mut map: Map<String, Value>) {
         self.root.append(&mut map);
     }
 
@@ -69,17 +69,17 @@ impl Report {
     }
 
     /// Adds a list that was gathered in full.
-    pub fn list(&mut self, name: &str, items: Vec<Value>) {
+    pub(crate) fn list(&mut self, name: &str, items: Vec<Value>) {
         self.list_of(items.len() as u64, name, items);
     }
 
     /// Adds a list of which there are `total` in all.
-    pub fn list_of(&mut self, total: u64, name: &str, mut items: Vec<Value>) {
+    pub(crate) fn list_of(&mut self, total: u64, name: &str, mut items: Vec<Value>) {
         cut(&mut self.root, name, &mut items, self.limit, total);
     }
 
     /// Adds the beginning of a list that was gathered with one entry more than the limit at most.
-    pub fn first(&mut self, name: &str, mut items: Vec<Value>) {
+    pub(crate) fn first(&mut self, name: &str, mut items: Vec<Value>) {
         first(&mut self.root, name, &mut items, self.limit);
     }
 

@@ -25,8 +25,9 @@
 //!    told.
 //! 4. *Obey*: the first call begins to free the delete queue of a file system, unless it is read-only. Each later call applies changed
 //!    properties from the next request on. [`properties_of`] reads those of all datasets in use in one look.
-//! 5. *Suspend and resume*: a rollback, or the end of a receive, needs the head closed. The user has new requests wait, those that have begun end
-//!    ([`unused`]), the dataset is stopped ([`OpenFiles::stop`]) and dropped, changed, and opened again from step 1.
+//! 5. *Suspend and resume*: a rollback, or the end of a receive, needs the head closed. The user's [`Seat`] has new requests wait, those that have
+//!    begun end ([`unused`]), the dataset is stopped ([`OpenFiles::stop`]) and dropped, changed, and opened again from step 1, with the files that are
+//!    open ([`KeptFiles`]).
 //! 6. *Close*.
 //!
 //! **Invariants.** 1. A head is open to be changed once in a process, so all its users share its locks. 2. A log is replayed before any user gets
@@ -42,6 +43,8 @@
 
 mod error;
 mod files;
+mod kept;
+mod seat;
 mod take;
 mod volume;
 
@@ -50,6 +53,8 @@ use std::time::Duration;
 
 pub use error::{OpenError, Why};
 pub use files::{OpenFiles, open_files};
+pub use kept::{KeptFile, KeptFiles};
+pub use seat::{Patience, Reopen, Seat, Suspended, Taken};
 pub use take::{allow_sizes, is_obeyed, properties_of};
 pub use volume::{obey, open_volume};
 

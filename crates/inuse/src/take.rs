@@ -71,7 +71,7 @@ async fn take_in(
             Err(error) => return Err(error.into()),
         }
     }
-    let hold = Some(syncer.long_hold(dataset.object));
+    let hold = Some(syncer.long_hold(dataset.object, how.user));
     Ok((Taken::Frozen(Frozen { contents: objset(&dsl, &dataset).await?, hold, why }), properties))
 }
 

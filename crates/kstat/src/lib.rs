@@ -40,7 +40,8 @@ mod tests;
 mod tunable;
 
 pub use counter::{Counters, Histogram};
-pub use near::near;
+pub(crate) use near::near;
 pub use registry::{Body, Group, Registry, Sheet, Snapshot, Stat};
 pub use settings::Settings;
-pub use tunable::{Domain, Tunable, TunableError, TunableValue, When, find, split};
+pub(crate) use tunable::split;
+pub use tunable::{Domain, Tunable, TunableError, TunableValue, When, find};

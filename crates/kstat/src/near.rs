@@ -7,7 +7,7 @@ const PART_MIN: usize = 4;
 
 /// Those of `names` that are like `wanted`: few letters differ, or it is a part of them. The most similar come first.
 #[must_use]
-pub fn near(wanted: &str, names: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+pub(crate) fn near(wanted: &str, names: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
     let wanted = wanted.to_ascii_lowercase();
     // A wrong letter in each six.
     let differing_max = 1 + wanted.len() / 6;

@@ -29,9 +29,6 @@ impl Settings {
     }
 
     /// Gives a value.
-    ///
-    /// # Errors
-    /// As [`Self::set_from`].
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), TunableError> {
         let tunable = find(self.tables, name)?;
         self.given.insert(tunable.name, tunable.parse(value)?);

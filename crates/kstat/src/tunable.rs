@@ -80,9 +80,6 @@ impl Tunable {
     }
 
     /// The number for a value as text: digits alone, or followed by the tunable's unit; bytes also by K, M, G, T, P or E.
-    ///
-    /// # Errors
-    /// It cannot have this value.
     pub fn parse(&self, value: &str) -> Result<u64, TunableError> {
         let refused = || TunableError::OutOfRange { name: self.name, value: value.into(), allowed: self.to_string() };
         if let Domain::Words(words) = self.domain {
@@ -187,9 +184,6 @@ fn counted(unit: &str) -> String {
 }
 
 /// The tunable of this name.
-///
-/// # Errors
-/// There is none.
 pub fn find(tables: &[&'static [Tunable]], name: &str) -> Result<&'static Tunable, TunableError> {
     let mut all = tables.iter().copied().flatten();
     all.find(|tunable| tunable.name == name).ok_or_else(|| {
@@ -202,7 +196,7 @@ pub fn find(tables: &[&'static [Tunable]], name: &str) -> Result<&'static Tunabl
 ///
 /// # Errors
 /// It has another form.
-pub fn split(text: &str) -> Result<(&str, &str), TunableError> {
+pub(crate) fn split(text: &str) -> Result<(&str, &str), TunableError> {
     text.split_once('=').ok_or_else(|| TunableError::Form { text: text.into() })
 }
 

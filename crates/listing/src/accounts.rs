@@ -141,9 +141,6 @@ pub struct AccountOptions {
 }
 
 /// The table of a file system's accounts; empty if there are none.
-///
-/// # Errors
-/// They cannot be read.
 #[boxed]
 pub async fn accounts(filesystem: &FileSystem, options: &AccountOptions) -> Result<String> {
     let AccountOptions { owners: wanted, is_exact, is_scripted, .. } = options;

@@ -14,7 +14,7 @@ pub struct Json {
 
 impl Json {
     /// A number.
-    pub fn number(self, number: u64) -> Value {
+    pub(crate) fn number(self, number: u64) -> Value {
         if self.is_integer { json!(number) } else { json!(number.to_string()) }
     }
 

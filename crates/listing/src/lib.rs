@@ -38,7 +38,6 @@ mod upgrades;
 pub use accounts::{AccountField, AccountOptions, AccountOwner, accounts};
 pub use datasets::{
     Cell, Column, Item, PoolSource, PoolView, Raw, Selection, SortKey, Source, parse_columns, parse_types, select,
-    type_of,
 };
 pub(crate) use datasets::{all_listed, all_shown};
 pub use differences::{Change, DiffError, DiffForm, DiffLines, diff_names, differences};
@@ -46,12 +45,11 @@ pub use error::ListError;
 pub use gettable::{Field, check_sources, parse_fields};
 pub use json::{Json, document, json_of, property};
 pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
-pub(crate) use pools::all_columns;
 pub use pools::{
-    DEDUP, Facts, Importable, Imported, LOGS, LostPool, Names, PoolColumn, Reason, SPECIAL, Sizes, Status,
-    StatusOptions, Tree, Values, Vdev, WhyLost, has_hanging, history_line, parse_pool_columns, place, places,
-    suspended_json, suspended_text,
+    DEDUP, Facts, Importable, Imported, LostPool, Names, PoolColumn, Reason, Sizes, Status, StatusOptions, Tree, Vdev,
+    WhyLost, has_hanging, history_line, parse_pool_columns, place, places, suspended_json, suspended_text,
 };
+pub(crate) use pools::{Values, all_columns};
 pub use tables::{Form, Listed, get_datasets, get_pools, list_datasets, list_pools};
 pub use tunables::{TunableList, tunables};
 pub use upgrades::{UPGRADE_HEAD, enabled_text, features_text, lacking_text};

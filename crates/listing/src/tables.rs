@@ -2,10 +2,7 @@
 //!
 //! A value that cannot be read leaves a gap, is reported, and makes the result incomplete ([`Listed::is_whole`]); the rest is shown.
 
-use std::error::Error;
-use std::fmt::Write as _;
-
-use cenote_props::{Align, Table};
+use cenote_props::{Align, Table, chain};
 use serde_json::{Map, Value, json};
 
 use crate::gettable::{Field, Got, Gotten};
@@ -49,9 +46,6 @@ fn table(columns: impl Iterator<Item = (String, bool, usize, bool)> + Clone) -> 
 }
 
 /// Rows of datasets (`zfs list`); with all columns if none are given.
-///
-/// # Errors
-/// The columns of `all` cannot be determined.
 pub async fn list_datasets(
     items: &[Item],
     columns: Option<Vec<Column>>,
@@ -101,9 +95,6 @@ pub async fn list_datasets(
 }
 
 /// Properties of datasets, one per row (`zfs get`); all that each has if none are given. `sources`: only values with these sources.
-///
-/// # Errors
-/// The properties of `all` cannot be determined.
 pub async fn get_datasets(
     items: &[Item],
     asked: Option<Vec<Column>>,
@@ -154,17 +145,6 @@ async fn dataset_cell(
         cell.received = item.received(column.name(), is_exact).await?;
     }
     Ok(Some(cell))
-}
-
-/// An error with its causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let _ = write!(text, ": {cause}");
-        next = cause.source();
-    }
-    text
 }
 
 /// Properties of pools, one per row (`zpool get`); all that they have if none are given.

@@ -16,7 +16,7 @@ use crate::{Keep, RangeError, RangeSet, TXG_DEFER_SIZE};
 
 /// The book.
 #[derive(Clone, Debug, Default)]
-pub struct ExtentCheck {
+pub(crate) struct ExtentCheck {
     vdevs: BTreeMap<VdevId, Book>,
 }
 
@@ -52,17 +52,17 @@ pub enum CheckError {
 impl ExtentCheck {
     /// An empty book.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// A vdev is gone, and all that was on it.
-    pub fn forget(&mut self, vdev: VdevId) {
+    pub(crate) fn forget(&mut self, vdev: VdevId) {
         self.vdevs.remove(&vdev);
     }
 
     /// An extent was handed out, or was in use when the pool was opened.
-    pub fn allocated(&mut self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+    pub(crate) fn allocated(&mut self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
         let book = self.vdevs.entry(vdev).or_default();
         let Range { start, end } = range;
         if book.kept.values().any(|kept| kept.overlaps(start..end)) {
@@ -72,7 +72,7 @@ impl ExtentCheck {
     }
 
     /// An extent was freed in the txg that syncs.
-    pub fn freed(&mut self, vdev: VdevId, txg: Txg, range: Range<u64>) -> Result<(), CheckError> {
+    pub(crate) fn freed(&mut self, vdev: VdevId, txg: Txg, range: Range<u64>) -> Result<(), CheckError> {
         let book = self.vdevs.entry(vdev).or_default();
         let wrong = |error| CheckError::NotAllocated { vdev, error };
         book.live.remove(range.clone()).map_err(wrong)?;
@@ -80,13 +80,13 @@ impl ExtentCheck {
     }
 
     /// An extent was given back before anything referenced it.
-    pub fn unallocated(&mut self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
+    pub(crate) fn unallocated(&mut self, vdev: VdevId, range: Range<u64>) -> Result<(), CheckError> {
         let book = self.vdevs.entry(vdev).or_default();
         book.live.remove(range).map_err(|error| CheckError::NotAllocated { vdev, error })
     }
 
     /// A txg is on disk: its frees can be used at once, or those of two txgs before, as `keep` says.
-    pub fn synced(&mut self, txg: Txg, keep: &Keep<'_>) {
+    pub(crate) fn synced(&mut self, txg: Txg, keep: &Keep<'_>) {
         let deferred = if mutant::is(Mutant::DeferOnce) { 1 } else { TXG_DEFER_SIZE as u64 };
         let due = Txg(txg.0.saturating_sub(deferred));
         for book in self.vdevs.values_mut() {
@@ -95,15 +95,10 @@ impl ExtentCheck {
     }
 
     /// Before a device write of a pool's block: it must lie in one extent in use.
-    pub fn write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), OutsideExtents> {
+    pub(crate) fn write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), OutsideExtents> {
         if self.vdevs.get(&vdev).is_some_and(|book| book.live.contains(range.clone())) {
             return Ok(());
         }
         Err(OutsideExtents { vdev, start_bytes: range.start, end_bytes: range.end })
-    }
-
-    /// The allocated ranges by vdev; ranges that touch are one.
-    pub fn live(&self) -> impl Iterator<Item = (VdevId, &RangeSet)> {
-        self.vdevs.iter().map(|(vdev, book)| (*vdev, &book.live))
     }
 }

@@ -1,12 +1,9 @@
-//! A class: the groups that serve one kind of blocks, whose turn it is, and how much may be in flight.
+//! A class: the groups that serve one kind of blocks, and whose turn it is.
 //!
 //! **Rotor.** Each allocator has a place in the ring of groups and moves on when it has allocated the group's *aliquot*:
 //! 2 MiB for each data disk of an average vdev, more for larger vdevs and for those with a larger part free than the rest,
 //! so that all fill up together. A vdev that is faster than others shows it by a short queue: while the pool is
 //! busy it may go on until the queue target, up to two and a half aliquots. The fuller it is the less that is.
-//!
-//! **Throttle.** Blocks wait to be allocated while four rounds of the ring are reserved and not written, so that fast vdevs
-//! are not starved by a backlog on slow ones.
 
 use cenote_format::ids::VdevId;
 
@@ -57,8 +54,6 @@ struct ClassAllocator {
     rotor: usize,
     /// Bytes allocated since it came there.
     done: u64,
-    /// Bytes reserved and not written.
-    reserved: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -66,9 +61,6 @@ pub(crate) struct Class {
     pub(crate) kind: ClassKind,
     pub(crate) ring: Vec<Member>,
     allocators: Vec<ClassAllocator>,
-    /// A moving average of the largest requests.
-    io_size: u64,
-    reserved_max: u64,
 }
 
 /// A member's figures, for balance.
@@ -95,13 +87,7 @@ fn scale(value: u64, numerator: u64, denominator: u64) -> u64 {
 
 impl Class {
     pub(crate) fn new(kind: ClassKind, allocators: usize) -> Self {
-        Self {
-            kind,
-            ring: Vec::new(),
-            allocators: vec![ClassAllocator::default(); allocators],
-            io_size: 0,
-            reserved_max: u64::MAX,
-        }
+        Self { kind, ring: Vec::new(), allocators: vec![ClassAllocator::default(); allocators] }
     }
 
     pub(crate) fn join(&mut self, member: Member) {
@@ -125,19 +111,15 @@ impl Class {
         self.allocators.get(allocator).map_or(0, |allocator_state| allocator_state.rotor)
     }
 
-    /// Computes everyone's turn, in bytes (the aliquot). `decay`: a txg has passed, so the average of large requests decays.
-    pub(crate) fn balance(&mut self, shares: &[Share], decay: bool, tunables: &Tunables) -> Vec<u64> {
-        if decay {
-            self.io_size = (self.io_size.saturating_mul(3) + tunables.metaslab_aliquot / 8) / 4;
-        }
+    /// Computes the turn of each group, in bytes (the aliquot).
+    pub(crate) fn balance(shares: &[Share], tunables: &Tunables) -> Vec<u64> {
         let count = shares.len() as u64;
         let sum = |of: fn(&Share) -> u64| shares.iter().map(of).fold(0_u64, u64::saturating_add);
         let (size, allocated) = (sum(|share| share.size_bytes), sum(|share| share.allocated_bytes));
         let disks = sum(|share| share.data_disks.max(1));
-        let mut total = 0_u64;
         let mut aliquots = Vec::with_capacity(shares.len());
         for share in shares {
-            let per_turn = scale(tunables.metaslab_aliquot, disks, count).max(self.io_size.saturating_mul(4));
+            let per_turn = scale(tunables.metaslab_aliquot, disks, count);
             let by_size = scale(per_turn, share.size_bytes.saturating_mul(count), size);
             let mut aliquot = by_size;
             if tunables.metaslab_bias_enabled && size > 0 && share.size_bytes > 0 {
@@ -146,10 +128,8 @@ impl Class {
                 let all = scale(65_536, size.saturating_sub(allocated), size);
                 aliquot = scale(by_size, mine, all.max(1));
             }
-            total = total.saturating_add(aliquot);
             aliquots.push(aliquot);
         }
-        self.reserved_max = if shares.is_empty() { u64::MAX } else { total.saturating_mul(4) };
         aliquots
     }
 
@@ -166,11 +146,7 @@ impl Class {
         if stay {
             allocator_state.done = done;
         } else {
-            *allocator_state = ClassAllocator {
-                rotor: (allocator_state.rotor + 1) % len,
-                done: 0,
-                reserved: allocator_state.reserved,
-            };
+            *allocator_state = ClassAllocator { rotor: (allocator_state.rotor + 1) % len, done: 0 };
         }
     }
 
@@ -183,34 +159,6 @@ impl Class {
             _ => {}
         }
         aliquot.saturating_sub(allocator_state.done).checked_div(psize).unwrap_or(1).max(1)
-    }
-
-    /// Reserves for a block before it is allocated. `None`: wait until something was written. Else whether there is room for
-    /// more. `must`: reserve whatever there is.
-    pub(crate) fn reserve(&mut self, allocator: usize, bytes: u64, must: bool) -> Option<bool> {
-        let max = self.reserved_max;
-        let allocator_state = self.allocators.get_mut(allocator)?;
-        if !must && allocator_state.reserved > max {
-            return None;
-        }
-        allocator_state.reserved = allocator_state.reserved.saturating_add(bytes);
-        Some(allocator_state.reserved <= max)
-    }
-
-    /// Takes a reservation back: the block was written. Whether there is room again.
-    #[cfg(test)]
-    pub(crate) fn unreserve(&mut self, allocator: usize, bytes: u64) -> bool {
-        let max = self.reserved_max;
-        let Some(allocator_state) = self.allocators.get_mut(allocator) else { return true };
-        allocator_state.reserved = allocator_state.reserved.saturating_sub(bytes);
-        allocator_state.reserved <= max
-    }
-
-    /// Notes a request. Whether it is the largest for long, so that the balance is to be computed anew.
-    pub(crate) fn note_io_size(&mut self, bytes: u64) -> bool {
-        let grows = self.io_size < bytes;
-        self.io_size = self.io_size.max(bytes);
-        grows
     }
 }
 
@@ -225,17 +173,16 @@ mod tests {
 
     #[test]
     fn larger_and_emptier_vdevs_get_more() {
-        let mut class = Class::new(ClassKind::Normal, 1);
         let tunables = Tunables::default();
-        let even = class.balance(&[share(100, 30), share(100, 30)], true, &tunables);
+        let even = Class::balance(&[share(100, 30), share(100, 30)], &tunables);
         assert_eq!(even[0], even[1]);
         assert!(even[0].abs_diff(2 << 20) < 1 << 10, "{even:?}");
-        let by_size = class.balance(&[share(100, 30), share(300, 30)], true, &tunables);
+        let by_size = Class::balance(&[share(100, 30), share(300, 30)], &tunables);
         assert!(by_size[1].abs_diff(3 * by_size[0]) < 1 << 10, "{by_size:?}");
-        let by_free = class.balance(&[share(100, 80), share(100, 40)], true, &tunables);
+        let by_free = Class::balance(&[share(100, 80), share(100, 40)], &tunables);
         assert!(by_free[1].abs_diff(3 * by_free[0]) < 1 << 10, "{by_free:?}");
         let unbiased = Tunables { metaslab_bias_enabled: false, ..tunables };
-        let flat = class.balance(&[share(100, 80), share(100, 40)], true, &unbiased);
+        let flat = Class::balance(&[share(100, 80), share(100, 40)], &unbiased);
         assert_eq!(flat[0], flat[1]);
     }
 
@@ -252,21 +199,5 @@ mod tests {
         assert_eq!(count, 10);
         class.rotate(0, Attempt { psize: 100, placed: false, aliquot: 1000 });
         assert_eq!(class.rotor(0), 0, "one that has no place for a block loses its turn");
-    }
-
-    #[test]
-    fn reservations_are_bounded_and_come_back() {
-        let mut class = Class::new(ClassKind::Normal, 2);
-        class.balance(&[share(100, 0)], true, &Tunables::default());
-        let mut granted = 0;
-        while class.reserve(0, 1 << 20, false).is_some() {
-            granted += 1;
-            assert!(granted < 100);
-        }
-        assert!(granted >= 8, "four rounds of 2 MiB");
-        assert_eq!(class.reserve(0, 1 << 20, true), Some(false), "what must be is");
-        assert!(class.reserve(1, 1 << 20, false).is_some(), "allocators do not wait for each other");
-        assert!((0..=granted).any(|_| class.unreserve(0, 1 << 20)));
-        assert!(class.reserve(0, 1 << 20, false).is_some());
     }
 }

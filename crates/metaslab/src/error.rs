@@ -6,9 +6,7 @@
 //!   Allocator::verify ──► Violation
 //! ```
 
-use std::error::Error as StdError;
 use std::fmt;
-use std::sync::Arc;
 
 use cenote_format::FormatError;
 use cenote_format::ids::{ObjectId, Txg};
@@ -16,51 +14,8 @@ use cenote_format::spacemap::SpaceMapType;
 use cenote_taskq::JoinError;
 use thiserror::Error;
 
-use crate::{MetaslabId, RangeError};
-
-/// The error of the layer that holds the objects, which is above this crate: its type is known there.
-#[derive(Clone)]
-pub struct ObjectError(Arc<dyn StdError + Send + Sync>);
-
-impl ObjectError {
-    /// An error as the layer above has it.
-    pub fn new(error: impl StdError + Send + Sync + 'static) -> Self {
-        Self(Arc::new(error))
-    }
-
-    /// The error as the layer above has it, if it is of this type.
-    #[must_use]
-    pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
-        self.0.downcast_ref()
-    }
-}
-
-impl fmt::Debug for ObjectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Display for ObjectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl StdError for ObjectError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&*self.0)
-    }
-}
-
-/// Errors of types that are not known here are equal if they say the same.
-impl PartialEq for ObjectError {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.to_string() == other.to_string()
-    }
-}
-
-impl Eq for ObjectError {}
+use crate::RangeError;
+use crate::store::{MetaslabId, ObjectError};
 
 /// An error of space accounting. All but [`SpaceError::Store`] mean that what was asked or what is on disk contradicts what
 /// is known: the pool should stop syncing rather than write it.
@@ -333,6 +288,8 @@ impl fmt::Display for LogFigure {
 #[cfg(test)]
 mod tests {
     use cenote_format::ids::VdevId;
+
+    use std::error::Error as StdError;
 
     use super::*;
 

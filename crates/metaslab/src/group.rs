@@ -5,10 +5,58 @@ use std::collections::BTreeSet;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use cenote_format::ids::Txg;
+use cenote_format::ids::{Txg, VdevId};
+use thiserror::Error;
 
+use crate::check::CheckError;
 use crate::metaslab::Activation;
-use crate::{AllocError, Extent, Metaslab, MetaslabId, SizeRange, SpaceError, Tunables, VdevMaps, Weight};
+use crate::{Metaslab, MetaslabId, SizeRange, SpaceError, Tunables, VdevMaps, Weight};
+
+/// A place on a vdev.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// The top-level vdev.
+    pub vdev: VdevId,
+    /// Where, in the vdev's allocatable space.
+    pub offset_bytes: u64,
+    /// How much, parity and padding included.
+    pub asize_bytes: u64,
+}
+
+impl Extent {
+    /// The range of the vdev.
+    #[must_use]
+    pub const fn range(&self) -> Range<u64> {
+        self.offset_bytes..self.offset_bytes + self.asize_bytes
+    }
+}
+
+/// Why there is no space.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AllocError {
+    /// A metaslab has to be loaded first; then ask again. Nothing was taken.
+    #[error("vdev {} metaslab {} is not loaded", .0.vdev, .0.index)]
+    NeedsLoad(MetaslabId),
+    /// Nothing fits. A smaller request may: no larger than the longest free run that is known.
+    #[error("no space for a block: the longest free run known has {largest_bytes} bytes")]
+    NoSpace {
+        /// The longest free run of the class's loaded metaslabs, as allocated bytes: what parts of a gang block can have.
+        largest_bytes: u64,
+    },
+    /// The class has no vdev.
+    #[error("no vdev serves this class")]
+    NoVdev,
+    /// Only with `metaslab_force_ganging`: the block is to be stored as a gang, whatever space there is. Blocks that are asked for
+    /// several at a time are to be asked for one by one first.
+    #[error("the block is to be stored as a gang")]
+    ForcedGang,
+    /// A defect was found.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// The `ExtentCheck` disagrees.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+}
 
 /// From physical to allocated size: with parity and padding, as the vdev lays blocks out.
 pub type SizeRule = Arc<dyn Fn(u64) -> u64 + Send + Sync>;

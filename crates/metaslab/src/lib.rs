@@ -29,7 +29,7 @@
 //! **In memory, for writing.**
 //! ```text
 //! Allocator ── classes: normal, log, special, dedup, embedded log ── ring of groups, a rotor for each allocator
-//!   │                                                                 throttle: bytes reserved
+//!   │
 //!   ├─ vdevs ── group(s): metaslabs by weight, the active ones of each allocator
 //!   │    └─ metaslabs, each:   free (if loaded)   allocating[4]   freeing   freed   deferred[2]   kept
 //!   │                          unflushed allocs and frees; its SpaceMap
@@ -40,23 +40,22 @@
 //! [`RangeTree`]s, whose memory is bounded by a bitmap's at any fragmentation.
 //!
 //! **Life of an allocation.**
-//! 1. [`Allocator::reserve`] admits the block, or tells the caller to wait for earlier ones.
-//! 2. [`Allocator::allocate`] takes the group whose turn it is, in it the allocator's active metaslab or the best one, and
+//! 1. [`Allocator::allocate`] takes the group whose turn it is, in it the allocator's active metaslab or the best one, and
 //!    in that the next free range after the last allocation of the same alignment (or, when little is left, one by size). The
 //!    range moves from *free* to *allocating* of its txg. If the metaslab is not loaded, the result is [`AllocError::NeedsLoad`]: the
 //!    caller reads its space map ([`Loading`]) and asks again. If no free range is large enough, the error has the size of the largest
 //!    one, and the caller makes a gang block. [`Allocator::allocate_run`] allocates several blocks of equal size, in one search.
-//! 3. [`Allocator::sync`] in the txg's passes writes *allocating* and *freeing*: to the txg's log and into the unflushed
+//! 2. [`Allocator::sync`] in the txg's passes writes *allocating* and *freeing*: to the txg's log and into the unflushed
 //!    sets, or with `log_spacemap` off to the metaslab's own map. The header's counts are brought up to date.
-//! 4. [`Allocator::free`], in a later txg's sync: the range stands in *freeing*, then (written) in *freed*.
-//! 5. [`Allocator::sync_done`]: the txg is on disk. *Freed* becomes *deferred*, what was deferred two txgs ago becomes *free*.
+//! 3. [`Allocator::free`], in a later txg's sync: the range stands in *freeing*, then (written) in *freed*.
+//! 4. [`Allocator::sync_done`]: the txg is on disk. *Freed* becomes *deferred*, what was deferred two txgs ago becomes *free*.
 //!    So an import can rewind to any of the last three txgs and find its blocks intact. Freed ranges that a pinned txg still references
 //!    ([`Keep`]) are *kept* until no pin needs them.
-//! 6. Meanwhile, at the start of each txg, the metaslabs flushed longest ago append their unflushed sets to their own map,
+//! 5. Meanwhile, at the start of each txg, the metaslabs flushed longest ago append their unflushed sets to their own map,
 //!    or, if the space map is more than twice as long as necessary, *condense* it: write it anew as one allocation of the whole metaslab
 //!    and the frees in it. [`LogSpace::flushes_wanted`] plans the number of flushes so that the blocks of the logs stay within their
 //!    limit; more metaslabs are flushed while memory is short. Logs that no metaslab needs any more are freed.
-//! 7. [`Allocator::work`] gives the counts of these steps for the last txg, for the pool's history.
+//! 6. [`Allocator::work`] gives the counts of these steps for the last txg, for the pool's history.
 //!
 //! **At import** ([`open()`]) headers are read, and the logs are replayed: their entries are dealt out to shards of metaslabs, one for
 //! each core, and come out as unflushed sets (`replay`).
@@ -74,7 +73,7 @@
 //! 8. Space that a txg has freed is not allocated again before the second txg after it is on disk, unless the caller says that space is
 //!    short, and never while an earlier txg is pinned.
 //!
-//! [`Allocator::verify`] checks 4 to 6, [`ExtentCheck`] checks 8 and that every write is within an allocated extent.
+//! [`Allocator::verify`] checks 4 to 6, [`ExtentCheck`](check::ExtentCheck) checks 8 and that every write is within an allocated extent.
 //!
 //! **Layering.** Space maps are objects, and objects are above this crate: it reads them through [`SpaceObjects`] and writes
 //! them through [`SpaceStore`], which the pool implements. How a block becomes larger on raidz or draid is a
@@ -125,24 +124,26 @@ use cenote_taskq::buf::Block;
 use cenote_vdev::config::AllocationClass;
 use thiserror::Error;
 
-pub use allocator::{AllocError, Allocator, Evacuation, Extent, FlushMode, Request, SpaceFeatures};
-pub use check::{CheckError, ExtentCheck};
+pub use allocator::{Allocator, Evacuation, FlushMode, Request, SpaceFeatures};
+pub use check::CheckError;
 pub use class::ClassKind;
-pub use error::{LogEntryFault, LogFigure, MetaslabFault, ObjectError, SpaceError, SpaceMapError, Violation};
+pub use error::{LogEntryFault, LogFigure, MetaslabFault, SpaceError, SpaceMapError, Violation};
 pub use fragmentation::class_fragmentation;
-pub use group::{SizeRule, VdevSetup};
+pub use group::{AllocError, Extent, SizeRule, VdevSetup};
 pub use load::load;
-pub use logs::{FoundLog, Log, LogSpace};
+pub(crate) use logs::FoundLog;
+pub use logs::{Log, LogSpace};
 pub use map::{Batch, SpaceMap, map_histogram};
-pub use metaslab::{Flushed, Keep, LoadStep, Loading, Metaslab, SizeRange, SyncTarget};
+pub(crate) use metaslab::SyncTarget;
+pub use metaslab::{Keep, LoadStep, Loading, Metaslab, SizeRange};
 pub(crate) use metaslab::{TXG_DEFER_SIZE, TXG_SIZE};
 pub use open::open;
 pub use ranges::{RangeError, RangeSet};
-pub use store::{MetaslabId, SpaceStore};
+pub use store::{MetaslabId, ObjectError, SpaceStore};
 pub use tree::RangeTree;
 pub use tunables::Tunables;
 pub use weight::Weight;
-pub use work::{MetaslabWork, TxgWork};
+pub use work::{Flushed, MetaslabWork, TxgWork};
 
 /// The byte order of the integers that are read from objects, and written into them.
 pub const ORDER: Endian = Endian::Little;

@@ -57,7 +57,7 @@ pub(crate) struct SummaryRow {
 
 /// A log found at import.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FoundLog {
+pub(crate) struct FoundLog {
     /// Its txg.
     pub txg: Txg,
     /// Its object.
@@ -88,7 +88,7 @@ pub struct LogSpace {
 impl LogSpace {
     /// No logs yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
@@ -186,7 +186,7 @@ impl LogSpace {
     }
 
     /// Makes the log of the txg that syncs, unless there is one.
-    pub fn open(&mut self, txg: Txg, store: &mut dyn SpaceStore, tunables: &Tunables) -> Result<(), SpaceError> {
+    pub(crate) fn open(&mut self, txg: Txg, store: &mut dyn SpaceStore, tunables: &Tunables) -> Result<(), SpaceError> {
         if self.current.as_ref().is_some_and(|(current, _)| *current == txg) {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl LogSpace {
     }
 
     /// Appends to the open log: so many bytes.
-    pub fn append(
+    pub(crate) fn append(
         &mut self,
         store: &mut dyn SpaceStore,
         batch: Batch,
@@ -219,7 +219,13 @@ impl LogSpace {
     }
 
     /// Moves a metaslab from its first unflushed txg (0 if it had none) to the open log's.
-    pub fn enter(&mut self, id: MetaslabId, from: Txg, was_dirty: bool, is_dirty: bool) -> Result<(), SpaceError> {
+    pub(crate) fn enter(
+        &mut self,
+        id: MetaslabId,
+        from: Txg,
+        was_dirty: bool,
+        is_dirty: bool,
+    ) -> Result<(), SpaceError> {
         let Some((txg, _)) = self.current else {
             return Err(SpaceError::Figures { metaslab: id, fault: MetaslabFault::NoLog });
         };
@@ -247,7 +253,7 @@ impl LogSpace {
     }
 
     /// A metaslab that goes with its vdev.
-    pub fn forget(&mut self, id: MetaslabId, from: Txg) {
+    pub(crate) fn forget(&mut self, id: MetaslabId, from: Txg) {
         let Some(was_dirty) = self.by_flushed.remove(&(from, id)) else { return };
         if let Some(log) = self.log_of(from) {
             log.metaslabs -= 1;
@@ -266,7 +272,7 @@ impl LogSpace {
     }
 
     /// Frees the logs that no metaslab needs any more.
-    pub fn retire(&mut self, store: &mut dyn SpaceStore) -> Result<(), SpaceError> {
+    pub(crate) fn retire(&mut self, store: &mut dyn SpaceStore) -> Result<(), SpaceError> {
         let needed = self.by_flushed.first_key_value().map(|((txg, _), _)| *txg);
         let current = self.current.as_ref().map(|(txg, _)| *txg);
         while let Some((txg, log)) = self.logs.first_key_value().map(|(txg, log)| (*txg, *log)) {
@@ -296,7 +302,7 @@ impl LogSpace {
     }
 
     /// Ends the txg's log.
-    pub fn close(&mut self, store: &mut dyn SpaceStore, tunables: &Tunables) -> Result<(), SpaceError> {
+    pub(crate) fn close(&mut self, store: &mut dyn SpaceStore, tunables: &Tunables) -> Result<(), SpaceError> {
         let Some((txg, map)) = self.current.take() else { return Ok(()) };
         map.put_header(store)?;
         let blocks = map.blocks();
@@ -311,7 +317,7 @@ impl LogSpace {
     }
 
     /// Writes the open log's header as it is now: every pass, since the txg may end with it.
-    pub fn put_header(&self, store: &mut dyn SpaceStore) -> Result<(), SpaceError> {
+    pub(crate) fn put_header(&self, store: &mut dyn SpaceStore) -> Result<(), SpaceError> {
         self.current.as_ref().map_or(Ok(()), |(_, map)| map.put_header(store))
     }
 
@@ -367,7 +373,7 @@ impl LogSpace {
 
     /// The metaslab flushed longest ago, its first unflushed txg, and whether it has unflushed changes.
     #[must_use]
-    pub fn oldest(&self) -> Option<(MetaslabId, Txg, bool)> {
+    pub(crate) fn oldest(&self) -> Option<(MetaslabId, Txg, bool)> {
         self.oldest_after(None)
     }
 
@@ -386,7 +392,7 @@ impl LogSpace {
     ///
     /// # Errors
     /// The first figures that disagree.
-    pub fn verify(&self) -> Result<(), Violation> {
+    pub(crate) fn verify(&self) -> Result<(), Violation> {
         let blocks: u64 = self.logs.values().map(|log| log.blocks).sum();
         let of_logs: u64 = self.logs.values().map(|log| log.metaslabs).sum();
         let rows = |of: fn(&SummaryRow) -> u64| self.summary.iter().map(of).sum::<u64>();

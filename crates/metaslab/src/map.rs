@@ -71,7 +71,7 @@ impl SpaceMap {
 
     /// Blocks that it takes.
     #[must_use]
-    pub const fn blocks(&self) -> u64 {
+    pub(crate) const fn blocks(&self) -> u64 {
         self.length_bytes.div_ceil(self.block_size_bytes)
     }
 

@@ -24,6 +24,7 @@ use cenote_format::ids::{Txg, VdevId};
 use cenote_format::spacemap::{SpaceMapEntry, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 
 use crate::load::LOG_SHIFT;
+use crate::metaslab::Replayed;
 use crate::{
     LogEntryFault, Metaslab, MetaslabFault, MetaslabId, ORDER, RangeTree, SpaceError, SpaceMapError, VdevMaps,
 };
@@ -192,16 +193,6 @@ impl Slot {
         }
         Ok(())
     }
-}
-
-/// The unflushed changes of a metaslab, replayed from the logs.
-pub(crate) struct Replayed {
-    pub(crate) id: MetaslabId,
-    pub(crate) allocs: RangeTree,
-    pub(crate) frees: RangeTree,
-    pub(crate) allocated_bytes: u64,
-    /// Whether a log had anything for it.
-    pub(crate) is_changed: bool,
 }
 
 /// Some of the metaslabs.

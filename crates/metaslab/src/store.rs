@@ -1,9 +1,55 @@
 //! The interface through which space accounting writes its objects to the pool.
 
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapPhys;
 
-use crate::ObjectError;
+/// The error of the layer that holds the objects, which is above this crate: its type is known there.
+#[derive(Clone)]
+pub struct ObjectError(Arc<dyn StdError + Send + Sync>);
+
+impl ObjectError {
+    /// An error as the layer above has it.
+    pub fn new(error: impl StdError + Send + Sync + 'static) -> Self {
+        Self(Arc::new(error))
+    }
+
+    /// The error as the layer above has it, if it is of this type.
+    #[must_use]
+    pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Debug for ObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for ObjectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for ObjectError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+/// Errors of types that are not known here are equal if they say the same.
+impl PartialEq for ObjectError {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for ObjectError {}
 
 /// The number of a metaslab: its vdev, and its place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -87,8 +87,6 @@ cenote_kstat::tunables! {
         zfs_special_class_metadata_reserve_pct: u64 = 25, "%", Number(0, 100), AtOpen;
         /// Allocators of a class at most.
         spa_num_allocators: usize = 4, "allocators", Number(1, 256), AtOpen;
-        /// Lets allocations wait until earlier ones are written.
-        zio_dva_throttle_enabled: bool = true, "", Switch, AtOpen;
         /// Memory of the machine, of which other limits are parts. OpenZFS asks the kernel.
         cenote_system_memory: u64 = 8 << 30, "bytes", Number(1 << 20, 1 << 60), AtOpen;
         /// Memory of loaded metaslabs for each TB (10^12 bytes) of the pool, at any fragmentation. Pools with units of less than

@@ -40,7 +40,7 @@ impl Weight {
 
     /// The power of two of the largest free runs; `None` if it is a weight by space.
     #[must_use]
-    pub const fn index(self) -> Option<u32> {
+    pub(crate) const fn index(self) -> Option<u32> {
         if self.0 & TYPE_BIT == 0 { Some((self.0 >> INDEX_SHIFT) as u32) } else { None }
     }
 

@@ -5,11 +5,20 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use crate::MetaslabId;
 use crate::logs::LogSpace;
-use crate::{Flushed, MetaslabId};
 
 /// Metaslabs that a record names at most: a txg that frees everywhere changes all, and a history keeps many records.
 const METASLABS_MAX: usize = 64;
+
+/// How a flush wrote the metaslab's own map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Flushed {
+    /// Unflushed changes were appended.
+    Appended,
+    /// The map was rewritten.
+    Condensed,
+}
 
 /// The work of a txg on one metaslab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

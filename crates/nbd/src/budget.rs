@@ -9,7 +9,7 @@ use crate::limits;
 /// Data of the requests of all connections. Reader threads wait in it, in the order in which they came, and others give back: a
 /// client that keeps what it has is ended by its deadline, so no wait is for ever.
 #[derive(Debug)]
-pub struct SharedBudget {
+pub(crate) struct SharedBudget {
     limit: u64,
     used: Mutex<Used>,
     changed: Condvar,
@@ -27,7 +27,7 @@ struct Used {
 impl SharedBudget {
     /// Room for so many bytes.
     #[must_use]
-    pub fn new(limit: u64) -> Self {
+    pub(crate) fn new(limit: u64) -> Self {
         Self { limit, used: Mutex::new(Used::default()), changed: Condvar::new() }
     }
 

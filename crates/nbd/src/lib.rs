@@ -69,8 +69,7 @@ mod socket;
 mod transmission;
 mod transport;
 
-pub use budget::SharedBudget;
 pub use export::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece, StaticExports};
 pub use memory::MemoryExport;
 pub use server::{Listener, Server, ServerOptions, ServerStats};
-pub use transport::{ConnectionError, Sender, Transport};
+pub use transport::Transport;

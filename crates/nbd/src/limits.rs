@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const REQUEST_BYTES: u32 = 32 << 20;
 
 /// Data of requests in flight, of one connection.
-pub const IN_FLIGHT_BYTES: u64 = 64 << 20;
+pub(crate) const IN_FLIGHT_BYTES: u64 = 64 << 20;
 
 /// Requests in flight, of one connection.
 pub(crate) const IN_FLIGHT_REQUESTS: u64 = 256;
@@ -19,10 +19,10 @@ pub const OPTION_BYTES: u32 = 64 << 10;
 pub(crate) const STRING_BYTES: usize = 4096;
 
 /// How many options a client may set before it opens an export.
-pub const OPTIONS: u32 = 1024;
+pub(crate) const OPTIONS: u32 = 1024;
 
 /// Extents in one block status reply. The protocol wants at most a million or so; clients ask again for the rest.
-pub const EXTENTS: usize = 8192;
+pub(crate) const EXTENTS: usize = 8192;
 
 /// Data of requests in flight, of all connections of a server together; further requests wait.
 pub(crate) const SERVER_BYTES: u64 = 256 << 20;
@@ -32,7 +32,7 @@ pub(crate) const HANDSHAKE: Duration = Duration::from_secs(30);
 
 /// How long a client may take to send the data of a write, or to take replies, beside what [`SLOWEST_BYTES_A_SECOND`] allows
 /// for their bytes. For that time it occupies memory that all clients share.
-pub const STALL: Duration = Duration::from_secs(60);
+pub(crate) const STALL: Duration = Duration::from_secs(60);
 
 /// The slowest client that is waited for.
 pub(crate) const SLOWEST_BYTES_A_SECOND: u64 = 64 << 10;

@@ -8,7 +8,7 @@ use crate::export::ExportError;
 
 /// Why a connection ended other than by the client's leave.
 #[derive(Debug, Error)]
-pub enum ConnectionError {
+pub(crate) enum ConnectionError {
     /// The client does not keep to the protocol.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
@@ -21,7 +21,7 @@ pub enum ConnectionError {
 }
 
 /// Sends some of these bytes, or none with [`io::ErrorKind::WouldBlock`]. It does not block.
-pub type Sender = Box<dyn Fn(&[IoSlice<'_>]) -> io::Result<usize> + Send + Sync>;
+pub(crate) type Sender = Box<dyn Fn(&[IoSlice<'_>]) -> io::Result<usize> + Send + Sync>;
 
 /// The control of a connection's socket, beside its bytes.
 pub trait Transport: Sync {

@@ -1,4 +1,4 @@
-//! The properties of datasets, pools and vdevs: names, types, defaults, the words of index properties, and inheritance.
+//! The properties of datasets and pools: names, types, defaults, the words of index properties, and inheritance.
 //!
 //! # Theory
 //!
@@ -24,12 +24,11 @@ pub mod number;
 pub mod pool;
 mod table;
 mod text;
-pub mod vdev;
 mod words;
 mod wronguse;
 
 pub use table::{Align, Table};
-pub use text::{lines, one_line};
+pub use text::{chain, lines, one_line};
 pub use wronguse::WrongUse;
 
 bitflags::bitflags! {
@@ -46,8 +45,6 @@ bitflags::bitflags! {
         const BOOKMARK = 1 << 3;
         /// Pools.
         const POOL = 1 << 4;
-        /// Vdevs.
-        const VDEV = 1 << 5;
         /// Datasets with contents: file systems, volumes and snapshots.
         const DATASET = Self::FILESYSTEM.bits() | Self::VOLUME.bits() | Self::SNAPSHOT.bits();
     }
@@ -194,7 +191,7 @@ mod tests {
 
     #[test]
     fn names_and_columns_are_unique_and_words_lead_back() {
-        for table in [dataset::PROPERTIES, pool::PROPERTIES, vdev::PROPERTIES] {
+        for table in [dataset::PROPERTIES, pool::PROPERTIES] {
             for (index, property) in table.iter().enumerate() {
                 assert!(table[..index].iter().all(|other| other.name != property.name), "{}", property.name);
                 if let Kind::Index(words, default) = property.kind {

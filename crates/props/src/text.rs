@@ -1,6 +1,7 @@
 //! Text for tables: names and messages may come from pools, and a pool's maker chooses them.
 
 use std::borrow::Cow;
+use std::error::Error;
 
 /// Text that stays in its line, so that it cannot make a second one: control characters are escaped, line ends and tabs among them.
 pub fn one_line(text: &str) -> Cow<'_, str> {
@@ -21,6 +22,12 @@ fn without(text: &str, is_bad: fn(char) -> bool) -> Cow<'_, str> {
         if is_bad(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
     }
     Cow::Owned(shown)
+}
+
+/// An error with all its causes.
+pub fn chain(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 #[cfg(test)]

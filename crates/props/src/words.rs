@@ -141,5 +141,3 @@ pub(crate) const REDUNDANT_METADATA: Words = &[("all", 0), ("most", 1), ("some",
 pub(crate) const VOLMODE: Words = &[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), ("none", 3)];
 pub(crate) const DIRECT: Words = &[("disabled", 0), ("standard", 1), ("always", 2)];
 pub(crate) const FAILMODE: Words = &[("wait", 0), ("continue", 1), ("panic", 2)];
-/// A switch that one can leave to the pool.
-pub(crate) const BOOLEAN_INHERIT: Words = &[("off", 0), ("on", 1), ("inherit", 1 << 62)];

@@ -50,6 +50,6 @@ mod walk;
 
 pub use account::{Leak, Misuse, MisuseKind};
 pub use scrub::attend;
-pub use stats::{BlockCounts, BlockStatistics, LEVELS};
+pub use stats::{BlockCounts, BlockStatistics};
 pub use verify::{BadBlock, Verification, VerifyError, VerifyOptions, VerifyReport, VerifyStop, verify};
 pub use walk::{Progress, ViewError, Views, WalkControl};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cenote_format::blkptr::Blkptr;
 
 /// Levels counted apart: data, and the indirect levels that an object can have.
-pub const LEVELS: usize = 12;
+pub(crate) const LEVELS: usize = 12;
 
 /// Counts of some blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

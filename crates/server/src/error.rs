@@ -127,13 +127,7 @@ impl ServerError {
 
     /// The error with all its causes.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            text.push_str(&format!(": {cause}"));
-            next = cause.source();
-        }
-        text
+        cenote_props::chain(self)
     }
 
     /// The error and its causes in one text, without causes that add nothing.

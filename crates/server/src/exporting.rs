@@ -32,9 +32,6 @@ fn all_had() -> Result<Vec<Had>> {
 }
 
 /// Exports every pool that is imported, and every one that a process of this user has. False if one could not be exported, which is reported.
-///
-/// # Errors
-/// The cache file cannot be read.
 #[boxed]
 pub async fn export_all(session: &Session, is_forced: bool) -> Result<bool> {
     let mut is_good = true;
@@ -101,9 +98,6 @@ async fn server_of(session: &Session, had: &Had) -> Result<Option<PathBuf>> {
 }
 
 /// Removes a pool from the cache file, under any name.
-///
-/// # Errors
-/// The file cannot be changed.
 pub fn forget_guid(guid: Guid) -> Result<()> {
     CacheFile::of_user()?.update(|pools| {
         pools.retain(|_, entry| entry.guid != guid.0);
@@ -112,9 +106,6 @@ pub fn forget_guid(guid: Guid) -> Result<()> {
 }
 
 /// Removes a pool from the cache file. False if it is not in it.
-///
-/// # Errors
-/// The file cannot be changed.
 pub fn forget(name: &str) -> Result<bool> {
     let mut was_there = false;
     CacheFile::of_user()?.update(|pools| {

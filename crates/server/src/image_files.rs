@@ -16,9 +16,6 @@ pub struct ImageFiles {
 
 impl ImageFiles {
     /// Creates the missing files, under their own names.
-    ///
-    /// # Errors
-    /// They cannot be created.
     pub fn here(layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
         let made = Self { images: Images::default(), watch: None };
         made.images.make_here(layout, size_bytes)?;
@@ -27,9 +24,6 @@ impl ImageFiles {
 
     /// Creates the missing files, under names that mark them as unfinished. Signals that end the process remove them, and report the layout's
     /// other devices.
-    ///
-    /// # Errors
-    /// They cannot be created.
     pub fn unfinished(session: &Session, layout: &Layout, size_bytes: Option<u64>) -> Result<Self> {
         let mut made = Self { images: Images::default(), watch: None };
         made.watch(session, layout)?;
@@ -74,9 +68,6 @@ impl ImageFiles {
     }
 
     /// Gives the files their final names: the pool is complete.
-    ///
-    /// # Errors
-    /// The system cannot rename them.
     pub fn keep(self) -> Result<()> {
         Ok(self.images.keep()?)
     }

@@ -109,9 +109,6 @@ impl Session {
     }
 
     /// The found pools that are neither imported nor served, in the order of their names; and the names of imported pools.
-    ///
-    /// # Errors
-    /// The cache file cannot be read.
     pub fn importable(&self, mut found: Vec<FoundPool>) -> Result<(Vec<FoundPool>, Vec<String>)> {
         let noted = CacheFile::of_user()?.pools()?;
         let served = protocol::servers();

@@ -68,15 +68,17 @@ use delegated::Delegated;
 pub use error::{ServerError, add_cause};
 pub use image_files::ImageFiles;
 pub use listener::{Call, Ended, Gathered, Handler, Request};
-pub use mounts::{LiveMount, LiveMounts};
+pub use mounts::LiveMounts;
 pub use newpool::{NewPool, NewPoolRequest, check_pool_name};
-pub use protocol::{Input, Owned, Passed, PinnedTxg, Who};
+pub(crate) use protocol::PinnedTxg;
+pub use protocol::{Input, Owned, Passed, Who};
 pub use served::{End, ServedPool, suspended};
 pub use service::{Pools, Volumes};
 pub use session::{Found, Gone, Lost, NoSuchPool, Session, SessionOptions, Shown, choose, no_label};
 pub(crate) use suspend::SuspendedDataset;
 pub(crate) use volumes::PoolVolumes;
-pub use volumes::{LiveVolumes, Locked, OpenVolumes, SuspendedVolume};
+pub use volumes::{LiveVolumes, OpenVolumes};
+pub(crate) use volumes::{Locked, SuspendedVolume};
 pub(crate) use watch::Recovery;
 
 /// Receives messages for the person or program that a process works for.

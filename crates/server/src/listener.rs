@@ -45,9 +45,6 @@ const FAILED: u8 = 1;
 /// Carries out the requests of clients.
 pub trait Handler: Send + Sync {
     /// Parses a request from its form on the wire.
-    ///
-    /// # Errors
-    /// It is not a request.
     fn request(&self, form: serde_json::Value) -> Result<Box<dyn Request>, ServerError>;
 }
 
@@ -114,9 +111,6 @@ impl Control {
     /// Takes commands for a pool that this process has open for writing, at `path` or at the usual place, and reports the place. If it cannot
     /// listen at the usual place it warns, and the process continues without commands. With `ends_with_mounts` this process ends with the last
     /// mount of the pool.
-    ///
-    /// # Errors
-    /// It cannot listen at `path`.
     pub(crate) fn start(
         console: &dyn Console,
         handler: &Arc<dyn Handler>,

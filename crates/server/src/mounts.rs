@@ -47,7 +47,7 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// A dataset that is mounted for writing.
 #[derive(Clone)]
-pub struct LiveMount {
+pub(crate) struct LiveMount {
     /// Its number among the mounts of this process: later ones have higher ones.
     pub id: u64,
     /// Its name in the mount table.
@@ -62,7 +62,7 @@ pub struct LiveMount {
 
 impl LiveMount {
     /// Its mount point.
-    pub fn at(&self) -> &Path {
+    pub(crate) fn at(&self) -> &Path {
         self.mount.mountpoint()
     }
 }
@@ -155,12 +155,12 @@ impl LiveMounts {
     }
 
     /// The mounts, in the order of mounting.
-    pub fn all(&self) -> Vec<LiveMount> {
+    pub(crate) fn all(&self) -> Vec<LiveMount> {
         self.state.lock().mounts.clone()
     }
 
     /// Datasets and their mount points, in the order of mounting.
-    pub fn places(&self) -> Vec<(String, PathBuf)> {
+    pub(crate) fn places(&self) -> Vec<(String, PathBuf)> {
         self.state.lock().mounts.iter().map(|mount| (mount.dataset.clone(), mount.at().to_owned())).collect()
     }
 
@@ -234,7 +234,7 @@ impl LiveMounts {
 
     /// Ends mounting and all remaining mounts: their pending requests are finished, later ones are not answered.
     #[boxed]
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         let left = self.until(|state| {
             state.is_closed = true;
             (state.coming == 0).then(|| state.mounts.clone())
@@ -265,7 +265,7 @@ impl LiveMounts {
     /// Removes datasets and those below them from the mounts that show them nested. Returns a dataset that is in use there or is itself mounted,
     /// if any. [`Self::refresh`] shows datasets again that still exist.
     #[boxed]
-    pub async fn release(&self, datasets: &[String]) -> Result<Option<String>> {
+    pub(crate) async fn release(&self, datasets: &[String]) -> Result<Option<String>> {
         for mount in self.all() {
             if let Some(busy) = mount.tree.release_datasets(datasets).await? {
                 return Ok(Some(busy));
@@ -276,7 +276,7 @@ impl LiveMounts {
 
     /// Suspends the file system of a dataset in all mounts that show it, until the returned values are dropped.
     #[boxed]
-    pub async fn suspend(&self, dataset: &str) -> Vec<SuspendedFs> {
+    pub(crate) async fn suspend(&self, dataset: &str) -> Vec<SuspendedFs> {
         let mut suspended = Vec::new();
         for mount in self.all() {
             suspended.extend(mount.tree.suspend(dataset).await);
@@ -294,7 +294,7 @@ impl LiveMounts {
 
     /// Makes mounts release snapshots that no one uses. The kernel may take a moment to forget them.
     #[boxed]
-    pub async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
+    pub(crate) async fn let_go(&self, snapshots: &BTreeSet<ObjectId>) {
         for mount in self.all() {
             mount.tree.let_go(snapshots).await;
         }
@@ -303,7 +303,7 @@ impl LiveMounts {
     /// Makes mounts show the present state of datasets that were just created, destroyed, renamed or set, and obey their properties, of which
     /// `changed` were just set. Returns a sentence for each property that takes effect only later.
     #[boxed]
-    pub async fn refresh(&self, datasets: &[String], changed: &[String]) -> Vec<String> {
+    pub(crate) async fn refresh(&self, datasets: &[String], changed: &[String]) -> Vec<String> {
         let mut later = Vec::new();
         for mount in self.all() {
             let at = mount.at().display();

@@ -40,12 +40,12 @@ impl End {
     }
 
     /// Resolves when it is requested.
-    pub fn asked(&self) -> EventWait<'_> {
+    pub(crate) fn asked(&self) -> EventWait<'_> {
         self.asked.wait()
     }
 
     /// True if it is requested.
-    pub fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.asked.is_set()
     }
 
@@ -55,12 +55,12 @@ impl End {
     }
 
     /// Resolves when the pool was exported, or could not be.
-    pub fn over(&self) -> EventWait<'_> {
+    pub(crate) fn over(&self) -> EventWait<'_> {
         self.over.wait()
     }
 
     /// True if it is over.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over.is_set()
     }
 }

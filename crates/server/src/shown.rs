@@ -63,9 +63,6 @@ pub(crate) fn tell(session: &Session, pool: &str, devices: &[PathBuf]) {
 }
 
 /// Fails if a read-only mount shows one of these datasets, one below them or one of these snapshots.
-///
-/// # Errors
-/// There is one.
 #[boxed]
 pub(crate) async fn check_unshown(session: &Session, names: &[String], verb: &str) -> Result<()> {
     let Some(first) = names.first() else { return Ok(()) };

@@ -11,9 +11,6 @@ const ENDING: [i32; 3] = [SIGHUP, SIGINT, SIGTERM];
 
 /// Watches for the signals that end this process: from now on none of them ends it directly. SIGHUP remains ignored if the process was started
 /// so, as by `nohup`. An interrupt does not: shells ignore it in all programs that scripts start with `&`, and the scripts then end these by it.
-///
-/// # Errors
-/// The system does not allow watching signals.
 pub fn ending() -> Result<Signals> {
     let keeps_going = ignored() & 1 << (SIGHUP - 1) != 0;
     let wanted = ENDING.into_iter().filter(|signal| *signal != SIGHUP || !keeps_going);
@@ -21,9 +18,6 @@ pub fn ending() -> Result<Signals> {
 }
 
 /// Calls `ended` at the first signal that is to end this process, which a second one then ends at once. Until the watch is dropped.
-///
-/// # Errors
-/// The system does not let signals be watched.
 pub fn watch(handle: &Handle, ended: impl FnOnce() + Send + 'static) -> Result<Watch> {
     let mut signals = ending()?;
     let watch = Watch(signals.handle());

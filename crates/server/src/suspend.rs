@@ -18,7 +18,7 @@ impl SuspendedDataset {
     /// Suspends a dataset of a pool that this process serves.
     #[boxed]
     pub(crate) async fn begin(of: &ServedPool, dataset: &str) -> Result<Self> {
-        let volume = of.volumes.lock().await.suspend(&of.volumes, dataset).await?;
+        let volume = of.volumes.lock().await.suspend(dataset).await?;
         Ok(Self { mounts: of.mounts.suspend(dataset).await, volume })
     }
 
@@ -42,7 +42,7 @@ impl SuspendedDataset {
     pub(crate) async fn resume(self) -> Result<()> {
         let mut result = Ok(());
         if let Some(volume) = self.volume {
-            result = volume.resume().await;
+            result = volume.resume().await.map_err(Into::into);
         }
         for mount in self.mounts {
             let resumed = mount.resume().await;

@@ -50,9 +50,6 @@ pub(crate) enum Recovery {
 }
 
 /// Begins to write a pool in the background, and reports its events.
-///
-/// # Errors
-/// Its labels could not be written.
 pub(crate) async fn serve(
     console: &Arc<dyn Console>,
     pool: Pool,

@@ -19,8 +19,8 @@ use crate::{Session, shown, signals};
 /// A pool that is changed in steps, while [`Writing::run`] runs: each step is atomic, and sees the results of earlier ones.
 pub struct Writing {
     pool: Pool,
-    /// The command's line for the pool's history.
-    line: Option<Line>,
+    /// The command is to be recorded in the pool's history: with its first change, or at the end.
+    is_recorded: bool,
     /// A server has the pool and continues to use it: each step is on disk at its end. Otherwise only this command has the pool, and all steps
     /// are in one txg: they are on disk together or not at all.
     is_served: bool,
@@ -37,12 +37,17 @@ impl Session {
             if request.is_long() {
                 writing.begin_background(self).await;
             }
+            if let Some(line) = request.history_line() {
+                writing.record(&line);
+            }
             let made = request.run(writing.pool(), self).await?;
-            if let Some(line) = request.history_line(&made) {
-                if let Some(work) = request.works_on(&made) {
-                    writing.work_off(self, work).await?;
-                }
-                writing.record(line);
+            if writing.is_recorded
+                && let Some(work) = request.works_on(&made)
+            {
+                writing.work_off(self, work).await?;
+            }
+            if request.is_void(&made) {
+                writing.forget_record();
             }
             Ok::<_, ServerError>((made, writing.pool.guid()))
         };
@@ -58,8 +63,8 @@ impl Session {
 const SCAN_POLL: Duration = Duration::from_millis(200);
 
 impl Writing {
-    /// Opens a pool for changes, unless this process already has it, and has `work` change it. When that ends with a line for the history
-    /// ([`Self::record`]), it is recorded, and everything is on disk. Otherwise the pool is exported if a txg was written, also after an
+    /// Opens a pool for changes, unless this process already has it, and has `work` change it. If that is recorded in the history
+    /// ([`Self::record`]), its line is, and everything is on disk. Otherwise the pool is exported if a txg was written, also after an
     /// error: it does not look as if its user had been killed. Only a server may drop the future, since the pool remains open there.
     ///
     /// # Errors
@@ -80,29 +85,22 @@ impl Writing {
     async fn open(session: &Session, name: &str) -> Result<Self> {
         session.check_served(name)?;
         Ok(match session.served() {
-            Some(pool) => Self { pool: pool.clone(), line: None, is_served: true },
-            None => Self { pool: open_for_writing(session, name).await?, line: None, is_served: false },
+            Some(pool) => Self { pool: pool.clone(), is_recorded: false, is_served: true },
+            None => Self { pool: open_for_writing(session, name).await?, is_recorded: false, is_served: false },
         })
     }
 
-    /// Records the command, or leaves the pool without a record. A server writes the record with one of its next txgs, as OpenZFS does. After
-    /// a failure of the work, one of leaving is only reported.
+    /// Records the command if no change has, or leaves the pool without a record. A server does so with one of its next txgs, as OpenZFS does.
+    /// After a failure of the work, one of leaving is only reported.
     #[boxed]
     async fn end(&mut self, session: &Session, is_good: bool) -> Result<()> {
         let pool = self.pool.clone();
-        match self.line.take() {
-            Some(line) if self.is_served => {
-                let user = u64::from(rustix::process::getuid().as_raw());
-                let what = "a command cannot be noted in the pool's history";
-                let noted = pool.change_later(what, move |syncer| {
-                    Box::pin(async move { syncer.record_command(line.text(), user).await })
-                });
-                Ok(noted?)
-            }
-            Some(line) => finish(pool, &line).await,
-            None if self.is_served => Ok(()),
-            None if is_good => Ok(leave(pool).await?),
-            None => {
+        match self.is_recorded && is_good {
+            true if self.is_served => Ok(pool.record_later()?),
+            true => finish(pool).await,
+            false if self.is_served => Ok(()),
+            false if is_good => Ok(leave(pool).await?),
+            false => {
                 let name = pool.name().to_owned();
                 match session.handle().timeout(CLOSE_TIME_MAX, leave(pool)).await {
                     Some(Ok(())) => {}
@@ -128,9 +126,15 @@ impl Writing {
         &self.pool
     }
 
-    /// Records the command in the pool's history when it ends.
-    pub fn record(&mut self, line: Line) {
-        self.line = Some(line);
+    /// Records the command in the pool's history: in the txg of the first change that it makes from now on, or when it ends.
+    pub fn record(&mut self, line: &Line) {
+        self.pool = recording(&self.pool, line);
+        self.is_recorded = true;
+    }
+
+    /// The command has changed nothing, and is not recorded.
+    pub(crate) fn forget_record(&mut self) {
+        self.is_recorded = false;
     }
 
     /// Does the background work that the steps have left, unless a server will: shown with its rate and time left. It may be interrupted; the
@@ -251,9 +255,6 @@ pub(crate) async fn open_with_devices(session: &Session, name: &str) -> Result<(
 }
 
 /// Corrects the labels of a destroyed pool that is imported, since other systems would take its devices without a question.
-///
-/// # Errors
-/// They cannot be written.
 #[boxed]
 pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOptions, line: &Line) -> Result<()> {
     // In the pool it keeps its old name.
@@ -262,13 +263,18 @@ pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOpti
     how.owner_mark = owners::begin(&found).ok();
     let options = WriteOptions { clock: clock()?, host: host(false), check: false };
     let pool = open(session.handle(), found, &how, options).await?;
-    finish(pool, line).await
+    finish(recording(&pool, line)).await
 }
 
-/// Records the command and writes its changes.
+/// A handle by which this user's command changes a pool.
+pub fn recording(pool: &Pool, line: &Line) -> Pool {
+    pool.recording(line.text(), u64::from(rustix::process::getuid().as_raw()))
+}
+
+/// Records the command of a handle unless a change has, and writes its changes.
 #[boxed]
-pub async fn finish(pool: Pool, line: &Line) -> Result<()> {
-    pool.record_command(line.text(), u64::from(rustix::process::getuid().as_raw())).await?;
+pub async fn finish(pool: Pool) -> Result<()> {
+    pool.record().await?;
     let guid = pool.guid();
     pool.export().await?;
     owners::ended(guid);

@@ -495,17 +495,7 @@ pub enum FeatureState {
     Active,
 }
 
-impl FeatureState {
-    /// The word OpenZFS prints.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Disabled => "disabled",
-            Self::Enabled => "enabled",
-            Self::Active => "active",
-        }
-    }
-}
+impl FeatureState {}
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_metaslab::PoolSpace;
 use cenote_taskq::boxed;
-use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::config::{AllocationClass, VdevConfig};
 
 use crate::view::packed_list;
 use crate::{SpaError, View};
@@ -116,7 +116,7 @@ impl View {
 
     /// The nvlist in the object that an entry of the MOS's directory names.
     #[boxed]
-    pub async fn packed(&self, name: &str) -> Result<Option<NvList>, SpaError> {
+    pub(crate) async fn packed(&self, name: &str) -> Result<Option<NvList>, SpaError> {
         match self.entry(name).await? {
             Some(dnode) => Ok(Some(self.checked(packed_list(&dnode).await)?)),
             None => Ok(None),
@@ -161,7 +161,7 @@ impl View {
 
     /// The words of the record of scrubs and resilvers, as many as there are.
     #[boxed]
-    pub async fn scan_words(&self) -> Result<Vec<u64>, SpaError> {
+    pub(crate) async fn scan_words(&self) -> Result<Vec<u64>, SpaError> {
         let value = self.checked(self.directory().lookup(pool_directory::SCAN.as_bytes()).await)?;
         Ok(value.iter().flat_map(|value| value.integers()).collect())
     }
@@ -294,11 +294,5 @@ impl View {
         let slop = slop_bytes(normal, embedded_log);
         let size = normal.saturating_add(shared).saturating_add(saved);
         Ok(size.saturating_sub(checkpoint).saturating_sub(deferred).saturating_sub(slop))
-    }
-
-    /// The kinds of top-level vdevs that hold nothing: removed, or a log's old place.
-    #[must_use]
-    pub fn is_placeholder(top: &VdevConfig) -> bool {
-        matches!(top.kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_))
     }
 }

@@ -9,17 +9,19 @@
 //! must know both: they change what an owner has in memory and a reader on disk.
 //!
 //! **In memory.** An entry for each dataset in use, by its object, which does not change with its name: the owner, with its [`User`] and the space
-//! of the head as its users see it; and the number of long holds. The kind of a head is in its objset. The state of a dataset's key is to be a
-//! field of the entry: a key is in use as long as an entry has it.
+//! of the head as its users see it; and the users of its long holds. A key is in use as long as an entry has a dataset with it:
+//! [`Pool::unload_key`](crate::Pool::unload_key) reports who that is.
 //!
 //! **Life.** [`Pool::adopt`](crate::Pool::adopt) makes the owner of a head, which lives as long as a clone of its
 //! [`LiveHead`](crate::LiveHead). [`Syncer::long_hold`](crate::Syncer::long_hold) adds a hold, which lives as long as the [`LongHold`]. The last of them removes the entry.
 //!
 //! **Invariants.** 1. An entry has an owner or a hold. 2. An owner and a hold are made with the slot, which a task has from its check to its
-//! change: no user begins to use a dataset that a task is about to destroy. 3. A task that would destroy a held dataset is refused in its check.
+//! change: no user begins to use a dataset that a task is about to destroy, or whose key it unloads. 3. A task that would destroy a held dataset
+//! is refused in its check.
 //!
 //! **Rejected.** *A table for owners, one for holds, and one for the space of heads*: their keys had to agree. *The users' own tables alone*
-//! (mounts, exports, handles of a program): a verb had to ask each of them.
+//! (mounts, exports, handles of a program): a verb had to ask each of them. *The kind and the key of a dataset in its entry*: both are on disk,
+//! and a rename or `change-key` gives it another key's root.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +30,7 @@ use std::sync::{Arc, Weak};
 use cenote_format::ids::ObjectId;
 use cenote_taskq::sync::Mutex;
 
-/// The kind of user that has a head dataset open to be changed.
+/// The kind of user that has a dataset in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// A mount.
@@ -70,7 +72,14 @@ pub(crate) struct InUse(Mutex<BTreeMap<ObjectId, Entry>>);
 #[derive(Default)]
 struct Entry {
     owner: Option<Owner>,
-    holds: usize,
+    holds: Vec<User>,
+}
+
+impl Entry {
+    fn owner(&self) -> Option<User> {
+        // An owner that ends just now has no clone any more, and its head may be gone with the next change.
+        self.owner.as_ref().filter(|owner| owner.owned.strong_count() > 0).map(|owner| owner.user)
+    }
 }
 
 struct Owner {
@@ -94,17 +103,18 @@ impl InUse {
 
     /// The user of a head that is open to be changed.
     pub(crate) fn owner(&self, dataset: ObjectId) -> Option<User> {
-        let all = self.0.lock();
-        let owner = all.get(&dataset)?.owner.as_ref()?;
-        (owner.owned.strong_count() > 0).then_some(owner.user)
+        self.0.lock().get(&dataset)?.owner()
     }
 
     /// The heads that are open to be changed.
     pub(crate) fn owned(&self) -> Vec<ObjectId> {
-        let all = self.0.lock();
-        // An owner that ends just now has no clone any more, and its head may be gone with the next change.
-        let is_owned = |entry: &Entry| entry.owner.as_ref().is_some_and(|owner| owner.owned.strong_count() > 0);
-        all.iter().filter(|(_, entry)| is_owned(entry)).map(|(dataset, _)| *dataset).collect()
+        self.0.lock().iter().filter(|(_, entry)| entry.owner().is_some()).map(|(dataset, _)| *dataset).collect()
+    }
+
+    /// All datasets in use, each with one of its users: the owner, if there is one.
+    pub(crate) fn users(&self) -> Vec<(ObjectId, User)> {
+        let user = |entry: &Entry| entry.owner().or_else(|| entry.holds.first().copied());
+        self.0.lock().iter().filter_map(|(dataset, entry)| Some((*dataset, user(entry)?))).collect()
     }
 
     /// The space of a head as of the last sync.
@@ -122,17 +132,17 @@ impl InUse {
 
     /// True if a dataset is held.
     pub(crate) fn is_held(&self, dataset: ObjectId) -> bool {
-        self.0.lock().get(&dataset).is_some_and(|entry| entry.holds > 0)
+        self.0.lock().get(&dataset).is_some_and(|entry| !entry.holds.is_empty())
     }
 
     /// The datasets that are held.
     pub(crate) fn held(&self) -> Vec<ObjectId> {
-        self.0.lock().iter().filter(|(_, entry)| entry.holds > 0).map(|(dataset, _)| *dataset).collect()
+        self.0.lock().iter().filter(|(_, entry)| !entry.holds.is_empty()).map(|(dataset, _)| *dataset).collect()
     }
 
-    pub(crate) fn hold(self: &Arc<Self>, dataset: ObjectId) -> LongHold {
-        self.0.lock().entry(dataset).or_default().holds += 1;
-        LongHold { dataset, all: self.clone() }
+    pub(crate) fn hold(self: &Arc<Self>, dataset: ObjectId, user: User) -> LongHold {
+        self.0.lock().entry(dataset).or_default().holds.push(user);
+        LongHold { dataset, user, all: self.clone() }
     }
 
     /// Changes an entry, and removes it if it has neither an owner nor a hold after that. Nothing happens if there is none.
@@ -140,7 +150,7 @@ impl InUse {
         let mut all = self.0.lock();
         let Some(entry) = all.get_mut(&dataset) else { return };
         change(entry);
-        if entry.owner.is_none() && entry.holds == 0 {
+        if entry.owner.is_none() && entry.holds.is_empty() {
             all.remove(&dataset);
         }
     }
@@ -166,6 +176,7 @@ impl Drop for Owned {
 /// Keeps a dataset from being destroyed, until it is dropped.
 pub struct LongHold {
     dataset: ObjectId,
+    user: User,
     all: Arc<InUse>,
 }
 
@@ -173,8 +184,8 @@ impl Drop for LongHold {
     fn drop(&mut self) {
         let mut is_counted = false;
         self.all.release(self.dataset, |entry| {
-            is_counted = entry.holds > 0;
-            entry.holds = entry.holds.saturating_sub(1);
+            let counted = entry.holds.iter().position(|user| *user == self.user);
+            is_counted = counted.map(|at| entry.holds.remove(at)).is_some();
         });
         assert!(is_counted, "a hold that is released was counted");
     }
@@ -198,14 +209,16 @@ mod tests {
         assert_eq!(all.owner(one), Some(User::Mount), "the first owner is the owner");
         let space = HeadSpace { referenced_bytes: 1, available_bytes: 2, objects: 3 };
         all.set_space(one, space);
-        let holds = [all.hold(one), all.hold(one)];
+        let holds = [all.hold(one, User::Mount), all.hold(one, User::Export)];
         drop(owned);
         assert_eq!((all.owner(one), all.space(one), all.held()), (Some(User::Mount), space, vec![one]));
         drop(shared);
         assert_eq!((all.owner(one), all.space(one), all.owned()), (None, HeadSpace::default(), vec![]));
         let [first, second] = holds;
+        assert_eq!(all.users(), [(one, User::Mount)]);
         drop(first);
         assert!(all.is_held(one));
+        assert_eq!(all.users(), [(one, User::Export)], "the hold of the other user is left");
         let next = all.own(one, User::Export);
         drop(second);
         assert_eq!((all.owner(one), all.is_held(one)), (Some(User::Export), false));
@@ -225,7 +238,7 @@ mod tests {
         assert_eq!(all.owned(), [one]);
         let later = Arc::into_inner(next).expect("it is the only one");
         drop(later);
-        let hold = all.hold(one);
+        let hold = all.hold(one, User::Command);
         drop(late);
         assert_eq!((all.owner(one), all.is_held(one)), (None, true));
         drop(hold);

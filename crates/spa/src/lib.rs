@@ -74,7 +74,7 @@ mod view;
 pub use admin::add::AddOptions;
 pub use admin::bookmark::NewBookmark;
 pub use admin::dataset::{FileSizes, PropertyValue};
-pub use admin::receive::{RECEIVED, Received, Receiving};
+pub use admin::receive::{Received, Receiving};
 pub use admin::receive_spec::{RawSpec, ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 pub use admin::received::ReceivedPropertyError;
 pub use admin::snapshot::NewSnapshot;

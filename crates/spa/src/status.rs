@@ -114,7 +114,7 @@ pub async fn condition_with(pool: &View, devices: &VdevStatus) -> Result<Option<
 /// encryption without the feature bookmark_v2, so that snapshots may lack the guid of their set of IVs. 3 is not looked for but taken from the
 /// configuration, where OpenZFS notes it, as the others.
 #[boxed]
-pub async fn errata(pool: &View) -> Result<Option<u8>, SpaError> {
+pub(crate) async fn errata(pool: &View) -> Result<Option<u8>, SpaError> {
     /// Words of the record of scrubs.
     const SCAN_WORDS: usize = 24;
     /// Flags of a scrub that are known.

@@ -42,7 +42,7 @@ cenote_kstat::tunables! {
 cenote_kstat::tunables! {
     /// Those of the livelists of clones.
     #[derive(Copy)]
-    pub struct LivelistTunables {
+    pub(crate) struct LivelistTunables {
         /// New blocks in a list of a livelist, after which the next list begins.
         zfs_livelist_max_entries: u64 = 500_000, "blocks", Number(1, 1 << 20), AtOpen;
         /// A clone that shares this percentage of its blocks with its origin, or less, does without a livelist.

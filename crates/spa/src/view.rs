@@ -165,7 +165,7 @@ impl View {
 
     /// Whether this is the pool as of its checkpoint.
     #[must_use]
-    pub fn is_checkpoint_view(&self) -> bool {
+    pub(crate) fn is_checkpoint_view(&self) -> bool {
         self.shared.is_checkpoint_view
     }
 

@@ -50,12 +50,6 @@ pub trait Driver: Send + Sync + 'static {
     /// Makes stable all that was written before.
     fn flush(&self) -> BoxFuture<'_, io::Result<()>>;
 
-    /// Tells the device that a range is no longer needed.
-    fn discard(&self, offset_bytes: u64, size_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
-        let _ = (offset_bytes, size_bytes);
-        Box::pin(async { Err(io::Error::new(io::ErrorKind::Unsupported, "this device cannot discard")) })
-    }
-
     /// The device's size.
     fn size_bytes(&self) -> u64;
 
@@ -156,15 +150,6 @@ impl Device {
         }
     }
 
-    /// Tells the device that a range is no longer needed.
-    pub async fn discard(&self, offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
-        check_range(self.size_bytes(), offset_bytes, 0)?;
-        match &self.backing {
-            Backing::File(file) => file.discard(offset_bytes, size_bytes).await,
-            Backing::Driver(driver) => driver.discard(offset_bytes, size_bytes).await,
-        }
-    }
-
     /// The device's size.
     pub fn size_bytes(&self) -> u64 {
         match &self.backing {
@@ -259,10 +244,6 @@ impl Driver for RamDevice {
     }
 
     fn flush(&self) -> BoxFuture<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
-    fn discard(&self, _offset_bytes: u64, _size_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
         Box::pin(async { Ok(()) })
     }
 

@@ -73,7 +73,7 @@ impl Semaphore {
     }
 
     /// Adds `count` permits: new ones, or ones whose [`Permit`] was forgotten.
-    pub fn add(&self, count: u64) {
+    pub(crate) fn add(&self, count: u64) {
         let mut wakers = Vec::new();
         {
             let mut state = self.state.lock();
@@ -185,13 +185,6 @@ impl Drop for Permit<'_> {
 pub struct OwnedPermit {
     semaphore: Arc<Semaphore>,
     count: u64,
-}
-
-impl OwnedPermit {
-    /// How many permits this holds.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
 }
 
 impl Drop for OwnedPermit {

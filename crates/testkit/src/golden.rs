@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cache;
 use crate::manifest::{File, Manifest};
+use crate::{cache, repository_root};
 
 /// A folder of themes.
 #[derive(Debug, Clone)]
@@ -46,12 +46,6 @@ impl Scratch {
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
-}
-
-/// The repository's root folder.
-pub fn repository_root() -> &'static Path {
-    // This crate lies two folders below the root.
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in crates/testkit")
 }
 
 /// The theme of that name in the set that [`Golden::find`] picks.

@@ -43,6 +43,14 @@ mod part;
 pub mod walk;
 pub mod zdb;
 
+use std::path::Path;
+
 pub use elsewhere::Elsewhere;
-pub use golden::{Golden, Scratch, Theme, Unpacked, repository_root, theme, theme_if_present};
+pub use golden::{Golden, Scratch, Theme, Unpacked, theme, theme_if_present};
 pub use part::{Part, VARIABLE as PART_VARIABLE};
+
+/// The repository's root folder.
+pub fn repository_root() -> &'static Path {
+    // This crate lies two folders below the root.
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the crate lies in crates/testkit")
+}

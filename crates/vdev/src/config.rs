@@ -102,7 +102,7 @@ impl VdevKind {
 
     /// Whether its blocks are spread over its children in parity stripes.
     #[must_use]
-    pub const fn is_stripe(&self) -> bool {
+    const fn is_stripe(&self) -> bool {
         matches!(self, Self::Raidz { .. } | Self::Draid { .. })
     }
 

@@ -26,7 +26,7 @@ impl Dtl {
 
     /// The set of all txgs: what a leaf lacks that is not there.
     #[must_use]
-    pub fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self::of(0..u64::MAX)
     }
 

@@ -1,7 +1,7 @@
 //! Faults of devices: error counts of a vdev, and a bounded log of single faults.
 //!
 //! `zpool status` shows the counts as READ, WRITE and CKSUM. They are touched only when something fails, so they cost a good read nothing.
-//! The log keeps the newest [`FaultLog::CAPACITY`] faults and counts those that it dropped.
+//! The log keeps the newest [`FaultLog::CAPACITY`] faults.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -159,7 +159,7 @@ impl ErrorCounts {
     }
 
     /// Sets all counts to zero (`zpool clear`).
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         for counter in [&self.read, &self.write, &self.checksum] {
             counter.store(0, Ordering::Relaxed);
         }
@@ -170,7 +170,6 @@ impl ErrorCounts {
 #[derive(Debug, Default)]
 pub struct FaultLog {
     entries: Mutex<VecDeque<Fault>>,
-    dropped: AtomicU64,
 }
 
 impl FaultLog {
@@ -178,11 +177,10 @@ impl FaultLog {
     pub(crate) const CAPACITY: usize = 1024;
 
     /// Adds a fault, pushing out the oldest where the log is full.
-    pub fn push(&self, fault: Fault) {
+    pub(crate) fn push(&self, fault: Fault) {
         let mut entries = self.entries.lock();
         if entries.len() >= Self::CAPACITY {
             entries.pop_front();
-            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
         entries.push_back(fault);
         debug_assert!(entries.len() <= Self::CAPACITY, "faults that are kept are bounded (vdev, invariant 3)");
@@ -199,12 +197,6 @@ impl FaultLog {
     pub fn snapshot(&self) -> Vec<Fault> {
         self.entries.lock().iter().cloned().collect()
     }
-
-    /// How many faults were pushed out before anyone took them.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
-    }
 }
 
 #[cfg(test)]
@@ -216,12 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_keeps_the_newest_and_counts_the_rest() {
+    fn a_full_log_keeps_the_newest() {
         let log = FaultLog::default();
         for address in 0..FaultLog::CAPACITY as u64 + 5 {
             log.push(fault(address));
         }
-        assert_eq!(log.dropped(), 5);
         assert_eq!(log.snapshot().first().unwrap().address_bytes, 5);
         assert_eq!(log.drain().len(), FaultLog::CAPACITY);
         assert!(log.snapshot().is_empty());

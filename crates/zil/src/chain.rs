@@ -168,6 +168,7 @@ impl<'a> Chain<'a> {
         }
         assert!(sequence > self.last_block || self.last_block == 0, "blocks of a chain rise");
         self.last_block = sequence;
+        assert!(sequence <= block_max, "a claimed log ends where the claim says (invariant 3)");
         if (self.last_block, self.last_record) == (block_max, record_max) {
             self.end = Some(End::Claimed);
             return Some(Link { pointer, content: None, next: Blkptr::HOLE });
@@ -217,6 +218,7 @@ impl<'a> Chain<'a> {
             };
             break;
         }
+        assert!(self.last_record <= record_max, "a claimed log ends at the record that the claim says (invariant 3)");
         Ok((Content { bytes, layout, order, is_encrypted, count, used_bytes }, next))
     }
 }

@@ -146,6 +146,7 @@ impl Queue {
                 None => std::mem::take(&mut of.by_object).into_values().flatten().collect(),
             };
             if !moved.is_empty() {
+                assert!(of.txg > self.synced, "itxs go with their txg, so none of a txg on disk is asked for");
                 self.last.number += moved.len() as u64;
                 self.last.txg = self.last.txg.max(of.txg);
                 match object {
@@ -177,7 +178,12 @@ impl Queue {
     pub(crate) fn goal_of(&self, object: Option<ObjectId>) -> Goal {
         let Some(object) = object else { return self.last };
         let own = self.last_of_object.get(&object).copied().unwrap_or(self.last_of_all);
-        Goal { number: own.number.max(self.last_of_all.number), txg: own.txg.max(self.last_of_all.txg) }
+        let goal = Goal { number: own.number.max(self.last_of_all.number), txg: own.txg.max(self.last_of_all.txg) };
+        assert!(
+            goal.number <= self.last.number && goal.txg <= self.last.txg,
+            "a client waits for itxs that are in the order (invariant 4)"
+        );
+        goal
     }
 
     /// Notes that a txg has a change without a record.
@@ -204,6 +210,10 @@ impl Queue {
         let mut taken: Vec<(Txg, Vec<Itx>)> =
             self.txgs.iter_mut().map(|of| (of.txg, std::mem::take(&mut of.in_order))).collect();
         taken.sort_unstable_by_key(|(txg, _)| *txg);
+        assert!(
+            taken.iter().all(|(txg, itxs)| *txg > self.synced || itxs.is_empty()),
+            "a record is of a txg that is not on disk, so its block outlives that txg (invariant 5)"
+        );
         Some(Taken { itxs: taken.into_iter().flat_map(|(_, itxs)| itxs).collect(), goal: self.last })
     }
 

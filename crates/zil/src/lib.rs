@@ -80,10 +80,10 @@
 //!
 //! **Invariants.**
 //! 1. A walk ends: each block has a sequence number one higher than the one before, and its bytes are verified against that.
-//! 2. Records rise in sequence along the chain; a block that breaks that is damage (asserted where it is read).
-//! 3. A claimed log ends where the claim says.
+//! 2. Records rise in sequence along the chain (asserted where a block is filled, `lwb`); a block that breaks that is damage.
+//! 3. A claimed log ends where the claim says (asserted in `chain`).
 //! 4. A client is answered when the block of its last record and all blocks before it in the chain are stable, or when its txg is on
-//!    disk.
+//!    disk. Itxs are issued in their order, and nothing is stable that was not issued (asserted in `itx` and `writer::blocks`).
 //! 5. A log block is freed in the sync of a txg that contains all changes of its records; while the log is in use, that txg is later than
 //!    the one in which the block was allocated: until that txg is on disk the block may be needed, and freed space is not used before two
 //!    more are (asserted by the order of txgs in `itx` and `writer::blocks`; by power cuts in `crates/crash`).

@@ -50,6 +50,10 @@ impl Logs {
         let mut writers = self.shared.writers.lock();
         let writer = writers.get(&dataset)?;
         let retired = writer.retire(txg, Arc::strong_count(writer) > 1);
+        assert!(
+            !retired.is_over || retired.first.is_hole(),
+            "a log that is over has no block in its header (invariant 8)"
+        );
         let writer = writer.clone();
         if retired.is_over {
             writers.remove(&dataset);

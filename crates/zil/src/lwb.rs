@@ -53,13 +53,15 @@ pub(crate) struct Lwb {
     used: usize,
     /// The newest txg of a record in it.
     pub(crate) newest: Txg,
+    /// The number of the last record in it; 0 before the first.
+    last_sequence: u64,
 }
 
 impl Lwb {
     /// An empty block of this size.
     pub(crate) fn new(size_bytes: usize) -> Self {
         assert!((LogBlock::SIZE_MIN..=BLOCK_MAX_BYTES).contains(&size_bytes), "log blocks have such sizes");
-        Self { bytes: Buf::unfilled(size_bytes), used: Chain::SIZE, newest: Txg(0) }
+        Self { bytes: Buf::unfilled(size_bytes), used: Chain::SIZE, newest: Txg(0), last_sequence: 0 }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -81,6 +83,8 @@ impl Lwb {
         if record.len() > self.room() {
             return false;
         }
+        assert!(sequence > self.last_sequence, "records rise in sequence along the chain (invariant 2)");
+        self.last_sequence = sequence;
         let target = &mut self.bytes[self.used..self.used + record.len()];
         target.copy_from_slice(record);
         target[SEQUENCE_AT..SEQUENCE_AT + 8].copy_from_slice(&ORDER.bytes64(sequence));
@@ -144,6 +148,7 @@ impl Lwb {
             self.bytes.truncate(self.used.next_multiple_of(LogBlock::SIZE_MIN));
         }
         self.bytes[self.used..].fill(0);
+        assert!(self.bytes.len() >= self.used, "the records of a block are within it");
         self.bytes
     }
 }
@@ -153,7 +158,8 @@ mod tests {
     use super::*;
 
     fn put(lwb: &mut Lwb, offset: u64, len: usize) -> usize {
-        lwb.put_write(Txg(9), ObjectId(1), offset, &vec![7; len], 1)
+        let sequence = lwb.last_sequence + 1;
+        lwb.put_write(Txg(9), ObjectId(1), offset, &vec![7; len], sequence)
     }
 
     /// Regression test: after a kill of a server under writes of 64 KiB, replay left half a sector.

@@ -14,7 +14,7 @@ use cenote_taskq::sync::atomic::{AtomicU64, Ordering};
 use cenote_taskq::{BoxFuture, boxed};
 
 use crate::chain::{Content, Link};
-use crate::{Log, Marking, Survey};
+use crate::{Log, Marking, Position, Survey};
 
 /// Says that no record's position goes into the txgs that are begun.
 const NONE: u64 = 0;
@@ -54,6 +54,7 @@ impl Replaying {
         }
         let before = self.objset.zil_header().replay_seq;
         assert!(before < sequence, "records are replayed once, in order");
+        assert_eq!(self.within.load(Ordering::Relaxed), NONE, "records are replayed one after the other");
         self.begun.store(0, Ordering::Relaxed);
         self.within.store(if marking == Marking::Within { sequence } else { NONE }, Ordering::Relaxed);
         let result = effect.await;
@@ -90,6 +91,11 @@ impl Replaying {
     #[boxed]
     pub async fn passed(&self, link: &Link, survey: &Survey) -> Result<(), TxError> {
         let header = self.objset.zil_header();
+        let position = Position::of(&header);
+        assert!(
+            !link.content.iter().flat_map(Content::records).any(|record| position.is_left(&record)),
+            "a block is freed when the position is behind its records (invariant 9)"
+        );
         // The last with records stays until the log is destroyed: a walk, ours or OpenZFS's, has to find the record that the claim ends
         // with, and the last block that was claimed may never have been written.
         let records = link.content.iter().flat_map(Content::raw_records);

@@ -56,7 +56,7 @@ fn listed(of: &BTreeMap<Bookmark, Txg>) -> Vec<DataError> {
 
 impl DataErrors {
     /// A block could not be read.
-    pub fn note(&self, error: DataError) {
+    pub(crate) fn note(&self, error: DataError) {
         let is_first = {
             let mut state = self.state.lock();
             if state.known.get(&error.bookmark) == Some(&error.birth) || state.new.len() >= KNOWN_MAX {

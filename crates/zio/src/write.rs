@@ -86,7 +86,7 @@ pub struct AllocationUnits {
 impl AllocationUnits {
     /// The bytes that a block of `psize_bytes` is padded to.
     #[must_use]
-    pub const fn round(self, psize_bytes: u64) -> u64 {
+    pub(crate) const fn round(self, psize_bytes: u64) -> u64 {
         if psize_bytes <= self.min_bytes { self.min_bytes } else { psize_bytes.next_multiple_of(self.step_bytes) }
     }
 }

@@ -40,18 +40,6 @@ pub enum CaseSensitivity {
     Mixed,
 }
 
-impl CaseSensitivity {
-    /// The word of the property `casesensitivity`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sensitive => "sensitive",
-            Self::Insensitive => "insensitive",
-            Self::Mixed => "mixed",
-        }
-    }
-}
-
 /// The rules for names of a file system, fixed when it was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameRules {

@@ -20,6 +20,19 @@ pub(crate) struct Plan {
     pub(crate) form: SaForm,
 }
 
+/// The number and times of a node that is made again from the intent log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin {
+    /// Its object, whose number is free.
+    pub(crate) object: ObjectId,
+    /// Slots of its dnode.
+    pub(crate) slots: u8,
+    /// Its generation.
+    pub(crate) generation: u64,
+    /// Its creation time.
+    pub(crate) created: Time,
+}
+
 /// The initial attributes of a new file.
 pub(crate) struct Birth {
     pub(crate) mode: u32,

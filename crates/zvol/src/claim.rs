@@ -56,22 +56,9 @@ impl Volume {
 }
 
 impl Claim {
-    /// The range, in bytes.
-    #[must_use]
-    pub const fn bytes(&self) -> &Range<u64> {
-        &self.bytes
-    }
-
     /// The object that has the volume's data.
     pub(crate) fn object(&self) -> &Object {
         self.range.object()
-    }
-
-    /// Bytes of the blocks that the range touches: what a write dirties at most.
-    #[must_use]
-    pub fn dirty_bytes(&self) -> u64 {
-        let blocks = self.range.blocks();
-        (blocks.end - blocks.start).saturating_mul(self.volume.block_size_bytes())
     }
 
     fn check(&self, offset_bytes: u64, len_bytes: u64) -> Result<Range<u64>, VolumeError> {

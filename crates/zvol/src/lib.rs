@@ -25,4 +25,4 @@ mod replay;
 mod volume;
 
 pub use self::claim::Claim;
-pub use self::volume::{BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeError, VolumeSpec};
+pub use self::volume::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, Volume, VolumeError, VolumeSpec};

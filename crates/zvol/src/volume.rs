@@ -51,8 +51,6 @@ const PROPERTIES_OBJECT: ObjectId = ObjectId(2);
 /// The entry of the properties that is the size.
 pub(crate) const SIZE: &str = "size";
 
-/// Bytes of a block where nothing else is asked for.
-pub const BLOCK_BYTES_DEFAULT: u32 = 16 << 10;
 /// The smallest block, in bytes.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 /// The largest block, in bytes. Above 128 KiB the pool must have the feature `large_blocks`.

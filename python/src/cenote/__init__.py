@@ -35,6 +35,7 @@ from ._errors import (
     Place,
     QuotaError,
     ReadOnlyError,
+    StaleError,
     UnavailableError,
 )
 from ._files import DirEntry, FileKind, FileSystem, Listing, Metadata, Path, RawFile, Volume
@@ -107,6 +108,7 @@ __all__ = [
     "Sent",
     "SentName",
     "Space",
+    "StaleError",
     "Status",
     "UnavailableError",
     "Vdev",

@@ -101,6 +101,10 @@ class GivenUpError(Error):
     """It was given up before its end, and can be tried again."""
 
 
+class StaleError(Error):
+    """The file or directory that was open is gone: its dataset was rolled back."""
+
+
 #: The classes by the numbers of ``enum cenote_error_kind``.
 KINDS: Dict[int, Type[Error]] = {
     1: InternalError,
@@ -119,4 +123,5 @@ KINDS: Dict[int, Type[Error]] = {
     14: ClosedError,
     15: QuotaError,
     16: GivenUpError,
+    17: StaleError,
 }

@@ -323,7 +323,7 @@ class Pool:
         self._handle.call("cenote_pool_load_key", name(dataset), secret, len(secret))
 
     def unload_key(self, dataset: str) -> None:
-        """Not supported yet; the error says what to do instead."""
+        """Forgets the key of an encrypted dataset and of all that share it. Busy if one of them is open; the error says who uses it."""
         self._handle.call("cenote_unload_key", name(dataset))
 
     def history(self) -> List[HistoryRecord]:

@@ -140,7 +140,7 @@ fn imports(code: &str) -> BTreeMap<String, Vec<String>> {
 }
 
 /// The paths that a text begins with: one, or all of a tree in braces.
-fn expand(text: &str) -> Vec<Vec<String>> {
+pub(super) fn expand(text: &str) -> Vec<Vec<String>> {
     let mut head = Vec::new();
     let mut rest = text;
     loop {

@@ -13,7 +13,7 @@ const LINES_LONG: usize = 800;
 /// Macros that assert.
 const ASSERTIONS: &[&str] = &["assert!(", "assert_eq!(", "assert_ne!(", "assert_matches!(", "unreachable!("];
 /// Items that are doors if they are public. Fields and variants come with their type.
-const ITEMS: &[&str] =
+pub(super) const ITEMS: &[&str] =
     &["fn", "struct", "enum", "trait", "const", "static", "type", "mod", "use", "async", "unsafe", "macro"];
 /// Crates that measure and test the product, and are no part of it.
 const LABORATORY: &[&str] = &["bench", "crash", "kills", "lab", "mutate", "replicas", "sim", "testkit"];

@@ -16,7 +16,7 @@ use crate::steps::Tally;
 const HOT: &[(&str, &[&str])] = &[
     ("vdev", &["repeat", "flush", "hung", "passed", "failed", "wait_for_reads", "write", "flush_of"]),
     ("zio", &["find_places", "place_log", "write_log", "store", "write", "place"]),
-    ("arc", &["get_or_load", "find_or_load", "prefetch"]),
+    ("arc", &["find_or_load", "prefetch"]),
     (
         "dmu",
         &[
@@ -62,7 +62,7 @@ const HOT: &[(&str, &[&str])] = &[
     ("zpl", &["reap_until_stopped", "diff", "read", "read_direct", "write", "close"]),
     ("zvol", &["write", "read", "read_direct"]),
     ("send", &["gather", "plan", "receive_stream", "heal_stream", "send", "send_if", "estimate"]),
-    ("inuse", &["unused"]),
+    ("inuse", &["unused", "settled", "allows", "begin", "resume", "reopen"]),
     ("admin", &["receive", "heal", "send_whole", "run"]),
 ];
 

@@ -23,19 +23,28 @@ const fn until(wanted: f64, bound: f64) -> Goal {
 }
 
 /// Lines of the product at most: crates without those of tests and the laboratory, and without tests.
-const PRODUCT_LINES: Goal = until(163_000.0, 176_000.0);
+const PRODUCT_LINES: Goal = until(163_000.0, 174_800.0);
 /// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
 const PROGRAM_LINES: Goal = held(9_000.0);
 /// Public items of the product for each 1,000 lines of its code, at most.
-const PUBLIC: Goal = until(25.0, 37.0);
+///
+/// On 29 November 2026 there are 4,540, and other crates name each of them (`doors`). 576 are `pub use` and `pub mod`, which open others. By the
+/// compiled code and the links of the sources, 1,870 items have one crate as their user: 400 of `server`, `image`, `listing` and `inspect` the
+/// program, 260 of `metaslab`, `dsl`, `dmu` and `vdev` the pool, 170 of `format` `dmu`, `spa` and `send`, 80 of `cenote` the C library. 2,000 have
+/// two or more. So 25 takes 1,250 of the items with one user away: interfaces of fewer and larger requests between the program and the crates
+/// for programs, and between the pool and its parts. Moving parts of the format to their only user would reach it too, and would take the
+/// description of the bytes apart.
+const PUBLIC: Goal = until(25.0, 34.5);
+/// Public items of the product that no other crate names, at most.
+const UNNAMED: Goal = held(0.0);
 /// Translations of errors in spa at most.
 const SPA_MAP_ERRS: Goal = held(120.0);
 /// Circles of files in the whole house at most, and with re-exported names followed to their files.
-const CIRCLES: Goal = held(12.0);
-const CIRCLES_FOLLOWED: Goal = until(12.0, 24.0);
+const CIRCLES: Goal = held(3.0);
+const CIRCLES_FOLLOWED: Goal = held(12.0);
 /// Files of the largest circle of a crate at most.
 const CIRCLE_FILES: &[(&str, Goal)] =
-    &[("spa", held(3.0)), ("dsl", held(3.0)), ("zpl", held(3.0)), ("server", held(3.0)), ("cenote", held(3.0))];
+    &[("spa", held(3.0)), ("dsl", held(3.0)), ("zpl", held(3.0)), ("server", held(0.0)), ("cenote", held(0.0))];
 /// Arrows up in a crate at most.
 const ARROWS_UP: &[(&str, Goal)] =
     &[("dmu", held(54.0)), ("dsl", held(27.0)), ("spa", held(99.0)), ("zpl", held(48.0)), ("server", held(37.0))];
@@ -46,7 +55,7 @@ const ASSERTIONS: &[(&str, Goal)] = &[
     ("arc", held(12.0)),
     ("metaslab", held(12.0)),
     ("dmu", held(12.0)),
-    ("zil", until(12.0, 7.0)),
+    ("zil", held(12.0)),
     ("dsl", held(12.0)),
     ("spa", held(12.0)),
     ("zpl", held(12.0)),
@@ -117,7 +126,7 @@ fn shown(figure: f64) -> String {
 }
 
 /// All measures.
-pub(super) fn limits(crates: &[Counts], rooms: &[Room]) -> Vec<Limit> {
+pub(super) fn limits(crates: &[Counts], rooms: &[Room], unnamed: usize) -> Vec<Limit> {
     let find = |name: &str| crates.iter().find(|krate| krate.name == name).expect("a crate of the list exists");
     let product = || crates.iter().filter(|krate| krate.is_product());
     let sum = |count: fn(&Counts) -> usize| product().map(count).sum::<usize>() as f64;
@@ -127,6 +136,7 @@ pub(super) fn limits(crates: &[Counts], rooms: &[Room]) -> Vec<Limit> {
         Limit::at_most("lines of the product", sum(|krate| krate.lines), PRODUCT_LINES),
         Limit::at_most("lines of the program, with tests", find("cli").lines_with_tests as f64, PROGRAM_LINES),
         Limit::at_most("public items per kLOC, product", tenths(doors), PUBLIC),
+        Limit::at_most("public items that no other crate names", unnamed as f64, UNNAMED),
         Limit::at_most("map_err in spa", find("spa").map_errs as f64, SPA_MAP_ERRS),
         Limit::at_most("circles of files", whole(|krate| krate.circles.len()), CIRCLES),
         Limit::at_most("circles, re-exports followed", whole(|krate| krate.circles_followed), CIRCLES_FOLLOWED),

@@ -9,7 +9,7 @@
 //! # Parts
 //!
 //! * [`layers`]: crates depend on crates below them. [`futures`]: one style of boxed futures. [`texts`]: words and sizes of files. [`documents`]: lengths of documents.
-//! * [`source`] reads a crate as modules without comments and tests; [`arrows`], [`counts`] and [`rooms`] measure those.
+//! * [`source`] reads a crate as modules without comments and tests; [`arrows`], [`counts`], [`doors`] and [`rooms`] measure those.
 //! * [`limits`] is the table of limits; [`table`] prints the crates.
 //!
 //! # Rejected
@@ -20,6 +20,7 @@
 mod arrows;
 mod counts;
 mod documents;
+mod doors;
 mod futures;
 mod layers;
 mod limits;
@@ -47,7 +48,11 @@ pub(crate) fn step(_: &Context) -> Result<Outcome> {
         tally.count(fault.is_none());
         faults.extend(fault);
     }
-    for limit in limits::limits(&crates, &rooms::rooms(root)?) {
+    let unnamed = doors::unnamed(&doors::Doors::all(root, &crates)?);
+    for item in &unnamed {
+        println!("no other crate names: {item}");
+    }
+    for limit in limits::limits(&crates, &rooms::rooms(root)?, unnamed.len()) {
         println!("{}", limit.line());
         tally.count(limit.holds());
         faults.extend(limit.fault());

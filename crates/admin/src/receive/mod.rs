@@ -15,6 +15,7 @@
 mod changes;
 mod error;
 mod heal;
+mod incoming;
 mod list;
 mod name;
 mod one;
@@ -36,7 +37,7 @@ pub use self::error::{ReceiveAction, ReceiveError, ReceiveFailure};
 pub use self::heal::{HealRequest, heal};
 use self::list::List;
 pub use self::peek::{FIRST_BYTES, sent_snapshot, verify_stream};
-pub use self::request::{Caller, Naming, OF_ENCRYPTION, ReceiveOutcome, ReceiveRequest, SuspendError, Told};
+pub use self::request::{Caller, Naming, ReceiveOutcome, ReceiveRequest, SuspendError, Told};
 use self::run::Run;
 
 /// Receives a stream, or a package of them.

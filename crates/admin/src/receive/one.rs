@@ -14,41 +14,12 @@ use cenote_spa::{ReceiveRefusal, SpaError};
 use cenote_taskq::sync::Mutex;
 
 use super::error::{ReceiveAction, ReceiveError, ReceiveFailure};
-use super::list::{List, Sent};
+use super::incoming::Incoming;
+use super::list::List;
 use super::name;
 use super::properties::{Properties, set_properties};
 use super::request::{Naming, Told};
 use super::run::Run;
-
-/// A stream whose beginning was read, and the snapshot that it becomes.
-pub(super) struct Incoming<'a> {
-    pub(super) header: &'a Header,
-    /// The full name of the snapshot at the sender.
-    pub(super) sent_name: String,
-    /// Its dataset in the list of the package, and the snapshot's name there.
-    pub(super) sent: Option<(&'a Sent, &'a str)>,
-    pub(super) dataset: String,
-    /// The snapshot's name, without the dataset's.
-    pub(super) snapshot: String,
-    /// The full name of the origin of a clone.
-    origin: Option<String>,
-    /// It makes a dataset.
-    pub(super) is_new: bool,
-    pub(super) action: ReceiveAction,
-    pub(super) types: Types,
-}
-
-impl Incoming<'_> {
-    /// The full name of the snapshot.
-    fn target(&self) -> String {
-        format!("{}@{}", self.dataset, self.snapshot)
-    }
-
-    fn line(&self, doing: &str) -> String {
-        let how = if self.header.begin.from_guid.0 == 0 { "full" } else { "incremental" };
-        format!("{doing} {how} stream of {} into {}", self.sent_name, self.target())
-    }
-}
 
 /// The line about a stream that was received, as OpenZFS prints it.
 fn received_line(bytes: u64, took: Duration) -> String {

@@ -6,8 +6,8 @@ use cenote_props::Types;
 use cenote_spa::SpaError;
 
 use super::error::{ReceiveError, ReceiveFailure};
+use super::incoming::Incoming;
 use super::list::Sent;
-use super::one::Incoming;
 use super::request::{OF_ENCRYPTION, Told};
 use super::run::Run;
 use crate::Setting;

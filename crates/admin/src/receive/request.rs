@@ -23,7 +23,7 @@ pub enum Naming {
 }
 
 /// Properties that a raw stream has, and nobody else.
-pub const OF_ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "pbkdf2iters", "pbkdf2salt"];
+pub(crate) const OF_ENCRYPTION: [&str; 4] = ["encryption", "keyformat", "pbkdf2iters", "pbkdf2salt"];
 
 /// A request.
 #[derive(Clone, Debug, Default)]
@@ -166,13 +166,7 @@ pub struct SuspendError {
 impl SuspendError {
     /// The caller's error with all its causes.
     pub(super) fn reason(&self) -> String {
-        let mut text = self.source.to_string();
-        let mut next = self.source.source();
-        while let Some(cause) = next {
-            text.push_str(&format!(": {cause}"));
-            next = cause.source();
-        }
-        text
+        cenote_props::chain(&*self.source)
     }
 }
 

@@ -10,7 +10,7 @@ use cenote_send::receiver::Header;
 use cenote_spa::ReceiveRefusal;
 
 use super::error::{ReceiveError, ReceiveFailure};
-use super::one::Incoming;
+use super::incoming::Incoming;
 use super::request::Naming;
 use super::run::Run;
 use crate::create_filesystem_of;

@@ -50,9 +50,6 @@ pub async fn take_seeded_snapshot(pool: &Pool, name: &str, seed: Option<u64>) ->
 }
 
 /// Writes the whole stream of a snapshot, of which nothing is told.
-///
-/// # Errors
-/// As [`Sending::run`].
 pub async fn send_whole(
     pool: &View,
     name: &str,

@@ -131,9 +131,6 @@ impl SendOptions {
     }
 
     /// The name of the pool that is sent from.
-    ///
-    /// # Errors
-    /// The token is none.
     pub fn pool(&self) -> Result<String, SendError> {
         let name = match (&self.dataset, &self.token) {
             (None, Some(token)) => parse_token(token)?.to_name,

@@ -96,9 +96,6 @@ fn of_new_pool(name: &str, error: ValueError) -> ValueError {
 }
 
 /// The value of `-o ashift=`; `None`: as the devices ask for.
-///
-/// # Errors
-/// No vdev can have it.
 pub fn parse_ashift(value: &str) -> Result<Option<u32>, ValueError> {
     match value.parse() {
         Ok(0) => Ok(None),

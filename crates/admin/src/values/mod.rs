@@ -78,7 +78,7 @@ pub enum When {
 ///
 /// # Errors
 /// It has no `=`.
-pub fn setting(text: &str) -> Result<(&str, &str)> {
+pub(crate) fn setting(text: &str) -> Result<(&str, &str)> {
     text.split_once('=').ok_or_else(|| ValueError::Syntax("missing '=' for property=value argument".into()))
 }
 
@@ -86,7 +86,7 @@ pub fn setting(text: &str) -> Result<(&str, &str)> {
 ///
 /// # Errors
 /// It is none that the property can have, in OpenZFS's words.
-pub fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
+pub(crate) fn kept(property: &Property, value: &str) -> Result<PropertyValue> {
     let name = property.name;
     let kept = match property.kind {
         Kind::Number(_) if value == "none" && LIMITS.contains(&name) => u64::MAX,
@@ -231,9 +231,6 @@ pub(crate) fn full_name(name: &str) -> &str {
 }
 
 /// Refuses a property that is set twice in one command, be it by two of its names.
-///
-/// # Errors
-/// One is.
 pub fn check_once<'a>(settings: impl IntoIterator<Item = &'a String>) -> Result<()> {
     let mut names = BTreeSet::new();
     for setting in settings {

@@ -60,9 +60,6 @@ pub fn new_pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
 }
 
 /// Refuses a property of pools that is neither set when one is made nor when it is imported.
-///
-/// # Errors
-/// It is one.
 pub fn check_first(name: &str) -> Result<()> {
     match find(pool::PROPERTIES, name) {
         Some(property) if property.name == "bootfs" => {

@@ -349,20 +349,22 @@ fn a_raw_stream_needs_no_key_and_brings_none() {
         assert_eq!(kind(copy.filesystem().await), ErrorKind::Key);
         backup.load_key("backup/copy", &key).await?;
         assert_eq!(copy.key_status().await?, KeyStatus::Available);
-        let mut listing =
-            backup.filesystem(&format!("backup/copy@{}", snapshot.name().split_once('@').unwrap().1)).await?;
-        assert!(listing.read_dir("/").await?.next().await?.is_some());
-        listing = backup.filesystem("backup").await?;
-        drop(listing);
+        let of_copy = format!("backup/copy@{}", snapshot.name().split_once('@').unwrap().1);
+        let open = backup.filesystem(&of_copy).await?;
+        assert!(open.read_dir("/").await?.next().await?.is_some());
+        let error = backup.unload_key("backup/copy").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let what = format!("cannot unload key for 'backup/copy': '{of_copy}' is in use: the program has it open");
+        assert_eq!(error.to_string(), what);
+        drop(open);
+        backup.unload_key("backup/copy").await?;
+        assert_eq!(copy.key_status().await?, KeyStatus::Unavailable);
+        assert_eq!(kind(backup.filesystem(&of_copy).await), ErrorKind::Key);
+        assert_eq!(kind(backup.unload_key("backup/copy").await), ErrorKind::Key, "it is not loaded");
         // The seat of the changes of keys to come.
-        for error in [copy.change_key(b"another").await, backup.unload_key("backup/copy").await] {
-            let error = error.unwrap_err();
-            assert_eq!(
-                (error.kind(), error.place().dataset.as_deref()),
-                (ErrorKind::NotSupported, Some("backup/copy"))
-            );
-            assert!(error.to_string().starts_with("not supported yet: ") && error.to_string().contains(';'), "{error}");
-        }
+        let error = copy.change_key(b"another").await.unwrap_err();
+        assert_eq!((error.kind(), error.place().dataset.as_deref()), (ErrorKind::NotSupported, Some("backup/copy")));
+        assert!(error.to_string().starts_with("not supported yet: ") && error.to_string().contains(';'), "{error}");
         backup.export().await?;
         tank.export().await
     });

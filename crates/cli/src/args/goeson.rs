@@ -1,6 +1,7 @@
 //! Options of commands that go on until they are ended.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cenote_server::background::GoingOptions;
 use serde::{Deserialize, Serialize};
@@ -26,4 +27,12 @@ impl From<&GoesOn> for GoingOptions {
     fn from(args: &GoesOn) -> Self {
         Self { background: args.background, pid_file: args.pid_file.clone(), log: args.log.clone() }
     }
+}
+
+/// How often a command is done, and after how long again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Repeats {
+    pub(crate) interval: Duration,
+    /// Without end if nothing is said.
+    pub(crate) count: Option<u64>,
 }

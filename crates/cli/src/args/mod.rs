@@ -6,5 +6,5 @@ mod sort;
 
 pub(crate) use cenote_admin::values::parse_size;
 pub(crate) use globals::{Globals, Search};
-pub(crate) use goeson::GoesOn;
+pub(crate) use goeson::{GoesOn, Repeats};
 pub(crate) use sort::SortKeys;

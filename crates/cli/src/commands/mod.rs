@@ -26,8 +26,7 @@ mod zfs;
 mod zpool;
 mod zstream;
 
-use crate::args::GoesOn;
-use crate::request::Repeats;
+use crate::args::{GoesOn, Repeats};
 
 crate::table::commands! {
     /// The commands.

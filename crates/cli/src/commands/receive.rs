@@ -127,7 +127,7 @@ pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
     };
     let work = async |writing: &mut Writing| -> Result<_> {
         writing.begin_background(&within).await;
-        writing.record(Line::new("cenote receive"));
+        writing.record(&Line::new("cenote receive"));
         Ok(receive(writing.pool(), input, &request, &mut told).await)
     };
     let received = Writing::run(&within, POOL, work).await?;
@@ -179,8 +179,8 @@ fn check_ours(kept: Option<&ReceiveNote>, args: &Args) -> Result<()> {
 /// Notes in the kept pool which directory is unpacked from it.
 async fn note(context: &Context, to: &Path, inodes: [u64; 2]) -> Result<()> {
     let work = async |writing: &mut Writing| -> Result<()> {
+        writing.record(&Line::new("cenote receive"));
         writing.pool().change_property(POOL, NOTE, Some(&ReceiveNote::note(to, inodes))).await?;
-        writing.record(Line::new("cenote receive"));
         Ok(())
     };
     Writing::run(context, POOL, work).await

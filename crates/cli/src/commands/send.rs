@@ -13,7 +13,7 @@ use cenote_admin::send::{SendFlags, send_whole, take_seeded_snapshot};
 use cenote_host::layout::parse_layout;
 use cenote_image::build::{Builder, Event, FileTree, Folder, Room, bytes_below};
 use cenote_image::unpack::free_bytes;
-use cenote_server::writing::{finish, open_for_writing};
+use cenote_server::writing::{finish, open_for_writing, recording};
 use cenote_server::{NewPool, NewPoolRequest};
 
 use super::build::{SourceArgs, gathered};
@@ -97,10 +97,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     drop(progress);
 
     let context = context.with(&Search { paths: places, force: true });
-    let writing = open_for_writing(&context, pool).await?;
+    let writing = recording(&open_for_writing(&context, pool).await?, &Line::new("cenote send"));
     let name = format!("{pool}@{snapshot}");
     take_seeded_snapshot(&writing, &name, args.seed).await?;
-    finish(writing, &Line::new("cenote send")).await?;
+    finish(writing).await?;
 
     let view = context.open_pool(pool).await?;
     let flags =

@@ -22,7 +22,7 @@ type Half = [u64; 8];
 
 /// An Edon-R-512 hash in progress.
 #[derive(Clone)]
-pub struct EdonR512 {
+pub(crate) struct EdonR512 {
     pipe: [Half; 2],
     /// Bytes of a block not complete yet; the first `pending_len` count.
     pending: [u8; BLOCK_SIZE],
@@ -39,7 +39,7 @@ impl Default for EdonR512 {
 impl EdonR512 {
     /// A hash of nothing yet.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         // The initial pipe is the bytes 0x80, 0x81, ... 0xff as big-endian words.
         let mut pipe = [[0; 8]; 2];
         let mut byte = 0x80_u64;
@@ -61,7 +61,7 @@ impl EdonR512 {
     }
 
     /// Absorbs more of the message.
-    pub fn update(&mut self, mut data: &[u8]) {
+    pub(crate) fn update(&mut self, mut data: &[u8]) {
         self.total_len = self.total_len.wrapping_add(data.len() as u64);
         if self.pending_len > 0 {
             let taken = data.len().min(BLOCK_SIZE - self.pending_len);
@@ -85,7 +85,7 @@ impl EdonR512 {
 
     /// Pads, absorbs the length and gives the digest.
     #[must_use]
-    pub fn finish(mut self) -> [u8; 64] {
+    pub(crate) fn finish(mut self) -> [u8; 64] {
         let mut block = [0; BLOCK_SIZE];
         block[..self.pending_len].copy_from_slice(&self.pending[..self.pending_len]);
         block[self.pending_len] = 0x80;

@@ -35,7 +35,7 @@ pub struct Fletcher4 {
 
 /// Fletcher-2 in progress. Pieces may be of any length that is a multiple of 16, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fletcher2 {
+pub(crate) struct Fletcher2 {
     sums: Words,
 }
 
@@ -49,7 +49,7 @@ pub fn fletcher4(data: &[u8], order: Endian) -> Words {
 
 /// Fletcher-2 of a whole block.
 #[must_use]
-pub fn fletcher2(data: &[u8], order: Endian) -> Words {
+pub(crate) fn fletcher2(data: &[u8], order: Endian) -> Words {
     let mut state = Fletcher2::default();
     state.update(data, order);
     state.finish()
@@ -121,12 +121,12 @@ impl Fletcher4 {
 impl Fletcher2 {
     /// Sums of nothing.
     #[must_use]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// Sums another piece. A tail of fewer than 16 bytes is ignored, so only the last piece may have one.
-    pub fn update(&mut self, data: &[u8], order: Endian) {
+    pub(crate) fn update(&mut self, data: &[u8], order: Endian) {
         let [mut a0, mut a1, mut b0, mut b1] = self.sums;
         let (pairs, _) = data.as_chunks::<16>();
         for pair in pairs {
@@ -141,7 +141,7 @@ impl Fletcher2 {
 
     /// The four words.
     #[must_use]
-    pub fn finish(self) -> Words {
+    pub(crate) fn finish(self) -> Words {
         self.sums
     }
 }

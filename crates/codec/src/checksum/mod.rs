@@ -109,7 +109,7 @@ impl Salt {
 
     /// Whether the salt is known.
     #[must_use]
-    pub const fn is_known(&self) -> bool {
+    const fn is_known(&self) -> bool {
         self.0.is_some()
     }
 }

@@ -27,14 +27,14 @@ enum Type {
 
 /// The MAC's state after absorbing key and configuration.
 #[derive(Clone)]
-pub struct SkeinMac {
+pub(crate) struct SkeinMac {
     chain: [u64; 8],
 }
 
 impl SkeinMac {
     /// Prepares a MAC of 256 bits under `key`.
     #[must_use]
-    pub fn new(key: &[u8]) -> Self {
+    pub(crate) fn new(key: &[u8]) -> Self {
         const OUTPUT_BITS: u64 = 256;
         // "SHA3" then version 1, as the specification's schema identifier; then the output length; then zeros.
         let mut config = [0; 32];
@@ -47,7 +47,7 @@ impl SkeinMac {
 
     /// The MAC of `message`.
     #[must_use]
-    pub fn digest(&self, message: &[u8]) -> [u8; 32] {
+    pub(crate) fn digest(&self, message: &[u8]) -> [u8; 32] {
         let chain = ubi(self.chain, Type::Message, message);
         let output = ubi(chain, Type::Output, &[0; 8]);
         let mut digest = [0; 32];

@@ -133,7 +133,7 @@ impl Scratch {
     }
 
     /// Frees what grew beyond a few MiB, so that one large block at a high level does not cost its memory for ever.
-    pub fn trim(&mut self) {
+    pub(crate) fn trim(&mut self) {
         self.lz4.trim(TRIM_BYTES);
         self.zstd.trim(TRIM_BYTES);
     }

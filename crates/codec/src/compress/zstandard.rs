@@ -53,7 +53,7 @@ impl ZstdHeader {
 
     /// The bytes, in the one layout that is written today.
     #[must_use]
-    pub fn emit(&self) -> [u8; ZSTD_HEADER_BYTES] {
+    fn emit(&self) -> [u8; ZSTD_HEADER_BYTES] {
         let [l0, l1, l2, l3] = self.frame_bytes.to_be_bytes();
         let [_, v1, v2, v3] = self.version.to_be_bytes();
         [l0, l1, l2, l3, self.level.0, v1, v2, v3]

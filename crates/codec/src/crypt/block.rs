@@ -219,7 +219,7 @@ const RECORD_CLONE: u64 = 24;
 const RECORD_POINTERS_AT: usize = RECORD_HEAD_BYTES + 32;
 
 /// The MAC that an encrypted intent log block holds of itself.
-pub fn intent_log_mac(block: &[u8]) -> Result<[u8; MAC_BYTES], CryptError> {
+pub(crate) fn intent_log_mac(block: &[u8]) -> Result<[u8; MAC_BYTES], CryptError> {
     let mut mac = [0; MAC_BYTES];
     mac.copy_from_slice(
         block.get(LOG_MAC).ok_or(CryptError::Malformed { structure: "intent log block", rule: "cut short" })?,

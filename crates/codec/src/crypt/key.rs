@@ -29,7 +29,7 @@ use super::{BlockParams, CryptError, CryptSuite, IV_BYTES, MAC_BYTES, SALT_BYTES
 
 /// Blocks written under one salt before the next is drawn. With random 96-bit nonces this keeps the chance of a
 /// repetition below one in a trillion; the number is OpenZFS's (`zfs_key_max_salt_uses`).
-pub const SALT_USES_MAX: u64 = 400_000_000;
+pub(crate) const SALT_USES_MAX: u64 = 400_000_000;
 
 /// A dataset's key as the pool stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,21 +146,9 @@ impl DatasetKey {
         Ok(wrapped)
     }
 
-    /// The cipher of its blocks.
-    #[must_use]
-    pub fn suite(&self) -> CryptSuite {
-        self.suite
-    }
-
-    /// Its identity.
-    #[must_use]
-    pub fn guid(&self) -> Guid {
-        self.guid
-    }
-
     /// The format of its MACs; 0 must not be written with.
     #[must_use]
-    pub fn version(&self) -> u64 {
+    pub(crate) fn version(&self) -> u64 {
         self.version
     }
 
@@ -249,7 +237,7 @@ impl DatasetKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crypt::intent_log_mac;
+    use crate::crypt::block::intent_log_mac;
 
     fn counting() -> impl FnMut(&mut [u8]) {
         let mut next = 0_u8;

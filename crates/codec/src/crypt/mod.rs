@@ -49,14 +49,14 @@ use thiserror::Error;
 
 pub use cenote_format::dsl::{CryptSuite, KeyFormat};
 
-pub use block::{BlockLayout, intent_log_mac};
-pub use key::{DatasetKey, SALT_USES_MAX, WrappedKey};
-pub use params::{BlockParams, IV_BYTES, MAC_BYTES, SALT_BYTES};
+pub use block::BlockLayout;
+pub use key::{DatasetKey, WrappedKey};
+pub use params::BlockParams;
+pub(crate) use params::{IV_BYTES, MAC_BYTES, SALT_BYTES};
 pub use pointers::{indirect_mac, verify_indirect_mac};
-pub use suite::{HMAC_KEY_BYTES, KEY_VERSION, MASTER_KEY_BYTES_MAX, object_type_is_encrypted};
+pub(crate) use suite::{KEY_VERSION, MASTER_KEY_BYTES_MAX, object_type_is_encrypted};
 pub use wrapping::{
-    PASSPHRASE_BYTES_MAX, PASSPHRASE_BYTES_MIN, PBKDF2_ITERATIONS_DEFAULT, PBKDF2_ITERATIONS_MAX,
-    PBKDF2_ITERATIONS_MIN, WRAPPING_KEY_BYTES, WrappingKey,
+    PASSPHRASE_BYTES_MAX, PASSPHRASE_BYTES_MIN, PBKDF2_ITERATIONS_DEFAULT, PBKDF2_ITERATIONS_MIN, WrappingKey,
 };
 
 /// Why a block or a key was refused.

@@ -16,11 +16,11 @@ use cenote_format::blkptr::CryptParams;
 use cenote_format::endian::{put_u32, put_u64};
 
 /// Bytes of a salt.
-pub const SALT_BYTES: usize = 8;
+pub(crate) const SALT_BYTES: usize = 8;
 /// Bytes of an IV (nonce).
-pub const IV_BYTES: usize = 12;
+pub(crate) const IV_BYTES: usize = 12;
 /// Bytes of a MAC.
-pub const MAC_BYTES: usize = 16;
+pub(crate) const MAC_BYTES: usize = 16;
 
 /// Bytes of a block pointer.
 pub(super) const BLKPTR_BYTES: usize = 128;

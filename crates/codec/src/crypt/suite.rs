@@ -4,11 +4,11 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::CryptSuite;
 
 /// Longest master key; the stored one is padded to it.
-pub const MASTER_KEY_BYTES_MAX: usize = 32;
+pub(crate) const MASTER_KEY_BYTES_MAX: usize = 32;
 /// Length of the HMAC key.
-pub const HMAC_KEY_BYTES: usize = 64;
+pub(crate) const HMAC_KEY_BYTES: usize = 64;
 /// The key format made today.
-pub const KEY_VERSION: u64 = 1;
+pub(crate) const KEY_VERSION: u64 = 1;
 
 /// The suite of the same mode with a 256-bit key: the one that wraps keys.
 pub(super) const fn wrapping_suite(suite: CryptSuite) -> CryptSuite {
@@ -21,7 +21,7 @@ pub(super) const fn wrapping_suite(suite: CryptSuite) -> CryptSuite {
 /// Whether blocks and bonus buffers of a type (`dmu_object_type_t`) are encrypted in an encrypted dataset, rather than
 /// only authenticated.
 #[must_use]
-pub fn object_type_is_encrypted(object_type: u8) -> bool {
+pub(crate) fn object_type_is_encrypted(object_type: u8) -> bool {
     DmuType(object_type).is_encrypted()
 }
 

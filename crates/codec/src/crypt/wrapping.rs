@@ -6,7 +6,7 @@ use sha1::Sha1;
 use super::{CryptError, Secret};
 
 /// Length of a wrapping key, whatever the suite.
-pub const WRAPPING_KEY_BYTES: usize = 32;
+pub(crate) const WRAPPING_KEY_BYTES: usize = 32;
 /// Shortest passphrase that a new key may have. Existing ones may be shorter.
 pub const PASSPHRASE_BYTES_MIN: usize = 8;
 /// Longest passphrase that a new key may have.
@@ -17,7 +17,7 @@ pub const PBKDF2_ITERATIONS_DEFAULT: u64 = 350_000;
 pub const PBKDF2_ITERATIONS_MIN: u64 = 100_000;
 /// Most iterations we do. The number comes from the pool, and a hostile one must not stop us for days; chosen by eye as
 /// a few minutes of one core, hundreds of times what people use.
-pub const PBKDF2_ITERATIONS_MAX: u64 = 200_000_000;
+pub(crate) const PBKDF2_ITERATIONS_MAX: u64 = 200_000_000;
 
 /// The user's key. Wiped when dropped.
 pub struct WrappingKey(Secret<WRAPPING_KEY_BYTES>);
@@ -46,7 +46,7 @@ impl WrappingKey {
     }
 
     /// From 64 hexadecimal digits of either case.
-    pub fn from_hex(digits: &[u8]) -> Result<Self, CryptError> {
+    fn from_hex(digits: &[u8]) -> Result<Self, CryptError> {
         let expected = 2 * WRAPPING_KEY_BYTES;
         if digits.len() != expected {
             return Err(CryptError::KeyLength { format: "hex", found: digits.len(), expected });
@@ -60,7 +60,7 @@ impl WrappingKey {
     }
 
     /// From a passphrase, which ends at its first zero byte. Slow on purpose: not for an executor's thread.
-    pub fn from_passphrase(passphrase: &[u8], salt: u64, iterations: u64) -> Result<Self, CryptError> {
+    fn from_passphrase(passphrase: &[u8], salt: u64, iterations: u64) -> Result<Self, CryptError> {
         let rounds = u32::try_from(iterations)
             .ok()
             .filter(|_| (1..=PBKDF2_ITERATIONS_MAX).contains(&iterations))

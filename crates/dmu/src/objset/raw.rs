@@ -87,7 +87,7 @@ impl Objset {
 
     /// True if it is written raw.
     #[must_use]
-    pub fn is_raw(&self) -> bool {
+    pub(crate) fn is_raw(&self) -> bool {
         self.raw().is_some()
     }
 

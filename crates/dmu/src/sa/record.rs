@@ -110,7 +110,7 @@ impl SaRecord {
 
     /// How many attributes there are.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.items.len()
     }
 
@@ -121,7 +121,7 @@ impl SaRecord {
     }
 
     /// All attributes by number, in their order.
-    pub fn values(&self) -> impl Iterator<Item = (u16, &[u8])> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = (u16, &[u8])> {
         self.items.iter().map(|item| (item.number, self.value(*item)))
     }
 

@@ -62,7 +62,7 @@ impl Killed {
     }
 
     /// Takes others in. Small lots become one; blocks of larger ones are not touched.
-    pub fn append(&mut self, other: Self) {
+    pub(crate) fn append(&mut self, other: Self) {
         for lot in other.lots {
             match self.lots.last_mut() {
                 Some(last) if last.blocks.len() + lot.blocks.len() <= JOINED_BLOCKS_MAX => last.append(lot),

@@ -30,7 +30,7 @@ pub(crate) type Found = (Block, Endian, Source);
 
 /// A dnode on disk and its tree. Cheap to clone.
 #[derive(Clone)]
-pub struct BlockTree {
+pub(crate) struct BlockTree {
     reader: Reader,
     id: ObjectId,
     phys: Arc<DnodePhys>,
@@ -52,30 +52,30 @@ impl BlockTree {
 
     /// The number of its object.
     #[must_use]
-    pub fn id(&self) -> ObjectId {
+    pub(crate) fn id(&self) -> ObjectId {
         self.id
     }
 
     /// The dnode.
     #[must_use]
-    pub fn phys(&self) -> &Arc<DnodePhys> {
+    pub(crate) fn phys(&self) -> &Arc<DnodePhys> {
         &self.phys
     }
 
     /// Size in bytes of a data block.
     #[must_use]
-    pub fn block_bytes(&self) -> u64 {
+    pub(crate) fn block_bytes(&self) -> u64 {
         u64::from(self.phys.data_block_bytes())
     }
 
     /// The id of the last data block; the object has `last_block + 1` of them (a fresh object: one, a hole).
     #[must_use]
-    pub fn last_block(&self) -> BlockId {
+    pub(crate) fn last_block(&self) -> BlockId {
         BlockId(self.phys.max_block_id)
     }
 
     /// An error about its object.
-    pub fn error(&self, kind: impl Into<DmuErrorKind>) -> DmuError {
+    pub(crate) fn error(&self, kind: impl Into<DmuErrorKind>) -> DmuError {
         DmuError::new(self.reader.id(), self.id, kind)
     }
 
@@ -84,7 +84,7 @@ impl BlockTree {
     ///
     /// # Errors
     /// A block on the way cannot be read, or contradicts the dnode.
-    pub async fn pointer(&self, level: u8, block: BlockId) -> Result<Blkptr, DmuError> {
+    pub(crate) async fn pointer(&self, level: u8, block: BlockId) -> Result<Blkptr, DmuError> {
         let mut descent = Descent::new(self, level, block)?;
         if descent.through_cache(self)? {
             return Ok(*descent.pointer());

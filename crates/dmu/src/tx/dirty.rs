@@ -99,7 +99,7 @@ impl Dirty {
     }
 
     /// Counts what a change has made dirty in its txg; less than nothing if it has taken something back.
-    pub fn change(&self, txg: Txg, bytes: i64) {
+    pub(crate) fn change(&self, txg: Txg, bytes: i64) {
         if bytes == 0 {
             return;
         }

@@ -140,12 +140,6 @@ impl Transactions {
         self.shared.dirty.counts.kstat(snapshot);
     }
 
-    /// How txgs are paced.
-    #[must_use]
-    pub fn tunables(&self) -> TxTunables {
-        self.shared.dirty.tunables()
-    }
-
     /// Replaces the tunables of txgs from now on.
     pub fn set_tunables(&self, tunables: TxTunables) {
         self.shared.dirty.set_tunables(tunables);

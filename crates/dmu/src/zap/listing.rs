@@ -93,7 +93,7 @@ impl ZapListing<'_> {
     }
 
     /// Goes on at the leaf that holds `hash`: the entries before it in that leaf are listed again.
-    pub fn seek(&mut self, hash: u64) {
+    pub(crate) fn seek(&mut self, hash: u64) {
         if let Form::Fat(header) = &self.zap.form {
             self.next_index = hash_index(hash, header.table.shift as u32);
             self.last_leaf = None;

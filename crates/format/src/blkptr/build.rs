@@ -2,7 +2,7 @@
 
 use super::{
     BIRTH_LOGICAL, BIRTH_PHYSICAL, Blkptr, CHECKSUM, DVAS_PER_BLKPTR, Dva, EMBEDDED_PAYLOAD_BYTES, FILL,
-    MIN_BLOCK_BYTES, MIN_BLOCK_SHIFT, PROP, PROP2, is_payload_word,
+    MIN_BLOCK_BYTES, MIN_BLOCK_SHIFT, PROP, is_payload_word,
 };
 use crate::dmu_type::DmuType;
 use crate::endian::Endian;
@@ -128,12 +128,6 @@ impl Blkptr {
     /// Sets the byte order.
     pub fn set_byte_order(&mut self, order: Endian) {
         self.set_prop(63, 1, (order == Endian::Little).into());
-    }
-
-    /// Marks the block as rewritten.
-    pub fn set_rewritten(&mut self, rewritten: bool) {
-        assert!(!self.is_embedded());
-        self.words[PROP2] = with_field(self.words[PROP2], 63, 1, rewritten.into());
     }
 
     /// Sets both births.

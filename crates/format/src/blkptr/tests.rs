@@ -51,7 +51,7 @@ fn a_rewritten_block_was_born_when_it_was_written() {
     let mut bp = normal();
     bp.set_births(Txg(100), Txg(120));
     assert_eq!(bp.birth(), Txg(100));
-    bp.set_rewritten(true);
+    bp.words[PROP2] |= 1 << 63;
     assert_eq!(bp.birth(), Txg(120));
 }
 

@@ -5,9 +5,9 @@
 //! [`RedactionListPhys`].
 
 use crate::endian::{Endian, Fields, put_u64};
-use crate::error::{FormatError, FormatErrorKind};
+use crate::error::FormatError;
 use crate::ids::{Guid, ObjectId, Txg};
-use crate::words::{DiskWords, bytes_to_words, one_word, word_struct, words_to_bytes};
+use crate::words::{bytes_to_words, one_field, word_struct, words_to_bytes};
 
 const WORDS_V1: usize = 3;
 
@@ -24,7 +24,7 @@ bitflags::bitflags! {
     }
 }
 
-one_word! { BookmarkFlags: |word| Self::from_bits_retain(word), |value| value.bits(); }
+one_field! { BookmarkFlags as u64: |word| Self::from_bits_retain(word), |value| value.bits(); }
 
 word_struct! {
     /// A bookmark.
@@ -64,8 +64,7 @@ impl BookmarkPhys {
             return Err(FormatError::truncated("bookmark", WORDS_V1 * 8, words.len() * 8));
         }
         if words.len() > limit {
-            let kind = FormatErrorKind::Limit { what: "words", value: words.len() as u64, limit: limit as u64 };
-            return Err(FormatError { structure: "bookmark", offset: 0, kind });
+            return Err(FormatError::limit("bookmark", 0, "words", words.len(), limit));
         }
         let mut bytes = words_to_bytes(words);
         bytes.resize(Self::SIZE_BYTES, 0);

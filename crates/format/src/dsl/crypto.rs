@@ -4,6 +4,7 @@
 //! made of what the user gives (`keyformat`, `pbkdf2salt`, `pbkdf2iters`) is said here, though shown as properties; where
 //! it is found (`keylocation`) is a property of the root.
 
+use crate::enums::disk_enum;
 use crate::error::FormatError;
 use crate::ids::{Guid, ObjectId};
 use crate::zap::ZapValue;
@@ -38,47 +39,9 @@ pub mod crypto_key {
     pub const PBKDF2_ITERATIONS: &str = "pbkdf2iters";
 }
 
-macro_rules! numbered {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $number:literal, $text:literal;)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$vdoc])* $variant = $number,)* }
-
-        impl $name {
-            /// Every member, in the order of the numbers.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The member with this number; `None` for 0 and other numbers that stand for none, and for unknown ones.
-            #[must_use]
-            pub const fn from_number(number: u64) -> Option<Self> {
-                match number { $($number => Some(Self::$variant),)* _ => None }
-            }
-
-            /// The number on disk.
-            #[must_use]
-            pub const fn number(self) -> u64 {
-                self as u64
-            }
-
-            /// The name that properties show.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$variant => $text,)* }
-            }
-
-            /// The member of this name.
-            #[must_use]
-            pub fn from_name(name: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|member| member.name() == name)
-            }
-        }
-    };
-}
-
-numbered! {
+disk_enum! {
     /// How a dataset is encrypted (`enum zio_encrypt`).
-    CryptSuite {
+    CryptSuite: u64 {
         /// AES-128-CCM.
         Aes128Ccm = 3, "aes-128-ccm";
         /// AES-192-CCM.
@@ -98,6 +61,12 @@ impl CryptSuite {
     /// The suite of `encryption=on`.
     pub const ON: Self = Self::Aes256Gcm;
 
+    /// The suite of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|member| member.name() == name)
+    }
+
     /// The length in bytes of the master key and of the blocks' keys.
     #[must_use]
     pub const fn key_bytes(self) -> usize {
@@ -109,15 +78,23 @@ impl CryptSuite {
     }
 }
 
-numbered! {
+disk_enum! {
     /// The format of the user's key (`keyformat`).
-    KeyFormat {
+    KeyFormat: u64 {
         /// 32 bytes.
         Raw = 1, "raw";
         /// 64 hexadecimal digits.
         Hex = 2, "hex";
         /// A passphrase, stretched by PBKDF2.
         Passphrase = 3, "passphrase";
+    }
+}
+
+impl KeyFormat {
+    /// The format of this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|member| member.name() == name)
     }
 }
 

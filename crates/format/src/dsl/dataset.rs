@@ -3,8 +3,7 @@
 
 use crate::blkptr::Blkptr;
 use crate::ids::{Guid, ObjectId, Txg};
-use crate::words::{DiskWords, one_word, word_struct};
-use crate::{Endian, FormatError, endian::Fields, endian::put_u64};
+use crate::words::{one_field, word_struct};
 
 bitflags::bitflags! {
     /// `ds_flags`.
@@ -25,7 +24,7 @@ bitflags::bitflags! {
     }
 }
 
-one_word! { DatasetFlags: |word| Self::from_bits_retain(word), |value| value.bits(); }
+one_field! { DatasetFlags as u64: |word| Self::from_bits_retain(word), |value| value.bits(); }
 
 word_struct! {
     /// A head dataset or snapshot.

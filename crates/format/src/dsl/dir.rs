@@ -1,8 +1,7 @@
 //! The DSL directory's bonus: 256 bytes of words, in the order of the fields below, 13 words unused at the end.
 
 use crate::ids::ObjectId;
-use crate::words::{DiskWords, one_word, word_struct};
-use crate::{Endian, FormatError, endian::Fields, endian::put_u64};
+use crate::words::{one_field, word_struct};
 
 bitflags::bitflags! {
     /// `dd_flags`.
@@ -15,7 +14,7 @@ bitflags::bitflags! {
     }
 }
 
-one_word! { DirFlags: |word| Self::from_bits_retain(word), |value| value.bits(); }
+one_field! { DirFlags as u64: |word| Self::from_bits_retain(word), |value| value.bits(); }
 
 word_struct! {
     /// A DSL directory.

@@ -31,7 +31,7 @@ pub use deadlist::DeadlistPhys;
 pub use dir::{DirFlags, DslDirPhys, dir_field};
 pub use pool::pool_directory;
 pub use property::{PropertyEntry, split_property};
-pub use scan::{DdtBookmark, ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState, ZBookmark};
+pub use scan::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState, ZBookmark};
 
 #[cfg(test)]
 mod tests;

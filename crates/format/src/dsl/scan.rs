@@ -1,67 +1,38 @@
 //! The state of scrub and resilver, kept as arrays of words in the pool's directory: 24 under `scan`, 9 under
 //! `error_scrub`.
 
-use crate::endian::{Endian, Fields, put_u64};
+use crate::endian::Endian;
 use crate::error::FormatError;
 use crate::ids::{ObjectId, ObjsetId, Txg};
-use crate::words::{DiskWords, bytes_to_words, one_word, word_struct, words_to_bytes};
+use crate::words::{bytes_to_words, fixed_struct, one_field, word_struct, words_to_bytes};
 
-/// A block's place in the pool's tree.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ZBookmark {
-    /// The objset.
-    pub objset: ObjsetId,
-    /// The object.
-    pub object: ObjectId,
-    /// The level; -1 the objset's own block, -2 an intent log block, and so on.
-    pub level: i64,
-    /// The block.
-    pub block: u64,
-}
-
-impl DiskWords for ZBookmark {
-    const WORDS: usize = 4;
-
-    fn read(fields: &Fields<'_>, offset: usize) -> Result<Self, FormatError> {
-        Ok(Self {
-            objset: DiskWords::read(fields, offset)?,
-            object: DiskWords::read(fields, offset + 8)?,
-            level: DiskWords::read(fields, offset + 16)?,
-            block: DiskWords::read(fields, offset + 24)?,
-        })
-    }
-
-    fn write(&self, buffer: &mut [u8], offset: usize, endian: Endian) {
-        self.objset.write(buffer, offset, endian);
-        self.object.write(buffer, offset + 8, endian);
-        self.level.write(buffer, offset + 16, endian);
-        self.block.write(buffer, offset + 24, endian);
+fixed_struct! {
+    /// A block's place in the pool's tree.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    ZBookmark {
+        /// The objset.
+        0 objset: ObjsetId,
+        /// The object.
+        8 object: ObjectId,
+        /// The level; -1 the objset's own block, -2 an intent log block, and so on.
+        16 level: i64,
+        /// The block.
+        24 block: u64,
     }
 }
 
-/// A place in the dedup tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct DdtBookmark {
-    /// Class of table.
-    pub class: u64,
-    /// Type of table.
-    pub table_type: u64,
-    /// Checksum of table.
-    pub checksum: u64,
-    /// ZAP cursor.
-    pub cursor: u64,
-}
-
-impl DiskWords for DdtBookmark {
-    const WORDS: usize = 4;
-
-    fn read(fields: &Fields<'_>, offset: usize) -> Result<Self, FormatError> {
-        let [class, table_type, checksum, cursor] = DiskWords::read(fields, offset)?;
-        Ok(Self { class, table_type, checksum, cursor })
-    }
-
-    fn write(&self, buffer: &mut [u8], offset: usize, endian: Endian) {
-        [self.class, self.table_type, self.checksum, self.cursor].write(buffer, offset, endian);
+fixed_struct! {
+    /// A place in the dedup tables.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    DdtBookmark {
+        /// Class of table.
+        0 class: u64,
+        /// Type of table.
+        8 table_type: u64,
+        /// Checksum of table.
+        16 checksum: u64,
+        /// ZAP cursor.
+        24 cursor: u64,
     }
 }
 
@@ -110,10 +81,10 @@ impl ScanState {
     pub const CANCELED: Self = Self(3);
 }
 
-one_word! {
-    ScanFlags: |word| Self::from_bits_retain(word), |value| value.bits();
-    ScanFunction: |word| Self(word), |value| value.0;
-    ScanState: |word| Self(word), |value| value.0;
+one_field! {
+    ScanFlags as u64: |word| Self::from_bits_retain(word), |value| value.bits();
+    ScanFunction as u64: |word| Self(word), |value| value.0;
+    ScanState as u64: |word| Self(word), |value| value.0;
 }
 
 word_struct! {

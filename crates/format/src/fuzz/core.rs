@@ -347,7 +347,7 @@ pub fn uberblock(bytes: &[u8]) {
         use_blkptr(&uberblock.rootbp);
         let mmp = uberblock.mmp.unwrap_or_default();
         black_box((mmp.interval_ms(), mmp.sequence(), mmp.fail_intervals(), uberblock.is_version_supported()));
-        black_box((uberblock.reflow_offset_bytes(), uberblock.reflow_scratch(), uberblock.is_checkpoint()));
+        black_box((uberblock.reflow_offset_bytes(), uberblock.reflow_scratch()));
         assert!(uberblock.cmp_age(&uberblock).is_eq());
     }
 }

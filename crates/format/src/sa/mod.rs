@@ -94,15 +94,8 @@ impl SaAttribute {
     pub fn from_word(word: u64) -> Result<Self, FormatError> {
         let number = word as u16;
         if number > ATTRIBUTE_NUMBER_MAX {
-            return Err(FormatError {
-                structure: STRUCTURE,
-                offset: 0,
-                kind: FormatErrorKind::Limit {
-                    what: "attribute number",
-                    value: u64::from(number),
-                    limit: u64::from(ATTRIBUTE_NUMBER_MAX),
-                },
-            });
+            let limit = ATTRIBUTE_NUMBER_MAX.into();
+            return Err(FormatError::limit(STRUCTURE, 0, "attribute number", number.into(), limit));
         }
         let kind = (word >> 16) as u8;
         let byteswap = SaByteswap::from_number(kind)
@@ -181,12 +174,6 @@ impl SaRegistry {
         self.by_number.get(usize::from(number)).copied().flatten()
     }
 
-    /// The number of the attribute with this name.
-    #[must_use]
-    pub fn number(&self, name: &str) -> Option<u16> {
-        self.by_name.get(name).copied()
-    }
-
     /// The number of an attribute of the ZPL.
     #[must_use]
     pub fn zpl(&self, attribute: ZplAttribute) -> Option<u16> {
@@ -201,15 +188,8 @@ impl SaRegistry {
     /// The layout with these attribute numbers (a value of the LAYOUTS ZAP). Fails if one is not registered.
     pub fn layout(&self, numbers: &[u16]) -> Result<SaLayout, FormatError> {
         if numbers.len() > LAYOUT_ATTRIBUTES_MAX {
-            return Err(FormatError {
-                structure: STRUCTURE,
-                offset: 0,
-                kind: FormatErrorKind::Limit {
-                    what: "attributes in a layout",
-                    value: numbers.len() as u64,
-                    limit: LAYOUT_ATTRIBUTES_MAX as u64,
-                },
-            });
+            let what = "attributes in a layout";
+            return Err(FormatError::limit(STRUCTURE, 0, what, numbers.len(), LAYOUT_ATTRIBUTES_MAX));
         }
         let attributes = numbers
             .iter()
@@ -250,12 +230,6 @@ impl SaLayout {
     pub fn legacy() -> Self {
         let attributes = ZplAttribute::LEGACY.iter().map(|known| known.describe(*known as u16)).collect();
         Self { attributes, has_header: false }
-    }
-
-    /// The attributes, in order.
-    #[must_use]
-    pub fn attributes(&self) -> &[SaAttribute] {
-        &self.attributes
     }
 
     /// How many have lengths in the header.
@@ -537,7 +511,7 @@ mod tests {
         ) {
             let registry = SaRegistry::current();
             let layout = registry.layout(&picks).unwrap();
-            let values: Vec<Vec<u8>> = layout.attributes().iter().zip(&lengths).enumerate().map(|(index, (attribute, len))| {
+            let values: Vec<Vec<u8>> = layout.attributes.iter().zip(&lengths).enumerate().map(|(index, (attribute, len))| {
                 let len = if attribute.length_bytes == 0 { *len } else { usize::from(attribute.length_bytes) };
                 vec![index as u8 + 1; len]
             }).collect();
@@ -585,7 +559,6 @@ mod tests {
         // As a real dataset has it: ZPL_MODE is number 5, 8 bytes, 64-bit integers.
         registry.register("ZPL_MODE", 0x0800_0005).unwrap();
         assert_eq!(registry.zpl(ZplAttribute::Mode), Some(5));
-        assert_eq!(registry.number("ZPL_MODE"), Some(5));
         assert_eq!(registry.zpl(ZplAttribute::Size), None);
         assert!(registry.register("other", 0x0800_0005).is_err());
         assert!(registry.register("bad", 0x0005_0006).is_err());

@@ -67,7 +67,7 @@ impl ZapHasher {
 
     /// The hash of a key of words.
     #[must_use]
-    pub fn words(&self, words: &[u64]) -> u64 {
+    pub(crate) fn words(&self, words: &[u64]) -> u64 {
         if self.flags.contains(ZapFlags::PRE_HASHED_KEY) {
             return self.cut(words.first().copied().unwrap_or(0));
         }

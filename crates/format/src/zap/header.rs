@@ -20,17 +20,13 @@
 use super::{BLOCK_TYPE_HEADER, HEADER_MAGIC, NormFlags, ZapFlags, ZapHasher};
 use crate::endian::{Endian, Fields, put_u64};
 use crate::error::{FormatError, FormatErrorKind};
+use crate::words::{DiskField, fixed_struct};
 
 const STRUCTURE: &str = "zap header";
 const OFFSET_MAGIC: usize = 8;
 const OFFSET_TABLE: usize = 16;
-const OFFSET_FREE_BLOCK: usize = OFFSET_TABLE + 40;
-const OFFSET_LEAF_COUNT: usize = OFFSET_FREE_BLOCK + 8;
-const OFFSET_ENTRY_COUNT: usize = OFFSET_LEAF_COUNT + 8;
-const OFFSET_SALT: usize = OFFSET_ENTRY_COUNT + 8;
-const OFFSET_NORMFLAGS: usize = OFFSET_SALT + 8;
-const OFFSET_FLAGS: usize = OFFSET_NORMFLAGS + 8;
-const HEADER_SIZE_BYTES: usize = OFFSET_FLAGS + 8;
+const OFFSET_WORDS: usize = OFFSET_TABLE + PointerTable::BYTES;
+const HEADER_SIZE_BYTES: usize = OFFSET_WORDS + 48;
 
 /// The embedded table's shift is the block's shift less this: half the block, 8 bytes an entry.
 pub const EMBEDDED_TABLE_SHIFT_LESS: u32 = 4;
@@ -40,19 +36,21 @@ const BLOCK_SHIFT_MIN: u32 = 9;
 /// The largest block of any object.
 const BLOCK_SHIFT_MAX: u32 = 24;
 
-/// The pointer table's place and state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PointerTable {
-    /// First block of an external table; 0 while embedded.
-    pub block: u64,
-    /// Number of blocks of an external table; 0 while embedded.
-    pub block_count: u64,
-    /// Bits of the hash that index it.
-    pub shift: u64,
-    /// First block of the larger copy in the making; 0 if none.
-    pub next_block: u64,
-    /// How many of the old table's blocks have been copied.
-    pub blocks_copied: u64,
+fixed_struct! {
+    /// The pointer table's place and state.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    PointerTable {
+        /// First block of an external table; 0 while embedded.
+        0 block: u64,
+        /// Number of blocks of an external table; 0 while embedded.
+        8 block_count: u64,
+        /// Bits of the hash that index it.
+        16 shift: u64,
+        /// First block of the larger copy in the making; 0 if none.
+        24 next_block: u64,
+        /// How many of the old table's blocks have been copied.
+        32 blocks_copied: u64,
+    }
 }
 
 /// A fat ZAP's header.
@@ -151,21 +149,17 @@ impl FatHeader {
                 "a power of two from 512 bytes to 16 MiB",
             ));
         }
+        let [free_block, leaf_count, entry_count, salt, norm_flags, flags]: [u64; 6] =
+            DiskField::read(&fields, OFFSET_WORDS)?;
         let header = Self {
             block_shift,
-            table: PointerTable {
-                block: fields.u64(OFFSET_TABLE)?,
-                block_count: fields.u64(OFFSET_TABLE + 8)?,
-                shift: fields.u64(OFFSET_TABLE + 16)?,
-                next_block: fields.u64(OFFSET_TABLE + 24)?,
-                blocks_copied: fields.u64(OFFSET_TABLE + 32)?,
-            },
-            free_block: fields.u64(OFFSET_FREE_BLOCK)?,
-            leaf_count: fields.u64(OFFSET_LEAF_COUNT)?,
-            entry_count: fields.u64(OFFSET_ENTRY_COUNT)?,
-            salt: fields.u64(OFFSET_SALT)?,
-            norm_flags: NormFlags::from_bits_retain(fields.u64(OFFSET_NORMFLAGS)?),
-            flags: ZapFlags::from_bits_retain(fields.u64(OFFSET_FLAGS)?),
+            table: DiskField::read(&fields, OFFSET_TABLE)?,
+            free_block,
+            leaf_count,
+            entry_count,
+            salt,
+            norm_flags: NormFlags::from_bits_retain(norm_flags),
+            flags: ZapFlags::from_bits_retain(flags),
         };
         header.check_table()?;
         Ok(header)
@@ -203,19 +197,11 @@ impl FatHeader {
     /// Writes the header's fields over the first bytes of block 0; the embedded table is left alone.
     pub fn emit_into(&self, block: &mut [u8], endian: Endian) {
         assert_eq!(block.len(), 1 << self.block_shift);
-        put_u64(block, 0, BLOCK_TYPE_HEADER, endian);
-        put_u64(block, OFFSET_MAGIC, HEADER_MAGIC, endian);
-        put_u64(block, OFFSET_TABLE, self.table.block, endian);
-        put_u64(block, OFFSET_TABLE + 8, self.table.block_count, endian);
-        put_u64(block, OFFSET_TABLE + 16, self.table.shift, endian);
-        put_u64(block, OFFSET_TABLE + 24, self.table.next_block, endian);
-        put_u64(block, OFFSET_TABLE + 32, self.table.blocks_copied, endian);
-        put_u64(block, OFFSET_FREE_BLOCK, self.free_block, endian);
-        put_u64(block, OFFSET_LEAF_COUNT, self.leaf_count, endian);
-        put_u64(block, OFFSET_ENTRY_COUNT, self.entry_count, endian);
-        put_u64(block, OFFSET_SALT, self.salt, endian);
-        put_u64(block, OFFSET_NORMFLAGS, self.norm_flags.bits(), endian);
-        put_u64(block, OFFSET_FLAGS, self.flags.bits(), endian);
+        [BLOCK_TYPE_HEADER, HEADER_MAGIC].write(block, 0, endian);
+        self.table.write(block, OFFSET_TABLE, endian);
+        let counts = [self.free_block, self.leaf_count, self.entry_count];
+        let (norm_flags, flags) = (self.norm_flags.bits(), self.flags.bits());
+        [counts, [self.salt, norm_flags, flags]].write(block, OFFSET_WORDS, endian);
     }
 
     /// Block 0 of a new ZAP, with every embedded pointer set to block 1.

@@ -63,7 +63,7 @@ pub(super) const fn array_chunks(bytes: usize) -> usize {
 
 /// The geometry of a leaf, which follows from its block size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafGeometry {
+pub(crate) struct LeafGeometry {
     /// Base-2 logarithm of the block size.
     pub block_shift: u32,
 }
@@ -81,7 +81,7 @@ impl LeafGeometry {
 
     /// Block size in bytes.
     #[must_use]
-    pub const fn block_size_bytes(self) -> usize {
+    pub(crate) const fn block_size_bytes(self) -> usize {
         1 << self.block_shift
     }
 
@@ -210,7 +210,7 @@ impl<'a> Leaf<'a> {
 
     /// The block's byte order.
     #[must_use]
-    pub fn endian(&self) -> Endian {
+    pub(crate) fn endian(&self) -> Endian {
         self.fields.endian()
     }
 
@@ -246,7 +246,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// The entry in `chunk`.
-    pub fn entry(&self, chunk: u16) -> Result<LeafEntry<'a>, FormatError> {
+    pub(crate) fn entry(&self, chunk: u16) -> Result<LeafEntry<'a>, FormatError> {
         let fields = self.chunk(chunk)?;
         self.expect_type(chunk, &fields, TYPE_ENTRY)?;
         let entry = LeafEntry {
@@ -273,7 +273,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// The hash chain in which `hash` would be. A chain longer than there are chunks ends in an error.
-    pub fn chain(&self, hash: u64) -> Chain<'a> {
+    pub(crate) fn chain(&self, hash: u64) -> Chain<'a> {
         self.bucket_chain(self.geometry.bucket(hash, u32::from(self.header.prefix_len)))
     }
 
@@ -284,7 +284,7 @@ impl<'a> Leaf<'a> {
 
     /// The first entry with `hash` whose stored name satisfies `matches`. Where the ZAP normalises names and the chain is
     /// sorted, that is the one with the lowest differentiator, as OpenZFS has it.
-    pub fn find(
+    pub(crate) fn find(
         &self,
         hash: u64,
         mut matches: impl FnMut(&LeafEntry<'a>) -> Result<bool, FormatError>,
@@ -397,7 +397,7 @@ impl<'a> Leaf<'a> {
 
 /// Walks one hash chain.
 #[derive(Clone, Debug)]
-pub struct Chain<'a> {
+pub(crate) struct Chain<'a> {
     leaf: Leaf<'a>,
     next: u16,
     steps_left: usize,
@@ -515,7 +515,7 @@ impl LeafEntry<'_> {
     }
 
     /// The key of an entry of a `UINT64_KEY` ZAP.
-    pub fn words(&self) -> Result<Vec<u64>, FormatError> {
+    pub(crate) fn words(&self) -> Result<Vec<u64>, FormatError> {
         let len = usize::from(self.name_count) * 8;
         if len > LONG_NAME_MAX_BYTES {
             return Err(limit("zap key size", len, LONG_NAME_MAX_BYTES));

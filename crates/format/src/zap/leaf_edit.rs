@@ -95,7 +95,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// The reader's view of what is there now.
-    pub fn view(&self) -> Result<Leaf<'_>, FormatError> {
+    pub(crate) fn view(&self) -> Result<Leaf<'_>, FormatError> {
         Leaf::parse(self.block, self.endian)
     }
 
@@ -153,7 +153,7 @@ impl<'a> LeafEdit<'a> {
     }
 
     /// Replaces the value of an entry.
-    pub fn update(&mut self, hash: u64, key: ZapKey<'_>, value: &ZapValue) -> Result<(), ZapEditError> {
+    pub(crate) fn update(&mut self, hash: u64, key: ZapKey<'_>, value: &ZapValue) -> Result<(), ZapEditError> {
         let view = self.view()?;
         let entry = view.lookup(hash, key)?.ok_or(ZapEditError::NotFound)?;
         let (chunk, old_chunk) = (entry.chunk, entry.value_chunk);

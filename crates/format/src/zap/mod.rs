@@ -28,7 +28,8 @@ mod value;
 
 pub use hash::{CRC64_POLY, ZapHasher};
 pub use header::{EMBEDDED_TABLE_SHIFT_LESS, FatHeader, PointerPlace, PointerTable, double_pointers, hash_index};
-pub use leaf::{CHUNK_SIZE_BYTES, Leaf, LeafEntry, LeafFlags, LeafGeometry, LeafHeader};
+pub(crate) use leaf::LeafGeometry;
+pub use leaf::{CHUNK_SIZE_BYTES, Leaf, LeafEntry, LeafFlags, LeafHeader};
 pub use leaf_edit::{LeafEdit, ZapEditError};
 pub use micro::{MICRO_ENTRY_SIZE_BYTES, MICRO_NAME_MAX_BYTES, MicroEntry, MicroSlot, MicroZap, MicroZapEdit};
 pub use value::{ZapKey, ZapKeyBuf, ZapValue};

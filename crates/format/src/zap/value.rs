@@ -1,7 +1,7 @@
 //! Keys and values as leaves hold them.
 
 use super::{LONG_NAME_MAX_BYTES, VALUE_MAX_BYTES};
-use crate::error::{FormatError, FormatErrorKind};
+use crate::error::FormatError;
 
 /// A key to look up or insert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl ZapKey<'_> {
 
     /// The key's bytes as they lie in a leaf.
     #[must_use]
-    pub fn stored_bytes(&self) -> Vec<u8> {
+    pub(crate) fn stored_bytes(&self) -> Vec<u8> {
         match self {
             Self::Name(name) => {
                 let mut bytes = name.to_vec();
@@ -148,7 +148,7 @@ impl ZapValue {
 
     /// Number of integers.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.big_endian.len() / usize::from(self.integer_size)
     }
 
@@ -199,11 +199,7 @@ impl ZapValue {
 }
 
 pub(super) fn limit(what: &'static str, value: usize, limit: usize) -> FormatError {
-    FormatError {
-        structure: "zap",
-        offset: 0,
-        kind: FormatErrorKind::Limit { what, value: value as u64, limit: limit as u64 },
-    }
+    FormatError::limit("zap", 0, what, value, limit)
 }
 
 #[cfg(test)]

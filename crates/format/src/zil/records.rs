@@ -440,7 +440,7 @@ pub struct Records<'a> {
 impl<'a> Records<'a> {
     /// The records in `area`.
     #[must_use]
-    pub fn new(area: &'a [u8], endian: Endian) -> Self {
+    pub(crate) fn new(area: &'a [u8], endian: Endian) -> Self {
         Self { rest: area, endian }
     }
 }
@@ -468,7 +468,7 @@ impl<'a> Iterator for Records<'a> {
 impl<'a> Tx<'a> {
     /// The number in the record's type field, without the case bit.
     #[must_use]
-    pub fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         match self {
             Self::Commit => number::COMMIT,
             Self::Create(create) => match (&create.kind, create.acl.is_some(), create.xvattr.is_some()) {

@@ -102,12 +102,12 @@ impl Xvattr {
 
     /// Bytes taken.
     #[must_use]
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         4 + 4 * self.bitmap.len() + 56
     }
 
     /// Appends the bytes.
-    pub fn emit(&self, out: &mut Vec<u8>, endian: Endian) {
+    pub(crate) fn emit(&self, out: &mut Vec<u8>, endian: Endian) {
         // Bitmaps are a few words; parse refuses more than 64.
         out.extend(endian.bytes32(u32::try_from(self.bitmap.len()).unwrap_or(u32::MAX)));
         for word in &self.bitmap {

@@ -278,7 +278,7 @@ fn constants() -> Vec<(&'static str, String)> {
         zil::Xvattr::BITMAP_WORDS,
         zil_header::ZilHeader::CLAIM_RECORD_SEQ_VALID,
         zil_header::ZilHeader::REPLAY_NEEDED,
-        zil_header::ZilHeader::SIZE,
+        zil_header::ZilHeader::SIZE_BYTES,
         znode::ZnodePhys::WITH_ACL_SIZE_BYTES,
         zpl::GROUP_USED_OBJECT,
         zpl::MASTER_NODE,

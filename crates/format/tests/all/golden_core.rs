@@ -56,7 +56,7 @@ fn check_labels(device: &Device) -> (Uberblock, NvList) {
         assert_eq!(emitted, label.vdev_phys()[..emitted.len()], "XDR is emitted byte for byte");
         assert!(label.vdev_phys()[emitted.len()..label.vdev_phys().len() - 40].iter().all(|byte| *byte == 0));
         for order in [Endian::Little, Endian::Big] {
-            assert_eq!(NvList::parse_native(&config.emit_native(order)).unwrap(), config);
+            assert_eq!(NvList::parse(&config.emit_native(order)).unwrap(), config);
         }
         label.boot_env().unwrap();
         let mut sound = 0;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::bound::Bound;
-use super::ring::Outbox;
+use super::outbox::Outbox;
 use crate::raw::Entry;
 use crate::server::Errno;
 use crate::wire::reply::header;

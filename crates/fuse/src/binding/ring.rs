@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cenote_taskq::sync::Mutex;
@@ -21,6 +21,7 @@ use rustix::io::Errno;
 
 use super::TRANSFER_MAX_BYTES;
 use super::bound::Bound;
+use super::outbox::Outbox;
 use super::reply::{Reply, Way};
 use crate::raw::{Entry, Event, Queue};
 use crate::wire::{Fault, Header, Operation, of_ring};
@@ -36,43 +37,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The time in which the kernel gives all entries back once the connection has ended. It does so at once, or looks again after a
 /// twentieth of a second; the rest is for slow machines.
 const END_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// Where threads leave replies for a queue's thread to hand in.
-pub(super) struct Outbox {
-    ready: Mutex<Vec<Entry>>,
-    wake: Arc<OwnedFd>,
-    thread: ThreadId,
-    is_ended: AtomicBool,
-    waiting: Arc<Bound>,
-}
-
-impl Outbox {
-    pub(super) fn put(&self, entry: Entry) {
-        let is_first = {
-            let mut ready = self.ready.lock();
-            ready.push(entry);
-            ready.len() == 1
-        };
-        // The queue's own thread looks here before it waits, and for the others the first has woken it.
-        if is_first && std::thread::current().id() != self.thread {
-            self.wake();
-        }
-    }
-
-    /// The requests of the queue that wait for others.
-    pub(super) fn waiting(&self) -> &Arc<Bound> {
-        &self.waiting
-    }
-
-    fn wake(&self) {
-        let _ = rustix::io::write(&*self.wake, &to_eventfd(1));
-    }
-}
-
-#[allow(clippy::host_endian_bytes, reason = "a message to this machine's kernel, not to a disk")]
-fn to_eventfd(number: u64) -> [u8; 8] {
-    number.to_ne_bytes()
-}
 
 /// Serves one request. It does not panic: nobody else would serve the thread's CPU.
 pub(super) type Serve = Arc<dyn Fn(&Header, Operation, Reply) + Send + Sync>;

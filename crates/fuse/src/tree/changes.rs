@@ -47,9 +47,6 @@ impl Changes {
 }
 
 /// Compares a head, whose changes are all on disk, with a snapshot of it, or with a dataset that began as a clone of one or empty.
-///
-/// # Errors
-/// One of the two cannot be read.
 pub(crate) async fn between(source: &Source, head: &Dataset, other: &Dataset) -> Result<Changes, OpenError> {
     let (now, then) = (source.filesystem(head).await?, source.filesystem(other).await?);
     let failed = |error| OpenError::Zpl(head.name(), error);

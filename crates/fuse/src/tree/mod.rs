@@ -24,12 +24,12 @@ use cenote_zpl::{AccessTimes, Attributes, File, Forbidden, Time, ZplError};
 use crate::files::Files;
 use crate::grafts::{Graft, Grafts};
 use crate::layout::{Layout, Placed};
-use crate::live::Live;
+use crate::live::{Live, errno};
 use crate::node::{Place, snapshot_root_ino};
 use crate::server::{Client, Entry, Errno, NodeId, Pin, Stat};
 use crate::slots::{Slot, Slots};
 use crate::source::Source;
-use crate::zfsvfs::{Zfsvfs, errno, made_directory, open_errno};
+use crate::zfsvfs::{Zfsvfs, made_directory, open_errno};
 
 /// Memory for the data of requests in flight, in bytes.
 const READ_BUDGET_BYTES: u64 = 256 << 20;
@@ -148,9 +148,6 @@ impl<'a> Deref for Found<'a> {
 
 impl Tree {
     /// The tree of `dataset` (`pool/fs` or `pool/fs@snapshot`) of a pool as of a txg.
-    ///
-    /// # Errors
-    /// It cannot be opened.
     #[boxed]
     pub async fn open(pool: &View, dataset: &str, options: TreeOptions) -> Result<Self, OpenError> {
         let source = Source::view(pool, options.xattrs, Arc::clone(&options.report));

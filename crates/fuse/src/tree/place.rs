@@ -49,9 +49,6 @@ impl Tree {
     }
 
     /// Places all datasets for the first time.
-    ///
-    /// # Errors
-    /// They cannot be read.
     pub(super) async fn show_all(&self) -> Result<(), OpenError> {
         let _turn = self.shared.placing.lock().await;
         self.place(&Part::All, &[]).await
@@ -60,9 +57,6 @@ impl Tree {
     /// Has datasets and those below them leave the mount, so that they can be destroyed; [`Self::refresh`] shows those that are
     /// there still. If one of them is in use, all stay, and its name is returned: the mounted dataset itself is in use for as long as it is
     /// mounted.
-    ///
-    /// # Errors
-    /// As [`Self::refresh`].
     #[boxed]
     pub async fn release_datasets(&self, names: &[String]) -> Result<Option<String>, OpenError> {
         let _turn = self.shared.placing.lock().await;

@@ -10,13 +10,13 @@ use super::snapdir::snapshots_of;
 use super::{Found, Tree};
 use crate::layout::CONTROL_NAME;
 use crate::listing::Position;
-use crate::live::Live;
+use crate::live::{Live, errno};
 use crate::node::Place;
 use crate::server::{
     Caching, Caller, Changed, Client, DirItem, Entry, Errno, FileServer, InodeFlags, NewFile, NodeId, Opened, Rename,
     Seek, SetAttributes, SpaceFigures, Stat, Writer,
 };
-use crate::zfsvfs::{Zfsvfs, errno};
+use crate::zfsvfs::Zfsvfs;
 
 /// How long the kernel keeps what it is told of a pool that is open read-only, where nothing changes. Chosen by eye: longer than anyone
 /// keeps a mount.

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use cenote_dsl::Dataset;
 use cenote_format::ids::ObjectId;
-use cenote_inuse::{OpenError, unused};
+use cenote_inuse::{OpenError, Patience, unused};
 use cenote_taskq::{Class, Handle, boxed, oneshot};
 
 use super::Tree;
@@ -99,8 +99,7 @@ impl Tree {
         if let Some(zfsvfs) = opened {
             unused(&handle, &zfsvfs).await;
             if let Some(live) = zfsvfs.as_live() {
-                inner.files = live.open_files().await;
-                live.close(true).await;
+                inner.files = live.close(true).await;
             }
         }
         SuspendedFs { inner: Some(inner) }
@@ -110,9 +109,6 @@ impl Tree {
 impl SuspendedFs {
     /// Finds out what the client must forget when the head becomes as another dataset is: a snapshot of it, or one that was received. All changes
     /// of the head must be on disk.
-    ///
-    /// # Errors
-    /// One of the two cannot be read.
     #[boxed]
     pub async fn note_changes(&mut self, head: &Dataset, other: &Dataset) -> Result<(), OpenError> {
         let Some(inner) = &mut self.inner else { return Ok(()) };
@@ -157,7 +153,7 @@ impl Inner {
         let changes = changes.unwrap_or_default();
         let is_top = Slots::is_lasting(slot.index);
         let node = |object| Place::Object { slot: slot.index, object }.node();
-        let opened = async {
+        let open = async || {
             let before = slot.dataset();
             let now = shared.source.dsl()?.dataset_object(before.object, before.dir.clone(), None).await?;
             let opened = match (is_top, was_open) {
@@ -168,7 +164,13 @@ impl Inner {
             slot.set_dataset(now);
             Ok::<_, OpenError>(opened.map(Arc::new))
         };
-        let opened = opened.await;
+        let patience = Patience::new(shared.source.handle());
+        let opened = loop {
+            match open().await {
+                Err(error) if patience.allows(&error).await => {}
+                opened => break opened,
+            }
+        };
         let stale = match &opened {
             Ok(Some(zfsvfs)) => changes.stale(&zfsvfs.filesystem).await,
             _ => BTreeSet::new(),

@@ -1,7 +1,14 @@
 //! Numbers in the kernel's own order of bytes, which is this machine's.
 #![allow(clippy::host_endian_bytes, reason = "messages to this machine's kernel, not to a disk")]
 
-use super::request::Fault;
+/// Why a request is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Its bytes do not fit its operation.
+    Malformed,
+    /// An operation that is not known here: the kernel does without.
+    Unknown,
+}
 
 /// Reads numbers and names one after the other.
 #[derive(Clone, Copy, Debug)]

@@ -12,4 +12,5 @@ mod bytes;
 pub(crate) mod reply;
 pub(crate) mod request;
 
-pub(crate) use request::{Fault, Header, Operation, of_device, of_ring};
+pub(crate) use bytes::Fault;
+pub(crate) use request::{Header, Operation, of_device, of_ring};

@@ -1,18 +1,9 @@
 //! Requests: what the kernel asks.
 
-use super::bytes::Reader;
+use super::bytes::{Fault, Reader};
 
 /// Bytes of a request's header.
 pub(crate) const HEADER_LEN: usize = 40;
-
-/// Why a request is not served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Its bytes do not fit its operation.
-    Malformed,
-    /// An operation that is not known here: the kernel does without.
-    Unknown,
-}
 
 /// The header of each request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,9 +45,6 @@ fn entry(bytes: &[u8]) -> Option<String> {
 }
 
 /// The bytes of an attribute from that text. In an entry with four fields, as star writes it, the fourth is the id of the name.
-///
-/// # Errors
-/// It is not such a text, or contains names without ids.
 pub fn bytes(text: &str) -> Result<Vec<u8>> {
     const NOBODY: u32 = u32::MAX;
     let mut entries = Vec::new();

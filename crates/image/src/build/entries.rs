@@ -49,7 +49,7 @@ impl Budget {
     ///
     /// # Errors
     /// Fewer bytes are left.
-    pub fn take(&mut self, bytes: u64) -> Result<()> {
+    pub(crate) fn take(&mut self, bytes: u64) -> Result<()> {
         let left = self.left.checked_sub(bytes).ok_or_else(|| {
             let limit = cenote_props::number::nicebytes(self.limit);
             too_large(format!(

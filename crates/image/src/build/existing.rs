@@ -28,9 +28,6 @@ pub async fn open_files(pool: &Pool, name: &str) -> Result<BulkWriter> {
 }
 
 /// A directory of a file system, by its path.
-///
-/// # Errors
-/// It does not exist.
 #[boxed]
 pub async fn folder_of(files: &BulkWriter, name: &str, path: &str) -> Result<Object> {
     let mut directory = files.objset().object(files.root()).await?;

@@ -37,7 +37,7 @@ pub(crate) use oci::is_layout;
 pub use size::{bytes_below, size_of_devices, size_that_is_enough};
 pub use source::{Source, SourceKind};
 pub use spool::{Room, archive};
-pub use tarball::Whiteouts;
+pub(crate) use tarball::Whiteouts;
 pub(crate) use tarball::add_archive;
 pub use tree::FileTree;
 

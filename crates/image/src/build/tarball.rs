@@ -23,7 +23,7 @@ const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 
 /// The treatment of names that remove files in layers of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whiteouts {
+pub(crate) enum Whiteouts {
     /// They are ordinary names.
     Ignore,
     /// `.wh.NAME` removes NAME, and `.wh..wh..opq` everything in its directory, from the layers below.

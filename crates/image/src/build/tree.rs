@@ -31,7 +31,7 @@ const LINKED_PARTS_MAX: usize = 4096;
 
 /// The places of a file's bytes: ranges of the file, each with an offset in an archive. The rest is holes.
 #[derive(Clone, Debug, Default)]
-pub struct Extents {
+pub(crate) struct Extents {
     archive: Option<Arc<File>>,
     /// In order and disjoint: a range of the file, and its offset in the archive.
     ranges: Vec<(Range<u64>, u64)>,
@@ -39,7 +39,7 @@ pub struct Extents {
 
 impl Extents {
     /// A file's bytes in an archive. Ranges are in order and disjoint.
-    pub const fn new(archive: Arc<File>, ranges: Vec<(Range<u64>, u64)>) -> Self {
+    pub(crate) const fn new(archive: Arc<File>, ranges: Vec<(Range<u64>, u64)>) -> Self {
         Self { archive: Some(archive), ranges }
     }
 }
@@ -111,7 +111,7 @@ fn components(path: &[u8]) -> Result<Vec<&[u8]>> {
 
 impl FileTree {
     /// An empty root. Directories without an entry get the same attributes: owner root, mode 755, modified in 1970.
-    pub fn new(budget: Budget) -> Self {
+    pub(crate) fn new(budget: Budget) -> Self {
         let root = Self::directory_node();
         Self { nodes: vec![root], has_root: false, budget }
     }
@@ -209,7 +209,7 @@ impl FileTree {
     ///
     /// # Errors
     /// The path leads out of the tree or through a file.
-    pub fn put(&mut self, path: &[u8], spec: NodeSpec, content: Extents) -> Result<()> {
+    pub(crate) fn put(&mut self, path: &[u8], spec: NodeSpec, content: Extents) -> Result<()> {
         let parts = components(path)?;
         let is_directory = spec.mode & MODE_KIND == MODE_DIR;
         let Some((name, above)) = parts.split_last() else {
@@ -239,7 +239,7 @@ impl FileTree {
     ///
     /// # Errors
     /// There is no such file.
-    pub fn link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
+    pub(crate) fn link(&mut self, path: &[u8], target: &[u8]) -> Result<()> {
         let from = self.find(&components(target)?)?.filter(|node| !self.nodes[*node].is_directory());
         let from = from.with_context(|| format!("a hard link to '{}', which is not there", shown(target)))?;
         let parts = components(path)?;
@@ -271,7 +271,7 @@ impl FileTree {
     ///
     /// # Errors
     /// The path leads out of the tree.
-    pub fn remove(&mut self, path: &[u8]) -> Result<()> {
+    pub(crate) fn remove(&mut self, path: &[u8]) -> Result<()> {
         let parts = components(path)?;
         if let Some((name, above)) = parts.split_last()
             && let Some(parent) = self.directory(above, false)?
@@ -285,7 +285,7 @@ impl FileTree {
     ///
     /// # Errors
     /// The path leads out of the tree.
-    pub fn clear(&mut self, path: &[u8]) -> Result<()> {
+    pub(crate) fn clear(&mut self, path: &[u8]) -> Result<()> {
         let Some(directory) = self.directory(&components(path)?, false)? else { return Ok(()) };
         let names: Vec<Vec<u8>> = self.nodes[directory].children.keys().cloned().collect();
         names.iter().for_each(|name| self.forget(directory, name));

@@ -47,9 +47,6 @@ pub enum Chosen {
 
 impl Chosen {
     /// From a number, a range FROM-TO, a path that begins with a slash, or a number after a minus sign.
-    ///
-    /// # Errors
-    /// It is none of these.
     pub fn parse(text: &str) -> Result<Self, WrongUse> {
         let number = |text: &str| {
             let parsed = crate::parse_number(text);

@@ -43,7 +43,7 @@ impl Column {
     }
 
     /// The heading of its column.
-    pub fn heading(&self) -> String {
+    pub(crate) fn heading(&self) -> String {
         match self {
             Self::Native(property) => property.column.to_owned(),
             Self::User(name) | Self::Space(name) | Self::Written(name) => name.to_ascii_uppercase(),
@@ -51,7 +51,7 @@ impl Column {
     }
 
     /// True if its column is right-aligned.
-    pub fn is_right_aligned(&self) -> bool {
+    pub(crate) fn is_right_aligned(&self) -> bool {
         match self {
             Self::Native(property) => property.is_right_aligned(),
             Self::User(_) => false,
@@ -60,7 +60,7 @@ impl Column {
     }
 
     /// The least width of its column.
-    pub fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         match self {
             Self::Native(property) => property.column_width(),
             Self::User(name) | Self::Space(name) | Self::Written(name) => name.len(),
@@ -73,9 +73,6 @@ impl Column {
     }
 
     /// Its value on `item`; `None` if the item has none.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn cell(&self, item: &Item, is_exact: bool) -> Result<Option<Cell>> {
         match self {

@@ -19,7 +19,7 @@ pub enum Source {
 
 impl Source {
     /// Its text in the column `SOURCE`.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::None => "-".into(),
             Self::Default => "default".into(),

@@ -31,7 +31,7 @@ pub use columns::Column;
 pub use fact::{Raw, Source};
 pub use select::{PoolSource, Selection, SortKey, select};
 pub use shown::Cell;
-pub use values::type_of;
+pub(crate) use values::type_of;
 pub(crate) use words::{all_listed, all_shown};
 pub use words::{parse_columns, parse_types};
 
@@ -46,9 +46,6 @@ pub struct PoolView {
 
 impl PoolView {
     /// A view of an open pool. `mounts` tells which datasets are mounted; `time` formats times.
-    ///
-    /// # Errors
-    /// The pool's properties cannot be read.
     #[boxed]
     pub async fn new(pool: View, mounts: Arc<Mounts>, time: TimeText) -> Result<Self> {
         let properties = pool.properties().await?;
@@ -113,7 +110,7 @@ impl Item {
     }
 
     /// Its pool's name.
-    pub fn pool(&self) -> &str {
+    pub(crate) fn pool(&self) -> &str {
         self.view.pool.name()
     }
 
@@ -128,7 +125,7 @@ impl Item {
     }
 
     /// Its txg of creation, by which snapshots are sorted.
-    pub fn creation_txg(&self) -> u64 {
+    pub(crate) fn creation_txg(&self) -> u64 {
         self.bookmark.as_ref().map_or(self.dataset.phys.creation_txg.0, |bookmark| bookmark.phys.creation_txg.0)
     }
 

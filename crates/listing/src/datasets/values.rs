@@ -72,19 +72,13 @@ impl Item {
     }
 
     /// The names of its user properties.
-    ///
-    /// # Errors
-    /// They cannot be read.
     #[boxed]
-    pub async fn user_properties(&self) -> Result<Vec<String>> {
+    pub(crate) async fn user_properties(&self) -> Result<Vec<String>> {
         let names = self.stored().await?.keys();
         Ok(names.filter(|name| cenote_props::is_user_property(name)).cloned().collect())
     }
 
     /// The received value of a property, in force or not.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn received(&self, name: &str, is_exact: bool) -> Result<Option<String>> {
         if self.bookmark.is_some() {
@@ -115,11 +109,8 @@ impl Item {
     }
 
     /// A property's number or text for sorting; `None` if the property does not apply to this kind of item.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
-    pub async fn sort_value(&self, property: &'static Property) -> Result<Option<Raw>> {
+    pub(crate) async fn sort_value(&self, property: &'static Property) -> Result<Option<Raw>> {
         if matches!(property.kind, Kind::Text(_)) {
             return Ok(self.fact(property).await?.map(|fact| fact.raw));
         }
@@ -522,7 +513,7 @@ fn plain(value: &Value) -> String {
 ///
 /// # Errors
 /// It is neither a file system nor a volume.
-pub fn type_of(kind: ObjsetType) -> Result<Types, DslError> {
+pub(crate) fn type_of(kind: ObjsetType) -> Result<Types, DslError> {
     match kind {
         ObjsetType::Zvol => Ok(Types::VOLUME),
         ObjsetType::Zfs => Ok(Types::FILESYSTEM),

@@ -32,9 +32,6 @@ pub fn parse_columns(list: &str) -> Result<Option<Vec<Column>>, WrongUse> {
 }
 
 /// Parses a list of types, as for `-t`.
-///
-/// # Errors
-/// A word is not a type.
 pub fn parse_types(list: &str) -> Result<Types, WrongUse> {
     let mut types = Types::empty();
     for name in list.split(',') {
@@ -51,18 +48,12 @@ pub fn parse_types(list: &str) -> Result<Types, WrongUse> {
 }
 
 /// The columns of `all` in a list of these items: the name, every property of the table that is not hidden, and their user properties.
-///
-/// # Errors
-/// The user properties cannot be read.
 pub(crate) async fn all_listed(items: &[Item]) -> Result<Vec<Column>> {
     let name = cenote_props::dataset::find("name").map(Column::Native);
     Ok(name.into_iter().chain(all_shown(items).await?).collect())
 }
 
 /// The columns of `all` for showing the properties of these items: as [`all_listed`], without the name.
-///
-/// # Errors
-/// As [`all_listed`].
 pub(crate) async fn all_shown(items: &[Item]) -> Result<Vec<Column>> {
     let visible = cenote_props::dataset::PROPERTIES.iter().filter(|property| property.is_visible);
     let mut columns: Vec<Column> = visible.map(Column::Native).collect();

@@ -35,10 +35,11 @@ pub use history::history_line;
 pub use importable::Importable;
 pub use lost::{LostPool, WhyLost};
 pub use names::Names;
+pub(crate) use properties::Values;
 pub(crate) use properties::all_columns;
-pub use properties::{Column as PoolColumn, Values, parse_pool_columns};
+pub use properties::{Column as PoolColumn, parse_pool_columns};
 pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};
-pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev};
+pub use vdevs::{DEDUP, Reason, Sizes, Tree, Vdev};
 
 /// Returns the present health of a pool's devices, if it is known.
 type Devices = Box<dyn Fn() -> Option<VdevStatus> + Send + Sync>;
@@ -91,16 +92,13 @@ impl Facts {
     }
 
     /// The health of its devices now.
-    pub fn devices(&self) -> VdevStatus {
+    pub(crate) fn devices(&self) -> VdevStatus {
         self.devices.as_ref().and_then(|devices| devices()).unwrap_or_else(|| self.pool.tree().status())
     }
 
     /// The pool's space. The first call reads the space maps.
-    ///
-    /// # Errors
-    /// They cannot be read.
     #[boxed]
-    pub async fn space(&self) -> Result<&PoolSpace> {
+    pub(crate) async fn space(&self) -> Result<&PoolSpace> {
         if self.space.get().is_none() {
             let space = self.pool.space().await?;
             let _ = self.space.set(space);
@@ -109,7 +107,7 @@ impl Facts {
     }
 
     /// The state to show for the whole pool.
-    pub fn state(&self) -> String {
+    pub(crate) fn state(&self) -> String {
         self.told_state.clone().unwrap_or_else(|| self.devices().state.name().to_owned())
     }
 

@@ -47,7 +47,7 @@ impl Column {
     }
 
     /// The heading of its column.
-    pub fn heading(&self) -> String {
+    pub(crate) fn heading(&self) -> String {
         match self {
             Self::Native(property) => property.column.to_owned(),
             Self::Feature(name) | Self::User(name) => name.to_ascii_uppercase(),
@@ -55,12 +55,12 @@ impl Column {
     }
 
     /// True if its column is right-aligned.
-    pub fn is_right_aligned(&self) -> bool {
+    pub(crate) fn is_right_aligned(&self) -> bool {
         matches!(self, Self::Native(property) if property.is_right_aligned())
     }
 
     /// The least width of its column. Health is a number only within OpenZFS.
-    pub fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         const HEALTH_WIDTH: usize = 8;
         match self {
             Self::Native(property) if property.name == "health" => HEALTH_WIDTH,
@@ -80,9 +80,6 @@ impl Column {
 }
 
 /// The properties of `all` for these pools: every property of the table that is not hidden, their user properties, and the features.
-///
-/// # Errors
-/// They cannot be read.
 pub(crate) async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
     let mut columns: Vec<Column> =
         table::PROPERTIES.iter().filter(|property| property.is_visible).map(Column::Native).collect();
@@ -102,7 +99,7 @@ pub(crate) async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
 }
 
 /// The data for all properties of a pool, read once.
-pub struct Values<'a> {
+pub(crate) struct Values<'a> {
     view: &'a Facts,
     stored: BTreeMap<String, Value>,
     features: Vec<(String, &'static str)>,
@@ -110,9 +107,6 @@ pub struct Values<'a> {
 
 impl<'a> Values<'a> {
     /// Reads the data for all properties of a pool.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn new(view: &'a Facts) -> Result<Self> {
         let stored = view.pool.properties().await?;
@@ -120,9 +114,6 @@ impl<'a> Values<'a> {
     }
 
     /// The value of a property of the pool; `None` if the pool does not have it.
-    ///
-    /// # Errors
-    /// It cannot be read.
     #[boxed]
     pub async fn cell(&self, column: &Column, is_exact: bool) -> Result<Option<Cell>> {
         match column {

@@ -14,7 +14,7 @@ impl Tree {
     }
 
     /// The same in JSON.
-    pub fn json_rows(&self, json: Json, is_exact: bool) -> Value {
+    pub(crate) fn json_rows(&self, json: Json, is_exact: bool) -> Value {
         json_tree(self, json, is_exact)
     }
 }

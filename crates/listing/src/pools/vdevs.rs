@@ -49,7 +49,7 @@ pub enum Reason {
 
 impl Reason {
     /// Its text.
-    pub fn text(self) -> String {
+    pub(crate) fn text(self) -> String {
         let words = match self {
             Self::CannotOpen => "cannot open",
             Self::TooSmall => "device is too small",
@@ -159,7 +159,7 @@ pub struct Tree {
 
 impl Tree {
     /// The width of names with their indentation.
-    pub fn name_width(&self) -> usize {
+    pub(crate) fn name_width(&self) -> usize {
         fn of(vdev: &Vdev, depth: usize) -> usize {
             let below = vdev.children.iter().map(|child| of(child, depth + 2)).max().unwrap_or(0);
             below.max(depth + vdev.name.chars().count())
@@ -189,13 +189,13 @@ impl Tree {
 /// The classes with headings of their own, in an order that depends on the command: for deduplication tables.
 pub const DEDUP: &str = "dedup";
 /// For metadata and small blocks.
-pub const SPECIAL: &str = "special";
+pub(crate) const SPECIAL: &str = "special";
 /// For intent logs.
-pub const LOGS: &str = "logs";
+pub(crate) const LOGS: &str = "logs";
 
 impl Vdev {
     /// The class under whose heading it is listed; `None` if it is listed first.
-    pub fn heading(&self) -> Option<&'static str> {
+    pub(crate) fn heading(&self) -> Option<&'static str> {
         match self.class {
             "log" => Some(LOGS),
             SPECIAL => Some(SPECIAL),
@@ -205,14 +205,14 @@ impl Vdev {
     }
 
     /// True if it, or a vdev below it, has a problem.
-    pub fn is_unhealthy(&self) -> bool {
+    pub(crate) fn is_unhealthy(&self) -> bool {
         let has_errors = self.errors.read + self.errors.write + self.errors.checksum > 0;
         (self.children.is_empty() && (has_errors || !matches!(self.state, "ONLINE" | "AVAIL" | "INUSE")))
             || self.children.iter().any(Self::is_unhealthy)
     }
 
     /// The remark after its errors: the reason of its state.
-    pub fn remark(&self) -> Option<String> {
+    pub(crate) fn remark(&self) -> Option<String> {
         let reason = || self.reason.map(Reason::text);
         let missed = || match self.children.is_empty() {
             _ if self.missed.is_empty() => None,
@@ -223,7 +223,7 @@ impl Vdev {
     }
 
     /// The beginning of its object in JSON.
-    pub fn json(&self, json: Json) -> Map<String, Value> {
+    pub(crate) fn json(&self, json: Json) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("name".into(), json!(self.name));
         map.insert("vdev_type".into(), json!(self.kind));
@@ -248,7 +248,7 @@ impl Vdev {
     }
 
     /// The reason's word in JSON.
-    pub fn reason_word(&self) -> Option<&'static str> {
+    pub(crate) fn reason_word(&self) -> Option<&'static str> {
         self.reason.map(Reason::word)
     }
 }

@@ -11,12 +11,11 @@ use std::ops::Range;
 
 use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_vdev::config::AllocationClass;
-use thiserror::Error;
 
 use crate::check::{CheckError, ExtentCheck};
 use crate::class::{Class, ClassKind, Member, Share};
-use crate::group::{VdevSetup, VdevSpaces, Which};
-use crate::replay::Replayed;
+use crate::group::{Extent, VdevSetup, VdevSpaces, Which};
+use crate::metaslab::Replayed;
 use crate::work::Gathered;
 use crate::{
     FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork, Violation,
@@ -29,25 +28,6 @@ pub struct SpaceFeatures {
     pub spacemap_v2: bool,
     /// `com.delphix:log_spacemap`, which needs the former. Without it each txg appends to each metaslab's own map.
     pub log_spacemap: bool,
-}
-
-/// A place on a vdev.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Extent {
-    /// The top-level vdev.
-    pub vdev: VdevId,
-    /// Where, in the vdev's allocatable space.
-    pub offset_bytes: u64,
-    /// How much, parity and padding included.
-    pub asize_bytes: u64,
-}
-
-impl Extent {
-    /// The range of the vdev.
-    #[must_use]
-    pub const fn range(&self) -> Range<u64> {
-        self.offset_bytes..self.offset_bytes + self.asize_bytes
-    }
 }
 
 /// A request for space.
@@ -71,33 +51,6 @@ pub struct Request {
     pub is_log: bool,
     /// Now, in milliseconds from any origin.
     pub now_ms: u64,
-}
-
-/// Why there is no space.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum AllocError {
-    /// A metaslab has to be loaded first; then ask again. Nothing was taken.
-    #[error("vdev {} metaslab {} is not loaded", .0.vdev, .0.index)]
-    NeedsLoad(MetaslabId),
-    /// Nothing fits. A smaller request may: no larger than the longest free run that is known.
-    #[error("no space for a block: the longest free run known has {largest_bytes} bytes")]
-    NoSpace {
-        /// The longest free run of the class's loaded metaslabs, as allocated bytes: what parts of a gang block can have.
-        largest_bytes: u64,
-    },
-    /// The class has no vdev.
-    #[error("no vdev serves this class")]
-    NoVdev,
-    /// Only with `metaslab_force_ganging`: the block is to be stored as a gang, whatever space there is. Blocks that are asked for
-    /// several at a time are to be asked for one by one first.
-    #[error("the block is to be stored as a gang")]
-    ForcedGang,
-    /// A defect was found.
-    #[error(transparent)]
-    Space(#[from] SpaceError),
-    /// The `ExtentCheck` disagrees.
-    #[error(transparent)]
-    Check(#[from] CheckError),
 }
 
 /// The metaslabs that a txg flushes.
@@ -235,7 +188,7 @@ impl Allocator {
             if let Some(class) = self.classes.get_mut(&kind) {
                 class.join(Member { vdev: id, which });
             }
-            self.balance(kind, false);
+            self.balance(kind);
         }
         Ok(())
     }
@@ -248,7 +201,7 @@ impl Allocator {
     }
 
     /// All vdevs and logs are there: weighs and balances.
-    pub fn opened(&mut self, found: &[FoundLog]) -> Result<(), SpaceError> {
+    pub(crate) fn opened(&mut self, found: &[FoundLog]) -> Result<(), SpaceError> {
         let metaslabs = || self.vdevs.values().flat_map(|vdev| &vdev.metaslabs);
         let memory = metaslabs().map(Metaslab::unflushed_memory_bytes).sum();
         let entries = metaslabs().map(|metaslab| (metaslab.id(), metaslab.unflushed_txg(), metaslab.is_unflushed()));
@@ -258,7 +211,7 @@ impl Allocator {
                 vdev.weigh(index, &self.tunables)?;
             }
         }
-        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind, true));
+        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind));
         Ok(())
     }
 
@@ -321,7 +274,7 @@ impl Allocator {
         }
         self.classes.values_mut().for_each(|class| class.leave(id));
         self.dirty.iter_mut().for_each(|dirty| dirty.retain(|metaslab| metaslab.vdev != id));
-        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind, false));
+        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind));
     }
 
     /// A metaslab.
@@ -345,12 +298,6 @@ impl Allocator {
     #[must_use]
     pub const fn logs(&self) -> &LogSpace {
         &self.logs
-    }
-
-    /// The `ExtentCheck`, if it is kept.
-    #[must_use]
-    pub const fn check(&self) -> Option<&ExtentCheck> {
-        self.check.as_ref()
     }
 
     /// The numbers; changes take effect at once, limits that depend on them with the next txg.
@@ -385,7 +332,7 @@ impl Allocator {
         all.filter(move |metaslab| (embedded == Some(metaslab.id().index)) == (member.which == Which::Embedded))
     }
 
-    fn balance(&mut self, kind: ClassKind, decay: bool) {
+    fn balance(&mut self, kind: ClassKind) {
         let ring = self.classes.get(&kind).map(|class| class.ring.clone()).unwrap_or_default();
         let mut shares = Vec::with_capacity(ring.len());
         let mut strained = Vec::with_capacity(ring.len());
@@ -406,8 +353,7 @@ impl Allocator {
             strained.push(!is_empty_enough || fragmentation > self.tunables.zfs_mg_fragmentation_threshold);
         }
         let all_strained = strained.iter().all(|strained| *strained);
-        let Some(class) = self.classes.get_mut(&kind) else { return };
-        let aliquots = class.balance(&shares, decay, &self.tunables);
+        let aliquots = Class::balance(&shares, &self.tunables);
         assert_eq!(aliquots.len(), ring.len(), "each group of a class has its turn");
         for ((member, aliquot), strained) in ring.iter().zip(aliquots).zip(strained) {
             let Some(vdev) = self.vdevs.get_mut(&member.vdev) else { continue };

@@ -5,31 +5,12 @@ use std::ops::Range;
 use cenote_format::ids::{Txg, VdevId};
 use cenote_zio::OutsideExtents;
 
-use super::{AllocError, Allocator, Extent, Request, slot};
-use crate::class::{Attempt, ClassKind, Member};
-use crate::group::Search;
+use super::{Allocator, Request, slot};
+use crate::class::{Attempt, Member};
+use crate::group::{AllocError, Extent, Search};
 use crate::{Metaslab, MetaslabId, SizeRange, SpaceError};
 
 impl Allocator {
-    /// Reserves for a block before it is allocated. `None`: the class has enough in flight; ask again when something was
-    /// written. Else whether there is room for more. `must`: reserve whatever there is.
-    pub fn reserve(
-        &mut self,
-        class: ClassKind,
-        allocator: usize,
-        copies: u64,
-        psize_bytes: u64,
-        must: bool,
-    ) -> Option<bool> {
-        if !self.tunables.zio_dva_throttle_enabled || matches!(class, ClassKind::Log | ClassKind::EmbeddedLog) {
-            return Some(true);
-        }
-        if self.classes.get_mut(&class)?.note_io_size(psize_bytes) {
-            self.balance(class, false);
-        }
-        self.classes.get_mut(&class)?.reserve(allocator, copies.saturating_mul(psize_bytes), must)
-    }
-
     /// Checks before a device write that the block lies in an allocated extent. Without an `ExtentCheck` there is no check.
     pub fn check_write(&self, vdev: VdevId, range: Range<u64>) -> Result<(), OutsideExtents> {
         self.check.as_ref().map_or(Ok(()), |check| check.write(vdev, range))

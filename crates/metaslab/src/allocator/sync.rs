@@ -121,7 +121,7 @@ impl Allocator {
         if let Some(check) = &mut self.check {
             check.synced(txg, keep);
         }
-        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind, true));
+        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind));
         self.unload_idle(txg, now_ms)?;
         self.fit_memory(None)?;
         self.work = self.gathered.end(&mut self.logs);

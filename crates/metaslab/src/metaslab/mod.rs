@@ -23,11 +23,20 @@ use cenote_format::spacemap::HISTOGRAM_BUCKETS;
 use self::deferred::Deferred;
 pub use self::deferred::Keep;
 pub use self::load::{LoadStep, Loading};
-pub use self::sync::{Flushed, SyncTarget};
+pub(crate) use self::sync::SyncTarget;
 use crate::map::map_histogram;
-use crate::replay::Replayed;
 use crate::weight::{self, Weight};
 use crate::{MetaslabFault, MetaslabId, RangeTree, SpaceError, SpaceMap, Tunables, fragmentation};
+
+/// The unflushed changes of a metaslab, replayed from the logs.
+pub(crate) struct Replayed {
+    pub(crate) id: MetaslabId,
+    pub(crate) allocs: RangeTree,
+    pub(crate) frees: RangeTree,
+    pub(crate) allocated_bytes: u64,
+    /// Whether a log had anything for it.
+    pub(crate) is_changed: bool,
+}
 
 /// Txgs that can be alive at once, rounded up to a power of two.
 pub(crate) const TXG_SIZE: usize = 4;
@@ -116,7 +125,7 @@ const fn cursor_of(bytes: u64) -> usize {
 impl Metaslab {
     /// A metaslab of a vdev that is being added: all free, loaded, and not to be used until a txg has synced.
     #[must_use]
-    pub fn new(id: MetaslabId, range: Range<u64>, ashift: u32) -> Self {
+    pub(crate) fn new(id: MetaslabId, range: Range<u64>, ashift: u32) -> Self {
         let mut metaslab = Self::open(id, range, ashift, None, Txg(0));
         metaslab.is_new = true;
         metaslab
@@ -219,7 +228,7 @@ impl Metaslab {
 
     /// The first txg that its own map lacks; 0 while no log ever had anything about it.
     #[must_use]
-    pub const fn unflushed_txg(&self) -> Txg {
+    pub(crate) const fn unflushed_txg(&self) -> Txg {
         self.unflushed_txg
     }
 
@@ -237,7 +246,7 @@ impl Metaslab {
 
     /// Its fragmentation in per cent; `None` where its map has no histogram.
     #[must_use]
-    pub const fn fragmentation(&self) -> Option<u64> {
+    pub(crate) const fn fragmentation(&self) -> Option<u64> {
         self.fragmentation
     }
 
@@ -313,14 +322,14 @@ impl Metaslab {
 
     /// The longest free range, if it is loaded.
     #[must_use]
-    pub fn largest_bytes(&self) -> Option<u64> {
+    pub(crate) fn largest_bytes(&self) -> Option<u64> {
         let loaded = self.loaded.as_ref()?;
         Some(loaded.free.largest().map_or(0, |range| range.end - range.start))
     }
 
     /// Takes space for a block of this txg: where the last of its alignment ended, or by size when little or nothing large
     /// is left. `None` if nothing fits, or it is not loaded.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         txg: Txg,
         size: SizeRange,
@@ -410,7 +419,7 @@ impl Metaslab {
     }
 
     /// Takes a given range: blocks of the intent log that no synced txg knows of, at import. It must be loaded.
-    pub fn claim(&mut self, txg: Txg, range: Range<u64>) -> Result<(), SpaceError> {
+    pub(crate) fn claim(&mut self, txg: Txg, range: Range<u64>) -> Result<(), SpaceError> {
         let Some(loaded) = &mut self.loaded else {
             return Err(SpaceError::Figures { metaslab: self.id, fault: MetaslabFault::NotLoaded });
         };
@@ -419,7 +428,7 @@ impl Metaslab {
     }
 
     /// Frees a block in the txg that syncs. Its space comes back two txgs later.
-    pub fn free(&mut self, range: Range<u64>) -> Result<(), SpaceError> {
+    pub(crate) fn free(&mut self, range: Range<u64>) -> Result<(), SpaceError> {
         let deferred = self.deferred.trees().map(|tree| (tree, "deferred frees"));
         for (tree, name) in std::iter::once((&self.freed, "space freed in this txg")).chain(deferred) {
             if let Some(at) = tree.overlap(range.clone()) {
@@ -436,13 +445,13 @@ impl Metaslab {
 
     /// Whether there is anything to sync in this txg.
     #[must_use]
-    pub fn is_dirty(&self, txg: Txg) -> bool {
+    pub(crate) fn is_dirty(&self, txg: Txg) -> bool {
         !self.allocating[slot(txg)].is_empty() || !self.freeing.is_empty()
     }
 
     /// Whether allocations of any txg are still unsynced.
     #[must_use]
-    pub fn is_allocating(&self) -> bool {
+    pub(crate) fn is_allocating(&self) -> bool {
         self.allocating.iter().any(|tree| !tree.is_empty())
     }
 
@@ -498,7 +507,7 @@ impl Metaslab {
     }
 
     /// Checks that nothing is in two sets that exclude each other, and that everything adds up. Expensive.
-    pub fn verify(&self) -> Result<(), SpaceError> {
+    pub(crate) fn verify(&self) -> Result<(), SpaceError> {
         let mut all = self.freeing.emptied();
         let named = [
             ("space allocating", &self.allocating[0]),

@@ -5,6 +5,7 @@ use cenote_format::spacemap::SpaceMapType;
 use super::{Keep, Metaslab, slot};
 use crate::logs::LogSpace;
 use crate::map::{Batch, entries_bytes};
+use crate::work::Flushed;
 use crate::{MetaslabFault, MetaslabWork, RangeTree, SpaceError, SpaceMap, SpaceStore, Tunables};
 use cenote_format::ids::Txg;
 use cenote_taskq::mutant::{self, Mutant};
@@ -13,7 +14,7 @@ use cenote_taskq::mutant::{self, Mutant};
 const CONDENSE_BLOCKS_MIN: u64 = 4;
 
 /// Where a txg's changes go.
-pub struct SyncTarget<'a> {
+pub(crate) struct SyncTarget<'a> {
     /// The objects.
     pub store: &'a mut dyn SpaceStore,
     /// The txg and its pass.
@@ -24,15 +25,6 @@ pub struct SyncTarget<'a> {
     pub tunables: &'a Tunables,
     /// The sync adds its work here.
     pub work: MetaslabWork,
-}
-
-/// How a flush wrote the metaslab's own map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Flushed {
-    /// Unflushed changes were appended.
-    Appended,
-    /// The map was rewritten.
-    Condensed,
 }
 
 impl SyncTarget<'_> {
@@ -60,7 +52,7 @@ impl Metaslab {
     }
 
     /// Writes what this pass allocated and freed. Called in every pass in which the metaslab is dirty.
-    pub fn sync(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
+    pub(crate) fn sync(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         let (txg, pass) = (target.batch.txg, target.batch.pass);
         let condense_only = self.loaded.is_some() && self.condense_wanted && pass == 1 && self.map.is_some();
         if self.is_new || (!self.is_dirty(txg) && !condense_only) {
@@ -205,7 +197,7 @@ impl Metaslab {
     }
 
     /// Appends the unflushed changes to the own map, or rewrites it. In the first pass, before the txg's own changes.
-    pub fn flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
+    pub(crate) fn flush(&mut self, target: &mut SyncTarget<'_>) -> Result<(), SpaceError> {
         debug_assert_eq!(target.batch.pass, 1);
         assert!(!self.is_unreadable(), "nothing is appended to a map that cannot be read");
         if self.should_condense(target.batch.two_words, target.tunables) {
@@ -240,7 +232,7 @@ impl Metaslab {
 
     /// The txg is on disk: what was freed two txgs ago can be used, unless a pinned txg has it. Whether something is still deferred, so
     /// that the metaslab is to be synced in the next txg too.
-    pub fn sync_done(&mut self, txg: Txg, keep: &Keep<'_>) -> Result<bool, SpaceError> {
+    pub(crate) fn sync_done(&mut self, txg: Txg, keep: &Keep<'_>) -> Result<bool, SpaceError> {
         self.is_new = false;
         let usable = self.deferred.sync_done(txg, self.freed.take(), keep);
         let usable = usable.map_err(SpaceError::tree(self.id, "frees kept for a view"))?;

@@ -86,20 +86,20 @@ impl RangeTree {
 
     /// The same window with nothing in it.
     #[must_use]
-    pub fn emptied(&self) -> Self {
+    pub(crate) fn emptied(&self) -> Self {
         Self::new(self.start_bytes, self.size_units << self.shift, self.shift)
     }
 
     /// Takes all ranges out; the tree is empty afterwards.
     #[must_use]
-    pub fn take(&mut self) -> Self {
+    pub(crate) fn take(&mut self) -> Self {
         let empty = self.emptied();
         std::mem::replace(self, empty)
     }
 
     /// The unit, as a power of two.
     #[must_use]
-    pub const fn shift(&self) -> u32 {
+    pub(crate) const fn shift(&self) -> u32 {
         self.shift
     }
 
@@ -117,13 +117,13 @@ impl RangeTree {
 
     /// Whether nothing is in it.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.units == 0
     }
 
     /// Counts of ranges by power of two of their bytes.
     #[must_use]
-    pub fn histogram(&self) -> [u64; TREE_HISTOGRAM_BUCKETS] {
+    pub(crate) fn histogram(&self) -> [u64; TREE_HISTOGRAM_BUCKETS] {
         let mut bytes = [0; TREE_HISTOGRAM_BUCKETS];
         for (class, count) in self.histogram.iter().enumerate() {
             bytes[class + self.shift as usize] = *count;
@@ -229,8 +229,8 @@ impl RangeTree {
     }
 
     /// Whether all of `range` is in the set. Empty ranges are.
-    #[must_use]
-    pub fn contains(&self, range: Range<u64>) -> bool {
+    #[cfg(test)]
+    pub(crate) fn contains(&self, range: Range<u64>) -> bool {
         range.is_empty()
             || self.next_from(range.start).is_some_and(|run| run.start <= range.start && range.end <= run.end)
     }
@@ -350,7 +350,7 @@ impl RangeTree {
     }
 
     /// Removes a range of which all is there; on error nothing changes.
-    pub fn remove(&mut self, range: Range<u64>) -> Result<(), RangeError> {
+    pub(crate) fn remove(&mut self, range: Range<u64>) -> Result<(), RangeError> {
         let (start, end) = self.checked(&range)?;
         if start == end {
             return Ok(());
@@ -375,7 +375,8 @@ impl RangeTree {
     }
 
     /// Takes out of `range` what is there. Parts outside the window are ignored.
-    pub fn clear(&mut self, range: Range<u64>) {
+    #[cfg(test)]
+    pub(crate) fn clear(&mut self, range: Range<u64>) {
         while let Some(part) = self.overlap(range.clone()) {
             if self.remove(part).is_err() {
                 debug_assert!(false, "what was found is there");

@@ -34,7 +34,7 @@ impl VerifyStop {
 
     /// The pool.
     #[must_use]
-    pub const fn pool(&self) -> Guid {
+    pub(crate) const fn pool(&self) -> Guid {
         self.pool
     }
 
@@ -52,7 +52,7 @@ impl VerifyStop {
 
     /// The checks that were made.
     #[must_use]
-    pub const fn options(&self) -> VerifyOptions {
+    pub(crate) const fn options(&self) -> VerifyOptions {
         self.options
     }
 

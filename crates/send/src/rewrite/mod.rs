@@ -14,7 +14,7 @@
 //!
 //! 1. Nothing is written that was not verified: a record with a wrong checksum ends the rewrite.
 //! 2. The new stream's checksums are right, even if an old sender left those of the records out.
-//! 3. Memory: two payloads for most verbs. `recompress` works on batches of up to [`BATCH_BYTES`] of blocks, counted by the larger of a block's
+//! 3. Memory: two payloads for most verbs. `recompress` works on batches of up to [`BATCH_BYTES`](recompress::BATCH_BYTES) of blocks, counted by the larger of a block's
 //!    present and decompressed sizes, and holds each block twice at most. `redup` keeps an index of bounded size (see [`mod@redup`]).
 //! 4. The end of the input between two records is not an error, even without END: a stream saved by `zfs send -S` ends so, and its receiver
 //!    knows. Within a record it is an error.
@@ -44,7 +44,7 @@ use crate::{Checks, StreamItem, StreamReader};
 pub use decompress::{Decompressed, decompress};
 pub use drop::drop_records;
 pub use error::RewriteError;
-pub use recompress::{BATCH_BYTES, Target, Waiting, in_turn, recompress};
+pub use recompress::{Target, Waiting, in_turn, recompress};
 pub use redup::redup;
 use writer::RecordWriter;
 

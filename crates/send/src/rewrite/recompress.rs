@@ -12,7 +12,7 @@ use super::{RecordWriter, RewriteError, is_plain, reader, refuse_dedup, unpacked
 use crate::StreamItem;
 
 /// Bytes of blocks in one batch.
-pub const BATCH_BYTES: usize = 32 << 20;
+pub(crate) const BATCH_BYTES: usize = 32 << 20;
 
 /// A block takes whole sectors.
 const SECTOR_BYTES: usize = 512;
@@ -98,7 +98,7 @@ impl Waiting {
     }
 
     /// Compresses the block, if there is one.
-    pub fn work(&mut self, target: &Target) {
+    pub(crate) fn work(&mut self, target: &Target) {
         let Body::Write(write) = &mut self.body else { return };
         if self.is_work {
             self.failure = change(write, &mut self.payload, target).err();

@@ -39,7 +39,7 @@ use super::{Place, RecordWriter, RewriteError, pass, reader};
 /// The maximum number of marks.
 pub(crate) const MARKS_MAX: usize = 1 << 20;
 /// The maximum number of streams of a package with blocks.
-pub const STREAMS_MAX: usize = 1 << 18;
+const STREAMS_MAX: usize = 1 << 18;
 /// The initial stride: the least number of records between two marks of a stream.
 const STRIDE_FIRST: u64 = 16;
 

@@ -143,9 +143,6 @@ pub struct Shown(MountHandle);
 
 impl Shown {
     /// Detaches it, even if it is in use.
-    ///
-    /// # Errors
-    /// The system's error.
     #[boxed]
     pub async fn detach(&self) -> Result<()> {
         self.0.unmount(Unmount::Detach).await?;

@@ -79,9 +79,6 @@ pub struct MountPoints<'a> {
 
 impl<'a> MountPoints<'a> {
     /// Without mounts yet. `lists` are mount options; `is_tree`: mounts include the file systems below theirs.
-    ///
-    /// # Errors
-    /// An option is not valid.
     pub fn new(
         session: &'a Session,
         lists: &[String],

@@ -33,17 +33,11 @@ impl From<Form> for PathBuf {
 }
 
 /// One path.
-///
-/// # Errors
-/// The serializer's error.
 pub fn serialize<S: Serializer>(path: &PathBuf, to: S) -> Result<S::Ok, S::Error> {
     Form::from(path).serialize(to)
 }
 
 /// One path.
-///
-/// # Errors
-/// The deserializer's error.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
     Form::deserialize(from).map(PathBuf::from)
 }

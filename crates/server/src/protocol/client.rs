@@ -30,7 +30,7 @@ pub fn find(guid: Guid) -> Option<PathBuf> {
 }
 
 /// The socket of the only server, if there is just one, for any pool.
-pub fn only() -> Option<PathBuf> {
+pub(crate) fn only() -> Option<PathBuf> {
     let mut alive = all();
     alive.pop().filter(|_| alive.is_empty())
 }
@@ -123,18 +123,12 @@ pub fn sync(socket: &Path) -> Result<()> {
 /// Shows a server's answer. The answer comes from another process: names in it are as in the pool.
 pub trait Answer {
     /// A part of the output.
-    ///
-    /// # Errors
-    /// It cannot be written.
     fn out(&self, bytes: &[u8]) -> io::Result<()>;
 
     /// A line about an error.
     fn err(&self, line: &str);
 
     /// Flushes the output.
-    ///
-    /// # Errors
-    /// It cannot be written.
     fn flush(&self) -> io::Result<()>;
 }
 

@@ -62,10 +62,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, ServerError};
 
-pub use client::{Answer, all, find, mounts, only, send, servers, sync, who};
+pub(crate) use client::only;
+pub use client::{Answer, all, find, mounts, send, servers, sync, who};
 pub(crate) use passing::Receiving;
 pub use passing::{Input, Passed};
-pub use view::PinnedTxg;
+pub(crate) use view::PinnedTxg;
 
 /// The version of the protocol.
 pub(crate) const VERSION: u32 = 1;
@@ -171,7 +172,7 @@ impl std::error::Error for Owned {}
 ///
 /// # Errors
 /// This user has no folder for it.
-pub fn usual_socket(guid: Guid) -> Result<PathBuf> {
+pub(crate) fn usual_socket(guid: Guid) -> Result<PathBuf> {
     Ok(CacheFile::of_user()?.dir().join("servers").join(format!("{:016x}.sock", guid.0)))
 }
 

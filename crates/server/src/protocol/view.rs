@@ -18,7 +18,7 @@ use crate::error::{Context as _, Result, ServerError};
 const IS_WHOLE: &[u8] = b"{\"is_whole\": true}\n";
 
 /// A txg of a server's pool, whose blocks are kept while this exists.
-pub struct PinnedTxg {
+pub(crate) struct PinnedTxg {
     answers: BufReader<UnixStream>,
     root: Uberblock,
 }
@@ -28,7 +28,7 @@ impl PinnedTxg {
     ///
     /// # Errors
     /// It is gone, does not know the question, or its pool is suspended.
-    pub fn ask(socket: &Path) -> Result<Self> {
+    pub(crate) fn ask(socket: &Path) -> Result<Self> {
         let at = || format!("the server at {}", socket.display());
         let mut stream = connect(socket).with_context(at)?;
         let mut line = serde_json::to_vec(&serde_json::json!({ "version": VERSION, "view": true }))?;
@@ -44,12 +44,12 @@ impl PinnedTxg {
     }
 
     /// The root.
-    pub const fn root(&self) -> &Uberblock {
+    pub(crate) const fn root(&self) -> &Uberblock {
         &self.root
     }
 
     /// True if everything was kept so far; `None` if the server is gone, since only it could tell.
-    pub fn is_whole(&mut self) -> Option<bool> {
+    pub(crate) fn is_whole(&mut self) -> Option<bool> {
         self.answers.get_mut().write_all(IS_WHOLE).ok()?;
         match serde_json::from_slice(&read_line(&mut self.answers).ok()??).ok()? {
             Said::Whole(is_whole) => Some(is_whole),

@@ -176,7 +176,7 @@ impl Session {
     }
 
     /// Its options.
-    pub const fn options(&self) -> &SessionOptions {
+    pub(crate) const fn options(&self) -> &SessionOptions {
         &self.options
     }
 
@@ -220,7 +220,7 @@ impl Session {
     /// # Errors
     /// A given one does not exist.
     #[boxed]
-    pub async fn paths(&self) -> Result<Vec<PathBuf>> {
+    pub(crate) async fn paths(&self) -> Result<Vec<PathBuf>> {
         Ok(search(&self.handle, &self.options.paths).await?)
     }
 

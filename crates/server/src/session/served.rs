@@ -31,9 +31,6 @@ impl Session {
     }
 
     /// Standard input: of this process, or of the client for which it works. A client's is returned only once.
-    ///
-    /// # Errors
-    /// The client has sent no input.
     pub fn input(&self) -> Result<Input> {
         match &self.served {
             None => Ok(Input::Own(std::io::stdin())),

@@ -54,9 +54,6 @@ struct Checked {
 
 impl AddRequest {
     /// The vdevs that the pool would have, as `zpool add -n` shows them. `name` gives the name of an existing device.
-    ///
-    /// # Errors
-    /// As [`Self::add`].
     pub async fn describe(&self, session: &Session, name: &dyn Fn(&VdevConfig) -> String) -> Result<String> {
         let Checked { layout, before, .. } = self.checked(session).await?;
         Ok(together(&before, layout, name).describe())
@@ -128,13 +125,13 @@ async fn add(
     paths: Vec<PathBuf>,
 ) -> Result<()> {
     let work = async |writing: &mut Writing| {
+        writing.record(&request.line());
         let added = writing.pool().add_vdevs(options).await;
         // Refused vdevs are in no pool. After any other failure the pool on disk may name the files.
         if !matches!(added, Err(SpaError::Refused { .. })) {
             made.keep()?;
         }
         added.map_err(|error| refused(format!("cannot add to '{}': {error}", request.pool)))?;
-        writing.record(request.line());
         Ok::<_, ServerError>(writing.pool().guid())
     };
     let guid = Writing::run(&session, &request.pool, work).await?;

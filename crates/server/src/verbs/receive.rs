@@ -11,9 +11,6 @@ use crate::error::Result;
 use crate::{Session, SuspendedDataset};
 
 /// Receives a stream, or a package of them. Users of this process's datasets wait while these change, and mounts release those to be destroyed.
-///
-/// # Errors
-/// As [`cenote_admin::receive::receive`].
 pub async fn receive<R: Read>(
     session: &Session,
     pool: &Pool,

@@ -92,6 +92,7 @@ fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Opt
 #[boxed]
 pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>) -> Result<bool> {
     let work = async |writing: &mut Writing| {
+        writing.record(&Line::new("zpool remove").word(pool).words(devices.iter().map(|device| &device.word)));
         let (mut gone, mut is_good) = (Vec::new(), true);
         for device in devices {
             match writing.pool().remove_vdev(device.guid).await {
@@ -102,10 +103,8 @@ pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>)
                 }
             }
         }
-        // A command that has done nothing is not recorded.
-        if !gone.is_empty() {
-            let words = gone.iter().map(|device| &device.word);
-            writing.record(Line::new("zpool remove").word(pool).words(words));
+        if gone.is_empty() {
+            writing.forget_record();
         }
         let paths: Vec<PathBuf> = gone.iter().flat_map(|device| device.paths.clone()).collect();
         session.devices_removed(&paths);

@@ -7,15 +7,13 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::tx::TxError;
-use cenote_inuse::OpenError;
-use cenote_nbd::{BlockSizes, Export, ExportError, ExportErrorKind, ExportName, Exports, Extent, Piece};
+use cenote_nbd::{BlockSizes, Export, ExportError, ExportName, Exports, Extent, Piece};
 use cenote_spa::SpaError;
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::{Block, Either, boxed, race};
-use cenote_zvol::VolumeError;
-use cenote_zvol::live::{Clear, LiveVolume, LiveVolumeError};
+use cenote_zvol::live::Clear;
 
+use super::errors::live_error;
 use super::open::{Found, OpenVolumes};
 use super::reading::{ReadOnly, pieces, sizes, statuses};
 use super::zvol_state::ZvolState;
@@ -37,40 +35,6 @@ impl Below {
             .pool()
             .look(move |writer| Box::pin(async move { Ok(names(&writer.dsl().clone(), &below).await?) }))
             .await
-    }
-}
-
-fn tx_error(error: &TxError) -> ExportError {
-    let kind = match error {
-        TxError::NoSpace | TxError::Quota(_) => ExportErrorKind::NoSpace,
-        TxError::Closed => ExportErrorKind::Shutdown,
-        TxError::Suspended(_) => ExportErrorKind::Io,
-    };
-    ExportError::new(kind, error.to_string())
-}
-
-fn volume_error(error: &VolumeError) -> ExportError {
-    let kind = match error {
-        VolumeError::BeyondEnd { .. } => ExportErrorKind::NoSpace,
-        VolumeError::BadSize { .. } | VolumeError::BadBlockSize(_) => ExportErrorKind::Invalid,
-        VolumeError::Dmu(_) => ExportErrorKind::Io,
-    };
-    ExportError::new(kind, error.to_string())
-}
-
-pub(super) fn live_error(error: &LiveVolumeError) -> ExportError {
-    match error {
-        LiveVolumeError::Tx(error) => tx_error(error),
-        LiveVolumeError::Volume(error) => volume_error(error),
-        LiveVolumeError::Replay(error) => ExportError::new(ExportErrorKind::Io, error.to_string()),
-        LiveVolumeError::ReadOnly => ExportError::new(ExportErrorKind::ReadOnly, error.to_string()),
-    }
-}
-
-pub(super) fn open_error(error: &OpenError) -> ExportError {
-    match error {
-        OpenError::Volume(_, error) => live_error(error),
-        error => io_error(error),
     }
 }
 
@@ -101,7 +65,7 @@ impl LiveVolumes {
     }
 
     /// Stops serving volumes of a pool.
-    pub fn leave(&self, of: &Arc<OpenVolumes>) {
+    pub(crate) fn leave(&self, of: &Arc<OpenVolumes>) {
         self.0.lock().retain(|below| !Arc::ptr_eq(&below.open, of));
     }
 
@@ -133,11 +97,6 @@ impl Exports for LiveVolumes {
         };
         Ok(Some(open.give(export)))
     }
-}
-
-/// Changes the size of a volume. It is on disk when this returns.
-pub(super) async fn resize(live: &LiveVolume, size_bytes: u64) -> Result<(), ExportError> {
-    live.resize(size_bytes).await.map(drop).map_err(|error| live_error(&error))
 }
 
 /// A volume for one connection.
@@ -227,5 +186,59 @@ impl Export for LiveExport {
     #[boxed]
     async fn flush(&self) -> Result<(), ExportError> {
         self.zvol.share().await?.flush().await.map_err(|error| live_error(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use cenote_admin::VolumeShape;
+    use cenote_dmu::tx::TxTunables;
+    use cenote_nbd::Exports as _;
+    use cenote_sim::{Machine, SINGLE, options};
+    use cenote_taskq::sim::disk::SimDiskOptions;
+    use cenote_taskq::{Class, Runtime};
+
+    use super::*;
+
+    /// A command has the head open when a suspension ends: clients wait for it, and have their volume again. One that stays too long costs the
+    /// clients that are connected their export, and those that come later get the volume.
+    #[test]
+    fn a_volume_is_not_lost_to_a_command_that_uses_its_head_when_it_resumes() {
+        let runtime = Runtime::simulated(5);
+        let handle = runtime.handle();
+        let disk = SimDiskOptions { size_bytes: 128 << 20, ..SimDiskOptions::default() };
+        let machine = Machine::new(&runtime, 1, &disk);
+        runtime.block_on(async {
+            let tops = machine.tops(&handle, SINGLE).await.unwrap();
+            let pool = cenote_sim::new_pool(&handle, options("p", tops, 12)).await.unwrap();
+            let pool = pool.start(TxTunables::for_memory(64 << 20)).await;
+            let shape = VolumeShape { size_bytes: 8 << 20, block_bytes: None, sparse: false };
+            cenote_admin::create_volume(&pool, "p/v", shape, Vec::new(), false).await.unwrap();
+            let volumes = OpenVolumes::new(pool.clone());
+            let served = LiveVolumes::new([(volumes.clone(), "p".to_owned())]);
+            let export = served.open("p/v").await.unwrap().unwrap();
+            for (seconds, is_kept) in [(1, true), (600, false)] {
+                let suspended = volumes.lock().await.suspend("p/v").await.unwrap().unwrap();
+                let head = pool.open_head("p/v").await.unwrap();
+                let clock = handle.clone();
+                handle.detach(Class::Issue, async move {
+                    clock.sleep(Duration::from_secs(seconds)).await;
+                    drop(head);
+                });
+                assert_eq!(suspended.resume().await.is_ok(), is_kept);
+                let written = export.write(0, vec![7; 4096].into(), true).await;
+                assert_eq!(written.is_ok(), is_kept, "{written:?}");
+            }
+            assert!(served.open("p/v").await.is_err(), "the command has it still");
+            handle.sleep(Duration::from_secs(600)).await;
+            let again = served.open("p/v").await.unwrap().unwrap();
+            again.write(0, vec![8; 4096].into(), true).await.unwrap();
+            assert!(export.read(0, 512).await.is_err(), "a client that lost its export connects again");
+            drop((export, again));
+            volumes.close().await;
+            pool.export().await.unwrap();
+        });
     }
 }

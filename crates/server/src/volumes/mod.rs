@@ -4,6 +4,7 @@
 //! thousands is served as quickly as one with a few. [`PoolVolumes`] serves a pool that does not change, [`LiveVolumes`] one whose volumes are
 //! written, which are [`OpenVolumes`].
 
+mod errors;
 mod gate;
 mod live;
 mod open;
@@ -14,16 +15,18 @@ use std::sync::Arc;
 
 use cenote_dsl::{Dataset, Dsl, DslError};
 use cenote_format::enums::ObjsetType;
-use cenote_inuse::{Frozen, OpenError, Opened, Source, Use, open_volume};
+use cenote_inuse::{Frozen, OpenError, Opened, Source, open_volume};
 use cenote_nbd::{Export, ExportError, ExportErrorKind, ExportName, Exports};
-use cenote_spa::{User, View};
+use cenote_spa::View;
 use cenote_taskq::boxed;
 use cenote_zvol::Volume;
 
 pub use live::LiveVolumes;
-pub use open::{Locked, OpenVolumes};
+pub(crate) use open::Locked;
+pub use open::OpenVolumes;
 use reading::ReadOnly;
-pub use zvol_state::SuspendedVolume;
+pub(crate) use zvol_state::SuspendedVolume;
+use zvol_state::user;
 
 /// The volumes at and below datasets of pools as of a txg each.
 pub(crate) struct PoolVolumes(Vec<(View, String)>);
@@ -51,11 +54,6 @@ impl PoolVolumes {
             Opened::Live(_) => unreachable!("a view does not change"),
         }
     }
-}
-
-/// Clients as users of volumes.
-fn user() -> Use {
-    Use { user: User::Export, is_for_changes: false, report: Arc::new(|_| ()) }
 }
 
 /// Names in order, each once: one served dataset may be below another.

@@ -33,9 +33,10 @@ use cenote_taskq::{AsyncMutex, AsyncMutexGuard, boxed};
 use cenote_zvol::Volume;
 use cenote_zvol::live::LiveVolume;
 
+use super::errors::{live_error, open_error};
 use super::gate::Gate;
-use super::zvol_state::{SuspendedVolume, ZvolState};
-use super::{find, io_error, live, user};
+use super::zvol_state::{SuspendedVolume, ZvolState, user};
+use super::{find, io_error};
 use crate::error::{Result, ServerError};
 
 /// See the module comment.
@@ -95,7 +96,7 @@ impl OpenVolumes {
 
     /// Waits for the exclusive right to open, close and resize volumes. Clients continue with those they have.
     #[boxed]
-    pub async fn lock(&self) -> Locked<'_> {
+    pub(crate) async fn lock(&self) -> Locked<'_> {
         Locked { all: self, volumes: self.volumes.lock().await }
     }
 
@@ -119,7 +120,7 @@ impl OpenVolumes {
 
     /// The name of a volume that a client has, if any.
     #[boxed]
-    pub async fn in_use(&self) -> Option<String> {
+    pub(crate) async fn in_use(&self) -> Option<String> {
         let volumes = self.volumes.lock().await;
         let (dataset, _) = volumes.iter().find(|(_, live)| Arc::strong_count(live) > 1)?;
         let names = self.names.lock();
@@ -136,7 +137,7 @@ impl OpenVolumes {
 }
 
 /// Exclusive access to [`OpenVolumes`].
-pub struct Locked<'a> {
+pub(crate) struct Locked<'a> {
     all: &'a OpenVolumes,
     volumes: AsyncMutexGuard<'a, BTreeMap<ObjectId, Arc<ZvolState>>>,
 }
@@ -148,16 +149,18 @@ impl Locked<'_> {
             let names = self.all.names.lock();
             (names.datasets.get(name).copied(), names.changes)
         };
+        // One that could not be opened again is opened anew: whoever still has it gets errors.
+        self.volumes.retain(|_, zvol| !zvol.is_lost());
         if let Some(live) = known.and_then(|dataset| self.volumes.get(&dataset)) {
             return Ok(Some(Found::Live(live.clone())));
         }
         let Some(dataset) = self.all.find(name).await.map_err(|error| io_error(&error))? else { return Ok(None) };
         let live = match self.volumes.get(&dataset.object) {
             Some(live) => live.clone(),
-            None => match self.all.opened(&dataset).await.map_err(|error| live::open_error(&error))? {
+            None => match self.all.opened(&dataset).await.map_err(|error| open_error(&error))? {
                 Opened::Frozen(frozen) => return Ok(Some(Found::Frozen(frozen))),
                 Opened::Live(live) => {
-                    let live = ZvolState::new(live);
+                    let live = ZvolState::new(&self.all.pool, live);
                     self.volumes.insert(dataset.object, live.clone());
                     live
                 }
@@ -175,9 +178,12 @@ impl Locked<'_> {
     /// # Errors
     /// There is no volume with this name that can be written, or no space for the change.
     #[boxed]
-    pub async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
+    pub(crate) async fn resize(&mut self, name: &str, size_bytes: u64) -> Result<()> {
         match self.find(name).await? {
-            Some(Found::Live(zvol)) => Ok(live::resize(&*zvol.share().await?, size_bytes).await?),
+            Some(Found::Live(zvol)) => {
+                let resized = zvol.share().await?.resize(size_bytes).await;
+                Ok(resized.map(drop).map_err(|error| live_error(&error))?)
+            }
             Some(Found::Frozen(_)) => Err(ServerError::Refused("it cannot be written".to_owned())),
             None => Err(ServerError::NoSuchVolume),
         }
@@ -185,18 +191,18 @@ impl Locked<'_> {
 
     /// Suspends the volume with this name, if clients have it: see [`SuspendedVolume`].
     #[boxed]
-    pub async fn suspend(&mut self, all: &Arc<OpenVolumes>, name: &str) -> Result<Option<SuspendedVolume>> {
+    pub(crate) async fn suspend(&mut self, name: &str) -> Result<Option<SuspendedVolume>> {
         self.close_unused();
         if self.volumes.is_empty() {
             return Ok(None);
         }
         let Some(dataset) = self.all.find(name).await? else { return Ok(None) };
         let Some(zvol) = self.volumes.get(&dataset.object).cloned() else { return Ok(None) };
-        Ok(SuspendedVolume::begin(all, zvol, name).await)
+        Ok(SuspendedVolume::begin(zvol).await)
     }
 
     /// Closes the volumes that no client has, so that they can be destroyed. Their changes are in the open txg, or an earlier one.
-    pub fn close_unused(&mut self) {
+    pub(crate) fn close_unused(&mut self) {
         self.volumes.retain(|_, live| Arc::strong_count(live) > 1);
         self.all.names.lock().datasets.retain(|_, dataset| self.volumes.contains_key(dataset));
     }

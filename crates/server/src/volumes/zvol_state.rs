@@ -1,143 +1,82 @@
-//! Suspends and resumes a volume while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
+//! A volume that clients have, which is suspended while its dataset is rolled back (OpenZFS's `zvol_suspend` and `zvol_resume`).
 //!
-//! Connections refer to a [`ZvolState`], which has the open volume, or nothing while it is suspended. A rollback needs the dataset closed. So
-//! pending requests end, others wait, the volume is closed, the dataset is rolled back, and the volume is opened again; clients remain
-//! connected. As in OpenZFS, data that a client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
+//! Connections refer to a [`ZvolState`], whose seat has the open volume. Clients remain connected while it is suspended. As in OpenZFS, data that a
+//! client has cached itself (the kernel's pages, for example) is not undone: NBD has no message for that.
 
 use std::sync::Arc;
 
-use cenote_inuse::{OpenError, Opened, Why, unused};
+use cenote_format::ids::ObjectId;
+use cenote_inuse::{OpenError, Opened, Reopen, Seat, Source, Suspended, Use, Why, open_volume};
 use cenote_nbd::{ExportError, ExportErrorKind};
-use cenote_taskq::sync::RwLock;
-use cenote_taskq::{Class, Handle, Notify, oneshot};
+use cenote_spa::{Pool, User};
+use cenote_taskq::{Handle, boxed};
 use cenote_zvol::live::LiveVolume;
 
-use super::open::OpenVolumes;
-
-enum State {
-    Open(Arc<LiveVolume>),
-    Suspended,
-    /// It could not be reopened.
-    Lost,
+/// Clients as users of volumes.
+pub(super) fn user() -> Use {
+    Use { user: User::Export, is_for_changes: false, report: Arc::new(|_| ()) }
 }
 
-/// The slot of an open volume, to which its connections refer.
-pub(super) struct ZvolState {
-    state: RwLock<State>,
-    resumed: Notify,
+/// An open volume, to which its connections refer.
+pub(crate) struct ZvolState {
+    seat: Seat<LiveVolume>,
+    dataset: ObjectId,
+    pool: Pool,
 }
+
+/// A suspended volume.
+pub(crate) type SuspendedVolume = Suspended<ZvolState>;
 
 impl ZvolState {
-    pub(super) fn new(live: LiveVolume) -> Arc<Self> {
-        Arc::new(Self { state: RwLock::new(State::Open(Arc::new(live))), resumed: Notify::new() })
+    pub(super) fn new(pool: &Pool, live: LiveVolume) -> Arc<Self> {
+        Arc::new(Self { dataset: live.dataset(), seat: Seat::new(Some(live)), pool: pool.clone() })
     }
 
     /// The volume, unless it is suspended or lost.
     pub(super) fn now(&self) -> Option<Arc<LiveVolume>> {
-        match &*self.state.read() {
-            State::Open(live) => Some(live.clone()),
-            State::Suspended | State::Lost => None,
-        }
+        self.seat.now()
+    }
+
+    /// True if it could not be opened again: it serves nothing.
+    pub(super) fn is_lost(&self) -> bool {
+        self.seat.is_closed()
     }
 
     /// A reference to the volume; waits while it is suspended.
     pub(super) async fn share(&self) -> Result<Arc<LiveVolume>, ExportError> {
-        loop {
-            let resumed = self.resumed.wait();
-            match &*self.state.read() {
-                State::Open(live) => return Ok(live.clone()),
-                State::Lost => {
-                    let why = "the volume could not be opened again after its dataset was rolled back";
-                    return Err(ExportError::new(ExportErrorKind::Io, why));
-                }
-                State::Suspended => {}
-            }
-            resumed.await;
-        }
-    }
-
-    fn set(&self, state: State) {
-        *self.state.write() = state;
-        self.resumed.all();
+        let why = "the volume could not be opened again after its dataset was rolled back: connect again";
+        self.seat.settled().await.ok_or_else(|| ExportError::new(ExportErrorKind::Io, why))
     }
 }
 
-/// A suspended volume. [`Self::resume`], or dropping this, resumes it.
-pub struct SuspendedVolume(Option<Inner>);
+impl Reopen for ZvolState {
+    type Opened = LiveVolume;
+    type Kept = ();
 
-struct Inner {
-    all: Arc<OpenVolumes>,
-    zvol: Arc<ZvolState>,
-    name: String,
-}
+    fn seat(&self) -> &Seat<LiveVolume> {
+        &self.seat
+    }
 
-impl SuspendedVolume {
-    /// Suspends the volume of this slot, and waits for pending requests. `None` if it is not open.
-    pub(super) async fn begin(all: &Arc<OpenVolumes>, zvol: Arc<ZvolState>, name: &str) -> Option<Self> {
-        let live = {
-            let mut state = zvol.state.write();
-            match std::mem::replace(&mut *state, State::Suspended) {
-                State::Open(live) => live,
-                // Another command has suspended it, or it is lost.
-                before => {
-                    *state = before;
-                    return None;
-                }
-            }
-        };
-        let inner = Inner { all: all.clone(), zvol, name: name.to_owned() };
-        let (sender, answer) = oneshot::channel();
-        let handle = inner.handle();
-        // In a task of its own: the caller may be dropped meanwhile. Then dropping the value resumes the volume.
-        handle.clone().detach(Class::Issue, async move {
-            unused(&handle, &live).await;
-            drop(live);
-            drop(sender.send(Self(Some(inner))));
+    fn handle(&self) -> &Handle {
+        self.pool.handle()
+    }
+
+    #[boxed]
+    async fn stop(&self, _: Option<&LiveVolume>) {}
+
+    #[boxed]
+    async fn reopen(&self, (): &()) -> Result<LiveVolume, OpenError> {
+        let object = self.dataset;
+        // The head, with the name that it has now.
+        let look = self.pool.look(move |syncer| {
+            Box::pin(async move {
+                let dsl = syncer.dsl().clone();
+                Ok::<_, OpenError>(dsl.dataset(&dsl.dataset_name(object).await?).await?)
+            })
         });
-        answer.await.ok()
-    }
-
-    /// Resumes requests, with the present state of the volume.
-    ///
-    /// # Errors
-    /// It cannot be opened: requests fail from now on.
-    pub async fn resume(mut self) -> Result<(), crate::ServerError> {
-        let Some(inner) = self.0.take() else { return Ok(()) };
-        let (sender, answer) = oneshot::channel();
-        // In a task of its own: resuming must finish even if the caller is dropped meanwhile.
-        inner.handle().detach(Class::Issue, async move { drop(sender.send(inner.resume().await)) });
-        Ok(answer.await.unwrap_or(Ok(()))?)
-    }
-}
-
-impl Drop for SuspendedVolume {
-    fn drop(&mut self) {
-        if let Some(inner) = self.0.take() {
-            // If it fails, the clients' requests get the error.
-            inner.handle().detach(Class::Issue, async move { drop(inner.resume().await) });
+        match open_volume(Source::Pool(&self.pool), &look.await?, &user()).await? {
+            Opened::Live(live) => Ok(live),
+            Opened::Frozen(_) => Err(OpenError::Refused(format!("dataset {object}"), Why::Lost)),
         }
-    }
-}
-
-impl Inner {
-    fn handle(&self) -> Handle {
-        self.all.pool().handle().clone()
-    }
-
-    async fn resume(self) -> Result<(), OpenError> {
-        let lost = |name: &str| OpenError::Refused(name.to_owned(), Why::Lost);
-        let opened = async {
-            let dataset = self.all.find(&self.name).await?.ok_or_else(|| lost(&self.name))?;
-            match self.all.opened(&dataset).await? {
-                Opened::Live(live) => Ok(live),
-                Opened::Frozen(_) => Err(lost(&self.name)),
-            }
-        };
-        let (state, result) = match opened.await {
-            Ok(live) => (State::Open(Arc::new(live)), Ok(())),
-            Err(error) => (State::Lost, Err(error)),
-        };
-        self.zvol.set(state);
-        result
     }
 }

@@ -261,7 +261,7 @@ impl Syncer {
     /// # Errors
     /// The MOS cannot be read.
     #[boxed]
-    pub async fn hold_count(&self, snapshot: ObjectId) -> Result<u64, SpaError> {
+    pub(crate) async fn hold_count(&self, snapshot: ObjectId) -> Result<u64, SpaError> {
         Ok(self.mos.dsl.hold_count(snapshot).await?)
     }
 

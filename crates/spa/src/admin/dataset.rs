@@ -222,7 +222,7 @@ impl Syncer {
 
     /// Those of these sizes that the pool's features allow, or else those that need none.
     #[must_use]
-    pub fn allowed_sizes(&self, sizes: FileSizes) -> FileSizes {
+    fn allowed_sizes(&self, sizes: FileSizes) -> FileSizes {
         let usual = FileSizes::default();
         let FileSizes { record_bytes, dnode_slots } = sizes;
         let has = |needs| self.require(needs).is_ok();

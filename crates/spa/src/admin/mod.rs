@@ -3,6 +3,7 @@
 pub(crate) mod add;
 pub(crate) mod bookmark;
 mod clone;
+pub(crate) mod command;
 pub(crate) mod dataset;
 mod destroy;
 mod limits;

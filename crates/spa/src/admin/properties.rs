@@ -9,7 +9,7 @@ use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::ObjectId;
 use cenote_format::nvlist::NvList;
 use cenote_taskq::{Rng, boxed};
 use thiserror::Error;
@@ -475,11 +475,5 @@ impl Syncer {
             at = view.parent(&dir).await?;
         }
         Ok(())
-    }
-
-    /// The txg that a dataset made now is born in.
-    #[must_use]
-    pub const fn birth_txg(&self) -> Txg {
-        self.txg
     }
 }

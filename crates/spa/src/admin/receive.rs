@@ -45,7 +45,7 @@ use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
 
 /// The name of what is received for a dataset that is there.
-pub const RECEIVED: &str = "%recv";
+pub(crate) const RECEIVED: &str = "%recv";
 /// The same behind the name of that dataset.
 const BESIDE: &str = "/%recv";
 

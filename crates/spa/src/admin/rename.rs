@@ -66,7 +66,7 @@ impl Syncer {
     /// # Errors
     /// One has one of the other name, or the full name would become too long.
     #[boxed]
-    pub async fn check_rename_snapshots(
+    async fn check_rename_snapshots(
         &self,
         dataset: &str,
         from: &str,

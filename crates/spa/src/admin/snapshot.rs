@@ -1,6 +1,7 @@
 //! Snapshots: taken, destroyed, held.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cenote_dmu::Zap;
 use cenote_dsl::name::check_new_snapshot;
@@ -11,6 +12,7 @@ use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Rng, boxed, oneshot};
 
+use crate::admin::command::Command;
 use crate::admin::properties::check_text;
 use crate::features::FEATURES;
 use crate::pool::Pool;
@@ -37,6 +39,7 @@ pub struct NewSnapshot {
 /// Snapshots that are asked for together: all are taken, in one txg, or none.
 struct TakeSnapshots {
     wanted: Vec<NewSnapshot>,
+    command: Option<Arc<Command>>,
     answer: Option<oneshot::Sender<Result<Txg, SpaError>>>,
 }
 
@@ -50,10 +53,14 @@ impl LateTask for TakeSnapshots {
                 let time_s = syncer.time_s();
                 if self.wanted.len() > 1 && mutant::is(Mutant::SnapshotsApart) {
                     let wanted = self.wanted.pop().into_iter().collect();
-                    syncer.late.push(Txg(syncer.txg().0 + 1), Box::new(Self { wanted, answer: None }));
+                    let apart = Self { wanted, command: None, answer: None };
+                    syncer.late.push(Txg(syncer.txg().0 + 1), Box::new(apart));
                 }
                 for wanted in &self.wanted {
                     syncer.take_snapshot(wanted, time_s).await?;
+                }
+                if let Some(command) = &self.command {
+                    command.record(syncer).await?;
                 }
                 Ok(syncer.txg())
             }
@@ -104,7 +111,8 @@ impl Pool {
         let look = self.look(move |syncer| Box::pin(async move { check_all(&asked, syncer).await }));
         look.await?;
         let (sender, mut answer) = oneshot::channel();
-        self.push_late(Box::new(TakeSnapshots { wanted, answer: Some(sender) })).await?;
+        let command = self.command();
+        self.push_late(Box::new(TakeSnapshots { wanted, command, answer: Some(sender) })).await?;
         if mutant::is(Mutant::SnapshotEarly) {
             self.next_txg().await?;
             return answer.await.map_err(|_| self.closed())?;

@@ -45,7 +45,7 @@ pub struct AuxSpec {
 impl AuxSpec {
     /// Whether there are none.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.spares.is_empty() && self.caches.is_empty()
     }
 }

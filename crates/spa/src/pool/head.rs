@@ -171,6 +171,7 @@ impl Pool {
         let account = self.shared.account_of(syncer, name, head.dataset).await?;
         let owned = self.shared.in_use.own(head.dataset, user);
         self.shared.update_accounts(syncer).await?;
-        Ok(LiveHead { pool: self.clone(), head, account, owned })
+        // A dataset in use outlasts the command that opened it.
+        Ok(LiveHead { pool: self.without_command(), head, account, owned })
     }
 }

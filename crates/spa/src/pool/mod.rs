@@ -109,12 +109,13 @@ pub use scan::WeakPool;
 pub use sync_task::SyncTask;
 pub use view::KeptTxg;
 
+use crate::admin::command::Command;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
 use crate::inuse::{LongHold, User};
 use crate::sync::Syncer;
 use crate::sync::late::LateTask;
-use crate::{FailedPool, FoundAuxiliary, NamePool, SpaError};
+use crate::{FailedPool, FoundAuxiliary, NamePool, Refusal, SpaError};
 use frees::Frees;
 use kstat::Kstats;
 use shared::Shared;
@@ -126,6 +127,7 @@ use syncer_slot::SyncerSlot;
 pub struct Pool {
     shared: Arc<Shared>,
     _owned: Arc<Owned>,
+    command: Option<Arc<Command>>,
 }
 
 /// The handles of a pool: the last one that goes gives the pool up.
@@ -193,7 +195,7 @@ impl Pool {
         let syncing = shared.clone();
         let join = handle.spawn(Class::Sync, async move { syncing.sync_all().await });
         *shared.sync.lock() = Some(join);
-        Self { _owned: Arc::new(Owned(shared.clone())), shared }
+        Self { _owned: Arc::new(Owned(shared.clone())), shared, command: None }
     }
 
     /// The pool's name.
@@ -303,7 +305,7 @@ impl Pool {
         let held = self.look(move |syncer| {
             Box::pin(async move {
                 match syncer.dsl().dataset_phys(dataset).await {
-                    Ok(phys) if phys.guid == guid => Ok(syncer.long_hold(dataset)),
+                    Ok(phys) if phys.guid == guid => Ok(syncer.long_hold(dataset, User::Command)),
                     _ => Err(DslError::NoSuchDataset(format!("#{dataset}")).into()),
                 }
             })
@@ -321,6 +323,37 @@ impl Pool {
     #[must_use]
     pub fn is_long_held(&self, dataset: ObjectId) -> bool {
         self.shared.in_use.is_held(dataset)
+    }
+
+    /// Forgets the key of an encrypted dataset, and of all that have the same encryption root. Returns their names.
+    ///
+    /// # Errors
+    /// [`Refusal::Busy`]: one of them, or a snapshot of one, is in use, by the user that is named. The dataset is not encrypted, or its key is
+    /// not loaded; or as [`Self::look`].
+    #[boxed]
+    pub async fn unload_key(&self, name: &str) -> Result<Vec<String>, SpaError> {
+        let name = name.to_owned();
+        let unloaded = self.look(move |syncer| {
+            Box::pin(async move {
+                let dsl = syncer.dsl().clone();
+                let root = dsl.encryption(&dsl.dir(&name).await?).await?.map(|encryption| encryption.root);
+                for (object, user) in syncer.in_use.users() {
+                    // A redaction list is held as a dataset is, and has no key.
+                    let Ok(phys) = dsl.dataset_phys(object).await else { continue };
+                    let dir = dsl.dir_object(phys.dir, dsl.dir_name(phys.dir).await?).await?;
+                    let encryption = dsl.encryption(&dir).await?;
+                    if root.is_some() && encryption.map(|encryption| encryption.root) == root {
+                        let what = format!(
+                            "cannot unload key for '{name}': '{}' is in use: {user}",
+                            dsl.dataset_name(object).await?
+                        );
+                        return Err(SpaError::refused(Refusal::Busy, what));
+                    }
+                }
+                Ok(dsl.unload_key(&name).await?)
+            })
+        });
+        unloaded.await
     }
 
     /// Has a change made in the sync of the txg that is open now, when the data of that is written.
@@ -381,7 +414,7 @@ impl Pool {
         E: NamePool + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
-        let (txg, made) = self.shared.clone().make(change).await?;
+        let (txg, made) = self.shared.clone().make(self.command(), change).await?;
         if self.shared.is_background.load(Ordering::Acquire) {
             self.wait_synced(txg).await?;
         }
@@ -393,7 +426,7 @@ impl Pool {
     ///
     /// # Errors
     /// The pool is closed.
-    pub fn change_later<F>(&self, what: &'static str, change: F) -> Result<(), SpaError>
+    fn change_later<F>(&self, what: &'static str, change: F) -> Result<(), SpaError>
     where
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<(), SpaError>> + Send + 'static,
     {
@@ -402,7 +435,7 @@ impl Pool {
         }
         let shared = self.shared.clone();
         self.shared.handle.detach(Class::Sync, async move {
-            match shared.clone().make(change).await {
+            match shared.clone().make(None, change).await {
                 Ok(_) => shared.want_txg(),
                 Err(error) => shared.troubles.tell(format!("{what}: {error}")),
             }
@@ -421,7 +454,7 @@ impl Pool {
         E: NamePool + Display + Send + 'static,
         F: for<'a> FnOnce(&'a mut Syncer) -> BoxFuture<'a, Result<T, E>> + Send + 'static,
     {
-        let seen = self.shared.clone().make(move |syncer| {
+        let seen = self.shared.clone().make(None, move |syncer| {
             Box::pin(async move {
                 let before = syncer.change_count();
                 let seen = look(syncer).await;

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::shared::{Request, Shared};
 use super::syncer_slot::SyncerSlot;
+use crate::admin::command::Command;
 use crate::config::PoolState;
 use crate::sync::Syncer;
 use crate::{FailedPool, NamePool, SpaError};
@@ -39,8 +40,8 @@ impl Shared {
     }
 
     /// Makes a change or a look in a task that goes on when the caller goes away, and gives back the txg that it was made in. Where the
-    /// caller goes away before it has begun nothing is done.
-    pub(super) async fn make<T, E, F>(self: Arc<Self>, change: F) -> Result<(Txg, T), E>
+    /// caller goes away before it has begun nothing is done. A change for a command records it.
+    pub(super) async fn make<T, E, F>(self: Arc<Self>, command: Option<Arc<Command>>, change: F) -> Result<(Txg, T), E>
     where
         T: Send + 'static,
         E: NamePool + Display + Send + 'static,
@@ -48,27 +49,27 @@ impl Shared {
     {
         let left = Arc::new(Mutex::new(None));
         let result = left.clone();
-        let txg = self.make_erased(Box::new(move |syncer| {
+        let erased: BoxedTask = Box::new(move |syncer| {
             Box::pin(async move {
                 let made = change(syncer).await.map_err(|error| error.named(&syncer.name));
                 let said = made.as_ref().map(drop).map_err(|error| TaskFailed(error.to_string()));
                 *result.lock() = Some(made);
                 said
             })
-        }));
-        let txg = txg.await?;
+        });
+        let txg = self.make_erased(erased, command).await?;
         let made = left.lock().take().expect("a change that was made has left its result");
         made.map(|made| (txg, made))
     }
 
     /// [`Self::make`] without the types of its callers: it is compiled once, not for each of them.
     #[boxed]
-    async fn make_erased(self: Arc<Self>, change: BoxedTask) -> Result<Txg, SpaError> {
+    async fn make_erased(self: Arc<Self>, change: BoxedTask, command: Option<Arc<Command>>) -> Result<Txg, SpaError> {
         self.pass().await.map_err(|error| self.fail(&error))?;
         let (sender, answer) = oneshot::channel();
         let request: Request = Box::new(move |shared, slot| {
             Box::pin(async move {
-                let made = shared.make_in_slot(slot, change).await;
+                let made = shared.make_in_slot(slot, change, command).await;
                 // The caller may have gone.
                 drop(sender.send(made));
             })
@@ -92,10 +93,21 @@ impl Shared {
         made.map_err(|error| self.fail(&error))
     }
 
-    async fn make_in_slot(&self, slot: &mut SyncerSlot, change: BoxedTask) -> Result<Txg, TxError> {
+    async fn make_in_slot(
+        &self,
+        slot: &mut SyncerSlot,
+        change: BoxedTask,
+        command: Option<Arc<Command>>,
+    ) -> Result<Txg, TxError> {
         let syncer = slot.syncer()?;
         let (txg, before) = (syncer.txg(), syncer.change_count());
-        let result = change(syncer).await;
+        let mut result = change(syncer).await;
+        if let Some(command) = command
+            && result.is_ok()
+            && syncer.change_count() != before
+        {
+            result = command.record(syncer).await.map_err(|error| TaskFailed(error.to_string()));
+        }
         assert_eq!(syncer.txg(), txg, "a change of the pool is made in one txg");
         let (mos_before, _) = before;
         debug_assert!(

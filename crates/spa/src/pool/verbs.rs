@@ -1,10 +1,13 @@
 //! The verbs of a pool, each a change by itself. [`Syncer`](crate::Syncer)'s methods of the same names say what they do.
 
+use std::sync::Arc;
+
 use cenote_dsl::Head;
 use cenote_format::enums::ObjsetType;
 use cenote_taskq::{BoxFuture, boxed};
 
 use super::Pool;
+use crate::admin::command::Command;
 use crate::features::Feature;
 use crate::{PropertyValue, SpaError};
 
@@ -62,5 +65,45 @@ impl Pool {
             })
         })
         .await
+    }
+
+    /// A handle for a command: its line is in the pool's history in the txg of the first change that is made by the handle.
+    #[must_use]
+    pub fn recording(&self, line: &str, user: u64) -> Self {
+        Self { command: Some(Arc::new(Command::new(line, user))), ..self.clone() }
+    }
+
+    /// The handle without a command.
+    pub(super) fn without_command(&self) -> Self {
+        Self { command: None, ..self.clone() }
+    }
+
+    /// The handle's command.
+    pub(crate) fn command(&self) -> Option<Arc<Command>> {
+        self.command.clone()
+    }
+
+    fn unrecorded(&self) -> Option<Arc<Command>> {
+        self.command.clone().filter(|command| !command.is_recorded())
+    }
+
+    /// Records the handle's command now, unless a change has: what it changed was no change of the pool itself.
+    ///
+    /// # Errors
+    /// As [`Pool::change`].
+    #[boxed]
+    pub async fn record(&self) -> Result<(), SpaError> {
+        let Some(command) = self.unrecorded() else { return Ok(()) };
+        self.change(move |syncer| Box::pin(async move { command.record(syncer).await })).await
+    }
+
+    /// As [`Self::record`], and the caller does not wait: not for devices either, if they fail.
+    ///
+    /// # Errors
+    /// The pool is closed.
+    pub fn record_later(&self) -> Result<(), SpaError> {
+        let Some(command) = self.unrecorded() else { return Ok(()) };
+        let what = "a command cannot be recorded in the pool's history";
+        self.change_later(what, move |syncer| Box::pin(async move { command.record(syncer).await }))
     }
 }

@@ -3,7 +3,7 @@
 use cenote_format::ids::ObjectId;
 
 use crate::config::PoolState;
-use crate::inuse::LongHold;
+use crate::inuse::{LongHold, User};
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
 
@@ -12,7 +12,7 @@ impl Syncer {
     /// each following say so, and in between multihost writes show that it is in use. For a pool that is kept open.
     ///
     /// The protection begins with the next txg, which is to be synced before anybody is told that the pool is there.
-    pub fn hold(&mut self) {
+    pub(crate) fn hold(&mut self) {
         assert_eq!(self.state, PoolState::Active, "a pool that is held is in use");
         self.devices.multihost.hold();
         self.devices.multihost.start(self.clock);
@@ -42,10 +42,10 @@ impl Syncer {
         Ok(())
     }
 
-    /// Keeps a dataset that exists from being destroyed or rolled back.
+    /// Keeps a dataset that exists from being destroyed or rolled back, for this user.
     #[must_use]
-    pub fn long_hold(&self, dataset: ObjectId) -> LongHold {
-        self.in_use.hold(dataset)
+    pub fn long_hold(&self, dataset: ObjectId, user: User) -> LongHold {
+        self.in_use.hold(dataset, user)
     }
 
     /// True if a dataset is kept so.

@@ -108,8 +108,6 @@ use cenote_taskq::{Handle, Instant, boxed};
 use cenote_vdev::tree::VdevTree;
 use cenote_zil::{Logs, ZilTunables};
 
-use cenote_dsl::Head;
-
 use crate::SpaError;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
@@ -268,13 +266,13 @@ impl Syncer {
 
     /// Notes of the import: a device that has missed txgs, a missing log, ... Each a sentence.
     #[must_use]
-    pub fn notes(&self) -> &[String] {
+    pub(crate) fn notes(&self) -> &[String] {
         &self.notes
     }
 
     /// The guid.
     #[must_use]
-    pub const fn guid(&self) -> Guid {
+    pub(crate) const fn guid(&self) -> Guid {
         self.guid
     }
 
@@ -282,12 +280,6 @@ impl Syncer {
     #[must_use]
     pub const fn txg(&self) -> Txg {
         self.txg
-    }
-
-    /// The root dataset.
-    #[must_use]
-    pub fn root(&self) -> Option<Head> {
-        self.mos.dsl.heads().into_iter().next()
     }
 
     /// Now, in seconds since 1970, as it is written down.
@@ -304,13 +296,13 @@ impl Syncer {
 
     /// The vdevs.
     #[must_use]
-    pub fn tree(&self) -> &Arc<VdevTree> {
+    pub(crate) fn tree(&self) -> &Arc<VdevTree> {
         &self.devices.tree
     }
 
     /// How many passes the last txg took.
     #[must_use]
-    pub const fn passes(&self) -> u32 {
+    pub(crate) const fn passes(&self) -> u32 {
         self.passes
     }
 

@@ -222,16 +222,6 @@ impl FileDevice {
         self.io.flush(&self.file).await
     }
 
-    pub(crate) async fn discard(&self, offset_bytes: u64, size_bytes: u64) -> io::Result<()> {
-        let file = Arc::clone(&self.file);
-        self.io
-            .blocking(move || {
-                let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-                Ok(rustix::fs::fallocate(&file, flags, offset_bytes, size_bytes)?)
-            })
-            .await
-    }
-
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }

@@ -599,10 +599,6 @@ impl Driver for OpenDisk {
         Box::pin(self.disk.flush())
     }
 
-    fn discard(&self, _offset_bytes: u64, _size_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
-        Box::pin(async { Ok(()) })
-    }
-
     fn size_bytes(&self) -> u64 {
         self.disk.options.size_bytes
     }

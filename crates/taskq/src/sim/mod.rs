@@ -149,12 +149,6 @@ impl Sim {
         self.state.lock().disks.get(path).cloned()
     }
 
-    /// Adds to the trace something that must not differ between two runs of a seed.
-    pub fn note(&self, word: u64) {
-        let mut state = self.state.lock();
-        state.note(word);
-    }
-
     pub(crate) fn now(&self) -> Instant {
         self.state.lock().now
     }

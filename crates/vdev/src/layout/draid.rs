@@ -178,12 +178,6 @@ impl Draid {
         self.data + self.parity
     }
 
-    /// Number of distributed spares.
-    #[must_use]
-    pub const fn spares(&self) -> u64 {
-        self.spares
-    }
-
     /// Positions of a row that groups use.
     const fn positions(&self) -> u64 {
         self.children - self.spares

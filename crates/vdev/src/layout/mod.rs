@@ -56,7 +56,7 @@ pub struct Column {
 
 /// A sector that belongs to a raidz allocation but is never written: padding that keeps freed space usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SkipSector {
+pub(crate) struct SkipSector {
     /// Index of the child.
     pub child: u32,
     /// First byte on the child, label area included.

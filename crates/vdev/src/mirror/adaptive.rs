@@ -42,7 +42,7 @@ const FAILURE_PRICE: u64 = 16;
 
 /// See the module comment.
 #[derive(Clone, Copy, Debug)]
-pub struct Adaptive {
+pub(crate) struct Adaptive {
     forget_ns: u64,
     hedge_min_ns: u64,
     hedge_percent: u64,
@@ -51,7 +51,7 @@ pub struct Adaptive {
 impl Adaptive {
     /// By `zfs_vdev_mirror_forget_ms` and `zfs_vdev_mirror_hedge_…`.
     #[must_use]
-    pub fn new(tunables: &Tunables) -> Self {
+    pub(crate) fn new(tunables: &Tunables) -> Self {
         Self {
             forget_ns: tunables.zfs_vdev_mirror_forget_ms * 1_000_000,
             hedge_min_ns: tunables.zfs_vdev_mirror_hedge_min_us * 1000,

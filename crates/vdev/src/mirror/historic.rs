@@ -8,7 +8,7 @@ const REGION_SHIFT: u32 = 21;
 
 /// By regions of the address space, whatever the load: OpenZFS's policy until 2013.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Offset;
+pub(crate) struct Offset;
 
 /// OpenZFS looks at what its queue has passed on to the device, ten reads at most. So busy children are equals, and what is said
 /// of equals is what places their reads.
@@ -34,14 +34,14 @@ impl ReadPolicy for Offset {
 ///
 /// The while is as long as the elevator of its day kept a rotating disk plugged, so that neighbours still met there.
 #[derive(Clone, Copy, Debug)]
-pub struct Pending {
+pub(crate) struct Pending {
     switch_us: u64,
 }
 
 impl Pending {
     /// By `zfs_vdev_mirror_switch_us`.
     #[must_use]
-    pub fn new(tunables: &Tunables) -> Self {
+    pub(crate) fn new(tunables: &Tunables) -> Self {
         Self { switch_us: tunables.zfs_vdev_mirror_switch_us.max(1) }
     }
 }
@@ -62,7 +62,7 @@ impl ReadPolicy for Pending {
 
 /// Fewest outstanding, plus a price for what does not follow the latest read. OpenZFS since 2016.
 #[derive(Clone, Copy, Debug)]
-pub struct Locality {
+pub(crate) struct Locality {
     rotating: u64,
     rotating_seek: u64,
     near_bytes: u64,
@@ -73,7 +73,7 @@ pub struct Locality {
 impl Locality {
     /// By the `zfs_vdev_mirror_…_inc` tunables.
     #[must_use]
-    pub fn new(tunables: &Tunables) -> Self {
+    pub(crate) fn new(tunables: &Tunables) -> Self {
         Self {
             rotating: tunables.zfs_vdev_mirror_rotating_inc,
             rotating_seek: tunables.zfs_vdev_mirror_rotating_seek_inc,

@@ -102,17 +102,6 @@ pub(crate) enum Outcome {
     Failed,
 }
 
-/// A copy of what a [`Load`] says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spread {
-    /// Reads outstanding.
-    pub pending: u32,
-    /// Of those, reads that nobody waits for any more.
-    pub overdue: u32,
-    /// For reads below 32 KiB, below 256 KiB, and others: mean time of an answer in nanoseconds, and mean deviation from it.
-    pub answer_ns: [(u64, u64); CLASSES],
-}
-
 fn class(size_bytes: u64) -> usize {
     CLASS_ENDS.iter().position(|end| size_bytes < *end).unwrap_or(CLASSES - 1)
 }
@@ -159,13 +148,13 @@ impl Load {
 
     /// Whether distance costs time.
     #[must_use]
-    pub const fn is_rotational(&self) -> bool {
+    pub(crate) const fn is_rotational(&self) -> bool {
         self.rotational
     }
 
     /// Reads that were sent and are not answered, including those whose reader has gone.
     #[must_use]
-    pub fn pending(&self) -> u32 {
+    pub(crate) fn pending(&self) -> u32 {
         self.pending.load(Ordering::Relaxed)
     }
 
@@ -183,20 +172,8 @@ impl Load {
 
     /// When the latest read was sent.
     #[must_use]
-    pub fn sent(&self) -> Instant {
+    pub(crate) fn sent(&self) -> Instant {
         Instant::from_ns(self.sent_ns.load(Ordering::Relaxed))
-    }
-
-    /// A copy of the figures, each taken for itself.
-    #[must_use]
-    pub(crate) fn spread(&self) -> Spread {
-        let answer =
-            |answers: &Answers| (answers.mean_ns.load(Ordering::Relaxed), answers.deviation_ns.load(Ordering::Relaxed));
-        Spread {
-            pending: self.pending(),
-            overdue: self.overdue.load(Ordering::Relaxed),
-            answer_ns: [answer(&self.answers[0]), answer(&self.answers[1]), answer(&self.answers[2])],
-        }
     }
 
     /// Mean time of an answer to a read of this size, and the mean deviation; `None` before the first.

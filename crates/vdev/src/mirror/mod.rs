@@ -47,10 +47,10 @@ use std::fmt;
 
 use cenote_taskq::Instant;
 
-pub use adaptive::Adaptive;
-pub use historic::{Locality, Offset, Pending};
+pub(crate) use adaptive::Adaptive;
+pub(crate) use historic::{Locality, Offset, Pending};
+pub use load::Load;
 pub(crate) use load::{Flight, Outcome};
-pub use load::{Load, Spread};
 
 use crate::tunables::{Policy, Tunables};
 
@@ -88,12 +88,12 @@ impl<'a> Candidates<'a> {
 
     /// None yet. `replacing`: the vdev is a replacing or a spare.
     #[must_use]
-    pub const fn new(replacing: bool) -> Self {
+    pub(crate) const fn new(replacing: bool) -> Self {
         Self { list: [None; Self::MAX], count: 0, replacing }
     }
 
     /// Adds one; `false` when there are enough.
-    pub fn push(&mut self, candidate: Candidate<'a>) -> bool {
+    pub(crate) fn push(&mut self, candidate: Candidate<'a>) -> bool {
         debug_assert!(self.iter().all(|other| other.position != candidate.position), "a child is one candidate");
         let Some(slot) = self.list.get_mut(self.count) else { return false };
         *slot = Some(candidate);
@@ -103,13 +103,13 @@ impl<'a> Candidates<'a> {
 
     /// How many there are.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.count
     }
 
     /// Whether there is none.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
@@ -120,13 +120,13 @@ impl<'a> Candidates<'a> {
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = Candidate<'a>> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Candidate<'a>> + '_ {
         self.list.iter().flatten().copied()
     }
 
     /// The `index`-th.
     #[must_use]
-    pub fn at(&self, index: usize) -> Option<Candidate<'a>> {
+    pub(crate) fn at(&self, index: usize) -> Option<Candidate<'a>> {
         self.list.get(index).copied().flatten()
     }
 

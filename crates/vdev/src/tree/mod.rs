@@ -65,7 +65,6 @@ use crate::config::VdevConfig;
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultLog};
-use crate::mirror::Spread;
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
 use current::Current;
@@ -291,12 +290,6 @@ impl VdevTree {
     #[must_use]
     pub fn error_counts(&self, guid: Guid) -> Option<Arc<ErrorCounts>> {
         self.topology().lookup(guid).map(|node| node.errors.clone())
-    }
-
-    /// How a vdev below a mirror or a parity stripe is doing, as the read policy sees it.
-    #[must_use]
-    pub fn load(&self, guid: Guid) -> Option<Spread> {
-        self.topology().lookup(guid).map(|node| node.load.spread())
     }
 
     /// The word for the policy by which mirrors are read.

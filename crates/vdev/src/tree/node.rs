@@ -157,7 +157,7 @@ impl LeafState {
 
     /// Whether it is read.
     #[must_use]
-    pub const fn is_readable(self) -> bool {
+    pub(crate) const fn is_readable(self) -> bool {
         matches!(self, Self::Online | Self::Degraded)
     }
 }

@@ -142,6 +142,7 @@ impl Blocks {
     pub(super) fn issued(&mut self, newest: Txg, goal: Goal, next: Option<Blkptr>) {
         let tail = self.held.back_mut().expect("a block that is issued was the tail");
         assert_eq!(tail.state, State::Tail, "a block is issued once");
+        assert!(goal.number >= self.issued, "itxs are issued in their order (invariant 4)");
         (tail.state, tail.newest, tail.goal) = (State::Issued, newest, goal);
         self.issued = self.issued.max(goal.number);
         match next {
@@ -158,6 +159,10 @@ impl Blocks {
                 .is_none_or(|last| { LogBlockId::of(&last.pointer).sequence + 1 == LogBlockId::of(&pointer).sequence }),
             "blocks of a chain rise by one"
         );
+        assert!(
+            self.held.back().is_none_or(|last| last.pointer.birth() <= pointer.birth()),
+            "a block is allocated in the txg of the one before or a later one, so blocks are freed in their order (invariant 5)"
+        );
         self.held.push_back(Held { pointer, state: State::Tail, newest: Txg(0), goal });
     }
 
@@ -172,6 +177,7 @@ impl Blocks {
             Some(last) => last.goal.number = last.goal.number.max(goal.number),
             None => self.stable = self.stable.max(goal.number),
         }
+        assert!(self.stable <= self.issued, "nothing is stable that was not issued (invariant 4)");
     }
 
     /// A block is stable, or cannot be written. Whether the log is broken.
@@ -186,6 +192,7 @@ impl Blocks {
             self.stable = self.stable.max(held.goal.number);
             self.stable_blocks += 1;
         }
+        assert!(self.stable <= self.issued, "nothing is stable that was not issued (invariant 4)");
         self.phase == Phase::Broken
     }
 
@@ -236,6 +243,8 @@ impl Blocks {
     pub(super) fn begin(&mut self, txg: Txg, first: Blkptr) {
         assert_eq!(self.phase, Phase::Wanted, "a chain is begun where one is wanted");
         assert!(self.held.is_empty(), "a chain is begun when nothing of the one before is left");
+        assert_eq!(LogBlockId::of(&first).sequence, 1, "blocks of a chain are numbered from 1 (invariant 1)");
+        assert_eq!(first.birth(), txg, "the txg whose header names the first block has allocated it (invariant 8)");
         self.phase = Phase::Begun(txg);
         self.is_ours = true;
         self.push_tail(first);
@@ -255,17 +264,26 @@ impl Blocks {
             _ => !is_used && self.held.iter().all(is_needless),
         };
         if is_ended && self.held.iter().all(|held| held.state != State::Issued && held.pointer.birth() <= txg) {
+            assert!(
+                self.held.range(..self.reachable_blocks()).all(|held| held.newest <= txg),
+                "a log ends in the sync of a txg that has all changes of its records (invariant 5)"
+            );
             free.extend(self.held.drain(..).map(|held| held.pointer));
             self.stable_blocks = 0;
             self.phase = if is_used { Phase::Wanted } else { Phase::Idle };
         }
         while self.held.front().is_some_and(|held| held.state == State::FlushDone && is_needless(held)) {
-            free.extend(self.held.pop_front().map(|held| held.pointer));
+            let Some(held) = self.held.pop_front() else { break };
+            assert!(held.newest <= txg, "a block is freed in a txg that has all changes of its records (invariant 5)");
+            assert!(self.stable_blocks > 0, "a block that is freed alone was stable, with all before it (invariant 4)");
+            free.push(held.pointer);
             self.stable_blocks -= 1;
         }
+        let first = self.held.front().map_or(Blkptr::HOLE, |held| held.pointer);
+        debug_assert!(!free.contains(&first), "the header names no block that is freed (invariant 8)");
         Retired {
             free,
-            first: self.held.front().map_or(Blkptr::HOLE, |held| held.pointer),
+            first,
             is_ours: self.is_ours,
             wants_chain: is_used && self.phase == Phase::Wanted,
             is_over: !is_used && self.held.is_empty(),

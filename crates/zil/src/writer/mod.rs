@@ -164,7 +164,7 @@ impl LogWriter {
     }
 
     /// A txg is on disk.
-    pub fn synced(&self, txg: Txg) {
+    pub(crate) fn synced(&self, txg: Txg) {
         let gone = self.queue.lock().synced(txg);
         self.blocks.lock().synced(txg);
         self.waiting.all();
@@ -173,7 +173,7 @@ impl LogWriter {
 
     /// Called in the sync of a txg: returns the log blocks that no replay can need once this txg is on disk, and the first block that
     /// stays.
-    pub fn retire(&self, txg: Txg, is_used: bool) -> Retired {
+    pub(crate) fn retire(&self, txg: Txg, is_used: bool) -> Retired {
         self.blocks.lock().retire(txg, is_used)
     }
 

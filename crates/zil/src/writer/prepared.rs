@@ -44,6 +44,7 @@ impl Prepared {
             let made = self.log.clone().make_ready(txg, part);
             self.begun.push_back(self.log.detached().spawn(Class::Issue, made).ok());
         }
+        assert!(self.begun.len() <= AHEAD_MAX, "blocks that are made ready are bounded");
         self.begun.pop_front().flatten()?.await.ok().flatten()
     }
 }

@@ -16,7 +16,7 @@ use super::entry::{check_name_in, entry_value};
 use crate::filesystem::FileSystem;
 use crate::node::Node;
 use crate::posix_acl;
-use crate::record::{BLOCK_MIN_BYTES, Birth, MODE_SETGID, Times, time, touch};
+use crate::record::{BLOCK_MIN_BYTES, Birth, MODE_SETGID, Origin, Times, time, touch};
 use crate::xattr::{unpack, xattr_record};
 use crate::{Attributes, FileKind, Time, ZplError};
 
@@ -38,19 +38,6 @@ pub struct NewNode {
     pub device: (u32, u32),
     /// A symbolic link's target.
     pub target: Option<Vec<u8>>,
-}
-
-/// The number and times of a node that is made again from the intent log.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Origin {
-    /// Its object, whose number is free.
-    pub(crate) object: ObjectId,
-    /// Slots of its dnode.
-    pub(crate) slots: u8,
-    /// Its generation.
-    pub(crate) generation: u64,
-    /// Its creation time.
-    pub(crate) created: Time,
 }
 
 /// The record of a node that was made.

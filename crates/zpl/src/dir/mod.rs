@@ -8,7 +8,6 @@ mod remove;
 mod rename;
 
 pub use create::NewNode;
-pub(crate) use create::Origin;
 pub(crate) use entry::{entry_value, word};
 pub use look::{Cursor, DirEntry, Listed};
 pub(crate) use open_zaps::OpenZaps;

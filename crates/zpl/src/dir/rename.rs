@@ -9,13 +9,13 @@ use cenote_format::sa::ZplAttribute;
 use cenote_format::zil::{Rename, RenameKind, Tx as Record};
 use cenote_taskq::BoxFuture;
 
-use super::create::{NewNode, Origin};
+use super::create::NewNode;
 use super::entry::{check_name, entry_value};
 use super::remove::{Fate, counts, in_order, lock_all};
 use crate::filesystem::FileSystem;
 use crate::names::missing;
 use crate::node::Node;
-use crate::record::{changed, touch};
+use crate::record::{Origin, changed, touch};
 use crate::{FileKind, ZplError};
 
 /// Directories that stand above each other at most, before a loop is supposed.

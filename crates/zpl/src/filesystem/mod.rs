@@ -167,12 +167,6 @@ impl FileSystem {
         self.shared.in_use.is_none()
     }
 
-    /// The file system's version (property `version`).
-    #[must_use]
-    pub fn version(&self) -> u64 {
-        self.shared.master.version
-    }
-
     /// The root directory.
     #[must_use]
     pub fn root(&self) -> ObjectId {

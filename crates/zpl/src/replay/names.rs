@@ -4,7 +4,8 @@ use cenote_format::ids::ObjectId;
 use cenote_format::zil::{Create, CreateKind, Rename, RenameKind, Whiteout};
 
 use super::Replay;
-use crate::dir::{NewNode, Origin, RenameMode};
+use crate::dir::{NewNode, RenameMode};
+use crate::record::Origin;
 use crate::{Time, ZplError};
 
 /// The largest dnode, in slots.

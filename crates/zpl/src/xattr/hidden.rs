@@ -16,10 +16,10 @@ use cenote_format::znode::ZnodeFlags;
 use super::read::{directory_of, there};
 use super::{HIDDEN_DIR_MODE, HIDDEN_FILE_MODE, XATTR_NAMES_MAX, XATTR_VALUE_MAX_BYTES, XATTRS_MAX_BYTES, linux_name};
 use crate::delete_queue::is_small;
-use crate::dir::{Origin, entry_value, word};
+use crate::dir::{entry_value, word};
 use crate::filesystem::FileSystem;
 use crate::node::Node;
-use crate::record::{BLOCK_MIN_BYTES, Birth, Plan, Times, changed, touch};
+use crate::record::{BLOCK_MIN_BYTES, Birth, Origin, Plan, Times, changed, touch};
 use crate::{Time, ZplError};
 
 /// Attributes of one file at most whose owner is changed with the file's.

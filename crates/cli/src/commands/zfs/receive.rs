@@ -113,13 +113,15 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let request = args.request(context.owner())?;
     let work = async |writing: &mut Writing| -> Result<Outcome> {
         writing.begin_background(context).await;
+        if !request.is_dry {
+            writing.record(&args.line());
+        }
         let (input, mut said) = (stream(context)?, Ok(()));
         let received = verbs::receive(context, writing.pool(), input, &request, &mut tell(context, &mut said)).await;
         // A message that could not be printed is an error only after the pool is in its final state.
         let said = said.and_then(|()| context.output().flush());
         if !request.is_dry {
             writing.work_off(context, "freeing").await?;
-            writing.record(args.line());
         }
         let outcome = received?;
         said?;
@@ -154,11 +156,11 @@ async fn heal(context: &Context, args: &Args) -> Result<Outcome> {
     }
     let request = HealRequest { target: args.target.clone(), is_verbose: args.verbose, is_dry: args.dryrun };
     let work = async |writing: &mut Writing| -> Result<Outcome> {
+        if !args.dryrun {
+            writing.record(&args.line());
+        }
         let (input, mut said) = (stream(context)?, Ok(()));
         let healed = healing(writing.pool(), input, &request, &mut tell(context, &mut said)).await;
-        if !args.dryrun {
-            writing.record(args.line());
-        }
         healed?;
         said?;
         Ok(Outcome::Good)
@@ -176,10 +178,10 @@ async fn abort(context: &Context, args: &Args) -> Result<Outcome> {
         if let Err(error) = writing.pool().dsl()?.dataset(name).await {
             return Err(usage(error.to_string()));
         }
+        writing.record(&args.line());
         let aborted = writing.pool().abort_receive(name).await;
         aborted.map_err(|error| anyhow!("{error}"))?;
         writing.work_off(context, "freeing").await?;
-        writing.record(args.line());
         Ok(Outcome::Good)
     };
     Writing::run(context, pool_of(name), work).await

@@ -20,8 +20,8 @@ mod upgrade;
 mod version;
 mod wait;
 
+use crate::args::Repeats;
 use crate::prelude::*;
-use crate::request::Repeats;
 
 /// Pools: create, add, remove, scrub, clear, upgrade, destroy, import, list, status, properties, history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]

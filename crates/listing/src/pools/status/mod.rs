@@ -99,9 +99,6 @@ impl Status {
     }
 
     /// The condition that needs attention, if any.
-    ///
-    /// # Errors
-    /// The pool cannot be read.
     #[boxed]
     pub async fn condition(&self) -> Result<Option<Condition>> {
         Ok(condition_with(&self.facts.pool, &self.devices).await?)
@@ -146,9 +143,6 @@ impl Status {
     }
 
     /// The same in JSON.
-    ///
-    /// # Errors
-    /// The pool could not be read.
     pub fn json(self, json: Json, condition: Option<Condition>) -> Result<Map<String, Value>> {
         let Self { facts, options, .. } = self;
         let exact = options.is_exact;

@@ -72,7 +72,7 @@ pub struct Stalls {
 impl Stalls {
     /// When work that is ready at `at` can begin.
     #[must_use]
-    pub fn after(&self, at: Instant) -> Instant {
+    pub(crate) fn after(&self, at: Instant) -> Instant {
         let period_ns = ns(self.period);
         if at < self.first || period_ns == 0 {
             return at;

@@ -103,7 +103,7 @@ impl RotatingOptions {
 
     /// How long a seek over `distance` tracks takes.
     #[must_use]
-    pub fn seek(&self, distance: u64) -> Duration {
+    pub(crate) fn seek(&self, distance: u64) -> Duration {
         if distance == 0 {
             return Duration::ZERO;
         }
@@ -113,7 +113,7 @@ impl RotatingOptions {
 
     /// How long the bytes from `from` to `to` take to pass under the head, track switches included.
     #[must_use]
-    pub fn transfer(&self, from: u64, to: u64) -> Duration {
+    pub(crate) fn transfer(&self, from: u64, to: u64) -> Duration {
         let turning = u128::from(to.saturating_sub(from)) * u128::from(ns(self.rotation));
         let turning = u64::try_from(turning.div_ceil(u128::from(self.track_bytes))).unwrap_or(u64::MAX);
         let switches = to.saturating_sub(1).max(from) / self.track_bytes - from / self.track_bytes;
