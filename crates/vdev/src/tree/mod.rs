@@ -48,6 +48,7 @@ use cenote_taskq::buf::Buf;
 use cenote_taskq::{Group, Handle};
 
 pub use copies::CopiesReport;
+pub use current::Retired;
 pub use deadman::HangStatus;
 pub use hangs::Hang;
 pub use indirect::{IndirectMap, Segment};
@@ -235,12 +236,28 @@ impl VdevTree {
         config: &VdevConfig,
         disks: impl IntoIterator<Item = (Guid, Disk)>,
     ) -> Result<(), VdevError> {
+        self.change_with(config, disks, []).map(drop)
+    }
+
+    /// As [`Self::change`], with txgs that leaves lack from the first read on. Returns what ends with the I/O that has begun before.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub fn change_with<'a>(
+        self: &Arc<Self>,
+        config: &VdevConfig,
+        disks: impl IntoIterator<Item = (Guid, Disk)>,
+        missed: impl IntoIterator<Item = (Guid, &'a Dtl)>,
+    ) -> Result<Retired, VdevError> {
         let topology = Topology::new(config, disks, &self.common, Some(&self.topology()))?;
-        self.current.swap(&topology);
+        for (guid, txgs) in missed {
+            topology.lookup(guid).expect("a leaf that lacks txgs is one of the new topology").missed.absorb(txgs);
+        }
+        let retired = self.current.swap(&topology);
         if self.suspension().is_some() {
             self.watch_devices();
         }
-        Ok(())
+        Ok(retired)
     }
 
     /// The current topology.
