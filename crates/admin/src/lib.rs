@@ -30,6 +30,8 @@
 //!                    destroy_snapshots     DestroySnapshots   all are checked first; in as many txgs as keep each short
 //!                    destroy_bookmarks     DestroyBookmarks   all that exist
 //! SetPoolRequest, UpgradeRequest, ClearRequest                (by spa)
+//! OfflineRequest, OnlineRequest                               (by spa)           each device in a txg of its own
+//! AttachRequest, DetachRequest                                (by spa)           the server opens the new device
 //! ```
 //! Streams have modules of their own: [`send`], [`receive`], and [`stream`] for streams that are made from other streams. [`values`]
 //! parses property values.
@@ -60,6 +62,7 @@ mod compatibility;
 mod create;
 mod destroy;
 mod destroying;
+mod device;
 mod error;
 mod hold;
 pub mod missing;
@@ -95,6 +98,7 @@ pub use compatibility::{ReadList, lacking_features};
 pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
 pub use destroy::Reach;
 pub use destroying::{DestroyCaller, DestroyRequest};
+pub use device::{AttachRequest, ChangedDevices, DetachRequest, NamedDevice, OfflineRequest, OnlineRequest};
 pub use error::{AdminError, CompatibilityError, Reason, Verb};
 pub use hold::HoldRequest;
 pub use newpool::{NewPool, create_pool};

@@ -21,15 +21,13 @@ const SHARES: &str = "mount the file system with 'cenote mount' and export the f
 const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
 
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [MissingVerb; 16] = [
-    ("attach", RESILVERS),
+const ZPOOL: [MissingVerb; 11] = [
     (
         "checkpoint",
         "'zfs snapshot -r POOL@NAME' keeps all datasets as they are; '--at-checkpoint' reads a checkpoint of OpenZFS's",
     ),
     ("condense", "nothing has to be done: space maps are condensed as they are written"),
     ("ddtprune", "export the pool and import it with OpenZFS"),
-    ("detach", RESILVERS),
     (
         "events",
         "'zpool status' has the errors of devices, 'zpool history -i' what was done to the pool, and the log of the process that has \
@@ -41,12 +39,9 @@ const ZPOOL: [MissingVerb; 16] = [
         "'zpool list -v' has the space of each vdev, 'cenote kstat POOL' the counts of I/O since the start, and 'iostat -x' \
                 the rates of disks",
     ),
-    ("offline", RESILVERS),
-    ("online", RESILVERS),
     ("prefetch", "nothing has to be done: what is read stays in the cache ('--cache-bytes')"),
     ("reguid", "'cenote cp' or 'zfs send' to a new pool; OpenZFS changes the guid of one that exists"),
     ("reopen", "'zpool clear POOL' opens devices again that have failed"),
-    ("replace", RESILVERS),
     ("split", "'zfs send -R' to a new pool"),
     ("trim", "export the pool and import it with OpenZFS"),
 ];

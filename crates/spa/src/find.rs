@@ -373,6 +373,36 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
     (found, skipped)
 }
 
+/// Opens the device of a pool's leaf to be written, for this process alone: that at the first of `paths` whose label is the leaf's.
+///
+/// # Errors
+/// There is none, in words that say why for each path.
+pub(crate) async fn open_leaf(
+    handle: &Handle,
+    pool: Guid,
+    guid: Guid,
+    ashift: u32,
+    paths: &[PathBuf],
+) -> Result<FoundLeaf, String> {
+    let mut why = Vec::new();
+    for path in paths {
+        let device = match handle.open_alone_in(path, 1 << ashift, LOCK_PATIENCE).await {
+            Ok(device) => device,
+            Err(error) => {
+                why.push(format!("{}: {error}", path.display()));
+                continue;
+            }
+        };
+        let report = probe_device(&device).await;
+        let leaf = report.labelled().filter_map(leaf_of).find(|(of, leaf)| (*of, leaf.guid) == (pool, guid));
+        match leaf {
+            Some((_, leaf)) => return Ok(leaf),
+            None => why.push(format!("{}: its label is not that of this device of the pool", path.display())),
+        }
+    }
+    Err(why.join("; "))
+}
+
 fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
     let found = pools.entry(pool).or_insert_with(|| FoundPool {
         guid: pool,
@@ -416,10 +446,15 @@ async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, SkipReason> 
 }
 
 fn auxiliary_of(report: &LabelReport) -> Option<FoundAuxiliary> {
-    let config = report.best_config()?;
-    let state = PoolState::from_number(config.u64("state")?);
-    let is_auxiliary = matches!(state, PoolState::Spare | PoolState::L2Cache);
-    is_auxiliary.then_some(FoundAuxiliary { guid: report.guid()?, disk: report.disk.clone(), state })
+    // A spare that was about to be used when the power went has labels of both kinds.
+    let configs = report.labels.iter().filter_map(|label| label.config.as_ref().ok());
+    let mut found = configs.filter_map(|config| {
+        let state = PoolState::from_number(config.u64("state")?);
+        let is_auxiliary = matches!(state, PoolState::Spare | PoolState::L2Cache);
+        is_auxiliary.then_some((Guid(config.u64("guid")?), state))
+    });
+    let (guid, state) = found.next()?;
+    (report.guid() == Some(guid)).then(|| FoundAuxiliary { guid, disk: report.disk.clone(), state })
 }
 
 fn leaf_of(report: &LabelReport) -> Option<(Guid, FoundLeaf)> {

@@ -72,8 +72,10 @@ pub mod tunables;
 mod view;
 
 pub use admin::add::AddOptions;
+pub use admin::attach::{AttachOptions, NewDevice};
 pub use admin::bookmark::NewBookmark;
 pub use admin::dataset::{FileSizes, PropertyValue};
+pub use admin::offline::{Offline, Onlined};
 pub use admin::receive::{Received, Receiving};
 pub use admin::receive_spec::{RawSpec, ReceivePoint, ReceiveRefusal, ReceiveSpec, Resumable};
 pub use admin::received::ReceivedPropertyError;

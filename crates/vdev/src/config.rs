@@ -327,7 +327,8 @@ fn parse_vdev(list: &NvList, depth: usize, count: &mut usize) -> Result<VdevConf
     } else {
         list.str("alloc_bias").and_then(AllocationClass::from_name).unwrap_or_default()
     };
-    let forced_fault = list.str("aux_state") == Some("external");
+    // One that was forced on the only device with some data made it degraded instead.
+    let forced_fault = flag("faulted") && list.str("aux_state") == Some("external");
     Ok(VdevConfig {
         id: number("id"),
         guid,

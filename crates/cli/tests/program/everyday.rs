@@ -29,7 +29,7 @@ fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
         (&["zpool", "-d", "/tmp", "trim", "p"], "not supported yet: zpool trim\ninstead: ", 1),
         (&["zfs", "wait", "p"], "not supported yet: zfs wait\ninstead: ", 1),
         (&["zpool", "help", "iostat"], "not supported yet: zpool iostat\ninstead: ", 0),
-        (&["zpool", "replace", "--help"], "not supported yet: zpool replace\ninstead: ", 0),
+        (&["zpool", "resilver", "--help"], "not supported yet: zpool resilver\ninstead: ", 0),
     ] {
         let output = cenote(words);
         let text = String::from_utf8(if status == 0 { output.stdout } else { output.stderr }).unwrap();

@@ -2,9 +2,11 @@
 //! `admin`, which [`Session::carry_out`](crate::Session::carry_out) carries out with this process's [users](crate::users).
 
 mod add;
+mod attach;
 mod receive;
 mod remove;
 
 pub use add::AddRequest;
+pub use attach::{Attaching, detach_device};
 pub use receive::receive;
 pub use remove::{Device, find_devices, remove_devices};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cenote_admin::Line;
+use cenote_admin::{Line, NamedDevice};
 use cenote_format::ids::Guid;
 use cenote_host::CacheFile;
 use cenote_taskq::boxed;
@@ -20,15 +20,31 @@ pub struct Device {
     guid: Guid,
     /// Paths of its leaves, as recorded elsewhere.
     paths: Vec<PathBuf>,
+    /// The file or device that the word names, if there is one.
+    given: Option<PathBuf>,
+}
+
+impl Device {
+    /// Paths of its leaves, as recorded elsewhere.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+}
+
+impl From<Device> for NamedDevice {
+    fn from(device: Device) -> Self {
+        Self { word: device.word, guid: device.guid, path: device.given }
+    }
 }
 
 /// The devices of a pool that the words name: paths, as recorded in the pool or relative to `folder`; names as `zpool status` shows them; guids.
-/// False if one does not exist, which is reported.
+/// False if one does not exist, which is reported: `verb` cannot be done to it.
 ///
 /// # Errors
 /// Several devices have a name; or the pool cannot be read.
 pub async fn find_devices(
     session: &Session,
+    verb: &str,
     pool: &str,
     folder: &Path,
     words: &[String],
@@ -48,9 +64,9 @@ pub async fn find_devices(
     session.let_go_of_views();
     let mut found = Vec::new();
     for word in words {
-        match find(&all, pool, folder, word)? {
+        match find(&all, verb, pool, folder, word)? {
             Some(device) => found.push(device),
-            None => session.warn(format!("cannot remove {word}: no such device in pool")),
+            None => session.warn(format!("cannot {verb} {word}: no such device in pool")),
         }
     }
     let is_all = found.len() == words.len();
@@ -58,15 +74,16 @@ pub async fn find_devices(
 }
 
 /// The only vdev that a word names.
-fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Option<Device>> {
+fn find(all: &[VdevConfig], verb: &str, pool: &str, folder: &Path, word: &str) -> Result<Option<Device>> {
     let given = folder.join(word);
     let given = given.canonicalize().unwrap_or(given);
+    let at = &given;
     let is_named = |vdev: &&VdevConfig| {
         let is_at = |path: &str| {
             let path = Path::new(path);
             path == Path::new(word)
                 || path.file_name().is_some_and(|name| name == word)
-                || path.canonicalize().is_ok_and(|path| path == given)
+                || path.canonicalize().is_ok_and(|path| path == *at)
         };
         word == vdev.guid.0.to_string() || word == vdev.display_name() || vdev.path.as_deref().is_some_and(is_at)
     };
@@ -75,13 +92,14 @@ fn find(all: &[VdevConfig], pool: &str, folder: &Path, word: &str) -> Result<Opt
     found.sort_by_key(|vdev| vdev.guid);
     found.dedup_by_key(|vdev| vdev.guid);
     if found.len() > 1 {
-        let what = format!("cannot remove {word}: several devices of '{pool}' have this name: use a guid");
+        let what = format!("cannot {verb} {word}: several devices of '{pool}' have this name: use a guid");
         return Err(refused(what));
     }
     Ok(found.pop().map(|vdev| Device {
         word: word.to_owned(),
         guid: vdev.guid,
         paths: vdev.leaves().iter().filter_map(|leaf| leaf.path.as_deref()).map(PathBuf::from).collect(),
+        given: Some(given).filter(|given| given.is_absolute() && given.exists()),
     }))
 }
 

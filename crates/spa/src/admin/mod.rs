@@ -1,12 +1,14 @@
 //! Changes of the pool itself: datasets, properties, vdevs, features. Each is made in the sync's hands, in one txg.
 
 pub(crate) mod add;
+pub(crate) mod attach;
 pub(crate) mod bookmark;
 mod clone;
 pub(crate) mod command;
 pub(crate) mod dataset;
 mod destroy;
 mod limits;
+pub(crate) mod offline;
 pub(crate) mod properties;
 pub(crate) mod receive;
 mod receive_raw;

@@ -140,7 +140,7 @@ impl Pool {
     }
 
     /// Overwrites labels. A disk that does not take it has labels that name no vdev of the pool.
-    async fn clear(&self, leaves: &[LeafCommit]) -> Result<(), SpaError> {
+    pub(crate) async fn clear(&self, leaves: &[LeafCommit]) -> Result<(), SpaError> {
         let labelled = leaves.iter().map(async |leaf| match &leaf.config {
             Some(config) => initialize(&leaf.disk, config).await.map_err(|error| (leaf.disk.path().to_owned(), error)),
             None => Ok(()),
@@ -224,7 +224,7 @@ impl Syncer {
     }
 
     /// The entries of the MOS's list of such devices.
-    async fn listed(&self, kind: AuxKind) -> Result<Vec<cenote_format::nvlist::NvList>, SpaError> {
+    pub(crate) async fn listed(&self, kind: AuxKind) -> Result<Vec<cenote_format::nvlist::NvList>, SpaError> {
         Ok(crate::open::spares_l2cache::listed(&self.mos.objset, &self.mos.directory, kind).await?)
     }
 
@@ -362,14 +362,20 @@ impl Syncer {
             maps.push(leaf.dtl);
             zaps.push(leaf.leaf_zap);
         }
-        let directory = Zap::open(self.mos.directory.clone()).await?;
-        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
-        let all = match all.and_then(|value| value.as_u64()) {
-            Some(all) => Some(self.mos.objset.object(ObjectId(all)).await?),
-            None => None,
-        };
         let flushed = self.blocks.unflushed_txgs.get(&vdev).copied();
         let tables = [Some(top.metaslab_array), flushed].into_iter().flatten();
+        self.free_objects(txg, maps, zaps, tables).await
+    }
+
+    /// Frees space maps, vdevs' tables, and other tables, of those that there are.
+    pub(crate) async fn free_objects(
+        &mut self,
+        txg: Txg,
+        maps: Vec<ObjectId>,
+        zaps: Vec<ObjectId>,
+        tables: impl IntoIterator<Item = ObjectId>,
+    ) -> Result<(), SpaError> {
+        let all = self.vdev_zaps().await?;
         let mut objects = Vec::new();
         // All can be opened before the first is freed: a change that fails half-way fails the pool.
         for object in zaps.iter().copied().chain(tables).filter(|object| *object != ObjectId(0)) {
@@ -389,6 +395,16 @@ impl Syncer {
             object.free(txg);
         }
         Ok(())
+    }
+
+    /// The list of all vdevs' tables; none in a pool of OpenZFS before 0.7.
+    pub(crate) async fn vdev_zaps(&self) -> Result<Option<cenote_dmu::Object>, SpaError> {
+        let directory = Zap::open(self.mos.directory.clone()).await?;
+        let all = directory.lookup(pool_directory::VDEV_ZAP_MAP.as_bytes()).await?;
+        Ok(match all.and_then(|value| value.as_u64()) {
+            Some(all) => Some(self.mos.objset.object(ObjectId(all)).await?),
+            None => None,
+        })
     }
 }
 

@@ -126,6 +126,16 @@ impl MadeDisk {
     }
 }
 
+/// The labels of a spare that is in use no more, by its entry in the list.
+pub(crate) fn spare_label(listed: &NvList) -> NvList {
+    let mut list = NvList::new();
+    list.push("version", VERSION);
+    list.push("state", PoolState::Spare.number());
+    list.push("guid", listed.u64("guid").unwrap_or(0));
+    list.push("path", listed.str("path").unwrap_or("-"));
+    list
+}
+
 impl MadeAux {
     /// Gives what is asked for identities, and the new draids their spares.
     pub(crate) fn new(spec: AuxSpec, ashift: Option<u32>, vdevs: &MadeVdevs, rng: &mut Rng) -> Result<Self, SpaError> {

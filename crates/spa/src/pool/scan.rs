@@ -22,7 +22,7 @@ impl WeakPool {
     /// The pool, if somebody has it open.
     #[must_use]
     pub fn upgrade(&self) -> Option<Pool> {
-        Some(Pool { shared: self.shared.upgrade()?, _owned: self.owned.upgrade()? })
+        Some(Pool { shared: self.shared.upgrade()?, _owned: self.owned.upgrade()?, command: None })
     }
 }
 

@@ -64,6 +64,13 @@ impl Syncer {
         Ok(())
     }
 
+    /// Gives a leaf that is new a log with these txgs, of which some are to come.
+    pub(crate) async fn set_dtl(&mut self, txg: Txg, guid: Guid, missed: Dtl) -> Result<(), SpaError> {
+        let before = self.devices.root_vdev.missed.insert(guid, missed);
+        assert!(before.is_none(), "a leaf that is new has no log");
+        self.write_dtl(txg, 1, guid, ObjectId(0)).await
+    }
+
     /// Writes the log of a leaf anew, in this object, with what is known to be missed by now.
     pub(super) async fn write_dtl(&mut self, txg: Txg, pass: u32, guid: Guid, dtl: ObjectId) -> Result<(), SpaError> {
         let ranges =
@@ -128,21 +135,28 @@ impl Syncer {
                 let misses =
                     self.devices.root_vdev.missed.get(&leaf.guid).is_some_and(|missed| !missed.before(txg).is_empty());
                 if is_there && misses {
-                    mended.push((leaf.guid, leaf.dtl));
+                    mended.push(leaf.guid);
                 }
             }
         }
-        for (guid, dtl) in mended {
-            let Some(missed) = self.devices.root_vdev.missed.get_mut(&guid) else { continue };
-            missed.remove(0..txg.0);
-            if missed.is_empty() {
-                self.devices.root_vdev.missed.remove(&guid);
-            }
-            self.devices.tree.mend_dtl(guid, txg);
-            if dtl != ObjectId(0) {
-                self.write_dtl(txg, 1, guid, dtl).await?;
-            }
+        for guid in mended {
+            self.mend_dtl(txg, guid, txg).await?;
         }
         Ok(())
+    }
+
+    /// Takes the txgs before one out of a leaf's log: it has made up for them, or nothing needs them any more.
+    pub(crate) async fn mend_dtl(&mut self, txg: Txg, guid: Guid, before: Txg) -> Result<(), SpaError> {
+        let Some(missed) = self.devices.root_vdev.missed.get_mut(&guid) else { return Ok(()) };
+        missed.remove(0..before.0);
+        if missed.is_empty() {
+            self.devices.root_vdev.missed.remove(&guid);
+        }
+        self.devices.tree.mend_dtl(guid, before);
+        let leaf = self.devices.root_vdev.config.leaves().into_iter().find(|leaf| leaf.guid == guid);
+        match leaf.map(|leaf| leaf.dtl) {
+            Some(dtl) if dtl != ObjectId(0) => self.write_dtl(txg, 1, guid, dtl).await,
+            _ => Ok(()),
+        }
     }
 }

@@ -99,6 +99,7 @@ pub(crate) mod space_maps;
 pub(crate) mod troubles;
 mod txg;
 pub(crate) mod usable;
+pub(crate) mod vdev_changes;
 pub(crate) mod vdev_config;
 
 use std::sync::Arc;

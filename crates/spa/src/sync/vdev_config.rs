@@ -10,7 +10,7 @@ use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_format::uberblock::Uberblock;
 use cenote_vdev::commit::LeafCommit;
-use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::config::{AllocationClass, RecordedState, VdevConfig, VdevKind};
 use cenote_vdev::disk::Disk;
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::error::VdevError;
@@ -35,7 +35,7 @@ fn hole(vdev: VdevId) -> NvList {
 /// The vdevs of a pool that is written.
 #[derive(Clone)]
 pub(crate) struct RootVdev {
-    tree: NvList,
+    pub(super) tree: NvList,
     /// The same, typed.
     pub(crate) config: VdevConfig,
     /// The sum of all guids, the pool's included, as uberblocks have it.
@@ -45,7 +45,9 @@ pub(crate) struct RootVdev {
     /// The labels as they were when the pool was opened.
     pub(crate) labels: BTreeMap<Guid, NvList>,
     /// The allocation classes of top-level vdevs. Those of special and dedup vdevs are in the vdevs' own ZAPs, not in the tree.
-    classes: BTreeMap<Guid, AllocationClass>,
+    pub(super) classes: BTreeMap<Guid, AllocationClass>,
+    /// States of leaves that are not in the tree: they last until the pool is closed (`zpool offline -t`).
+    pub(super) states: BTreeMap<Guid, RecordedState>,
     /// Txgs that leaves have missed, as their dirty time logs say.
     pub(crate) missed: BTreeMap<Guid, Dtl>,
     /// And those that are not in their logs yet: the next txg's sync notes them.
@@ -61,7 +63,7 @@ pub(crate) fn set(list: &mut NvList, name: &str, value: impl Into<NvValue>) {
 }
 
 /// A vdev tree with a change made to each vdev.
-fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
+pub(super) fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
     let mut list = list.clone();
     change(&mut list);
     if let Some(children) = list.lists("children") {
@@ -73,14 +75,29 @@ fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
 }
 
 /// The tree, typed, with what top-level vdevs are for.
-fn parse(tree: &NvList, classes: &BTreeMap<Guid, AllocationClass>) -> Result<VdevConfig, VdevError> {
+fn parse(
+    tree: &NvList,
+    classes: &BTreeMap<Guid, AllocationClass>,
+    states: &BTreeMap<Guid, RecordedState>,
+) -> Result<VdevConfig, VdevError> {
     let mut config = VdevConfig::parse(tree)?;
     for top in &mut config.children {
         if let Some(class) = classes.get(&top.guid) {
             top.class = *class;
         }
+        apply(top, states);
     }
     Ok(config)
+}
+
+/// Adds the states that the tree does not record.
+fn apply(vdev: &mut VdevConfig, states: &BTreeMap<Guid, RecordedState>) {
+    if let Some(state) = states.get(&vdev.guid) {
+        vdev.state.offline |= state.offline;
+        vdev.state.faulted |= state.faulted;
+    }
+    // As deep as `VdevConfig::parse` let it become.
+    vdev.children.iter_mut().for_each(|child| apply(child, states));
 }
 
 pub(crate) fn guid_sum(config: &VdevConfig) -> u64 {
@@ -96,13 +113,14 @@ impl RootVdev {
         disks: BTreeMap<Guid, Disk>,
         classes: BTreeMap<Guid, AllocationClass>,
     ) -> Result<Self, VdevError> {
-        let config = parse(&tree, &classes)?;
+        let config = parse(&tree, &classes, &BTreeMap::new())?;
         Ok(Self {
             tree,
             guid_sum: guid_sum(&config),
             config,
             disks,
             classes,
+            states: BTreeMap::new(),
             labels: BTreeMap::new(),
             missed: BTreeMap::new(),
             unnoted: BTreeMap::new(),
@@ -113,9 +131,14 @@ impl RootVdev {
     /// The list that goes to disk and the tree that is worked with say the same.
     pub(crate) fn assert_typed(&self) {
         debug_assert!(
-            parse(&self.tree, &self.classes).is_ok_and(|again| again.children == self.config.children),
+            self.parsed().is_ok_and(|again| again.children == self.config.children),
             "the vdevs in memory are those of the configuration"
         );
+    }
+
+    /// The list, typed.
+    pub(super) fn parsed(&self) -> Result<VdevConfig, VdevError> {
+        parse(&self.tree, &self.classes, &self.states)
     }
 
     /// The whole tree.
@@ -176,17 +199,23 @@ impl RootVdev {
     }
 
     /// Changes the field of one vdev.
-    pub(crate) fn set_field(&mut self, guid: Guid, name: &str, value: u64) -> Result<(), VdevError> {
+    pub(crate) fn set_field(&mut self, guid: Guid, name: &str, value: impl Into<NvValue>) -> Result<(), VdevError> {
+        let value = value.into();
+        self.change_vdev(guid, &mut |list| set(list, name, value.clone()))
+    }
+
+    /// Changes fields of one vdev.
+    pub(super) fn change_vdev(&mut self, guid: Guid, change: &mut dyn FnMut(&mut NvList)) -> Result<(), VdevError> {
         let mut is_found = false;
         self.tree = changed(&self.tree, &mut |list| {
             if list.u64("guid") == Some(guid.0) {
                 is_found = true;
-                set(list, name, value);
+                change(list);
             }
         });
         assert!(is_found, "a field is set of a vdev that is there");
         let before = guid_sum(&self.config);
-        self.config = parse(&self.tree, &self.classes)?;
+        self.config = self.parsed()?;
         assert_eq!(guid_sum(&self.config), before, "a field that is set is no guid");
         Ok(())
     }
@@ -205,7 +234,7 @@ impl RootVdev {
         self.classes.extend(classes);
         let before = guid_sum(&self.config);
         let count = self.config.children.len() + added;
-        self.config = parse(&self.tree, &self.classes)?;
+        self.config = self.parsed()?;
         assert_eq!(self.config.children.len(), count, "new vdevs stand behind those that were there");
         // The uberblock's sum is trusted for the other vdevs: only the difference is added.
         self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
@@ -223,19 +252,23 @@ impl RootVdev {
         set(&mut self.tree, "children", NvValue::NvlistArray(children));
         self.classes.remove(&top.guid);
         let (before, count) = (guid_sum(&self.config), self.config.children.len());
-        self.config = parse(&self.tree, &self.classes)?;
+        self.config = self.parsed()?;
         assert_eq!(self.config.children.len(), count, "vdevs stay in their places when another goes");
         self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
-        for leaf in top.leaves() {
-            self.disks.remove(&leaf.guid);
-            self.labels.remove(&leaf.guid);
-            self.missed.remove(&leaf.guid);
-            self.unnoted.remove(&leaf.guid);
-            if let Some((_, late)) = &mut self.late {
-                late.remove(&leaf.guid);
-            }
-        }
+        top.leaves().into_iter().for_each(|leaf| self.forget(leaf.guid));
         Ok(())
+    }
+
+    /// Forgets all of a leaf that is not part of the pool any more.
+    pub(super) fn forget(&mut self, leaf: Guid) {
+        self.disks.remove(&leaf);
+        self.labels.remove(&leaf);
+        self.missed.remove(&leaf);
+        self.unnoted.remove(&leaf);
+        self.states.remove(&leaf);
+        if let Some((_, late)) = &mut self.late {
+            late.remove(&leaf);
+        }
     }
 
     /// A leaf's part in a commit; `label` makes what a leaf's labels say of what they said, if they are to be written.

@@ -5,6 +5,7 @@
 //! extents, then imported and verified by the read path, which was tested against OpenZFS's pools. The same seed must give the same bytes.
 
 mod added;
+mod attach;
 mod failing;
 mod features;
 mod gangs;
@@ -16,6 +17,7 @@ mod kstats;
 mod made;
 mod maps;
 mod multihost;
+mod offline;
 mod removed;
 mod reopened;
 mod sectors;

@@ -92,11 +92,14 @@ impl Builder<'_> {
         self.before.is_some_and(|before| children.iter().any(|child| before.lookup(guid(child)).is_some()))
     }
 
-    /// The leaf of this guid as it was before, unless it is given a disk now.
-    fn leaf_before(&self, guid: Guid) -> Option<(Arc<Leaf>, Arc<str>)> {
-        let node = self.before?.lookup(guid).filter(|_| !self.disks.contains_key(&guid))?;
+    /// The leaf as it was before, unless it is given a disk now, or is not to be used: then its device is closed.
+    fn leaf_before(&self, config: &VdevConfig) -> Option<(Arc<Leaf>, Arc<str>)> {
+        if config.state.offline || config.state.faulted || self.disks.contains_key(&config.guid) {
+            return None;
+        }
+        let node = self.before?.lookup(config.guid)?;
         match &node.kind {
-            Kind::Leaf(leaf) => Some((Arc::clone(leaf), Arc::clone(&node.path))),
+            Kind::Leaf(leaf) if leaf.disk.is_some() => Some((Arc::clone(leaf), Arc::clone(&node.path))),
             _ => None,
         }
     }
@@ -142,7 +145,7 @@ impl Builder<'_> {
         let mut path: Arc<str> = config.display_name().into();
         let kind = match &config.kind {
             VdevKind::Disk | VdevKind::File => {
-                if let Some((leaf, known_as)) = self.leaf_before(config.guid) {
+                if let Some((leaf, known_as)) = self.leaf_before(config) {
                     path = known_as;
                     Kind::Leaf(leaf)
                 } else {
@@ -261,18 +264,40 @@ impl Topology {
         }
     }
 
-    /// Checks that the top-level vdevs of the topology before are in their places, or gone and holes there.
+    /// Checks that the top-level vdevs of the topology before are in their places, as themselves or with one of their leaves, or gone and
+    /// holes there.
     fn keeps_ids_of(&self, before: &Self) -> Result<(), VdevError> {
         for (id, top) in before.tops.iter().enumerate() {
             let old = before.node(top.node);
-            let new = self.tops.get(id).map(|top| self.node(top.node));
-            let is_in_place = new
-                .is_some_and(|new| new.guid == old.guid || (matches!(new.kind, Kind::Hole) && !self.has_top(old.guid)));
+            let is_in_place = self.tops.get(id).is_some_and(|now| {
+                let new = self.node(now.node);
+                match new.kind {
+                    Kind::Hole => !self.has_top(old.guid),
+                    _ => now.ashift == top.ashift && (new.guid == old.guid || self.has_leaf_of(new, before, old)),
+                }
+            });
             if !matches!(old.kind, Kind::Hole | Kind::Missing) && !is_in_place {
                 return Err(bad(old.guid, format!("top-level vdev {id} is another one, or none, after a change")));
             }
         }
         Ok(())
+    }
+
+    /// Whether a vdev has a leaf that a vdev of the topology before had: a mirror was put above it, or taken away.
+    fn has_leaf_of(&self, new: &Node, before: &Self, old: &Node) -> bool {
+        let is_stripe = |node: &Node| matches!(node.kind, Kind::Raidz(_) | Kind::Draid(_));
+        let (mut now, mut then) = (BTreeSet::new(), BTreeSet::new());
+        self.leaf_guids(new, &mut now);
+        before.leaf_guids(old, &mut then);
+        // The leaves of a stripe are not leaves of a mirror.
+        is_stripe(new) == is_stripe(old) && !now.is_disjoint(&then)
+    }
+
+    fn leaf_guids(&self, node: &Node, into: &mut BTreeSet<Guid>) {
+        if matches!(node.kind, Kind::Leaf(_)) {
+            into.insert(node.guid);
+        }
+        node.children.iter().for_each(|child| self.leaf_guids(self.node(*child), into));
     }
 
     fn has_top(&self, guid: Guid) -> bool {

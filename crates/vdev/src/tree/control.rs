@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering;
 
 use cenote_format::ids::{Guid, Txg};
 
-use super::VdevTree;
 use super::node::Kind;
 use super::node::LeafState;
 use super::topology::Topology;
+use super::{Retired, VdevTree};
 use crate::config::VdevConfig;
 use crate::disk::Disk;
 use crate::dtl::Dtl;
@@ -65,13 +65,29 @@ impl TreeControl {
         config: &VdevConfig,
         disks: impl IntoIterator<Item = (Guid, Disk)>,
     ) -> Result<(), VdevError> {
+        self.change_with(config, disks, []).map(drop)
+    }
+
+    /// As [`Self::change`], with txgs that leaves lack from the first read on. Returns what ends with the I/O that has begun before.
+    ///
+    /// # Errors
+    /// As [`Self::change`].
+    pub fn change_with<'a>(
+        &mut self,
+        config: &VdevConfig,
+        disks: impl IntoIterator<Item = (Guid, Disk)>,
+        missed: impl IntoIterator<Item = (Guid, &'a Dtl)>,
+    ) -> Result<Retired, VdevError> {
         debug_assert_eq!(self.common.mends.under_way(), 0, "no block is repaired at a change (topology, invariant 3)");
         let topology = Topology::new(config, disks, &self.common, Some(&self.topology()))?;
-        self.current.swap(&topology);
+        for (guid, txgs) in missed {
+            topology.lookup(guid).expect("a leaf that lacks txgs is one of the new topology").missed.absorb(txgs);
+        }
+        let retired = self.current.swap(&topology);
         if self.suspension().is_some() {
             self.watch_devices();
         }
-        Ok(())
+        Ok(retired)
     }
 
     /// Says where a running raidz expansion stands, from the uberblock that the pool was opened at.

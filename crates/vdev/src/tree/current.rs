@@ -7,7 +7,7 @@
 //! A change sets the shards one after the other. Meanwhile I/O of different top-level vdevs may have different topologies, which they
 //! may at any time ([`super::topology`], invariants 2 and 4); no write is under way then.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use cenote_format::ids::VdevId;
 use cenote_taskq::sync::RwLock;
@@ -44,15 +44,30 @@ impl Current {
     }
 
     /// Makes another one current.
-    pub(super) fn swap(&self, topology: &Topology) {
+    pub(super) fn swap(&self, topology: &Topology) -> Retired {
+        let mut retired = Vec::with_capacity(SHARDS);
         for shard in &self.0 {
             let before = std::mem::replace(&mut *shard.write(), Arc::new(topology.clone()));
             assert!(
                 Arc::ptr_eq(&before.common, &topology.common),
                 "all topologies are of one pool (topology, invariant 2)"
             );
+            retired.push(Arc::downgrade(&before));
             // Not under the lock: devices may be closed with it.
             drop(before);
         }
+        Retired(retired)
+    }
+}
+
+/// A topology that is not current any more, which lasts as long as I/O that has begun in it.
+#[derive(Debug)]
+pub struct Retired(Vec<Weak<Topology>>);
+
+impl Retired {
+    /// True if no I/O is under way in it.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.iter().all(|topology| topology.strong_count() == 0)
     }
 }

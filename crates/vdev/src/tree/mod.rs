@@ -51,6 +51,7 @@ use cenote_taskq::{Group, Handle};
 
 pub use control::TreeControl;
 pub use copies::CopiesReport;
+pub use current::Retired;
 pub use deadman::HangStatus;
 pub use hangs::Hang;
 pub use indirect::{IndirectMap, Segment};

@@ -36,6 +36,13 @@ impl VdevTree {
         })
     }
 
+    /// The same of any vdev; none if there is no vdev of this guid.
+    #[must_use]
+    pub fn lacks_of(&self, guid: Guid, without: &BTreeSet<Guid>) -> Option<Dtl> {
+        let topology = self.topology();
+        topology.lookup(guid).map(|node| topology.lacks(node, without))
+    }
+
     /// Notes that a leaf could not take its labels or the uberblock of a txg that is the pool's all the same: counted as a write
     /// error, and the leaf has missed that txg.
     pub fn missed_commit(&self, guid: Guid, txg: Txg, error: &std::io::Error) {
@@ -85,7 +92,7 @@ impl Topology {
     /// that stands for one. It is not relied on while a leaf is gone that no spare stands for.
     fn spare_lacks(&self, spare: &Node, without: &BTreeSet<Guid>) -> Dtl {
         let Kind::DraidSpare { draid: Some(draid), .. } = &spare.kind else { return Dtl::all() };
-        if spare.rebuilding {
+        if spare.rebuilding || without.contains(&spare.guid) {
             return Dtl::all();
         }
         let mut lacks = spare.missed.get();

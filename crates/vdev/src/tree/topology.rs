@@ -2,7 +2,8 @@
 //!
 //! # Theory
 //!
-//! **Need.** `zpool add` gives a pool in use another top-level vdev; later commands will change those that it has. Reads are under way
+//! **Need.** `zpool add` gives a pool in use another top-level vdev; `attach`, `replace`, `detach`, `offline` and `online` change those that it
+//! has. Reads are under way
 //! at any time, and no lock that they all take may stand in their way. The state of a device must survive the change: its queue, its
 //! outstanding requests, its DTL, its error counts, and whether it was given up.
 //!
@@ -19,20 +20,31 @@
 //!    configuration. A vdev that the old topology has too, by its guid, keeps its state; a leaf that is new brings its disk.
 //! 2. The new topology is swapped in (`current`). Each I/O takes the topology that is current when it begins, and has it until it ends:
 //!    a read that is under way ends in the old one.
-//! 3. The last I/O that has the old topology drops it. A leaf that the new one lacks goes with it, and its device is closed.
+//! 3. The last I/O that has the old topology drops it. A leaf that the new one lacks goes with it, and its device is closed. So does that of a
+//!    leaf that the configuration says is not to be used (offline or faulted): its guid, errors and DTL remain.
+//!
+//! **A leaf that gets a sibling** is below a new mirror (or `replacing`, or `spare`) in the new topology, with its own guid and so its own state.
+//! Writes go to all children from the change on. Reads of a txg in the new leaf's DTL go to the others: the caller sets that DTL before the
+//! change ([`crate::tree::VdevTree::change_with`]), since the first read may come right after it. A mirror with one child left becomes that
+//! child, which may be a leaf.
 //!
 //! **Invariants.**
 //! 1. A topology does not change, and one I/O uses one of them.
 //! 2. A guid has one state, whichever topology leads to it.
 //! 3. No write is under way at a change: all blocks of a txg, and the flush that makes them stable, go through one topology.
-//! 4. A top-level vdev keeps its id: new ones come after those that are there, and a log device that is removed leaves a hole. So a block
+//! 4. A top-level vdev keeps its id and its sectors: new ones come after those that are there, and a log device that is removed leaves a hole. At
+//!    its id is the same vdev, or one with a leaf of it: a mirror above a leaf has another guid than the leaf. So a block
 //!    pointer means the same place in all topologies that know it, and an older txg can be read through a newer topology: no tree has blocks
 //!    on log devices. [`crate::tree::VdevTree::change`] refuses anything else.
 //!
 //! **A suspended pool.** Writes that are kept to be issued again name top-level vdevs by id, so they go through the topology that is
 //! current then. That may be while the sync makes a change, if a failed read has suspended the pool: a change that adds vdevs does not
-//! concern the kept writes, nor does one that takes a log device away: blocks of logs are not kept. One that takes another leaf away would
-//! have to wait until the pool goes on.
+//! concern the kept writes, nor does one that takes a log device away: blocks of logs are not kept. One that takes another leaf away is made by
+//! a caller that found no outage without it.
+//!
+//! **Writes of intent logs** come at any time (invariant 3 is about the blocks of a txg). One that began in the old topology may end after the
+//! change, and be good by a leaf that the new one lacks. So who takes a leaf away waits for the old topology's end ([`Retired`]) and looks
+//! at the outage once more.
 //!
 //! **Crash.** A topology exists in memory only. `cenote_spa`'s `admin::add` describes the order in which labels and uberblock are
 //! written.

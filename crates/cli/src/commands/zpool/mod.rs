@@ -1,16 +1,21 @@
 //! `cenote zpool …`: pools, in OpenZFS's grammar.
 
 mod add;
+mod attach;
 mod clear;
 mod create;
 mod destroy;
+mod detach;
 mod export;
 mod get;
 mod history;
 mod import;
 mod labelclear;
 mod list;
+mod offline;
+mod online;
 mod remove;
+mod replace;
 mod resilver;
 mod scrub;
 mod set;
@@ -36,16 +41,21 @@ crate::table::commands! {
     /// The commands for pools.
     enum Zpool {
         Add => add,
+        Attach => attach,
         Clear => clear,
         Create => create,
         Destroy => destroy,
+        Detach => detach,
         Export => export,
         Get => get,
         History => history,
         Import => import,
         Labelclear => labelclear,
         List => list,
+        Offline => offline,
+        Online => online,
         Remove => remove,
+        Replace => replace,
         Resilver => resilver,
         Scrub => scrub,
         Set => set,
@@ -63,12 +73,17 @@ impl Args {
         matches!(
             self.command,
             Zpool::Add(_)
+                | Zpool::Attach(_)
                 | Zpool::Clear(_)
+                | Zpool::Detach(_)
                 | Zpool::Export(_)
                 | Zpool::Get(_)
                 | Zpool::History(_)
                 | Zpool::List(_)
+                | Zpool::Offline(_)
+                | Zpool::Online(_)
                 | Zpool::Remove(_)
+                | Zpool::Replace(_)
                 | Zpool::Resilver(_)
                 | Zpool::Scrub(_)
                 | Zpool::Set(_)

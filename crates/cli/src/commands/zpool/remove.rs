@@ -52,7 +52,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.devices.is_empty() {
         return Err(usage("missing device"));
     }
-    let (devices, mut is_good) = find_devices(context, &args.pool, &args.folder, &args.devices).await?;
+    let (devices, mut is_good) = find_devices(context, "remove", &args.pool, &args.folder, &args.devices).await?;
     if args.dry_run {
         for name in devices.iter().map(|device| &device.word) {
             context.out(match args.parsable {

@@ -1,0 +1,58 @@
+//! `zpool attach`.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use cenote_server::verbs::Attaching;
+
+use crate::prelude::*;
+
+/// Put a new device next to one of a pool, so that both have the same: a disk becomes a mirror, and a mirror gets a further leg.
+///
+/// DEVICE is a path, the name that `zpool status` shows, or a guid. What the new device held is lost.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+pub(crate) struct Args {
+    /// Use the new device though it seems to be in use.
+    #[arg(short = 'f')]
+    force: bool,
+    /// Rebuild in the order of the device and without checksums: not supported yet.
+    #[arg(short = 's')]
+    sequential: bool,
+    /// Wait until the new device has everything: not supported yet.
+    #[arg(short = 'w')]
+    wait: bool,
+    /// Set a property of the new device: ashift.
+    #[arg(short = 'o', value_name = "PROPERTY=VALUE")]
+    properties: Vec<String>,
+    /// The pool.
+    pool: String,
+    /// The device that is there.
+    #[arg(value_name = "DEVICE")]
+    old: String,
+    /// The new device.
+    #[arg(value_name = "NEW-DEVICE")]
+    new: String,
+    /// The folder in which the command was given: a server works in another one.
+    #[arg(skip = std::env::current_dir().unwrap_or_default())]
+    folder: PathBuf,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if args.sequential {
+        bail!("not supported yet: -s, rebuilding without checksums; without it the new device is resilvered");
+    }
+    if args.wait {
+        bail!("not supported yet: -w, waiting for the resilver; 'zpool status' shows what the device lacks");
+    }
+    let attaching = Attaching {
+        pool: args.pool,
+        old: args.old,
+        new: Some(args.new),
+        is_replacing: false,
+        folder: args.folder,
+        properties: args.properties,
+        force: args.force,
+    };
+    attaching.carry_out(context).await?;
+    Ok(Outcome::Good)
+}

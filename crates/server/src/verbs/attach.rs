@@ -1,0 +1,168 @@
+//! `zpool attach`, `replace` and `detach`: devices that are opened here, and recorded wherever the pool's devices are.
+
+use std::path::{Path, PathBuf};
+
+use cenote_admin::values::parse_ashift;
+use cenote_admin::{AttachRequest, DetachRequest, NamedDevice};
+use cenote_host::CacheFile;
+use cenote_host::inuse::refuse_used;
+use cenote_host::layout::parse_layout_in;
+use cenote_props::WrongUse;
+use cenote_spa::{NewDevice, TopKind};
+use cenote_vdev::tree::VdevStatus;
+
+use super::remove::{Device, find_devices};
+use crate::Session;
+use crate::error::{Result, ServerError, refused};
+
+/// A device that is to be put next to one of a pool, or in its place.
+#[derive(Clone, Debug, Default)]
+pub struct Attaching {
+    /// The pool.
+    pub pool: String,
+    /// The device that is there.
+    pub old: String,
+    /// The new one; none if it is at the same path.
+    pub new: Option<String>,
+    /// The old one goes when the new one has everything.
+    pub is_replacing: bool,
+    /// The folder in which the command was given.
+    pub folder: PathBuf,
+    /// Settings: `ashift=N`.
+    pub properties: Vec<String>,
+    /// A device of another pool may be used.
+    pub force: bool,
+}
+
+impl Attaching {
+    fn verb(&self) -> &'static str {
+        if self.is_replacing { "replace" } else { "attach" }
+    }
+
+    fn refused(&self, new: &str, what: &str) -> ServerError {
+        let old = &self.old;
+        refused(match self.is_replacing {
+            true => format!("cannot replace {old} with {new}: {what}"),
+            false => format!("cannot attach {new} to {old}: {what}"),
+        })
+    }
+
+    fn ashift(&self) -> Result<Option<u32>> {
+        let mut ashift = None;
+        for setting in &self.properties {
+            match setting.split_once('=') {
+                Some(("ashift", value)) => ashift = parse_ashift(value)?,
+                Some((name, _)) => {
+                    return Err(refused(format!("property '{name}' cannot be set while a device is attached")));
+                }
+                None => return Err(WrongUse::new("missing value in -o PROPERTY=VALUE").into()),
+            }
+        }
+        Ok(ashift)
+    }
+
+    /// Carries it out.
+    ///
+    /// # Errors
+    /// The words name no devices, the new one is in use, or cannot have that place, or cannot be written.
+    pub async fn carry_out(self, session: &Session) -> Result<()> {
+        let ashift = self.ashift()?;
+        let word = self.new.clone().unwrap_or_else(|| self.old.clone());
+        let view = session.open_pool(&self.pool).await?;
+        let (status, spares, leaves) = (view.tree().status(), view.spares().await?, view.vdevs().clone());
+        view.close().await;
+        drop(view);
+        let (mut found, _) =
+            find_devices(session, self.verb(), &self.pool, &self.folder, std::slice::from_ref(&self.old)).await?;
+        let Some(old) = found.pop() else {
+            return Err(self.refused(&word, "no such device in pool"));
+        };
+        let same = |path: &str| {
+            let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            real(Path::new(path)) == real(&self.folder.join(&word)) || path == word
+        };
+        let spare = spares.iter().find(|spare| {
+            word == spare.guid.0.to_string()
+                || spare.path.as_deref().is_some_and(|path| same(path) || path.ends_with(&format!("/{word}")))
+        });
+        let old = NamedDevice::from(old);
+        let in_place = self.new.is_none();
+        let is_used = |guid| is_readable(&status, guid);
+        if (in_place && is_used(old.guid))
+            || (!in_place
+                && leaves.leaves().iter().any(|leaf| leaf.path.as_deref().is_some_and(same) && is_used(leaf.guid)))
+        {
+            return Err(self.refused(&word, &format!("{word} is busy, or device removal is in progress")));
+        }
+        let mut paths = Vec::new();
+        let new = match spare.filter(|_| self.is_replacing) {
+            Some(spare) => NewDevice::Spare(spare.guid),
+            None => {
+                // A device that is replaced in place is named as the pool names it.
+                let at = match in_place {
+                    true => leaves
+                        .leaves()
+                        .iter()
+                        .find(|leaf| leaf.guid == old.guid)
+                        .and_then(|leaf| leaf.path.as_deref().map(str::to_owned)),
+                    false => None,
+                };
+                let layout = parse_layout_in(&self.folder, &[at.unwrap_or_else(|| word.clone())])?;
+                if layout.tops.len() != 1 || layout.tops[0].kind != TopKind::Single {
+                    return Err(self.refused(&word, "new device must be a single disk"));
+                }
+                refuse_used(session.handle(), &layout, self.force).await?;
+                paths = layout.paths().map(Path::to_owned).collect();
+                // It is written in the sectors of the vdev that it becomes a part of.
+                let top = leaves.children.iter().find(|top| top.leaves().iter().any(|leaf| leaf.guid == old.guid));
+                let unit = ashift.or(top.map(|top| top.ashift));
+                let (mut tops, _) = layout.open(session.handle(), &Path::to_owned, unit).await?;
+                let disk = tops.pop().and_then(|mut top| top.disks.pop());
+                NewDevice::Disk(disk.ok_or_else(|| self.refused(&word, "new device must be a single disk"))?)
+            }
+        };
+        let mut words: Vec<String> = self.force.then(|| "-f".to_owned()).into_iter().collect();
+        words.extend(self.properties.iter().flat_map(|setting| ["-o".to_owned(), setting.clone()]));
+        let (pool, is_replacing) = (self.pool.clone(), self.is_replacing);
+        let request = AttachRequest { pool, old, new_word: word, new, is_replacing, ashift, words };
+        session.carry_out(&request).await?;
+        session.devices_added(&paths);
+        CacheFile::of_user()?.update(|pools| {
+            if let Some(entry) = pools.get_mut(&self.pool) {
+                let new: Vec<PathBuf> = paths.iter().filter(|path| !entry.paths.contains(path)).cloned().collect();
+                entry.paths.extend(new);
+            }
+            Ok::<_, ServerError>(())
+        })
+    }
+}
+
+/// Whether a device of the pool is in use.
+fn is_readable(status: &VdevStatus, guid: cenote_format::ids::Guid) -> bool {
+    (status.guid == guid && status.state.is_readable()) || status.children.iter().any(|child| is_readable(child, guid))
+}
+
+/// Takes a device out of a pool: a leg of a mirror, or a side of a replacement or of a spare in use.
+///
+/// # Errors
+/// It is no such device, or others lack what it has.
+pub async fn detach_device(session: &Session, pool: &str, device: Device) -> Result<()> {
+    let paths = device.paths().to_vec();
+    session.carry_out(&DetachRequest { pool: pool.to_owned(), device: device.into() }).await?;
+    let view = session.open_pool(pool).await?;
+    let spares = view.spares().await?;
+    view.close().await;
+    drop(view);
+    session.let_go_of_views();
+    // A spare is still the pool's.
+    let is_spare =
+        |path: &PathBuf| spares.iter().any(|spare| spare.path.as_deref().is_some_and(|at| Path::new(at) == path));
+    let gone: Vec<PathBuf> = paths.into_iter().filter(|path| !is_spare(path)).collect();
+    session.devices_removed(&gone);
+    CacheFile::of_user()?.update(|pools| {
+        if let Some(entry) = pools.get_mut(pool) {
+            entry.paths.retain(|path| !gone.contains(path));
+        }
+        Ok::<_, ServerError>(())
+    })
+}

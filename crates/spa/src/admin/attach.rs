@@ -1,0 +1,461 @@
+//! Attaching a device to another one of a pool in use, replacing one by another, and detaching one.
+//!
+//! # Theory
+//!
+//! **Need.** A disk gets a mirror, a mirror a further leg, a failing disk a successor, and a leg is wanted elsewhere: while the pool is read and
+//! written. No block may have fewer copies than before at any moment, and a power cut leaves the old vdevs or the new ones.
+//!
+//! **Structures.** `sync::vdev_changes` shows the trees. A new leaf has, in the configuration: `create_txg` of the old one, `resilver_txg`, its table,
+//! and a dirty time log of all txgs up to [`DTL_TXGS`] after the present one.
+//!
+//! **Life of an attachment** (`attach`, `replace`, and a spare in use).
+//! ```text
+//! plan     between two txgs   is it possible? guids; the tree that the pool would have
+//! label    in no txg          the new disk gets labels of txg 0 and an empty ring: nothing is found by them. A spare keeps its labels
+//! enter    txg T, beginning   MOS: table, log of all txgs. The topology with the new leaf is swapped in, with that log
+//! write    T and later        blocks go to all children. Reads of a txg in the log go to the others
+//! commit   T, end             flush; labels 0 and 2 of all devices, the new one too; uberblock; labels 1 and 3
+//! resilver later              the log gets empty. A `replacing` loses its old child then ([`Pool::finish_replacing`])
+//! ```
+//! **Life of a detachment.**
+//! ```text
+//! check    in the slot, txg T   do the others have all that it has?
+//! leave    T, beginning         as a device that goes offline (`admin::offline`): I/O that has begun is waited for, and the check is made again
+//! enter    T, beginning         MOS: its table and log are freed; the configuration is without it
+//! commit   T, end               labels and uberblock of the others
+//! label    after T              it gets labels of txg 0 and an empty ring, and is free; a spare gets a spare's labels
+//! ```
+//! **Invariants.** 1. A leaf has a valid label for a place only if a configuration that has it there is on disk, or is about to be: labels of txg
+//! 0 before T, labels of T within its commit. 2. Labels of a device that was detached are overwritten after T is on disk, never before. 3. The
+//! new leaf is relied on for no block that it was not written: its log has all txgs up to now and some more, since blocks of intent logs and of
+//! direct writes of the next txgs may have been written before it was there. 4. A plan is entered only into the pool that it was made for.
+//!
+//! **Crash.** Until T's uberblock is on a device the pool is the old one: its configuration names a new leaf nowhere, and a device that is being
+//! detached has all blocks, as nothing of T is needed. After it the pool is the new one. The new leaf of T may have its label and miss the
+//! uberblock, or the other way round: its log says that it lacks everything. A device that was detached, and has its old labels since the power
+//! went before the last step, names a vdev that the configuration does not have.
+//!
+//! **Rejected.** *Overwriting the labels of a detached device first*, as OpenZFS does: after a power cut the pool lacks a leg that it needs. *A log of
+//! exactly the txgs before T*: see invariant 3; three txgs more cost a resilver nothing.
+
+use std::collections::BTreeSet;
+
+use cenote_dmu::Zap;
+use cenote_format::dmu_type::DmuType;
+use cenote_format::ids::{Guid, Txg};
+use cenote_format::nvlist::NvList;
+use cenote_format::zap::{ZapValue, int_key_name};
+use cenote_taskq::{Rng, boxed};
+use cenote_vdev::commit::{LeafCommit, initialize};
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::disk::Disk;
+use cenote_vdev::dtl::Dtl;
+use cenote_vdev::tree::VdevTree;
+
+use crate::admin::offline::{no_replicas, no_such_device};
+use crate::open::spares_l2cache::{AuxKind, remove_listed, spare_label};
+use crate::open::vdevs::{DiskSpec, ashift_of, refuse};
+use crate::pool::Pool;
+use crate::small::too_small;
+use crate::sync::Syncer;
+use crate::sync::vdev_config::RootVdev;
+use crate::{FoundAuxiliary, FoundLeaf, PoolState, Refusal, SpaError};
+
+/// A new leaf lacks all txgs before this many after the present one (`TXG_CONCURRENT_STATES`).
+const DTL_TXGS: u64 = 3;
+
+/// A device that is put next to one of the pool.
+#[derive(Clone, Debug)]
+pub enum NewDevice {
+    /// A disk that the pool does not have. Its previous contents are lost.
+    Disk(DiskSpec),
+    /// A hot spare of the pool.
+    Spare(Guid),
+}
+
+/// A device to be attached to another one.
+#[derive(Clone, Debug)]
+pub struct AttachOptions {
+    /// The device that is there.
+    pub old: Guid,
+    /// The one that gets all that it has.
+    pub new: NewDevice,
+    /// The old one goes when the new one has everything.
+    pub is_replacing: bool,
+    /// Sectors for which the new device is made; as it says if not given.
+    pub ashift: Option<u32>,
+    /// The seed of the guids; drawn by the machine if not given.
+    pub seed: Option<u64>,
+}
+
+/// An attachment that is possible.
+struct Attachment {
+    old: Guid,
+    guid: Guid,
+    disk: Disk,
+    /// The vdev that is put above both, if there is to be one.
+    above: Option<(&'static str, Guid)>,
+    leaf: NvList,
+    /// The labels that its disk gets first.
+    label: Option<NvList>,
+    /// The pool's vdevs when it was planned.
+    before: NvList,
+    /// For the pool's history.
+    event: String,
+}
+
+fn already_replacing() -> SpaError {
+    refuse("already in replacing/spare config; wait for completion or use 'zpool detach'")
+}
+
+impl Pool {
+    /// Puts a device next to one of the pool, while it is in use: as a further leg of a mirror, or as its successor. When this is done, the
+    /// device is part of the pool on disk, as of the returned txg, and lacks everything but what is written from now on.
+    ///
+    /// # Errors
+    /// The device cannot have that place, or cannot be written: the pool is as it was. The pool is closed or suspended.
+    #[boxed]
+    pub async fn attach_device(&self, options: AttachOptions) -> Result<Txg, SpaError> {
+        let plan = self.look(move |syncer| Box::pin(async move { syncer.plan_attachment(options).await })).await?;
+        if let Some(label) = &plan.label {
+            let cannot = |error| refuse(format!("{} cannot be labelled: {error}", plan.disk.path()));
+            initialize(&plan.disk, label).await.map_err(cannot)?;
+        }
+        self.change(move |syncer| Box::pin(async move { syncer.enter_attachment(plan).await })).await
+    }
+
+    /// Takes a leg of a mirror, or a side of a replacement or of a spare in use, out of the pool while it is in use. When this is done its
+    /// device is free, or a spare again.
+    ///
+    /// # Errors
+    /// It is no such device, or other devices lack what it has: the pool is as it was. The pool is closed or suspended.
+    #[boxed]
+    pub async fn detach_device(&self, guid: Guid) -> Result<Txg, SpaError> {
+        let detached = self.change(move |syncer| Box::pin(async move { syncer.enter_detachment(guid).await })).await?;
+        self.release(vec![detached]).await
+    }
+
+    /// Takes out of the pool what a finished resilver has made dispensable: the old side of replacements, spares whose device is back. Their
+    /// number is returned.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed. The pool is closed or suspended.
+    #[boxed]
+    pub async fn finish_replacing(&self) -> Result<usize, SpaError> {
+        let detached = self.change(|syncer| Box::pin(async move { syncer.finish_replacing().await })).await?;
+        let count = detached.len();
+        if count > 0 {
+            self.release(detached).await?;
+        }
+        Ok(count)
+    }
+
+    /// For tests that play a resilver: a device has made up for all that it has missed up to now.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed. The pool is closed or suspended.
+    #[doc(hidden)]
+    #[boxed]
+    pub async fn mended(&self, guid: Guid) -> Result<(), SpaError> {
+        let mend = self.change(move |syncer| {
+            Box::pin(async move {
+                let txg = syncer.txg;
+                syncer.mend_dtl(txg, guid, txg).await
+            })
+        });
+        mend.await
+    }
+
+    /// Gives devices that were detached the labels of free ones, once the pool on disk is without them.
+    pub(crate) async fn release(&self, detached: Vec<Detached>) -> Result<Txg, SpaError> {
+        let txg = detached.iter().map(|detached| detached.txg).max().unwrap_or(Txg(0));
+        self.wait_synced(txg).await?;
+        let leaves: Vec<LeafCommit> = detached.into_iter().filter_map(|detached| detached.leaf).collect();
+        self.clear(&leaves).await?;
+        Ok(txg)
+    }
+}
+
+/// A device that the pool of a txg does not have any more, with the labels that it gets when that is on disk.
+pub(crate) struct Detached {
+    txg: Txg,
+    leaf: Option<LeafCommit>,
+}
+
+impl Syncer {
+    /// Finds out whether a device can have a place; changes nothing.
+    async fn plan_attachment(&self, options: AttachOptions) -> Result<Attachment, SpaError> {
+        let AttachOptions { old: old_guid, new, is_replacing, ashift, seed } = options;
+        let root_vdev = &self.devices.root_vdev;
+        let Some(((ancestors, old), (_, top))) = root_vdev.vdev(old_guid).zip(root_vdev.top_of(old_guid)) else {
+            return Err(self.device(old_guid).await.err().unwrap_or_else(no_such_device));
+        };
+        let parent = ancestors.last().expect("a vdev is below the root");
+        if matches!(old.kind, VdevKind::Raidz { .. }) && !is_replacing {
+            return Err(SpaError::refused(Refusal::NotYet, "not supported yet: expanding a raidz; add another vdev"));
+        }
+        if !matches!(old.kind, VdevKind::Disk | VdevKind::File) {
+            return Err(match is_replacing {
+                true => refuse("cannot replace this type of vdev: name a device"),
+                false => refuse("can only attach to mirrors and top-level disks"),
+            });
+        }
+        let mut rng = Rng::new(seed.unwrap_or_else(|| self.handle.random_u64()));
+        let mut new_guid = || Guid(rng.next_u64() | 1);
+        let (spec, guid, is_spare) = match new {
+            NewDevice::Disk(spec) => (spec, new_guid(), false),
+            NewDevice::Spare(guid) => (self.spare(guid).await?, guid, true),
+        };
+        let is_new = root_vdev.vdev(guid).is_none();
+        if !is_new {
+            let what = format!("{} is busy, or device removal is in progress", spec.path);
+            return Err(SpaError::refused(Refusal::Busy, what));
+        }
+        if is_spare && top.class != AllocationClass::Normal {
+            return Err(refuse(format!("cannot replace a {} with a spare", top.class.name().unwrap_or("log"))));
+        }
+        let kind = match (is_replacing, is_spare) {
+            (false, false) if matches!(parent.kind, VdevKind::Mirror | VdevKind::Root) => VdevKind::Mirror,
+            (false, _) => return Err(refuse("can only attach to mirrors and top-level disks")),
+            (true, _) if parent.kind == VdevKind::Spare && old.is_spare != is_spare => return Err(already_replacing()),
+            (true, true) => VdevKind::Spare,
+            (true, false) => VdevKind::Replacing,
+        };
+        spec.allocatable_bytes()?;
+        let own_ashift = ashift_of(std::slice::from_ref(&spec), ashift)?;
+        if own_ashift > top.ashift {
+            return Err(refuse(
+                "new device has a different optimal sector size; use the option '-o ashift=N' to override the optimal size",
+            ));
+        }
+        let above = (parent.kind != kind).then(|| (kind.name(), new_guid()));
+        let mut leaf = NvList::new();
+        leaf.push("type", if spec.is_file { "file" } else { "disk" });
+        leaf.push("id", 0_u64);
+        leaf.push("guid", guid.0);
+        leaf.push("path", spec.path.as_str());
+        if !spec.is_file {
+            leaf.push("whole_disk", 0_u64);
+        }
+        if is_spare {
+            leaf.push("is_spare", 1_u64);
+        }
+        leaf.push("create_txg", old.create_txg.0);
+        let mut next = root_vdev.clone();
+        next.attach(old_guid, above, &leaf, Some(spec.disk.clone()))?;
+        if too_small(&next.config, &[(guid, spec.disk.clone())].into()).contains_key(&guid) {
+            return Err(SpaError::refused(Refusal::NoSpace, "device is too small"));
+        }
+        // A tree that cannot be made is refused here, where nothing has changed yet.
+        VdevTree::open(&next.config, []).map_err(|error| refuse(error.to_string()))?;
+        let mut labels = self.leaf_commits_of(&next, Txg(0), true);
+        labels.retain(|leaf| leaf.guid == guid);
+        assert_eq!(labels.len(), 1, "a new disk gets labels");
+        let (verb, joint) = match (is_replacing, is_spare) {
+            (true, true) => ("spare in", "for"),
+            (true, false) => ("replace", "for"),
+            (false, _) => ("attach", "to"),
+        };
+        let event = format!("{verb} vdev={} {joint} vdev={}", spec.path, old.display_name());
+        Ok(Attachment {
+            old: old_guid,
+            guid,
+            disk: spec.disk,
+            above,
+            leaf,
+            label: labels.pop().and_then(|leaf| leaf.config).filter(|_| !is_spare),
+            before: root_vdev.tree().clone(),
+            event,
+        })
+    }
+
+    /// A hot spare of the pool that is not in use.
+    async fn spare(&self, guid: Guid) -> Result<DiskSpec, SpaError> {
+        let listed = self.listed(AuxKind::Spare).await?;
+        let Some(listed) = listed.iter().find(|device| device.u64("guid") == Some(guid.0)) else {
+            return Err(no_such_device());
+        };
+        if listed.str("type") == Some("dspare") {
+            let what = "not supported yet: using a distributed spare; 'zpool replace' takes another device";
+            return Err(SpaError::refused(Refusal::NotYet, what));
+        }
+        let path = listed.str("path").unwrap_or("-").to_owned();
+        match self.devices.found.auxiliaries.get(&guid) {
+            Some(found) => Ok(DiskSpec { disk: found.disk.clone(), path, is_file: listed.str("type") == Some("file") }),
+            None => Err(SpaError::refused(Refusal::NotThere, format!("the spare {path} is not there"))),
+        }
+    }
+
+    /// Makes an attachment part of the open txg.
+    async fn enter_attachment(&mut self, plan: Attachment) -> Result<Txg, SpaError> {
+        if *self.devices.root_vdev.tree() != plan.before {
+            return Err(SpaError::refused(Refusal::Busy, "the pool's vdevs have changed meanwhile: try again"));
+        }
+        let (txg, guid) = (self.txg, plan.guid);
+        let mut leaf = plan.leaf;
+        leaf.push("resilver_txg", txg.0);
+        let all = self.vdev_zaps().await?;
+        if let Some(all) = &all {
+            let zap = Zap::create_object(&self.mos.objset, txg, DmuType::ZAP_METADATA, &[]).await?.id();
+            let value = ZapValue::from_u64(zap.0);
+            Zap::put_entry(all, txg, &int_key_name(zap.0), Some(&value)).await?;
+            leaf.push("com.delphix:vdev_zap_leaf", zap.0);
+        }
+        let mut next = self.devices.root_vdev.clone();
+        next.attach(plan.old, plan.above, &leaf, Some(plan.disk.clone()))?;
+        next.move_aside(plan.old, guid)?;
+        let missed = Dtl::of(Txg::INITIAL.0..txg.0 + DTL_TXGS);
+        let tree = self.devices.tree.clone();
+        tree.change_with(&next.config, [(guid, plan.disk.clone())], [(guid, &missed)])?;
+        self.devices.root_vdev = next;
+        self.set_dtl(txg, guid, missed).await?;
+        let config = plan.label.unwrap_or_default().into();
+        let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new() };
+        self.devices.found.leaves.insert(guid, found);
+        self.record_event("vdev attach", &plan.event, None).await?;
+        self.vdevs_changed().await?;
+        Ok(txg)
+    }
+
+    /// Makes a detachment part of the open txg.
+    pub(crate) async fn enter_detachment(&mut self, guid: Guid) -> Result<Detached, SpaError> {
+        let root_vdev = &self.devices.root_vdev;
+        let Some(((ancestors, leaf), (vdev, _))) = root_vdev.vdev(guid).zip(root_vdev.top_of(guid)) else {
+            return Err(self.device(guid).await.err().unwrap_or_else(no_such_device));
+        };
+        let parent = ancestors.last().expect("a vdev is below the root");
+        if !leaf.kind.is_leaf() || !matches!(parent.kind, VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare) {
+            return Err(refuse("only applicable to mirror and replacing vdevs"));
+        }
+        if self.is_required(guid) {
+            return Err(no_replicas());
+        }
+        let (leaf, txg) = (leaf.clone(), self.txg);
+        // A spare whose device goes is a device of the pool from now on.
+        let last =
+            parent.children.last().filter(|last| last.is_spare && matches!(last.kind, VdevKind::Disk | VdevKind::File));
+        let is_first =
+            parent.kind == VdevKind::Spare && parent.children.first().is_some_and(|child| child.guid == guid);
+        let kept_spare = last.filter(|_| is_first).map(|last| last.guid);
+        let mut next = root_vdev.clone();
+        next.move_back(guid)?;
+        next.detach(guid)?;
+        if let Some(spare) = kept_spare {
+            next.keep_spare(spare)?;
+        }
+        let spares = self.listed(AuxKind::Spare).await?;
+        let spare = spares.iter().find(|device| device.u64("guid") == Some(guid.0));
+        let mut labels = self.leaf_commits_of(&self.devices.root_vdev, Txg(0), true);
+        labels.retain(|label| label.guid == guid);
+        let mut label = labels.pop();
+        if let (Some(label), Some(spare)) = (&mut label, spare) {
+            label.config = Some(spare_label(spare));
+        }
+        self.change_without(guid, vdev, next).await?;
+        if let (Some(label), Some(_)) = (&label, spare) {
+            let mut found = (*self.devices.found.auxiliaries).clone();
+            let disk = label.disk.clone();
+            found.insert(guid, FoundAuxiliary { guid, disk, state: PoolState::Spare });
+            self.devices.found.auxiliaries = found.into();
+        }
+        if let Some(spare) = kept_spare {
+            remove_listed(&self.mos.objset, &self.mos.directory, txg, AuxKind::Spare, spare).await?;
+        }
+        self.free_objects(txg, vec![leaf.dtl], vec![leaf.leaf_zap], None).await?;
+        self.record_event("detach", &format!("vdev={}", leaf.display_name()), None).await?;
+        self.vdevs_changed().await?;
+        Ok(Detached { txg, leaf: label })
+    }
+
+    /// Detaches what is dispensable since new children have everything: for the end of a resilver, and of an import.
+    ///
+    /// # Errors
+    /// The MOS cannot be changed.
+    pub(crate) async fn finish_replacing(&mut self) -> Result<Vec<Detached>, SpaError> {
+        let mut detached = Vec::new();
+        let whole: Vec<Guid> = self
+            .devices
+            .root_vdev
+            .config
+            .leaves()
+            .into_iter()
+            .filter(|leaf| leaf.resilver_txg.is_some() && self.has_all(leaf.guid))
+            .map(|leaf| leaf.guid)
+            .collect();
+        for guid in whole {
+            self.devices.root_vdev.clear_field(guid, "resilver_txg")?;
+            self.vdevs_changed().await?;
+        }
+        while let Some(guids) = self.find_finished() {
+            for guid in guids {
+                detached.push(self.enter_detachment(guid).await?);
+            }
+        }
+        Ok(detached)
+    }
+
+    /// True if a vdev is there and lacks nothing.
+    fn has_all(&self, guid: Guid) -> bool {
+        self.devices.tree.lacks_of(guid, &BTreeSet::new()).is_some_and(|lacks| lacks.is_empty())
+    }
+
+    /// A device that is dispensable, and the spare that goes with it.
+    fn find_finished(&self) -> Option<Vec<Guid>> {
+        let mut found = None;
+        self.devices.root_vdev.config.walk(&mut |vdev| {
+            // A spare is met before the replacement below it.
+            let (Some(first), Some(last)) = (vdev.children.first(), vdev.children.last()) else { return };
+            if found.is_some() {
+                return;
+            }
+            let is_done = |old: &VdevConfig, new: &VdevConfig| {
+                old.kind.is_leaf() && self.has_all(new.guid) && !self.is_required(old.guid)
+            };
+            let is_unspared = |vdev: &VdevConfig| self.devices.root_vdev.has_flag(vdev.guid, "unspare");
+            match vdev.kind {
+                VdevKind::Replacing if is_done(first, last) => found = Some(vec![first.guid]),
+                VdevKind::Spare if is_unspared(last) && is_done(first, last) => found = Some(vec![first.guid]),
+                VdevKind::Spare if is_unspared(first) && is_done(last, first) => found = Some(vec![last.guid]),
+                // The device of a spare was replaced: the spare is not needed either.
+                VdevKind::Spare if first.kind == VdevKind::Replacing && vdev.children.len() == 2 => {
+                    if let [old, .., new] = &first.children[..]
+                        && is_done(old, new)
+                        && last.kind.is_leaf()
+                    {
+                        found = Some(vec![old.guid, last.guid]);
+                    }
+                }
+                _ => {}
+            }
+        });
+        found
+    }
+}
+
+impl RootVdev {
+    /// Where a device takes the path of the old one, that is named as OpenZFS names it: `PATH/old`.
+    fn move_aside(&mut self, old: Guid, new: Guid) -> Result<(), SpaError> {
+        let path = |guid| self.vdev(guid).and_then(|(_, vdev)| vdev.path.clone());
+        let (old_path, new_path) = (path(old), path(new));
+        if let Some(path) = old_path.filter(|path| new_path.as_deref() == Some(path)) {
+            self.set_field(old, "path", format!("{path}/old").as_str())?;
+            self.clear_field(old, "devid")?;
+        }
+        Ok(())
+    }
+
+    /// Gives a device its path again if the one that took it is about to go.
+    fn move_back(&mut self, gone: Guid) -> Result<(), SpaError> {
+        let Some((ancestors, leaf)) = self.vdev(gone) else { return Ok(()) };
+        let (Some(parent), Some(path)) = (ancestors.last(), leaf.path.clone()) else { return Ok(()) };
+        if parent.kind != VdevKind::Replacing || leaf.id == 0 {
+            return Ok(());
+        }
+        let aside = format!("{path}/old");
+        let old = parent.children.iter().find(|child| child.path.as_deref() == Some(aside.as_str()));
+        match old.map(|old| old.guid) {
+            Some(old) => Ok(self.set_field(old, "path", &*path)?),
+            None => Ok(()),
+        }
+    }
+}

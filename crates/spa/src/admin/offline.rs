@@ -1,0 +1,260 @@
+//! Taking devices of a pool in use offline, and online again.
+//!
+//! # Theory
+//!
+//! **Need.** A disk is pulled for an hour, or is to be looked at. The pool is written without it meanwhile, and knows what the disk lacks when it
+//! is back. A device that alone has something is not given away.
+//!
+//! **Life of a device that goes offline.**
+//! ```text
+//! check    in the slot, txg T   do the others have all that it has? ([`Syncer::is_required`])
+//! leave    T, beginning         the topology without its device is swapped in. I/O that has begun before is waited for, and the check is made
+//!                               once more: a block of an intent log may be on this device alone by now
+//! record   T, end               `offline` (or `faulted`) in the configuration, and T in its dirty time log: labels of the others, uberblock
+//! miss     from T on            each txg is in its log (`sync::dtl`)
+//! ```
+//! With `-t` the state is in memory alone: the next import uses the device.
+//!
+//! **And online.** Its device is opened by the caller's task, by its path, and known by its label. In the slot the topology gets it, with all txgs of
+//! its log from the first read on, and with those after its newest uberblock: it may be an older copy of what was taken away. It is written from
+//! that txg on. What it lacks is the work of a resilver. A spare that stands for it goes then (`unspare`, [`Pool::finish_replacing`]).
+//!
+//! **Invariants.** 1. Without the device no txg is in the outage of its top-level vdev, when the topology loses it and after all I/O in the one
+//! before. 2. A leaf that is not used has no disk in [`RootVdev`](crate::sync::vdev_config::RootVdev), so each txg is noted as missed. 3. A leaf
+//! that comes back is not relied on for what it has missed.
+//!
+//! **Crash.** Until T's uberblock is on a device, the pool is the one in which the device is used, and it has all blocks of that pool: T's blocks
+//! are in free space. After it the configuration says that it is not used, and its labels are older than those of the others.
+//!
+//! **Rejected.** *Keeping the device open*: a disk that was pulled and put back is another one to the kernel.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cenote_format::ids::{Guid, Txg, VdevId};
+use cenote_taskq::boxed;
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
+use cenote_vdev::dtl::Dtl;
+use cenote_vdev::tree::{LeafState, VdevState, VdevStatus};
+
+use crate::find::open_leaf;
+use crate::open::spares_l2cache::AuxKind;
+use crate::pool::Pool;
+use crate::small::too_small;
+use crate::sync::Syncer;
+use crate::sync::vdev_changes::LeafUse;
+use crate::sync::vdev_config::RootVdev;
+use crate::{FoundLeaf, Refusal, SpaError};
+
+/// How long I/O that began before a change of the vdevs is waited for.
+const IO_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked at.
+const IO_POLL: Duration = Duration::from_micros(200);
+
+/// How a device is taken offline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offline {
+    /// Until the pool is closed (`-t`).
+    pub is_temporary: bool,
+    /// As if it had failed (`-f`).
+    pub is_fault: bool,
+}
+
+/// The state of a device that was taken online.
+#[derive(Clone, Debug)]
+pub struct Onlined {
+    /// It is used if this is online or degraded.
+    pub state: VdevState,
+    /// The txgs that it lacks until it is resilvered.
+    pub missed: Dtl,
+    /// Why its device was not opened.
+    pub reason: Option<String>,
+}
+
+/// OpenZFS's words for a device that alone has something.
+pub(crate) fn no_replicas() -> SpaError {
+    SpaError::refused(Refusal::Busy, "no valid replicas")
+}
+
+pub(crate) fn no_such_device() -> SpaError {
+    SpaError::refused(Refusal::NotThere, "no such device in pool")
+}
+
+impl Pool {
+    /// Takes a device out of use. When this is done the pool on disk says so, unless it is temporary.
+    ///
+    /// # Errors
+    /// It is no device of the pool, or other devices lack what it has: the pool is as it was. The pool is closed or suspended.
+    #[boxed]
+    pub async fn offline_device(&self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {
+        self.change(move |syncer| Box::pin(async move { syncer.enter_offline(guid, how).await })).await
+    }
+
+    /// Takes a device into use again that is offline, faulted or was not there, if it is at its recorded path or one of `paths`. When this is
+    /// done the pool on disk says so.
+    ///
+    /// # Errors
+    /// It is no device of the pool. The pool is closed or suspended.
+    #[boxed]
+    pub async fn online_device(&self, guid: Guid, paths: Vec<PathBuf>) -> Result<Onlined, SpaError> {
+        let wanted = self.look(move |syncer| Box::pin(async move { syncer.plan_online(guid).await })).await?;
+        let found = match wanted {
+            Some((ashift, own)) => {
+                let paths: Vec<PathBuf> = own.into_iter().chain(paths).collect();
+                Some(open_leaf(self.handle(), self.guid(), guid, ashift, &paths).await)
+            }
+            None => None,
+        };
+        self.change(move |syncer| Box::pin(async move { syncer.enter_online(guid, found).await })).await
+    }
+}
+
+impl Syncer {
+    /// True if the pool cannot do without a leaf: it is all of a top-level vdev, or other leaves have missed what it has (OpenZFS's
+    /// `vdev_dtl_required`).
+    pub(crate) fn is_required(&self, guid: Guid) -> bool {
+        match self.devices.root_vdev.top_of(guid) {
+            Some((vdev, top)) => top.guid == guid || self.has_outage(vdev, guid),
+            None => true,
+        }
+    }
+
+    /// True if blocks of some txg may be on none of a top-level vdev's leaves but this one.
+    fn has_outage(&self, vdev: VdevId, without: Guid) -> bool {
+        !self.devices.tree.outage(vdev, &BTreeSet::from([without])).is_empty()
+    }
+
+    /// A device of the pool, and its top-level vdev.
+    pub(crate) async fn device(&self, guid: Guid) -> Result<(VdevConfig, VdevId, AllocationClass), SpaError> {
+        if let (Some((_, vdev)), Some((id, top))) =
+            (self.devices.root_vdev.vdev(guid), self.devices.root_vdev.top_of(guid))
+        {
+            return match vdev.kind {
+                VdevKind::Disk | VdevKind::File => Ok((vdev.clone(), id, top.class)),
+                _ => Err(SpaError::refused(Refusal::Invalid, "operation not supported on this type of vdev")),
+            };
+        }
+        for (kind, what) in
+            [(AuxKind::Spare, "device is reserved as a hot spare"), (AuxKind::Cache, "device is in use as a cache")]
+        {
+            if self.listed(kind).await?.iter().any(|device| device.u64("guid") == Some(guid.0)) {
+                return Err(SpaError::refused(Refusal::Invalid, what));
+            }
+        }
+        Err(no_such_device())
+    }
+
+    async fn enter_offline(&mut self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {
+        let (leaf, vdev, class) = self.device(guid).await?;
+        let is_out = leaf.state.offline || leaf.state.faulted;
+        if !is_out && self.is_required(guid) {
+            return Err(match class {
+                AllocationClass::Log => SpaError::refused(
+                    Refusal::NotYet,
+                    "not supported yet: taking a log device offline that no other device mirrors; 'zpool remove' takes it out of the pool",
+                ),
+                _ => no_replicas(),
+            });
+        }
+        let mut next = self.devices.root_vdev.clone();
+        let state = if how.is_fault { LeafUse::Faulted } else { LeafUse::Offline };
+        next.set_use(guid, state, how.is_temporary)?;
+        next.disks.remove(&guid);
+        self.change_without(guid, vdev, next).await?;
+        self.note_missed(self.txg, 1, [guid]).await?;
+        self.vdevs_changed().await?;
+        Ok(self.txg)
+    }
+
+    /// Has the pool have other vdevs, in which a leaf is not used or is none. Nothing has changed if it fails.
+    pub(crate) async fn change_without(&mut self, guid: Guid, vdev: VdevId, next: RootVdev) -> Result<(), SpaError> {
+        let disk = self.devices.root_vdev.disks.get(&guid).cloned();
+        let tree = self.devices.tree.clone();
+        let retired = tree.change_with(&next.config, [], [])?;
+        let until = self.handle.now() + IO_PATIENCE;
+        while !retired.has_ended() && self.handle.now() < until {
+            self.handle.sleep(IO_POLL).await;
+        }
+        let refused = match retired.has_ended() {
+            false => Some(SpaError::refused(Refusal::Busy, "a device does not answer: try again")),
+            // A block of an intent log that no other device took.
+            true if disk.is_some() && self.has_outage(vdev, guid) => Some(no_replicas()),
+            true => None,
+        };
+        if let Some(refused) = refused {
+            // It lacks what logs have written meanwhile.
+            let missed = Dtl::of(self.txg.0..self.txg.0 + 2);
+            let missed = disk.as_ref().map(|_| (guid, &missed));
+            tree.change_with(&self.devices.root_vdev.config, disk.map(|disk| (guid, disk)), missed)?;
+            return Err(refused);
+        }
+        self.devices.root_vdev = next;
+        self.devices.found.leaves.remove(&guid);
+        Ok(())
+    }
+
+    /// Has the configuration that has changed be part of the open txg.
+    pub(crate) async fn vdevs_changed(&mut self) -> Result<(), SpaError> {
+        self.devices.config_changed = true;
+        self.write_config(self.txg).await
+    }
+
+    /// The sectors and the path of a leaf whose device has to be opened.
+    async fn plan_online(&self, guid: Guid) -> Result<Option<(u32, Option<PathBuf>)>, SpaError> {
+        let (leaf, vdev, _) = self.device(guid).await?;
+        let ashift = self.devices.tree.ashift(vdev).unwrap_or(0);
+        let is_open = self.devices.root_vdev.disks.contains_key(&guid);
+        Ok((!is_open).then(|| (ashift, leaf.path.as_deref().map(PathBuf::from))))
+    }
+
+    async fn enter_online(
+        &mut self,
+        guid: Guid,
+        found: Option<Result<FoundLeaf, String>>,
+    ) -> Result<Onlined, SpaError> {
+        let _ = self.device(guid).await?;
+        let mut next = self.devices.root_vdev.clone();
+        next.set_use(guid, LeafUse::Online, false)?;
+        let (found, mut reason) = match found.transpose() {
+            Ok(found) => (found.filter(|_| !next.disks.contains_key(&guid)), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let mut lacks = Dtl::new();
+        let mut disk = None;
+        if let Some(found) = &found {
+            reason = too_small(&next.config, &[(guid, found.disk.clone())].into()).remove(&guid);
+            // Its own log is known; an older copy of the device lacks more.
+            let newest = found.uberblocks.iter().map(|copy| copy.uberblock.txg.0 + 1).max().unwrap_or(0);
+            lacks.insert(newest..self.txg.0);
+            disk = Some(found.disk.clone()).filter(|_| reason.is_none());
+        }
+        let tree = self.devices.tree.clone();
+        tree.change_with(&next.config, disk.clone().map(|disk| (guid, disk)), [(guid, &lacks)])?;
+        if disk.is_none() && next.disks.contains_key(&guid) {
+            // It was given up while it was open.
+            tree.set_leaf_state(guid, LeafState::Online);
+        }
+        let state = state_of(&tree.status(), guid).unwrap_or(VdevState::Unavailable);
+        if let Some((disk, found)) = disk.zip(found).filter(|_| state.is_readable()) {
+            next.disks.insert(guid, disk);
+            next.labels.insert(guid, found.config.as_ref().clone());
+            next.unspare(guid)?;
+            let found = FoundLeaf { uberblocks: Vec::new(), ..found };
+            self.devices.found.leaves.insert(guid, found);
+        }
+        self.devices.root_vdev = next;
+        self.note_dtls(self.txg, 1, [(guid, lacks)].into()).await?;
+        self.vdevs_changed().await?;
+        let missed = self.devices.root_vdev.missed.get(&guid).cloned().unwrap_or_default();
+        Ok(Onlined { state, missed, reason })
+    }
+}
+
+/// The state of a vdev.
+fn state_of(status: &VdevStatus, guid: Guid) -> Option<VdevState> {
+    if status.guid == guid {
+        return Some(status.state);
+    }
+    status.children.iter().find_map(|child| state_of(child, guid))
+}
