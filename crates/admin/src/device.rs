@@ -48,11 +48,6 @@ impl ChangedDevices {
             }
         }
     }
-
-    fn line(&self, line: Line) -> Option<Line> {
-        // A command that has done nothing is not recorded.
-        (!self.words.is_empty()).then(|| line.words(&self.words))
-    }
 }
 
 /// Devices to be taken out of use: `zpool offline`.
@@ -86,9 +81,13 @@ impl Request for OfflineRequest {
         Ok(changed)
     }
 
-    fn history_line(&self, made: &ChangedDevices) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let line = Line::new("zpool offline").flag(self.is_fault, "-f").flag(self.is_temporary, "-t");
-        made.line(line.word(&self.pool))
+        Some(line.word(&self.pool).words(self.devices.iter().map(|device| &device.word)))
+    }
+
+    fn is_void(&self, made: &ChangedDevices) -> bool {
+        made.words.is_empty()
     }
 
     fn changes_config(&self) -> bool {
@@ -130,8 +129,12 @@ impl Request for OnlineRequest {
         Ok(changed)
     }
 
-    fn history_line(&self, made: &ChangedDevices) -> Option<Line> {
-        made.line(Line::new("zpool online").word(&self.pool))
+    fn history_line(&self) -> Option<Line> {
+        Some(Line::new("zpool online").word(&self.pool).words(self.devices.iter().map(|device| &device.word)))
+    }
+
+    fn is_void(&self, made: &ChangedDevices) -> bool {
+        made.words.is_empty()
     }
 
     fn changes_config(&self) -> bool {
@@ -190,7 +193,7 @@ impl Request for AttachRequest {
         pool.attach_device(options).await.map(drop).map_err(|error| self.refused(error))
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         let verb = if self.is_replacing { "zpool replace" } else { "zpool attach" };
         let line = Line::new(verb).words(&self.words).word(&self.pool).word(&self.old.word);
         Some(if self.new_word == self.old.word { line } else { line.word(&self.new_word) })
@@ -228,7 +231,7 @@ impl Request for DetachRequest {
         }
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zpool detach").words([&self.pool, &self.device.word]))
     }
 

@@ -25,6 +25,8 @@ use reads::ScanReads;
 
 /// Steps in one view.
 const VIEW_STEPS: u64 = 64;
+/// How often the worker looks whether the end is recorded.
+const RECORDED_POLL: Duration = Duration::from_millis(50);
 /// A walk that came to nothing begins again after this long.
 const AGAIN_AFTER: Duration = Duration::from_secs(10);
 
@@ -40,6 +42,7 @@ fn attend_in_steps(pool: &Pool, step_blocks: u64) {
     let weak = pool.downgrade();
     handle.clone().detach(Class::Background, async move {
         // A pool that cannot be changed now has nothing resilvered either.
+        drop(pool.finish_replacing().await);
         drop(pool.resilver_if_needed().await);
         drop(pool);
         let mut round = 0;
@@ -48,6 +51,14 @@ fn attend_in_steps(pool: &Pool, step_blocks: u64) {
             work((&handle, &weak, &seat), task, step_blocks).await;
         }
     });
+}
+
+/// Takes out of the pool what is dispensable since others have everything: the old sides of replacements, and spares. If it cannot, the next end of a
+/// resilver, or the next opening, does it.
+async fn finish_replacing(pool: &WeakPool) {
+    if let Some(pool) = pool.upgrade() {
+        drop(pool.finish_replacing().await);
+    }
 }
 
 /// Does a task until it is done or not wanted any more.
@@ -64,6 +75,10 @@ async fn work((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), task: ScanT
                 if let Some(pool) = pool.upgrade() {
                     pool.want_scan_recorded();
                 }
+                while seat.is_wanted(round) {
+                    handle.sleep(RECORDED_POLL).await;
+                }
+                finish_replacing(pool).await;
                 return;
             }
             (reached, false) => cursor = reached,

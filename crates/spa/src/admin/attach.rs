@@ -305,9 +305,11 @@ impl Syncer {
         next.attach(plan.old, plan.above, &leaf, Some(plan.disk.clone()))?;
         next.move_aside(plan.old, guid)?;
         let missed = Dtl::of(Txg::INITIAL.0..txg.0 + DTL_TXGS);
-        let tree = self.devices.tree.clone();
-        tree.change_with(&next.config, [(guid, plan.disk.clone())], [(guid, &missed)])?;
+        let paused = self.devices.tree.pause_mends().await;
+        self.devices.tree.change_with(&next.config, [(guid, plan.disk.clone())], [(guid, &missed)])?;
+        drop(paused);
         self.devices.root_vdev = next;
+        self.jobs.scan.is_resilver_wanted = true;
         self.set_dtl(txg, guid, missed).await?;
         let config = plan.label.unwrap_or_default().into();
         let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new() };

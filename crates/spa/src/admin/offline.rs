@@ -170,8 +170,9 @@ impl Syncer {
     /// Has the pool have other vdevs, in which a leaf is not used or is none. Nothing has changed if it fails.
     pub(crate) async fn change_without(&mut self, guid: Guid, vdev: VdevId, next: RootVdev) -> Result<(), SpaError> {
         let disk = self.devices.root_vdev.disks.get(&guid).cloned();
-        let tree = self.devices.tree.clone();
-        let retired = tree.change_with(&next.config, [], [])?;
+        let paused = self.devices.tree.pause_mends().await;
+        let retired = self.devices.tree.change_with(&next.config, [], [])?;
+        drop(paused);
         let until = self.handle.now() + IO_PATIENCE;
         while !retired.has_ended() && self.handle.now() < until {
             self.handle.sleep(IO_POLL).await;
@@ -186,7 +187,9 @@ impl Syncer {
             // It lacks what logs have written meanwhile.
             let missed = Dtl::of(self.txg.0..self.txg.0 + 2);
             let missed = disk.as_ref().map(|_| (guid, &missed));
-            tree.change_with(&self.devices.root_vdev.config, disk.map(|disk| (guid, disk)), missed)?;
+            let paused = self.devices.tree.pause_mends().await;
+            self.devices.tree.change_with(&self.devices.root_vdev.config, disk.map(|disk| (guid, disk)), missed)?;
+            drop(paused);
             return Err(refused);
         }
         self.devices.root_vdev = next;
@@ -229,13 +232,15 @@ impl Syncer {
             lacks.insert(newest..self.txg.0);
             disk = Some(found.disk.clone()).filter(|_| reason.is_none());
         }
-        let tree = self.devices.tree.clone();
-        tree.change_with(&next.config, disk.clone().map(|disk| (guid, disk)), [(guid, &lacks)])?;
+        let paused = self.devices.tree.pause_mends().await;
+        self.devices.tree.change_with(&next.config, disk.clone().map(|disk| (guid, disk)), [(guid, &lacks)])?;
         if disk.is_none() && next.disks.contains_key(&guid) {
             // It was given up while it was open.
-            tree.set_leaf_state(guid, LeafState::Online);
+            self.devices.tree.set_leaf_state(guid, LeafState::Online);
         }
-        let state = state_of(&tree.status(), guid).unwrap_or(VdevState::Unavailable);
+        drop(paused);
+        self.jobs.scan.is_resilver_wanted = true;
+        let state = state_of(&self.devices.tree.status(), guid).unwrap_or(VdevState::Unavailable);
         if let Some((disk, found)) = disk.zip(found).filter(|_| state.is_readable()) {
             next.disks.insert(guid, disk);
             next.labels.insert(guid, found.config.as_ref().clone());

@@ -94,7 +94,7 @@ pub struct VdevStatus {
 impl VdevStatus {
     /// The leaves.
     #[must_use]
-    pub(crate) fn leaves(&self) -> Vec<&Self> {
+    pub fn leaves(&self) -> Vec<&Self> {
         fn collect<'a>(vdev: &'a VdevStatus, into: &mut Vec<&'a VdevStatus>) {
             if vdev.children.is_empty() {
                 into.push(vdev);
