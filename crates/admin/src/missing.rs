@@ -21,7 +21,7 @@ const SHARES: &str = "mount the file system with 'cenote mount' and export the f
 const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
 
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [MissingVerb; 19] = [
+const ZPOOL: [MissingVerb; 18] = [
     ("attach", RESILVERS),
     (
         "checkpoint",
@@ -30,11 +30,6 @@ const ZPOOL: [MissingVerb; 19] = [
     ("condense", "nothing has to be done: space maps are condensed as they are written"),
     ("ddtprune", "export the pool and import it with OpenZFS"),
     ("detach", RESILVERS),
-    (
-        "events",
-        "'zpool status' has the errors of devices, 'zpool history -i' what was done to the pool, and the log of the process that has \
-                the pool what happened meanwhile",
-    ),
     ("initialize", "write the free space with a file of zeros in a mount, with compression=off, and remove it"),
     (
         "iostat",

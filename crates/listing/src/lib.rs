@@ -49,8 +49,8 @@ pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
 pub(crate) use pools::all_columns;
 pub use pools::{
     DEDUP, Facts, Importable, Imported, LOGS, LostPool, Names, PoolColumn, Reason, SPECIAL, Sizes, Status,
-    StatusOptions, Tree, Values, Vdev, WhyLost, has_hanging, history_line, parse_pool_columns, place, places,
-    suspended_json, suspended_text,
+    StatusOptions, Tree, Values, Vdev, WhyLost, event_line, event_members, has_hanging, history_line,
+    parse_pool_columns, place, places, suspended_json, suspended_text,
 };
 pub use tables::{Form, Listed, get_datasets, get_pools, list_datasets, list_pools};
 pub use tunables::{TunableList, tunables};

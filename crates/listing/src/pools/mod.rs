@@ -9,6 +9,7 @@
 
 mod advice;
 mod errors;
+mod events;
 mod features;
 mod history;
 mod importable;
@@ -31,6 +32,7 @@ use crate::Json;
 use crate::error::Result;
 
 pub use errors::{place, places};
+pub use events::{event_line, event_members};
 pub use history::history_line;
 pub use importable::Importable;
 pub use lost::{LostPool, WhyLost};

@@ -164,6 +164,7 @@ impl Syncer {
         let ids = vdevs.first_id + vdevs.tops.len() as u64;
         assert_eq!(self.devices.root_vdev.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
         self.devices.config_changed = true;
+        self.blocks.space.events.sysevent("vdev_add", None);
         self.devices.tree.change(&self.devices.root_vdev.config, vdevs.disks())?;
         for (id, made) in (vdevs.first_id..).zip(&vdevs.tops) {
             self.add_space(VdevId(id as u32), made.is_rotational())?;

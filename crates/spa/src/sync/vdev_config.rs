@@ -60,6 +60,13 @@ pub(crate) fn set(list: &mut NvList, name: &str, value: impl Into<NvValue>) {
     list.push(name, value);
 }
 
+/// Looks at each vdev of a tree.
+fn walk(list: &NvList, look: &mut dyn FnMut(&NvList)) {
+    look(list);
+    // As deep as `VdevConfig::parse` let it become.
+    list.lists("children").unwrap_or_default().iter().for_each(|child| walk(child, look));
+}
+
 /// A vdev tree with a change made to each vdev.
 fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
     let mut list = list.clone();
@@ -169,13 +176,26 @@ impl RootVdev {
         tops.find(|top| !is_writable(top, lost))
     }
 
+    /// True if a field of a vdev has this text.
+    pub(super) fn is_recorded(&self, guid: Guid, name: &str, text: &str) -> bool {
+        let mut is_it = false;
+        walk(&self.tree, &mut |list| is_it |= list.u64("guid") == Some(guid.0) && list.str(name) == Some(text));
+        is_it
+    }
+
     /// Changes the field of one vdev.
-    pub(crate) fn set_field(&mut self, guid: Guid, name: &str, value: u64) -> Result<(), VdevError> {
+    pub(crate) fn set_field(&mut self, guid: Guid, name: &str, value: impl Into<NvValue>) -> Result<(), VdevError> {
+        let value = value.into();
+        self.change_vdev(guid, &mut |list| set(list, name, value.clone()))
+    }
+
+    /// Changes fields of one vdev.
+    pub(super) fn change_vdev(&mut self, guid: Guid, change: &mut dyn FnMut(&mut NvList)) -> Result<(), VdevError> {
         let mut is_found = false;
         self.tree = changed(&self.tree, &mut |list| {
             if list.u64("guid") == Some(guid.0) {
                 is_found = true;
-                set(list, name, value);
+                change(list);
             }
         });
         assert!(is_found, "a field is set of a vdev that is there");

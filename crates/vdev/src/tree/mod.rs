@@ -51,6 +51,7 @@ pub use copies::CopiesReport;
 pub use deadman::HangStatus;
 pub use hangs::Hang;
 pub use indirect::{IndirectMap, Segment};
+pub use kstat::LeafIo;
 pub use node::{CoarseSectors, LeafState};
 pub use set::VdevSet;
 pub use status::{VdevState, VdevStatus};
@@ -62,6 +63,7 @@ use crate::disk::Disk;
 use crate::dtl::Dtl;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultLog};
+use crate::iostat::IoStats;
 use crate::layout::raidz::Reflow;
 use crate::mirror::Spread;
 use crate::queue::QueueClass;
@@ -291,6 +293,16 @@ impl VdevTree {
         node.is_some_and(|node| matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some()))
     }
 
+    /// The states of all leaves.
+    #[must_use]
+    pub fn leaf_states(&self) -> Vec<(Guid, LeafState)> {
+        let state = |node: &node::Node| match &node.kind {
+            Kind::Leaf(leaf) => Some((node.guid, leaf.state())),
+            _ => None,
+        };
+        self.topology().nodes.iter().filter_map(state).collect()
+    }
+
     /// Changes whether a leaf is used. `false` if there is no such leaf.
     pub fn set_leaf_state(&self, guid: Guid, state: LeafState) -> bool {
         match self.topology().lookup(guid).map(|node| &node.kind) {
@@ -335,7 +347,10 @@ impl VdevTree {
 
     /// Sets all error counts to zero (`zpool clear`).
     pub fn clear_errors(&self) {
-        self.topology().nodes.iter().for_each(|node| node.errors.clear());
+        for node in self.topology().nodes.iter() {
+            node.errors.clear();
+            node.stats().into_iter().for_each(IoStats::clear_slow);
+        }
         self.common.root.errors.clear();
     }
 

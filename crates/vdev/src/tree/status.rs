@@ -12,6 +12,7 @@ use super::topology::Top;
 use super::{HangStatus, Topology, VdevTree};
 use crate::dtl::Dtl;
 use crate::fault::ErrorTotals;
+use crate::iostat::IoStats;
 
 /// The health of a vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +76,8 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Its errors.
     pub errors: ErrorTotals,
+    /// Of a leaf: requests that it answered late (`zio_slow_io_ms`).
+    pub slow_ios: u64,
     /// The txgs that it cannot be relied on for. Of a leaf: what its dirty time log says, so that it needs a resilver if
     /// there are any. Of a vdev above: those that too many of its children have missed, or would have if they were there
     /// ([`VdevTree::outage`]); what was written in them may be lost.
@@ -150,6 +153,7 @@ impl Topology {
             name: "root".to_owned(),
             state,
             errors: root.errors.totals(),
+            slow_ios: 0,
             missed,
             coarse: None,
             hang: None,
@@ -181,6 +185,7 @@ impl Topology {
             name: node.path.to_string(),
             state,
             errors: node.errors.totals(),
+            slow_ios: node.stats().map_or(0, IoStats::slow_count),
             missed: match &node.kind {
                 Kind::Leaf(_) => node.missed.get(),
                 _ => self.lacks(node, &BTreeSet::new()),

@@ -4,6 +4,7 @@ mod add;
 mod clear;
 mod create;
 mod destroy;
+mod events;
 mod export;
 mod get;
 mod history;
@@ -36,6 +37,7 @@ crate::table::commands! {
         Clear => clear,
         Create => create,
         Destroy => destroy,
+        Events => events,
         Export => export,
         Get => get,
         History => history,
@@ -58,6 +60,7 @@ impl Args {
             self.command,
             Zpool::Add(_)
                 | Zpool::Clear(_)
+                | Zpool::Events(_)
                 | Zpool::Export(_)
                 | Zpool::Get(_)
                 | Zpool::History(_)
@@ -92,7 +95,7 @@ impl Args {
 
     /// Whether it can be done while the pool's devices fail.
     pub(crate) const fn is_for_suspended(&self) -> bool {
-        matches!(self.command, Zpool::Clear(_) | Zpool::Export(_) | Zpool::Status(_))
+        matches!(self.command, Zpool::Clear(_) | Zpool::Events(_) | Zpool::Export(_) | Zpool::Status(_))
     }
 }
 
