@@ -83,7 +83,7 @@ pub use cenote_dsl::Head;
 pub use config::PoolState;
 pub use errlog::LoggedError;
 pub use error::{FailedPool, NamePool, PoolError, Refusal, SpaError};
-pub use events::{Event, Events, NewEvents};
+pub use events::{Event, Events, NewEvents, state_name};
 pub use failmode::FailMode;
 pub use figures::{Checkpoint, CloneFigures, DedupFigures};
 pub use find::{Choice, CopiedLeaf, FoundAuxiliary, FoundLeaf, FoundPool, LOCK_PATIENCE, SkipReason, Skipped, find};

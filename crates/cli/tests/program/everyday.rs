@@ -28,7 +28,7 @@ fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
         (&["zfs", "program", "p", "x"][..], "not supported yet: zfs program\ninstead: ", 1),
         (&["zpool", "-d", "/tmp", "scrub", "p"], "not supported yet: zpool scrub\ninstead: 'cenote verify POOL'", 1),
         (&["zpool", "wait", "p"], "not supported yet: zpool wait\ninstead: ", 1),
-        (&["zpool", "help", "iostat"], "not supported yet: zpool iostat\ninstead: ", 0),
+        (&["zpool", "help", "initialize"], "not supported yet: zpool initialize\ninstead: ", 0),
         (&["zpool", "replace", "--help"], "not supported yet: zpool replace\ninstead: ", 0),
     ] {
         let output = cenote(words);

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use cenote_format::nvlist::{NvList, NvValue};
 
+use cenote_spa::state_name;
+
 use crate::TimeText;
 
 /// The spaces before the members of an event, and before those of each list in it.
@@ -96,19 +98,6 @@ fn word(name: &str, value: u32) -> Option<&'static str> {
         _ => return None,
     };
     words.get(value as usize).copied()
-}
-
-/// The word for a vdev's state (`vdev_state_t`).
-pub(super) const fn state_name(state: u64) -> &'static str {
-    match state {
-        1 | 2 => "OFFLINE",
-        3 => "REMOVED",
-        4 => "UNAVAIL",
-        5 => "FAULTED",
-        6 => "DEGRADED",
-        7 => "ONLINE",
-        _ => "UNKNOWN",
-    }
 }
 
 #[cfg(test)]

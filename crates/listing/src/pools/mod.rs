@@ -13,11 +13,13 @@ mod events;
 mod features;
 mod history;
 mod importable;
+mod iostat;
 mod lost;
 mod names;
 mod properties;
 mod rows;
 mod status;
+mod vdev_properties;
 mod vdevs;
 
 use std::sync::OnceLock;
@@ -35,11 +37,13 @@ pub use errors::{place, places};
 pub use events::{event_line, event_members};
 pub use history::history_line;
 pub use importable::Importable;
+pub use iostat::{IoTable, VdevIo};
 pub use lost::{LostPool, WhyLost};
 pub use names::Names;
 pub(crate) use properties::all_columns;
 pub use properties::{Column as PoolColumn, Values, parse_pool_columns};
 pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};
+pub use vdev_properties::get_vdevs;
 pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev};
 
 /// Returns the present health of a pool's devices, if it is known.

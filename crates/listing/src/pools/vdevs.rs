@@ -16,7 +16,7 @@ use super::{Facts, Names};
 use crate::Json;
 
 /// Bytes of a device for labels and boot block, which are not the vdev's.
-const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
+pub(super) const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
 /// A leaf's size is a multiple of a label's.
 const LABEL_ALIGNMENT: u64 = 256 << 10;
 

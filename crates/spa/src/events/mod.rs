@@ -417,6 +417,20 @@ impl Events {
     }
 }
 
+/// The word for a vdev's state (`vdev_state_t`).
+#[must_use]
+pub const fn state_name(state: u64) -> &'static str {
+    match state {
+        1 | 2 => "OFFLINE",
+        3 => "REMOVED",
+        4 => "UNAVAIL",
+        5 => "FAULTED",
+        6 => "DEGRADED",
+        7 => "ONLINE",
+        _ => "UNKNOWN",
+    }
+}
+
 /// The vdevs of a configuration, by guid.
 type ByGuid<T> = BTreeMap<Guid, T>;
 

@@ -6,6 +6,7 @@
 
 mod added;
 mod failing;
+mod faults;
 mod features;
 mod gangs;
 mod grown;

@@ -9,6 +9,7 @@ mod export;
 mod get;
 mod history;
 mod import;
+mod iostat;
 mod labelclear;
 mod list;
 mod remove;
@@ -42,6 +43,7 @@ crate::table::commands! {
         Get => get,
         History => history,
         Import => import,
+        Iostat => iostat,
         Labelclear => labelclear,
         List => list,
         Remove => remove,
@@ -64,6 +66,7 @@ impl Args {
                 | Zpool::Export(_)
                 | Zpool::Get(_)
                 | Zpool::History(_)
+                | Zpool::Iostat(_)
                 | Zpool::List(_)
                 | Zpool::Remove(_)
                 | Zpool::Set(_)
