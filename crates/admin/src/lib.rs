@@ -29,7 +29,7 @@
 //! DestroyRequest     destroy               Destroy            a dataset, or a tree of them, from below
 //!                    destroy_snapshots     DestroySnapshots   all are checked first; in as many txgs as keep each short
 //!                    destroy_bookmarks     DestroyBookmarks   all that exist
-//! SetPoolRequest, UpgradeRequest, ClearRequest                (by spa)
+//! SetPoolRequest, SetVdevRequest, UpgradeRequest, ClearRequest                (by spa)
 //! OfflineRequest, OnlineRequest                               (by spa)           each device in a txg of its own
 //! AttachRequest, DetachRequest                                (by spa)           the server opens the new device
 //! ```
@@ -102,7 +102,7 @@ pub use device::{AttachRequest, ChangedDevices, DetachRequest, NamedDevice, Offl
 pub use error::{AdminError, CompatibilityError, Reason, Verb};
 pub use hold::HoldRequest;
 pub use newpool::{NewPool, create_pool};
-pub use pool::{ClearRequest, SetPoolRequest, UpgradeRequest};
+pub use pool::{ClearRequest, SetPoolRequest, SetVdevRequest, UpgradeRequest};
 pub use properties::{InheritRequest, SetRequest, inherit_property, set_properties};
 pub use redact::{RedactError, RedactRequest, redact, redact_in};
 pub use rename::RenameRequest;

@@ -21,24 +21,14 @@ const SHARES: &str = "mount the file system with 'cenote mount' and export the f
 const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
 
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [MissingVerb; 11] = [
+const ZPOOL: [MissingVerb; 9] = [
     (
         "checkpoint",
         "'zfs snapshot -r POOL@NAME' keeps all datasets as they are; '--at-checkpoint' reads a checkpoint of OpenZFS's",
     ),
     ("condense", "nothing has to be done: space maps are condensed as they are written"),
     ("ddtprune", "export the pool and import it with OpenZFS"),
-    (
-        "events",
-        "'zpool status' has the errors of devices, 'zpool history -i' what was done to the pool, and the log of the process that has \
-                the pool what happened meanwhile",
-    ),
     ("initialize", "write the free space with a file of zeros in a mount, with compression=off, and remove it"),
-    (
-        "iostat",
-        "'zpool list -v' has the space of each vdev, 'cenote kstat POOL' the counts of I/O since the start, and 'iostat -x' \
-                the rates of disks",
-    ),
     ("prefetch", "nothing has to be done: what is read stays in the cache ('--cache-bytes')"),
     ("reguid", "'cenote cp' or 'zfs send' to a new pool; OpenZFS changes the guid of one that exists"),
     ("reopen", "'zpool clear POOL' opens devices again that have failed"),
@@ -84,7 +74,7 @@ const CACHE_FILE: &str =
 const OF_ZDB: &str = "OpenZFS's 'zdb' has it";
 
 /// Options of the manual pages up to OpenZFS 2.4, and those that its programs take without naming them.
-pub const OPTIONS: [MissingOption; 33] = [
+pub const OPTIONS: [MissingOption; 35] = [
     ("zpool", "clear", "-F", REWINDS),
     ("zpool", "clear", "-n", REWINDS),
     ("zpool", "clear", "-X", REWINDS),
@@ -94,6 +84,13 @@ pub const OPTIONS: [MissingOption; 33] = [
     ("zpool", "import", "-V", "'--allow-missing' reads a pool without devices that it would need"),
     ("zpool", "import", "-E", "'zpool import' does not start what keeps a pool; nothing has to be left out"),
     ("zpool", "import", "-i", "name the pool, by its name or guid"),
+    ("zpool", "iostat", "-c", "run the program beside it, for the devices that 'zpool status -P' names"),
+    (
+        "zpool",
+        "iostat",
+        "-r",
+        "'zpool iostat -v' has the bytes and the requests of each device: the mean size is their quotient",
+    ),
     ("zpool", "status", "-c", "run the program beside it, for the devices that 'zpool status -P' names"),
     ("zpool", "status", "-d", "'zpool status' counts errors of all reads; none bypass the cache here"),
     ("zpool", "status", "--power", POWER),

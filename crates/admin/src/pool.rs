@@ -1,13 +1,14 @@
 //! Verbs of a pool itself: its properties, its features, and its log of errors.
 
 use cenote_dsl::name::pool_of;
-use cenote_spa::Pool;
+use cenote_format::ids::Guid;
 use cenote_spa::features::Feature;
+use cenote_spa::{ImportOptions, Pool};
 use cenote_taskq::boxed;
 
 use crate::error::{AdminError, Reason, Verb};
 use crate::request::{Line, Request, Users};
-use crate::values::{pool_setting, stored_of_pool};
+use crate::values::{pool_setting, stored_of_pool, vdev_setting};
 
 /// A property of a pool to be set, or a feature to be enabled: `zpool set`.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +70,71 @@ impl Request for SetPoolRequest {
     }
 }
 
+/// A property of a vdev to be set: `zpool set PROPERTY=VALUE POOL VDEV`.
+#[derive(Clone, Debug, Default)]
+pub struct SetVdevRequest {
+    /// `PROPERTY=VALUE`.
+    pub setting: String,
+    /// The pool.
+    pub pool: String,
+    /// The vdev: a path, a device's file name, a name as `mirror-0` or `root-0`, or a guid.
+    pub vdev: String,
+}
+
+impl SetVdevRequest {
+    fn refused(&self, why: impl Into<String>) -> AdminError {
+        AdminError::refused(Verb::SetProperty, &self.vdev, Reason::Said(why.into()))
+    }
+
+    /// The vdev of a pool that it names.
+    async fn vdev_of(&self, pool: &Pool) -> Result<Guid, AdminError> {
+        let mut found = Vec::new();
+        let view = pool.view(&ImportOptions::default()).await?;
+        let root = view.vdevs();
+        root.walk(&mut |vdev| {
+            let is_at = |path: &str| path == self.vdev || path.rsplit('/').next() == Some(self.vdev.as_str());
+            let is_it = match vdev.guid == root.guid {
+                true => self.vdev == "root-0",
+                false => vdev.display_name() == self.vdev || vdev.path.as_deref().is_some_and(is_at),
+            };
+            if is_it || self.vdev.parse() == Ok(vdev.guid.0) {
+                found.push(vdev.guid);
+            }
+        });
+        match found[..] {
+            [guid] => Ok(guid),
+            [] => Err(self.refused(format!("no such vdev in pool '{}'", self.pool))),
+            _ => Err(self.refused("several vdevs have this name: use a guid")),
+        }
+    }
+}
+
+impl Request for SetVdevRequest {
+    type Made = ();
+
+    fn subject(&self) -> &str {
+        &self.pool
+    }
+
+    fn check(&self) -> Result<(), AdminError> {
+        vdev_setting(&self.setting)
+            .map(drop)
+            .map_err(|error| AdminError::refused(Verb::SetProperty, &self.vdev, Reason::Setting(error)))
+    }
+
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        self.check()?;
+        let (name, value) = vdev_setting(&self.setting)?;
+        let vdev = self.vdev_of(pool).await?;
+        Ok(pool.set_vdev_property(vdev, &name, value.as_ref()).await?)
+    }
+
+    fn history_line(&self, (): &()) -> Option<Line> {
+        Some(Line::new("zpool set").words([&self.setting, &self.pool, &self.vdev]))
+    }
+}
+
 /// Features to be enabled: `zpool upgrade`.
 #[derive(Clone, Debug, Default)]
 pub struct UpgradeRequest {
@@ -109,6 +175,7 @@ impl Request for ClearRequest {
 
     #[boxed]
     async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        pool.pardon(None).await?;
         Ok(pool.check_errors_again().await.map(drop)?)
     }
 

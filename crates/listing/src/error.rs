@@ -2,6 +2,7 @@
 
 use cenote_dmu::DmuError;
 use cenote_dsl::DslError;
+use cenote_props::WrongUse;
 use cenote_spa::SpaError;
 use cenote_zpl::ZplError;
 use cenote_zvol::VolumeError;
@@ -23,6 +24,9 @@ pub enum ListError {
     /// An error about a volume of the pool.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// A word names no vdev, or no property.
+    #[error(transparent)]
+    WrongUse(#[from] WrongUse),
     /// An error of the pool.
     #[error(transparent)]
     Spa(Box<SpaError>),

@@ -15,8 +15,9 @@ use signal_hook::iterator::Signals;
 use crate::background::{Going, GoingOptions};
 use crate::ending::{self, EndedBy};
 use crate::error::{Context as _, Result, refused};
+use crate::hooks::{Hooks, Running};
 use crate::mounting::{check_writable, note_reading, parse_options, report};
-use crate::{Handler, LiveVolumes, PoolVolumes, Pools, Recovery, Session, Volumes, signals};
+use crate::{Handler, LiveVolumes, PoolVolumes, Pools, Recovery, ServedPool, Session, Volumes, signals};
 
 /// A request to serve.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +36,8 @@ pub struct ServeRequest {
     pub mounts: Vec<PathBuf>,
     /// Lists of mount options.
     pub mount_options: Vec<String>,
+    /// Executables that run when something happens to the pools, which are written.
+    pub hooks: Option<Hooks>,
     /// Pools, or datasets: everything at and below them is served.
     pub datasets: Vec<String>,
 }
@@ -133,9 +136,14 @@ pub async fn serve(
     }
     check_writable(&request.mount_options)?;
     let (handle, console) = (session.handle().clone(), session.console().clone());
+    request.hooks.iter().try_for_each(Hooks::check)?;
     let mut pools = Pools::new(handle, console, clients, !request.has_listener());
     let begun = begin(session, request, &wanted, &options, going.options(), &mut pools).await;
-    pools.serve(begun, || going.ready(&**session.console()), || going.ends(), signals).await
+    let watch = |of: &ServedPool| Some(request.hooks.as_ref()?.watch(session.console(), &of.pool));
+    let running = pools.all().filter_map(watch).collect::<Result<Vec<_>>>();
+    let served = pools.serve(begun, || going.ready(&**session.console()), || going.ends(), signals).await;
+    running?.into_iter().for_each(Running::finish);
+    served
 }
 
 /// Serves pools read-only.

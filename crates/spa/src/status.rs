@@ -162,7 +162,10 @@ pub fn device_condition(status: &VdevStatus) -> Option<Condition> {
     if !status.behind().is_empty() {
         return Some(Condition::MissedTxgs);
     }
-    if any_leaf(status, &|vdev| vdev.errors.checksum + vdev.errors.read + vdev.errors.write > 0) {
+    let is_ailing = |vdev: &VdevStatus| {
+        vdev.state == VdevState::Degraded || vdev.errors.checksum + vdev.errors.read + vdev.errors.write > 0
+    };
+    if any_leaf(status, &is_ailing) {
         return Some(Condition::DeviceErrors);
     }
     has(VdevState::Offline).then_some(Condition::OfflineDevice)

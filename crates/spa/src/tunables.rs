@@ -17,6 +17,7 @@ pub const TABLES: &[&[Tunable]] = &[
     SendTunables::TABLE,
     MountTunables::TABLE,
     LivelistTunables::TABLE,
+    EventTunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -50,6 +51,23 @@ cenote_kstat::tunables! {
     }
 }
 
+cenote_kstat::tunables! {
+    /// Those of events (`zpool events`).
+    #[derive(Copy)]
+    pub struct EventTunables {
+        /// Checksum errors of a leaf that are events, in a second.
+        zfs_checksum_events_per_second: u64 = 20, "events", Number(0, 1_000_000), AtOpen;
+        /// Slow I/Os of a leaf that are events, in a second.
+        zfs_slow_io_events_per_second: u64 = 20, "events", Number(0, 1_000_000), AtOpen;
+        /// Events that a pool in use keeps.
+        zfs_zevent_len_max: u64 = 512, "events", Number(1, 1 << 16), AtOpen;
+        /// Time in which the same error of a leaf is one event.
+        zfs_zevent_retain_expire_secs: u64 = 900, "s", Number(0, 1 << 20), AtOpen;
+        /// Errors that are remembered for that; 0 has each be an event.
+        zfs_zevent_retain_max: u64 = 2000, "errors", Number(0, 1 << 16), AtOpen;
+    }
+}
+
 impl LivelistTunables {
     pub(crate) const fn limits(&self) -> LivelistLimits {
         LivelistLimits {
@@ -76,6 +94,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(SendTunables::default().with(settings).numbers());
     all.extend(MountTunables::default().with(settings).numbers());
     all.extend(LivelistTunables::default().with(settings).numbers());
+    all.extend(EventTunables::default().with(settings).numbers());
     all
 }
 

@@ -232,12 +232,28 @@ impl View {
         counts.map_err(|error| self.error(error))
     }
 
+    /// The properties of a vdev that are set, by name. It may have other entries, of jobs, whose names have colons.
+    #[boxed]
+    pub async fn vdev_properties(
+        &self,
+        vdev: &VdevConfig,
+    ) -> Result<BTreeMap<String, cenote_dsl::property::Value>, SpaError> {
+        let object = [vdev.root_zap, vdev.top_zap, vdev.leaf_zap].into_iter().find(|object| *object != ObjectId(0));
+        let Some(object) = object else { return Ok(BTreeMap::new()) };
+        let object = self.mos().object(object).await.map_err(|error| self.error(error))?;
+        self.values_of(object).await
+    }
+
     /// The pool's own properties that are set, by name: numbers as decimal text.
     #[boxed]
     pub async fn properties(&self) -> Result<BTreeMap<String, cenote_dsl::property::Value>, SpaError> {
+        let Some(dnode) = self.directory_object(pool_directory::PROPERTIES).await? else { return Ok(BTreeMap::new()) };
+        self.values_of(dnode).await
+    }
+
+    async fn values_of(&self, dnode: Object) -> Result<BTreeMap<String, cenote_dsl::property::Value>, SpaError> {
         use cenote_dsl::property::Value;
         let mut found = BTreeMap::new();
-        let Some(dnode) = self.directory_object(pool_directory::PROPERTIES).await? else { return Ok(found) };
         let zap = Zap::open(dnode).await.map_err(|error| self.error(error))?;
         for entry in zap.entries(ENTRIES_MAX).await.map_err(|error| self.error(error))? {
             let name = String::from_utf8_lossy(entry.name()).into_owned();

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{Device, Handle, Instant, boxed};
 
-use crate::iostat::{Io, IoStats};
+use crate::iostat::{Io, IoStats, Slow};
 use crate::partition::Partition;
 use crate::watch::{Kind, Watch};
 
@@ -89,9 +89,9 @@ impl Disk {
         self.watch.get()
     }
 
-    /// From now on requests are counted, and timed by this clock. Only the first call has an effect.
-    pub(crate) fn count(&self, clock: Option<&Handle>) {
-        let _ = self.stats.get_or_init(|| IoStats::new(clock.cloned()));
+    /// From now on requests are counted, and timed by this clock, and those that take long are told. Only the first call has an effect.
+    pub(crate) fn count(&self, clock: Option<&Handle>, slow: impl FnOnce() -> Slow) {
+        let _ = self.stats.get_or_init(|| IoStats::new(clock.cloned(), slow()));
     }
 
     /// The counts, if it is counted.
@@ -118,7 +118,7 @@ impl Disk {
             return (Err(io::ErrorKind::UnexpectedEof.into()), buf);
         }
         let (offset_bytes, len) = (self.start_bytes + address_bytes, buf.len() as u64);
-        let begun = Begun::new(&self.stats, Io::Read, len);
+        let begun = Begun::new(&self.stats, Io::Read, address_bytes, len);
         let Some(watch) = self.watch.get() else {
             let (result, buf) = self.device.read(offset_bytes, buf).await;
             return (begun.ended(result), buf);
@@ -156,7 +156,7 @@ impl Disk {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let offset_bytes = self.start_bytes + address_bytes;
-        let begun = Begun::new(&self.stats, Io::Write, block.len() as u64);
+        let begun = Begun::new(&self.stats, Io::Write, address_bytes, block.len() as u64);
         let device = self.device.clone();
         let write = async move {
             begun.ended(match is_stable {
@@ -175,7 +175,7 @@ impl Disk {
     /// # Errors
     /// The device's.
     pub async fn flush(&self) -> io::Result<()> {
-        let begun = Begun::new(&self.stats, Io::Flush, 0);
+        let begun = Begun::new(&self.stats, Io::Flush, 0, 0);
         let Some(watch) = self.watch.get() else { return begun.ended(self.device.flush().await) };
         let device = self.device.clone();
         watch.ask(Kind::Change, Box::pin(async move { begun.ended(device.flush().await) }))?.await?
@@ -186,19 +186,20 @@ impl Disk {
 struct Begun {
     stats: Arc<OnceLock<IoStats>>,
     io: Io,
+    address_bytes: u64,
     bytes: u64,
     at: Option<Instant>,
 }
 
 impl Begun {
-    fn new(stats: &Arc<OnceLock<IoStats>>, io: Io, bytes: u64) -> Self {
-        Self { stats: stats.clone(), io, bytes, at: stats.get().and_then(IoStats::now) }
+    fn new(stats: &Arc<OnceLock<IoStats>>, io: Io, address_bytes: u64, bytes: u64) -> Self {
+        Self { stats: stats.clone(), io, address_bytes, bytes, at: stats.get().and_then(IoStats::now) }
     }
 
     /// Counts the request, if it succeeded.
     fn ended(self, result: io::Result<()>) -> io::Result<()> {
         if let (Ok(()), Some(stats)) = (&result, self.stats.get()) {
-            stats.done(self.io, self.bytes, self.at);
+            stats.done(self.io, self.address_bytes, self.bytes, self.at);
         }
         result
     }

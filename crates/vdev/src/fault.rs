@@ -6,11 +6,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use cenote_format::ids::Guid;
 use cenote_taskq::sync::Mutex;
+
+use crate::queue::QueueClass;
 
 /// An operating system's or driver's error, reduced to what can be copied and compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +57,13 @@ pub enum FaultKind {
     Write(IoCause),
     /// The device answered with bytes that are not what was written.
     Checksum,
+    /// The device answered after more than `zio_slow_io_ms`. A watcher is told; the log does not keep it.
+    Slow {
+        /// It was asked for a write or a flush.
+        is_write: bool,
+        /// The time that the answer took.
+        took: Duration,
+    },
 }
 
 impl FaultKind {
@@ -64,7 +74,9 @@ impl FaultKind {
             Self::Checksum => true,
             // One that does not answer at all is not asked more.
             Self::Read(cause) => cause.kind != io::ErrorKind::TimedOut,
-            Self::Unavailable | Self::Stale | Self::Overdue | Self::SatOut | Self::Write(_) => false,
+            Self::Unavailable | Self::Stale | Self::Overdue | Self::SatOut | Self::Slow { .. } | Self::Write(_) => {
+                false
+            }
         }
     }
 }
@@ -79,6 +91,7 @@ impl fmt::Display for FaultKind {
             Self::Read(cause) => write!(f, "read error: {cause}"),
             Self::Write(cause) => write!(f, "write error: {cause}"),
             Self::Checksum => f.write_str("checksum error"),
+            Self::Slow { took, .. } => write!(f, "answered after {} s", took.as_secs()),
         }
     }
 }
@@ -96,11 +109,13 @@ pub struct Fault {
     pub size_bytes: u64,
     /// The kind of the fault.
     pub kind: FaultKind,
+    /// The purpose of the request, if that is known.
+    pub class: Option<QueueClass>,
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { guid, path, address_bytes, size_bytes, kind } = self;
+        let Self { guid, path, address_bytes, size_bytes, kind, .. } = self;
         write!(f, "{path} (guid {guid}): {kind} at {address_bytes:#x}, {size_bytes:#x} bytes")
     }
 }
@@ -129,7 +144,13 @@ impl ErrorCounts {
     /// Counts one fault. A request that a device was not given is not its error.
     pub fn count(&self, kind: FaultKind) {
         let counter = match kind {
-            FaultKind::Unavailable | FaultKind::Stale | FaultKind::Overdue | FaultKind::SatOut => return,
+            FaultKind::Unavailable
+            | FaultKind::Stale
+            | FaultKind::Overdue
+            | FaultKind::SatOut
+            | FaultKind::Slow { .. } => {
+                return;
+            }
             FaultKind::Read(_) => &self.read,
             FaultKind::Write(_) => &self.write,
             FaultKind::Checksum => &self.checksum,
@@ -166,18 +187,41 @@ impl ErrorCounts {
     }
 }
 
+/// Is told each fault, as it is met.
+type Watcher = Box<dyn Fn(&Fault) + Send + Sync>;
+
 /// The newest faults of a pool's devices.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct FaultLog {
     entries: Mutex<VecDeque<Fault>>,
+    watcher: OnceLock<Watcher>,
+}
+
+impl fmt::Debug for FaultLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultLog").field("entries", &self.entries).finish_non_exhaustive()
+    }
 }
 
 impl FaultLog {
     /// How many faults are kept. Chosen by eye: enough to see a pattern, small enough to forget about.
     pub(crate) const CAPACITY: usize = 1024;
 
+    /// Has each fault from now on told, by the task that met it: the watcher may not wait. Only the first call has an effect.
+    pub fn watch(&self, watcher: impl Fn(&Fault) + Send + Sync + 'static) {
+        let _ = self.watcher.set(Box::new(watcher));
+    }
+
+    /// Tells the watcher, and keeps nothing.
+    pub(crate) fn tell(&self, fault: &Fault) {
+        if let Some(watcher) = self.watcher.get() {
+            watcher(fault);
+        }
+    }
+
     /// Adds a fault, pushing out the oldest where the log is full.
     pub(crate) fn push(&self, fault: Fault) {
+        self.tell(&fault);
         let mut entries = self.entries.lock();
         if entries.len() >= Self::CAPACITY {
             entries.pop_front();
@@ -204,7 +248,14 @@ mod tests {
     use super::*;
 
     fn fault(address_bytes: u64) -> Fault {
-        Fault { guid: Guid(1), path: "a.img".into(), address_bytes, size_bytes: 512, kind: FaultKind::Checksum }
+        Fault {
+            guid: Guid(1),
+            path: "a.img".into(),
+            address_bytes,
+            size_bytes: 512,
+            kind: FaultKind::Checksum,
+            class: None,
+        }
     }
 
     #[test]

@@ -103,5 +103,7 @@ cenote_kstat::tunables! {
         zfs_vdev_sync_write_max_active: u64 = 10, "requests", Number(1, 100_000), AtOpen;
         /// Writes with somebody waiting that a device with a head is given before other classes get more than their minimum.
         zfs_vdev_sync_write_min_active: u64 = 10, "requests", Number(1, 100_000), AtOpen;
+        /// Time after which a request that was answered counts as a slow I/O of its device, and is an event (`ereport.fs.zfs.delay`).
+        zio_slow_io_ms: u64 = 30_000, "ms", Number(1, 86_400_000), AtOpen;
     }
 }

@@ -50,6 +50,61 @@ pub(crate) fn pool_setting(text: &str) -> Result<(String, Option<PropertyValue>)
     Ok((property.name.to_owned(), Some(kept(property, value)?)))
 }
 
+/// The property and value of `zpool set PROPERTY=VALUE POOL VDEV`; no value where it takes the property away.
+///
+/// # Errors
+/// The property may not be set, or cannot have this value.
+pub(crate) fn vdev_setting(text: &str) -> Result<(String, Option<PropertyValue>)> {
+    /// Numbers that change the rules of faults.
+    const NUMBERS: [&str; 6] = ["checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t"];
+    /// Those that are set elsewhere, or not yet.
+    const OTHERS: [(&str, &str); 6] = [
+        ("allocating", "'zpool remove' of a vdev is OpenZFS's"),
+        ("alloc_bias", "'zpool add' of a vdev of that class"),
+        ("autosit", "a slow child of a raidz or draid sits out ('--tunable vdev_read_sit_out_secs')"),
+        ("path", "an import finds devices wherever they are"),
+        ("scheduler", "requests wait in queues of this process ('cenote tunables')"),
+        ("sit_out", "a slow child sits out by itself"),
+    ];
+    let (name, value) = setting(text)?;
+    let texts = || (!value.is_empty()).then(|| PropertyValue::Text(value.to_owned()));
+    if is_user_property(name) {
+        check_user_property(name, value)?;
+        return Ok((name.to_owned(), texts()));
+    }
+    let word = |words: &[(&str, Option<u64>)]| {
+        let found = words.iter().find(|(word, _)| *word == value).map(|(_, number)| number.map(PropertyValue::Number));
+        found.ok_or_else(|| {
+            ValueError::Invalid(format!(
+                "'{name}' must be one of '{}'",
+                words.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(" | ")
+            ))
+        })
+    };
+    let value = match name {
+        "comment" => texts(),
+        "slow_io_events" => word(&[("on", Some(1)), ("off", Some(0))])?,
+        "failfast" => word(&[("on", Some(1)), ("off", Some(0)), ("inherit", None)])?,
+        name if NUMBERS.contains(&name) => match value {
+            // As before it was set.
+            "-" | "none" => None,
+            value => match value.parse() {
+                Ok(number) => Some(PropertyValue::Number(number)),
+                Err(_) => return Err(ValueError::Invalid(format!("bad numeric value '{value}'"))),
+            },
+        },
+        name => {
+            return Err(match OTHERS.iter().find(|(other, _)| *other == name) {
+                Some((_, instead)) => ValueError::NotYet(format!(
+                    "not supported yet: changing the property '{name}' of a vdev; {instead}"
+                )),
+                None => ValueError::Unknown(format!("invalid property '{name}', or one that cannot be set")),
+            });
+        }
+    };
+    Ok((name.to_owned(), value))
+}
+
 /// As [`pool_setting`], of a pool that is made.
 ///
 /// # Errors
@@ -72,6 +127,23 @@ pub fn check_first(name: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_of_vdevs_are_kept_as_openzfs_keeps_them() {
+        let kept = |text| vdev_setting(text).map(|(_, value)| value).map_err(|error| error.to_string());
+        assert_eq!(kept("checksum_n=3"), Ok(Some(PropertyValue::Number(3))));
+        assert_eq!((kept("io_t=none"), kept("comment=")), (Ok(None), Ok(None)));
+        assert_eq!(kept("failfast=inherit"), Ok(None));
+        assert_eq!(kept("my:own=x"), Ok(Some(PropertyValue::Text("x".into()))));
+        for (wrong, why) in [
+            ("io_n=x", "bad numeric"),
+            ("slow_io_events=yes", "must be one of"),
+            ("allocating=off", "not supported yet"),
+            ("guid=3", "cannot be set"),
+        ] {
+            assert!(kept(wrong).unwrap_err().contains(why), "{wrong}: {:?}", kept(wrong));
+        }
+    }
 
     #[test]
     fn settings_of_pools_are_kept_as_openzfs_keeps_them() {

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use cenote_server::Hooks;
 use cenote_server::serving::{ServeRequest, serve};
 
 use crate::args::GoesOn;
 use crate::live;
 use crate::prelude::*;
+use crate::time;
 
 /// Serve pools from one process until interrupted: their volumes over NBD, their file systems as mounts.
 ///
@@ -50,6 +52,10 @@ pub(crate) struct Args {
     /// Mount options of all of them, as `cenote mount` takes them.
     #[arg(short = 'o', value_name = "OPTIONS", requires = "mount")]
     options: Vec<String>,
+    /// Run the executables of this folder when something happens to the pools ('zpool events'), as OpenZFS's zed does: all-NAME for each
+    /// event, CLASS-NAME for those of a class (scrub_finish-mail.sh). They get the event as variables ZEVENT_*.
+    #[arg(long, value_name = "FOLDER", requires = "rw")]
+    hooks: Option<PathBuf>,
     #[command(flatten)]
     goes_on: GoesOn,
     /// Pools, or datasets below which all is served.
@@ -73,6 +79,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         control: args.control,
         mounts: args.mount,
         mount_options: args.options,
+        hooks: args.hooks.map(|folder| Hooks { folder, time: time::format }),
         datasets: args.datasets,
     };
     let pools = request.wanted()?.pools.len();

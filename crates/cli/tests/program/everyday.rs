@@ -28,8 +28,8 @@ fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
         (&["zfs", "program", "p", "x"][..], "not supported yet: zfs program\ninstead: ", 1),
         (&["zpool", "-d", "/tmp", "trim", "p"], "not supported yet: zpool trim\ninstead: ", 1),
         (&["zfs", "wait", "p"], "not supported yet: zfs wait\ninstead: ", 1),
-        (&["zpool", "help", "iostat"], "not supported yet: zpool iostat\ninstead: ", 0),
-        (&["zpool", "resilver", "--help"], "not supported yet: zpool resilver\ninstead: ", 0),
+        (&["zpool", "help", "initialize"], "not supported yet: zpool initialize\ninstead: ", 0),
+        (&["zpool", "split", "--help"], "not supported yet: zpool split\ninstead: ", 0),
     ] {
         let output = cenote(words);
         let text = String::from_utf8(if status == 0 { output.stdout } else { output.stderr }).unwrap();

@@ -8,6 +8,7 @@ mod classes;
 mod common;
 mod control;
 mod diff;
+mod events;
 mod everyday;
 mod files;
 mod grammar;

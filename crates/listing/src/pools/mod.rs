@@ -9,14 +9,17 @@
 
 mod advice;
 mod errors;
+mod events;
 mod features;
 mod history;
 mod importable;
+mod iostat;
 mod lost;
 mod names;
 mod properties;
 mod rows;
 mod status;
+mod vdev_properties;
 mod vdevs;
 
 use std::sync::OnceLock;
@@ -31,15 +34,18 @@ use crate::Json;
 use crate::error::Result;
 
 pub use errors::{place, places};
+pub use events::{event_line, event_members};
 pub use history::history_line;
 pub use importable::Importable;
+pub use iostat::{IoTable, VdevIo};
 pub use lost::{LostPool, WhyLost};
 pub use names::Names;
 pub(crate) use properties::Values;
 pub(crate) use properties::all_columns;
 pub use properties::{Column as PoolColumn, parse_pool_columns};
 pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};
-pub use vdevs::{DEDUP, Reason, Sizes, Tree, Vdev};
+pub use vdev_properties::get_vdevs;
+pub use vdevs::{DEDUP, LOGS, Reason, SPECIAL, Sizes, Tree, Vdev};
 
 /// Returns the present health of a pool's devices, if it is known.
 type Devices = Box<dyn Fn() -> Option<VdevStatus> + Send + Sync>;

@@ -16,7 +16,7 @@ use super::{Facts, Names};
 use crate::Json;
 
 /// Bytes of a device for labels and boot block, which are not the vdev's.
-const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
+pub(super) const LABEL_BYTES: u64 = (4 << 20) + (512 << 10);
 /// A leaf's size is a multiple of a label's.
 const LABEL_ALIGNMENT: u64 = 256 << 10;
 
@@ -31,6 +31,8 @@ pub enum Reason {
     NoReplicas,
     /// It was faulted by the administrator.
     External,
+    /// It gave too many errors.
+    Exceeded,
     /// No label that was found describes it.
     Missing,
     /// It is a spare in use.
@@ -55,6 +57,7 @@ impl Reason {
             Self::TooSmall => "device is too small",
             Self::NoReplicas => "insufficient replicas",
             Self::External => "external device fault",
+            Self::Exceeded => "too many errors",
             Self::Missing => "missing device",
             Self::Spared | Self::Active => "currently in use",
             Self::Corrupt => "corrupted data",
@@ -72,6 +75,7 @@ impl Reason {
             Self::TooSmall => "TOO_SMALL",
             Self::NoReplicas => "NO_REPLICAS",
             Self::External => "EXTERNAL",
+            Self::Exceeded => "ERR_EXCEEDED",
             Self::Missing => "BAD_GUID_SUM",
             Self::Spared => "SPARED",
             Self::Corrupt => "CORRUPT_DATA",
@@ -132,6 +136,8 @@ pub struct Vdev {
     pub was: Option<String>,
     /// Errors since the pool was opened.
     pub errors: ErrorTotals,
+    /// Of a leaf: slow I/Os since the pool was opened.
+    pub slow_ios: u64,
     /// It is being removed.
     pub is_removing: bool,
     /// Space is allocated from it.
@@ -350,7 +356,11 @@ impl Builder<'_> {
             }
             VdevState::Unavailable if is_leaf => Some(status.coarse.map_or(Reason::CannotOpen, Reason::Sectors)),
             VdevState::Unavailable => Some(Reason::NoReplicas),
-            VdevState::Faulted => Some(Reason::External),
+            VdevState::Faulted if config.state.faulted => Some(Reason::External),
+            VdevState::Faulted => Some(Reason::Exceeded),
+            VdevState::Degraded if is_leaf && (config.state.degraded || status.missed.is_empty()) => {
+                Some(Reason::Exceeded)
+            }
             _ => None,
         };
         let is_top = top.is_some_and(|top| top.guid == config.guid);
@@ -379,6 +389,7 @@ impl Builder<'_> {
             reason,
             missed: if shows_missed { status.missed.clone() } else { Dtl::new() },
             errors: status.errors,
+            slow_ios: status.slow_ios,
             is_removing: config.removing,
             is_allocating: !config.non_allocating,
             sizes: Sizes::default(),
@@ -470,6 +481,7 @@ impl Builder<'_> {
             missed: Dtl::new(),
             was: None,
             errors: ErrorTotals::default(),
+            slow_ios: 0,
             is_removing: false,
             is_allocating: true,
             sizes,

@@ -165,6 +165,7 @@ impl Syncer {
         assert_eq!(self.devices.root_vdev.config.children.len() as u64, ids, "new vdevs get the ids that were planned");
         self.devices.config_changed = true;
         let paused = self.devices.tree.pause_mends().await;
+        self.blocks.space.events.sysevent("vdev_add", None);
         self.devices.tree.change(&self.devices.root_vdev.config, vdevs.disks())?;
         drop(paused);
         for (id, made) in (vdevs.first_id..).zip(&vdevs.tops) {

@@ -1,6 +1,8 @@
 //! Changes that commands make to a pool that is open for writing: properties, names, whole file systems. Each change belongs to the open
 //! txg, and is noted in the pool's history as OpenZFS notes it.
 
+use std::collections::BTreeMap;
+
 use cenote_dmu::Zap;
 use cenote_dsl::Birth;
 use cenote_dsl::name::{check_new_dataset, check_new_snapshot, check_no_received, is_below, parent_and_last, pool_of};
@@ -9,7 +11,7 @@ use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::ObjectId;
+use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::{Rng, boxed};
 use thiserror::Error;
@@ -24,6 +26,10 @@ use cenote_dsl::Head;
 
 /// Properties of the pool that stand in its configuration, so that labels have them too.
 pub(crate) const IN_CONFIG: [&str; 2] = ["comment", "compatibility"];
+
+/// Properties of vdevs that change the rules by which errors are judged.
+const FAULT_PROPERTIES: [&str; 7] =
+    ["checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t", "slow_io_events"];
 
 /// Bytes of the name of a property that is kept at most (`ZAP_MAXNAMELEN` less the terminating zero).
 const NAME_MAX_BYTES: usize = 255;
@@ -106,6 +112,7 @@ impl Syncer {
     /// A history that cannot be written is told, and no error of what was done: that is done, and a sync task that fails after its first
     /// change fails the pool for all its users.
     async fn record(&mut self, record: NvList) -> Result<(), SpaError> {
+        self.blocks.space.events.history(&record);
         if let Err(error) = self.append_record(record).await {
             self.blocks.space.troubles.tell(format!("the pool's history lacks what was done just now: {error}"));
         }
@@ -174,6 +181,50 @@ impl Syncer {
             }
         }
         self.record_event("set", &format!("{name}={text}"), None).await
+    }
+
+    /// Sets a property of a vdev, in the ZAP that OpenZFS keeps it in; without a value it is taken away.
+    ///
+    /// # Errors
+    /// There is no such vdev, or it has no ZAP; or the MOS cannot be changed.
+    #[boxed]
+    pub async fn set_vdev_property(
+        &mut self,
+        vdev: Guid,
+        name: &str,
+        value: Option<&PropertyValue>,
+    ) -> Result<(), SpaError> {
+        let object = self.devices.zap_of(vdev)?;
+        let object = self.mos.objset.object(object).await?;
+        let entry = value.map(PropertyValue::zap);
+        Zap::put_entry(&object, self.txg, name, entry.as_ref()).await?;
+        self.read_settings_of(vdev).await?;
+        let text = value.map(PropertyValue::text).unwrap_or_default();
+        self.record_event("vdev set", &format!("vdev_guid={}: {name}={text}", vdev.0), None).await
+    }
+
+    /// Tells the diagnosis of devices of the properties that vdevs have.
+    pub(crate) async fn read_vdev_settings(&mut self) -> Result<(), SpaError> {
+        let mut vdevs = Vec::new();
+        self.devices.root_vdev.config.walk(&mut |vdev| vdevs.push(vdev.guid));
+        for vdev in vdevs {
+            self.read_settings_of(vdev).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_settings_of(&self, vdev: Guid) -> Result<(), SpaError> {
+        // One without a table has no properties.
+        let Ok(object) = self.devices.zap_of(vdev) else { return Ok(()) };
+        let zap = Zap::open(self.mos.objset.object(object).await?).await?;
+        let mut settings = BTreeMap::new();
+        for name in FAULT_PROPERTIES {
+            if let Some(number) = zap.lookup(name.as_bytes()).await?.and_then(|value| value.as_u64()) {
+                settings.insert(name.to_owned(), number);
+            }
+        }
+        self.blocks.space.events.set_settings(vdev, settings);
+        Ok(())
     }
 
     /// The dataset that a system is to be booted from, which the pool keeps by its number so that it is found under other names too.

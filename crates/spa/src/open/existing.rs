@@ -48,6 +48,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer};
+use crate::tunables::EventTunables;
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.
@@ -389,6 +390,8 @@ impl Opening<'_> {
             }
         }
         let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
-        Ok((Arc::new(Space::new((*handle).clone(), options.clock, units, allocator)), unflushed))
+        let space = Space::new((*handle).clone(), options.clock, units, allocator);
+        space.events.set_tunables(EventTunables::default().with(&candidate.options.tunables));
+        Ok((Arc::new(space), unflushed))
     }
 }

@@ -32,6 +32,7 @@ impl Pool {
             shared.multihost.suspend_by(suspension);
             shared.set_failmode(syncer.failmode);
             shared.log_errors_soon(syncer.blocks.writer.dmu().zio().data_errors());
+            shared.manage_faults();
             shared.is_background.store(true, Ordering::Release);
             shared.txgs.set_tunables(tunables);
             if syncer.has_work() {
@@ -90,6 +91,7 @@ impl Shared {
         drop(before);
         self.set_failmode(syncer.failmode);
         *self.jobs.lock() = syncer.jobs();
+        self.events.states_are(syncer.devices.tree.leaf_states());
         if self.is_background.load(Ordering::Acquire) && (syncer.has_work() || self.late.are_waiting()) {
             self.want_txg();
         }

@@ -20,6 +20,7 @@ impl Shared {
     /// Obeys the property from now on.
     pub(super) fn set_failmode(&self, failmode: FailMode) {
         *self.failmode.lock() = failmode;
+        self.events.set_failmode(failmode);
         if let Some(suspension) = self.suspension.get() {
             suspension.set_refuses_reads(failmode == FailMode::Continue);
         }
@@ -121,6 +122,8 @@ impl Pool {
     #[boxed]
     pub async fn resume(&self) -> Result<(), SpaError> {
         let tree = self.shared.tree.upgrade().ok_or_else(|| self.fail(&TxError::Closed))?;
+        // A verdict that waits for the pool to go on is void.
+        self.shared.events.forget_errors(None);
         if self.suspended().is_some() {
             let may = self.shared.multihost.may_resume().await;
             may.map_err(|error| SpaError::devices(error).named(self.name()))?;
@@ -128,6 +131,7 @@ impl Pool {
         let resumed = tree.resume().await;
         resumed.map_err(|error| SpaError::from(error).named(self.name()))?;
         tree.clear_errors();
+        self.pardon(None).await?;
         match self.take_log_devices_back().await {
             // It has waited for its devices to be closed, and needs no log device any more.
             Err(_) if self.is_closing() => Ok(()),

@@ -68,6 +68,7 @@ mod audit;
 mod background;
 mod errlog;
 mod failmode;
+mod faults;
 mod frees;
 mod head;
 mod head_frees;
@@ -111,6 +112,7 @@ pub use view::KeptTxg;
 
 use crate::admin::command::Command;
 use crate::config::PoolState;
+use crate::events::Events;
 use crate::failmode::FailMode;
 use crate::inuse::{LongHold, User};
 use crate::sync::Syncer;
@@ -160,6 +162,11 @@ impl Pool {
             seed,
         );
         syncer.zil.logs = Some(logs.clone());
+        let events = &syncer.blocks.space.events;
+        events.open(&handle, syncer.clock, syncer.name(), syncer.guid(), syncer.tree());
+        events.set_vdevs(&syncer.devices);
+        let is_new = syncer.devices.old_config.is_empty();
+        events.sysevent(if is_new { "pool_create" } else { "pool_import" }, None);
         let shared = Arc::new(Shared {
             handle: handle.clone(),
             name: syncer.name().to_owned(),
@@ -177,6 +184,7 @@ impl Pool {
             logs: Mutex::new(Some(logs)),
             is_background: AtomicBool::new(false),
             troubles: syncer.blocks.space.troubles.clone(),
+            events: syncer.blocks.space.events.clone(),
             frees: Frees::default(),
             pins: syncer.blocks.space.pins.clone(),
             root: Mutex::new(None),
@@ -278,6 +286,18 @@ impl Pool {
     #[must_use]
     pub fn kstats(&self) -> &Registry {
         &self.shared.kstats.registry
+    }
+
+    /// How long it has been open.
+    #[must_use]
+    pub fn open_for(&self) -> Duration {
+        self.shared.events.open_for()
+    }
+
+    /// What happens to it.
+    #[must_use]
+    pub fn events(&self) -> &Arc<Events> {
+        &self.shared.events
     }
 
     fn fail(&self, error: &TxError) -> SpaError {

@@ -18,6 +18,7 @@ use super::kstat::Kstats;
 use super::root::Root;
 use super::syncer_slot::SyncerSlot;
 use crate::FailedPool;
+use crate::events::Events;
 use crate::failmode::FailMode;
 use crate::inuse::InUse;
 use crate::jobs::JobStatus;
@@ -56,6 +57,8 @@ pub(super) struct Shared {
     pub(super) is_background: AtomicBool,
     /// Troubles with its space.
     pub(super) troubles: Arc<Troubles>,
+    /// What happens to it.
+    pub(super) events: Arc<Events>,
     /// Frees in the background.
     pub(super) frees: Frees,
     /// Txgs that are read.

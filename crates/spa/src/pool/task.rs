@@ -139,6 +139,7 @@ impl Shared {
     fn withdraw(&self) {
         let root = self.root.lock().take();
         let dsl = self.dsl.lock().take();
+        self.events.close();
         let logs = self.logs.lock().take();
         drop((root, dsl, logs));
     }
@@ -192,6 +193,7 @@ impl Shared {
             return Err(closed());
         };
         assert!(last.is_none_or(|last| last == syncer.txg()), "the last txg is the one that the syncer is at");
+        self.events.sysevent(if state == PoolState::Destroyed { "pool_destroy" } else { "pool_export" }, None);
         self.withdraw();
         let result = syncer.end(state).await;
         if let Some(last) = last {

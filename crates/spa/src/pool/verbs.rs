@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use cenote_dsl::Head;
 use cenote_format::enums::ObjsetType;
+use cenote_format::ids::Guid;
 use cenote_taskq::{BoxFuture, boxed};
 
 use super::Pool;
@@ -43,6 +44,9 @@ verbs! {
     }
     set_pool_property(name: &str, value: Option<&PropertyValue>) -> () {
         name = name.to_owned(), value = value.cloned(); &name, value.as_ref()
+    }
+    set_vdev_property(vdev: Guid, name: &str, value: Option<&PropertyValue>) -> () {
+        name = name.to_owned(), value = value.cloned(); vdev, &name, value.as_ref()
     }
     record_command(line: &str, user: u64) -> () { line = line.to_owned(); &line, user }
     enable_features(names: &[&str]) -> Vec<&'static Feature> {

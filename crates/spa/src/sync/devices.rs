@@ -6,16 +6,34 @@
 //! 3. The vdevs change between txgs or by the sync, and never in a slice of a job, which has this room by `&` ([`TreeControl`]).
 //! 4. A change of the vdevs is in labels and configuration of the same txg: `config_changed` says that it is still to be written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cenote_format::ids::{Guid, ObjectId};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
+use cenote_vdev::config::AllocationClass;
+use cenote_vdev::error::VdevError;
 use cenote_vdev::ring::Ring;
-use cenote_vdev::tree::{TreeControl, VdevTree};
+use cenote_vdev::tree::{LeafState, TreeControl, VdevTree};
 
 use super::multihost::Multihost;
-use super::vdev_config::RootVdev;
-use crate::FoundPool;
+use super::vdev_config::{RootVdev, set};
+use crate::events::diagnosis::Verdict;
+use crate::{FoundPool, Refusal, SpaError};
+
+/// The reason of a leaf's state that is recorded with it (`aux_state`): its errors.
+const EXCEEDED: &str = "err_exceeded";
+/// The fields of a leaf that record what was diagnosed.
+const DIAGNOSED: [&str; 3] = ["faulted", "degraded", AUX_STATE];
+const AUX_STATE: &str = "aux_state";
+
+/// Takes out of a leaf's configuration what was diagnosed.
+fn undiagnosed(list: &mut NvList) {
+    for name in DIAGNOSED {
+        list.remove(name);
+    }
+}
 
 /// The devices of a pool.
 pub(crate) struct Devices {
@@ -55,5 +73,85 @@ impl Devices {
             // Labels say who has the pool, from its first txg here on.
             config_changed: true,
         }
+    }
+
+    /// The table with a vdev's properties: that of the root, of a top-level vdev, or of a leaf, in this order (`vdev_prop_get_objid`).
+    pub(crate) fn zap_of(&self, vdev: Guid) -> Result<ObjectId, SpaError> {
+        let mut found = None;
+        self.root_vdev.config.walk(&mut |of| {
+            if of.guid == vdev {
+                found = Some([of.root_zap, of.top_zap, of.leaf_zap].into_iter().find(|object| *object != ObjectId(0)));
+            }
+        });
+        match found {
+            Some(Some(object)) => Ok(object),
+            Some(None) => Err(SpaError::unsupported("properties of a vdev without a table for them".to_owned())),
+            None => Err(SpaError::refused(Refusal::NotThere, "no such device in pool")),
+        }
+    }
+
+    /// Carries out a verdict about a leaf, unless it is as good as done. The reason, for a person.
+    pub(crate) fn condemn(&mut self, leaf: Guid, verdict: Verdict) -> Result<Option<String>, VdevError> {
+        let is_above = |top: &cenote_vdev::config::VdevConfig| top.leaves().iter().any(|of| of.guid == leaf);
+        let Some((vdev, top)) = self.root_vdev.tops().find(|(_, top)| is_above(top)) else { return Ok(None) };
+        let before = self.tree.leaf_states().into_iter().find(|(guid, _)| *guid == leaf).map(|(_, state)| state);
+        let name = top.leaves().into_iter().find(|of| of.guid == leaf).map(|of| of.display_name()).unwrap_or_default();
+        // Blocks of intent logs are elsewhere soon.
+        let is_log = top.class == AllocationClass::Log;
+        let is_needed = !is_log && !self.tree.outage(vdev, &BTreeSet::from([leaf])).is_empty();
+        let (state, field, told) = match (before, verdict) {
+            (Some(LeafState::Online | LeafState::Degraded), Verdict::Fault) if !is_needed => {
+                (LeafState::Faulted, "faulted", "has failed too many requests and is not used any more (FAULTED)")
+            }
+            (Some(LeafState::Online), Verdict::Fault) => (
+                LeafState::Degraded,
+                "degraded",
+                "has failed too many requests; it is used on, since no other has all of its data (DEGRADED)",
+            ),
+            (Some(LeafState::Online), Verdict::Degrade) => {
+                (LeafState::Degraded, "degraded", "has answered with wrong bytes, or late, too often (DEGRADED)")
+            }
+            _ => return Ok(None),
+        };
+        assert!(self.tree.set_leaf_state(leaf, state), "a leaf of the configuration is one of the tree");
+        if state == LeafState::Faulted {
+            // A log may have written what no other leaf took, before this one was not asked any more.
+            if !is_log && !self.tree.outage(vdev, &BTreeSet::new()).is_empty() {
+                self.tree.set_leaf_state(leaf, before.unwrap_or(LeafState::Online));
+                return self.condemn(leaf, Verdict::Degrade);
+            }
+            // Neither labels nor uberblocks are written to it any more: it has missed each txg from now on.
+            self.root_vdev.disks.remove(&leaf);
+        }
+        self.root_vdev.change_vdev(leaf, &mut |list| {
+            undiagnosed(list);
+            set(list, field, 1_u64);
+            set(list, AUX_STATE, EXCEEDED);
+        })?;
+        self.config_changed = true;
+        Ok(Some(format!(
+            "device {name} {told}; 'zpool status' shows its errors, and 'zpool clear' forgets them once it is well"
+        )))
+    }
+
+    /// Has condemned leaves used again: this one, or all. Which.
+    pub(crate) fn pardon(&mut self, leaf: Option<Guid>) -> Result<Vec<Guid>, VdevError> {
+        let mut pardoned = Vec::new();
+        for (guid, state) in self.tree.leaf_states() {
+            let is_meant = leaf.is_none_or(|leaf| leaf == guid);
+            let is_condemned = matches!(state, LeafState::Degraded | LeafState::Faulted);
+            // Not one that was faulted by a person.
+            if !is_meant || !is_condemned || !self.root_vdev.is_recorded(guid, AUX_STATE, EXCEEDED) {
+                continue;
+            }
+            self.root_vdev.change_vdev(guid, &mut undiagnosed)?;
+            if let Some(found) = self.found.leaves.get(&guid) {
+                self.root_vdev.disks.insert(guid, found.disk.clone());
+            }
+            self.tree.set_leaf_state(guid, LeafState::Online);
+            self.config_changed = true;
+            pardoned.push(guid);
+        }
+        Ok(pardoned)
     }
 }

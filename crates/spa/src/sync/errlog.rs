@@ -23,6 +23,7 @@ impl InTxg<'_> {
         if errors.is_empty() {
             return;
         }
+        errors.iter().for_each(|error| self.blocks.space.events.data_error(error));
         if let Err(error) = self.enter_errors(txg, &errors).await {
             let count = errors.len();
             self.blocks.space.troubles.tell(format!(

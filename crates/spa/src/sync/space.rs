@@ -1,6 +1,7 @@
 //! The pool's allocator: implements `zio`'s trait [`Allocator`](cenote_zio::Allocator) with `metaslab`, and stores the space maps as
 //! objects of the MOS.
 
+use crate::events::Events;
 use crate::figures::slop_bytes;
 use crate::pins::{KEPT_SHARE_MAX, Pins};
 use crate::sync::clock::Clock;
@@ -96,6 +97,8 @@ pub(crate) struct Space {
     /// The tree whose suspension allocations wait for when there is no space.
     tree: OnceLock<Weak<VdevTree>>,
     pub(crate) troubles: Arc<Troubles>,
+    /// What happens to the pool.
+    pub(crate) events: Arc<Events>,
     /// Txgs whose blocks are kept.
     pub(crate) pins: Arc<Pins>,
 }
@@ -118,6 +121,7 @@ impl Space {
             mos: OnceLock::new(),
             tree: OnceLock::new(),
             troubles: Arc::default(),
+            events: Arc::default(),
             pins: Arc::default(),
         };
         this.measure();

@@ -108,7 +108,10 @@ impl Syncer {
         if self.is_live {
             self.blocks.preload(txg, next);
         }
-        self.devices.config_changed = false;
+        if std::mem::take(&mut self.devices.config_changed) {
+            self.blocks.space.events.set_vdevs(&self.devices);
+            self.blocks.space.events.sysevent("config_sync", None);
+        }
         let headers_only = std::mem::take(&mut self.mos.headers_only);
         self.mos.dsl.retain_heads(|head| !headers_only.contains(&head.dataset));
         self.txg = Txg(txg.0 + 1);

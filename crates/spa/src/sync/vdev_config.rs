@@ -62,6 +62,13 @@ pub(crate) fn set(list: &mut NvList, name: &str, value: impl Into<NvValue>) {
     list.push(name, value);
 }
 
+/// Looks at each vdev of a tree.
+fn walk(list: &NvList, look: &mut dyn FnMut(&NvList)) {
+    look(list);
+    // As deep as `VdevConfig::parse` let it become.
+    list.lists("children").unwrap_or_default().iter().for_each(|child| walk(child, look));
+}
+
 /// A vdev tree with a change made to each vdev.
 pub(super) fn changed(list: &NvList, change: &mut dyn FnMut(&mut NvList)) -> NvList {
     let mut list = list.clone();
@@ -196,6 +203,13 @@ impl RootVdev {
     pub(crate) fn unwritable(&self, lost: &BTreeSet<Guid>) -> Option<&VdevConfig> {
         let mut tops = self.tops().map(|(_, top)| top).filter(|top| top.class != AllocationClass::Log);
         tops.find(|top| !is_writable(top, lost))
+    }
+
+    /// True if a field of a vdev has this text.
+    pub(super) fn is_recorded(&self, guid: Guid, name: &str, text: &str) -> bool {
+        let mut is_it = false;
+        walk(&self.tree, &mut |list| is_it |= list.u64("guid") == Some(guid.0) && list.str(name) == Some(text));
+        is_it
     }
 
     /// Changes the field of one vdev.

@@ -7,6 +7,7 @@
 mod added;
 mod attach;
 mod failing;
+mod faults;
 mod features;
 mod gangs;
 mod grown;

@@ -114,6 +114,11 @@ impl Order {
         Some(waiting)
     }
 
+    /// How many of a class wait.
+    pub(super) fn len_of(&self, class: QueueClass) -> usize {
+        self.classes[class.index()].by_arrival.len()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }

@@ -61,6 +61,15 @@ impl LeafQueue {
         self.active.iter().fold(0, |sum, active| sum.saturating_add(active.load(Ordering::SeqCst)))
     }
 
+    /// For each class, the requests that wait and those that the device has.
+    pub(crate) fn depths(&self) -> [(u32, u32); CLASSES] {
+        let order = self.order.lock();
+        QueueClass::ALL.map(|class| {
+            let waiting = u32::try_from(order.len_of(class)).unwrap_or(u32::MAX);
+            (waiting, self.active[class.index()].load(Ordering::SeqCst))
+        })
+    }
+
     /// Requests that wait.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting.load(Ordering::SeqCst)

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_format::ids::{Guid, VdevId};
 use cenote_taskq::Handle;
@@ -11,6 +12,8 @@ use super::topology::{Common, Top, Topology};
 use crate::config::{AllocationClass, VdevConfig, VdevKind};
 use crate::disk::Disk;
 use crate::error::VdevError;
+use crate::fault::{Fault, FaultKind};
+use crate::iostat::{Slow, SlowIo};
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
 use crate::layout::{ASHIFT_MIN, LayoutError, MAX_CHILDREN};
@@ -47,6 +50,7 @@ struct Builder<'a> {
     spares: Vec<(NodeIndex, Guid)>,
     /// Draids and numbers of the distributed spares that were met.
     spares_seen: BTreeSet<(Guid, u64)>,
+    common: &'a Arc<Common>,
     tunables: &'a Tunables,
     clock: Option<&'a Handle>,
     /// The topology that the new one follows, if there is one.
@@ -107,7 +111,16 @@ impl Builder<'_> {
     /// A leaf that is new, or has its disk now.
     fn new_leaf(&mut self, config: &VdevConfig, ashift: u32) -> Leaf {
         let disk = self.disks.remove(&config.guid);
-        disk.iter().for_each(|disk| disk.count(self.clock));
+        let slow = |path: &Arc<str>| {
+            let (common, guid, path) = (self.common.clone(), config.guid, path.clone());
+            let tell = Box::new(move |io: SlowIo| {
+                let kind = FaultKind::Slow { is_write: io.is_write, took: io.took };
+                let (address_bytes, size_bytes) = (io.address_bytes, io.size_bytes);
+                common.faults.tell(&Fault { guid, path: path.clone(), address_bytes, size_bytes, kind, class: None });
+            });
+            Slow { after: Duration::from_millis(self.tunables.zio_slow_io_ms), tell }
+        };
+        disk.iter().for_each(|disk| disk.count(self.clock, || slow(disk.path())));
         let state = match config.state {
             state if state.faulted => LeafState::Faulted,
             state if state.offline => LeafState::Offline,
@@ -232,6 +245,7 @@ impl Topology {
             disks: disks.into_iter().collect(),
             spares: Vec::new(),
             spares_seen: BTreeSet::new(),
+            common,
             tunables: &common.tunables,
             clock: common.clock.as_ref(),
             before,

@@ -1,11 +1,36 @@
 //! Statistics of devices: a group for each leaf.
 
+use cenote_format::ids::Guid;
 use cenote_kstat::Snapshot;
 
 use super::VdevTree;
-use super::node::Kind;
+use super::node::{Kind, Node};
+use crate::queue::QueueClass;
+
+/// What a leaf was asked since it was opened, and what it is asked now.
+#[derive(Clone, Debug, Default)]
+pub struct LeafIo {
+    /// Requests that read, the bytes of these, and the same of those that wrote.
+    pub totals: [u64; 4],
+    /// How often reads and writes took a time, by the power of two of its nanoseconds.
+    pub latencies: [Vec<u64>; 2],
+    /// For each class of requests, the most urgent first: those that wait, and those that the device has.
+    pub queued: [(u32, u32); QueueClass::ALL.len()],
+}
 
 impl VdevTree {
+    /// The requests of each leaf that has a device.
+    #[must_use]
+    pub fn leaf_io(&self) -> Vec<(Guid, LeafIo)> {
+        let of_node = |node: &Node| {
+            let Kind::Leaf(leaf) = &node.kind else { return None };
+            let (stats, queue) = (node.stats()?, leaf.queue.as_ref()?);
+            let io = LeafIo { totals: stats.totals(), latencies: stats.latencies(), queued: queue.depths() };
+            Some((node.guid, io))
+        };
+        self.topology().nodes.iter().filter_map(of_node).collect()
+    }
+
     /// Enters the counts of every leaf that has a device into a snapshot, as the group `iostats-0xGUID`: see
     /// `zpool iostat`. Labels and uberblocks are counted too.
     pub fn kstat(&self, snapshot: &mut Snapshot) {

@@ -55,6 +55,7 @@ pub use current::Retired;
 pub use deadman::HangStatus;
 pub use hangs::Hang;
 pub use indirect::{IndirectMap, Segment};
+pub use kstat::LeafIo;
 pub use mend::{Damage, Mend, Mended, MendedLeaf, MendsPaused};
 pub use node::{CoarseSectors, LeafState};
 pub use set::VdevSet;
@@ -66,6 +67,7 @@ use crate::config::VdevConfig;
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{ErrorCounts, Fault, FaultLog};
+use crate::iostat::IoStats;
 use crate::queue::QueueClass;
 use crate::tunables::Tunables;
 use current::Current;
@@ -274,6 +276,16 @@ impl VdevTree {
         node.is_some_and(|node| matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some()))
     }
 
+    /// The states of all leaves.
+    #[must_use]
+    pub fn leaf_states(&self) -> Vec<(Guid, LeafState)> {
+        let state = |node: &node::Node| match &node.kind {
+            Kind::Leaf(leaf) => Some((node.guid, leaf.state())),
+            _ => None,
+        };
+        self.topology().nodes.iter().filter_map(state).collect()
+    }
+
     /// Faults met since the log was last drained.
     #[must_use]
     pub fn fault_log(&self) -> &FaultLog {
@@ -301,7 +313,10 @@ impl VdevTree {
 
     /// Sets all error counts to zero (`zpool clear`).
     pub fn clear_errors(&self) {
-        self.topology().nodes.iter().for_each(|node| node.errors.clear());
+        for node in self.topology().nodes.iter() {
+            node.errors.clear();
+            node.stats().into_iter().for_each(IoStats::clear_slow);
+        }
         self.common.root.errors.clear();
     }
 

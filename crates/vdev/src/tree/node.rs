@@ -11,6 +11,7 @@ use cenote_taskq::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use crate::disk::Disk;
 use crate::dtl::Dtl;
 use crate::fault::ErrorCounts;
+use crate::iostat::IoStats;
 use crate::layout::draid::Draid;
 use crate::layout::raidz::Raidz;
 use crate::mirror::Load;
@@ -65,6 +66,14 @@ pub(super) struct Node {
 }
 
 impl Node {
+    /// What its device was asked, if it is a leaf that has one.
+    pub(super) fn stats(&self) -> Option<&IoStats> {
+        match &self.kind {
+            Kind::Leaf(leaf) => leaf.disk.as_ref()?.stats(),
+            _ => None,
+        }
+    }
+
     /// How many of its children it can do without, wherever a block lies.
     pub(super) fn dispensable_children(&self) -> usize {
         let count = match &self.kind {

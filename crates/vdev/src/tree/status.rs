@@ -12,6 +12,7 @@ use super::topology::Top;
 use super::{HangStatus, Topology, VdevTree};
 use crate::dtl::Dtl;
 use crate::fault::ErrorTotals;
+use crate::iostat::IoStats;
 
 /// The health of a vdev.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub struct VdevStatus {
     pub errors: ErrorTotals,
     /// Bytes of it that were found wrong or missing since it was opened, and were written again.
     pub healed_bytes: u64,
+    /// Of a leaf: requests that it answered late (`zio_slow_io_ms`).
+    pub slow_ios: u64,
     /// The txgs that it cannot be relied on for. Of a leaf: what its dirty time log says, so that it needs a resilver if
     /// there are any. Of a vdev above: those that too many of its children have missed, or would have if they were there
     /// ([`VdevTree::outage`]); what was written in them may be lost.
@@ -153,6 +156,7 @@ impl Topology {
             state,
             errors: root.errors.totals(),
             healed_bytes: children.iter().map(|top| top.healed_bytes).sum(),
+            slow_ios: 0,
             missed,
             coarse: None,
             hang: None,
@@ -185,6 +189,7 @@ impl Topology {
             state,
             errors: node.errors.totals(),
             healed_bytes: node.errors.healed_bytes(),
+            slow_ios: node.stats().map_or(0, IoStats::slow_count),
             missed: match &node.kind {
                 Kind::Leaf(_) => node.missed.get(),
                 _ => self.lacks(node, &BTreeSet::new()),

@@ -436,12 +436,13 @@ impl Topology {
 
     /// A fault, unreported.
     pub(super) fn fault(&self, node: &Node, extent: Extent, kind: FaultKind) -> Fault {
-        Fault { guid: node.guid, path: node.path.clone(), address_bytes: extent.address, size_bytes: extent.len, kind }
+        let (address_bytes, size_bytes) = (extent.address, extent.len);
+        Fault { guid: node.guid, path: node.path.clone(), address_bytes, size_bytes, kind, class: None }
     }
 
     /// A fault, counted and logged unless it was to be expected.
     pub(super) fn report(&self, node: &Node, extent: Extent, kind: FaultKind, context: ReadContext<'_>) -> Fault {
-        let fault = self.fault(node, extent, kind);
+        let fault = Fault { class: Some(context.class), ..self.fault(node, extent, kind) };
         let is_noted = !matches!(kind, FaultKind::Unavailable | FaultKind::Stale);
         if let Some(damage) = context.damage.filter(|_| kind.is_damage()) {
             damage.note(node.guid);

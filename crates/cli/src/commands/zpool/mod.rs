@@ -6,10 +6,12 @@ mod clear;
 mod create;
 mod destroy;
 mod detach;
+mod events;
 mod export;
 mod get;
 mod history;
 mod import;
+mod iostat;
 mod labelclear;
 mod list;
 mod offline;
@@ -46,10 +48,12 @@ crate::table::commands! {
         Create => create,
         Destroy => destroy,
         Detach => detach,
+        Events => events,
         Export => export,
         Get => get,
         History => history,
         Import => import,
+        Iostat => iostat,
         Labelclear => labelclear,
         List => list,
         Offline => offline,
@@ -76,9 +80,11 @@ impl Args {
                 | Zpool::Attach(_)
                 | Zpool::Clear(_)
                 | Zpool::Detach(_)
+                | Zpool::Events(_)
                 | Zpool::Export(_)
                 | Zpool::Get(_)
                 | Zpool::History(_)
+                | Zpool::Iostat(_)
                 | Zpool::List(_)
                 | Zpool::Offline(_)
                 | Zpool::Online(_)
@@ -116,7 +122,7 @@ impl Args {
 
     /// Whether it can be done while the pool's devices fail.
     pub(crate) const fn is_for_suspended(&self) -> bool {
-        matches!(self.command, Zpool::Clear(_) | Zpool::Export(_) | Zpool::Status(_))
+        matches!(self.command, Zpool::Clear(_) | Zpool::Events(_) | Zpool::Export(_) | Zpool::Status(_))
     }
 }
 

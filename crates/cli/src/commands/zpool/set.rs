@@ -1,11 +1,11 @@
 //! `zpool set`.
 
-use cenote_admin::SetPoolRequest;
+use cenote_admin::{SetPoolRequest, SetVdevRequest};
 
 use crate::prelude::*;
 
 /// Set a property of a pool: autoexpand, autoreplace, autotrim, bootfs, cachefile, comment, delegation, failmode,
-/// listsnapshots, multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled.
+/// listsnapshots, multihost, or one with a colon in its name; or enable a feature: feature@NAME=enabled. Or set a property of a vdev.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     /// The property and its value.
@@ -13,10 +13,16 @@ pub(crate) struct Args {
     setting: String,
     /// The pool.
     pool: String,
+    /// The vdev, for a property of a vdev: comment, checksum_n, checksum_t, io_n, io_t, slow_io_n, slow_io_t, slow_io_events, failfast.
+    vdev: Option<String>,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    let Args { setting, pool } = args;
+    let Args { setting, pool, vdev } = args;
+    if let Some(vdev) = vdev {
+        context.carry_out(&SetVdevRequest { setting, pool, vdev }).await?;
+        return Ok(Outcome::Good);
+    }
     match setting.strip_prefix("cachefile=") {
         // Of the list of imported pools, not of the pool itself.
         Some(value) => context.set_cachefile(&pool, value).await?,

@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Only devices with problems.
     #[arg(short = 'e')]
     unhealthy: bool,
-    /// Show slow I/Os: none are counted here.
+    /// Show slow I/Os (--tunable zio_slow_io_ms).
     #[arg(short = 's')]
     slow: bool,
     /// Show whether devices are trimmed.

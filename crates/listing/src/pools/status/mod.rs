@@ -40,7 +40,7 @@ pub struct StatusOptions {
     pub lists_files: bool,
     /// Show only devices with problems.
     pub only_unhealthy: bool,
-    /// Show a column of slow I/Os, which Cenote does not count.
+    /// Show a column of slow I/Os.
     pub shows_slow: bool,
     /// Show the progress of trimming.
     pub shows_trim: bool,
@@ -335,7 +335,12 @@ impl Rows<'_> {
                 let _ = write!(self.text, " {count:>5}");
             }
             if self.options.shows_slow {
-                let _ = write!(self.text, " {:>5}", if vdev.children.is_empty() { "0" } else { "-" });
+                let slow = match (vdev.children.is_empty(), self.options.is_exact) {
+                    (false, _) => "-".to_owned(),
+                    (true, true) => vdev.slow_ios.to_string(),
+                    (true, false) => nicenum(vdev.slow_ios),
+                };
+                let _ = write!(self.text, " {slow:>5}");
             }
         }
         if let Some(was) = &vdev.was {
@@ -428,7 +433,7 @@ impl JsonTree {
                 object.insert("checkpoint_space".into(), bytes(sizes.checkpoint));
             }
             if vdev.children.is_empty() {
-                object.insert("slow_ios".into(), number(0));
+                object.insert("slow_ios".into(), number(vdev.slow_ios));
             }
         }
         if let Some(was) = &vdev.was {

@@ -1,9 +1,12 @@
-//! The status of the last scrub or resilver, and of a checkpoint.
+//! The status of the last scrub or resilver, of a removal and expansions, and of a checkpoint: from what OpenZFS's records in the MOS say,
+//! whoever wrote them.
 
-use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
+use cenote_dsl::property::Value;
+use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState, pool_directory};
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_spa::Checkpoint;
-use serde_json::{Map, Value, json};
+use cenote_vdev::config::{VdevConfig, VdevKind};
+use serde_json::{Map, json};
 
 use crate::error::Result;
 use crate::{Facts, Json, TimeText};
@@ -22,7 +25,130 @@ fn duration(seconds: u64) -> String {
 pub(super) struct Scanned {
     scan: Option<ScanPhys>,
     checkpoint: Option<(Checkpoint, u64)>,
+    removal: Option<Copying>,
+    expansions: Vec<Copying>,
+    /// A process has the pool, so a scan goes on.
+    is_in_use: bool,
     now_s: u64,
+}
+
+/// A top-level vdev that is, or was, evacuated or expanded.
+struct Copying {
+    vdev: u64,
+    name: String,
+    state: ScanState,
+    start_s: u64,
+    end_s: u64,
+    to_copy_bytes: u64,
+    copied_bytes: u64,
+}
+
+/// The removal that a pool records.
+async fn removal(view: &Facts) -> Result<Option<Copying>> {
+    let value = view.pool.directory().lookup(pool_directory::REMOVING.as_bytes()).await?;
+    let words: Vec<u64> = value.iter().flat_map(|value| value.integers()).collect();
+    let [state, vdev, _, start_s, end_s, to_copy_bytes, copied_bytes] = words[..] else { return Ok(None) };
+    let top = usize::try_from(vdev).ok().and_then(|vdev| view.pool.vdevs().children.get(vdev));
+    let name = top.map_or_else(|| vdev.to_string(), VdevConfig::display_name);
+    Ok(Some(Copying { vdev, name, state: ScanState(state), start_s, end_s, to_copy_bytes, copied_bytes }))
+}
+
+/// The expansions that raidz vdevs record.
+async fn expansions(view: &Facts) -> Result<Vec<Copying>> {
+    let mut found = Vec::new();
+    for top in &view.pool.vdevs().children {
+        if !matches!(top.kind, VdevKind::Raidz { .. }) {
+            continue;
+        }
+        let set = view.pool.vdev_properties(top).await?;
+        let number = |name: &str| match set.get(&format!("org.openzfs:raidz_expand_{name}")) {
+            Some(Value::Number(number)) => *number,
+            _ => 0,
+        };
+        let state = ScanState(number("state"));
+        if state == ScanState(0) {
+            continue;
+        }
+        let space = view.space().await?.vdevs.iter().find(|space| u64::from(space.maps.vdev.0) == top.id);
+        found.push(Copying {
+            vdev: top.id,
+            name: top.display_name(),
+            state,
+            start_s: number("start_time"),
+            end_s: number("end_time"),
+            to_copy_bytes: space.map_or(0, |space| space.figures().allocated_bytes),
+            copied_bytes: number("bytes_copied"),
+        });
+    }
+    Ok(found)
+}
+
+impl Copying {
+    fn removal_text(&self, now_s: u64, time: TimeText) -> String {
+        let copied = nicenum(self.copied_bytes);
+        let minutes = |seconds: u64| format!("{}h{}m", seconds / 3600, seconds / 60 % 60);
+        match self.state {
+            ScanState::FINISHED => format!(
+                "remove: Removal of vdev {} copied {copied} in {}, completed on {}\n",
+                self.vdev,
+                minutes(self.end_s.saturating_sub(self.start_s)),
+                time(self.end_s, CTIME)
+            ),
+            ScanState::CANCELED => {
+                format!("remove: Removal of {} canceled on {}\n", self.name, time(self.end_s, CTIME))
+            }
+            ScanState::SCANNING => {
+                let (rate, percent, left) = self.progress(now_s);
+                let left = match left {
+                    left if left < 30 * 86_400 => format!("{} to go", minutes(left)),
+                    _ => "(copy is slow, no estimated time)".to_owned(),
+                };
+                format!(
+                    "remove: Evacuation of {} in progress since {}\n\t{copied} copied out of {} at {}/s, {percent:.2}% done, {left}\n",
+                    self.name,
+                    time(self.start_s, CTIME),
+                    nicenum(self.to_copy_bytes),
+                    nicenum(rate)
+                )
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn expansion_text(&self, now_s: u64, time: TimeText) -> String {
+        let copied = nicenum(self.copied_bytes);
+        match self.state {
+            ScanState::FINISHED => format!(
+                "expand: expanded {} copied {copied} in {}, on {}\n",
+                self.name,
+                duration(self.end_s.saturating_sub(self.start_s)),
+                time(self.end_s, CTIME)
+            ),
+            ScanState::SCANNING => {
+                let (rate, percent, left) = self.progress(now_s);
+                let left = match left {
+                    left if left < 30 * 86_400 => format!("{} to go", duration(left)),
+                    _ => "(copy is slow, no estimated time)".to_owned(),
+                };
+                format!(
+                    "expand: expansion of {} in progress since {}\n\t{copied} / {} copied at {}/s, {percent:.2}% done, {left}\n",
+                    self.name,
+                    time(self.start_s, CTIME),
+                    nicenum(self.to_copy_bytes),
+                    nicenum(rate)
+                )
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Bytes in a second, the percentage that is done, and the seconds that the rest takes.
+    fn progress(&self, now_s: u64) -> (u64, f64, u64) {
+        let copied = self.copied_bytes.max(1);
+        let rate = (copied / now_s.saturating_sub(self.start_s).max(1)).max(1);
+        let percent = 100.0 * copied as f64 / self.to_copy_bytes.max(1) as f64;
+        (rate, percent, self.to_copy_bytes.saturating_sub(copied) / rate)
+    }
 }
 
 /// Reads both.
@@ -32,14 +158,19 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
         Some(checkpoint) => Some((checkpoint, view.space().await?.figures().checkpoint_bytes)),
         None => None,
     };
-    Ok(Scanned { scan, checkpoint, now_s: view.pool.dmu().handle().unix_time().as_secs() })
+    let (removal, expansions) = (removal(view).await?, expansions(view).await?);
+    let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
+    let now_s = view.pool.dmu().handle().unix_time().as_secs();
+    Ok(Scanned { scan, checkpoint, removal, expansions, is_in_use, now_s })
 }
 
 /// The line `scan:` and the lines after it; empty if nothing was ever scanned.
 pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     let mut text = String::new();
     let scan = scanned.scan.as_ref();
-    text.extend(scan.and_then(|scan| scan_line(scan, scanned.now_s, time)));
+    text.extend(scan.and_then(|scan| scan_line(scan, scanned.is_in_use, scanned.now_s, time)));
+    text.extend(scanned.removal.iter().map(|removal| removal.removal_text(scanned.now_s, time)));
+    text.extend(scanned.expansions.iter().map(|expansion| expansion.expansion_text(scanned.now_s, time)));
     if let Some((checkpoint, bytes)) = &scanned.checkpoint {
         let date = time(checkpoint.time_s, CTIME);
         if let Some(scan) = scan.filter(|scan| scan.end_time >= checkpoint.time_s) {
@@ -51,7 +182,7 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     text
 }
 
-fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
+fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Option<String> {
     let (what, did) = match scan.function {
         ScanFunction::SCRUB => ("scrub", "repaired"),
         ScanFunction::RESILVER => ("resilver", "resilvered"),
@@ -72,9 +203,13 @@ fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
         }
         ScanState::CANCELED => format!("  scan: {what} canceled on {}\n", date(scan.end_time)),
         ScanState::SCANNING => {
-            // No scan runs in a pool that is opened read-only, and the bytes examined since the last restart are not recorded.
+            // No scan runs in a pool that is opened read-only.
             let start = date(scan.start_time);
-            let since = if scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub" {
+            let is_paused = scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub";
+            if is_in_use {
+                return Some(running(scan, what, did, is_paused, now, &date));
+            }
+            let since = if is_paused {
                 format!("scrub paused since {}\n\tscrub started on {start}", date(now))
             } else {
                 format!("{what} in progress since {start}")
@@ -91,11 +226,46 @@ fn scan_line(scan: &ScanPhys, now: u64, time: TimeText) -> Option<String> {
     })
 }
 
+/// A scan that goes on, or waits for a person. What was examined was read: blocks are checked as they are found, or before it is recorded that
+/// they were.
+fn running(scan: &ScanPhys, what: &str, did: &str, is_paused: bool, now: u64, date: &dyn Fn(u64) -> String) -> String {
+    /// Below this rate there is no estimate.
+    const RATE_MIN: u64 = 10 << 20;
+    let start = date(scan.start_time);
+    let since = match is_paused {
+        true => format!("scrub paused since {}\n\tscrub started on {start}", date(now)),
+        false => format!("{what} in progress since {start}"),
+    };
+    let (all, to_read) = (scan.to_examine_bytes, scan.to_examine_bytes.saturating_sub(scan.skipped_bytes));
+    let issued = scan.examined_bytes.saturating_sub(scan.skipped_bytes);
+    let elapsed_s = now.saturating_sub(scan.start_time).max(1);
+    let rate = |bytes: u64| match bytes / elapsed_s {
+        rate if rate > 0 && !is_paused => format!(" at {}/s", nicebytes(rate)),
+        _ => String::new(),
+    };
+    let percent = 100.0 * issued as f64 / to_read.max(1) as f64;
+    let left = match issued / elapsed_s {
+        _ if is_paused => String::new(),
+        rate if rate >= RATE_MIN && to_read >= issued => format!(", {} to go", duration((to_read - issued) / rate)),
+        _ => ", no estimated completion time".to_owned(),
+    };
+    format!(
+        "  scan: {since}\n\t{} / {} scanned{}, {} / {} issued{}\n\t{} {did}, {percent:.2}% done{left}\n",
+        nicebytes(scan.examined_bytes),
+        nicebytes(all),
+        rate(scan.examined_bytes),
+        nicebytes(issued),
+        nicebytes(to_read),
+        rate(issued),
+        nicebytes(scan.processed_bytes)
+    )
+}
+
 /// Formats a number.
 type Nice<'a> = &'a dyn Fn(u64) -> String;
 
 /// The same in JSON: the record of the scan.
-pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<Value> {
+pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
     let scan = scanned.scan.as_ref().filter(|scan| scan.function != ScanFunction::NONE)?;
     let word = |words: &[&'static str], number: u64| {
         usize::try_from(number).ok().and_then(|number| words.get(number)).copied().unwrap_or("UNKNOWN")
@@ -119,11 +289,11 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
     for (key, number, nice) in figures {
         map.insert(key.into(), shown(number, nice));
     }
-    Some(Value::Object(map))
+    Some(serde_json::Value::Object(map))
 }
 
 /// The checkpoint in JSON.
-pub(super) fn checkpoint_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<Value> {
+pub(super) fn checkpoint_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
     let (checkpoint, bytes) = scanned.checkpoint.as_ref()?;
     let (start, space) = match exact {
         true => (json.number(checkpoint.time_s), json.number(*bytes)),
@@ -135,6 +305,36 @@ pub(super) fn checkpoint_json(scanned: &Scanned, json: Json, exact: bool, time: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn removals_and_expansions_have_openzfs_s_lines() {
+        let time = |seconds: u64, _: &str| format!("@{seconds}");
+        let copying = |state, copied_bytes| Copying {
+            vdev: 1,
+            name: "raidz1-1".into(),
+            state,
+            start_s: 100,
+            end_s: 7300,
+            to_copy_bytes: 8 << 20,
+            copied_bytes,
+        };
+        assert_eq!(
+            copying(ScanState::FINISHED, 8 << 20).removal_text(0, time),
+            "remove: Removal of vdev 1 copied 8M in 2h0m, completed on @7300\n"
+        );
+        assert_eq!(
+            copying(ScanState::SCANNING, 2 << 20).removal_text(102, time),
+            "remove: Evacuation of raidz1-1 in progress since @100\n\t2M copied out of 8M at 1M/s, 25.00% done, 0h0m to go\n"
+        );
+        assert_eq!(
+            copying(ScanState::FINISHED, 8 << 20).expansion_text(0, time),
+            "expand: expanded raidz1-1 copied 8M in 02:00:00, on @7300\n"
+        );
+        assert_eq!(
+            copying(ScanState::SCANNING, 2 << 20).expansion_text(102, time),
+            "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, 00:00:06 to go\n"
+        );
+    }
 
     #[test]
     fn durations_have_days_only_where_there_are_some() {

@@ -1,0 +1,143 @@
+//! `zpool iostat`: what the devices of served pools do.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use cenote_listing::{IoTable, Names, VdevIo};
+use cenote_server::protocol;
+use serde_json::{Value, json};
+
+use crate::pools::{NameArgs, facts};
+use crate::prelude::*;
+use crate::request::Repeats;
+use crate::time;
+
+/// Show what the devices of pools that a server or a mount has are doing: since it has them, or in each interval.
+///
+/// Requests are counted at the devices. A vdev above them shows what its devices read; of a mirror, the writes of the device that has most.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
+pub(crate) struct Args {
+    /// Also the vdevs.
+    #[arg(short = 'v')]
+    verbose: bool,
+    /// Mean times: those at the device are counted.
+    #[arg(short = 'l', conflicts_with = "histogram")]
+    latencies: bool,
+    /// Requests that wait in queues, and those that devices have.
+    #[arg(short = 'q', conflicts_with = "histogram")]
+    queues: bool,
+    /// How often requests took how long.
+    #[arg(short = 'w')]
+    histogram: bool,
+    /// Not what came before the first interval.
+    #[arg(short = 'y')]
+    omits_first: bool,
+    /// The heading once.
+    #[arg(short = 'n')]
+    heading_once: bool,
+    /// Tabs in place of columns, no heading.
+    #[arg(short = 'H')]
+    scripted: bool,
+    /// Exact numbers.
+    #[arg(short = 'p')]
+    exact: bool,
+    #[command(flatten)]
+    names: NameArgs,
+    /// Show the time first: u in seconds since 1970, d as a date.
+    #[arg(short = 'T', value_name = "u|d")]
+    timestamp: Option<String>,
+    /// The counts, for the process that asks.
+    #[arg(long, hide = true)]
+    counts: bool,
+    /// The pools; and behind them after how many seconds it is done again, and how often, such as `tank 5 10`.
+    #[arg(value_name = "POOL")]
+    pools: Vec<String>,
+}
+
+/// The counts of a pool, and when they were taken: since the process has the pool, in nanoseconds.
+type Counted = (VdevIo, u64);
+
+pub(crate) async fn run(context: &Context, mut args: Args) -> Result<Outcome> {
+    if let Some(pool) = context.served() {
+        let name = pool.name().to_owned();
+        let facts = facts(context, context.open_pool(&name).await?);
+        let tree = facts.tree(Names::from(args.names)).await?;
+        let leaves = pool.tree().map(|tree| tree.leaf_io()).unwrap_or_default();
+        let at = u64::try_from(pool.open_for().as_nanos()).unwrap_or(u64::MAX);
+        context.out(serde_json::to_vec(&json!([at, VdevIo::of_tree(&tree, leaves).to_json()]))?)?;
+        return Ok(Outcome::Good);
+    }
+    let repeats = super::take_repeats(&mut args.pools)?;
+    let table = IoTable {
+        is_verbose: args.verbose,
+        has_latencies: args.latencies,
+        has_queues: args.queues,
+        is_histogram: args.histogram,
+        is_scripted: args.scripted,
+        is_exact: args.exact,
+    };
+    let mut before: Vec<Counted> = Vec::new();
+    let Repeats { interval, count } = repeats.unwrap_or(Repeats { interval: Duration::ZERO, count: Some(1) });
+    let (mut is_first, mut left) = (true, count);
+    loop {
+        let counted = args.counted(context)?;
+        let skips = is_first && args.omits_first && repeats.is_some();
+        if !skips {
+            if let Some(how) = &args.timestamp {
+                context.out(time::stamp(context.handle(), how)? + "\n")?;
+            }
+            let width = table.name_width(counted.iter().map(|(pool, _)| pool));
+            let has_heading = (before.len() != counted.len() || args.verbose) && (is_first || !args.heading_once);
+            if (has_heading || (is_first && !skips)) && !args.scripted && !args.histogram {
+                context.out(table.heading(width))?;
+            }
+            for (pool, at) in &counted {
+                let earlier = before.iter().find(|(other, _)| other.name() == pool.name());
+                let (since, from) = earlier.map_or_else(|| (pool.clone(), 0), |(old, from)| (pool.since(old), *from));
+                context.out(table.rows(&since, Duration::from_nanos(at.saturating_sub(from)), width))?;
+            }
+            if counted.len() > 1 && !args.verbose && !args.scripted && !args.histogram {
+                context.out(table.line(width))?;
+            }
+            context.output().flush()?;
+            left = left.map(|left| left.saturating_sub(1));
+        }
+        if left == Some(0) {
+            return Ok(Outcome::Good);
+        }
+        (before, is_first) = (counted, false);
+        context.handle().sleep(interval).await;
+    }
+}
+
+impl Args {
+    /// The counts of the pools that are meant, each from the process that has it.
+    fn counted(&self, context: &Context) -> Result<Vec<Counted>> {
+        let servers = protocol::servers();
+        if let Some(name) = self.pools.iter().find(|name| !servers.iter().any(|(_, who)| who.is_called(name))) {
+            bail!(
+                "no server has the pool '{name}': requests are counted by 'cenote serve --rw' and 'cenote mount --rw', while they run; \
+                 'zpool list -v {name}' shows its space"
+            );
+        }
+        let is_meant = |who: &protocol::Who| self.pools.is_empty() || self.pools.iter().any(|name| who.is_called(name));
+        let mut counted = Vec::new();
+        for (socket, who) in servers.into_iter().filter(|(_, who)| is_meant(who)) {
+            let line = ["cenote", "zpool", "iostat", "--counts"].into_iter().chain(self.names.options());
+            let (text, status) = context.asked(&socket, &line.map(OsStr::new).collect::<Vec<_>>())?;
+            anyhow::ensure!(status == 0, "pool '{}': its process does not tell its counts", who.pool);
+            let value: Value = serde_json::from_slice(&text)?;
+            let pool = value.get(1).and_then(VdevIo::from_json);
+            let at = value.get(0).and_then(Value::as_u64);
+            counted.push(pool.zip(at).context("these are no counts")?);
+        }
+        anyhow::ensure!(
+            !counted.is_empty(),
+            "no server has a pool: requests are counted by 'cenote serve --rw' and 'cenote mount --rw', while they run"
+        );
+        counted.sort_by(|(one, _), (other, _)| one.name().cmp(other.name()));
+        Ok(counted)
+    }
+}

@@ -1,0 +1,474 @@
+//! I/O of the vdevs of a pool in use, as `zpool iostat` shows it.
+//!
+//! A process counts the requests of its leaves since it has the pool. A snapshot of these counts goes to the command that asked as JSON; two of
+//! them make the rates of an interval. Vdevs with children have no counts of their own: a mirror has read what its children have, and has
+//! written what the one with the most writes has; other vdevs have the sum of their children.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use cenote_format::ids::Guid;
+use cenote_props::number::nicenum;
+use cenote_vdev::tree::LeafIo;
+use serde_json::{Value, json};
+
+use super::{Tree, Vdev};
+
+/// The least width of names.
+const NAME_WIDTH_MIN: usize = 10;
+/// The classes of requests that have queues: the first, most urgent ones have two columns each.
+const QUEUES: usize = 5;
+
+/// The counts of a vdev and of those below it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VdevIo {
+    name: String,
+    /// The class under whose heading it is listed.
+    class: String,
+    space: u64,
+    allocated: u64,
+    /// Requests that read, their bytes, and the same of those that wrote.
+    totals: Vec<u64>,
+    /// Times of reads, and of writes, by powers of two of nanoseconds.
+    latencies: [Vec<u64>; 2],
+    /// For each class, requests that wait and that the devices have.
+    queued: Vec<u64>,
+    children: Vec<VdevIo>,
+}
+
+/// A table that is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
+pub struct IoTable {
+    /// Each vdev (`-v`).
+    pub is_verbose: bool,
+    /// Mean times (`-l`).
+    pub has_latencies: bool,
+    /// Queues (`-q`).
+    pub has_queues: bool,
+    /// Histograms of times in place of the table (`-w`).
+    pub is_histogram: bool,
+    /// Tabs in place of columns, no heading (`-H`).
+    pub is_scripted: bool,
+    /// Exact numbers (`-p`).
+    pub is_exact: bool,
+}
+
+fn add(into: &mut Vec<u64>, from: &[u64]) {
+    into.resize(into.len().max(from.len()), 0);
+    into.iter_mut().zip(from).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+}
+
+fn less(now: &[u64], before: &[u64]) -> Vec<u64> {
+    now.iter()
+        .zip(before.iter().chain(std::iter::repeat(&0)))
+        .map(|(now, before)| now.saturating_sub(*before))
+        .collect()
+}
+
+impl VdevIo {
+    /// Of a pool's vdevs, by the counts of its leaves.
+    #[must_use]
+    pub fn of_tree(tree: &Tree, leaves: Vec<(Guid, LeafIo)>) -> Self {
+        Self::of(&tree.root, &leaves.into_iter().collect())
+    }
+
+    fn of(vdev: &Vdev, leaves: &BTreeMap<Guid, LeafIo>) -> Self {
+        let shown = vdev.children.iter().filter(|child| !child.is_placeholder);
+        let children: Vec<Self> = shown.map(|child| Self::of(child, leaves)).collect();
+        let mut this = Self {
+            name: vdev.name.clone(),
+            class: vdev.heading().unwrap_or_default().to_owned(),
+            space: vdev.sizes.space,
+            allocated: vdev.sizes.allocated,
+            totals: vec![0; 4],
+            ..Self::default()
+        };
+        if let Some(io) = leaves.get(&vdev.guid) {
+            this.totals = io.totals.to_vec();
+            this.latencies = io.latencies.clone();
+            this.queued = io.queued.iter().flat_map(|(wait, active)| [u64::from(*wait), u64::from(*active)]).collect();
+        }
+        let is_mirror = matches!(vdev.kind, "mirror" | "replacing" | "spare");
+        for child in &children {
+            let written = [2, 3].map(|index| this.totals[index].max(child.totals[index]));
+            add(&mut this.totals, &child.totals);
+            if is_mirror {
+                this.totals[2..].copy_from_slice(&written);
+            }
+            for (sum, of_child) in this.latencies.iter_mut().zip(&child.latencies) {
+                add(sum, of_child);
+            }
+            add(&mut this.queued, &child.queued);
+        }
+        this.children = children;
+        this
+    }
+
+    /// The name of the pool, or of the vdev.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The counts of one vdev below a root.
+    pub(super) fn totals_of(&self, vdev: &Vdev, guid: Guid) -> Option<Vec<u64>> {
+        if vdev.guid == guid {
+            return Some(self.totals.clone());
+        }
+        let shown = vdev.children.iter().filter(|child| !child.is_placeholder);
+        shown.zip(&self.children).find_map(|(vdev, io)| io.totals_of(vdev, guid))
+    }
+
+    /// For another process.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let children: Vec<Value> = self.children.iter().map(Self::to_json).collect();
+        json!([self.name, self.class, self.space, self.allocated, self.totals, self.latencies, self.queued, children])
+    }
+
+    /// From another process; nothing of what is no such form.
+    #[must_use]
+    pub fn from_json(value: &Value) -> Option<Self> {
+        let text = |at: usize| value.get(at)?.as_str().map(str::to_owned);
+        let numbers =
+            |value: Option<&Value>| -> Option<Vec<u64>> { value?.as_array()?.iter().map(Value::as_u64).collect() };
+        let latencies = |at| numbers(value.get(5)?.get(at));
+        Some(Self {
+            name: text(0)?,
+            class: text(1)?,
+            space: value.get(2)?.as_u64()?,
+            allocated: value.get(3)?.as_u64()?,
+            totals: numbers(value.get(4)).filter(|totals| totals.len() == 4)?,
+            latencies: [latencies(0)?, latencies(1)?],
+            queued: numbers(value.get(6))?,
+            children: value.get(7)?.as_array()?.iter().map(Self::from_json).collect::<Option<_>>()?,
+        })
+    }
+
+    /// What has come since an earlier snapshot. Space and queues are those of now.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let earlier = |child: &Self| before.children.iter().find(|other| other.name == child.name);
+        let children =
+            self.children.iter().map(|child| earlier(child).map_or_else(|| child.clone(), |old| child.since(old)));
+        Self {
+            totals: less(&self.totals, &before.totals),
+            latencies: [0, 1].map(|at| less(&self.latencies[at], &before.latencies[at])),
+            children: children.collect(),
+            ..self.clone()
+        }
+    }
+
+    fn width(&self, depth: usize, is_verbose: bool) -> usize {
+        let below = self.children.iter().filter(|_| is_verbose).map(|child| child.width(depth + 2, true));
+        below.max().unwrap_or(0).max(depth + self.name.chars().count())
+    }
+}
+
+/// A column: its title, those of the group above it, and its width.
+struct Column {
+    title: &'static str,
+    width: usize,
+}
+
+/// Groups of columns: the title of each, and the titles of its columns.
+const CAPACITY: &[(&str, &[&str])] =
+    &[("capacity", &["alloc", "free"]), ("operations", &["read", "write"]), ("bandwidth", &["read", "write"])];
+const LATENCY: &[(&str, &[&str])] = &[
+    ("total_wait", &["read", "write"]),
+    ("disk_wait", &["read", "write"]),
+    ("syncq_wait", &["read", "write"]),
+    ("asyncq_wait", &["read", "write"]),
+    ("scrub", &["wait"]),
+    ("trim", &["wait"]),
+    ("rebuild", &["wait"]),
+];
+const QUEUED: &[(&str, &[&str])] = &[
+    ("syncq_read", &["pend", "activ"]),
+    ("syncq_write", &["pend", "activ"]),
+    ("asyncq_read", &["pend", "activ"]),
+    ("asyncq_write", &["pend", "activ"]),
+    ("scrubq_read", &["pend", "activ"]),
+    ("trimq_write", &["pend", "activ"]),
+    ("rebuildq_write", &["pend", "activ"]),
+];
+const HISTOGRAM: &[(&str, &[&str])] = &[
+    ("total_wait", &["read", "write"]),
+    ("disk_wait", &["read", "write"]),
+    ("syncq_wait", &["read", "write"]),
+    ("asyncq_wait", &["read", "write"]),
+    ("scrub", &[]),
+    ("trim", &[]),
+    ("rebuild", &[]),
+];
+
+type Groups = &'static [(&'static str, &'static [&'static str])];
+
+impl IoTable {
+    fn groups(self) -> Vec<(Groups, usize)> {
+        let width = |exact| if self.is_exact { exact } else { 5 };
+        let mut groups = vec![(CAPACITY, width(15))];
+        if self.has_latencies {
+            groups.push((LATENCY, width(10)));
+        }
+        if self.has_queues {
+            groups.push((QUEUED, width(6)));
+        }
+        groups
+    }
+
+    fn columns(self) -> Vec<Column> {
+        let groups = self.groups().into_iter();
+        let columns = groups.flat_map(|(groups, width)| groups.iter().map(move |group| (group, width)));
+        columns.flat_map(|((_, titles), width)| titles.iter().map(move |title| Column { title, width })).collect()
+    }
+
+    /// The width of names in a table of these pools.
+    #[must_use]
+    pub fn name_width<'a>(self, pools: impl IntoIterator<Item = &'a VdevIo>) -> usize {
+        pools.into_iter().map(|pool| pool.width(0, self.is_verbose)).max().unwrap_or(0).max(NAME_WIDTH_MIN)
+    }
+
+    /// The heading.
+    #[must_use]
+    pub fn heading(self, name_width: usize) -> String {
+        let mut text = format!("{:name_width$}", "");
+        for (groups, width) in self.groups() {
+            for (title, columns) in groups {
+                centred(&mut text, title, width, columns.len());
+            }
+        }
+        let _ = write!(text, "\n{:name_width$}", "pool");
+        for column in self.columns() {
+            centred(&mut text, column.title, column.width, 1);
+        }
+        text.push('\n');
+        text + &self.line(name_width)
+    }
+
+    /// A line of dashes.
+    #[must_use]
+    pub fn line(self, name_width: usize) -> String {
+        let columns = self.columns().into_iter().map(|column| format!("  {}", "-".repeat(column.width)));
+        format!("{}{}\n", "-".repeat(name_width), columns.collect::<String>())
+    }
+
+    /// The rows of a pool: of what came in this time.
+    #[must_use]
+    pub fn rows(self, pool: &VdevIo, within: Duration, name_width: usize) -> String {
+        let mut text = String::new();
+        self.vdev(pool, within, name_width, 0, &mut text);
+        if self.is_verbose && !self.is_scripted && !self.is_histogram {
+            text.push_str(&self.line(name_width));
+        }
+        text
+    }
+
+    fn vdev(self, vdev: &VdevIo, within: Duration, name_width: usize, depth: usize, text: &mut String) {
+        if self.is_histogram {
+            self.histogram(vdev, name_width, text);
+        } else {
+            self.row(vdev, within, name_width, depth, text);
+        }
+        if !self.is_verbose {
+            return;
+        }
+        let of_class =
+            |class: &'static str| vdev.children.iter().filter(move |child| depth > 0 || child.class == class);
+        for class in ["", super::DEDUP, super::SPECIAL, super::LOGS] {
+            let mut is_first = depth == 0 && !class.is_empty();
+            for child in of_class(class) {
+                if std::mem::take(&mut is_first) && !self.is_scripted && !self.is_histogram {
+                    let _ = write!(text, "{class:name_width$}");
+                    for column in self.columns() {
+                        let _ = write!(text, "  {:>width$}", "-", width = column.width);
+                    }
+                    text.push('\n');
+                }
+                self.vdev(child, within, name_width, depth + 2, text);
+            }
+            if depth > 0 {
+                return;
+            }
+        }
+    }
+
+    fn row(self, vdev: &VdevIo, within: Duration, name_width: usize, depth: usize, text: &mut String) {
+        let count = |count: u64| if self.is_exact { count.to_string() } else { nicenum(count) };
+        let rate = |total: u64| count((total as f64 / within.as_secs_f64().max(f64::MIN_POSITIVE)) as u64);
+        let none = if self.is_exact { "0" } else { "-" };
+        let mut values = match vdev.space {
+            0 => vec![none.to_owned(); 2],
+            space => vec![count(vdev.allocated), count(space.saturating_sub(vdev.allocated))],
+        };
+        values.extend([0, 2, 1, 3].map(|at| rate(vdev.totals[at])));
+        if self.has_latencies {
+            // Only the time at the device is counted.
+            let [read, write] = [0, 1].map(|at| self.time(mean(&vdev.latencies[at])));
+            values.extend(["-".to_owned(), "-".to_owned(), read, write]);
+            values.extend(std::iter::repeat_n("-".to_owned(), 7));
+        }
+        if self.has_queues {
+            let queued = vdev.queued.iter().copied().chain(std::iter::repeat(0)).take(2 * QUEUES);
+            // Nothing trims or rebuilds through a queue of its own.
+            values.extend(queued.chain([0; 4]).map(count));
+        }
+        if self.is_scripted {
+            let _ = writeln!(text, "{}\t{}", vdev.name, values.join("\t"));
+            return;
+        }
+        let _ = write!(text, "{:depth$}{:width$}", "", vdev.name, width = name_width.saturating_sub(depth));
+        for (value, column) in values.iter().zip(self.columns()) {
+            let _ = write!(text, "  {value:>width$}", width = column.width);
+        }
+        text.push('\n');
+    }
+
+    fn time(self, ns: u64) -> String {
+        if self.is_exact { ns.to_string() } else { nicetime(ns) }
+    }
+
+    fn histogram(self, vdev: &VdevIo, name_width: usize, text: &mut String) {
+        let (width, mut length) = (if self.is_exact { 10 } else { 5 }, name_width);
+        if self.is_scripted {
+            let _ = writeln!(text, "{}", vdev.name);
+        } else {
+            let (mut titles, mut dashes) = (format!("\n{:name_width$}", vdev.name), "-".repeat(name_width));
+            let mut below = format!("{:name_width$}", "latency");
+            for (title, columns) in HISTOGRAM.iter().filter(|(_, columns)| !columns.is_empty()) {
+                centred(&mut titles, title, width, columns.len());
+                columns.iter().for_each(|column| centred(&mut below, column, width, 1));
+            }
+            for (title, _) in HISTOGRAM.iter().filter(|(_, columns)| columns.is_empty()) {
+                centred(&mut below, title, width, 1);
+            }
+            for _ in 0..11 {
+                let _ = write!(dashes, "  {}", "-".repeat(width));
+                length += width + 2;
+            }
+            let _ = writeln!(text, "{titles}\n{below}\n{dashes}");
+        }
+        let buckets = vdev.latencies.iter().map(Vec::len).max().unwrap_or(0);
+        for bucket in 0..buckets {
+            let count = |at: usize| vdev.latencies[at].get(bucket).copied().unwrap_or(0);
+            let shown = |at| if self.is_exact { count(at).to_string() } else { nicenum(count(at)) };
+            let end = 1_u64.checked_shl(bucket as u32 + 1).map_or(u64::MAX, |end| end - 1);
+            let none = || "-".to_owned();
+            let mut values = vec![none(), none(), shown(0), shown(1)];
+            values.extend(std::iter::repeat_n(none(), 7));
+            if self.is_scripted {
+                let _ = writeln!(text, "{end}\t{}", values.join("\t"));
+                continue;
+            }
+            let _ = write!(text, "{:name_width$}", self.time(end));
+            for value in &values {
+                let _ = write!(text, "  {value:>width$}");
+            }
+            text.push('\n');
+        }
+        if !self.is_scripted {
+            let _ = writeln!(text, "{}", "-".repeat(length));
+        }
+    }
+}
+
+/// Appends a title over so many columns of a width, where OpenZFS puts it.
+fn centred(text: &mut String, title: &str, width: usize, columns: usize) {
+    let room = width * columns + 2 * (columns - 1);
+    let before = (room / columns).saturating_sub(title.len() / columns);
+    let after = room.saturating_sub(before + title.len());
+    let _ = write!(text, "  {:before$}{title}{:after$}", "", "");
+}
+
+/// The mean of a histogram by powers of two, each value taken for the middle of its bucket.
+fn mean(buckets: &[u64]) -> u64 {
+    let middle = |bucket: usize| (3_u128 << bucket) >> 1;
+    let sum: u128 = buckets.iter().enumerate().map(|(bucket, count)| middle(bucket) * u128::from(*count)).sum();
+    let count: u128 = buckets.iter().map(|count| u128::from(*count)).sum();
+    u64::try_from(sum.checked_div(count).unwrap_or(0)).unwrap_or(u64::MAX)
+}
+
+/// A time with a unit, as OpenZFS's `zfs_nicetime` writes it: `-` for none.
+fn nicetime(ns: u64) -> String {
+    const UNITS: [(&str, u64); 4] = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000), ("ns", 1)];
+    if ns == 0 {
+        return "-".to_owned();
+    }
+    let (unit, size) = UNITS.into_iter().find(|(_, size)| ns >= *size).unwrap_or(("ns", 1));
+    format!("{}{unit}", ns / size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool() -> VdevIo {
+        let leaf = |name: &str, totals: [u64; 4]| VdevIo {
+            name: name.into(),
+            totals: totals.to_vec(),
+            latencies: [vec![0, 0, 4], vec![]],
+            queued: vec![1, 2, 0, 0, 0, 0, 0, 0, 0, 0],
+            ..VdevIo::default()
+        };
+        let leaves = vec![leaf("sda", [10, 1 << 20, 20, 4 << 20]), leaf("sdb", [30, 3 << 20, 22, 4 << 20])];
+        let mirror = VdevIo {
+            name: "mirror-0".into(),
+            totals: vec![40, 4 << 20, 22, 4 << 20],
+            children: leaves,
+            ..VdevIo::default()
+        };
+        VdevIo { name: "tank".into(), space: 1 << 30, allocated: 1 << 20, children: vec![mirror.clone()], ..mirror }
+    }
+
+    #[test]
+    fn the_table_is_that_of_openzfs() {
+        let table = IoTable { is_verbose: true, ..IoTable::default() };
+        let (pool, second) = (pool(), Duration::from_secs(2));
+        let width = table.name_width([&pool]);
+        let text = table.heading(width) + &table.rows(&pool, second, width);
+        assert_eq!(
+            text,
+            concat!(
+                "              capacity     operations     bandwidth \n",
+                "pool        alloc   free   read  write   read  write\n",
+                "----------  -----  -----  -----  -----  -----  -----\n",
+                "tank           1M  1023M     20     11     2M     2M\n",
+                "  mirror-0      -      -     20     11     2M     2M\n",
+                "    sda         -      -      5     10   512K     2M\n",
+                "    sdb         -      -     15     11  1.50M     2M\n",
+                "----------  -----  -----  -----  -----  -----  -----\n",
+            )
+        );
+    }
+
+    #[test]
+    fn scripts_get_tabs_and_whole_numbers() {
+        let table =
+            IoTable { is_scripted: true, is_exact: true, has_latencies: true, has_queues: true, ..IoTable::default() };
+        let row = table.rows(&pool().children[0].children[0], Duration::from_secs(1), 10);
+        let values: Vec<&str> = row.trim_end().split('\t').collect();
+        assert_eq!(values[..7], ["sda", "0", "0", "10", "20", "1048576", "4194304"]);
+        assert_eq!(values[7..12], ["-", "-", "6", "0", "-"], "{row}");
+        assert_eq!((values.len(), &values[18..20]), (7 + 11 + 14, &["1", "2"][..]), "{row}");
+    }
+
+    #[test]
+    fn a_snapshot_survives_its_way_and_two_make_an_interval() {
+        let before = pool();
+        assert_eq!(VdevIo::from_json(&before.to_json()).as_ref(), Some(&before));
+        assert_eq!(VdevIo::from_json(&json!([1, 2])), None);
+        let mut now = before.clone();
+        now.children[0].children[0].totals[0] += 7;
+        let since = now.since(&before);
+        assert_eq!(since.children[0].children[0].totals, [7, 0, 0, 0]);
+        assert_eq!((since.children[0].children[1].totals[0], since.allocated), (0, 1 << 20));
+    }
+
+    #[test]
+    fn means_and_units_are_openzfs_s() {
+        assert_eq!((mean(&[0, 0, 4]), mean(&[]), mean(&[0, 1, 1])), (6, 0, 4));
+        assert_eq!([0, 999, 1000, 33_500_000, 2_000_000_000].map(nicetime), ["-", "999ns", "1us", "33ms", "2s"]);
+    }
+}
