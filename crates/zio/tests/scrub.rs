@@ -185,7 +185,7 @@ impl Rig {
         let disks: Vec<_> =
             devices.iter().flatten().map(|(guid, device)| (Guid(*guid), Disk::whole(device.clone()))).collect();
         let tree = runtime.block_on(async { VdevTree::open(&config, disks).unwrap() });
-        let zio = Zio::new(Arc::new(tree));
+        let zio = Zio::new(tree);
         zio.set_salt(&[7; 32]);
         Self { runtime, zio, devices }
     }
@@ -364,14 +364,14 @@ fn a_leaf_that_has_missed_the_block_gets_it_and_is_charged_with_nothing() {
     let (zio, _) = rig.kept();
     let tree = zio.tree();
     let leaf = Guid(*guid);
-    assert!(tree.set_dtl(leaf, cenote_vdev::dtl::Dtl::of(TXG.0..TXG.0 + 1)));
+    assert!(tree.control().unwrap().set_dtl(leaf, cenote_vdev::dtl::Dtl::of(TXG.0..TXG.0 + 1)));
     let scrubbed = rig.runtime.block_on(zio.scrub_block(&bp, CONTEXT)).unwrap();
     assert!(scrubbed.is_whole() && scrubbed.mended.healed.iter().all(|mended| mended.guid == leaf));
     assert!(scrubbed.mended.healed_bytes() > 0);
     assert_eq!(tree.error_counts(leaf).unwrap().totals(), cenote_vdev::fault::ErrorTotals::default());
     // And with it another one can go.
-    assert!(tree.set_dtl(leaf, cenote_vdev::dtl::Dtl::new()));
-    assert!(tree.set_leaf_state(Guid(rig.devices[0][0].0), LeafState::Offline));
+    assert!(tree.control().unwrap().set_dtl(leaf, cenote_vdev::dtl::Dtl::new()));
+    assert!(tree.control().unwrap().set_leaf_state(Guid(rig.devices[0][0].0), LeafState::Offline));
     assert!(rig.runtime.block_on(zio.read(&bp, CONTEXT)).unwrap() == block);
 }
 

@@ -11,7 +11,7 @@ use cenote_dsl::{Dir, Dsl, DslError};
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{dir_field, pool_directory};
 use cenote_format::enums::ObjsetType;
-use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::ids::{Guid, ObjectId};
 use cenote_format::nvlist::NvList;
 use cenote_taskq::{Rng, boxed};
 use thiserror::Error;

@@ -27,7 +27,8 @@ impl Shared {
         let (shared, events) = (Arc::downgrade(self), self.events.clone());
         self.handle.detach(Class::Issue, async move {
             if let Some(shared) = shared.upgrade() {
-                let read = shared.clone().make(|syncer| Box::pin(async move { syncer.read_vdev_settings().await }));
+                let read =
+                    shared.clone().make(None, |syncer| Box::pin(async move { syncer.read_vdev_settings().await }));
                 if let Err(error) = read.await {
                     shared
                         .troubles
@@ -37,7 +38,7 @@ impl Shared {
             while let Some((leaf, verdict)) = events.verdict().await {
                 let Some(shared) = shared.upgrade() else { return };
                 let pardons = events.pardons();
-                let condemned = shared.clone().make(move |syncer| {
+                let condemned = shared.clone().make(None, move |syncer| {
                     Box::pin(async move {
                         // Where this had to wait, as while the pool was suspended, a person may have said that all is well.
                         let is_current = syncer.blocks.space.events.pardons() == pardons;
