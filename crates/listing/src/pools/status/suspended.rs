@@ -196,6 +196,7 @@ mod tests {
             name,
             state,
             errors,
+            slow_ios: 0,
             missed: Dtl::new(),
             coarse: None,
             hang,
