@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_spa::{Event, Pool};
 
-use crate::Console;
 use crate::error::{Context as _, Result, refused};
 
 /// How long a hook is waited for before the next one is run.
@@ -42,6 +41,9 @@ const OWNER_RUNS: u32 = 0o100;
 
 /// Formats a time: seconds since 1970, and a format of `strftime`.
 type TimeText = fn(u64, &str) -> String;
+
+/// Reports a line to the person that the process works for.
+type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// A folder of hooks.
 #[derive(Clone, Debug)]
@@ -65,31 +67,30 @@ impl Hooks {
     ///
     /// # Errors
     /// No thread can be started.
-    pub(crate) fn watch(&self, console: &Arc<dyn Console>, pool: &Pool) -> Result<Running> {
-        let (hooks, console, handle, events) =
-            (self.clone(), console.clone(), pool.handle().clone(), pool.events().clone());
+    pub(crate) fn watch(&self, warn: Warn, pool: &Pool) -> Result<Running> {
+        let (hooks, warn, handle, events) = (self.clone(), warn, pool.handle().clone(), pool.events().clone());
         let thread = std::thread::Builder::new().name("hooks".into()).spawn(move || {
             let (mut last, mut left) = (0, Vec::new());
             loop {
                 let new = handle.block_on(events.wait_after(last));
                 if new.dropped > 0 {
-                    console.warn(&format!("hooks of {} events were not run: they came too fast", new.dropped));
+                    warn(&format!("hooks of {} events were not run: they came too fast", new.dropped));
                 }
                 let Some(newest) = new.events.last() else { return };
                 last = newest.eid;
                 for event in &new.events {
-                    hooks.run(&*console, event, &mut left);
+                    hooks.run(&warn, event, &mut left);
                 }
             }
         });
         Ok(Running(thread.context("cannot run hooks")?))
     }
 
-    fn run(&self, console: &dyn Console, event: &Event, left: &mut Vec<Child>) {
+    fn run(&self, warn: &Warn, event: &Event, left: &mut Vec<Child>) {
         let class = event.list.str("class").unwrap_or_default();
         let files = match self.of_class(class) {
             Ok(files) => files,
-            Err(error) => return console.warn(&format!("hooks in {}: {error}", self.folder.display())),
+            Err(error) => return warn(&format!("hooks in {}: {error}", self.folder.display())),
         };
         for path in files {
             let mut command = Command::new(&path);
@@ -97,7 +98,7 @@ impl Hooks {
             let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
             match child {
                 Ok(child) => wait(child, left),
-                Err(error) => console.warn(&format!("hook {}: {error}", path.display())),
+                Err(error) => warn(&format!("hook {}: {error}", path.display())),
             }
         }
     }

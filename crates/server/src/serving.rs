@@ -139,7 +139,7 @@ pub async fn serve(
     request.hooks.iter().try_for_each(Hooks::check)?;
     let mut pools = Pools::new(handle, console, clients, !request.has_listener());
     let begun = begin(session, request, &wanted, &options, going.options(), &mut pools).await;
-    let watch = |of: &ServedPool| Some(request.hooks.as_ref()?.watch(session.console(), &of.pool));
+    let watch = |of: &ServedPool| Some(request.hooks.as_ref()?.watch(report(session), &of.pool));
     let running = pools.all().filter_map(watch).collect::<Result<Vec<_>>>();
     let served = pools.serve(begun, || going.ready(&**session.console()), || going.ends(), signals).await;
     running?.into_iter().for_each(Running::finish);

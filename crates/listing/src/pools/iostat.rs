@@ -147,7 +147,7 @@ impl VdevIo {
         })
     }
 
-    /// What has come since an earlier snapshot. Space and queues are those of now.
+    /// The requests since an earlier snapshot. Space and queues are those of now.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let earlier = |child: &Self| before.children.iter().find(|other| other.name == child.name);

@@ -1,5 +1,7 @@
 //! The members of events, with OpenZFS's names and types.
 
+use std::collections::BTreeMap;
+
 use cenote_format::ids::Guid;
 use cenote_format::nvlist::{NvList, NvString, NvValue};
 use cenote_vdev::config::VdevConfig;
@@ -9,11 +11,12 @@ use cenote_vdev::tree::LeafState;
 use cenote_zio::DataError;
 
 use super::limits::Class;
-use super::{ByGuid, EIO};
-use crate::FoundPool;
 use crate::config::PoolState;
 use crate::failmode::FailMode;
+use crate::find::FoundPool;
 
+/// The error of a request where the system gave no number.
+pub(super) const EIO: i32 = 5;
 /// The error of wrong bytes (`ECKSUM`, which is `EBADE` on Linux).
 const ECKSUM: i32 = 52;
 /// `ETIMEDOUT`.
@@ -26,6 +29,9 @@ const FLUSH: u32 = 5;
 const ACTIVE: u64 = 0;
 /// Nothing is being loaded (`SPA_LOAD_NONE`).
 const LOAD_NONE: i32 = 0;
+
+/// The vdevs of a configuration, by guid.
+pub(super) type ByGuid<T> = BTreeMap<Guid, T>;
 
 /// Members of a record of the history, and their names in an event.
 pub(super) const HISTORY: [(&str, &str); 10] = [
@@ -182,7 +188,7 @@ pub(super) fn bookmark(list: &mut NvList, error: &DataError) {
     list.push("zio_blkid", at.block.0);
 }
 
-/// What events say of a vdev.
+/// The members of events about a vdev.
 #[derive(Debug)]
 struct Facts {
     kind: &'static str,
@@ -194,7 +200,7 @@ struct Facts {
     parent: Option<(Guid, &'static str, Option<String>)>,
 }
 
-/// What events say of the vdevs of a pool.
+/// The members of events about the vdevs of a pool.
 #[derive(Debug, Default)]
 pub(super) struct Vdevs {
     by_guid: ByGuid<Facts>,

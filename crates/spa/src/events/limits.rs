@@ -94,7 +94,7 @@ impl Limits {
         if max == 0 {
             return false;
         }
-        // What is seen again lives longer, as OpenZFS has it.
+        // One that is seen again lives longer, as OpenZFS has it.
         let before = self.recent.insert(key, now);
         if self.recent.len() > max {
             self.recent.retain(|_, seen| (now - *seen).as_secs() <= expire_s);
@@ -128,7 +128,7 @@ mod tests {
     fn the_same_again_is_no_event_for_a_quarter_of_an_hour() {
         let (mut limits, tunables) = (Limits::default(), EventTunables::default());
         let mut admit =
-            |offset, s| limits.admit(&tunables, Key::new(Class::Io, LEAF, (5, 1, offset, 512)), at(s * 1000));
+            |offset, s: u64| limits.admit(&tunables, Key::new(Class::Io, LEAF, (5, 1, offset, 512)), at(s * 1000));
         assert!(admit(0, 0));
         assert!(!admit(0, 10));
         assert!(admit(512, 10));

@@ -42,11 +42,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use cenote_format::dsl::{ScanFunction, ScanState};
 use cenote_format::ids::Guid;
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_taskq::sync::Mutex;
 use cenote_taskq::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_taskq::{Handle, Instant, Notify};
+use cenote_taskq::{Handle, Instant, Notify, boxed};
 use cenote_vdev::fault::Fault;
 use cenote_vdev::tree::{LeafState, VdevTree};
 use cenote_zio::DataError;
@@ -56,11 +57,8 @@ use crate::sync::clock::Clock;
 use crate::sync::devices::Devices;
 use crate::tunables::EventTunables;
 use diagnosis::{Diagnosis, Rule, Verdict};
-use ereport::{Place, Vdevs};
+use ereport::{ByGuid, EIO, Place, Vdevs};
 use limits::{Class, Key, Limits};
-
-/// The result of a command's own I/O errors where the system gave no number (`EIO`).
-const EIO: i32 = 5;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
@@ -142,6 +140,35 @@ struct Of {
     tree: Weak<VdevTree>,
 }
 
+/// The state of a scrub or resilver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Scan {
+    pub(crate) function: ScanFunction,
+    pub(crate) state: ScanState,
+    pub(crate) is_paused: bool,
+    pub(crate) start_time_s: u64,
+}
+
+impl Scan {
+    /// The name of the event that has made this of an earlier state.
+    fn event_after(self, before: Self) -> Option<&'static str> {
+        let is_scanning = |scan: Self| scan.state == ScanState::SCANNING;
+        let is_same = (self.function, self.start_time_s) == (before.function, before.start_time_s);
+        let has_begun = is_scanning(self) && !(is_same && is_scanning(before));
+        let has_ended = is_same && is_scanning(before) && !is_scanning(self);
+        match self.function {
+            ScanFunction::SCRUB if has_begun => Some("scrub_start"),
+            ScanFunction::SCRUB if has_ended && self.state == ScanState::FINISHED => Some("scrub_finish"),
+            ScanFunction::SCRUB if has_ended => Some("scrub_abort"),
+            ScanFunction::SCRUB if self.is_paused && !before.is_paused => Some("scrub_paused"),
+            ScanFunction::SCRUB if !self.is_paused && before.is_paused => Some("scrub_resume"),
+            ScanFunction::RESILVER if has_begun => Some("resilver_start"),
+            ScanFunction::RESILVER if has_ended => Some("resilver_finish"),
+            _ => None,
+        }
+    }
+}
+
 /// See the module comment.
 #[derive(Default)]
 pub struct Events {
@@ -161,6 +188,8 @@ pub struct Events {
     judged: Notify,
     /// The states of leaves, as they were last seen.
     states: Mutex<ByGuid<LeafState>>,
+    /// The scan that the MOS records, as it was last seen.
+    scan: Mutex<Option<Scan>>,
     ring: Mutex<Ring>,
     came: Notify,
     is_closed: AtomicBool,
@@ -219,6 +248,7 @@ impl Events {
     }
 
     /// Waits until there are events after that one, or none comes any more, and returns them.
+    #[boxed]
     pub async fn wait_after(&self, eid: u64) -> NewEvents {
         loop {
             let came = self.came.wait();
@@ -344,6 +374,18 @@ impl Events {
         }
     }
 
+    /// The scan that the MOS records now: another state than before is an event, whoever scans.
+    pub(crate) fn scan_is(&self, now: Scan) {
+        let Some(before) = self.scan.lock().replace(now) else { return };
+        let Some(name) = now.event_after(before) else { return };
+        let is_resilver = now.function == ScanFunction::RESILVER;
+        self.post_event("sysevent", name, None, |list| {
+            if is_resilver {
+                list.push("resilver_type", "healing");
+            }
+        });
+    }
+
     /// A leaf is used again, as far as its errors go.
     pub(crate) fn cleared(&self, leaf: Guid) {
         self.sysevent("vdev_clear", Some((leaf, ereport::state(LeafState::Online))));
@@ -431,9 +473,6 @@ pub const fn state_name(state: u64) -> &'static str {
     }
 }
 
-/// The vdevs of a configuration, by guid.
-type ByGuid<T> = BTreeMap<Guid, T>;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -456,6 +495,30 @@ mod tests {
         let new = ring.after(2);
         assert_eq!((eids(&new), new.dropped), (vec![5, 6, 7, 8], 2));
         assert_eq!(ring.after(0).dropped, 0, "a new reader has missed nothing");
+    }
+
+    #[test]
+    fn each_turn_of_a_scan_is_an_event() {
+        let scan =
+            |state, is_paused, start_time_s| Scan { function: ScanFunction::SCRUB, state, is_paused, start_time_s };
+        let none = Scan::default();
+        let (runs, paused) = (scan(ScanState::SCANNING, false, 5), scan(ScanState::SCANNING, true, 5));
+        let (done, gone) = (scan(ScanState::FINISHED, false, 5), scan(ScanState::CANCELED, false, 5));
+        let again = scan(ScanState::SCANNING, false, 9);
+        for (before, now, event) in [
+            (none, runs, Some("scrub_start")),
+            (runs, runs, None),
+            (runs, paused, Some("scrub_paused")),
+            (paused, runs, Some("scrub_resume")),
+            (runs, done, Some("scrub_finish")),
+            (paused, gone, Some("scrub_abort")),
+            (done, again, Some("scrub_start")),
+            (runs, again, Some("scrub_start")),
+            (runs, Scan { function: ScanFunction::RESILVER, ..again }, Some("resilver_start")),
+            (done, done, None),
+        ] {
+            assert_eq!(now.event_after(before), event, "{before:?} {now:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use cenote_dmu::tx::TxError;
+use cenote_format::ids::Guid;
 use cenote_metaslab::MetaslabId;
 use cenote_taskq::{Either, boxed, race};
 use cenote_vdev::tree::{Hang, Suspension, VdevStatus};
@@ -137,6 +138,29 @@ impl Pool {
             Err(_) if self.is_closing() => Ok(()),
             taken => taken,
         }
+    }
+
+    /// Has devices used again that were condemned because of their errors: this one, or all. What they have missed meanwhile they still
+    /// lack.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn pardon(&self, leaf: Option<Guid>) -> Result<(), SpaError> {
+        self.shared.events.forget_errors(leaf);
+        let pardoned = self.look(move |syncer| {
+            Box::pin(async move {
+                let pardoned = syncer.devices.pardon(leaf)?;
+                for leaf in &pardoned {
+                    syncer.blocks.space.events.cleared(*leaf);
+                }
+                Ok::<_, SpaError>(!pardoned.is_empty())
+            })
+        });
+        if pardoned.await? {
+            self.sync().await?;
+        }
+        Ok(())
     }
 
     /// Whether the pool takes no changes any more, since it is being closed or is closed.

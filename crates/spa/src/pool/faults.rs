@@ -14,12 +14,10 @@
 
 use std::sync::Arc;
 
-use cenote_format::ids::Guid;
-use cenote_taskq::{Class, Either, boxed, race};
+use cenote_taskq::{Class, Either, race};
 
-use super::Pool;
 use super::shared::Shared;
-use crate::SpaError;
+use crate::error::SpaError;
 
 impl Shared {
     /// Begins to carry out verdicts.
@@ -68,30 +66,5 @@ impl Shared {
                 }
             }
         });
-    }
-}
-
-impl Pool {
-    /// Has devices used again that were condemned because of their errors: this one, or all. What they have missed meanwhile they still
-    /// lack.
-    ///
-    /// # Errors
-    /// The pool is closed, suspended, or has failed.
-    #[boxed]
-    pub async fn pardon(&self, leaf: Option<Guid>) -> Result<(), SpaError> {
-        self.shared.events.forget_errors(leaf);
-        let pardoned = self.look(move |syncer| {
-            Box::pin(async move {
-                let pardoned = syncer.devices.pardon(leaf)?;
-                for leaf in &pardoned {
-                    syncer.blocks.space.events.cleared(*leaf);
-                }
-                Ok::<_, SpaError>(!pardoned.is_empty())
-            })
-        });
-        if pardoned.await? {
-            self.sync().await?;
-        }
-        Ok(())
     }
 }

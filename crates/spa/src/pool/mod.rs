@@ -294,7 +294,7 @@ impl Pool {
         self.shared.events.open_for()
     }
 
-    /// What happens to it.
+    /// Its events.
     #[must_use]
     pub fn events(&self) -> &Arc<Events> {
         &self.shared.events

@@ -57,7 +57,7 @@ pub(super) struct Shared {
     pub(super) is_background: AtomicBool,
     /// Troubles with its space.
     pub(super) troubles: Arc<Troubles>,
-    /// What happens to it.
+    /// Its events.
     pub(super) events: Arc<Events>,
     /// Frees in the background.
     pub(super) frees: Frees,

@@ -97,7 +97,7 @@ pub(crate) struct Space {
     /// The tree whose suspension allocations wait for when there is no space.
     tree: OnceLock<Weak<VdevTree>>,
     pub(crate) troubles: Arc<Troubles>,
-    /// What happens to the pool.
+    /// The pool's events.
     pub(crate) events: Arc<Events>,
     /// Txgs whose blocks are kept.
     pub(crate) pins: Arc<Pins>,

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{SpaceDelta, Synced};
+use cenote_dmu::{SpaceDelta, Synced, Zap};
 use cenote_dsl::{Livelist, UsedBy};
+use cenote_format::dsl::{ScanFlags, ScanPhys, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::BoxFuture;
@@ -11,6 +12,7 @@ use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::commit::{Refusal, commit, mend_labels, repeat};
 
 use crate::config::{PoolState, VERSION};
+use crate::events::Scan;
 use crate::sync::Phase;
 use crate::sync::Syncer;
 use crate::{PoolError, SpaError};
@@ -63,6 +65,7 @@ impl Syncer {
         let has_changed = self.make_late(txg).await?;
         let has_changed = std::mem::take(&mut self.is_changed) || has_changed;
         self.settle_scan(has_changed).await?;
+        self.note_scan().await;
         self.in_txg().log_errors(txg).await;
         self.in_txg().save_shared(txg).await?;
         if self.devices.config_changed {
@@ -117,6 +120,24 @@ impl Syncer {
         self.txg = Txg(txg.0 + 1);
         self.assert_settled(txg);
         Ok(txg)
+    }
+
+    /// Tells of a scan that has begun, paused or ended. One that cannot be read is not told of.
+    async fn note_scan(&self) {
+        let Ok(directory) = Zap::open(self.mos.directory.clone()).await else { return };
+        let Ok(value) = directory.lookup(pool_directory::SCAN.as_bytes()).await else { return };
+        let words: Vec<u64> = value.iter().flat_map(|value| value.integers()).collect();
+        let scan = match ScanPhys::from_words(&words) {
+            Ok(phys) => Scan {
+                function: phys.function,
+                state: phys.state,
+                is_paused: phys.flags.contains(ScanFlags::SCRUB_PAUSED),
+                start_time_s: phys.start_time,
+            },
+            // None was ever made, or it is none that is known here.
+            Err(_) => Scan::default(),
+        };
+        self.blocks.space.events.scan_is(scan);
     }
 
     /// Checks that a dataset that has grown, and all directories above it, are within their quotas. Without a background sync no check is

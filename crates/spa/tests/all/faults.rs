@@ -8,12 +8,11 @@ use std::time::Duration;
 use cenote_format::ids::Guid;
 use cenote_spa::{Event, Pool, PropertyValue, TopKind};
 use cenote_taskq::sim::disk::{Fault, Latency, RequestKind, SimDisk};
-use cenote_taskq::{Handle, Rng, Runtime};
+use cenote_taskq::{Handle, Runtime};
 use cenote_vdev::tree::LeafState;
 
 use crate::failing::assert_whole;
 use cenote_sim::Machine;
-use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
 
 const MIRROR: Layout = &[(TopKind::Mirror, 2)];
@@ -37,11 +36,15 @@ fn leaf(pool: &Pool, disk: usize) -> (Guid, LeafState) {
     (guid, tree.leaf_states().into_iter().find(|(of, _)| *of == guid).unwrap().1)
 }
 
+/// Changes blocks of the MOS.
+async fn change(pool: &Pool, number: u64) {
+    pool.record_command(&format!("change {number}"), 0).await.unwrap();
+}
+
 /// Changes blocks until a leaf is in this state.
 async fn change_until(handle: &Handle, pool: &Pool, disk: usize, wanted: LeafState) {
-    let head = pool.open_head("written").await.unwrap();
     for seed in 0..50 {
-        change_head(pool, &head, &mut Rng::new(seed)).await.unwrap();
+        change(pool, seed).await;
         pool.sync().await.unwrap();
         handle.sleep(Duration::from_secs(1)).await;
         if leaf(pool, disk).1 == wanted {
@@ -81,8 +84,7 @@ fn a_device_that_fails_its_writes_is_faulted_on_disk_and_comes_back_when_it_is_c
         assert!(!missed(&pool).is_empty());
         // Its labels say nothing any more; those of the other say that it is faulted.
         is_on.store(false, Ordering::SeqCst);
-        let head = pool.open_head("written").await.unwrap();
-        change_head(&pool, &head, &mut Rng::new(77)).await.unwrap();
+        change(&pool, 77).await;
         let last = pool.sync().await.unwrap();
         assert!(missed(&pool).contains(last), "it is not written by itself");
         pool.resume().await.unwrap();
@@ -93,11 +95,10 @@ fn a_device_that_fails_its_writes_is_faulted_on_disk_and_comes_back_when_it_is_c
             seen.contains(&"sysevent.fs.zfs.vdev_clear") && seen.contains(&"resource.fs.zfs.statechange"),
             "{seen:?}"
         );
-        change_head(&pool, &head, &mut Rng::new(78)).await.unwrap();
+        change(&pool, 78).await;
         let last = pool.sync().await.unwrap();
         let missed = missed(&pool);
         assert!(!missed.is_empty() && !missed.contains(last), "{missed}: written again, and not resilvered");
-        drop(head);
         pool.export().await.unwrap();
         let (_, report) = check(handle, &machine.paths).await;
         assert_whole(&report, "cleared");
@@ -128,22 +129,18 @@ fn a_fault_that_was_diagnosed_ends_with_the_import_and_what_was_missed_is_known(
 fn a_device_that_others_need_is_degraded_instead() {
     run(3, async |handle, machine| {
         let pool = live(handle, machine, MIRROR, small()).await;
-        let head = pool.open_head("written").await.unwrap();
         // The second disk misses a txg.
         let is_on = fail(&machine.disks[1], &[RequestKind::Flush]);
-        change_head(&pool, &head, &mut Rng::new(1)).await.unwrap();
+        change(&pool, 1).await;
         pool.sync().await.unwrap();
         is_on.store(false, Ordering::SeqCst);
-        change_head(&pool, &head, &mut Rng::new(2)).await.unwrap();
+        change(&pool, 2).await;
         pool.sync().await.unwrap();
         assert_eq!(leaf(&pool, 1).1, LeafState::Online);
-        drop(head);
         let is_on = fail(&machine.disks[0], &[RequestKind::Write]);
         change_until(handle, &pool, 0, LeafState::Degraded).await;
         for seed in 3..8 {
-            let head = pool.open_head("written").await.unwrap();
-            change_head(&pool, &head, &mut Rng::new(seed)).await.unwrap();
-            drop(head);
+            change(&pool, seed).await;
             pool.sync().await.unwrap();
             assert_ne!(leaf(&pool, 0).1, LeafState::Faulted, "it alone has the txg that the other one missed");
         }
@@ -167,30 +164,26 @@ fn properties_of_a_vdev_change_its_rules_and_those_of_vdevs_below_it() {
         // Never, by the mirror above it.
         pool.set_vdev_property(top, "io_n", Some(&PropertyValue::Number(0))).await.unwrap();
         let is_on = fail(&machine.disks[0], &[RequestKind::Write]);
-        let head = pool.open_head("written").await.unwrap();
         for seed in 0..20 {
-            change_head(&pool, &head, &mut Rng::new(seed)).await.unwrap();
+            change(&pool, seed).await;
             pool.sync().await.unwrap();
         }
         assert!(tree.error_counts(leaf(&pool, 0).0).unwrap().totals().write > 10);
         assert_eq!(leaf(&pool, 0).1, LeafState::Online);
         is_on.store(false, Ordering::SeqCst);
         pool.resume().await.unwrap();
-        drop(head);
         pool.export().await.unwrap();
         // They are read again when the pool is; one of the leaf goes before the mirror's.
         let pool = reopened(handle, &machine.paths, small()).await;
         pool.set_vdev_property(leaf(&pool, 0).0, "io_n", Some(&PropertyValue::Number(1))).await.unwrap();
         let is_on = fail(&machine.disks[1], &[RequestKind::Write]);
-        let head = pool.open_head("written").await.unwrap();
         for seed in 0..20 {
-            change_head(&pool, &head, &mut Rng::new(seed)).await.unwrap();
+            change(&pool, seed).await;
             pool.sync().await.unwrap();
         }
         assert_eq!(leaf(&pool, 1).1, LeafState::Online, "the mirror's rule, from disk");
         is_on.store(false, Ordering::SeqCst);
         pool.resume().await.unwrap();
-        drop(head);
         pool.export().await.unwrap();
     });
 }

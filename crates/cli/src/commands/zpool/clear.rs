@@ -33,7 +33,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         // Nothing is counted from one command to the next but what the error log has.
         context.check_reachable(&args.pool).await?;
         let view = context.open_pool(&args.pool).await?;
-        let has_errors = view.has_logged_errors().await?;
+        // And what a process that had the pool has recorded of its devices.
+        let is_ailing = view.vdevs().leaves().iter().any(|leaf| leaf.state.degraded);
+        let has_errors = is_ailing || view.has_logged_errors().await?;
         view.close().await;
         drop(view);
         if has_errors {

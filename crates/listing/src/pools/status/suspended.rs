@@ -197,6 +197,7 @@ mod tests {
             state,
             errors,
             healed_bytes: 0,
+            slow_ios: 0,
             missed: Dtl::new(),
             coarse: None,
             hang,
