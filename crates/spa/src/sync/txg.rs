@@ -267,7 +267,9 @@ impl Syncer {
             self.devices.ring.is_multihost = self.devices.multihost.is_shown();
             if let Some((uberblock, late)) = self.devices.root_vdev.late.take() {
                 assert!(uberblock.txg < txg, "the uberblock that a leaf lacks is older than the one that it gets");
-                mend_labels(&leaves).await;
+                for (leaf, bytes) in mend_labels(&leaves).await {
+                    tree.count_healed(leaf, bytes);
+                }
                 // Those that do not take it will not take the next one either, and are noted then.
                 let late = leaves.iter().filter(|leaf| late.contains(&leaf.guid));
                 repeat(late, &uberblock, &self.devices.ring).await;

@@ -344,6 +344,11 @@ impl VdevTree {
         self.topology().lookup(guid).map(|node| node.errors.clone())
     }
 
+    /// Counts bytes of a leaf that were damaged and were written again, other than blocks: labels.
+    pub fn count_healed(&self, guid: Guid, bytes: u64) {
+        self.topology().lookup(guid).inspect(|node| node.errors.count_healed(bytes));
+    }
+
     /// How a vdev below a mirror or a parity stripe is doing, as the read policy sees it.
     #[must_use]
     pub fn load(&self, guid: Guid) -> Option<Spread> {

@@ -75,7 +75,7 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Its errors.
     pub errors: ErrorTotals,
-    /// Bytes of it that were found wrong or missing since it was opened, and were written again.
+    /// Bytes of it, and of its children, that were found wrong or missing since it was opened, and were written again.
     pub healed_bytes: u64,
     /// The txgs that it cannot be relied on for. Of a leaf: what its dirty time log says, so that it needs a resilver if
     /// there are any. Of a vdev above: those that too many of its children have missed, or would have if they were there
@@ -174,7 +174,10 @@ impl Topology {
             Kind::DraidSpare { draid: None, .. } | Kind::Missing => VdevState::Unavailable,
             Kind::Indirect | Kind::Hole => VdevState::Removed,
         };
-        VdevStatus { children, ..self.status_of(node, state) }
+        let status = self.status_of(node, state);
+        let healed_bytes =
+            children.iter().fold(status.healed_bytes, |sum, child| sum.saturating_add(child.healed_bytes));
+        VdevStatus { children, healed_bytes, ..status }
     }
 
     fn status_of(&self, node: &Node, state: VdevState) -> VdevStatus {
