@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_format::ids::{Guid, Txg};
+use cenote_format::label::LABEL_COUNT;
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::{Class, Handle, Identity, OpenOptions, boxed};
@@ -42,6 +43,8 @@ pub struct FoundLeaf {
     pub txg: Txg,
     /// Every valid uberblock of its rings.
     pub uberblocks: Vec<UberblockCopy>,
+    /// How many of its labels are damaged, though another is good.
+    pub bad_labels: usize,
 }
 
 impl FoundLeaf {
@@ -467,6 +470,8 @@ fn leaf_of(report: &LabelReport) -> Option<(Guid, FoundLeaf)> {
     if txg == Txg(0) {
         return None;
     }
-    let leaf = FoundLeaf { guid, disk: report.disk.clone(), config, txg, uberblocks: report.uberblocks.clone() };
+    let bad_labels = LABEL_COUNT - report.good_labels();
+    let uberblocks = report.uberblocks.clone();
+    let leaf = FoundLeaf { guid, disk: report.disk.clone(), config, txg, uberblocks, bad_labels };
     Some((pool, leaf))
 }

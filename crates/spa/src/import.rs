@@ -10,6 +10,7 @@ use cenote_dsl::Dsl;
 use cenote_format::Endian;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
+use cenote_format::label::LABEL_COUNT;
 use cenote_format::nvlist::NvList;
 use cenote_format::spacemap::{SpaceMapPhys, SpaceMapRecord, SpaceMapRecords, SpaceMapType};
 use cenote_format::uberblock::Uberblock;
@@ -412,12 +413,25 @@ impl Import<'_> {
                 unnoted.entry(guid).or_default().absorb(&missed);
             }
         }
+        self.note_bad_labels();
         for (guid, txgs) in missed.iter().chain(&unnoted) {
             control.add_dtl(*guid, txgs);
         }
         drop(control);
         self.note_missed(&vdevs, &tree.status());
         self.pool(opened, vdevs, Leaves { missed, unnoted, late }).await
+    }
+
+    /// Tells of devices with damaged labels. The first commit after an opening writes all labels.
+    fn note_bad_labels(&mut self) {
+        let then = match self.purpose {
+            Purpose::Read => "",
+            _ => "; the next txg writes them again",
+        };
+        for leaf in self.found.leaves.values().filter(|leaf| leaf.bad_labels > 0) {
+            let (name, bad) = (leaf.disk.path(), leaf.bad_labels);
+            self.notes.push(format!("{bad} of the {LABEL_COUNT} labels of {name} are damaged{then}"));
+        }
     }
 
     /// The vdevs as configured, and what they are for.

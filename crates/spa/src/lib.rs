@@ -100,7 +100,9 @@ pub use open::spares_l2cache::AuxSpec;
 pub use open::vdevs::{DiskSpec, TopKind, TopSpec};
 pub use options::{ImportOptions, Notice, Rewind};
 pub use owner::{KERNEL_POOLS, holder_id, kernel_pool};
-pub use pool::{HeadFrees, KeptTxg, LiveHead, MemoryLimits, Pool, SyncTask, TxgRecord, WeakPool};
+pub use pool::{
+    HeadFrees, HealCounts, HealedBlock, KeptTxg, LiveHead, MemoryLimits, Pool, SyncTask, TxgRecord, WeakPool,
+};
 pub use space::LogFigures;
 pub use status::{Condition, condition, condition_with, device_condition};
 pub use sync::{Clock, Host, Phase, Syncer};

@@ -157,6 +157,8 @@ mutants! {
     ReceiveBlocksKept = "receive-blocks-kept",
     /// The short piece at the end of a large block that is sent in pieces is forgotten.
     ReceiveTailForgotten = "receive-tail-forgotten",
+    /// A block that a reader found damaged is written again, though its place may be another block's by now.
+    HealReused = "heal-reused",
 }
 
 impl Mutant {
@@ -175,6 +177,9 @@ impl Mutant {
 
     /// Those that take a second host, which the lives of two hosts find (`crates/crash`, `hosts`).
     pub const OF_HOSTS: &[Self] = &[Self::LateNotAskedAfterWrite];
+
+    /// Those of repairs, which tests of the pool find (`spa`, `healing`).
+    pub const OF_REPAIRS: &[Self] = &[Self::HealReused];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[

@@ -151,9 +151,9 @@ pub async fn repeat(leaves: impl Iterator<Item = &LeafCommit>, uberblock: &Uberb
 /// Writes the labels by which a leaf would not be found, of all leaves whose labels are to be written, and makes them stable: before the
 /// first commit after an opening. Power that went while labels 1 and 3 were written may have torn these, or left them as they were when
 /// the vdev was added (txg 0); if it went again while 0 and 2 were written, no label would be left, and nothing could tell whose device
-/// it is. Failures are left to the commit.
+/// it is. Failures are left to the commit. Returns the bytes that were written to each leaf for labels that were damaged.
 #[boxed]
-pub async fn mend_labels(leaves: &[LeafCommit]) {
+pub async fn mend_labels(leaves: &[LeafCommit]) -> Vec<(Guid, u64)> {
     let mends = leaves.iter().filter_map(|leaf| {
         let config = emit_vdev_phys(leaf.config.as_ref()?).ok()?;
         Some(async move {
@@ -161,13 +161,16 @@ pub async fn mend_labels(leaves: &[LeafCommit]) {
             let is_bad = |label: &&LabelCopy| label.config.as_ref().map_or(true, |config| config.u64("txg") == Some(0));
             let bad: Vec<usize> = labels.iter().filter(is_bad).map(|label| label.index).collect();
             // If none is good there is none to be kept.
-            if !bad.is_empty() && bad.len() < LABEL_COUNT {
-                // A device that does not take them will not take the commit.
-                let _ = write_configs(&leaf.disk, &config, &bad).await;
+            if bad.is_empty() || bad.len() == LABEL_COUNT {
+                return None;
             }
+            // A device that does not take them will not take the commit.
+            write_configs(&leaf.disk, &config, &bad).await.ok()?;
+            let damaged = labels.iter().filter(|label| label.config.is_err()).count();
+            Some((leaf.guid, (damaged * VDEV_PHYS_BYTES) as u64))
         })
     });
-    drop(join_all(mends).await);
+    join_all(mends).await.into_iter().flatten().filter(|(_, bytes)| *bytes > 0).collect()
 }
 
 /// Writes two of the labels of all leaves whose configuration changed, and makes them stable.

@@ -23,7 +23,8 @@
 //! is late it asks a second child as well. A stripe reads its data columns; then parity, to reconstruct missing columns; then stale
 //! columns; then it tries combinations of silently corrupt columns ([`tree`] has the stages). The caller's `verify` checks each result,
 //! and only accepted bytes are returned. Every leaf that failed or returned wrong data is reported at once, to its error counts and to
-//! the bounded [`fault::FaultLog`]. The final error lists how each device contributed to it.
+//! the bounded [`fault::FaultLog`]. The final error lists how each device contributed to it. What was wrong can be written again, in its place,
+//! by whoever keeps the place ([`tree::VdevTree::mend`]).
 //!
 //! **The life of a write.** `VdevTree::write` takes the same paths with the physical block. A mirror
 //! gives it to every child, a stripe computes parity and gives each child its column, all at once. A leaf that cannot take its part has

@@ -46,17 +46,17 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    /// The next block of the walk.
+    /// The next block of the walk; true if a device gave something else in its place.
     ///
     /// # Errors
     /// It is not there, or no device gives it.
-    pub(crate) async fn read(&mut self, zio: &Zio, pointer: &Blkptr) -> Result<Block, ZioError> {
+    pub(crate) async fn read(&mut self, zio: &Zio, pointer: &Blkptr) -> Result<(Block, bool), ZioError> {
         let held = self.window.as_ref().and_then(|window| window.of(pointer));
         let found = held.map(|bytes| zio.verified(pointer, bytes));
         let follows = self.follows(pointer);
         self.last_end = end_of(pointer);
         match found {
-            Some(Some(block)) => return Ok(block),
+            Some(Some(block)) => return Ok((block, false)),
             Some(None) => {}
             None => {
                 self.window = None;
@@ -65,7 +65,7 @@ impl Ahead {
                 if self.window_bytes > pointer.psize_bytes() && !self.is_unreadable(pointer) {
                     if let Some((block, window)) = self.read_window(zio, pointer).await {
                         self.window = Some(window);
-                        return Ok(block);
+                        return Ok((block, false));
                     }
                     let end = |dva: Dva| (dva.vdev, dva.offset_bytes.saturating_add(self.window_bytes));
                     (self.unreadable_to, self.window_bytes) = (pointer.dva(0).map(end), 0);

@@ -46,6 +46,8 @@ pub struct Link {
     pub content: Option<Content>,
     /// The block that follows; a hole if there is none.
     pub next: Blkptr,
+    /// A device gave something else in its place, though another one had it.
+    pub is_damaged: bool,
 }
 
 impl Link {
@@ -171,9 +173,10 @@ impl<'a> Chain<'a> {
         assert!(sequence <= block_max, "a claimed log ends where the claim says (invariant 3)");
         if (self.last_block, self.last_record) == (block_max, record_max) {
             self.end = Some(End::Claimed);
-            return Some(Link { pointer, content: None, next: Blkptr::HOLE });
+            return Some(Link { pointer, content: None, next: Blkptr::HOLE, is_damaged: false });
         }
-        let content = match self.read(&pointer, record_max).await {
+        let mut is_damaged = false;
+        let content = match self.read(&pointer, record_max, &mut is_damaged).await {
             Ok((content, next)) => {
                 self.at = next;
                 Some(content)
@@ -184,14 +187,23 @@ impl<'a> Chain<'a> {
             }
         };
         let next = if content.is_some() { self.at } else { Blkptr::HOLE };
-        Some(Link { pointer, content, next })
+        is_damaged &= content.is_some();
+        Some(Link { pointer, content, next, is_damaged })
     }
 
     /// Reads a block whose link goes on, and counts its records.
-    async fn read(&mut self, pointer: &Blkptr, record_max: u64) -> Result<(Content, Blkptr), End> {
+    async fn read(
+        &mut self,
+        pointer: &Blkptr,
+        record_max: u64,
+        is_damaged: &mut bool,
+    ) -> Result<(Content, Blkptr), End> {
         let layout = pointer.checksum().and_then(ChainLayout::of).ok_or(End::Absent)?;
         let bytes = match self.ahead.read(self.zio, pointer).await {
-            Ok(bytes) => bytes,
+            Ok((bytes, damaged)) => {
+                *is_damaged = damaged;
+                bytes
+            }
             Err(error) if is_missing(&error) => return Err(End::Device(error)),
             Err(_) => return Err(End::Absent),
         };

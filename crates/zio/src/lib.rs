@@ -25,6 +25,9 @@
 //! and one that compresses to 112 bytes or less is embedded in the pointer. Any other block is checksummed, gets its DVAs from the
 //! caller's [`Allocator`], and is written to all of them at once. If no free range is large enough, it becomes a gang block.
 //!
+//! **Damage.** A read that succeeds although a copy was bad tells of the block; what is bad is written again where the block's place is kept for
+//! it (`scrub`).
+//!
 //! **Invariants.**
 //! 1. No byte leaves this crate that did not pass its checksum (and, where the dataset's key is loaded, its MAC). Tested by
 //!    mutation (`mutation`): what is verified is asserted to be as long as its pointer says.
@@ -66,6 +69,7 @@ use cenote_codec::checksum::Salt;
 use cenote_codec::crypt::DatasetKey;
 use cenote_format::blkptr::Blkptr;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId};
+use cenote_taskq::sync::Mutex;
 use cenote_vdev::queue::QueueClass;
 use cenote_vdev::tree::VdevTree;
 
@@ -167,6 +171,8 @@ struct Shared {
     dynamic_gang: AtomicBool,
     errors: DataErrors,
     when_damaged: OnceLock<Box<dyn Fn(Damaged) + Send + Sync>>,
+    /// Of those found before somebody is told of them.
+    damaged_before: Mutex<Vec<Damaged>>,
 }
 
 impl Zio {
@@ -181,6 +187,7 @@ impl Zio {
                 dynamic_gang: AtomicBool::new(false),
                 errors: DataErrors::default(),
                 when_damaged: OnceLock::new(),
+                damaged_before: Mutex::default(),
             }),
             keeper: None,
         }

@@ -16,7 +16,7 @@ use crate::transform;
 use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
 
 /// The place of a log block in messages: its first copy's offset stands for the block's number.
-fn log_bookmark(bp: &Blkptr) -> Bookmark {
+pub(crate) fn log_bookmark(bp: &Blkptr) -> Bookmark {
     let at = BlockId(bp.dva(0).map_or(0, |dva| dva.offset_bytes));
     Bookmark { level: Bookmark::LEVEL_ZIL, block: at, ..Bookmark::objset(ObjsetId(0)) }
 }
@@ -270,13 +270,15 @@ impl Zio {
         Ok(read.map_err(|last| fail(ZioErrorKind::NoGoodCopy { copies: 1, last }))?.freeze())
     }
 
-    /// Reads a block that may well not be there (the end of an intent log's chain): nothing is counted as a fault.
+    /// Reads a block that may well not be there (the end of an intent log's chain): nothing is counted as a fault. True if some device gave
+    /// something else, or nothing.
     ///
     /// # Errors
     /// No copy verifies, or no device gives one.
     #[boxed]
-    pub async fn read_speculative(&self, bp: &Blkptr) -> Result<Block, ZioError> {
-        let place = Place::new(bp.physical_birth()).speculative();
+    pub async fn read_speculative(&self, bp: &Blkptr) -> Result<(Block, bool), ZioError> {
+        let damage = Damage::default();
+        let place = Place::new(bp.physical_birth()).speculative().noting(&damage);
         let bookmark = log_bookmark(bp);
         let fail = |kind: ZioErrorKind| ZioError::new(bookmark, kind);
         self.check_readable(bp).map_err(fail)?;
@@ -287,7 +289,7 @@ impl Zio {
         for dva in bp.dvas() {
             let tree = &self.shared.tree;
             match tree.read(dva.vdev, dva.offset_bytes, bp.psize_bytes(), &verify, &place).await {
-                Ok(buf) => return Ok(handed_out(bp, bookmark, buf.freeze())),
+                Ok(buf) => return Ok((handed_out(bp, bookmark, buf.freeze()), damage.is_found())),
                 Err(error) => last = ZioErrorKind::NoGoodCopy { copies: 1, last: error },
             }
         }

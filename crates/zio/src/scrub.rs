@@ -46,6 +46,9 @@ use cenote_vdev::tree::{CopiesReport, Damage, Mend, Mended, ReadContext as Place
 use crate::gang;
 use crate::{Bookmark, ReadContext, Zio, ZioError, ZioErrorKind};
 
+/// Damaged blocks that are remembered until somebody wants to be told of them: a pool is read before it is open to be written.
+const TOLD_LATE_MAX: usize = 256;
+
 /// Keeps the blocks of a txg from being used again.
 pub trait Keeper: Send + Sync {
     /// The txg.
@@ -146,15 +149,25 @@ impl Found {
 type Finding<'a> = Pin<Box<dyn Future<Output = Result<Found, ZioErrorKind>> + Send + 'a>>;
 
 impl Zio {
-    /// Has `damaged` told of every block of which a reader found a copy or column bad. Only the first call has an effect.
+    /// Has `damaged` told of every block of which a reader found a copy or column bad; also of those that were found before, as many as are
+    /// remembered. Only the first call has an effect.
     pub fn when_damaged(&self, damaged: impl Fn(Damaged) + Send + Sync + 'static) {
         let _ = self.shared.when_damaged.set(Box::new(damaged));
+        let before = std::mem::take(&mut *self.shared.damaged_before.lock());
+        if let Some(tell) = self.shared.when_damaged.get() {
+            before.into_iter().for_each(tell);
+        }
     }
 
     /// Tells of a block that a reader found damaged.
     pub(crate) fn found_damaged(&self, bp: &Blkptr, bookmark: Bookmark, damage: &Damage) {
+        let damaged = Damaged { bp: *bp, bookmark, charged: damage.leaves() };
         if let Some(tell) = self.shared.when_damaged.get() {
-            tell(Damaged { bp: *bp, bookmark, charged: damage.leaves() });
+            return tell(damaged);
+        }
+        let mut before = self.shared.damaged_before.lock();
+        if before.len() < TOLD_LATE_MAX {
+            before.push(damaged);
         }
     }
 
@@ -175,10 +188,11 @@ impl Zio {
         let damage = Damage::default();
         let place = Place::new(bp.physical_birth()).of_class(context.class).noting(&damage);
         let found = self.find_copies(bp, context, place).await?;
-        Ok(self.mend(found, context.class, damage.leaves()).await)
+        Ok(self.mend(found, context.class, Some(damage.leaves())).await)
     }
 
-    /// The same for a block that a reader has found damaged: what the reader charged leaves with is not counted again.
+    /// The same for a block that a reader has found damaged: what the reader charged leaves with is not counted again, and without `charged`
+    /// nothing is counted.
     ///
     /// # Errors
     /// No copy is good any more.
@@ -187,7 +201,7 @@ impl Zio {
         &self,
         bp: &Blkptr,
         context: ReadContext<'_>,
-        charged: Vec<Guid>,
+        charged: Option<Vec<Guid>>,
     ) -> Result<Scrubbed, ZioError> {
         let place = Place::new(bp.physical_birth()).of_class(context.class).speculative();
         let found = self.find_copies(bp, context.ahead().of_class(context.class), place).await?;
@@ -297,7 +311,7 @@ impl Zio {
     }
 
     /// Has all places of what was found be right, if something is not.
-    async fn mend(&self, found: Found, class: QueueClass, charged: Vec<Guid>) -> Scrubbed {
+    async fn mend(&self, found: Found, class: QueueClass, charged: Option<Vec<Guid>>) -> Scrubbed {
         let Found { copies, truths, is_damaged } = found;
         let mut scrubbed = Scrubbed { copies, mended: Mended::default(), unmended: None };
         if !is_damaged {

@@ -14,6 +14,7 @@ use cenote_format::blkptr::Dva;
 use cenote_format::ids::{Guid, Txg, VdevId};
 use cenote_taskq::buf::{Block, Buf};
 use cenote_taskq::{boxed, join_all};
+use cenote_vdev::error::VdevError;
 use cenote_vdev::tree::WriteContext;
 
 use crate::write::padded;
@@ -198,7 +199,13 @@ impl Zio {
                     good += 1;
                     missed.extend(written.missed);
                 }
-                Err(error) => last = Some(error),
+                Err(error) => {
+                    // Where another copy is good this one is lacking all the same.
+                    if let VdevError::Unwritable { faults, .. } = &error {
+                        missed.extend(faults.iter().map(|fault| fault.guid));
+                    }
+                    last = Some(error);
+                }
             }
         }
         match last {

@@ -16,7 +16,7 @@ use cenote_vdev::config::VdevConfig;
 use cenote_vdev::disk::Disk;
 use cenote_vdev::tree::{LeafState, VdevTree};
 use cenote_zio::{
-    AllocationRequest, AllocationUnits, Allocator, Bookmark, Keeper, NoSpace, ReadContext, WritePolicy, Zio,
+    AllocationRequest, AllocationUnits, Allocator, Bookmark, Keeper, NoSpace, ReadContext, WritePolicy, Written, Zio,
 };
 use proptest::prelude::*;
 
@@ -196,7 +196,13 @@ impl Rig {
         (self.zio.clone().while_kept(Arc::new(kept)), holds)
     }
 
+    /// A new block's pointer, its contents, and how far each vdev is used.
     fn write(&self, sectors: usize, copies: u8, largest_bytes: u64, seed: u64) -> (Blkptr, Block, Vec<u64>) {
+        let (written, block, used) = self.written(sectors, copies, largest_bytes, seed);
+        (written.bp, block, used)
+    }
+
+    fn written(&self, sectors: usize, copies: u8, largest_bytes: u64, seed: u64) -> (Written, Block, Vec<u64>) {
         let tree = self.zio.tree().clone();
         let next = Mutex::new((0, vec![0; tree.top_count()]));
         let allocator = Bump { tree, largest_bytes, next };
@@ -220,9 +226,9 @@ impl Rig {
             protects: false,
             force_gang_above_bytes: None,
         };
-        let bp = self.runtime.block_on(self.zio.write(&allocator, &block, &policy)).unwrap().bp;
+        let written = self.runtime.block_on(self.zio.write(&allocator, &block, &policy)).unwrap();
         let used = allocator.next.lock().unwrap().1.clone();
-        (bp, block, used)
+        (written, block, used)
     }
 
     /// What the devices hold where blocks may be.
@@ -398,10 +404,22 @@ fn a_reader_tells_of_damage() {
             let errors = || rig.zio.tree().error_counts(bad).unwrap().totals().checksum;
             assert_eq!(errors(), 1);
             let (zio, _) = rig.kept();
-            let mended = rig.runtime.block_on(zio.mend_block(&bp, CONTEXT, damaged.charged.clone())).unwrap();
+            let mended = rig.runtime.block_on(zio.mend_block(&bp, CONTEXT, Some(damaged.charged.clone()))).unwrap();
             assert!(mended.is_whole() && mended.mended.healed_bytes() > 0);
             assert_eq!(errors(), 1, "it is counted once");
         }
         assert!(count > 0, "no reader met the damage");
+    }
+}
+
+/// A copy on a vdev that takes nothing was forgotten: the block was good elsewhere, and no dirty time log said that it lacked.
+#[test]
+fn a_copy_that_no_device_took_is_told() {
+    for largest_bytes in [4096, 1 << 30] {
+        let rig = Rig::new(LAYOUTS[6], 1);
+        let gone = Guid(rig.devices[1][0].0);
+        assert!(rig.zio.tree().set_leaf_state(gone, LeafState::Offline));
+        let (written, ..) = rig.written(64, 2, largest_bytes, 1);
+        assert_eq!(written.missed, [gone]);
     }
 }

@@ -173,7 +173,10 @@ impl Syncer {
         }
         for LeafCommit { guid, disk, config, .. } in leaves {
             let config = config.unwrap_or_default().into();
-            self.devices.found.leaves.insert(guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new() });
+            self.devices
+                .found
+                .leaves
+                .insert(guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 });
         }
         self.devices.found.auxiliaries = auxiliaries.found_with(&self.devices.found.auxiliaries);
         Ok(txg)

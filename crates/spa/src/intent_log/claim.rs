@@ -1,14 +1,17 @@
 //! Claiming the logs of a pool that is opened to be written.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cenote_dmu::Objset;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::ids::{BlockId, ObjectId, Txg, VdevId};
 use cenote_format::zil::ZilHeader;
 use cenote_metaslab::AllocError;
+use cenote_taskq::for_each_concurrent;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_zil::{Chain, Content, End};
+use cenote_zio::{Bookmark, Keeper, ReadContext};
 
 use super::{TXGS_AHEAD_MAX, holds_something, unclaimed};
 use crate::SpaError;
@@ -16,6 +19,9 @@ use crate::refcount::is_data;
 use crate::sync::Syncer;
 use crate::sync::rooms::InTxg;
 use crate::sync::space::extent;
+
+/// Blocks of a log that are mended at once.
+const MENDED_AT_ONCE: usize = 16;
 
 /// The blocks and datasets that were claimed so far.
 #[derive(Default)]
@@ -103,10 +109,14 @@ impl InTxg<'_> {
         claimed: &mut Claimed,
     ) -> Result<Reached, SpaError> {
         let mut chain = Chain::new(objset.dmu().zio(), header);
-        let mut reached = Reached::default();
+        let (mut reached, mut blocks, mut is_damaged) = (Reached::default(), Vec::new(), false);
         while let Some(link) = chain.next().await {
             if !self.claim_block(txg, &link.pointer, claimed).await? {
                 break;
+            }
+            is_damaged |= link.is_damaged;
+            if link.content.is_some() {
+                blocks.push(link.pointer);
             }
             reached.last_block = link.sequence();
             reached.blocks += 1;
@@ -115,6 +125,9 @@ impl InTxg<'_> {
             {
                 break;
             }
+        }
+        if is_damaged {
+            mend(objset, blocks).await;
         }
         Ok(reached)
     }
@@ -236,6 +249,35 @@ impl InTxg<'_> {
             }
         }
     }
+}
+
+/// A block of a log that was claimed: nobody has begun to replay the log, so its place stays the block's until the claim is on disk and after.
+struct Kept(Txg);
+
+impl Keeper for Kept {
+    fn txg(&self) -> Txg {
+        self.0
+    }
+
+    fn is_kept(&self) -> bool {
+        true
+    }
+
+    fn hold(self: Arc<Self>) -> Option<Box<dyn Send>> {
+        Some(Box::new(()))
+    }
+}
+
+/// Has the claimed blocks of a log be on all their devices. Some may lack them through no fault of theirs, since the power went while they were
+/// written: until the log is replayed, what its client was told is stable has the redundancy of all else. Where a device lacks one, each is
+/// looked at: most were read from one device alone. A failure is left to the replay, which has a good copy.
+async fn mend(objset: &Objset, blocks: Vec<Blkptr>) {
+    let bookmark = Bookmark { level: Bookmark::LEVEL_ZIL, ..Bookmark::objset(objset.id()) };
+    for_each_concurrent(MENDED_AT_ONCE, blocks, |block| async move {
+        let zio = objset.dmu().zio().clone().while_kept(Arc::new(Kept(block.physical_birth())));
+        drop(zio.mend_block(&block, ReadContext::new(bookmark, None), None).await);
+    })
+    .await;
 }
 
 /// Whether the block of an indirect write can be read (without the key). If it cannot, the write was not acknowledged, since a client is

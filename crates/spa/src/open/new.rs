@@ -211,7 +211,7 @@ pub(crate) async fn create_syncer(
 
     let leaf = |(guid, disk): (&Guid, &Disk)| {
         let (guid, disk, config) = (*guid, disk.clone(), Arc::new(NvList::new()));
-        (guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new() })
+        (guid, FoundLeaf { guid, disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 })
     };
     let leaves = disks.iter().map(leaf).collect();
     let found = FoundPool { guid, leaves, copies: Vec::new(), auxiliaries: Arc::default() };

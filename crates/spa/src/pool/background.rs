@@ -40,6 +40,7 @@ impl Pool {
             }
         }
         drop(slot);
+        shared.go_on_healing();
         self
     }
 }
@@ -89,6 +90,7 @@ impl Shared {
         assert_eq!(root.as_ref().map(Root::txg), Some(txg), "the root that is offered is that of the last txg");
         let before = std::mem::replace(&mut *self.root.lock(), root);
         drop(before);
+        self.go_on_healing();
         self.set_failmode(syncer.failmode);
         *self.jobs.lock() = syncer.jobs();
         self.events.states_are(syncer.devices.tree.leaf_states());

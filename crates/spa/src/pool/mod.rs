@@ -39,6 +39,8 @@
 //!
 //! **Reading the pool as of a txg** delays nobody: [`View`](crate::View).
 //!
+//! **Blocks that are found damaged** are healed in the background ([`heal`]).
+//!
 //! **Devices that fail.** Where too few take a block, a flush, labels or an uberblock the pool is *suspended*: that write waits in
 //! the vdev layer, and the sync with it. [`Pool::resume`] (`zpool clear`) repeats all writes that a device may have lost, and the sync
 //! continues with the same bytes at the same DVAs. A device that hangs is left out, or suspends the pool until it answers.
@@ -72,6 +74,7 @@ mod faults;
 mod frees;
 mod head;
 mod head_frees;
+mod heal;
 mod history;
 mod jobs;
 mod kstat;
@@ -104,6 +107,7 @@ use cenote_zil::Logs;
 pub(crate) use head::HeadHold;
 pub use head::LiveHead;
 pub use head_frees::HeadFrees;
+pub use heal::{HealCounts, HealedBlock};
 pub use history::TxgRecord;
 pub use memory::MemoryLimits;
 pub use scan::WeakPool;
@@ -119,7 +123,9 @@ use crate::sync::Syncer;
 use crate::sync::late::LateTask;
 use crate::{FailedPool, FoundAuxiliary, NamePool, Refusal, SpaError};
 use frees::Frees;
+use heal::Healing;
 use kstat::Kstats;
+use root::Root;
 use shared::Shared;
 use syncer_slot::SyncerSlot;
 
@@ -153,6 +159,7 @@ impl Pool {
         let handle = syncer.handle.clone();
         let txgs = Transactions::new(&handle, syncer.txg(), TxTunables::by_hand());
         let cache = syncer.blocks.writer.dmu().shared_cache();
+        let zio = syncer.blocks.writer.dmu().zio().clone();
         let seed = handle.unix_time().as_nanos() as u64 ^ syncer.guid().0 ^ syncer.txg().0.rotate_left(32);
         let logs = Logs::new(
             syncer.blocks.writer.dmu().clone(),
@@ -187,7 +194,8 @@ impl Pool {
             events: syncer.blocks.space.events.clone(),
             frees: Frees::default(),
             pins: syncer.blocks.space.pins.clone(),
-            root: Mutex::new(None),
+            root: Mutex::new(Root::of(&syncer)),
+            healing: Healing::default(),
             accounts: Mutex::new(BTreeMap::new()),
             records: Mutex::new(VecDeque::new()),
             jobs: Mutex::new(syncer.jobs()),
@@ -199,6 +207,7 @@ impl Pool {
             sync: Mutex::new(None),
         });
         kstat::register(&shared, &cache);
+        shared.heal_what_is_damaged(&zio);
         handle.detach(Class::Sync, async move { txgs.quiesce().await });
         let syncing = shared.clone();
         let join = handle.spawn(Class::Sync, async move { syncing.sync_all().await });

@@ -13,6 +13,7 @@ use cenote_vdev::tree::{Suspension, VdevTree};
 use cenote_zil::Logs;
 
 use super::frees::Frees;
+use super::heal::Healing;
 use super::history::TxgRecord;
 use super::kstat::Kstats;
 use super::root::Root;
@@ -63,8 +64,9 @@ pub(super) struct Shared {
     pub(super) frees: Frees,
     /// Txgs that are read.
     pub(super) pins: Arc<Pins>,
-    /// The root of the last txg, for views; none before the first, and once the sync has ended.
+    /// The root of the last txg, for views; none of a pool that is being made, and once the sync has ended.
     pub(super) root: Mutex<Option<Root>>,
+    pub(super) healing: Healing,
     pub(super) slot: AsyncMutex<SyncerSlot>,
     /// Changes and looks that wait for the slot, in the order of asking. Their callers have them: what has one in it may have the pool.
     pub(super) asked: Mutex<VecDeque<Weak<Mutex<Option<Request>>>>>,

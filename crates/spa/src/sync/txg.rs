@@ -65,7 +65,7 @@ impl Syncer {
         let has_changed = self.make_late(txg).await?;
         let has_changed = std::mem::take(&mut self.is_changed) || has_changed;
         self.settle_scan(has_changed).await?;
-        self.note_scan().await;
+        self.note_scan();
         self.in_txg().log_errors(txg).await;
         self.in_txg().save_shared(txg).await?;
         if self.devices.config_changed {
@@ -122,22 +122,15 @@ impl Syncer {
         Ok(txg)
     }
 
-    /// Tells of a scan that has begun, paused or ended. One that cannot be read is not told of.
-    async fn note_scan(&self) {
-        let Ok(directory) = Zap::open(self.mos.directory.clone()).await else { return };
-        let Ok(value) = directory.lookup(pool_directory::SCAN.as_bytes()).await else { return };
-        let words: Vec<u64> = value.iter().flat_map(|value| value.integers()).collect();
-        let scan = match ScanPhys::from_words(&words) {
-            Ok(phys) => Scan {
-                function: phys.function,
-                state: phys.state,
-                is_paused: phys.flags.contains(ScanFlags::SCRUB_PAUSED),
-                start_time_s: phys.start_time,
-            },
-            // None was ever made, or it is none that is known here.
-            Err(_) => Scan::default(),
-        };
-        self.blocks.space.events.scan_is(scan);
+    /// Tells of a scan that has begun, paused or ended.
+    fn note_scan(&self) {
+        let scan = self.jobs.scan.phys().map(|phys| Scan {
+            function: phys.function,
+            state: phys.state,
+            is_paused: phys.flags.contains(ScanFlags::SCRUB_PAUSED),
+            start_time_s: phys.start_time,
+        });
+        self.blocks.space.events.scan_is(scan.unwrap_or_default());
     }
 
     /// Checks that a dataset that has grown, and all directories above it, are within their quotas. Without a background sync no check is
@@ -293,7 +286,9 @@ impl Syncer {
             self.devices.ring.is_multihost = self.devices.multihost.is_shown();
             if let Some((uberblock, late)) = self.devices.root_vdev.late.take() {
                 assert!(uberblock.txg < txg, "the uberblock that a leaf lacks is older than the one that it gets");
-                mend_labels(&leaves).await;
+                for (leaf, bytes) in mend_labels(&leaves).await {
+                    tree.count_healed(leaf, bytes);
+                }
                 // Those that do not take it will not take the next one either, and are noted then.
                 let late = leaves.iter().filter(|leaf| late.contains(&leaf.guid));
                 repeat(late, &uberblock, &self.devices.ring).await;

@@ -184,11 +184,11 @@ fn what_one_leg_has_not_and_the_other_cannot_flush_is_not_the_pool() {
         let pool = reopen(handle, &machine.paths).await.unwrap();
         let head = pool.open_head("written").await.unwrap();
         change_head(&pool, &head, &mut Rng::new(3)).await.unwrap();
-        let mut writes = 0;
+        let mut place = None;
         machine.disks[0].set_faults(move |request, _| {
-            writes += u64::from(request.kind == RequestKind::Write);
-            let is_first = request.kind == RequestKind::Write && writes == 1;
-            if is_first { Fault::Error(std::io::ErrorKind::BrokenPipe) } else { Fault::None }
+            let is_write = request.kind == RequestKind::Write;
+            let is_there = is_write && *place.get_or_insert(request.offset_bytes) == request.offset_bytes;
+            if is_there { Fault::Error(std::io::ErrorKind::BrokenPipe) } else { Fault::None }
         });
         machine.disks[1].set_faults(|request, _| match request.kind {
             RequestKind::Flush => Fault::Error(std::io::ErrorKind::BrokenPipe),

@@ -12,6 +12,7 @@ mod features;
 mod gangs;
 mod grown;
 mod hanging;
+mod healing;
 mod health;
 mod hostile;
 mod kstats;

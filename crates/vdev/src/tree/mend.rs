@@ -97,8 +97,8 @@ pub struct Mend {
     pub birth: Txg,
     /// Its class in the queue.
     pub class: QueueClass,
-    /// Leaves that are charged with the damage already.
-    pub charged: Vec<Guid>,
+    /// Leaves that are charged with the damage already. `None`: no leaf is to be, since damage is no wonder here.
+    pub charged: Option<Vec<Guid>>,
 }
 
 /// A leaf on which bytes of a block were written again.
@@ -355,7 +355,7 @@ impl Topology {
             },
         };
         let is_stale = node.missed.contains(mend.birth) || node.rebuilding;
-        if !is_stale && !mend.charged.contains(&node.guid) {
+        if !is_stale && mend.charged.as_ref().is_some_and(|charged| !charged.contains(&node.guid)) {
             self.report(node, extent, kind, reading);
         }
         let context = WriteContext { birth: mend.birth, class: mend.class, is_stable: false };

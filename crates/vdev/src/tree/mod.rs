@@ -305,6 +305,11 @@ impl VdevTree {
         self.topology().lookup(guid).map(|node| node.errors.clone())
     }
 
+    /// Counts bytes of a leaf that were damaged and were written again, other than blocks: labels.
+    pub fn count_healed(&self, guid: Guid, bytes: u64) {
+        self.topology().lookup(guid).inspect(|node| node.errors.count_healed(bytes));
+    }
+
     /// The word for the policy by which mirrors are read.
     #[must_use]
     pub fn policy_name(&self) -> &'static str {

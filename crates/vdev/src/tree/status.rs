@@ -76,7 +76,7 @@ pub struct VdevStatus {
     pub state: VdevState,
     /// Its errors.
     pub errors: ErrorTotals,
-    /// Bytes of it that were found wrong or missing since it was opened, and were written again.
+    /// Bytes of it, and of its children, that were found wrong or missing since it was opened, and were written again.
     pub healed_bytes: u64,
     /// Of a leaf: requests that it answered late (`zio_slow_io_ms`).
     pub slow_ios: u64,
@@ -178,7 +178,10 @@ impl Topology {
             Kind::DraidSpare { draid: None, .. } | Kind::Missing => VdevState::Unavailable,
             Kind::Indirect | Kind::Hole => VdevState::Removed,
         };
-        VdevStatus { children, ..self.status_of(node, state) }
+        let status = self.status_of(node, state);
+        let healed_bytes =
+            children.iter().fold(status.healed_bytes, |sum, child| sum.saturating_add(child.healed_bytes));
+        VdevStatus { children, healed_bytes, ..status }
     }
 
     fn status_of(&self, node: &Node, state: VdevState) -> VdevStatus {

@@ -12,6 +12,9 @@
 //! child, so that from then on a reader asks it last, and told in the [`Written`] of the write, so that the pool can put it into the child's dirty time
 //! log. A write that too few children took is an error: the caller allocates elsewhere or stops.
 //!
+//! A leaf that fails a write is asked once more, alone. So a single failure costs no redundancy, and one that stays is in the leaf's log: none is
+//! overlooked because others sufficed. (OpenZFS reads such a block back and heals it, since 2.4.) The failure is counted either way.
+//!
 //! A write becomes stable with [`VdevTree::flush`], which asks every leaf that may be written, or with its own write
 //! ([`WriteContext::is_stable`]). Writes are not ordered here: a caller that needs an order waits for the first write.
 //!
@@ -227,20 +230,33 @@ impl Topology {
                 let cause = IoCause { kind: std::io::ErrorKind::UnexpectedEof, errno: None };
                 self.report(node, extent, FaultKind::Write(cause), reading)
             }
-            Some((disk, queue)) => match self.write_in_turn(disk, queue, context, extent, block).await {
+            Some((disk, queue)) => match self.write_in_turn(disk, queue, context, extent, block.clone()).await {
                 Ok(()) => return Part::good(),
                 Err(error) => {
-                    // The failure may be that of a flush, which a device tells once.
-                    if context.is_stable
-                        && let Some(suspension) = self.common.suspension.get()
-                    {
-                        suspension.stable_write_failed(node.guid);
+                    self.write_failed(node, context);
+                    let fault = self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading);
+                    // The same once more: a request that was lost on its way costs no redundancy then. One that was given up is not sent again.
+                    let again = leaf.writable_disk().filter(|_| error.kind() != std::io::ErrorKind::TimedOut);
+                    if let Some((disk, queue)) = again {
+                        match self.write_in_turn(disk, queue, context, extent, block).await {
+                            Ok(()) => return Part::good(),
+                            Err(_) => self.write_failed(node, context),
+                        }
                     }
-                    self.report(node, extent, FaultKind::Write(IoCause::from(&error)), reading)
+                    fault
                 }
             },
         };
         Part { missed: vec![node.guid], faults: fault.into(), is_good: false }
+    }
+
+    /// The failure of a write that was to be stable may be that of a flush, which a device tells once.
+    fn write_failed(&self, node: &Node, context: WriteContext) {
+        if context.is_stable
+            && let Some(suspension) = self.common.suspension.get()
+        {
+            suspension.stable_write_failed(node.guid);
+        }
     }
 
     /// Writes when it is the block's turn in the queue, or as a part of another write's aggregate.
