@@ -312,7 +312,7 @@ impl Syncer {
         self.jobs.scan.is_resilver_wanted = true;
         self.set_dtl(txg, guid, missed).await?;
         let config = plan.label.unwrap_or_default().into();
-        let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new() };
+        let found = FoundLeaf { guid, disk: plan.disk, config, txg, uberblocks: Vec::new(), bad_labels: 0 };
         self.devices.found.leaves.insert(guid, found);
         self.record_event("vdev attach", &plan.event, None).await?;
         self.vdevs_changed().await?;

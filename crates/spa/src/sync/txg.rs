@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cenote_dmu::{SpaceDelta, Synced, Zap};
+use cenote_dmu::{SpaceDelta, Synced};
 use cenote_dsl::{Livelist, UsedBy};
-use cenote_format::dsl::{ScanFlags, ScanPhys, pool_directory};
+use cenote_format::dsl::ScanFlags;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg};
 use cenote_format::uberblock::Uberblock;
 use cenote_taskq::BoxFuture;

@@ -123,7 +123,7 @@ impl Image {
     }
 
     /// Writes `source` at `offset_bytes`.
-    pub(crate) fn write(&mut self, offset_bytes: u64, source: &[u8]) {
+    pub fn write(&mut self, offset_bytes: u64, source: &[u8]) {
         let mut done = 0;
         while done < source.len() {
             let at = offset_bytes + done as u64;
