@@ -130,7 +130,7 @@ impl Request for SetVdevRequest {
         Ok(pool.set_vdev_property(vdev, &name, value.as_ref()).await?)
     }
 
-    fn history_line(&self, (): &()) -> Option<Line> {
+    fn history_line(&self) -> Option<Line> {
         Some(Line::new("zpool set").words([&self.setting, &self.pool, &self.vdev]))
     }
 }

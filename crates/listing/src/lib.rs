@@ -50,7 +50,7 @@ pub use pools::{
     StatusOptions, Tree, Values, Vdev, VdevIo, WhyLost, event_line, event_members, get_vdevs, has_hanging,
     history_line, parse_pool_columns, place, places, suspended_json, suspended_text,
 };
-pub(crate) use pools::{Values, all_columns};
+pub(crate) use pools::all_columns;
 pub use tables::{Form, Listed, get_datasets, get_pools, list_datasets, list_pools};
 pub use tunables::{TunableList, tunables};
 pub use upgrades::{UPGRADE_HEAD, enabled_text, features_text, lacking_text};

@@ -195,9 +195,9 @@ impl Tree {
 /// The classes with headings of their own, in an order that depends on the command: for deduplication tables.
 pub const DEDUP: &str = "dedup";
 /// For metadata and small blocks.
-pub(crate) const SPECIAL: &str = "special";
+pub const SPECIAL: &str = "special";
 /// For intent logs.
-pub(crate) const LOGS: &str = "logs";
+pub const LOGS: &str = "logs";
 
 impl Vdev {
     /// The class under whose heading it is listed; `None` if it is listed first.
