@@ -7,7 +7,7 @@ use super::VdevTree;
 use super::node::{Kind, Node};
 use crate::queue::QueueClass;
 
-/// What a leaf was asked since it was opened, and what it is asked now.
+/// The requests of a leaf: those since it was opened, and those of now.
 #[derive(Clone, Debug, Default)]
 pub struct LeafIo {
     /// Requests that read, the bytes of these, and the same of those that wrote.

@@ -66,7 +66,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// What its device was asked, if it is a leaf that has one.
+    /// The counts of its device, if it is a leaf that has one.
     pub(super) fn stats(&self) -> Option<&IoStats> {
         match &self.kind {
             Kind::Leaf(leaf) => leaf.disk.as_ref()?.stats(),
