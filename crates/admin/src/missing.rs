@@ -21,7 +21,7 @@ const SHARES: &str = "mount the file system with 'cenote mount' and export the f
 const DELEGATION: &str = "a user needs access to the pool's devices, and has then all rights on the pool";
 
 /// Verbs of `zpool` up to OpenZFS 2.4, short forms included, that are not among our commands.
-const ZPOOL: [MissingVerb; 14] = [
+const ZPOOL: [MissingVerb; 13] = [
     (
         "checkpoint",
         "'zfs snapshot -r POOL@NAME' keeps all datasets as they are; '--at-checkpoint' reads a checkpoint of OpenZFS's",
@@ -41,7 +41,6 @@ const ZPOOL: [MissingVerb; 14] = [
     ),
     ("prefetch", "nothing has to be done: what is read stays in the cache ('--cache-bytes')"),
     ("reguid", "'cenote cp' or 'zfs send' to a new pool; OpenZFS changes the guid of one that exists"),
-    ("reopen", "'zpool clear POOL' opens devices again that have failed"),
     ("resilver", RESILVERS),
     (
         "scrub",

@@ -15,6 +15,7 @@ mod list;
 mod offline;
 mod online;
 mod remove;
+mod reopen;
 mod replace;
 mod set;
 mod status;
@@ -25,7 +26,8 @@ mod version;
 use crate::prelude::*;
 use crate::request::Repeats;
 
-/// Pools: create, add, remove, clear, upgrade, destroy, import, list, status, properties, history.
+/// Pools: create, add, attach, replace, detach, remove, offline, online, clear, upgrade, destroy, import, list, status, properties,
+/// history.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -52,6 +54,7 @@ crate::table::commands! {
         Offline => offline,
         Online => online,
         Remove => remove,
+        Reopen => reopen,
         Replace => replace,
         Set => set,
         Status => status,
@@ -77,6 +80,7 @@ impl Args {
                 | Zpool::Offline(_)
                 | Zpool::Online(_)
                 | Zpool::Remove(_)
+                | Zpool::Reopen(_)
                 | Zpool::Replace(_)
                 | Zpool::Set(_)
                 | Zpool::Status(_)
