@@ -19,11 +19,12 @@ fn made(layout: &[&str], count: usize) -> Images {
     images
 }
 
-/// The names below the pool's, without states.
+/// The names below the pool's, without states and folders.
 fn tree(images: &Images) -> String {
     let status = images.run("zpool", &["status", "mine"]);
     let lines = status.lines().skip_while(|line| !line.contains("NAME")).skip(2).take_while(|line| !line.is_empty());
-    lines.filter_map(|line| line.split_whitespace().next()).collect::<Vec<_>>().join(" ")
+    let names = lines.filter_map(|line| line.split_whitespace().next()?.rsplit('/').next());
+    names.collect::<Vec<_>>().join(" ")
 }
 
 fn zdb(images: &Images) {
