@@ -246,7 +246,7 @@ impl Syncer {
         self.write_config(self.txg).await
     }
 
-    /// What there is to know of a leaf before its device is opened.
+    /// The facts about a leaf that decide if its device is opened, and where.
     async fn plan_online(&self, guid: Guid) -> Result<Plan, SpaError> {
         let (leaf, vdev, _) = self.device(guid).await?;
         Ok(Plan {
