@@ -142,6 +142,67 @@ impl Request for OnlineRequest {
     }
 }
 
+/// Devices that were not there, to be opened again: `zpool reopen`.
+#[derive(Clone, Debug, Default)]
+pub struct ReopenRequest {
+    /// The pool.
+    pub pool: String,
+    /// A scan that is under way is not begun again (`-n`).
+    pub keeps_scan: bool,
+}
+
+impl Request for ReopenRequest {
+    type Made = ();
+
+    fn subject(&self) -> &str {
+        &self.pool
+    }
+
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        pool.reopen_devices().await?;
+        Ok(())
+    }
+
+    fn history_line(&self) -> Option<Line> {
+        Some(Line::new("zpool reopen").flag(self.keeps_scan, "-n").word(&self.pool))
+    }
+}
+
+/// Devices whose errors are forgotten, and which are used again if they had failed: `zpool clear` with devices.
+#[derive(Clone, Debug, Default)]
+pub struct ClearDevicesRequest {
+    /// The pool.
+    pub pool: String,
+    /// The devices.
+    pub devices: Vec<NamedDevice>,
+}
+
+impl Request for ClearDevicesRequest {
+    type Made = ChangedDevices;
+
+    fn subject(&self) -> &str {
+        &self.pool
+    }
+
+    #[boxed]
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<ChangedDevices, AdminError> {
+        let mut changed = ChangedDevices::none();
+        for NamedDevice { word, guid, .. } in &self.devices {
+            changed.note("clear errors for", word, pool.clear_device(*guid).await, users);
+        }
+        Ok(changed)
+    }
+
+    fn history_line(&self) -> Option<Line> {
+        Some(Line::new("zpool clear").word(&self.pool).words(self.devices.iter().map(|device| &device.word)))
+    }
+
+    fn is_void(&self, made: &ChangedDevices) -> bool {
+        made.words.is_empty()
+    }
+}
+
 /// A device to be put next to one of the pool, or in its place: `zpool attach` and `replace`.
 #[derive(Clone, Debug)]
 pub struct AttachRequest {

@@ -30,7 +30,8 @@
 //!                    destroy_snapshots     DestroySnapshots   all are checked first; in as many txgs as keep each short
 //!                    destroy_bookmarks     DestroyBookmarks   all that exist
 //! SetPoolRequest, SetVdevRequest, UpgradeRequest, ClearRequest                (by spa)
-//! OfflineRequest, OnlineRequest                               (by spa)           each device in a txg of its own
+//! OfflineRequest, OnlineRequest, ReopenRequest,
+//! ClearDevicesRequest                                         (by spa)           each device in a txg of its own
 //! AttachRequest, DetachRequest                                (by spa)           the server opens the new device
 //! ```
 //! Streams have modules of their own: [`send`], [`receive`], and [`stream`] for streams that are made from other streams. [`values`]
@@ -98,7 +99,10 @@ pub use compatibility::{ReadList, lacking_features};
 pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
 pub use destroy::Reach;
 pub use destroying::{DestroyCaller, DestroyRequest};
-pub use device::{AttachRequest, ChangedDevices, DetachRequest, NamedDevice, OfflineRequest, OnlineRequest};
+pub use device::{
+    AttachRequest, ChangedDevices, ClearDevicesRequest, DetachRequest, NamedDevice, OfflineRequest, OnlineRequest,
+    ReopenRequest,
+};
 pub use error::{AdminError, CompatibilityError, Reason, Verb};
 pub use hold::HoldRequest;
 pub use newpool::{NewPool, create_pool};

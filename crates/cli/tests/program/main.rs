@@ -7,6 +7,7 @@ mod change;
 mod classes;
 mod common;
 mod control;
+mod devices;
 mod diff;
 mod events;
 mod everyday;

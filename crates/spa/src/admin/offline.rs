@@ -98,16 +98,62 @@ impl Pool {
     /// It is no device of the pool. The pool is closed or suspended.
     #[boxed]
     pub async fn online_device(&self, guid: Guid, paths: Vec<PathBuf>) -> Result<Onlined, SpaError> {
-        let wanted = self.look(move |syncer| Box::pin(async move { syncer.plan_online(guid).await })).await?;
-        let found = match wanted {
-            Some((ashift, own)) => {
-                let paths: Vec<PathBuf> = own.into_iter().chain(paths).collect();
-                Some(open_leaf(self.handle(), self.guid(), guid, ashift, &paths).await)
+        let Plan { ashift, own, is_open, is_out } =
+            self.look(move |syncer| Box::pin(async move { syncer.plan_online(guid).await })).await?;
+        let mut found = None;
+        if !is_open {
+            let paths: Vec<PathBuf> = own.into_iter().chain(paths).collect();
+            match open_leaf(self.handle(), self.guid(), guid, ashift, &paths).await {
+                // Nothing is different: it was wanted before, and not there.
+                Err(reason) if !is_out => {
+                    return Ok(Onlined { state: VdevState::Unavailable, missed: Dtl::new(), reason: Some(reason) });
+                }
+                opened => found = Some(opened),
             }
-            None => None,
-        };
+        }
         self.change(move |syncer| Box::pin(async move { syncer.enter_online(guid, found).await })).await
     }
+
+    /// Opens devices that were not there, if they are at their recorded paths now. Returns those that were found.
+    ///
+    /// # Errors
+    /// As [`Self::online_device`].
+    #[boxed]
+    pub async fn reopen_devices(&self) -> Result<Vec<Guid>, SpaError> {
+        let mut found = Vec::new();
+        for guid in self.peek(|syncer| syncer.absent()).await? {
+            if self.online_device(guid, Vec::new()).await?.state.is_readable() {
+                found.push(guid);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sets the error counts of a device to zero, and takes it into use again unless it is offline.
+    ///
+    /// # Errors
+    /// It is no device of the pool. The pool is closed or suspended.
+    #[boxed]
+    pub async fn clear_device(&self, guid: Guid) -> Result<(), SpaError> {
+        let (leaf, ..) = self.look(move |syncer| Box::pin(async move { syncer.device(guid).await })).await?;
+        let tree = self.tree();
+        tree.as_ref().and_then(|tree| tree.error_counts(guid)).inspect(|counts| counts.clear());
+        let is_used = tree.as_ref().and_then(|tree| state_of(&tree.status(), guid)).is_some_and(VdevState::is_readable);
+        if !leaf.state.offline && !is_used {
+            self.online_device(guid, Vec::new()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A leaf that is to be used again.
+struct Plan {
+    ashift: u32,
+    /// Its recorded path.
+    own: Option<PathBuf>,
+    is_open: bool,
+    /// It is not used by configuration.
+    is_out: bool,
 }
 
 impl Syncer {
@@ -203,12 +249,23 @@ impl Syncer {
         self.write_config(self.txg).await
     }
 
-    /// The sectors and the path of a leaf whose device has to be opened.
-    async fn plan_online(&self, guid: Guid) -> Result<Option<(u32, Option<PathBuf>)>, SpaError> {
+    /// The facts about a leaf that decide if its device is opened, and where.
+    async fn plan_online(&self, guid: Guid) -> Result<Plan, SpaError> {
         let (leaf, vdev, _) = self.device(guid).await?;
-        let ashift = self.devices.tree.ashift(vdev).unwrap_or(0);
-        let is_open = self.devices.root_vdev.disks.contains_key(&guid);
-        Ok((!is_open).then(|| (ashift, leaf.path.as_deref().map(PathBuf::from))))
+        Ok(Plan {
+            ashift: self.devices.tree.ashift(vdev).unwrap_or(0),
+            own: leaf.path.as_deref().map(PathBuf::from),
+            is_open: self.devices.root_vdev.disks.contains_key(&guid),
+            is_out: leaf.state.offline || leaf.state.faulted,
+        })
+    }
+
+    /// Devices that are to be used, and are not there.
+    fn absent(&self) -> Vec<Guid> {
+        let lost = self.devices.root_vdev.lost();
+        let leaves = self.devices.root_vdev.config.leaves().into_iter();
+        let absent = leaves.filter(|leaf| lost.contains(&leaf.guid) && !leaf.state.offline && !leaf.state.faulted);
+        absent.map(|leaf| leaf.guid).collect()
     }
 
     async fn enter_online(

@@ -57,7 +57,7 @@ async fn attach(
     pool.attach_device(options(handle, machine, old, new, is_replacing).await).await
 }
 
-/// What a resilver does: the data area of a disk goes to another, whose log is emptied.
+/// Plays a resilver: the data area of a disk goes to another, whose log is emptied.
 async fn resilver(machine: &Machine, pool: &Pool, from: usize, to: usize) {
     // The txgs to come of a new leaf's log.
     let head = pool.open_head("written").await.unwrap();
@@ -389,7 +389,7 @@ enum Verb {
     Spare,
 }
 
-/// Whatever write of a change the power goes at, the vdevs are those before or after it, whole, and no disk is taken for another.
+/// The vdevs are those before or after a change, whole, whatever write the power goes at, and no disk is taken for another.
 #[test]
 fn a_cut_at_any_write_leaves_the_old_vdevs_or_the_new_ones() {
     for verb in [Verb::Attach, Verb::Replace, Verb::Detach, Verb::DetachLast, Verb::Spare] {
@@ -521,7 +521,7 @@ async fn step(handle: &Handle, machine: &Machine, pool: &Pool, rng: &mut Rng) ->
     format!("{verb} {name}: {}", made.err().map_or("done".to_owned(), |error| error.to_string()))
 }
 
-/// Whatever comes after what, nothing is lost that was written, and what would lose it is refused.
+/// Nothing is lost that was written, whatever comes after what, and what would lose it is refused.
 #[test]
 fn random_histories_of_devices_lose_nothing() {
     for seed in seeds(24) {

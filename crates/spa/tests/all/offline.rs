@@ -121,7 +121,7 @@ fn a_device_goes_offline_and_comes_back_with_what_it_lacks_known() {
                 more.write(&head, 40).await;
                 pool.sync().await.unwrap();
                 assert!(written() > before, "{what}: it is written again");
-                // What it lacks, others have: they stay.
+                // The others have what it lacks: they stay.
                 for other in others.iter().filter(|other| **other != guid && disks == 2) {
                     assert_refused(pool.offline_device(*other, how).await, "no valid replicas");
                 }
@@ -239,7 +239,7 @@ pub(crate) async fn assert_readable(handle: &Handle, paths: &[PathBuf], what: &s
     assert_clean(&report, what);
 }
 
-/// Whatever write of the change the power goes at, the pool is as before or after it.
+/// The pool is as before or after a change, whatever write of it the power goes at.
 #[test]
 fn a_cut_at_any_write_leaves_a_device_online_or_offline() {
     let (mut before, mut after) = (0, 0);
@@ -291,4 +291,35 @@ fn a_cut_at_any_write_leaves_a_device_online_or_offline() {
         }
     }
     assert!(before > 3 && after > 3, "{before} as before, {after} as after");
+}
+
+/// A device that was not there when the pool was opened is found by `reopen`, and one that is faulted by `clear`.
+#[test]
+fn a_device_that_is_back_is_opened_again() {
+    let runtime = Runtime::simulated(11);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        live(&handle, &machine, MIRROR, small()).await.export().await.unwrap();
+        let pool = reopened(&handle, &machine.paths[..1], small()).await;
+        let guid = leaf_of(&pool, "/disk1").await;
+        assert_eq!(state(&pool, "/disk1"), VdevState::Unavailable);
+        let txg = pool.sync().await.unwrap();
+        assert_eq!(pool.reopen_devices().await.unwrap(), [guid]);
+        assert_eq!(state(&pool, "/disk1"), VdevState::Degraded);
+        let missed = crate::health::leaf(&pool.tree().unwrap().status(), "/disk1").missed.clone();
+        assert!(missed.contains(txg), "{missed}");
+        assert!(pool.reopen_devices().await.unwrap().is_empty());
+        pool.offline_device(guid, Offline { is_fault: true, ..Offline::default() }).await.unwrap();
+        assert!(pool.reopen_devices().await.unwrap().is_empty(), "what was taken away is not opened");
+        pool.clear_device(guid).await.unwrap();
+        assert_eq!(state(&pool, "/disk1"), VdevState::Degraded);
+        pool.offline_device(guid, Offline::default()).await.unwrap();
+        pool.clear_device(guid).await.unwrap();
+        assert_eq!(state(&pool, "/disk1"), VdevState::Offline, "clear is not online");
+        assert_refused(pool.clear_device(Guid(77)).await, "no such device in pool");
+        pool.export().await.unwrap();
+        assert_readable(&handle, &machine.paths, "exported").await;
+        zdb(&machine, "exported");
+    });
 }

@@ -1,9 +1,11 @@
 //! `zpool clear`: devices are back, or bad blocks are well.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use cenote_admin::ClearRequest;
+use cenote_admin::{ClearDevicesRequest, ClearRequest, NamedDevice};
+use cenote_server::verbs::find_devices;
 
 use crate::prelude::*;
 
@@ -21,13 +23,23 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
 pub(crate) struct Args {
     /// The pool.
     pool: String,
-    /// The devices: not supported yet, all are cleared.
+    /// The devices; all if none is named.
     devices: Vec<String>,
+    /// The folder in which the command was given: a server works in another one.
+    #[arg(skip = std::env::current_dir().unwrap_or_default())]
+    folder: PathBuf,
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if !args.devices.is_empty() {
-        bail!("not supported yet: clearing single devices; 'zpool clear {}' clears all", args.pool);
+        let verb = "clear errors for";
+        let (devices, is_found) = find_devices(context, verb, &args.pool, &args.folder, &args.devices).await?;
+        if devices.is_empty() {
+            return Ok(Outcome::unless(!is_found));
+        }
+        let devices = devices.into_iter().map(NamedDevice::from).collect();
+        let changed = context.carry_out(&ClearDevicesRequest { pool: args.pool, devices }).await?;
+        return Ok(Outcome::unless(!is_found || !changed.is_all));
     }
     let Some(pool) = context.served() else {
         // Nothing is counted from one command to the next but what the error log has.

@@ -17,6 +17,7 @@ mod list;
 mod offline;
 mod online;
 mod remove;
+mod reopen;
 mod replace;
 mod resilver;
 mod scrub;
@@ -30,7 +31,8 @@ mod wait;
 use crate::args::Repeats;
 use crate::prelude::*;
 
-/// Pools: create, add, remove, scrub, clear, upgrade, destroy, import, list, status, properties, history.
+/// Pools: create, add, attach, replace, detach, remove, offline, online, scrub, resilver, clear, upgrade, destroy, import, list, status,
+/// properties, history, events.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -59,6 +61,7 @@ crate::table::commands! {
         Offline => offline,
         Online => online,
         Remove => remove,
+        Reopen => reopen,
         Replace => replace,
         Resilver => resilver,
         Scrub => scrub,
@@ -89,6 +92,7 @@ impl Args {
                 | Zpool::Offline(_)
                 | Zpool::Online(_)
                 | Zpool::Remove(_)
+                | Zpool::Reopen(_)
                 | Zpool::Replace(_)
                 | Zpool::Resilver(_)
                 | Zpool::Scrub(_)

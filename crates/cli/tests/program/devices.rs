@@ -1,0 +1,120 @@
+//! Goal: devices of a pool are attached, replaced, taken offline and away by OpenZFS's words, of a pool that a command opens and of one that a
+//! server has, and refused in its words. Method: pools on files, the program, and `zdb` where it is installed.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+use crate::common;
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::images::Images;
+
+/// A pool of one layout, and files for more.
+fn made(layout: &[&str], count: usize) -> Images {
+    let images = Images::made(layout, count, &[]);
+    for name in ["x", "y"] {
+        std::fs::File::create(images.dir.join(name)).unwrap().set_len(80 << 20).unwrap();
+    }
+    images
+}
+
+/// The names below the pool's, without states and folders.
+fn tree(images: &Images) -> String {
+    let status = images.run("zpool", &["status", "mine"]);
+    let lines = status.lines().skip_while(|line| !line.contains("NAME")).skip(2).take_while(|line| !line.is_empty());
+    let names = lines.filter_map(|line| line.split_whitespace().next()?.rsplit('/').next());
+    names.collect::<Vec<_>>().join(" ")
+}
+
+fn zdb(images: &Images) {
+    if cenote_testkit::zdb::program("zdb").is_some() {
+        let devices = cenote_testkit::zdb::Devices::of(&images.files).unwrap();
+        let told = cenote_testkit::zdb::run(&devices, &["-bcc"], "mine").unwrap();
+        assert_eq!(told.status, Some(0), "{}", told.text);
+    }
+}
+
+/// The steps of a test, by whoever has the pool.
+fn steps(images: &Images) {
+    let path = |name: &str| images.dir.join(name).display().to_string();
+    let (own, x, y) = (path("0.img"), path("x"), path("y"));
+    for (words, said) in [
+        (&["offline", "mine", "0.img"][..], "cannot offline 0.img: no valid replicas"),
+        (&["offline", "mine", "nothing"], "cannot offline nothing: no such device in pool"),
+        (&["detach", "mine", "0.img"], "cannot detach 0.img: only applicable to mirror and replacing vdevs"),
+        (&["attach", "-s", "mine", "0.img", &x], "not supported yet: -s"),
+        (&["attach", "mine", "0.img", &own], "0.img is busy"),
+        (&["online", "-e", "mine", "0.img"], "not supported yet: -e"),
+    ] {
+        let refused = images.refused("zpool", words);
+        assert!(refused.contains(said), "{words:?}: {refused}");
+    }
+    assert_eq!(tree(images), "0.img");
+    images.run("zpool", &["attach", "mine", "0.img", &x]);
+    assert_eq!(tree(images), "mirror-0 0.img x");
+    let refused = images.refused("zpool", &["detach", "mine", "0.img"]);
+    assert!(refused.contains("cannot detach 0.img: no valid replicas"), "{refused}");
+    images.run("zpool", &["offline", "mine", "x"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("OFFLINE"));
+    images.run("zpool", &["online", "mine", "x"]);
+    assert!(!images.run("zpool", &["status", "mine"]).contains("OFFLINE"));
+    images.run("zpool", &["offline", "-f", "mine", "x"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("FAULTED"));
+    images.run("zpool", &["clear", "mine", "x"]);
+    assert!(!images.run("zpool", &["status", "mine"]).contains("FAULTED"));
+    images.run("zpool", &["replace", "mine", "x", &y]);
+    assert_eq!(tree(images), "mirror-0 0.img replacing-1 x y");
+    images.run("zpool", &["reopen", "mine"]);
+    images.run("zpool", &["detach", "mine", "y"]);
+    images.run("zpool", &["add", "mine", "spare", &y]);
+    images.run("zpool", &["replace", "mine", "0.img", &y]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("INUSE"));
+    images.run("zpool", &["detach", "mine", "y"]);
+    assert!(images.run("zpool", &["status", "mine"]).contains("AVAIL"));
+    images.run("zpool", &["detach", "mine", "x"]);
+    assert!(tree(images).starts_with("0.img"), "{}", tree(images));
+}
+
+/// The pool on disk, and what its history says.
+fn ended(images: &mut Images) {
+    images.note_files();
+    images.assert_whole();
+    zdb(images);
+    let history = images.run("zpool", &["history", "-i", "mine"]);
+    for part in [
+        "zpool attach mine 0.img",
+        "zpool offline -f mine x",
+        "zpool online mine x",
+        "detach vdev=",
+        "zpool detach mine y",
+    ] {
+        assert!(history.contains(part), "{part}: {history}");
+    }
+}
+
+#[test]
+fn devices_go_and_come_in_a_pool_that_commands_open() {
+    let mut images = made(&[], 1);
+    steps(&images);
+    ended(&mut images);
+}
+
+#[test]
+fn devices_go_and_come_in_a_pool_that_a_server_has() {
+    let mut images = made(&[], 1);
+    images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+    let socket = images.cache.path().join("nbd.sock");
+    let mut serve = images.command("serve", &["--rw", "--unix", socket.to_str().unwrap(), "mine"]);
+    let mut server = serve.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !socket.exists() {
+        assert!(server.try_wait().unwrap().is_none() && Instant::now() < deadline, "no server");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| steps(&images)));
+    Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
+    assert!(server.wait().unwrap().success());
+    done.unwrap();
+    ended(&mut images);
+}
