@@ -192,7 +192,7 @@ impl Pins {
 mod tests {
     use super::*;
 
-    /// What is written into blocks of a txg has them until it is done, however much has to be kept.
+    /// A task that writes into blocks of a txg has them until it is done, however much has to be kept.
     #[test]
     fn a_pin_that_is_held_is_not_given_up() {
         let pins = Arc::new(Pins::default());

@@ -189,7 +189,7 @@ fn what_readers_find_damaged_is_healed() {
             }
             let counts = pool.heal_counts();
             assert_eq!(counts.left, 0, "{what}: {counts:?}");
-            // What was found when the pool was opened may be gone by the txg after.
+            // A block that was found when the pool was opened may be gone by the txg after.
             assert!(counts.gone < 10 && counts.healed > 0, "{what}: {counts:?}");
             drop(view);
             pool.export().await.unwrap();
@@ -202,7 +202,7 @@ fn what_readers_find_damaged_is_healed() {
     }
 }
 
-/// Who only reads a pool writes nothing, whatever it finds.
+/// A reader of a pool writes nothing, whatever it finds.
 #[test]
 fn a_pool_that_is_only_read_is_not_healed() {
     let runtime = Runtime::simulated(3);
