@@ -4,7 +4,7 @@
 //! than [`KEPT_SHARE_MAX`] of the unallocated space is kept for pins, the oldest pin is *given up*. Its reader finds out by
 //! [`Pin::is_given_up`]: everything that it read before was consistent, later reads may not be.
 //!
-//! Who *writes* into a block of a pinned txg, to mend it, cannot find out afterwards: it holds the pin meanwhile ([`Keeper::hold`]), and a pin
+//! A task that *writes* into a block of a pinned txg, to mend it, cannot find out afterwards: it holds the pin meanwhile ([`Keeper::hold`]), and a pin
 //! that is held is not given up. A hold lasts as long as devices take for one block.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
