@@ -4,7 +4,7 @@
 //! than [`KEPT_SHARE_MAX`] of the unallocated space is kept for pins, the oldest pin is *given up*. Its reader finds out by
 //! [`Pin::is_given_up`]: everything that it read before was consistent, later reads may not be.
 //!
-//! Who *writes* into a block of a pinned txg, to mend it, cannot find out afterwards: it holds the pin meanwhile ([`Keeper::hold`]), and a pin
+//! A task that *writes* into a block of a pinned txg, to mend it, cannot find out afterwards: it holds the pin meanwhile ([`Keeper::hold`]), and a pin
 //! that is held is not given up. A hold lasts as long as devices take for one block.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -192,7 +192,7 @@ impl Pins {
 mod tests {
     use super::*;
 
-    /// What is written into blocks of a txg has them until it is done, however much has to be kept.
+    /// A task that writes into blocks of a txg has them until it is done, however much has to be kept.
     #[test]
     fn a_pin_that_is_held_is_not_given_up() {
         let pins = Arc::new(Pins::default());

@@ -159,7 +159,7 @@ impl<'a> ReadContext<'a> {
 #[derive(Clone)]
 pub struct Zio {
     shared: Arc<Shared>,
-    /// Who keeps the blocks that are read from being used again. Where it does not any more, what cannot be read is no error of the pool.
+    /// The keeper of the blocks that are read. Where it keeps them no more, a block that cannot be read is no error of the pool.
     keeper: Option<Arc<dyn Keeper>>,
 }
 

@@ -86,9 +86,9 @@ pub struct Copies {
 /// The result of scrubbing a block.
 #[derive(Debug)]
 pub struct Scrubbed {
-    /// What was found, before anything was written.
+    /// The findings, before anything was written.
     pub copies: Copies,
-    /// What was written again, leaf by leaf, and what stays bad.
+    /// The bytes that were written again, leaf by leaf, and the faults that stay.
     pub mended: Mended,
     /// Why something that is bad was not written: nobody keeps the block's place, the pool is suspended, a vdev cannot be mended now.
     pub unmended: Option<String>,

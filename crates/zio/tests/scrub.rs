@@ -231,7 +231,7 @@ impl Rig {
         (written, block, used)
     }
 
-    /// What the devices hold where blocks may be.
+    /// The contents of devices where blocks may be.
     fn contents(&self) -> Vec<Vec<u8>> {
         let read = |device: &Device| {
             let (result, buf) = self.runtime.block_on(device.read(START_BYTES, Buf::unfilled(LOOKED_AT_BYTES)));
@@ -313,7 +313,7 @@ proptest! {
             }
         }
         let spoilt = rig.contents();
-        // Who keeps nothing writes nothing.
+        // A pipeline that keeps nothing writes nothing.
         let told = rig.runtime.block_on(rig.zio.scrub_block(&bp, CONTEXT)).unwrap();
         prop_assert_eq!(told.unmended.is_some(), !told.copies.bad.is_empty());
         prop_assert!(rig.contents() == spoilt);
@@ -360,7 +360,7 @@ fn what_is_not_kept_is_not_written() {
     assert!(scrubbed.is_whole() && scrubbed.mended.healed_bytes() == 64 * 512);
 }
 
-/// What a leaf has missed is no fault of its, and is written all the same: a resilver comes with this.
+/// A block that a leaf has missed is no fault of the leaf, and is written all the same: a resilver comes with this.
 #[test]
 fn a_leaf_that_has_missed_the_block_gets_it_and_is_charged_with_nothing() {
     let rig = Rig::new(LAYOUTS[2], 1);

@@ -78,7 +78,7 @@ pub struct HealedBlock {
     pub leaves: Vec<MendedLeaf>,
 }
 
-/// What was healed, and what was not, since the pool was opened.
+/// The blocks that were healed, and those that were not, since the pool was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HealCounts {
     /// Blocks that were healed.
@@ -120,7 +120,7 @@ pub(super) struct Healing {
     shared: OnceLock<Weak<Shared>>,
 }
 
-/// What became of a suspect.
+/// The fate of a suspect.
 enum Outcome {
     Healed(HealedBlock),
     /// It is right by now.
@@ -277,7 +277,7 @@ impl Shared {
 }
 
 impl Pool {
-    /// What was healed since the pool was opened.
+    /// The counts of healed blocks since the pool was opened.
     #[must_use]
     pub fn heal_counts(&self) -> HealCounts {
         self.shared.healing.state.lock().counts.clone()
@@ -290,6 +290,7 @@ impl Pool {
     }
 
     /// Waits until no block that readers found damaged is to be healed as of a txg that is on disk.
+    #[boxed]
     pub async fn wait_healed(&self) {
         loop {
             let ended = self.shared.healing.ended.wait();
@@ -316,7 +317,7 @@ async fn heal(mos: &Objset, root: &Root, pin: &Arc<Pin>, damaged: &Damaged) -> O
     }
     let now = match mutant::is(Mutant::HealReused) {
         true => Some(*bp),
-        // What leads to it cannot be read: a scrub will tell.
+        // A block on the way to it cannot be read: a scrub will tell.
         false => pointer(mos, root, bookmark).await.unwrap_or_default(),
     };
     let Some(now) = now.filter(|now| is_same(now, bp)) else { return Outcome::Gone };

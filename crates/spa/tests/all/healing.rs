@@ -189,7 +189,7 @@ fn what_readers_find_damaged_is_healed() {
             }
             let counts = pool.heal_counts();
             assert_eq!(counts.left, 0, "{what}: {counts:?}");
-            // What was found when the pool was opened may be gone by the txg after.
+            // A block that was found when the pool was opened may be gone by the txg after.
             assert!(counts.gone < 10 && counts.healed > 0, "{what}: {counts:?}");
             drop(view);
             pool.export().await.unwrap();
@@ -202,7 +202,7 @@ fn what_readers_find_damaged_is_healed() {
     }
 }
 
-/// Who only reads a pool writes nothing, whatever it finds.
+/// A reader of a pool writes nothing, whatever it finds.
 #[test]
 fn a_pool_that_is_only_read_is_not_healed() {
     let runtime = Runtime::simulated(3);
@@ -281,9 +281,9 @@ fn a_write_that_fails_once_costs_no_redundancy_18387() {
                 pool.sync().await.unwrap();
                 machine.disks[failing].clear_faults();
                 let status = pool.tree().unwrap().status();
-                // A disk of a draid may have nothing in the rows that are used.
+                // A disk of a draid may have nothing in the rows that are used; neighbours are one write.
                 let failed = failed.load(Ordering::Relaxed);
-                assert!(failed == 1 || matches!(layout[0].0, TopKind::Draid { .. }), "{what}");
+                assert!(failed == 1 || nth > 4 || matches!(layout[0].0, TopKind::Draid { .. }), "{what}");
                 assert_eq!(status.leaves().iter().map(|leaf| leaf.errors.write).sum::<u64>(), failed, "{what}");
                 assert!(status.behind().is_empty(), "{what}: it was made good");
                 let ids: Vec<ObjectId> = objects.iter().map(Object::id).collect();

@@ -115,7 +115,7 @@ pub struct MendedLeaf {
 pub struct Mended {
     /// Leaves that are right now, and were not.
     pub healed: Vec<MendedLeaf>,
-    /// What could not be made right.
+    /// The ranges that could not be made right.
     pub left: Vec<Fault>,
 }
 
@@ -228,6 +228,7 @@ impl VdevTree {
     }
 
     /// Waits until no block is being mended, and has none be until what this returns is dropped. Before [`Self::change`].
+    #[boxed]
     pub async fn pause_mends(self: &Arc<Self>) -> MendsPaused {
         let mends = &self.common.mends;
         mends.state.lock().paused += 1;
@@ -344,7 +345,7 @@ impl Topology {
         };
         let reading = ReadContext::new(mend.birth).of_class(mend.class);
         let is_right = |read: &[u8]| read[..*size] == bytes[..*size];
-        // Whoever found the damage has counted it; what nobody has found yet is counted below.
+        // The reader that found the damage has counted it; damage that nobody has found yet is counted below.
         let kind = match self.read_one(node, extent, None, reading.speculative()).await {
             Ok(read) if is_right(&read) => return Ok(0),
             Ok(_) => FaultKind::Checksum,
