@@ -9,9 +9,6 @@ pub type MissingVerb = (&'static str, &'static str);
 /// An option that a verb of OpenZFS's has and ours has not: tool, verb (none of `zdb`), option, and what to do instead.
 pub type MissingOption = (&'static str, &'static str, &'static str, &'static str);
 
-/// Repairs that only OpenZFS makes.
-const RESILVERS: &str = "export the pool and import it with OpenZFS, which does that and resilvers; Cenote reads and writes the pool before \
-                         and after it";
 /// Encryption.
 const KEYS: &str = "'--key DATASET=FILE' loads a key for one command, such as 'cenote --key tank/a=FILE cp tank/a / DIR'; changing keys \
                     takes OpenZFS";

@@ -13,7 +13,7 @@ use crate::request::{Line, Request, Users};
 /// How often a wait looks.
 const LOOK_AFTER: Duration = Duration::from_millis(200);
 
-/// What is done with a scrub.
+/// The use that a command makes of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScrubAction {
     /// Begin one, or go on with one that is paused.
@@ -30,7 +30,7 @@ pub enum ScrubAction {
 pub struct ScrubRequest {
     /// The pool.
     pub pool: String,
-    /// What is done.
+    /// The action.
     pub action: ScrubAction,
     /// Wait until it has ended (`-w`).
     pub waits: bool,
@@ -113,7 +113,7 @@ impl Request for ResilverRequest {
     }
 }
 
-/// What `zpool wait` waits for.
+/// Work that `zpool wait` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// Blocks of what was destroyed are freed.

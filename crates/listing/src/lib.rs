@@ -45,12 +45,12 @@ pub use error::ListError;
 pub use gettable::{Field, check_sources, parse_fields};
 pub use json::{Json, document, json_of, property};
 pub use kstats::{chosen_kstats, kstats_document, kstats_lines, kstats_text};
-pub(crate) use pools::all_columns;
 pub use pools::{
     DEDUP, Facts, Importable, Imported, IoTable, LOGS, LostPool, Names, PoolColumn, Reason, SPECIAL, Sizes, Status,
-    StatusOptions, Tree, Values, Vdev, VdevIo, WhyLost, event_line, event_members, get_vdevs, has_hanging,
-    history_line, parse_pool_columns, place, places, suspended_json, suspended_text,
+    StatusOptions, Tree, Vdev, VdevIo, WhyLost, event_line, event_members, get_vdevs, has_hanging, history_line,
+    parse_pool_columns, place, places, suspended_json, suspended_text,
 };
+pub(crate) use pools::{Values, all_columns};
 pub use tables::{Form, Listed, get_datasets, get_pools, list_datasets, list_pools};
 pub use tunables::{TunableList, tunables};
 pub use upgrades::{UPGRADE_HEAD, enabled_text, features_text, lacking_text};

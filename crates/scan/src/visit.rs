@@ -12,7 +12,8 @@ use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::needs::Needs;
 use cenote_format::objset::ObjsetPhys;
 use cenote_format::zap::{Leaf, ZapShape};
-use cenote_spa::View;
+use cenote_spa::{ScanReport, View};
+use cenote_taskq::boxed;
 use cenote_taskq::buf::Block;
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext, gang};
@@ -20,7 +21,6 @@ use cenote_zio::{Bookmark, ReadContext, gang};
 use crate::account::Claim;
 use crate::error::VisitError;
 use crate::resume::{OBJECTS_PER_BLOCK, Resume, SPILL_BLOCK};
-use crate::scrub::reads::{ScanReads, Scanned};
 
 /// The part of a tree that an earlier part of the walk has visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +85,8 @@ pub(crate) struct Visited {
     pub(crate) children: Vec<Item>,
     /// Features that the contents need.
     pub(crate) needs: Needs,
-    /// What a scan did with it.
-    pub(crate) scanned: Scanned,
+    /// The work that a scan did on it.
+    pub(crate) scanned: ScanReport,
 }
 
 impl Visited {
@@ -98,20 +98,30 @@ impl Visited {
             claims: Vec::new(),
             children: Vec::new(),
             needs: Needs::empty(),
-            scanned: Scanned::default(),
+            scanned: ScanReport::default(),
         }
     }
 }
 
-/// What a walk reads of the blocks that it visits.
+/// A scan, as its walk sees it.
+pub(crate) trait ScanReader: Send + Sync {
+    /// Whether all copies of the block are read.
+    fn wants(&self, view: &View, item: &Item) -> bool;
+
+    /// Visits a block, and has bad copies written again.
+    #[boxed]
+    async fn visit(&self, view: &View, item: &Item) -> Visited;
+}
+
+/// The blocks that a walk reads of those that it visits.
 #[derive(Clone)]
 pub(crate) enum Reads {
-    /// What leads to others, and directories.
+    /// Blocks that lead to others, and directories.
     Pointers,
     /// All, in all copies.
     All,
-    /// What a scan asks for, in all copies, and bad ones are written again; and what leads to others.
-    Scan(Arc<ScanReads>),
+    /// Blocks that a scan asks for, in all copies, with bad ones written again; and blocks that lead to others.
+    Scan(Arc<dyn ScanReader>),
 }
 
 impl Reads {

@@ -180,7 +180,7 @@ impl ErrorCounts {
     }
 
     /// Sets all counts to zero (`zpool clear`).
-    pub(crate) fn clear(&self) {
+    pub fn clear(&self) {
         for counter in [&self.read, &self.write, &self.checksum] {
             counter.store(0, Ordering::Relaxed);
         }

@@ -40,7 +40,7 @@ pub use importable::Importable;
 pub use iostat::{IoTable, VdevIo};
 pub use lost::{LostPool, WhyLost};
 pub use names::Names;
-pub use properties::Values;
+pub(crate) use properties::Values;
 pub(crate) use properties::all_columns;
 pub use properties::{Column as PoolColumn, parse_pool_columns};
 pub use status::{Status, StatusOptions, has_hanging, suspended_json, suspended_text};

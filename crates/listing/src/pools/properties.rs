@@ -99,7 +99,7 @@ pub(crate) async fn all_columns(views: &[Facts]) -> Result<Vec<Column>> {
 }
 
 /// The data for all properties of a pool, read once.
-pub struct Values<'a> {
+pub(crate) struct Values<'a> {
     view: &'a Facts,
     stored: BTreeMap<String, Value>,
     features: Vec<(String, &'static str)>,

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use cenote_spa::{ImportOptions, Pool, ScanReport, ScanSeat, ScanTask, SpaError, View, WeakPool};
 use cenote_taskq::{Class, Handle, boxed};
+use cenote_vdev::queue::QueueClass;
+use cenote_zio::{Bookmark, ReadContext};
 
 use crate::roots;
 use crate::visit::{Item, Reads, Visited};
@@ -111,11 +113,26 @@ async fn walked(
     let cursor = walk.cursor;
     match ended {
         Ended::Whole(view) => {
-            let is_done = reads.visit_logs(&view, sink).await;
+            let is_done = visit_logs(reads, &view, sink).await;
             (cursor, is_done)
         }
         Ended::Stopped(_) => (cursor, false),
     }
+}
+
+/// Visits the blocks of claimed intent logs, which no tree leads to. False if the view was given up meanwhile.
+async fn visit_logs(reads: &ScanReads, view: &View, sink: &mut Scanner<'_>) -> bool {
+    for tree in roots::objsets(view).await.trees.iter().filter(|tree| tree.has_log) {
+        for bp in roots::intent_log(view, tree).await {
+            let at = Bookmark { level: Bookmark::LEVEL_ZIL, ..Bookmark::objset(tree.objset) };
+            let context = ReadContext::new(at, None).of_class(QueueClass::Scrub);
+            let mut visited = reads.visit_block(view, &bp, context).await;
+            // A log ends where its next block is not there.
+            visited.error = None;
+            sink.count(visited);
+        }
+    }
+    view.check().is_ok()
 }
 
 /// Views that have all that a scan is for.
@@ -155,7 +172,7 @@ impl Scanner<'_> {
     fn count(&mut self, visited: Visited) {
         let Visited { error, scanned, .. } = visited;
         self.fresh.error_count += u64::from(error.is_some());
-        self.fresh.add(scanned.0);
+        self.fresh.add(scanned);
     }
 }
 

@@ -3,20 +3,15 @@
 use cenote_format::blkptr::Blkptr;
 use cenote_format::dsl::ScanFunction;
 use cenote_format::ids::Txg;
-use cenote_spa::{ScanReport, View};
+use cenote_spa::View;
+use cenote_taskq::boxed;
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::queue::QueueClass;
-use cenote_zio::{Bookmark, ReadContext};
+use cenote_zio::ReadContext;
 
-use super::Scanner;
-use crate::roots;
-use crate::visit::{Item, Visited, is_read_again, is_tree, pointers};
+use crate::visit::{Item, ScanReader, Visited, is_read_again, is_tree, pointers};
 
-/// What was done with one block.
-#[derive(Default)]
-pub(crate) struct Scanned(pub(crate) ScanReport);
-
-/// What a scan reads.
+/// The range of blocks that a scan reads.
 pub(crate) struct ScanReads {
     pub(crate) function: ScanFunction,
     /// Blocks born after this txg,
@@ -25,12 +20,30 @@ pub(crate) struct ScanReads {
     pub(crate) max_txg: Txg,
 }
 
-impl ScanReads {
-    /// Whether all copies of the block are read.
-    pub(crate) fn wants(&self, view: &View, item: &Item) -> bool {
+impl ScanReader for ScanReads {
+    fn wants(&self, view: &View, item: &Item) -> bool {
         self.wants_block(view, &item.bp)
     }
 
+    #[boxed]
+    async fn visit(&self, view: &View, item: &Item) -> Visited {
+        let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
+        let mut visited = self.visit_block(view, &item.bp, context).await;
+        let is_tree = is_tree(item);
+        if !is_tree && !is_read_again(&item.bookmark) || visited.error.is_some() {
+            return visited;
+        }
+        // The block is read once more for its pointers, mostly from memory: the copies were compared as they are on disk.
+        match view.dmu().zio().read_physical(&item.bp, context).await {
+            Ok(physical) if is_tree => pointers(view, item, &physical, &mut visited),
+            Ok(_) => {}
+            Err(error) => visited.error = Some(error.into()),
+        }
+        visited
+    }
+}
+
+impl ScanReads {
     fn wants_block(&self, view: &View, bp: &Blkptr) -> bool {
         let birth = bp.physical_birth();
         if birth <= self.min_txg || birth > self.max_txg {
@@ -42,26 +55,10 @@ impl ScanReads {
             || bp.dvas().any(|dva| view.tree().misses(dva.vdev, birth))
     }
 
-    /// Visits a block of a tree.
-    pub(crate) async fn visit(&self, view: &View, item: &Item) -> Visited {
-        let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
-        let mut visited = self.visit_block(view, &item.bp, context).await;
-        let is_tree = is_tree(item);
-        if !is_tree && !is_read_again(&item.bookmark) || visited.error.is_some() {
-            return visited;
-        }
-        // What it leads to is read once more, mostly from memory: the copies were compared as they are on disk.
-        match view.dmu().zio().read_physical(&item.bp, context).await {
-            Ok(physical) if is_tree => pointers(view, item, &physical, &mut visited),
-            Ok(_) => {}
-            Err(error) => visited.error = Some(error.into()),
-        }
-        visited
-    }
-
-    async fn visit_block(&self, view: &View, bp: &Blkptr, context: ReadContext<'_>) -> Visited {
+    /// Visits a block.
+    pub(super) async fn visit_block(&self, view: &View, bp: &Blkptr, context: ReadContext<'_>) -> Visited {
         let mut visited = Visited::unread(None);
-        let report = &mut visited.scanned.0;
+        let report = &mut visited.scanned;
         report.examined_bytes = bp.asize_bytes();
         if !self.wants_block(view, bp) {
             report.skipped_bytes = bp.asize_bytes();
@@ -75,7 +72,7 @@ impl ScanReads {
                 for fault in &scrubbed.mended.left {
                     report.unrepaired.entry(fault.guid).or_default().absorb(&txgs);
                 }
-                // What nobody could say which leaf lacks is lacked by all that missed the txg.
+                // Where nobody could say which leaf is bad, all leaves that missed the txg keep it in their logs.
                 if scrubbed.unmended.is_some() && scrubbed.mended.left.is_empty() {
                     report.unmended.absorb(&txgs);
                 }
@@ -83,20 +80,5 @@ impl ScanReads {
             Err(error) => visited.error = Some(error.into()),
         }
         visited
-    }
-
-    /// Visits the blocks of claimed intent logs, which no tree leads to. False if the view was given up meanwhile.
-    pub(super) async fn visit_logs(&self, view: &View, sink: &mut Scanner<'_>) -> bool {
-        for tree in roots::objsets(view).await.trees.iter().filter(|tree| tree.has_log) {
-            for bp in roots::intent_log(view, tree).await {
-                let at = Bookmark { level: Bookmark::LEVEL_ZIL, ..Bookmark::objset(tree.objset) };
-                let context = ReadContext::new(at, None).of_class(QueueClass::Scrub);
-                let mut visited = self.visit_block(view, &bp, context).await;
-                // A log ends where its next block is not there.
-                visited.error = None;
-                sink.count(visited);
-            }
-        }
-        view.check().is_ok()
     }
 }

@@ -100,7 +100,7 @@ fn a_device_that_was_away_gets_what_it_lacks() {
     }
 }
 
-/// Whatever one disk has in place of its data, a scrub mends it.
+/// One disk has noise in place of its data, and a scrub mends it.
 #[test]
 fn a_scrub_writes_bad_copies_again() {
     for (seed, (layout, count)) in (11..).zip(LAYOUTS) {

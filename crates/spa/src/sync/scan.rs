@@ -128,7 +128,7 @@ impl Syncer {
         let EndedScan { phys, is_complete, .. } = &ended;
         if *is_complete || mutant::is(Mutant::DtlCleared) {
             self.shorten_dtls(&ended).await?;
-            // What was missed meanwhile: each scan is of later txgs.
+            // Leaves may have missed more meanwhile; each scan is of later txgs.
             let is_more = self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
             self.jobs.scan.is_resilver_wanted |= is_more;
         }

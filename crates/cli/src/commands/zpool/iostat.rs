@@ -8,9 +8,9 @@ use cenote_listing::{IoTable, Names, VdevIo};
 use cenote_server::protocol;
 use serde_json::{Value, json};
 
+use crate::args::Repeats;
 use crate::pools::{NameArgs, facts};
 use crate::prelude::*;
-use crate::request::Repeats;
 use crate::time;
 
 /// Show what the devices of pools that a server or a mount has are doing: since it has them, or in each interval.

@@ -50,7 +50,7 @@ const KEPT_AFTER: Duration = Duration::from_secs(30);
 /// Txgs after the last that a scan may be of (`TXG_CONCURRENT_STATES`, and the one that syncs).
 const TXGS_TO_COME: u64 = 4;
 
-/// What a worker is to do.
+/// The work that a worker is to do.
 #[derive(Clone, Debug)]
 pub struct ScanTask {
     /// Reports of another round are dropped.
@@ -65,7 +65,7 @@ pub struct ScanTask {
     pub place: ScanPlace,
 }
 
-/// What a worker has done since its last report.
+/// The work that a worker has done since its last report.
 #[derive(Clone, Debug, Default)]
 pub struct ScanReport {
     /// Bytes of blocks visited, all copies.
@@ -110,7 +110,7 @@ struct Seat {
     /// The last that was given out.
     round: u64,
     task: Option<ScanTask>,
-    /// What the worker of the round has reported and no slice has taken.
+    /// The report of the round's worker that no slice has taken yet.
     report: Option<(ScanReport, Reached)>,
     is_closed: bool,
 }
@@ -121,6 +121,7 @@ pub struct ScanSeat(Arc<(Mutex<Seat>, Notify)>);
 
 impl ScanSeat {
     /// A task of a later round than `after`, as soon as there is one. None when the pool is closed.
+    #[boxed]
     pub async fn next(&self, after: u64) -> Option<ScanTask> {
         loop {
             let changed = self.0.1.wait();

@@ -89,7 +89,7 @@ impl ScanPlace {
 
     /// True for a place that can be written down: both OpenZFS and Cenote go on from there.
     #[must_use]
-    pub const fn can_be_kept(&self) -> bool {
+    pub(crate) const fn can_be_kept(&self) -> bool {
         self.next.object.0 < ACCOUNTING_OBJECTS && (self.next.level == 0 || self.next.level == Bookmark::LEVEL_OBJSET)
     }
 
