@@ -6,10 +6,10 @@ use cenote_spa::Condition;
 /// The address where OpenZFS explains its messages.
 pub(super) const MESSAGES: &str = "https://openzfs.github.io/openzfs-docs/msg";
 
-/// Cenote has no verb for OpenZFS's advice.
+/// The verbs for a device that is not to be used any more.
 macro_rules! not_replaced {
     () => {
-        "Replacing\n\tdevices, and taking them offline and back, is not supported yet: import\n\tthe pool with OpenZFS's kernel module for that."
+        "Replace\n\ta device that is lost with 'zpool replace', or online it with\n\t'zpool online' when it is back."
     };
 }
 
@@ -53,9 +53,9 @@ pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static s
             "Leave all devices attached, and run 'zpool resilver', or mount the pool:\n\tit is resilvered meanwhile.",
         ),
         Condition::DeviceErrors => (
-            "One or more devices has experienced an unrecoverable error.  The data was\n\tread from another copy; the bad one stays.  Applications are unaffected.",
+            "One or more devices has experienced an unrecoverable error.  The data was\n\tread from another copy.  Applications are unaffected.",
             concat!(
-                "Run 'cenote verify' to see what is bad.  Determine if the device needs to\n\tbe replaced, or clear the errors using 'zpool clear'.  ",
+                "Run 'zpool scrub' to have what is bad written again.  Determine if the\n\tdevice needs to be replaced, or clear the errors using 'zpool clear'.  ",
                 not_replaced!()
             ),
         ),
