@@ -466,3 +466,63 @@ fn what_was_written_before_readonly_is_flushed_after_it() {
         bench.end().await;
     });
 }
+
+/// Two verbs end at once, and each has its users refreshed: the later refresh counts, so nobody goes on with what the earlier one has read.
+#[test]
+fn of_two_refreshes_at_once_the_later_is_obeyed() {
+    for seed in 0..6 {
+        let runtime = Runtime::simulated(seed);
+        runtime.add_disk("/disk", 512 << 20);
+        runtime.block_on(async {
+            let bench = Bench::new(&runtime).await;
+            let set = |word| bench.set(ABOVE, false, "readonly", Some(word));
+            cenote_taskq::both(set("on"), set("off")).await;
+            let is_on = bench.pool.dataset(ABOVE).await.unwrap().get("readonly").await.unwrap().value == "on";
+            for of in ALL {
+                assert_eq!(bench.write(*of).await, if is_on { "read-only" } else { "written" }, "{of:?}");
+            }
+            bench.set(ABOVE, false, "readonly", Some("off")).await;
+            bench.end().await;
+        });
+    }
+}
+
+/// A head that cannot be changed yet is shown as it is on disk, and held meanwhile.
+#[test]
+fn a_head_that_is_shown_read_only_keeps_its_hold() {
+    let runtime = Runtime::simulated(14);
+    runtime.add_disk("/disk", 256 << 20);
+    runtime.block_on(async {
+        let pool = CreateOptions::new(["/disk"]).create(&runtime, "tank").await.unwrap();
+        let Access::Write(spa) = &pool.inner.access else { panic!("it was made to be changed") };
+        pool.create_filesystem("tank/a", &[]).await.unwrap();
+        pool.create_volume("tank/v", 8 << 20, &[]).await.unwrap();
+        pool.create_volume("tank/w", 8 << 20, &[]).await.unwrap();
+        let shown = ["tank/a", "tank/v", "tank/w"];
+        for dataset in shown {
+            let quota = cenote_spa::PropertyValue::Number(1 << 30);
+            spa.change_property(dataset, "refquota", Some(&quota)).await.unwrap();
+        }
+        // Heads that were open before are open still.
+        pool.export().await.unwrap();
+        let pool = OpenOptions::new().write(true).open(&runtime, "tank").await.unwrap();
+        let Access::Write(spa) = &pool.inner.access else { panic!("it was opened to be changed") };
+        let volumes = OpenVolumes::new(spa.clone());
+        let all = LiveVolumes::new([(volumes.clone(), "tank".to_owned())]);
+        let (files, disk) = (pool.filesystem("tank/a").await.unwrap(), pool.volume("tank/v").await.unwrap());
+        let export = all.open("tank/w").await.unwrap().unwrap();
+        assert_eq!(files.write("file", "x").await.unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(disk.write_at(0, "x").await.unwrap_err().kind(), ErrorKind::ReadOnly);
+        assert_eq!(export.write(0, vec![1; 512].into(), false).await.unwrap_err().kind, ExportErrorKind::ReadOnly);
+        for dataset in shown {
+            let destroyed = spa.destroy_dataset(dataset).await;
+            assert!(destroyed.is_err(), "{dataset} is in use");
+        }
+        drop((files, disk, export));
+        for dataset in shown {
+            pool.dataset(dataset).await.unwrap().destroy().await.unwrap();
+        }
+        drop((all, volumes));
+        pool.export().await.unwrap();
+    });
+}

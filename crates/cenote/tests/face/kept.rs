@@ -1,10 +1,10 @@
-//! Handles of what is open go on when their dataset is rolled back, renamed, received into or given another size.
+//! Handles of what is open go on when their dataset is rolled back, renamed or given another size.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote::{Error, ErrorKind};
+use cenote::{CreateOptions, Error, ErrorKind, OpenOptions, Runtime};
 
 use super::admin::on_new_pool;
 
@@ -129,4 +129,28 @@ fn handles_go_on_under_another_name_and_obey_what_their_dataset_inherits_there()
         drop((files, file, volume));
         disk.destroy().await
     });
+}
+
+/// `readonly` is obeyed by users, not by the replay: without it the volume is not what its last user was told.
+#[test]
+fn the_log_of_a_volume_is_replayed_with_readonly_on() {
+    let machine = Runtime::simulated(16);
+    machine.add_disk("/disk", 128 << 20);
+    machine.block_on(async {
+        let pool = CreateOptions::new(["/disk"]).create(&machine, "tank").await.unwrap();
+        let disk = pool.create_volume("tank/v", 1 << 20, &[]).await.unwrap().volume().await.unwrap();
+        disk.write_at(0, "logged").await.unwrap();
+        disk.flush().await.unwrap();
+    });
+    let machine = machine.cut_power(17);
+    let done = machine.block_on(async {
+        let pool = OpenOptions::new().write(true).force(true).open(&machine, "tank").await?;
+        pool.dataset("tank").await?.set("readonly", "on").await?;
+        let disk = pool.volume("tank/v").await?;
+        assert_eq!(&disk.read_at(0, 6).await?[..], b"logged");
+        assert_eq!(kind(disk.write_at(0, "x").await), ErrorKind::ReadOnly);
+        drop(disk);
+        pool.export().await
+    });
+    done.unwrap();
 }
