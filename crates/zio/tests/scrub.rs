@@ -418,7 +418,7 @@ fn a_copy_that_no_device_took_is_told() {
     for largest_bytes in [4096, 1 << 30] {
         let rig = Rig::new(LAYOUTS[6], 1);
         let gone = Guid(rig.devices[1][0].0);
-        assert!(rig.zio.tree().set_leaf_state(gone, LeafState::Offline));
+        assert!(rig.zio.tree().control().unwrap().set_leaf_state(gone, LeafState::Offline));
         let (written, ..) = rig.written(64, 2, largest_bytes, 1);
         assert_eq!(written.missed, [gone]);
     }
