@@ -240,7 +240,16 @@ mod tests {
     ];
 
     /// The verbs in the advice that exist.
-    const THERE: [&str; 4] = ["'zpool clear'", "'zpool upgrade'", "'cenote verify'", "'zpool import'"];
+    const THERE: [&str; 8] = [
+        "'zpool clear'",
+        "'zpool upgrade'",
+        "'cenote verify'",
+        "'zpool import'",
+        "'zpool resilver'",
+        "'zpool scrub'",
+        "'zpool replace'",
+        "'zpool online'",
+    ];
 
     #[test]
     fn advice_names_no_command_that_is_not_there() {

@@ -239,7 +239,8 @@ impl Jobs {
     }
 
     fn named(&mut self, name: &str) -> Result<&mut dyn Job, SpaError> {
-        let job = self.all_mut().into_iter().find(|job| job.name() == name);
+        // A scan has verbs of its own, and keeps its pause on disk.
+        let job = self.all_mut().into_iter().find(|job| job.name() == name && !matches!(name, "scrub" | "resilver"));
         job.ok_or_else(|| SpaError::unsupported(format!("there is no background job {name}")))
     }
 
