@@ -259,10 +259,12 @@ fn a_device_that_hangs_while_the_other_has_missed_something_is_waited_for() {
     runtime.block_on(async {
         let pool = live(&handle, &machine, REDUNDANT[0], small()).await;
         let load = Load::new(&pool).await;
-        // The second refuses one write: what that was is on the first alone.
-        let mut is_first = true;
+        // The second refuses one place, also when it is written once more: what that was is on the first alone.
+        let mut refused = None;
         machine.disks[1].set_faults(move |request: &Request, _| match request.kind {
-            RequestKind::Write if std::mem::take(&mut is_first) => Fault::Error(std::io::ErrorKind::BrokenPipe),
+            RequestKind::Write if *refused.get_or_insert(request.offset_bytes) == request.offset_bytes => {
+                Fault::Error(std::io::ErrorKind::BrokenPipe)
+            }
             _ => Fault::None,
         });
         comment(&pool, "missed by one").await.unwrap();
