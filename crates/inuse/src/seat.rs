@@ -5,7 +5,7 @@
 //! **Need.** A rollback frees blocks that the open head refers to, so the head has to be closed. Its users are not: programs have files open, and
 //! clients are connected. OpenZFS has them wait (`zfs_suspend_fs`, `zvol_suspend`), and so do mounts, exports and the library here.
 //!
-//! **Life of a suspension.** [`Seat::suspend`] takes the dataset out of its seat, and later requests wait in [`Seat::settled`]. Those that have begun
+//! **Life of a suspension.** [`Seat::try_suspend`] takes the dataset out of its seat, and later requests wait in [`Seat::settled`]. Those that have begun
 //! end ([`unused`]). The dataset is closed, changed, and opened again, with [`Patience`]; [`Seat::set`] puts it into the seat, and requests continue.
 //! [`Suspended`] does this for users that keep nothing between requests but what [`Reopen::Kept`] has.
 //!

@@ -166,7 +166,7 @@ fn signatures_of(source: &Source) -> BTreeSet<String> {
             found.extend(words_of(line));
         } else if is_within {
             found.extend(words_of(line));
-            is_within = !line.ends_with(['{', '}', ';']) && !(line.ends_with(',') && rest.is_some());
+            is_within = !(line.ends_with(['{', '}', ';']) || line.ends_with(',') && rest.is_some());
         } else if is_variant || word == "struct" && line.contains('(') {
             found.extend(words_of(&line[line.find(['(', ':']).unwrap_or(0)..]));
         } else if line.starts_with("type ") || word == "type" {

@@ -153,10 +153,9 @@ impl Blocks {
 
     fn push_tail(&mut self, pointer: Blkptr) {
         let goal = Goal { number: 0, txg: Txg(0) };
+        let is_next = |last: &Held| LogBlockId::of(&last.pointer).sequence + 1 == LogBlockId::of(&pointer).sequence;
         debug_assert!(
-            self.held
-                .back()
-                .is_none_or(|last| { LogBlockId::of(&last.pointer).sequence + 1 == LogBlockId::of(&pointer).sequence }),
+            mutant::is(Mutant::LogWrongNext) || self.held.back().is_none_or(is_next),
             "blocks of a chain rise by one"
         );
         assert!(
