@@ -82,8 +82,11 @@ impl<T> Seat<T> {
     pub async fn settled(&self) -> Option<Arc<T>> {
         loop {
             let settled = self.settled.wait();
-            if !self.is_suspended() {
-                return self.now();
+            // One look: it may be suspended once more before a second one.
+            match &*self.state.read() {
+                State::Open(opened) => return Some(opened.clone()),
+                State::Closed => return None,
+                State::Suspended => {}
             }
             settled.await;
         }

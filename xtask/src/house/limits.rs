@@ -41,7 +41,7 @@ const UNNAMED: Goal = held(0.0);
 const SPA_MAP_ERRS: Goal = held(120.0);
 /// Circles of files in the whole house at most, and with re-exported names followed to their files.
 const CIRCLES: Goal = held(3.0);
-const CIRCLES_FOLLOWED: Goal = held(12.0);
+const CIRCLES_FOLLOWED: Goal = held(6.0);
 /// Files of the largest circle of a crate at most.
 const CIRCLE_FILES: &[(&str, Goal)] =
     &[("spa", held(3.0)), ("dsl", held(3.0)), ("zpl", held(3.0)), ("server", held(0.0)), ("cenote", held(0.0))];

@@ -17,7 +17,7 @@ impl Allocator {
     }
 
     /// Takes space for each copy, on different vdevs where that is possible and else in different metaslabs. Nothing is
-    /// taken on error. Other classes are not tried: see [`ClassKind::fallbacks`].
+    /// taken on error. Other classes are not tried: see [`crate::ClassKind::fallbacks`].
     pub fn allocate(&mut self, request: &Request) -> Result<Vec<Extent>, AllocError> {
         if self.may_force_gang(request) && self.force_gang() {
             return Err(AllocError::ForcedGang);
