@@ -5,7 +5,7 @@ use std::time::Duration;
 use cenote_dmu::tx::{TxError, TxTunables, TxgFailure};
 use cenote_format::ids::Txg;
 use cenote_taskq::sync::atomic::Ordering;
-use cenote_taskq::{Class, boxed, buf};
+use cenote_taskq::{boxed, buf};
 
 use super::history::TxgRecord;
 use super::memory::MemoryLimits;
@@ -48,9 +48,8 @@ impl Pool {
 impl Shared {
     /// Has the open txg written soon, whatever is in it.
     pub(super) fn want_txg(&self) {
-        let txgs = self.txgs.clone();
-        // A failure of the txg is told to those that wait for it.
-        self.handle.detach(Class::Issue, async move { drop(txgs.sync().await) });
+        // Which one is said here: a task that asked later could ask for one txg more.
+        self.txgs.want(self.txgs.open_txg());
     }
 
     /// Writes one txg after the other, until no more can be or are to be. The last comes back: the pool's end writes it.
