@@ -120,6 +120,10 @@ impl Pool {
         loop {
             self.sync().await?;
             if let Some(answer) = answer.try_receive().map_err(|_| self.closed())? {
+                // The next txg may have taken them, whose sync has not ended.
+                if let Ok(txg) = &answer {
+                    self.wait_synced(*txg).await?;
+                }
                 return answer;
             }
         }
