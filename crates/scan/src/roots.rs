@@ -15,6 +15,7 @@ use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::DslDatasetPhys;
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_format::objset::ObjsetPhys;
+use cenote_format::zil_header::ZilHeader;
 use cenote_spa::View;
 pub(crate) use cenote_spa::{TreeHistory, WalkedTree};
 use cenote_vdev::queue::QueueClass;
@@ -152,15 +153,34 @@ pub(crate) async fn objsets(pool: &View) -> Listing {
     Listing { trees, problems, invalid, cut_off }
 }
 
-/// The log blocks of a head's intent log that are part of the pool's state, and the data blocks that claimed records
+/// The header of a head's intent log.
+async fn log_header(pool: &View, head: &Tree) -> Option<ZilHeader> {
+    assert!(head.has_log, "a snapshot's log is history");
+    let context = ReadContext::new(Bookmark::objset(head.objset), head.key.as_deref()).of_class(QueueClass::Scrub);
+    let block = pool.dmu().read(&head.bp, context).await.ok()?;
+    Some(ObjsetPhys::parse(&block, head.bp.byte_order()).ok()?.zil_header)
+}
+
+/// The log blocks of a head's claimed intent log, and the data blocks that its records point to, as far as they were found. A log that is not
+/// claimed is being written: its next block is allocated and is not there, and another may be on some of its devices so far.
+pub(crate) async fn claimed_log(pool: &View, head: &Tree) -> Vec<Blkptr> {
+    let mut found = Vec::new();
+    let Some(header) = log_header(pool, head).await.filter(|header| header.claim_txg.0 != 0) else { return found };
+    let mut chain = Chain::new(pool.dmu().zio(), header);
+    while let Some(link) = chain.next().await.filter(|link| link.content.is_some()) {
+        if found.len() >= LOG_BLOCKS_MAX {
+            break;
+        }
+        found.extend(chain.new_blocks(&link));
+    }
+    found
+}
+
+/// The log blocks of a head's intent log whose space is part of the pool's state, and the data blocks that claimed records
 /// point to. A chain simply ends where the next block is not there.
 pub(crate) async fn intent_log(pool: &View, head: &Tree) -> Vec<Blkptr> {
-    assert!(head.has_log, "a snapshot's log is history");
     let mut found = Vec::new();
-    let context = ReadContext::new(Bookmark::objset(head.objset), head.key.as_deref()).of_class(QueueClass::Scrub);
-    let Ok(block) = pool.dmu().read(&head.bp, context).await else { return found };
-    let Ok(phys) = ObjsetPhys::parse(&block, head.bp.byte_order()) else { return found };
-    let header = phys.zil_header;
+    let Some(header) = log_header(pool, head).await else { return found };
     let is_claimed = header.claim_txg.0 != 0;
     let mut chain = Chain::new(pool.dmu().zio(), header);
     while let Some(link) = chain.next().await {

@@ -123,13 +123,10 @@ async fn walked(
 /// Visits the blocks of claimed intent logs, which no tree leads to. False if the view was given up meanwhile.
 async fn visit_logs(reads: &ScanReads, view: &View, sink: &mut Scanner<'_>) -> bool {
     for tree in roots::objsets(view).await.trees.iter().filter(|tree| tree.has_log) {
-        for bp in roots::intent_log(view, tree).await {
+        for bp in roots::claimed_log(view, tree).await {
             let at = Bookmark { level: Bookmark::LEVEL_ZIL, ..Bookmark::objset(tree.objset) };
             let context = ReadContext::new(at, None).of_class(QueueClass::Scrub);
-            let mut visited = reads.visit_block(view, &bp, context).await;
-            // A log ends where its next block is not there.
-            visited.error = None;
-            sink.count(visited);
+            sink.count(reads.visit_block(view, &bp, context).await);
         }
     }
     view.check().is_ok()
