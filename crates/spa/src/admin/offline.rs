@@ -20,7 +20,7 @@
 //! that txg on. What it lacks is the work of a resilver. A spare that stands for it goes then (`unspare`, [`Pool::finish_replacing`]).
 //!
 //! **Invariants.** 1. Without the device no txg is in the outage of its top-level vdev, when the topology loses it and after all I/O in the one
-//! before. 2. A leaf that is not used has no disk in [`RootVdev`](crate::sync::vdev_config::RootVdev), so each txg is noted as missed. 3. A leaf
+//! before. 2. A leaf that is not used has no disk in [`RootVdev`], so each txg is noted as missed. 3. A leaf
 //! that comes back is not relied on for what it has missed.
 //!
 //! **Crash.** Until T's uberblock is on a device, the pool is the one in which the device is used, and it has all blocks of that pool: T's blocks
