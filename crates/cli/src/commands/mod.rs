@@ -65,6 +65,7 @@ impl Command {
     pub(crate) fn of_pools(&self) -> Vec<Self> {
         match self {
             Self::Zfs(args) => args.of_pools().into_iter().map(Self::Zfs).collect(),
+            Self::Zpool(args) => args.of_pools().into_iter().map(Self::Zpool).collect(),
             _ => Vec::new(),
         }
     }

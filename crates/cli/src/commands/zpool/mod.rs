@@ -75,6 +75,16 @@ crate::table::commands! {
 }
 
 impl Args {
+    /// The commands that make up this one, each for one pool, where it is for several: whoever has a pool does its part.
+    pub(crate) fn of_pools(&self) -> Vec<Self> {
+        let parts: Vec<Zpool> = match &self.command {
+            Zpool::Resilver(args) => args.of_pools().into_iter().map(Zpool::Resilver).collect(),
+            Zpool::Scrub(args) => args.of_pools().into_iter().map(Zpool::Scrub).collect(),
+            _ => Vec::new(),
+        };
+        parts.into_iter().map(|command| Self { command, search: self.search.clone() }).collect()
+    }
+
     /// Whether the server that has the pool can do it.
     pub(crate) const fn is_for_server(&self) -> bool {
         matches!(

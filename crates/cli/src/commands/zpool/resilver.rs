@@ -1,6 +1,7 @@
 //! `zpool resilver`.
 
 use cenote_admin::ResilverRequest;
+use cenote_server::ServerError;
 
 use crate::prelude::*;
 
@@ -14,10 +15,21 @@ pub(crate) struct Args {
     pools: Vec<String>,
 }
 
+impl Args {
+    /// One for each pool.
+    pub(crate) fn of_pools(&self) -> Vec<Self> {
+        self.pools.iter().map(|pool| Self { pools: vec![pool.clone()] }).collect()
+    }
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     let mut failed = false;
     for pool in args.pools {
         if let Err(error) = context.carry_out(&ResilverRequest(pool.clone())).await {
+            // The process that has the pool does it.
+            if matches!(error, ServerError::Owned(_)) {
+                return Err(error.into());
+            }
             context.err(format!("cannot resilver {pool}: {error}"));
             failed = true;
         }

@@ -1,6 +1,7 @@
 //! `zpool scrub`.
 
 use cenote_admin::{ScrubAction, ScrubRequest};
+use cenote_server::ServerError;
 
 use crate::prelude::*;
 
@@ -31,6 +32,13 @@ pub(crate) struct Args {
     pools: Vec<String>,
 }
 
+impl Args {
+    /// One for each pool.
+    pub(crate) fn of_pools(&self) -> Vec<Self> {
+        self.pools.iter().map(|pool| Self { pools: vec![pool.clone()], ..self.clone() }).collect()
+    }
+}
+
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.errors || args.continued {
         let flag = if args.errors { "-e" } else { "-C" };
@@ -45,6 +53,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     for pool in args.pools {
         let request = ScrubRequest { pool: pool.clone(), action, waits: args.wait };
         if let Err(error) = context.carry_out(&request).await {
+            // The process that has the pool does it.
+            if matches!(error, ServerError::Owned(_)) {
+                return Err(error.into());
+            }
             let verb = match action {
                 ScrubAction::Start => "scrub",
                 ScrubAction::Pause => "pause scrubbing",
