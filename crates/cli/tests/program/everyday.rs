@@ -35,7 +35,7 @@ fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
         let text = String::from_utf8(if status == 0 { output.stdout } else { output.stderr }).unwrap();
         assert!(output.status.code() == Some(status) && text.starts_with(line), "{words:?}: {text}");
     }
-    assert!(said(&cenote(&["zfs", "wait", "p"])).contains("usage"));
+    assert!(said(&cenote(&["zfs", "wait", "p"])).contains("freeing"));
     for (words, verb) in [(["zfs", "snapshoot", "p@x"], "snapshot"), (["zpool", "stauts", "p"], "status")] {
         let slip = cenote(&words);
         assert_eq!(slip.status.code(), Some(2));
