@@ -16,7 +16,7 @@
 //! configured; [`tree::VdevTree`] is the tree as opened. It has a current *topology*: an immutable arena of nodes, each with its kind,
 //! its layout and its children, and with references to its state: the device and its queue, the txgs it has missed, its error
 //! counts. A change of the vdevs of a pool in use is another topology over the same states, swapped in between two txgs' writes
-//! ([`tree::VdevTree::change`]).
+//! ([`tree::TreeControl::change`]).
 //!
 //! **The life of a read.** `VdevTree::read` finds the top-level vdev and goes by its kind. A leaf is read once. A mirror asks one child
 //! (leaf or stripe) after another, chosen by a policy ([`mirror`]), and children whose DTL has the block's birth txg last; when an answer

@@ -227,7 +227,7 @@ impl VdevTree {
         join.await.map_err(|_| refused())?
     }
 
-    /// Waits until no block is being mended, and has none be until what this returns is dropped. Before [`Self::change`].
+    /// Waits until no block is being mended, and has none be until what this returns is dropped. Before [`TreeControl::change`](crate::tree::TreeControl::change).
     #[boxed]
     pub async fn pause_mends(self: &Arc<Self>) -> MendsPaused {
         let mends = &self.common.mends;

@@ -15,7 +15,7 @@
 //!                            └► Leaf, ErrorCounts, Missed, Load: the state of a vdev, shared by the topologies that have it
 //! ```
 //!
-//! **Life of a change** ([`crate::tree::VdevTree::change`]).
+//! **Life of a change** ([`crate::tree::TreeControl::change`]).
 //! 1. The pool's sync calls it at the beginning of a txg, when no block is being written. A topology is built of the pool's new
 //!    configuration. A vdev that the old topology has too, by its guid, keeps its state; a leaf that is new brings its disk.
 //! 2. The new topology is swapped in (`current`). Each I/O takes the topology that is current when it begins, and has it until it ends:
@@ -25,7 +25,7 @@
 //!
 //! **A leaf that gets a sibling** is below a new mirror (or `replacing`, or `spare`) in the new topology, with its own guid and so its own state.
 //! Writes go to all children from the change on. Reads of a txg in the new leaf's DTL go to the others: the caller sets that DTL before the
-//! change ([`crate::tree::VdevTree::change_with`]), since the first read may come right after it. A mirror with one child left becomes that
+//! change ([`crate::tree::TreeControl::change_with`]), since the first read may come right after it. A mirror with one child left becomes that
 //! child, which may be a leaf.
 //!
 //! **Invariants.**
@@ -35,7 +35,7 @@
 //! 4. A top-level vdev keeps its id and its sectors: new ones come after those that are there, and a log device that is removed leaves a hole. At
 //!    its id is the same vdev, or one with a leaf of it: a mirror above a leaf has another guid than the leaf. So a block
 //!    pointer means the same place in all topologies that know it, and an older txg can be read through a newer topology: no tree has blocks
-//!    on log devices. [`crate::tree::VdevTree::change`] refuses anything else.
+//!    on log devices. [`crate::tree::TreeControl::change`] refuses anything else.
 //!
 //! **A suspended pool.** Writes that are kept to be issued again name top-level vdevs by id, so they go through the topology that is
 //! current then. That may be while the sync makes a change, if a failed read has suspended the pool: a change that adds vdevs does not
@@ -43,7 +43,7 @@
 //! a caller that found no outage without it.
 //!
 //! **Writes of intent logs** come at any time (invariant 3 is about the blocks of a txg). One that began in the old topology may end after the
-//! change, and be good by a leaf that the new one lacks. So who takes a leaf away waits for the old topology's end ([`Retired`]) and looks
+//! change, and be good by a leaf that the new one lacks. So who takes a leaf away waits for the old topology's end ([`Retired`](super::current::Retired)) and looks
 //! at the outage once more.
 //!
 //! **Crash.** A topology exists in memory only. `cenote_spa`'s `admin::add` describes the order in which labels and uberblock are
