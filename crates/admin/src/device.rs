@@ -30,12 +30,18 @@ pub struct ChangedDevices {
 }
 
 impl ChangedDevices {
-    fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { words: Vec::new(), is_all: true }
     }
 
     /// Counts a device, or tells why it was not changed.
-    fn note<T>(&mut self, verb: &str, word: &str, made: Result<T, SpaError>, users: &dyn Users) -> Option<T> {
+    pub(crate) fn note<T>(
+        &mut self,
+        verb: &str,
+        word: &str,
+        made: Result<T, SpaError>,
+        users: &dyn Users,
+    ) -> Option<T> {
         match made {
             Ok(made) => {
                 self.words.push(word.to_owned());

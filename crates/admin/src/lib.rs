@@ -66,6 +66,7 @@ mod destroying;
 mod device;
 mod error;
 mod hold;
+mod leaf_work;
 pub mod missing;
 mod named;
 mod new_properties;
@@ -94,6 +95,7 @@ use hold::Holds;
 use rollback::Promote;
 
 pub use bookmark::BookmarkRequest;
+pub use cenote_spa::{LeafAction, LeafWorkKind};
 pub use clone::CloneRequest;
 pub use compatibility::{ReadList, lacking_features};
 pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
@@ -105,6 +107,7 @@ pub use device::{
 };
 pub use error::{AdminError, CompatibilityError, Reason, Verb};
 pub use hold::HoldRequest;
+pub use leaf_work::LeafWorkRequest;
 pub use newpool::{NewPool, create_pool};
 pub use pool::{ClearRequest, SetPoolRequest, SetVdevRequest, UpgradeRequest};
 pub use properties::{InheritRequest, SetRequest, inherit_property, set_properties};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_scan::attend;
-use cenote_spa::Pool;
+use cenote_spa::{LeafWorkKind, Pool};
 use cenote_taskq::boxed;
 
 use crate::error::AdminError;
@@ -122,6 +122,10 @@ pub enum Activity {
     Scrub,
     /// A resilver.
     Resilver,
+    /// Free space is initialized.
+    Initialize,
+    /// Free space is trimmed.
+    Trim,
 }
 
 impl Activity {
@@ -129,12 +133,12 @@ impl Activity {
     pub const WORDS: [(&'static str, Option<Self>); 9] = [
         ("discard", None),
         ("free", Some(Self::Free)),
-        ("initialize", None),
+        ("initialize", Some(Self::Initialize)),
         ("replace", Some(Self::Resilver)),
         ("remove", None),
         ("resilver", Some(Self::Resilver)),
         ("scrub", Some(Self::Scrub)),
-        ("trim", None),
+        ("trim", Some(Self::Trim)),
         ("raidz_expand", None),
     ];
 }
@@ -157,7 +161,14 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
             _ => waits_for(Activity::Scrub),
         });
         let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.has_work()).await?;
-        if !is_scanned && !is_freed {
+        let (initializes, trims) = (waits_for(Activity::Initialize), waits_for(Activity::Trim));
+        let is_worked_on = pool
+            .peek(move |syncer| {
+                (initializes && syncer.is_worked_on(LeafWorkKind::Initialize))
+                    || (trims && syncer.is_worked_on(LeafWorkKind::Trim))
+            })
+            .await?;
+        if !is_scanned && !is_freed && !is_worked_on {
             return Ok(());
         }
         pool.handle().sleep(LOOK_AFTER).await;

@@ -93,6 +93,7 @@ pub use foreign::foreign;
 pub use import::import;
 pub use inuse::{HeadSpace, LongHold, User};
 pub use jobs::JobStatus;
+pub use jobs::leaf::LeafWorkKind;
 pub use jobs::scan::{ScanPlace, ScanReport, ScanSeat, ScanTask, TreeHistory, WalkedTree};
 pub use open::existing::{WriteOptions, open};
 pub use open::new::{CreateOptions, create, create_with_metaslabs};
@@ -105,5 +106,6 @@ pub use pool::{
 };
 pub use space::LogFigures;
 pub use status::{Condition, condition, condition_with, device_condition};
+pub use sync::leaf_work::LeafAction;
 pub use sync::{Clock, Host, Phase, Syncer};
 pub use view::{FeatureName, View};

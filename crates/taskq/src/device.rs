@@ -50,6 +50,15 @@ pub trait Driver: Send + Sync + 'static {
     /// Makes stable all that was written before.
     fn flush(&self) -> BoxFuture<'_, io::Result<()>>;
 
+    /// Tells the device that what a range has is not needed any more (TRIM). What is read there afterwards is anything.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if it can do nothing with that.
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
+        let _ = (offset_bytes, len_bytes);
+        Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+    }
+
     /// The device's size.
     fn size_bytes(&self) -> u64;
 
@@ -155,6 +164,19 @@ impl Device {
         match &self.backing {
             Backing::File(file) => file.flush().await,
             Backing::Driver(driver) => driver.flush().await,
+        }
+    }
+
+    /// Tells the device that what a range has is not needed any more: TRIM of a disk, a hole in a file. What is read there afterwards is anything.
+    /// The range is of whole sectors.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if the device, or the file's file system, can do nothing with that.
+    pub async fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        check_range(self.size_bytes(), offset_bytes, usize::try_from(len_bytes).unwrap_or(usize::MAX))?;
+        match &self.backing {
+            Backing::File(file) => file.discard(offset_bytes, len_bytes).await,
+            Backing::Driver(driver) => driver.discard(offset_bytes, len_bytes).await,
         }
     }
 
@@ -265,6 +287,14 @@ impl Driver for RamDevice {
 
     fn flush(&self) -> BoxFuture<'_, io::Result<()>> {
         Box::pin(async { Ok(()) })
+    }
+
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
+        Box::pin(async move {
+            let range = self.range(offset_bytes, usize::try_from(len_bytes).unwrap_or(usize::MAX))?;
+            self.bytes.write()[range].fill(0);
+            Ok(())
+        })
     }
 
     fn size_bytes(&self) -> u64 {

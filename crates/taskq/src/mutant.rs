@@ -159,6 +159,8 @@ mutants! {
     ReceiveTailForgotten = "receive-tail-forgotten",
     /// A block that a reader found damaged is written again, though its place may be another block's by now.
     HealReused = "heal-reused",
+    /// Free space is initialized or trimmed though blocks are placed there meanwhile.
+    TrimUnheld = "trim-unheld",
 }
 
 impl Mutant {
@@ -179,7 +181,7 @@ impl Mutant {
     pub const OF_HOSTS: &[Self] = &[Self::LateNotAskedAfterWrite];
 
     /// Those of repairs, which tests of the pool find (`spa`, `healing`).
-    pub const OF_REPAIRS: &[Self] = &[Self::HealReused];
+    pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::TrimUnheld];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[

@@ -170,6 +170,20 @@ impl Disk {
         }
     }
 
+    /// Tells the device that what a range has is not needed any more ([`Device::discard`](cenote_taskq::Device::discard)).
+    pub(crate) async fn discard(&self, range: std::ops::Range<u64>) -> io::Result<()> {
+        if range.end > self.size_bytes || range.start > range.end {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let (offset_bytes, len_bytes) = (self.start_bytes + range.start, range.end - range.start);
+        let device = self.device.clone();
+        let discard = async move { device.discard(offset_bytes, len_bytes).await };
+        match self.watch.get() {
+            None => discard.await,
+            Some(watch) => watch.ask(Kind::Change, Box::pin(discard))?.await?,
+        }
+    }
+
     /// Makes stable every write that was done before this began.
     ///
     /// # Errors

@@ -209,3 +209,38 @@ fn a_device_that_is_emptied_or_deleted_below_a_mount_is_replaced_in_its_place() 
     images.assert_whole();
     zdb(&images);
 }
+
+/// All free space of devices is initialized and trimmed, by a command alone and below a mount.
+#[test]
+fn free_space_is_initialized_and_trimmed() {
+    use std::os::unix::fs::MetadataExt;
+    let images = made(&["mirror"], 2);
+    let size = |name: &str| std::fs::metadata(images.dir.join(name)).unwrap().blocks() * 512;
+    images.run("zpool", &["initialize", "mine"]);
+    let full = size("0.img");
+    assert!(full > 32 << 20, "{full}");
+    let status = images.run("zpool", &["status", "-i", "mine"]);
+    assert_eq!(status.matches("100% initialized, completed").count(), 2, "{status}");
+    images.run("zpool", &["trim", "-w", "mine", "0.img"]);
+    assert!(size("0.img") < full / 4 && size("1.img") == full, "{} {}", size("0.img"), size("1.img"));
+    let refused = images.refused("zpool", &["trim", "-s", "mine", "0.img"]);
+    assert!(refused.contains("cannot suspend trimming 0.img: there is no active trim"), "{refused}");
+    assert!(images.refused("zpool", &["trim", "mine", "nothing"]).contains("no such device in pool"));
+    if can_mount() {
+        let mounted = Mounted::new(&images, "mine");
+        images.run("zpool", &["trim", "-r", "1M", "mine", "1.img"]);
+        assert!(images.refused("zpool", &["trim", "mine", "1.img"]).contains("currently trimming"));
+        images.run("zpool", &["trim", "-s", "mine", "1.img"]);
+        assert!(images.run("zpool", &["status", "-t", "mine"]).contains("trimmed, suspended"));
+        images.run("zpool", &["trim", "-c", "mine", "1.img"]);
+        images.run("zpool", &["initialize", "-u", "mine"]);
+        images.run("zpool", &["initialize", "-w", "mine", "1.img"]);
+        mounted.end(End::Unmount);
+    }
+    images.assert_whole();
+    zdb(&images);
+    let history = images.run("zpool", &["history", "-i", "mine"]);
+    for part in ["zpool trim -w mine 0.img", "zpool initialize mine", "initialize vdev=", " complete"] {
+        assert!(history.contains(part), "{part}: {history}");
+    }
+}

@@ -119,6 +119,9 @@ impl Allocator {
         if !metaslab.is_loaded() || metaslab.is_allocating() || metaslab.is_new() {
             return Ok(false);
         }
+        if metaslab.is_holding() {
+            return Ok(false);
+        }
         vdev.passivate(id.index, None)?;
         let is_unloaded = vdev.change(id.index, Metaslab::unload)?;
         if is_unloaded {

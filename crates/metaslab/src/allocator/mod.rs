@@ -2,6 +2,7 @@
 //!
 //! One value, no clock, no thread, no I/O: calls in the same order give the same places. The caller holds the lock.
 
+mod hold;
 mod load;
 mod place;
 mod sync;

@@ -119,7 +119,7 @@ impl Metaslab {
 
     /// Forgets what is free, if nothing hangs on it. Whether it did.
     pub fn unload(&mut self) -> bool {
-        if self.loaded.is_none() || self.is_allocating() || self.is_new {
+        if self.loaded.is_none() || self.is_allocating() || self.is_new || !self.held.is_empty() {
             return false;
         }
         self.loaded = None;

@@ -12,6 +12,7 @@
 //! ```
 
 mod deferred;
+mod hold;
 mod load;
 mod sync;
 
@@ -75,6 +76,8 @@ pub struct Metaslab {
     freeing: RangeTree,
     freed: RangeTree,
     deferred: Deferred,
+    /// Free, and not to be allocated now.
+    held: RangeTree,
     unflushed_allocs: RangeTree,
     unflushed_frees: RangeTree,
     /// The first txg that the own map lacks; 0 while no log ever had anything about it.
@@ -155,6 +158,7 @@ impl Metaslab {
             freeing: empty.clone(),
             freed: empty.clone(),
             deferred: Deferred::new(&empty),
+            held: empty.clone(),
             unflushed_allocs: empty.clone(),
             unflushed_frees: empty,
             unflushed_txg,
@@ -515,6 +519,7 @@ impl Metaslab {
             ("space allocating", &self.allocating[2]),
             ("space allocating", &self.allocating[3]),
             ("space freed in this txg", &self.freed),
+            ("held free space", &self.held),
         ];
         let deferred = self.deferred.trees().map(|tree| ("deferred frees", tree));
         for (name, tree) in named.into_iter().chain(deferred) {

@@ -143,7 +143,7 @@ impl Metaslab {
         let Some(map) = &mut self.map else { return };
         if let Some(loaded) = &self.loaded {
             map.clear_histogram();
-            for tree in [&loaded.free, &self.freed].into_iter().chain(self.deferred.trees()) {
+            for tree in [&loaded.free, &self.held, &self.freed].into_iter().chain(self.deferred.trees()) {
                 map.count_free(tree);
             }
         }
@@ -161,7 +161,7 @@ impl Metaslab {
         let (Some(map), Some(loaded)) = (&mut self.map, &self.loaded) else { return Ok(()) };
         // Ranges that are being allocated are free as of the txgs before; deferred frees are free for good.
         let mut rest = loaded.free.emptied();
-        for tree in self.deferred.trees().chain(&self.allocating) {
+        for tree in self.deferred.trees().chain(&self.allocating).chain([&self.held]) {
             rest.add_all(tree).map_err(SpaceError::tree(self.id, "free space to be written"))?;
         }
         let moved = map.truncate(store, block_size)?;

@@ -73,6 +73,33 @@ pub async fn find_devices(
     Ok((found, is_all))
 }
 
+/// The devices of a pool that words name, or all that have blocks; false if a word names none.
+///
+/// # Errors
+/// The pool cannot be read, or a word names several.
+pub async fn find_leaves(
+    session: &Session,
+    verb: &str,
+    pool: &str,
+    folder: &Path,
+    words: &[String],
+) -> Result<(Vec<NamedDevice>, bool)> {
+    if !words.is_empty() {
+        let (found, is_all) = find_devices(session, verb, pool, folder, words).await?;
+        return Ok((found.into_iter().map(NamedDevice::from).collect(), is_all));
+    }
+    let view = session.open_pool(pool).await?;
+    let leaves = view.vdevs().leaves().into_iter();
+    let named = leaves
+        .filter(|leaf| matches!(leaf.kind, VdevKind::Disk | VdevKind::File))
+        .map(|leaf| NamedDevice { word: leaf.display_name(), guid: leaf.guid, path: None })
+        .collect();
+    view.close().await;
+    drop(view);
+    session.let_go_of_views();
+    Ok((named, true))
+}
+
 /// The only vdev that a word names.
 fn find(all: &[VdevConfig], verb: &str, pool: &str, folder: &Path, word: &str) -> Result<Option<Device>> {
     let given = folder.join(word);

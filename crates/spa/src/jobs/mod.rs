@@ -56,6 +56,7 @@ pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
 mod doomed;
 pub(crate) mod freeing;
+pub(crate) mod leaf;
 pub(crate) mod scan;
 
 use std::time::Duration;
@@ -69,6 +70,7 @@ use async_destroy::AsyncDestroy;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
 use freeing::FreeList;
+use leaf::LeafWork;
 use scan::Scan;
 
 /// A slice ends after this long (OpenZFS's `zfs_free_min_time_ms` is 1 s; here other changes of the txg wait meanwhile).
@@ -79,7 +81,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `scrub`, `resilver`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `scrub`, `resilver`, `initialize`, `trim`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -206,6 +208,8 @@ pub(crate) struct Jobs {
     pub(crate) deleted_clones: DeletedClones,
     /// Scrub and resilver.
     pub(crate) scan: Scan,
+    /// Initialize and trim.
+    pub(crate) leaf_work: LeafWork,
     /// Blocks freed in one slice at most.
     pub(crate) blocks_max: u64,
 }
@@ -218,6 +222,7 @@ impl Default for Jobs {
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
             scan: Scan::default(),
+            leaf_work: LeafWork::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
     }
@@ -225,12 +230,12 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 4] {
-        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.scan]
+    fn all(&self) -> [&dyn Job; 5] {
+        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.scan, &self.leaf_work]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 4] {
-        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones, &mut self.scan]
+    fn all_mut(&mut self) -> [&mut dyn Job; 5] {
+        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones, &mut self.scan, &mut self.leaf_work]
     }
 
     /// Those with work left.
@@ -240,7 +245,10 @@ impl Jobs {
 
     fn named(&mut self, name: &str) -> Result<&mut dyn Job, SpaError> {
         // A scan has verbs of its own, and keeps its pause on disk.
-        let job = self.all_mut().into_iter().find(|job| job.name() == name && !matches!(name, "scrub" | "resilver"));
+        let job = self
+            .all_mut()
+            .into_iter()
+            .find(|job| job.name() == name && !matches!(name, "scrub" | "resilver" | "initialize" | "trim"));
         job.ok_or_else(|| SpaError::unsupported(format!("there is no background job {name}")))
     }
 

@@ -33,6 +33,7 @@ impl Pool {
             shared.set_failmode(syncer.failmode);
             shared.log_errors_soon(syncer.blocks.writer.dmu().zio().data_errors());
             shared.manage_faults();
+            shared.resume_leaf_work();
             shared.is_background.store(true, Ordering::Release);
             shared.txgs.set_tunables(tunables);
             if syncer.has_work() {

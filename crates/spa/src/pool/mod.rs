@@ -78,6 +78,7 @@ mod heal;
 mod history;
 mod jobs;
 mod kstat;
+mod leaf_work;
 mod memory;
 mod root;
 mod scan;
@@ -200,6 +201,7 @@ impl Pool {
             records: Mutex::new(VecDeque::new()),
             jobs: Mutex::new(syncer.jobs()),
             scan: syncer.jobs.scan.seat().clone(),
+            leaf_work: syncer.jobs.leaf_work.seat.clone(),
             kstats: Kstats::default(),
             slot: AsyncMutex::new(SyncerSlot::Syncer(Box::new(syncer))),
             asked: Mutex::default(),

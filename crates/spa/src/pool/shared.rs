@@ -23,6 +23,7 @@ use crate::events::Events;
 use crate::failmode::FailMode;
 use crate::inuse::InUse;
 use crate::jobs::JobStatus;
+use crate::jobs::leaf::Seat;
 use crate::jobs::scan::ScanSeat;
 use crate::pins::Pins;
 use crate::sync::clock::Clock;
@@ -78,6 +79,8 @@ pub(super) struct Shared {
     pub(super) jobs: Mutex<Vec<JobStatus>>,
     /// Where the worker of scans meets the sync.
     pub(super) scan: ScanSeat,
+    /// Where workers on leaves meet the sync.
+    pub(super) leaf_work: Seat,
     /// Its statistics.
     pub(super) kstats: Kstats,
     /// The sync, which gives back the last txg, not written yet.

@@ -147,6 +147,7 @@ impl Shared {
     /// The last handle has gone: what is not on disk is lost.
     pub(super) fn give_up(&self) {
         self.scan.close();
+        self.leaf_work.close();
         self.txgs.fail(TxgFailure::LetGo);
         self.withdraw();
         // A task that has the slot lets go of it, and then the pool's tasks end, and all goes with them.
@@ -179,6 +180,7 @@ impl Shared {
     #[boxed]
     pub(super) async fn end(&self, state: PoolState) -> Result<(), SpaError> {
         self.scan.close();
+        self.leaf_work.close();
         // If this fails, the next steps fail too.
         drop(self.wait_logs_freed().await);
         self.txgs.close();

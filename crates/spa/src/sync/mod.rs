@@ -84,9 +84,11 @@ mod dtl;
 mod errlog;
 pub(crate) mod features;
 mod free;
+mod held;
 pub(crate) mod history;
 mod hold;
 pub(crate) mod late;
+pub(crate) mod leaf_work;
 pub(crate) mod log_room;
 pub(crate) mod mos;
 pub(crate) mod multihost;
@@ -247,10 +249,10 @@ impl Syncer {
         self.jobs.go_on()
     }
 
-    /// True while a scrub or resilver is under way and not paused.
+    /// True while workers are at work: a scrub or resilver is under way and not paused, or a leaf is initialized or trimmed.
     #[must_use]
     pub fn is_scanned(&self) -> bool {
-        self.jobs.scan.is_running() && !self.jobs.scan.is_paused()
+        (self.jobs.scan.is_running() && !self.jobs.scan.is_paused()) || self.jobs.leaf_work.is_any_active()
     }
 
     /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.

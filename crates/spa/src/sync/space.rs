@@ -197,7 +197,7 @@ impl Space {
 
     /// Milliseconds, from any origin. They decide on when a metaslab that is not used is unloaded, and so on places: where
     /// the clock is fixed they stand still.
-    fn now_ms(&self) -> u64 {
+    pub(super) fn now_ms(&self) -> u64 {
         match self.clock {
             Clock::Now => u64::try_from(self.handle.unix_time().as_millis()).unwrap_or(u64::MAX),
             Clock::Fixed(_) => 0,
@@ -316,7 +316,7 @@ impl Space {
 
 impl Space {
     /// Passes over a metaslab whose map cannot be read.
-    fn give_up(&self, id: MetaslabId, error: &LoadError) -> Result<(), NoSpace> {
+    pub(super) fn give_up(&self, id: MetaslabId, error: &LoadError) -> Result<(), NoSpace> {
         let now_ms = self.now_ms();
         self.troubles.unreadable(id, error.to_string());
         self.with(|allocator| allocator.give_up_load(id, now_ms)).map_err(|_| NoSpace::Full)

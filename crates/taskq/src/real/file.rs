@@ -14,7 +14,8 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags, statx};
+use rustix::io::Errno;
 
 use super::Io;
 use super::claim::{Claim, claim, open_alone};
@@ -239,6 +240,25 @@ impl FileDevice {
         self.check_named()?;
         let _turn = if self.granularity == 1 { Some(self.sync_turn.lock().await) } else { None };
         self.io.flush(&self.file).await
+    }
+
+    /// See [`crate::Device::discard`]. A block device is asked by the same call as a file.
+    pub(crate) async fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        if !self.writable {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the device is open read-only"));
+        }
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let file = Arc::clone(&self.file);
+        let hole = move || {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            match rustix::fs::fallocate(&*file, flags, offset_bytes, len_bytes) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Err(io::ErrorKind::Unsupported.into()),
+                done => Ok(done?),
+            }
+        };
+        self.io.blocking(hole).await
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {

@@ -599,6 +599,20 @@ impl Driver for OpenDisk {
         Box::pin(self.disk.flush())
     }
 
+    /// As a write of zeros.
+    fn discard(&self, offset_bytes: u64, len_bytes: u64) -> BoxFuture<'_, io::Result<()>> {
+        const CHUNK_BYTES: u64 = 1 << 20;
+        Box::pin(async move {
+            let end = offset_bytes + len_bytes;
+            for at in (offset_bytes..end).step_by(CHUNK_BYTES as usize) {
+                let block = Buf::zeroed((end - at).min(CHUNK_BYTES) as usize).freeze();
+                self.check_write(at, &block)?;
+                self.disk.write(at, block).await?;
+            }
+            Ok(())
+        })
+    }
+
     fn size_bytes(&self) -> u64 {
         self.disk.options.size_bytes
     }

@@ -104,6 +104,24 @@ impl Raidz {
         Ok(Self { ashift, parity, physical_width, original_width, widths, expanding })
     }
 
+    /// Its children.
+    pub(crate) const fn physical_width(&self) -> u64 {
+        self.physical_width
+    }
+
+    /// The part of a child's data area that a range of the vdev takes; none of one that is or was expanded.
+    pub(crate) fn part_of_child(&self, child: u64, range: std::ops::Range<u64>) -> Option<std::ops::Range<u64>> {
+        if self.expanding || !self.widths.is_empty() {
+            return None;
+        }
+        // Sectors of this child before a sector of the vdev.
+        let before =
+            |offset: u64| (offset >> self.ashift).saturating_add(self.physical_width - 1 - child) / self.physical_width;
+        let part = before(range.start) << self.ashift..before(range.end) << self.ashift;
+        debug_assert!(part.start <= part.end, "a range has its order on each child");
+        Some(part)
+    }
+
     /// Whether an expansion is running.
     pub(crate) const fn is_expanding(&self) -> bool {
         self.expanding

@@ -160,7 +160,7 @@ impl Mends {
         self.state.lock().under_way
     }
 
-    fn begin(&self) -> Option<UnderWay<'_>> {
+    pub(super) fn begin(&self) -> Option<UnderWay<'_>> {
         let mut state = self.state.lock();
         (state.paused == 0).then(|| {
             state.under_way += 1;
@@ -169,7 +169,7 @@ impl Mends {
     }
 }
 
-struct UnderWay<'a>(&'a Mends);
+pub(super) struct UnderWay<'a>(&'a Mends);
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {

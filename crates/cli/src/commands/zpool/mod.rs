@@ -11,6 +11,7 @@ mod export;
 mod get;
 mod history;
 mod import;
+mod initialize;
 mod iostat;
 mod labelclear;
 mod list;
@@ -24,6 +25,7 @@ mod scrub;
 mod set;
 mod status;
 mod sync;
+mod trim;
 mod upgrade;
 mod version;
 mod wait;
@@ -55,6 +57,7 @@ crate::table::commands! {
         Get => get,
         History => history,
         Import => import,
+        Initialize => initialize,
         Iostat => iostat,
         Labelclear => labelclear,
         List => list,
@@ -68,6 +71,7 @@ crate::table::commands! {
         Set => set,
         Status => status,
         Sync => sync,
+        Trim => trim,
         Upgrade => upgrade,
         Version => version,
         Wait => wait,
@@ -98,6 +102,7 @@ impl Args {
                 | Zpool::Export(_)
                 | Zpool::Get(_)
                 | Zpool::History(_)
+                | Zpool::Initialize(_)
                 | Zpool::Iostat(_)
                 | Zpool::List(_)
                 | Zpool::Offline(_)
@@ -110,6 +115,7 @@ impl Args {
                 | Zpool::Set(_)
                 | Zpool::Status(_)
                 | Zpool::Sync(_)
+                | Zpool::Trim(_)
                 | Zpool::Wait(_)
         )
     }

@@ -1,0 +1,63 @@
+//! `zpool initialize`.
+
+use std::path::PathBuf;
+
+use cenote_admin::{LeafAction, LeafWorkKind, LeafWorkRequest};
+use cenote_server::verbs::find_leaves;
+
+use crate::prelude::*;
+
+/// Write all free space of devices once, so that the first write of a block there takes no longer than others.
+///
+/// In a pool that a mount or a server has it goes on in the background: 'zpool status -i' shows how far it is. Otherwise this command does it; it may be
+/// interrupted, and goes on when the pool is served. OpenZFS goes on with it, too.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
+pub(crate) struct Args {
+    /// Give it up.
+    #[arg(short = 'c', conflicts_with_all = ["suspend", "forget", "wait"])]
+    cancel: bool,
+    /// Have it wait, until 'zpool initialize' has it go on.
+    #[arg(short = 's', conflicts_with_all = ["forget", "wait"])]
+    suspend: bool,
+    /// Forget that devices were initialized.
+    #[arg(short = 'u', conflicts_with = "wait")]
+    forget: bool,
+    /// Wait until it has ended.
+    #[arg(short = 'w')]
+    wait: bool,
+    /// The pool.
+    pool: String,
+    /// The devices; all if none is named.
+    #[arg(value_name = "DEVICE")]
+    devices: Vec<String>,
+    /// The folder in which the command was given: a server works in another one.
+    #[arg(skip = std::env::current_dir().unwrap_or_default())]
+    folder: PathBuf,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    let action = match (args.cancel, args.suspend, args.forget) {
+        (true, ..) => LeafAction::Cancel,
+        (_, true, _) => LeafAction::Suspend,
+        (.., true) => LeafAction::Forget,
+        _ => LeafAction::Start { rate_bytes: 0 },
+    };
+    let flags = [(args.cancel, "-c"), (args.suspend, "-s"), (args.forget, "-u"), (args.wait, "-w")];
+    let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then(|| flag.to_owned())).collect();
+    let (devices, is_found) = find_leaves(context, "initialize", &args.pool, &args.folder, &args.devices).await?;
+    if devices.is_empty() {
+        return Ok(Outcome::unless(!is_found));
+    }
+    let request = LeafWorkRequest {
+        is_of_all: args.devices.is_empty(),
+        pool: args.pool,
+        kind: LeafWorkKind::Initialize,
+        action,
+        devices,
+        waits: args.wait,
+        words: (flags, args.devices),
+    };
+    let changed = context.carry_out(&request).await?;
+    Ok(Outcome::unless(!is_found || !changed.is_all))
+}

@@ -1,0 +1,75 @@
+//! `zpool trim`.
+
+use std::path::PathBuf;
+
+use cenote_admin::values::parse_size;
+use cenote_admin::{LeafAction, LeafWorkKind, LeafWorkRequest};
+use cenote_server::verbs::find_leaves;
+
+use crate::prelude::*;
+
+/// Tell devices which of their space is free: SSDs, and files, which get holes there.
+///
+/// In a pool that a mount or a server has it goes on in the background: 'zpool status -t' shows how far it is. Otherwise this command does it; it may be
+/// interrupted, and goes on when the pool is served. OpenZFS goes on with it, too.
+#[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of OpenZFS's")]
+pub(crate) struct Args {
+    /// Give it up.
+    #[arg(short = 'c', conflicts_with_all = ["suspend", "wait", "rate"])]
+    cancel: bool,
+    /// Have the devices overwrite it: not supported yet.
+    #[arg(short = 'd')]
+    secure: bool,
+    /// Bytes a second for each device, such as 500M; as fast as they can if it is left out.
+    #[arg(short = 'r', value_name = "RATE")]
+    rate: Option<String>,
+    /// Have it wait, until 'zpool trim' has it go on.
+    #[arg(short = 's', conflicts_with_all = ["wait", "rate"])]
+    suspend: bool,
+    /// Wait until it has ended.
+    #[arg(short = 'w')]
+    wait: bool,
+    /// The pool.
+    pool: String,
+    /// The devices; all if none is named.
+    #[arg(value_name = "DEVICE")]
+    devices: Vec<String>,
+    /// The folder in which the command was given: a server works in another one.
+    #[arg(skip = std::env::current_dir().unwrap_or_default())]
+    folder: PathBuf,
+}
+
+pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
+    if args.secure {
+        anyhow::bail!("not supported yet: -d; overwrite the free space with 'zpool initialize' before 'zpool trim'");
+    }
+    let rate_bytes = match &args.rate {
+        Some(rate) => parse_size(rate).map_err(|error| anyhow::anyhow!("invalid value for rate: {error}"))?,
+        None => 0,
+    };
+    let action = match (args.cancel, args.suspend) {
+        (true, _) => LeafAction::Cancel,
+        (_, true) => LeafAction::Suspend,
+        _ => LeafAction::Start { rate_bytes },
+    };
+    let flags = [(args.cancel, "-c"), (args.suspend, "-s"), (args.wait, "-w")];
+    let mut flags: Vec<String> =
+        flags.into_iter().filter_map(|(is_set, flag)| is_set.then(|| flag.to_owned())).collect();
+    flags.extend(args.rate.iter().flat_map(|rate| ["-r".to_owned(), rate.clone()]));
+    let (devices, is_found) = find_leaves(context, "trim", &args.pool, &args.folder, &args.devices).await?;
+    if devices.is_empty() {
+        return Ok(Outcome::unless(!is_found));
+    }
+    let request = LeafWorkRequest {
+        is_of_all: args.devices.is_empty(),
+        pool: args.pool,
+        kind: LeafWorkKind::Trim,
+        action,
+        devices,
+        waits: args.wait,
+        words: (flags, args.devices),
+    };
+    let changed = context.carry_out(&request).await?;
+    Ok(Outcome::unless(!is_found || !changed.is_all))
+}

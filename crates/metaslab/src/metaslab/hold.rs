@@ -1,0 +1,47 @@
+//! Free space that is held: it is free on disk, and nothing is placed there.
+//!
+//! Initialize and trim hold a piece of free space while they work on it. OpenZFS closes the whole metaslab for that; here the rest of it serves
+//! allocations. What is held is in no space map and no log, so a crash forgets it.
+//!
+//! **Invariants.** 1. What is held is not in `free`, and in none of the sets of what is allocated or was freed. 2. A metaslab that has something
+//! held stays loaded. 3. At most one part in [`HELD_PART`] of what is free in a metaslab is held at once, so that a full pool has room.
+
+use std::ops::Range;
+
+use super::Metaslab;
+use crate::SpaceError;
+
+/// One part in so many of a metaslab's free space is held at once.
+const HELD_PART: u64 = 8;
+
+impl Metaslab {
+    /// Holds the next free range from an offset on: `max_bytes` of it at most. `None` if there is none, or it is not loaded.
+    pub(crate) fn hold(&mut self, from: u64, max_bytes: u64) -> Result<Option<Range<u64>>, SpaceError> {
+        let sector = 1 << self.ashift;
+        let Some(loaded) = &mut self.loaded else { return Ok(None) };
+        let part = (loaded.free.total() + self.held.total()) / HELD_PART;
+        let max_bytes = max_bytes.min(part.saturating_sub(self.held.total())).max(sector) & !(sector - 1);
+        let mut found = loaded.free.next_from(from);
+        if let Some(range) = &mut found {
+            range.start = range.start.max(from);
+            range.end = range.end.min(range.start + max_bytes);
+            debug_assert!(range.start < range.end, "a range that is found lies after the offset");
+            loaded.free.remove(range.clone()).map_err(SpaceError::tree(self.id, "free space"))?;
+            self.held.add(range.clone()).map_err(SpaceError::tree(self.id, "held free space"))?;
+        }
+        Ok(found)
+    }
+
+    /// Something of it is held.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Ends a hold.
+    pub(crate) fn release(&mut self, range: Range<u64>) -> Result<(), SpaceError> {
+        assert!(self.loaded.is_some(), "a metaslab that has something held stays loaded (hold, invariant 2)");
+        self.held.remove(range.clone()).map_err(SpaceError::tree(self.id, "held free space"))?;
+        let Some(loaded) = &mut self.loaded else { return Ok(()) };
+        loaded.free.add(range).map_err(SpaceError::tree(self.id, "free space"))
+    }
+}

@@ -1,0 +1,115 @@
+//! Writing where nothing is: free space of a leaf is initialized or trimmed.
+//!
+//! # Theory
+//!
+//! **Need.** `zpool initialize` writes all free space of a device once, and `zpool trim` tells a device which of its space is free. Both work on one
+//! leaf, along its own addresses, while free space is known by the offsets of its top-level vdev.
+//!
+//! **Places.** Below a leaf at the top and below mirrors an offset is the same on each leaf. A raidz deals its sectors out like cards: sector `b` is sector
+//! `b / width` of child `b % width`, so a free run of the vdev is one run on each child:
+//! ```text
+//!   width 3, free 4..11     child 0   1   2
+//!                           .   .   .
+//!                           .   4   5          child 0: 2..4, child 1: 1..4, child 2: 1..3
+//!                           6   7   8
+//!                           9  10   .
+//! ```
+//!
+//! **Invariants.** 1. The caller holds the range, so that nothing is placed there meanwhile. 2. No such write is under way while the vdevs change
+//! ([`VdevTree::pause_mends`]): a device that has left the pool gets no late write.
+
+use std::io;
+use std::ops::Range;
+
+use cenote_format::ids::{Guid, VdevId};
+use cenote_format::label::START_BYTES;
+use cenote_taskq::boxed;
+use cenote_taskq::buf::Block;
+
+use super::node::{Kind, Leaf, Node};
+use super::{Topology, VdevTree};
+use crate::disk::Disk;
+
+/// Something that is done to free space of a leaf.
+#[derive(Clone, Debug)]
+pub enum FreeWrite {
+    /// These bytes are written.
+    Block(Block),
+    /// The device is told that so many bytes are not needed.
+    Discard(u64),
+}
+
+fn unavailable() -> io::Error {
+    io::Error::new(io::ErrorKind::NotConnected, "the device is not in use")
+}
+
+impl VdevTree {
+    /// The part of a leaf's data area that a range of its top-level vdev takes, as offsets from the data area's beginning. `None` for a leaf that
+    /// is not there, and below vdevs that do not lay free space out in one run (draid, a raidz that is or was expanded).
+    #[must_use]
+    pub fn part_of_leaf(&self, vdev: VdevId, leaf: Guid, range: Range<u64>) -> Option<Range<u64>> {
+        self.current.look(vdev, |topology| {
+            let top = topology.tops.get(vdev.0 as usize)?;
+            topology.part_of_leaf(topology.node(top.node), leaf, range)
+        })
+    }
+
+    /// The first offset of a top-level vdev of which nothing lies before an offset of a leaf's data area: where work goes on that has come so far.
+    #[must_use]
+    pub fn offset_after(&self, vdev: VdevId, leaf_offset: u64) -> u64 {
+        self.current.look(vdev, |topology| {
+            let width = topology.tops.get(vdev.0 as usize).map_or(1, |top| match &topology.node(top.node).kind {
+                Kind::Raidz(raidz) => raidz.physical_width(),
+                _ => 1,
+            });
+            leaf_offset.saturating_mul(width)
+        })
+    }
+
+    /// Writes free space of a leaf, at an offset of its data area.
+    ///
+    /// # Errors
+    /// The device's; [`io::ErrorKind::NotConnected`] where it is not used now, and [`io::ErrorKind::WouldBlock`] while the vdevs change.
+    #[boxed]
+    pub async fn write_free(&self, leaf: Guid, leaf_offset: u64, what: FreeWrite) -> io::Result<()> {
+        let _writing = self.common.mends.begin().ok_or(io::ErrorKind::WouldBlock)?;
+        let topology = self.topology();
+        let (found, disk) = topology.free_disk(leaf)?;
+        let address = START_BYTES + leaf_offset;
+        let len = match &what {
+            FreeWrite::Block(block) => block.len() as u64,
+            FreeWrite::Discard(len) => *len,
+        };
+        if !found.holds(address, len) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match what {
+            FreeWrite::Block(block) => disk.write(address, block).await,
+            FreeWrite::Discard(len) => disk.discard(address..address + len).await,
+        }
+    }
+}
+
+impl Topology {
+    fn free_disk(&self, guid: Guid) -> io::Result<(&Leaf, &Disk)> {
+        match self.lookup(guid).map(|node| &node.kind) {
+            Some(Kind::Leaf(leaf)) => leaf.writable_disk().map(|(disk, _)| (&**leaf, disk)).ok_or_else(unavailable),
+            _ => Err(unavailable()),
+        }
+    }
+
+    fn part_of_leaf(&self, node: &Node, leaf: Guid, range: Range<u64>) -> Option<Range<u64>> {
+        match &node.kind {
+            Kind::Leaf(_) => (node.guid == leaf).then_some(range),
+            // As deep as the configuration, which is bounded.
+            Kind::Mirror => {
+                node.children.iter().find_map(|child| self.part_of_leaf(self.node(*child), leaf, range.clone()))
+            }
+            Kind::Raidz(raidz) => (0..).zip(&node.children).find_map(|(index, child)| {
+                let part = raidz.part_of_child(index, range.clone())?;
+                self.part_of_leaf(self.node(*child), leaf, part)
+            }),
+            _ => None,
+        }
+    }
+}
