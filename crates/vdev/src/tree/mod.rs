@@ -26,6 +26,7 @@ mod copies;
 mod current;
 mod deadman;
 mod detached;
+mod evacuate;
 mod hangs;
 mod hurry;
 mod indirect;
