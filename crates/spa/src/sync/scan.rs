@@ -130,6 +130,7 @@ impl Syncer {
             self.shorten_dtls(&ended).await?;
             // Leaves may have missed more meanwhile; each scan is of later txgs.
             let is_more = self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
+            let is_more = is_more && self.jobs.evacuation.running.is_none();
             self.jobs.scan.is_resilver_wanted |= is_more;
         }
         if *is_complete && phys.function == ScanFunction::SCRUB {
@@ -147,6 +148,10 @@ impl Syncer {
         let EndedScan { phys, unrepaired, .. } = ended;
         let txg = self.txg;
         if unrepaired.is_none() && phys.error_count > 0 {
+            return Ok(());
+        }
+        // Copies of an evacuation are led to by no pointer yet. Its end has another resilver begin.
+        if self.jobs.evacuation.running.is_some() {
             return Ok(());
         }
         let guids: Vec<Guid> = self.devices.root_vdev.missed.keys().copied().collect();
