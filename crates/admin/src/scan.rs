@@ -1,10 +1,10 @@
-//! Scrub and resilver: `zpool scrub`, `zpool resilver`, `zpool wait`.
+//! Scrub, resilver, and removals under way: `zpool scrub`, `zpool resilver`, `zpool remove -s`, `zpool wait`.
 
 use std::time::Duration;
 
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_scan::attend;
-use cenote_spa::Pool;
+use cenote_spa::{JobStatus, Pool};
 use cenote_taskq::boxed;
 
 use crate::error::AdminError;
@@ -113,6 +113,31 @@ impl Request for ResilverRequest {
     }
 }
 
+/// A removal that is under way, to be given up: `zpool remove -s`.
+#[derive(Clone, Debug, Default)]
+pub struct CancelRemovalRequest(pub String);
+
+impl Request for CancelRemovalRequest {
+    type Made = ();
+
+    fn subject(&self) -> &str {
+        &self.0
+    }
+
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        Ok(pool.cancel_removal().await?)
+    }
+
+    fn history_line(&self) -> Option<Line> {
+        Some(Line::new("zpool remove").flag(true, "-s").word(&self.0))
+    }
+
+    fn changes_config(&self) -> bool {
+        true
+    }
+}
+
 /// Work that `zpool wait` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
@@ -122,6 +147,8 @@ pub enum Activity {
     Scrub,
     /// A resilver.
     Resilver,
+    /// A vdev is evacuated.
+    Remove,
 }
 
 impl Activity {
@@ -131,12 +158,21 @@ impl Activity {
         ("free", Some(Self::Free)),
         ("initialize", None),
         ("replace", Some(Self::Resilver)),
-        ("remove", None),
+        ("remove", Some(Self::Remove)),
         ("resilver", Some(Self::Resilver)),
         ("scrub", Some(Self::Scrub)),
         ("trim", None),
         ("raidz_expand", None),
     ];
+}
+
+/// A job that frees, and goes on.
+fn frees(job: &JobStatus) -> bool {
+    !matches!(job.name, "scrub" | "resilver" | "remove") && !job.is_paused && job.stalled.is_none()
+}
+
+fn evacuates(job: &JobStatus) -> bool {
+    job.name == "remove"
 }
 
 fn is_active(scan: &ScanPhys) -> bool {
@@ -156,8 +192,10 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
             ScanFunction::RESILVER => waits_for(Activity::Resilver),
             _ => waits_for(Activity::Scrub),
         });
-        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.has_work()).await?;
-        if !is_scanned && !is_freed {
+        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.jobs().iter().any(frees)).await?;
+        let is_evacuated =
+            waits_for(Activity::Remove) && pool.peek(|syncer| syncer.jobs().iter().any(evacuates)).await?;
+        if !is_scanned && !is_freed && !is_evacuated {
             return Ok(());
         }
         pool.handle().sleep(LOOK_AFTER).await;
