@@ -8,6 +8,7 @@ pub(crate) mod command;
 pub(crate) mod dataset;
 mod destroy;
 mod evacuate;
+pub(crate) mod examine;
 mod limits;
 pub(crate) mod offline;
 pub(crate) mod properties;
