@@ -115,7 +115,7 @@ pub use redact::{RedactError, RedactRequest, redact, redact_in};
 pub use rename::RenameRequest;
 pub use request::{Changed, Going, Line, NoUsers, Request, Suspended, Users, Volumes};
 pub use rollback::{PromoteRequest, RollbackRequest, rollback};
-pub use scan::{Activity, ResilverRequest, ScrubAction, ScrubRequest, wait};
+pub use scan::{Activity, CancelRemovalRequest, ResilverRequest, ScrubAction, ScrubRequest, wait};
 pub use snapshot::{SnapshotRequest, take_snapshots, tree_names};
 
 /// The name of a property and its value, as stored.

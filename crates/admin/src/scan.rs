@@ -1,10 +1,10 @@
-//! Scrub and resilver: `zpool scrub`, `zpool resilver`, `zpool wait`.
+//! Scrub, resilver, and removals under way: `zpool scrub`, `zpool resilver`, `zpool remove -s`, `zpool wait`.
 
 use std::time::Duration;
 
 use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_scan::attend;
-use cenote_spa::{LeafWorkKind, Pool};
+use cenote_spa::{JobStatus, LeafWorkKind, Pool};
 use cenote_taskq::boxed;
 
 use crate::error::AdminError;
@@ -113,6 +113,31 @@ impl Request for ResilverRequest {
     }
 }
 
+/// A removal that is under way, to be given up: `zpool remove -s`.
+#[derive(Clone, Debug, Default)]
+pub struct CancelRemovalRequest(pub String);
+
+impl Request for CancelRemovalRequest {
+    type Made = ();
+
+    fn subject(&self) -> &str {
+        &self.0
+    }
+
+    #[boxed]
+    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+        Ok(pool.cancel_removal().await?)
+    }
+
+    fn history_line(&self) -> Option<Line> {
+        Some(Line::new("zpool remove").flag(true, "-s").word(&self.0))
+    }
+
+    fn changes_config(&self) -> bool {
+        true
+    }
+}
+
 /// Work that `zpool wait` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
@@ -126,6 +151,8 @@ pub enum Activity {
     Initialize,
     /// Free space is trimmed.
     Trim,
+    /// A vdev is evacuated.
+    Remove,
 }
 
 impl Activity {
@@ -135,12 +162,21 @@ impl Activity {
         ("free", Some(Self::Free)),
         ("initialize", Some(Self::Initialize)),
         ("replace", Some(Self::Resilver)),
-        ("remove", None),
+        ("remove", Some(Self::Remove)),
         ("resilver", Some(Self::Resilver)),
         ("scrub", Some(Self::Scrub)),
         ("trim", Some(Self::Trim)),
         ("raidz_expand", None),
     ];
+}
+
+/// A job that frees, and goes on.
+fn frees(job: &JobStatus) -> bool {
+    !matches!(job.name, "scrub" | "resilver" | "remove") && !job.is_paused && job.stalled.is_none()
+}
+
+fn evacuates(job: &JobStatus) -> bool {
+    job.name == "remove"
 }
 
 fn is_active(scan: &ScanPhys) -> bool {
@@ -160,7 +196,6 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
             ScanFunction::RESILVER => waits_for(Activity::Resilver),
             _ => waits_for(Activity::Scrub),
         });
-        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.has_work()).await?;
         let (initializes, trims) = (waits_for(Activity::Initialize), waits_for(Activity::Trim));
         let is_worked_on = pool
             .peek(move |syncer| {
@@ -168,7 +203,10 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
                     || (trims && syncer.is_worked_on(LeafWorkKind::Trim))
             })
             .await?;
-        if !is_scanned && !is_freed && !is_worked_on {
+        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.jobs().iter().any(frees)).await?;
+        let is_evacuated =
+            waits_for(Activity::Remove) && pool.peek(|syncer| syncer.jobs().iter().any(evacuates)).await?;
+        if !is_scanned && !is_freed && !is_evacuated && !is_worked_on {
             return Ok(());
         }
         pool.handle().sleep(LOOK_AFTER).await;

@@ -146,6 +146,8 @@ const BYTESWAP_MASK: u8 = 0x1f;
 impl DmuType {
     /// Described: data of bytes.
     pub const UINT8_DATA: Self = Self::described(Byteswap::Uint8, false, false);
+    /// Described: metadata of 32-bit integers.
+    pub const UINT32_METADATA: Self = Self::described(Byteswap::Uint32, true, false);
     /// Described: metadata of 64-bit integers.
     pub const UINT64_METADATA: Self = Self::described(Byteswap::Uint64, true, false);
     /// Described: a ZAP of metadata.
@@ -261,6 +263,7 @@ mod tests {
         assert!(DmuType::OBJSET.is_metadata() && !DmuType::OBJSET.is_encrypted());
         assert!(DmuType::DIRECTORY_CONTENTS.is_zap() && DmuType::DIRECTORY_CONTENTS.is_encrypted());
         assert_eq!(DmuType::ZAP_METADATA.number(), 0xc4);
+        assert_eq!(DmuType::UINT32_METADATA.number(), 0xc2);
         assert_eq!(DmuType::UINT64_METADATA.number(), 0xc3);
         assert_eq!(DmuType::described(Byteswap::Uint8, true, true).to_string(), "uint8");
     }

@@ -63,7 +63,7 @@ impl IndirectMappingPhys {
 
     /// The bytes: 32 with a counts object, else 24.
     #[must_use]
-    pub(crate) fn emit(&self, endian: Endian) -> Vec<u8> {
+    pub fn emit(&self, endian: Endian) -> Vec<u8> {
         let mut out = vec![0; if self.counts_object.is_some() { Self::SIZE } else { Self::SIZE_V0 }];
         put_u64(&mut out, 0, self.max_offset_bytes, endian);
         put_u64(&mut out, 8, self.bytes_mapped, endian);
@@ -109,7 +109,7 @@ impl IndirectMappingEntry {
 
     /// The bytes.
     #[must_use]
-    pub(crate) fn emit(&self, endian: Endian) -> [u8; Self::SIZE] {
+    pub fn emit(&self, endian: Endian) -> [u8; Self::SIZE] {
         let mut out = [0; Self::SIZE];
         let [word0, word1] = self.target.words();
         put_u64(&mut out, 0, self.source_offset_bytes >> MIN_BLOCK_SHIFT, endian);
@@ -120,7 +120,7 @@ impl IndirectMappingEntry {
 
     /// Where the piece ended on the removed vdev.
     #[must_use]
-    pub(crate) const fn source_end_bytes(&self) -> u64 {
+    pub const fn source_end_bytes(&self) -> u64 {
         self.source_offset_bytes + self.target.asize_bytes
     }
 }
@@ -158,6 +158,17 @@ impl IndirectMapping {
     #[must_use]
     pub(crate) fn entries(&self) -> &[IndirectMappingEntry] {
         &self.entries
+    }
+
+    /// The mapping with one entry more, behind those that it has.
+    ///
+    /// # Panics
+    /// If the entry is empty, or begins before the last one's end.
+    pub fn push(&mut self, entry: IndirectMappingEntry) {
+        assert!(entry.target.asize_bytes > 0, "an entry of a mapping maps something");
+        let end = self.entries.last().map_or(0, IndirectMappingEntry::source_end_bytes);
+        assert!(end <= entry.source_offset_bytes, "a mapping grows in the order of offsets");
+        self.entries.push(entry);
     }
 
     /// The index of the entry that holds `offset_bytes`, if there is one.
@@ -213,6 +224,15 @@ pub struct IndirectBirths {
 impl IndirectBirths {
     /// Bytes of an entry.
     pub const ENTRY_SIZE: usize = 16;
+
+    /// The bytes of one entry: all below this offset, and not below the entry before, was copied in this txg.
+    #[must_use]
+    pub fn entry_bytes(offset_bytes: u64, copied: Txg, endian: Endian) -> [u8; Self::ENTRY_SIZE] {
+        let mut out = [0; Self::ENTRY_SIZE];
+        put_u64(&mut out, 0, offset_bytes, endian);
+        put_u64(&mut out, 8, copied.0, endian);
+        out
+    }
 
     /// From the count and the births object's data.
     pub(crate) fn parse(count: u64, data: &[u8], endian: Endian) -> Result<Self, FormatError> {
@@ -305,7 +325,7 @@ impl Removing {
 
     /// The array.
     #[must_use]
-    pub(crate) fn words(&self) -> [u64; Self::WORDS] {
+    pub fn words(&self) -> [u64; Self::WORDS] {
         [
             self.state,
             vdev_number(self.removing_vdev),

@@ -120,6 +120,8 @@ pub(crate) struct VdevSpaces {
     pub(crate) log: Group,
     /// Whether anything may be allocated here: not while it is faulted or leaving.
     pub(crate) is_allocatable: bool,
+    /// Bytes that are still to be copied, while it is evacuated.
+    pub(crate) left_to_copy_bytes: Option<u64>,
 }
 
 /// A search for space in a group.
@@ -145,7 +147,15 @@ fn rank(metaslab: &Metaslab) -> Rank {
 impl VdevSpaces {
     pub(crate) fn new(setup: VdevSetup, metaslabs: Vec<Metaslab>, allocators: usize) -> Self {
         let group = Group { active: vec![[None; 2]; allocators], ..Group::default() };
-        let mut vdev = Self { setup, metaslabs, embedded: None, log: group.clone(), main: group, is_allocatable: true };
+        let mut vdev = Self {
+            setup,
+            metaslabs,
+            embedded: None,
+            log: group.clone(),
+            main: group,
+            is_allocatable: true,
+            left_to_copy_bytes: None,
+        };
         vdev.main.order = vdev.metaslabs.iter().map(rank).collect();
         assert_eq!(vdev.main.order.len(), vdev.metaslabs.len(), "each metaslab has a rank of its own");
         vdev

@@ -173,6 +173,12 @@ impl Writing {
         self.tell_errors(session);
         for job in pool.jobs() {
             let bytes = job.left_bytes;
+            if job.name == "remove" {
+                session.advise(
+                    "the removal is not done yet; it goes on when the pool is next used, and 'zpool remove -s' stops it",
+                );
+                continue;
+            }
             if matches!(job.name, "scrub" | "resilver") {
                 session.advise(format!(
                     "the {} is not done yet; it goes on when the pool is next served, or with 'zpool {}'",

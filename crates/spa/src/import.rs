@@ -461,6 +461,7 @@ impl Import<'_> {
         let shared = Shared {
             name,
             mappings,
+            tree_mappings: removed,
             guid: self.found.guid,
             uberblock,
             config,

@@ -59,13 +59,30 @@ impl Mappings {
         self.loaded.lock().extend(loaded);
     }
 
+    /// Has a vdev's mapping be this one, from now on.
+    pub(crate) fn put(&self, vdev: VdevId, mapping: Arc<IndirectMapping>) {
+        self.loaded.lock().insert(vdev, Ok(mapping));
+    }
+
+    /// Takes the mapping of a vdev, to be changed: it has none until it is put back.
+    pub(crate) fn take(&self, vdev: VdevId) -> Arc<IndirectMapping> {
+        let taken = self.loaded.lock().remove(&vdev);
+        taken.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// Forgets the mapping of a vdev that is not removed after all.
+    pub(crate) fn forget(&self, vdev: VdevId) {
+        self.loaded.lock().remove(&vdev);
+    }
+
     /// The vdevs that have a mapping and none loaded.
     pub(crate) fn missing(&self) -> Vec<VdevId> {
         let loaded = self.loaded.lock();
         self.objects.keys().filter(|vdev| !loaded.contains_key(vdev)).copied().collect()
     }
 
-    fn mapping(&self, vdev: VdevId) -> Result<Arc<IndirectMapping>, VdevError> {
+    /// The mapping of a vdev, as far as it is known.
+    pub(crate) fn mapping(&self, vdev: VdevId) -> Result<Arc<IndirectMapping>, VdevError> {
         let bad = |reason: String| VdevError::BadMapping { vdev, reason };
         match self.loaded.lock().get(&vdev) {
             Some(Ok(mapping)) => Ok(mapping.clone()),
@@ -104,7 +121,8 @@ pub(crate) fn removal_order(previous: &BTreeMap<VdevId, Option<VdevId>>) -> Vec<
     order
 }
 
-async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, DmuError> {
+/// Reads a mapping.
+pub(crate) async fn load(mos: &Objset, object: ObjectId) -> Result<IndirectMapping, DmuError> {
     let dnode = mos.object(object).await?;
     let phys = dnode.bonus(IndirectMappingPhys::parse).map_err(|error| dnode.error(error))?;
     if phys.entry_count > ENTRIES_MAX {

@@ -17,6 +17,7 @@ pub const TABLES: &[&[Tunable]] = &[
     SendTunables::TABLE,
     MountTunables::TABLE,
     LivelistTunables::TABLE,
+    RemovalTunables::TABLE,
     EventTunables::TABLE,
 ];
 
@@ -48,6 +49,21 @@ cenote_kstat::tunables! {
         zfs_livelist_max_entries: u64 = 500_000, "blocks", Number(1, 1 << 20), AtOpen;
         /// A clone that shares this percentage of its blocks with its origin, or less, does without a livelist.
         zfs_livelist_min_percent_shared: u64 = 75, "%", Number(0, 100), AtOpen;
+    }
+}
+
+cenote_kstat::tunables! {
+    /// Those of removals of vdevs with blocks of datasets.
+    #[derive(Copy)]
+    pub(crate) struct RemovalTunables {
+        /// Bytes that are read ahead, and copied in one txg, at most (OpenZFS has 64 MiB on their way).
+        zfs_remove_max_copy_bytes: u64 = 16 << 20, "bytes", Number(1 << 16, 1 << 30), AtOpen;
+        /// The longest piece that is copied to one place.
+        zfs_remove_max_segment: u64 = 16 << 20, "bytes", Number(1 << 16, 16 << 20), AtOpen;
+        /// The longest gap between ranges in use that is copied with them, to keep the mapping short.
+        vdev_removal_max_span: u64 = 32 << 10, "bytes", Number(0, 1 << 20), AtOpen;
+        /// A removal stands still; for tests.
+        zfs_removal_suspend_progress: bool = false, "", Switch, AtOpen;
     }
 }
 
@@ -94,6 +110,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(SendTunables::default().with(settings).numbers());
     all.extend(MountTunables::default().with(settings).numbers());
     all.extend(LivelistTunables::default().with(settings).numbers());
+    all.extend(RemovalTunables::default().with(settings).numbers());
     all.extend(EventTunables::default().with(settings).numbers());
     all
 }

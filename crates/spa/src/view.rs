@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) dsl: Dsl,
     pub(crate) found: FoundPool,
     pub(crate) mappings: Mappings,
+    /// Those by which the tree reads, of a pool that was imported.
+    pub(crate) tree_mappings: Arc<Mappings>,
     pub(crate) altroot: Option<String>,
     pub(crate) is_checkpoint_view: bool,
     /// The txg is kept by a pool in use, whose devices these are: they go on when this is closed.

@@ -61,6 +61,12 @@ mutants! {
     MissUnnoted = "miss-unnoted",
     /// Of what a device may have lost, a part is not written again.
     KeptDropped = "kept-dropped",
+    /// An entry of the mapping of a vdev that is evacuated is not written.
+    MappingEntryLost = "mapping-entry-lost",
+    /// The copy of what is freed on a vdev that is evacuated stays.
+    EvacuatedCopyKept = "evacuated-copy-kept",
+    /// Some copies of an evacuation are not written.
+    EvacuationUncopied = "evacuation-uncopied",
     /// Only one leg of a mirror is written.
     OneLeg = "one-leg",
     /// `fsync` and `FLUSH` are answered before the txg is on disk.
@@ -182,6 +188,9 @@ impl Mutant {
 
     /// Those of repairs, which tests of the pool find (`spa`, `healing`).
     pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::TrimUnheld];
+
+    /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
+    pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[

@@ -165,7 +165,7 @@ fn log_devices_spares_and_caches_are_removed() {
     let mut images = made("mine mirror @a @b log mirror @g @h cache @i spare @j");
     let file = |images: &Images, name: &str| images.files.iter().find(|file| file.ends_with(name)).unwrap().clone();
     let said = images.refused("zpool", &["remove", "mine", "mirror-0"]);
-    assert!(said.contains("cannot remove mirror-0: not supported yet"), "{said}");
+    assert!(said.contains("cannot remove mirror-0: invalid config"), "{said}");
     let said = images.refused("zpool", &["remove", "mine", "nothing"]);
     assert!(said.contains("cannot remove nothing: no such device in pool"), "{said}");
     let said = images.refused("zpool", &["remove", "mine", "g"]);
@@ -189,6 +189,64 @@ fn log_devices_spares_and_caches_are_removed() {
     }
     images.note_files();
     images.assert_whole();
+}
+
+/// Disks and mirrors with data go, the special one too, and the pool is used like any other afterwards.
+#[test]
+fn vdevs_with_data_are_evacuated() {
+    let mut images = made("mine mirror @a @b mirror @c @d mirror @e @f special mirror @g @h");
+    let put =
+        |images: &Images| drop(images.run("cenote", &["put", "mine", concat!(env!("CARGO_MANIFEST_DIR"), "/src")]));
+    put(&images);
+    images.run("zfs", &["snapshot", "mine@one"]);
+    let said = images.refused("zpool", &["remove", "-s", "mine"]);
+    assert!(said.contains("cannot cancel removal: there are no removals in progress"), "{said}");
+    let memory = images.run("zpool", &["remove", "-n", "-p", "mine", "mirror-1"]);
+    assert!(memory.starts_with("mirror-1 ") && memory != "mirror-1 0\n", "{memory}");
+    for name in ["mirror-1", "mirror-3"] {
+        images.run("zpool", &["remove", "-w", "mine", name]);
+        let status = status(&images);
+        let vdev = name.strip_prefix("mirror-").unwrap();
+        assert!(status.contains(&format!("remove: Removal of vdev {vdev} copied ")), "{status}");
+        assert!(status.contains(" memory used for removed device mappings"), "{status}");
+    }
+    assert_eq!(
+        tree(&images),
+        ["\tmine", "\t  mirror-0", "\t    @a", "\t    @b", "\t  mirror-2", "\t    @e", "\t    @f"]
+    );
+    let status = images.run("zpool", &["status", "-j", "mine"]);
+    assert!(status.contains("\"removal_stats\":{\"name\":\"indirect-3\""), "{status}");
+    for gone in ["c", "d", "g", "h"] {
+        std::fs::remove_file(file(&images, gone)).unwrap();
+    }
+    images.note_files();
+    images.assert_whole();
+    images.run("zfs", &["create", "mine/a"]);
+    images.run("zfs", &["snapshot", "mine@two"]);
+    images.run("zfs", &["destroy", "mine@one"]);
+    images.assert_whole();
+}
+
+/// Those of a pool that OpenZFS made go too.
+#[test]
+fn a_disk_of_a_pool_of_openzfs_is_evacuated() {
+    for name in ["basic", "snapshots", "log_spacemap"] {
+        let mut images = Images::of_theme(name);
+        let pool = images.pool.clone();
+        let guids = images.run("zpool", &["status", "-g", &pool]);
+        let first = guids.lines().skip_while(|line| !line.contains("NAME")).nth(2).unwrap();
+        let guid = first.split_whitespace().next().unwrap().to_owned();
+        add(&mut images, "-f", "@new1 @new2 @new3 @new4");
+        images.run("zpool", &["remove", &pool, &guid]);
+        let old: Vec<PathBuf> =
+            images.files.iter().filter(|file| !file.to_string_lossy().contains("/new")).cloned().collect();
+        old.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+        images.note_files();
+        images.assert_whole();
+        images.run("zfs", &["create", &format!("{pool}/newchild")]);
+        images.run("zfs", &["snapshot", &format!("{pool}@new")]);
+        images.assert_whole();
+    }
 }
 
 #[test]

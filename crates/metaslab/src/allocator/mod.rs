@@ -15,7 +15,7 @@ use cenote_vdev::config::AllocationClass;
 
 use crate::check::{CheckError, ExtentCheck};
 use crate::class::{Class, ClassKind, Member, Share};
-use crate::group::{Extent, VdevSetup, VdevSpaces, Which};
+use crate::group::{AllocError, Extent, VdevSetup, VdevSpaces, Which};
 use crate::metaslab::Replayed;
 use crate::work::Gathered;
 use crate::{
@@ -232,6 +232,42 @@ impl Allocator {
         vdev.is_some_and(|vdev| std::mem::replace(&mut vdev.is_allocatable, is_allocatable))
     }
 
+    /// Says how many bytes of a vdev that is being evacuated are still to be copied: so much of the other vdevs' free space is spoken for.
+    pub fn set_left_to_copy(&mut self, vdev: VdevId, bytes: Option<u64>) {
+        if let Some(vdev) = self.vdevs.get_mut(&vdev) {
+            debug_assert!(bytes.is_none() || !vdev.is_allocatable, "nothing is placed on a vdev that is evacuated");
+            vdev.left_to_copy_bytes = bytes;
+        }
+    }
+
+    /// Whether some allocation on a vdev is of a txg that is not on disk.
+    #[must_use]
+    pub fn is_allocating(&self, vdev: VdevId) -> bool {
+        let metaslabs = self.vdevs.get(&vdev).into_iter().flat_map(|vdev| &vdev.metaslabs);
+        metaslabs.into_iter().any(Metaslab::is_allocating)
+    }
+
+    /// The first range from `from` on that a vdev's blocks are in, of one metaslab: as they are when the frees of the txg that syncs are done.
+    ///
+    /// # Errors
+    /// A metaslab has to be loaded first.
+    pub fn next_in_use(&self, vdev: VdevId, from: u64) -> Result<Option<Range<u64>>, AllocError> {
+        let metaslabs = self.vdevs.get(&vdev).into_iter().flat_map(|vdev| &vdev.metaslabs);
+        for metaslab in metaslabs.filter(|metaslab| metaslab.range().end > from) {
+            // One that never had a block has no map, and needs no load.
+            if metaslab.map().is_none() && metaslab.allocated_bytes() == 0 {
+                continue;
+            }
+            if !metaslab.is_loaded() {
+                return Err(AllocError::NeedsLoad(metaslab.id()));
+            }
+            if let Some(range) = metaslab.next_in_use(from) {
+                return Ok(Some(range));
+            }
+        }
+        Ok(None)
+    }
+
     /// Whether a vdev has nothing but intent logs.
     #[must_use]
     pub fn is_log_device(&self, vdev: VdevId) -> bool {
@@ -311,9 +347,18 @@ impl Allocator {
     #[must_use]
     pub fn class_figures(&self, kind: ClassKind) -> (u64, u64, u64) {
         let Some(class) = self.classes.get(&kind) else { return (0, 0, 0) };
-        class.ring.iter().flat_map(|member| self.members_metaslabs(*member)).fold((0, 0, 0), |sum, metaslab| {
+        class.ring.iter().fold((0, 0, 0), |sum, member| {
             let (size, allocated, deferred) = sum;
-            (size + metaslab.size_bytes(), allocated + metaslab.allocated_bytes(), deferred + metaslab.deferred_bytes())
+            // Of a vdev that is evacuated nothing can be used, and what is to be copied needs space elsewhere.
+            if let Some(left) = self.vdevs.get(&member.vdev).and_then(|vdev| vdev.left_to_copy_bytes) {
+                let left = if member.which == Which::Main { left } else { 0 };
+                return (size, allocated + left, deferred);
+            }
+            self.members_metaslabs(*member).fold(sum, |(size, allocated, deferred), metaslab| {
+                let (all, used, waiting) =
+                    (metaslab.size_bytes(), metaslab.allocated_bytes(), metaslab.deferred_bytes());
+                (size + all, allocated + used, deferred + waiting)
+            })
         })
     }
 

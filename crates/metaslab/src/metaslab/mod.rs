@@ -447,6 +447,31 @@ impl Metaslab {
         self.freeing.add(range).map_err(SpaceError::tree(self.id, "space being freed"))
     }
 
+    /// The first range from `from` on that the pool uses, up to where something else begins: neither free, nor freed, be it that it may not
+    /// be used yet. `None` where it is not loaded, or nothing is in use.
+    #[must_use]
+    pub(crate) fn next_in_use(&self, from: u64) -> Option<Range<u64>> {
+        let free = self.free_space()?;
+        let mut at = from.max(self.range.start);
+        while at < self.range.end {
+            let trees = || [free, &self.freeing, &self.freed].into_iter().chain(self.deferred.trees());
+            let mut next = self.range.end;
+            let mut is_free = false;
+            for range in trees().filter_map(|tree| tree.next_from(at)) {
+                if range.start <= at {
+                    (at, is_free) = (range.end, true);
+                    break;
+                }
+                next = next.min(range.start);
+            }
+            if !is_free {
+                debug_assert!(at < next && next <= self.range.end, "a range in use lies in its metaslab");
+                return Some(at..next);
+            }
+        }
+        None
+    }
+
     /// Whether there is anything to sync in this txg.
     #[must_use]
     pub(crate) fn is_dirty(&self, txg: Txg) -> bool {

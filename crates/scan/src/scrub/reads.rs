@@ -46,7 +46,9 @@ impl ScanReader for ScanReads {
 impl ScanReads {
     fn wants_block(&self, view: &View, bp: &Blkptr) -> bool {
         let birth = bp.physical_birth();
-        if birth <= self.min_txg || birth > self.max_txg {
+        // A block of a removed vdev was copied to where it is in a txg that the pointer does not name.
+        let is_moved = is_moved(view, bp);
+        if (birth <= self.min_txg && !is_moved) || birth > self.max_txg {
             return false;
         }
         // The pieces of a gang lie elsewhere than its header.
@@ -69,6 +71,9 @@ impl ScanReads {
         match zio.scrub_block(bp, context).await {
             Ok(scrubbed) => {
                 report.processed_bytes = scrubbed.mended.healed_bytes();
+                if !scrubbed.mended.left.is_empty() && is_moved(view, bp) {
+                    report.unmended.absorb(&Dtl::of(0..self.max_txg.0.saturating_add(1)));
+                }
                 for fault in &scrubbed.mended.left {
                     report.unrepaired.entry(fault.guid).or_default().absorb(&txgs);
                 }
@@ -85,4 +90,9 @@ impl ScanReads {
         }
         visited
     }
+}
+
+/// Whether a copy of a block is on a removed vdev.
+fn is_moved(view: &View, bp: &Blkptr) -> bool {
+    bp.dvas().any(|dva| view.tree().is_removed(dva.vdev))
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cenote_admin::{Line, NamedDevice};
+use cenote_admin::{Activity, Line, NamedDevice, wait};
 use cenote_format::ids::Guid;
 use cenote_host::CacheFile;
 use cenote_taskq::boxed;
@@ -11,6 +11,11 @@ use cenote_vdev::config::{VdevConfig, VdevKind};
 use crate::Session;
 use crate::error::{Result, ServerError, refused};
 use crate::writing::Writing;
+
+/// The state of a removal that is under way.
+const RUNS: u64 = 1;
+/// Bytes of an entry of a mapping.
+const ENTRY_BYTES: u64 = 24;
 
 /// A device of a pool.
 #[derive(Clone, Debug)]
@@ -130,25 +135,32 @@ fn find(all: &[VdevConfig], verb: &str, pool: &str, folder: &Path, word: &str) -
     }))
 }
 
-/// Removes log devices, spares and cache devices, one after the other. True if all were removed; failures are reported.
+/// Removes devices, one after the other. True if all were removed, or their removal has begun; failures are reported. A vdev with blocks of datasets
+/// is evacuated: by the server, where there is one, for which the command waits if `waits`; otherwise by the command.
 ///
 /// # Errors
 /// The pool cannot be opened for writing, or the command cannot be recorded.
 #[boxed]
-pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>) -> Result<bool> {
+pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>, waits: bool) -> Result<bool> {
     let work = async |writing: &mut Writing| {
         writing.record(&Line::new("zpool remove").word(pool).words(devices.iter().map(|device| &device.word)));
-        let (mut gone, mut is_good) = (Vec::new(), true);
+        let (mut gone, mut begun, mut is_good) = (Vec::new(), 0, true);
         for device in devices {
             match writing.pool().remove_vdev(device.guid).await {
-                Ok(_) => gone.push(device),
+                Ok(_) => {
+                    if evacuates(writing, session, waits).await? {
+                        gone.push(device);
+                    } else {
+                        begun += 1;
+                    }
+                }
                 Err(error) => {
                     session.warn(format!("cannot remove {}: {error}", device.word));
                     is_good = false;
                 }
             }
         }
-        if gone.is_empty() {
+        if gone.is_empty() && begun == 0 {
             writing.forget_record();
         }
         let paths: Vec<PathBuf> = gone.iter().flat_map(|device| device.paths.clone()).collect();
@@ -164,4 +176,29 @@ pub async fn remove_devices(session: &Session, pool: &str, devices: Vec<Device>)
     })?;
     session.keep_config(guid).await?;
     Ok(is_good)
+}
+
+/// Waits for an evacuation, where there is one to be waited for. Whether the device is gone.
+async fn evacuates(writing: &Writing, session: &Session, waits: bool) -> Result<bool> {
+    let runs =
+        async || Ok::<_, ServerError>(writing.pool().removal().await?.is_some_and(|removal| removal.state == RUNS));
+    if !runs().await? {
+        return Ok(true);
+    }
+    writing.work_off(session, "removing").await?;
+    if waits {
+        wait(writing.pool(), &[Activity::Remove]).await?;
+    }
+    Ok(!runs().await?)
+}
+
+/// The memory that the mapping of a vdev would take if it were removed: none for a log device, a spare or a cache device.
+///
+/// # Errors
+/// The pool cannot be read.
+pub async fn mapping_bytes(session: &Session, pool: &str, device: &Device) -> Result<u64> {
+    let view = session.open_pool(pool).await?;
+    let entries = view.mapping_entries(device.guid).await?;
+    view.close().await;
+    Ok(entries * ENTRY_BYTES)
 }

@@ -57,7 +57,7 @@ use crate::pool::Pool;
 use crate::space::vdev_maps_of;
 use crate::sync::Syncer;
 use crate::sync::space::vdev_setup;
-use crate::{FoundLeaf, SpaError};
+use crate::{FoundLeaf, SpaError, TopKind};
 
 /// The devices to add to a pool, and their settings.
 #[derive(Clone, Debug, Default)]
@@ -126,6 +126,7 @@ impl Syncer {
         if !allow_other_ashift {
             self.check_ashift(&vdevs)?;
         }
+        self.check_beside_removal(&vdevs)?;
         let auxiliaries = MadeAux::new(auxiliaries, ashift, &vdevs, &mut rng)?;
         let mut root_vdev = self.devices.root_vdev.clone();
         root_vdev.add(vdevs.configs(), vdevs.disks(), vdevs.classes()).map_err(|error| refuse(error.to_string()))?;
@@ -195,6 +196,28 @@ impl Syncer {
             self.blocks.space.log_device_added();
         }
         Ok(added?)
+    }
+
+    /// While a vdev is evacuated its blocks may go to new ones too: they have sectors of its size, and no parity. As in OpenZFS, sectors of another size do not come
+    /// to a pool that has had a removal.
+    fn check_beside_removal(&self, new: &MadeVdevs) -> Result<(), SpaError> {
+        let removing = self.blocks.removing;
+        let is_running = self.jobs.evacuation.running.is_some();
+        if !is_running && removing.is_none_or(|removing| removing.prev_indirect_vdev.is_none()) {
+            return Ok(());
+        }
+        let old = self.devices.root_vdev.tops().filter(|(_, top)| top.class != AllocationClass::Log && top.ashift != 0);
+        let ashifts: Vec<u32> = old.map(|(_, top)| top.ashift).collect();
+        let new = new.tops.iter().filter(|top| top.class != AllocationClass::Log);
+        for top in new {
+            if is_running && !matches!(top.kind, TopKind::Single | TopKind::Mirror) {
+                return Err(refuse("device removal is in progress: vdevs with parity can be added when it has ended"));
+            }
+            if ashifts.iter().any(|ashift| *ashift != top.ashift) {
+                return Err(refuse("a pool with a removed device gets no vdev with sectors of another size"));
+            }
+        }
+        Ok(())
     }
 
     /// Where all vdevs have sectors of one size, new ones are to have it too: blocks are made for the smallest.

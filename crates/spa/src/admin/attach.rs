@@ -209,7 +209,7 @@ impl Syncer {
             NewDevice::Spare(guid) => (self.spare(guid).await?, guid, true),
         };
         let is_new = root_vdev.vdev(guid).is_none();
-        if !is_new {
+        if !is_new || self.jobs.evacuation.running.is_some() {
             let what = format!("{} is busy, or device removal is in progress", spec.path);
             return Err(SpaError::refused(Refusal::Busy, what));
         }

@@ -74,6 +74,8 @@ enum Found {
     Auxiliary(AuxKind),
     /// A log device.
     Log(VdevId),
+    /// A vdev with blocks of datasets.
+    Top(VdevId),
 }
 
 /// A log device on which nothing is placed. It is used again where it stays.
@@ -96,11 +98,11 @@ impl Drop for Stopped {
 }
 
 impl Pool {
-    /// Removes a log device, a hot spare or a cache device. It is not part of the pool on disk when this is done, from the txg on that comes
-    /// back.
+    /// Removes a log device, a hot spare or a cache device: it is not part of the pool on disk when this is done, from the txg on that comes
+    /// back. Of a vdev with blocks of datasets the evacuation begins in that txg, and goes on in the background ([`Self::removal`]).
     ///
     /// # Errors
-    /// There is no such device, it has blocks of files, a spare is in use, a log on it waits to be replayed, or somebody reads the pool as of
+    /// There is no such device, what it has cannot be elsewhere, a spare is in use, a log on it waits to be replayed, or somebody reads the pool as of
     /// a txg since which blocks on it were freed: the pool is as it was. The MOS cannot be changed. The pool is closed or suspended.
     #[boxed]
     pub async fn remove_vdev(&self, guid: Guid) -> Result<Txg, SpaError> {
@@ -109,6 +111,7 @@ impl Pool {
                 self.change(move |syncer| Box::pin(async move { syncer.enter_unlisted(kind, guid).await })).await
             }
             Found::Log(vdev) => self.remove_log_device(vdev, guid).await,
+            Found::Top(vdev) => self.evacuate(vdev, guid).await,
         }
     }
 
@@ -195,10 +198,7 @@ impl Syncer {
             if top.class == AllocationClass::Log {
                 return Ok(Found::Log(vdev));
             }
-            return Err(SpaError::refused(
-                Refusal::NotYet,
-                "not supported yet: removing a vdev that has blocks of datasets; only log devices, hot spares and cache devices are removed",
-            ));
+            return Ok(Found::Top(vdev));
         }
         let is_child = self.devices.root_vdev.config.leaves().into_iter().any(|leaf| leaf.guid == guid);
         let is_inner = {
@@ -246,7 +246,7 @@ impl Syncer {
     }
 
     /// Frees the logs on a vdev that nobody has in use.
-    async fn free_idle_logs(&mut self, vdev: VdevId) -> Result<(), SpaError> {
+    pub(super) async fn free_idle_logs(&mut self, vdev: VdevId) -> Result<(), SpaError> {
         let dsl = self.dsl().clone();
         let root = dsl.root_dir().await?;
         let mut freed = Vec::new();
@@ -349,7 +349,7 @@ impl Syncer {
     }
 
     /// The leaves of a vdev, with labels of no txg, as those of free disks are.
-    fn free_labels(&mut self, vdev: VdevId) -> Vec<LeafCommit> {
+    pub(super) fn free_labels(&mut self, vdev: VdevId) -> Vec<LeafCommit> {
         let top = self.devices.root_vdev.top(vdev);
         let leaves: BTreeSet<Guid> = top.into_iter().flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect();
         let mut labels = self.leaf_commits_of(&self.devices.root_vdev, Txg(0), true);

@@ -7,7 +7,7 @@ use cenote_dmu::Objset;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::ids::{BlockId, ObjectId, Txg, VdevId};
 use cenote_format::zil::ZilHeader;
-use cenote_metaslab::AllocError;
+use cenote_metaslab::{AllocError, Extent};
 use cenote_taskq::for_each_concurrent;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_zil::{Chain, Content, End};
@@ -190,8 +190,15 @@ impl InTxg<'_> {
     }
 
     async fn check_taken(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
+        for place in self.blocks.space.removed.places(extent(dva))? {
+            self.check_place_taken(txg, dva, &place).await?;
+        }
+        Ok(())
+    }
+
+    async fn check_place_taken(&self, txg: Txg, dva: Dva, extent: &Extent) -> Result<(), SpaError> {
         loop {
-            match self.blocks.space.with(|allocator| allocator.is_allocated(&extent(dva))) {
+            match self.blocks.space.with(|allocator| allocator.is_allocated(extent)) {
                 Ok(true) => return Ok(()),
                 Err(AllocError::NeedsLoad(id)) => {
                     let loaded = self.blocks.space.load(id, txg).await;

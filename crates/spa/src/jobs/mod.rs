@@ -55,6 +55,7 @@ pub(crate) mod async_destroy;
 pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
 mod doomed;
+pub(crate) mod evacuation;
 pub(crate) mod freeing;
 pub(crate) mod leaf;
 pub(crate) mod scan;
@@ -69,6 +70,7 @@ use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
+use evacuation::Evacuation;
 use freeing::FreeList;
 use leaf::LeafWork;
 use scan::Scan;
@@ -81,7 +83,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `scrub`, `resilver`, `initialize`, `trim`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `remove`, `scrub`, `resilver`, `initialize`, `trim`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -206,6 +208,8 @@ pub(crate) struct Jobs {
     pub(crate) free_list: FreeList,
     /// Livelists of destroyed clones.
     pub(crate) deleted_clones: DeletedClones,
+    /// A vdev whose blocks are copied to others, so that it can go.
+    pub(crate) evacuation: Evacuation,
     /// Scrub and resilver.
     pub(crate) scan: Scan,
     /// Initialize and trim.
@@ -221,6 +225,7 @@ impl Default for Jobs {
             async_destroy: AsyncDestroy::default(),
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
+            evacuation: Evacuation::default(),
             scan: Scan::default(),
             leaf_work: LeafWork::default(),
             blocks_max: SLICE_BLOCKS_MAX,
@@ -230,12 +235,19 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 5] {
-        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.scan, &self.leaf_work]
+    fn all(&self) -> [&dyn Job; 6] {
+        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.evacuation, &self.scan, &self.leaf_work]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 5] {
-        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones, &mut self.scan, &mut self.leaf_work]
+    fn all_mut(&mut self) -> [&mut dyn Job; 6] {
+        [
+            &mut self.async_destroy,
+            &mut self.free_list,
+            &mut self.deleted_clones,
+            &mut self.evacuation,
+            &mut self.scan,
+            &mut self.leaf_work,
+        ]
     }
 
     /// Those with work left.

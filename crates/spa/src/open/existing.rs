@@ -17,10 +17,11 @@ use cenote_dsl::Dsl;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dsl::pool_directory;
 use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
+use cenote_format::indirect::Removing;
 use cenote_format::uberblock::Mmp;
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::{Handle, boxed};
-use cenote_vdev::config::{AllocationClass, VdevConfig};
+use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::{VdevState, VdevStatus};
 use cenote_zil::ZilTunables;
@@ -32,11 +33,13 @@ use crate::jobs::Jobs;
 use crate::jobs::async_destroy::AsyncDestroy;
 use crate::jobs::deferred::Deferred;
 use crate::jobs::deleted_clones::DeletedClones;
+use crate::jobs::evacuation::{Evacuation, Running};
 use crate::jobs::freeing::FreeList;
 use crate::jobs::scan::Scan;
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
+use crate::placed::REMOVAL_RUNS;
 use crate::pool::Pool;
 use crate::refcount::known::SharedBlocks;
 use crate::space::MosObjects;
@@ -149,6 +152,7 @@ async fn open_found(
     writer.owner_mark = how.owner_mark;
     writer.zil.tunables = ZilTunables::default().with(&how.tunables);
     writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
+    writer.jobs.evacuation.tunables = crate::tunables::RemovalTunables::default().with(&how.tunables);
     if writer.zil.tunables.zil_nocacheflush {
         writer
             .notes
@@ -286,7 +290,7 @@ impl Opening<'_> {
             .collect();
         let without_uberblocks = |leaf: &FoundLeaf| FoundLeaf { uberblocks: Vec::new(), ..leaf.clone() };
         let leaves = pool.found().leaves.iter().map(|(guid, leaf)| (*guid, without_uberblocks(leaf))).collect();
-        let blocks = Blocks { unflushed_txgs, ..Blocks::new(space, writer, shared) };
+        let mut blocks = Blocks { unflushed_txgs, ..Blocks::new(space, writer, shared) };
         let found = FoundPool { leaves, ..pool.found().clone() };
         let devices = Devices {
             old_config: pool.config().clone(),
@@ -294,7 +298,10 @@ impl Opening<'_> {
             raidz_reflow: pool.uberblock().raidz_reflow,
             ..Devices::new(root_vdev, pool.tree(), multihost, found)
         };
+        let (removing, evacuation) = self.evacuation(&mos, &blocks.space).await?;
+        blocks.removing = removing;
         let jobs = Jobs {
+            evacuation,
             deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
             free_list,
@@ -316,6 +323,37 @@ impl Opening<'_> {
             failmode: FailMode::of_number(property("failmode")),
             notes: pool.notes().iter().cloned().chain(unwritten).collect(),
         }))
+    }
+
+    /// Removed vdevs, and one that is being evacuated, are known to the space accounts from now on.
+    async fn evacuation(&self, mos: &Objset, space: &Space) -> Result<(Option<Removing>, Evacuation), SpaError> {
+        let pool = self.pool;
+        for (vdev, top) in (0..).map(VdevId).zip(&pool.vdevs().children) {
+            match top.kind {
+                VdevKind::Indirect(_) => space.removed.add(vdev),
+                _ if top.non_allocating || top.removing => space.close(vdev),
+                _ => {}
+            }
+        }
+        let removing = pool.removal().await?;
+        let Some((removing, vdev)) = removing
+            .filter(|removing| removing.state == REMOVAL_RUNS)
+            .and_then(|removing| Some((removing, removing.removing_vdev?)))
+        else {
+            return Ok((removing, Evacuation::default()));
+        };
+        let config = pool.config().list("vdev_tree").and_then(|tree| tree.lists("children")).unwrap_or_default();
+        let top = config.get(vdev.0 as usize);
+        let object = |name: &str| top.and_then(|top| top.u64(name)).filter(|object| *object != 0).map(ObjectId);
+        let objects = object("com.delphix:indirect_object").zip(object("com.delphix:indirect_births"));
+        let (mapping, births) =
+            objects.ok_or_else(|| pool.corrupt("a vdev that is being removed has no mapping in its configuration"))?;
+        let (running, mapping) = Running::open(mos, vdev, mapping, births).await?;
+        space.removed.mappings.put(vdev, Arc::new(mapping));
+        space.removed.set_evacuated(Some(running.evacuated()));
+        let left_bytes = removing.to_copy_bytes.saturating_sub(removing.copied_bytes);
+        space.with(|allocator| allocator.set_left_to_copy(vdev, Some(left_bytes)));
+        Ok((Some(removing), Evacuation::open(running, &removing)))
     }
 
     async fn entry(&self, name: &str) -> Result<u64, SpaError> {
@@ -390,7 +428,7 @@ impl Opening<'_> {
             }
         }
         let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
-        let space = Space::new((*handle).clone(), options.clock, units, allocator);
+        let space = Space::new((*handle).clone(), options.clock, units, allocator, pool.shared.tree_mappings.clone());
         space.events.set_tunables(EventTunables::default().with(&candidate.options.tunables));
         Ok((Arc::new(space), unflushed))
     }

@@ -24,6 +24,7 @@ use cenote_zio::{AllocationUnits, Zio};
 use crate::config::{CONFIG_BLOCK_BYTES, VERSION};
 use crate::error::LabelError;
 use crate::failmode::FailMode;
+use crate::indirect::Mappings;
 use crate::jobs::Jobs;
 use crate::multihost::Settings;
 use crate::open::spares_l2cache::{AuxSpec, MadeAux};
@@ -136,7 +137,9 @@ pub(crate) async fn create_syncer(
     let has = |name: &str| enabled.iter().any(|feature| feature.name == name);
     let space_features =
         SpaceFeatures { spacemap_v2: has("spacemap_v2"), log_spacemap: has("log_spacemap") && has("spacemap_v2") };
-    let space = new_space(handle, clock, &config, &tree, space_features, &vdevs, options.check);
+    let mappings = Arc::new(Mappings::new(BTreeMap::new()));
+    tree.set_indirect_map(mappings.clone());
+    let space = new_space(handle, clock, &config, &tree, space_features, &vdevs, options.check, mappings);
     let space = Arc::new(space?);
     let writer = Writer::new(dmu.clone(), space.clone());
 
@@ -243,6 +246,7 @@ fn check_name(name: &str) -> Result<(), SpaError> {
 }
 
 /// The allocator over new vdevs.
+#[allow(clippy::too_many_arguments, reason = "what a pool is made of")]
 fn new_space(
     handle: &Handle,
     clock: Clock,
@@ -251,6 +255,7 @@ fn new_space(
     features: SpaceFeatures,
     made: &MadeVdevs,
     check: bool,
+    mappings: Arc<Mappings>,
 ) -> Result<Space, SpaceError> {
     let mut allocator = Allocator::new(features, Tunables::default(), check);
     let mut sector_bytes = u64::MAX;
@@ -265,7 +270,7 @@ fn new_space(
     }
     // A vdev with larger sectors pads a block when it stores it.
     let units = AllocationUnits { min_bytes: sector_bytes, step_bytes: sector_bytes };
-    Ok(Space::new(handle.clone(), clock, units, allocator))
+    Ok(Space::new(handle.clone(), clock, units, allocator, mappings))
 }
 
 impl MadeVdevs {

@@ -3,15 +3,16 @@
 //! A feature in use is a promise about structures that a writer keeps up. Those that only matter when one dataset
 //! is changed are not looked at here: that dataset is refused later, before anything of its txg is the pool's.
 
-use cenote_format::ids::Txg;
+use cenote_format::ids::{Txg, VdevId};
 use cenote_vdev::config::VdevKind;
 
 use crate::features::FeatureState;
+use crate::placed::REMOVAL_RUNS;
 use crate::view::FeatureName;
 use crate::{Rewind, SpaError, View};
 
 /// Features whose structures are kept up by what is written, or that writing to the pool's own objects does not touch.
-const WRITABLE: [&str; 40] = [
+const WRITABLE: [&str; 42] = [
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
@@ -43,6 +44,8 @@ const WRITABLE: [&str; 40] = [
     "device_rebuild",
     "zstd_compress",
     "draid",
+    "device_removal",
+    "obsolete_counts",
     "zilsaxattr",
     "head_errlog",
     "blake3",
@@ -87,18 +90,28 @@ impl View {
                 FeatureName::Unknown(guid) => return refuse(format!("the feature {guid}")),
             }
         }
-        for top in &self.vdevs().children {
+        let removing = self.removal().await?.filter(|removing| removing.state == REMOVAL_RUNS);
+        for (vdev, top) in (0..).map(VdevId).zip(&self.vdevs().children) {
             let name = top.display_name();
             match &top.kind {
                 VdevKind::Hole => continue,
-                VdevKind::Indirect(_) | VdevKind::Missing => return refuse(format!("the vdev {name}")),
+                VdevKind::Indirect(_) => {
+                    if let Err(error) = self.shared.tree_mappings.mapping(vdev) {
+                        return refuse(format!("the vdev {name}, which was removed: {error}"));
+                    }
+                }
+                VdevKind::Missing => return refuse(format!("the vdev {name}")),
                 VdevKind::Raidz { expanding, expand_txgs, .. } if *expanding || !expand_txgs.is_empty() => {
                     return refuse(format!("the vdev {name}, which was expanded"));
                 }
                 _ => {}
             }
-            if top.removing || top.non_allocating {
-                return refuse(format!("the vdev {name}, which is being removed"));
+            let is_evacuated = removing.as_ref().is_some_and(|removing| removing.removing_vdev == Some(vdev));
+            if top.removing != is_evacuated {
+                return refuse(format!("the vdev {name}, of which it is not certain whether it is being removed"));
+            }
+            if is_evacuated && self.shared.mappings.mapping(vdev).is_err() {
+                return refuse(format!("the vdev {name}, which is being removed, and whose mapping cannot be read"));
             }
             if top.top_zap.0 == 0 {
                 return refuse(format!("the vdev {name}, which has no table of its own (made before OpenZFS 0.7)"));

@@ -13,11 +13,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cenote_dmu::{SpaceDelta, Writer};
-use cenote_format::ids::{ObjectId, VdevId};
-use cenote_metaslab::AllocError;
+use cenote_format::ids::{Guid, ObjectId, VdevId};
+use cenote_format::indirect::Removing;
 use cenote_taskq::Join;
 
 use super::space::Space;
+use crate::SpaError;
 use crate::refcount::known::SharedBlocks;
 
 /// The blocks of a pool.
@@ -34,7 +35,11 @@ pub(crate) struct Blocks {
     /// Blocks given up since the pool was opened.
     pub(crate) given_up: u64,
     /// The tasks that pass frees of given-up blocks to the allocator.
-    pub(crate) free_tasks: Vec<Join<Result<(), AllocError>>>,
+    pub(crate) free_tasks: Vec<Join<Result<(), SpaError>>>,
+    /// The state of the last removal of a vdev that had blocks, as the directory has it.
+    pub(crate) removing: Option<Removing>,
+    /// Copies of an evacuated vdev's blocks that are on their way to devices.
+    pub(crate) copies: Vec<Join<Result<Vec<Guid>, SpaError>>>,
     /// The MOS's own bytes that are not in the accounts yet.
     pub(crate) mos_delta: SpaceDelta,
     /// How many times the txg that syncs has entered what it took and freed.
@@ -52,6 +57,8 @@ impl Blocks {
             shared,
             given_up: 0,
             free_tasks: Vec::new(),
+            removing: None,
+            copies: Vec::new(),
             mos_delta: SpaceDelta::default(),
             space_pass: 0,
         }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use cenote_format::ids::{Guid, ObjectId};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
+use cenote_vdev::commit::LeafCommit;
 use cenote_vdev::config::AllocationClass;
 use cenote_vdev::error::VdevError;
 use cenote_vdev::ring::Ring;
@@ -55,6 +56,8 @@ pub(crate) struct Devices {
     pub(crate) synced: Option<Uberblock>,
     /// The configuration has to be written.
     pub(crate) config_changed: bool,
+    /// Labels of devices that are the pool's no more once the txg is on disk: they get them then.
+    pub(crate) freed_labels: Vec<LeafCommit>,
 }
 
 impl Devices {
@@ -72,6 +75,7 @@ impl Devices {
             synced: None,
             // Labels say who has the pool, from its first txg here on.
             config_changed: true,
+            freed_labels: Vec::new(),
         }
     }
 

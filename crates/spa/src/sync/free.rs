@@ -4,7 +4,6 @@ use cenote_dmu::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
 use cenote_format::gang::MIN_BYTES as GANG_HEADER_BYTES;
 use cenote_format::ids::Txg;
-use cenote_metaslab::AllocError;
 use cenote_taskq::Class;
 use cenote_taskq::mutant::{self, Mutant};
 
@@ -12,8 +11,6 @@ use crate::SpaError;
 use crate::sync::rooms::InTxg;
 use crate::sync::space::{Space, extent};
 
-/// Places that are freed under one lock of the allocator: other tasks wait for it too.
-const FREED_AT_ONCE: usize = 4096;
 /// Gangs of gangs at most.
 const DEPTH_MAX: u32 = 16;
 
@@ -80,19 +77,18 @@ impl InTxg<'_> {
 
     /// Frees blocks that cannot have another reference and are no gangs: all of them while the allocator is held once.
     fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
-        let freed = self.blocks.space.with(|allocator| {
-            let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
-            extents.try_for_each(|extent| allocator.free(txg, &extent))
-        });
+        let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
+        if self.blocks.space.removed.is_any() {
+            return self.blocks.space.give_up_places(txg, extents);
+        }
+        let freed = self.blocks.space.with(|allocator| extents.try_for_each(|extent| allocator.free(txg, &extent)));
         Ok(freed?)
     }
 
     async fn free_block(&self, txg: Txg, bp: Blkptr) -> Result<(), SpaError> {
         // All are known before any is freed, since a header may have to be waited for.
-        for place in self.places_of(&bp).await? {
-            self.free_extent(txg, place)?;
-        }
-        Ok(())
+        let places = self.places_of(&bp).await?;
+        self.blocks.space.give_up_places(txg, places.into_iter().map(extent))
     }
 
     /// All places of a block: those of its copies, and of a gang's parts.
@@ -138,17 +134,17 @@ impl InTxg<'_> {
             }
         }
     }
-
-    fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
-        Ok(self.blocks.space.with(|allocator| allocator.free(txg, &extent(dva)))?)
-    }
 }
 
 /// Frees the places of plain blocks: in the order of places, in which what the allocator looks at for one is at hand for the next.
-fn tell_allocator(space: &Space, txg: Txg, plain: &Killed) -> Result<(), AllocError> {
+fn tell_allocator(space: &Space, txg: Txg, plain: &Killed) -> Result<(), SpaError> {
     debug_assert!(plain.iter().all(|bp| !bp.is_gang() && !bp.dedup()), "a plain block's places stand in its pointer");
     let stored = plain.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
-    let mut extents: Vec<_> = stored.flat_map(Blkptr::dvas).map(extent).collect();
+    let extents = stored.flat_map(Blkptr::dvas).map(extent);
+    if space.removed.is_any() {
+        return space.give_up_places(txg, extents);
+    }
+    let mut extents: Vec<_> = extents.collect();
     extents.sort_unstable();
-    extents.chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.free_all(txg, some)))
+    space.free_places(txg, &extents)
 }

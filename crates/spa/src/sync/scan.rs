@@ -159,6 +159,10 @@ impl Syncer {
         if unrepaired.is_none() && phys.error_count > 0 {
             return Ok(());
         }
+        // Copies of an evacuation are led to by no pointer yet. Its end has another resilver begin.
+        if self.jobs.evacuation.running.is_some() {
+            return Ok(());
+        }
         let guids: Vec<Guid> = self.devices.root_vdev.missed.keys().copied().collect();
         for guid in guids.into_iter().filter(|guid| self.can_be_resilvered(*guid)).collect::<BTreeSet<_>>() {
             let missed = &self.devices.root_vdev.missed[&guid];

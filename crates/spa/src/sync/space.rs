@@ -1,11 +1,14 @@
 //! The pool's allocator: implements `zio`'s trait [`Allocator`](cenote_zio::Allocator) with `metaslab`, and stores the space maps as
 //! objects of the MOS.
 
+use crate::SpaError;
 use crate::events::Events;
 use crate::figures::slop_bytes;
+use crate::indirect::Mappings;
 use crate::pins::{KEPT_SHARE_MAX, Pins};
 use crate::sync::clock::Clock;
 use crate::sync::log_room::LogRoom;
+use crate::sync::removed::Removed;
 use crate::sync::troubles::Troubles;
 use cenote_dmu::{DmuError, Objset};
 use cenote_format::blkptr::Dva;
@@ -26,6 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use thiserror::Error;
 
+/// Places that are freed under one lock of the allocator.
+const FREED_AT_ONCE: usize = 4096;
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
 /// With less left than one part in so many of the space that is kept back, freed space can be used when its txg is on disk.
@@ -101,10 +106,18 @@ pub(crate) struct Space {
     pub(crate) events: Arc<Events>,
     /// Txgs whose blocks are kept.
     pub(crate) pins: Arc<Pins>,
+    /// Vdevs that are gone, whose blocks are elsewhere.
+    pub(crate) removed: Removed,
 }
 
 impl Space {
-    pub(crate) fn new(handle: Handle, clock: Clock, units: AllocationUnits, allocator: Allocator) -> Self {
+    pub(crate) fn new(
+        handle: Handle,
+        clock: Clock,
+        units: AllocationUnits,
+        allocator: Allocator,
+        mappings: Arc<Mappings>,
+    ) -> Self {
         assert!(units.min_bytes.is_power_of_two(), "space is given in sectors");
         let allocator_has_logs = allocator.has_log_devices();
         let this = Self {
@@ -123,6 +136,7 @@ impl Space {
             troubles: Arc::default(),
             events: Arc::default(),
             pins: Arc::default(),
+            removed: Removed::new(mappings),
         };
         this.measure();
         let (available, slop) = this.available_and_slop();
@@ -197,7 +211,7 @@ impl Space {
 
     /// Milliseconds, from any origin. They decide on when a metaslab that is not used is unloaded, and so on places: where
     /// the clock is fixed they stand still.
-    pub(super) fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         match self.clock {
             Clock::Now => u64::try_from(self.handle.unix_time().as_millis()).unwrap_or(u64::MAX),
             Clock::Fixed(_) => 0,
@@ -229,6 +243,25 @@ impl Space {
         self.log_devices.lock().failed.iter().copied().collect()
     }
 
+    /// A vdev is to be evacuated: nothing is placed on it.
+    pub(crate) fn close(&self, vdev: VdevId) {
+        self.with(|allocator| {
+            allocator.set_allocatable(vdev, false);
+            let allocated_bytes = allocator.evacuation(vdev).allocated_bytes;
+            allocator.set_left_to_copy(vdev, Some(allocated_bytes));
+        });
+        self.measure();
+    }
+
+    /// It is used again.
+    pub(crate) fn open(&self, vdev: VdevId) {
+        self.with(|allocator| {
+            allocator.set_left_to_copy(vdev, None);
+            allocator.set_allocatable(vdev, true);
+        });
+        self.measure();
+    }
+
     /// A log device that has failed is tried again.
     pub(crate) fn log_device_is_back(&self, vdev: VdevId) {
         let mut devices = self.log_devices.lock();
@@ -247,6 +280,20 @@ impl Space {
         }
         let has_others = self.with(|allocator| allocator.has_log_devices());
         self.has_log_devices.store(has_others, Ordering::Relaxed);
+    }
+
+    /// Frees the places of extents, wherever they are by now ([`super::removed`]).
+    pub(super) fn give_up_places(&self, txg: Txg, extents: impl Iterator<Item = Extent>) -> Result<(), SpaError> {
+        let mut places = self.removed.give_up(extents)?;
+        places.sort_unstable();
+        self.free_places(txg, &places)
+    }
+
+    /// Frees places where they are, in ascending order; some under one lock, since other tasks wait for it too.
+    pub(super) fn free_places(&self, txg: Txg, places: &[Extent]) -> Result<(), SpaError> {
+        debug_assert!(places.is_sorted(), "neighbours are freed at once");
+        let mut some = places.chunks(FREED_AT_ONCE);
+        Ok(some.try_for_each(|some| self.with(|allocator| allocator.free_all(txg, some)))?)
     }
 
     /// Works with the allocator; never across a wait.
@@ -316,7 +363,7 @@ impl Space {
 
 impl Space {
     /// Passes over a metaslab whose map cannot be read.
-    pub(super) fn give_up(&self, id: MetaslabId, error: &LoadError) -> Result<(), NoSpace> {
+    pub(crate) fn give_up(&self, id: MetaslabId, error: &LoadError) -> Result<(), NoSpace> {
         let now_ms = self.now_ms();
         self.troubles.unreadable(id, error.to_string());
         self.with(|allocator| allocator.give_up_load(id, now_ms)).map_err(|_| NoSpace::Full)

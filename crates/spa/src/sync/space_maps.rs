@@ -116,6 +116,7 @@ impl InTxg<'_> {
     /// are flushed and condensed too.
     pub(crate) async fn sync_space(&mut self, txg: Txg) -> Result<(), SpaError> {
         self.frees_done().await?;
+        self.sync_obsolete().await?;
         let mut changes = self.mos.space_changes(txg);
         self.blocks.space_pass += 1;
         assert!(self.blocks.space_pass <= PASSES_MAX + 1, "space is entered once a pass, and once for the datasets");
@@ -223,7 +224,7 @@ impl InTxg<'_> {
         Ok(object)
     }
 
-    fn top(&self, vdev: VdevId) -> Result<&VdevConfig, SpaError> {
+    pub(crate) fn top(&self, vdev: VdevId) -> Result<&VdevConfig, SpaError> {
         self.devices.root_vdev.top(vdev).ok_or_else(|| SpaError::contradiction(format!("there is no vdev {vdev}")))
     }
 

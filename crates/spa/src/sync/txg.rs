@@ -55,6 +55,7 @@ impl Syncer {
         jobs.deferred.free_some(&mut rooms).await?;
         if is_active {
             jobs.slices(&mut rooms).await?;
+            self.settle_evacuation().await?;
         }
         self.sync_logs(txg).await?;
         self.sync_datasets(txg).await?;
@@ -77,6 +78,8 @@ impl Syncer {
         self.time(Phase::Datasets, begun);
         loop {
             self.converge(txg, &mut pass).await?;
+            let missed = self.copies_done().await?;
+            self.note_missed(txg, pass, missed).await?;
             let begun = self.handle.now();
             // A device that could not be flushed may have lost all of the txg.
             let failed =
@@ -108,6 +111,7 @@ impl Syncer {
         let begun = self.handle.now();
         self.commit(txg).await?;
         self.time(Phase::Commit, begun);
+        self.free_devices().await;
         let next = self.blocks.space.sync_done(txg)?;
         if self.is_live {
             self.blocks.preload(txg, next);
@@ -173,6 +177,15 @@ impl Syncer {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits for the copies of an evacuated vdev's blocks that the txg has. Returns the leaves that have missed one.
+    async fn copies_done(&mut self) -> Result<BTreeSet<Guid>, SpaError> {
+        let mut missed = BTreeSet::new();
+        for copied in std::mem::take(&mut self.blocks.copies) {
+            missed.extend(copied.await??);
+        }
+        Ok(missed)
     }
 
     /// Writes the datasets that have changed, and enters their roots into the MOS.

@@ -22,7 +22,7 @@ use cenote_vdev::error::VdevError;
 use super::vdev_config::{RootVdev, guid_sum, set};
 
 /// Fields that a vdev has for being top-level.
-const TOP_FIELDS: [&str; 10] = [
+const TOP_FIELDS: [&str; 12] = [
     "metaslab_array",
     "metaslab_shift",
     "ashift",
@@ -33,6 +33,8 @@ const TOP_FIELDS: [&str; 10] = [
     "alloc_bias",
     "min_alloc",
     "com.delphix:vdev_zap_top",
+    "com.delphix:indirect_object",
+    "com.delphix:indirect_births",
 ];
 
 /// Fields of a leaf that say that it is not used, and why.

@@ -172,7 +172,8 @@ impl RootVdev {
 
     /// Top-level vdevs that have devices.
     pub(crate) fn tops(&self) -> impl Iterator<Item = (VdevId, &VdevConfig)> {
-        let placeholder = |top: &VdevConfig| matches!(top.kind, VdevKind::Hole | VdevKind::Missing);
+        let placeholder =
+            |top: &VdevConfig| matches!(top.kind, VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect(_));
         let tops = self.config.children.iter().enumerate().filter(move |(_, top)| !placeholder(top));
         tops.map(|(id, top)| (VdevId(id as u32), top))
     }
@@ -274,6 +275,26 @@ impl RootVdev {
         Ok(())
     }
 
+    /// Puts an indirect vdev in the place of one that was evacuated. Its devices are the pool's no more.
+    pub(crate) fn become_indirect(&mut self, vdev: VdevId, indirect: NvList) -> Result<(), VdevError> {
+        let top = self.top(vdev).expect("a vdev that was evacuated is there").clone();
+        assert_eq!(indirect.str("type"), Some("indirect"), "what is left of a removed vdev is its mapping");
+        let mut children = self.tree.lists("children").unwrap_or_default().to_vec();
+        let guid = Guid(indirect.u64("guid").expect("an indirect vdev has a guid"));
+        assert_ne!(guid, top.guid, "an indirect vdev is another one");
+        *children.get_mut(vdev.0 as usize).expect("the list has what the tree has") = indirect;
+        set(&mut self.tree, "children", NvValue::NvlistArray(children));
+        if let Some(class) = self.classes.remove(&top.guid) {
+            self.classes.insert(guid, class);
+        }
+        let (before, count) = (guid_sum(&self.config), self.config.children.len());
+        self.config = self.parsed()?;
+        assert_eq!(self.config.children.len(), count, "vdevs stay in their places when another goes");
+        self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
+        top.leaves().into_iter().for_each(|leaf| self.forget(leaf.guid));
+        Ok(())
+    }
+
     /// Forgets all of a leaf that is not part of the pool any more.
     pub(super) fn forget(&mut self, leaf: Guid) {
         self.disks.remove(&leaf);
@@ -340,8 +361,9 @@ fn is_writable(vdev: &VdevConfig, lost: &BTreeSet<Guid>) -> bool {
         VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => failed() < vdev.children.len() as u64,
         VdevKind::Raidz { parity, .. } | VdevKind::Draid { parity, .. } => failed() <= parity,
         // The data of a distributed spare depends on the draid's other disks, so the spare does not count as writable.
-        VdevKind::DraidSpare { .. } | VdevKind::Missing | VdevKind::Indirect(_) => false,
-        VdevKind::Root | VdevKind::Hole => true,
+        VdevKind::DraidSpare { .. } | VdevKind::Missing => false,
+        // Nothing is written to these.
+        VdevKind::Root | VdevKind::Hole | VdevKind::Indirect(_) => true,
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod added;
 mod attach;
+mod evacuated;
 mod failing;
 mod faults;
 mod features;

@@ -279,8 +279,8 @@ impl Topology {
         }
     }
 
-    /// Checks that the top-level vdevs of the topology before are in their places, as themselves or with one of their leaves, or gone and
-    /// holes there.
+    /// Checks that the top-level vdevs of the topology before are in their places, as themselves or with one of their leaves; or gone, with a hole
+    /// there, or with a mapping of what they had.
     fn keeps_ids_of(&self, before: &Self) -> Result<(), VdevError> {
         for (id, top) in before.tops.iter().enumerate() {
             let old = before.node(top.node);
@@ -288,6 +288,7 @@ impl Topology {
                 let new = self.node(now.node);
                 match new.kind {
                     Kind::Hole => !self.has_top(old.guid),
+                    Kind::Indirect if new.guid != old.guid => now.ashift == top.ashift && !self.has_top(old.guid),
                     _ => now.ashift == top.ashift && (new.guid == old.guid || self.has_leaf_of(new, before, old)),
                 }
             });

@@ -26,6 +26,7 @@ mod copies;
 mod current;
 mod deadman;
 mod detached;
+mod evacuate;
 mod free;
 mod hangs;
 mod hurry;

@@ -36,6 +36,15 @@ impl VdevTree {
         })
     }
 
+    /// Whether a top-level vdev was removed, and its blocks are where its mapping says: written there in a txg that their pointers do not name.
+    #[must_use]
+    pub fn is_removed(&self, vdev: VdevId) -> bool {
+        self.current.look(vdev, |topology| {
+            let top = topology.tops.get(vdev.0 as usize).map(|top| topology.node(top.node));
+            top.is_some_and(|node| matches!(node.kind, Kind::Indirect))
+        })
+    }
+
     /// The same of any vdev; none if there is no vdev of this guid.
     #[must_use]
     pub fn lacks_of(&self, guid: Guid, without: &BTreeSet<Guid>) -> Option<Dtl> {
@@ -67,6 +76,10 @@ impl Topology {
         match &node.kind {
             Kind::Leaf(leaf) => leaf.writable_disk().is_some() && node.missed.contains(birth),
             Kind::DraidSpare { .. } => node.missed.contains(birth),
+            // Its blocks may be on any vdev, copied in any txg.
+            Kind::Indirect => self.nodes.iter().any(
+                |node| matches!(&node.kind, Kind::Leaf(leaf) if leaf.writable_disk().is_some() && !node.missed.get().is_empty()),
+            ),
             // As deep as the configuration, which is bounded.
             _ => node.children.iter().any(|child| self.misses(self.node(*child), birth)),
         }

@@ -33,7 +33,8 @@
 //! 2. A guid has one state, whichever topology leads to it.
 //! 3. No write is under way at a change: all blocks of a txg, and the flush that makes them stable, go through one topology.
 //! 4. A top-level vdev keeps its id and its sectors: new ones come after those that are there, and a log device that is removed leaves a hole. At
-//!    its id is the same vdev, or one with a leaf of it: a mirror above a leaf has another guid than the leaf. So a block
+//!    its id is the same vdev, or one with a leaf of it: a mirror above a leaf has another guid than the leaf; or, where a vdev was evacuated, an
+//!    indirect one with a mapping of all blocks in use. So a block
 //!    pointer means the same place in all topologies that know it, and an older txg can be read through a newer topology: no tree has blocks
 //!    on log devices. [`crate::tree::TreeControl::change`] refuses anything else.
 //!

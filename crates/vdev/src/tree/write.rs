@@ -83,7 +83,7 @@ pub struct Written {
 }
 
 /// The result of a write below some vdev: the leaves that have missed it, and whether the vdev as a whole has it.
-struct Part {
+pub(super) struct Part {
     missed: Vec<Guid>,
     faults: Faults,
     is_good: bool,
@@ -309,7 +309,14 @@ impl Topology {
 
     /// Writes to a vdev that is not top-level.
     #[boxed]
-    async fn write_nested(&self, node: &Node, address: u64, block: Block, context: WriteContext, depth: Depth) -> Part {
+    pub(super) async fn write_nested(
+        &self,
+        node: &Node,
+        address: u64,
+        block: Block,
+        context: WriteContext,
+        depth: Depth,
+    ) -> Part {
         let extent = Extent { address, len: block.len() as u64 };
         let lost = |kind| Part { missed: Vec::new(), faults: self.fault(node, extent, kind).into(), is_good: false };
         let Some(depth) = depth.below() else { return lost(FaultKind::Unavailable) };

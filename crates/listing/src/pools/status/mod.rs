@@ -162,6 +162,9 @@ impl Status {
         if let Some(scan) = scan::json(&scanned, json, exact, options.time) {
             object.insert("scan_stats".into(), scan);
         }
+        if let Some(removal) = scan::removal_json(&scanned, json, exact, options.time) {
+            object.insert("removal_stats".into(), removal);
+        }
         if let Some(checkpoint) = scan::checkpoint_json(&scanned, json, exact, options.time) {
             object.insert("checkpoint_stats".into(), checkpoint);
         }

@@ -1,8 +1,12 @@
 //! The status of the last scrub or resilver, of a removal and expansions, and of a checkpoint: from what OpenZFS's records in the MOS say,
 //! whoever wrote them.
 
+use std::collections::BTreeSet;
+
 use cenote_dsl::property::Value;
-use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState, pool_directory};
+use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
+use cenote_format::ids::VdevId;
+use cenote_format::indirect::{IndirectMappingEntry, IndirectMappingPhys};
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_spa::Checkpoint;
 use cenote_vdev::config::{VdevConfig, VdevKind};
@@ -41,16 +45,46 @@ struct Copying {
     end_s: u64,
     to_copy_bytes: u64,
     copied_bytes: u64,
+    /// Memory of the mappings of all removed vdevs.
+    mapping_bytes: u64,
+    /// Type, guid and path of a vdev that is evacuated or removed.
+    vdev_type: &'static str,
+    guid: u64,
+    path: Option<String>,
+}
+
+/// Bytes of memory that the mappings of removed vdevs take, from the last one on.
+async fn mapping_bytes(view: &Facts, last: Option<VdevId>) -> Result<u64> {
+    let (mut bytes, mut at, mut seen) = (0_u64, last, BTreeSet::new());
+    while let Some(vdev) = at.filter(|vdev| seen.insert(*vdev)) {
+        let Some(top) = view.pool.vdevs().children.get(vdev.0 as usize) else { break };
+        let VdevKind::Indirect(indirect) = top.kind else { break };
+        let mapping = view.pool.mos().object(indirect.mapping).await?;
+        let entries = mapping.bonus(IndirectMappingPhys::parse).map_or(0, |phys| phys.entry_count);
+        bytes = bytes.saturating_add(entries.saturating_mul(IndirectMappingEntry::SIZE as u64));
+        at = indirect.previous;
+    }
+    Ok(bytes)
 }
 
 /// The removal that a pool records.
 async fn removal(view: &Facts) -> Result<Option<Copying>> {
-    let value = view.pool.directory().lookup(pool_directory::REMOVING.as_bytes()).await?;
-    let words: Vec<u64> = value.iter().flat_map(|value| value.integers()).collect();
-    let [state, vdev, _, start_s, end_s, to_copy_bytes, copied_bytes] = words[..] else { return Ok(None) };
-    let top = usize::try_from(vdev).ok().and_then(|vdev| view.pool.vdevs().children.get(vdev));
-    let name = top.map_or_else(|| vdev.to_string(), VdevConfig::display_name);
-    Ok(Some(Copying { vdev, name, state: ScanState(state), start_s, end_s, to_copy_bytes, copied_bytes }))
+    let Some(removal) = view.pool.removal().await? else { return Ok(None) };
+    let Some(vdev) = removal.removing_vdev else { return Ok(None) };
+    let top = view.pool.vdevs().children.get(vdev.0 as usize);
+    Ok(Some(Copying {
+        vdev: vdev.0.into(),
+        name: top.map_or_else(|| vdev.to_string(), VdevConfig::display_name),
+        state: ScanState(removal.state),
+        start_s: removal.start_time_s,
+        end_s: removal.end_time_s,
+        to_copy_bytes: removal.to_copy_bytes,
+        copied_bytes: removal.copied_bytes,
+        mapping_bytes: mapping_bytes(view, removal.prev_indirect_vdev).await?,
+        vdev_type: top.map_or("missing", |top| top.kind.name()),
+        guid: top.map_or(0, |top| top.guid.0),
+        path: top.and_then(|top| top.path.as_deref()).map(str::to_owned),
+    }))
 }
 
 /// The expansions that raidz vdevs record.
@@ -78,6 +112,10 @@ async fn expansions(view: &Facts) -> Result<Vec<Copying>> {
             end_s: number("end_time"),
             to_copy_bytes: space.map_or(0, |space| space.figures().allocated_bytes),
             copied_bytes: number("bytes_copied"),
+            mapping_bytes: 0,
+            vdev_type: top.kind.name(),
+            guid: top.guid.0,
+            path: None,
         });
     }
     Ok(found)
@@ -85,6 +123,14 @@ async fn expansions(view: &Facts) -> Result<Vec<Copying>> {
 
 impl Copying {
     fn removal_text(&self, now_s: u64, time: TimeText) -> String {
+        let mut text = self.removal_line(now_s, time);
+        if self.mapping_bytes > 0 && !text.is_empty() {
+            text.push_str(&format!("\t{} memory used for removed device mappings\n", nicenum(self.mapping_bytes)));
+        }
+        text
+    }
+
+    fn removal_line(&self, now_s: u64, time: TimeText) -> String {
         let copied = nicenum(self.copied_bytes);
         let minutes = |seconds: u64| format!("{}h{}m", seconds / 3600, seconds / 60 % 60);
         match self.state {
@@ -292,6 +338,39 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
     Some(serde_json::Value::Object(map))
 }
 
+/// The last removal in JSON.
+pub(super) fn removal_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
+    let removal = scanned.removal.as_ref().filter(|removal| removal.state != ScanState(0))?;
+    let state = match removal.state {
+        ScanState::SCANNING => "SCANNING",
+        ScanState::FINISHED => "FINISHED",
+        ScanState::CANCELED => "CANCELED",
+        _ => "UNKNOWN",
+    };
+    let mut map = Map::new();
+    map.insert("name".into(), json!(removal.name));
+    map.insert("vdev_type".into(), json!(removal.vdev_type));
+    map.insert("guid".into(), json.number(removal.guid));
+    if let Some(path) = &removal.path {
+        map.insert("path".into(), json!(path));
+    }
+    map.insert("class".into(), json!("normal"));
+    map.insert("state".into(), json!(state));
+    map.insert("removing_vdev".into(), json.number(removal.vdev));
+    let date = |seconds| time(seconds, CTIME);
+    let figures: [(&str, u64, Nice<'_>); 5] = [
+        ("start_time", removal.start_s, &date),
+        ("end_time", removal.end_s, &date),
+        ("to_copy", removal.to_copy_bytes, &nicebytes),
+        ("copied", removal.copied_bytes, &nicebytes),
+        ("mapping_memory", removal.mapping_bytes, &nicebytes),
+    ];
+    for (key, number, nice) in figures {
+        map.insert(key.into(), if exact { json.number(number) } else { json!(nice(number)) });
+    }
+    Some(serde_json::Value::Object(map))
+}
+
 /// The checkpoint in JSON.
 pub(super) fn checkpoint_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
     let (checkpoint, bytes) = scanned.checkpoint.as_ref()?;
@@ -317,10 +396,19 @@ mod tests {
             end_s: 7300,
             to_copy_bytes: 8 << 20,
             copied_bytes,
+            mapping_bytes: 0,
+            vdev_type: "raidz",
+            guid: 7,
+            path: None,
         };
         assert_eq!(
             copying(ScanState::FINISHED, 8 << 20).removal_text(0, time),
             "remove: Removal of vdev 1 copied 8M in 2h0m, completed on @7300\n"
+        );
+        let mapped = Copying { mapping_bytes: 4800, ..copying(ScanState::CANCELED, 0) };
+        assert_eq!(
+            mapped.removal_text(0, time),
+            "remove: Removal of raidz1-1 canceled on @7300\n\t4.69K memory used for removed device mappings\n"
         );
         assert_eq!(
             copying(ScanState::SCANNING, 2 << 20).removal_text(102, time),
