@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::images::Images;
 
@@ -195,15 +195,14 @@ fn log_devices_spares_and_caches_are_removed() {
 #[test]
 fn vdevs_with_data_are_evacuated() {
     let mut images = made("mine mirror @a @b mirror @c @d mirror @e @f special mirror @g @h");
-    let put =
-        |images: &Images| drop(images.run("cenote", &["put", "mine", concat!(env!("CARGO_MANIFEST_DIR"), "/src")]));
+    let put = |images: &Images| drop(images.run("put", &["mine", concat!(env!("CARGO_MANIFEST_DIR"), "/src")]));
     put(&images);
     images.run("zfs", &["snapshot", "mine@one"]);
     let said = images.refused("zpool", &["remove", "-s", "mine"]);
     assert!(said.contains("cannot cancel removal: there are no removals in progress"), "{said}");
-    let memory = images.run("zpool", &["remove", "-n", "-p", "mine", "mirror-1"]);
-    assert!(memory.starts_with("mirror-1 ") && memory != "mirror-1 0\n", "{memory}");
-    for name in ["mirror-1", "mirror-3"] {
+    let memory = images.run("zpool", &["remove", "-n", "-p", "mine", "mirror-0"]);
+    assert!(memory.starts_with("mirror-0 ") && memory != "mirror-0 0\n", "{memory}");
+    for name in ["mirror-0", "mirror-3"] {
         images.run("zpool", &["remove", "-w", "mine", name]);
         let status = status(&images);
         let vdev = name.strip_prefix("mirror-").unwrap();
@@ -212,11 +211,11 @@ fn vdevs_with_data_are_evacuated() {
     }
     assert_eq!(
         tree(&images),
-        ["\tmine", "\t  mirror-0", "\t    @a", "\t    @b", "\t  mirror-2", "\t    @e", "\t    @f"]
+        ["\tmine", "\t  mirror-1", "\t    @c", "\t    @d", "\t  mirror-2", "\t    @e", "\t    @f"]
     );
     let status = images.run("zpool", &["status", "-j", "mine"]);
     assert!(status.contains("\"removal_stats\":{\"name\":\"indirect-3\""), "{status}");
-    for gone in ["c", "d", "g", "h"] {
+    for gone in ["a", "b", "g", "h"] {
         std::fs::remove_file(file(&images, gone)).unwrap();
     }
     images.note_files();
@@ -233,14 +232,13 @@ fn a_disk_of_a_pool_of_openzfs_is_evacuated() {
     for name in ["basic", "snapshots", "log_spacemap"] {
         let mut images = Images::of_theme(name);
         let pool = images.pool.clone();
-        let guids = images.run("zpool", &["status", "-g", &pool]);
-        let first = guids.lines().skip_while(|line| !line.contains("NAME")).nth(2).unwrap();
-        let guid = first.split_whitespace().next().unwrap().to_owned();
+        let shown = images.run("zpool", &["status", "-P", &pool]);
+        let first = shown.lines().skip_while(|line| !line.contains("NAME")).nth(2).unwrap();
+        let first = Path::new(first.split_whitespace().next().unwrap()).file_name().unwrap().to_owned();
         add(&mut images, "-f", "@new1 @new2 @new3 @new4");
-        images.run("zpool", &["remove", &pool, &guid]);
-        let old: Vec<PathBuf> =
-            images.files.iter().filter(|file| !file.to_string_lossy().contains("/new")).cloned().collect();
-        old.iter().for_each(|file| std::fs::remove_file(file).unwrap());
+        images.run("zpool", &["remove", &pool, &first.to_string_lossy()]);
+        let gone = images.files.iter().find(|file| file.file_name() == Some(&first)).unwrap();
+        std::fs::remove_file(gone).unwrap();
         images.note_files();
         images.assert_whole();
         images.run("zfs", &["create", &format!("{pool}/newchild")]);

@@ -70,19 +70,19 @@ const PREVIOUS: &str = "com.delphix:prev_indirect_vdev";
 struct Emptied {
     space: Arc<Space>,
     vdev: VdevId,
-    has_begun: bool,
 }
 
 impl Emptied {
     fn stop(space: &Arc<Space>, vdev: VdevId) -> Self {
         space.close(vdev);
-        Self { space: space.clone(), vdev, has_begun: false }
+        Self { space: space.clone(), vdev }
     }
 }
 
 impl Drop for Emptied {
     fn drop(&mut self) {
-        if !self.has_begun {
+        // The caller may go away before it hears that the evacuation has begun.
+        if !self.space.removed.is_evacuated(self.vdev) {
             self.space.open(self.vdev);
         }
     }
@@ -100,7 +100,7 @@ impl Pool {
     pub(super) async fn evacuate(&self, vdev: VdevId, guid: Guid) -> Result<Txg, SpaError> {
         self.peek(move |syncer| syncer.check_evacuation(vdev, guid)).await??;
         let space = self.peek(|syncer| syncer.blocks.space.clone()).await?;
-        let mut emptied = Emptied::stop(&space, vdev);
+        let emptied = Emptied::stop(&space, vdev);
         if !self.leave_for_evacuation(vdev).await? {
             self.change(move |syncer| Box::pin(async move { syncer.free_idle_logs(vdev).await })).await?;
             if !self.leave_for_evacuation(vdev).await? {
@@ -109,7 +109,7 @@ impl Pool {
         }
         let begin = self.change(move |syncer| Box::pin(async move { syncer.begin_evacuation(vdev, guid).await }));
         let txg = begin.await?;
-        emptied.has_begun = true;
+        drop(emptied);
         self.wait_synced(txg).await?;
         Ok(txg)
     }
@@ -250,7 +250,12 @@ impl Syncer {
         self.check_whole(&top)?;
         let is_used = self.zil.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
         let is_allocating = self.blocks.space.with(|allocator| allocator.is_allocating(vdev));
-        if self.jobs.evacuation.running.is_some() || is_used || is_allocating {
+        let is_open = self.blocks.space.with(|allocator| allocator.set_allocatable(vdev, false));
+        if is_open {
+            // The one who asked has gone away, and the vdev was used again.
+            self.blocks.space.open(vdev);
+        }
+        if self.jobs.evacuation.running.is_some() || is_used || is_allocating || is_open {
             return Err(SpaError::refused(Refusal::Busy, "Pool busy; removal may already be in progress"));
         }
         let (txg, has_counts) = (self.txg, self.mos.features.has("obsolete_counts"));

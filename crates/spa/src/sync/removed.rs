@@ -98,6 +98,11 @@ impl Removed {
         self.is_any.store(state.evacuated.is_some() || !state.removed.is_empty(), Ordering::Release);
     }
 
+    /// Whether a vdev is being evacuated.
+    pub(crate) fn is_evacuated(&self, vdev: VdevId) -> bool {
+        self.state.lock().evacuated.is_some_and(|evacuated| evacuated.vdev == vdev)
+    }
+
     /// Whether any place may be elsewhere than its pointer says.
     pub(crate) fn is_any(&self) -> bool {
         self.is_any.load(Ordering::Acquire)

@@ -26,8 +26,10 @@ const RUNS: u64 = 1;
 const FINISHED: u64 = 2;
 const CANCELED: u64 = 3;
 
-/// Layouts, and the vdevs that go, one after the other.
-const LAYOUTS: [(&[(TopKind, usize)], &[usize]); 4] = [
+/// A layout, and the vdevs that go, one after the other.
+type Going = (&'static [(TopKind, usize)], &'static [usize]);
+
+const LAYOUTS: [Going; 4] = [
     (&[(TopKind::Single, 1), (TopKind::Single, 1)], &[0]),
     (&[(TopKind::Mirror, 2), (TopKind::Mirror, 2)], &[1]),
     (&[(TopKind::Single, 1), (TopKind::Mirror, 2), (TopKind::Single, 1)], &[0, 1]),
