@@ -30,20 +30,28 @@ impl ScanReader for ScanReads {
         let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
         let mut visited = self.visit_block(view, &item.bp, context).await;
         let is_tree = is_tree(item);
-        if !is_tree && !is_read_again(&item.bookmark) || visited.error.is_some() {
-            return visited;
+        if visited.error.is_none() && (is_tree || is_read_again(&item.bookmark)) {
+            self.visit_pointers(view, item, context, &mut visited).await;
         }
-        // The block is read once more for its pointers, mostly from memory: the copies were compared as they are on disk.
-        match view.dmu().zio().read_physical(&item.bp, context).await {
-            Ok(physical) if is_tree => pointers(view, item, &physical, &mut visited),
-            Ok(_) => {}
-            Err(error) => visited.error = Some(error.into()),
+        let birth = item.bp.physical_birth();
+        if is_tree && visited.error.is_some() && birth > self.min_txg {
+            // Blocks below it, of its txg and of earlier ones, were not visited.
+            visited.scanned.unmended.absorb(&Dtl::of(self.min_txg.0 + 1..birth.0.saturating_add(1)));
         }
         visited
     }
 }
 
 impl ScanReads {
+    async fn visit_pointers(&self, view: &View, item: &Item, context: ReadContext<'_>, visited: &mut Visited) {
+        // The block is read once more for its pointers, mostly from memory: the copies were compared as they are on disk.
+        match view.dmu().zio().read_physical(&item.bp, context).await {
+            Ok(physical) if is_tree(item) => pointers(view, item, &physical, visited),
+            Ok(_) => {}
+            Err(error) => visited.error = Some(error.into()),
+        }
+    }
+
     fn wants_block(&self, view: &View, bp: &Blkptr) -> bool {
         let birth = bp.physical_birth();
         // A block of a removed vdev was copied to where it is in a txg that the pointer does not name.

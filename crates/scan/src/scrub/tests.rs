@@ -246,30 +246,32 @@ fn a_device_that_misses_each_txg_is_not_resilvered_in_each() {
 /// A block that no device has any more keeps its txg in the log of the device that was resilvered: the one that is to go may be the last to give it.
 #[test]
 fn a_resilver_with_errors_leaves_what_it_could_not_read_in_the_log() {
-    let runtime = Runtime::simulated(22);
-    let handle = runtime.handle();
-    let machine = machine_of(&runtime, 2, Latency::default());
-    runtime.block_on(async {
-        let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
-        pool.export().await.unwrap();
-        let pool = open_again(&handle, &without(&machine, 1)).await;
-        change(&pool, 22).await;
-        pool.export().await.unwrap();
-        // The first disk alone has the newest txgs, and fails some reads. Metadata has a second copy.
-        let pool = open_again(&handle, &machine.paths).await;
-        machine.disks[0].set_faults(|request, rng| match request.kind {
-            RequestKind::Read if rng.chance(1, 12) => Fault::Error(std::io::ErrorKind::Other),
-            _ => Fault::None,
+    for seed in 22..26 {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 2, Latency::default());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+            pool.export().await.unwrap();
+            let pool = open_again(&handle, &without(&machine, 1)).await;
+            change(&pool, seed).await;
+            pool.export().await.unwrap();
+            // The first disk alone has the newest txgs, and fails some reads. Metadata has a second copy.
+            let pool = open_again(&handle, &machine.paths).await;
+            machine.disks[0].set_faults(|request, rng| match request.kind {
+                RequestKind::Read if rng.chance(1, 12) => Fault::Error(std::io::ErrorKind::Other),
+                _ => Fault::None,
+            });
+            attend(&pool);
+            let scan = ended(&handle, &pool).await;
+            assert!(scan.error_count > 0, "something could not be read");
+            assert!(lacks(&pool.tree().unwrap().status()), "what could not be read is missed still");
+            machine.disks[0].clear_faults();
+            pool.resilver().await.unwrap();
+            handle.sleep(Duration::from_secs(5)).await;
+            assert_eq!(ended(&handle, &pool).await.error_count, 0);
+            assert!(!lacks(&pool.tree().unwrap().status()), "nothing is missed any more");
+            export_whole(&handle, &machine, pool, "resilvered twice").await;
         });
-        attend(&pool);
-        let scan = ended(&handle, &pool).await;
-        assert!(scan.error_count > 0, "something could not be read");
-        assert!(lacks(&pool.tree().unwrap().status()), "what could not be read is missed still");
-        machine.disks[0].clear_faults();
-        pool.resilver().await.unwrap();
-        handle.sleep(Duration::from_secs(5)).await;
-        assert_eq!(ended(&handle, &pool).await.error_count, 0);
-        assert!(!lacks(&pool.tree().unwrap().status()), "nothing is missed any more");
-        export_whole(&handle, &machine, pool, "resilvered twice").await;
-    });
+    }
 }
