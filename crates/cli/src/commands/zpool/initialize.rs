@@ -44,7 +44,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         _ => LeafAction::Start { rate_bytes: 0 },
     };
     let flags = [(args.cancel, "-c"), (args.suspend, "-s"), (args.forget, "-u"), (args.wait, "-w")];
-    let flags = flags.into_iter().filter_map(|(is_set, flag)| is_set.then(|| flag.to_owned())).collect();
+    let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()).collect();
     let (devices, is_found) = find_leaves(context, "initialize", &args.pool, &args.folder, &args.devices).await?;
     if devices.is_empty() {
         return Ok(Outcome::unless(!is_found));

@@ -55,7 +55,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let flags = [(args.cancel, "-c"), (args.suspend, "-s"), (args.wait, "-w")];
     let mut flags: Vec<String> =
-        flags.into_iter().filter_map(|(is_set, flag)| is_set.then(|| flag.to_owned())).collect();
+        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()).collect();
     flags.extend(args.rate.iter().flat_map(|rate| ["-r".to_owned(), rate.clone()]));
     let (devices, is_found) = find_leaves(context, "trim", &args.pool, &args.folder, &args.devices).await?;
     if devices.is_empty() {
