@@ -167,10 +167,14 @@ impl Writing {
         drop(advance);
         for job in pool.jobs() {
             let bytes = job.left_bytes;
-            if matches!(job.name, "scrub" | "resilver") {
+            let verb = match job.name {
+                "error scrub" => "scrub -e",
+                name => name,
+            };
+            if matches!(job.name, "scrub" | "resilver" | "error scrub") {
                 session.advise(format!(
-                    "the {} is not done yet; it goes on when the pool is next served, or with 'zpool {}'",
-                    job.name, job.name
+                    "the {} is not done yet; it goes on when the pool is next served, or with 'zpool {verb}'",
+                    job.name
                 ));
                 continue;
             }

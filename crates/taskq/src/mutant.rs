@@ -57,6 +57,10 @@ mutants! {
     DtlCleared = "dtl-cleared",
     /// The place of a scan that is written down says that the MOS, or the dataset at hand, is visited whole.
     ScanAhead = "scan-ahead",
+    /// A scrub of the error log writes down that it has come to the log's end.
+    ErrorCursorAhead = "error-cursor-ahead",
+    /// The error log of the last scrub is dropped when a scrub begins.
+    ErrlogSwappedEarly = "errlog-swapped-early",
     /// A leaf that misses a block is not recorded as having missed it.
     MissUnnoted = "miss-unnoted",
     /// Of what a device may have lost, a part is not written again.
@@ -180,6 +184,9 @@ impl Mutant {
 
     /// Those of repairs, which tests of the pool find (`spa`, `healing`).
     pub const OF_REPAIRS: &[Self] = &[Self::HealReused];
+
+    /// Those of scrubs of the error log, which tests of scans find (`scan`, `scrub`).
+    pub const OF_ERROR_LOGS: &[Self] = &[Self::ErrorCursorAhead, Self::ErrlogSwappedEarly];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[

@@ -8,6 +8,9 @@
 //!
 //! **Views.** A view is let go after [`VIEW_STEPS`] steps, so a scan of hours keeps no space for hours.
 
+#[cfg(test)]
+mod error_tests;
+mod errors;
 pub(crate) mod reads;
 #[cfg(test)]
 mod tests;
@@ -15,7 +18,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_spa::{ImportOptions, Pool, ScanReport, ScanSeat, ScanTask, SpaError, View, WeakPool};
+use cenote_spa::{ImportOptions, Pool, ScanRange, ScanReport, ScanSeat, ScanWork, SpaError, View, WeakPool};
 use cenote_taskq::{Class, Handle, boxed};
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext};
@@ -50,7 +53,10 @@ fn attend_in_steps(pool: &Pool, step_blocks: u64) {
         let mut round = 0;
         while let Some(task) = seat.next(round).await {
             round = task.round;
-            work((&handle, &weak, &seat), task, step_blocks).await;
+            match task.work {
+                ScanWork::Blocks(range) => work((&handle, &weak, &seat), (round, range), step_blocks).await,
+                ScanWork::Errors { cursor } => errors::work((&handle, &weak, &seat), round, cursor).await,
+            }
         }
     });
 }
@@ -64,8 +70,11 @@ async fn finish_replacing(pool: &WeakPool) {
 }
 
 /// Does a task until it is done or not wanted any more.
-async fn work((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), task: ScanTask, step_blocks: u64) {
-    let round = task.round;
+async fn work(
+    (handle, pool, seat): (&Handle, &WeakPool, &ScanSeat),
+    (round, task): (u64, ScanRange),
+    step_blocks: u64,
+) {
     let reads = Arc::new(ScanReads { function: task.function, min_txg: task.min_txg, max_txg: task.max_txg });
     let mut cursor = Cursor::of_scan(task.place, task.max_txg);
     let mut sink = Scanner { seat, round, fresh: ScanReport::default() };
@@ -74,12 +83,7 @@ async fn work((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), task: ScanT
         match walked((handle, &views), &reads, cursor.clone(), &mut sink, step_blocks).await {
             (_, true) => {
                 seat.report(round, std::mem::take(&mut sink.fresh), None);
-                if let Some(pool) = pool.upgrade() {
-                    pool.want_scan_recorded();
-                }
-                while seat.is_wanted(round) {
-                    handle.sleep(RECORDED_POLL).await;
-                }
+                recorded((handle, pool, seat), round).await;
                 finish_replacing(pool).await;
                 return;
             }
@@ -89,6 +93,16 @@ async fn work((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), task: ScanT
         if seat.is_wanted(round) {
             handle.sleep(AGAIN_AFTER).await;
         }
+    }
+}
+
+/// Waits until the end that was reported is recorded.
+async fn recorded((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), round: u64) {
+    if let Some(pool) = pool.upgrade() {
+        pool.want_scan_recorded();
+    }
+    while seat.is_wanted(round) {
+        handle.sleep(RECORDED_POLL).await;
     }
 }
 

@@ -11,7 +11,7 @@ use cenote_format::ids::ObjectId;
 use cenote_sim::Machine;
 use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
-use cenote_spa::{ImportOptions, Pool, TopKind};
+use cenote_spa::{ImportOptions, Pool, ScrubSince, TopKind};
 use cenote_taskq::sim::disk::{Crash, Latency};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::tree::VdevStatus;
@@ -28,7 +28,7 @@ const LAYOUTS: &[(Layout, usize)] = &[
 ];
 
 /// Waits until the pool's scan has ended.
-async fn ended(handle: &Handle, pool: &Pool) -> ScanPhys {
+pub(super) async fn ended(handle: &Handle, pool: &Pool) -> ScanPhys {
     for _ in 0..600 {
         handle.sleep(Duration::from_secs(1)).await;
         if let Some(scan) = pool.scan().await.unwrap().filter(|scan| scan.state != ScanState::SCANNING) {
@@ -59,7 +59,7 @@ fn without(machine: &Machine, index: usize) -> Vec<PathBuf> {
     machine.paths.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, path)| path.clone()).collect()
 }
 
-async fn open_again(handle: &Handle, paths: &[PathBuf]) -> Pool {
+pub(super) async fn open_again(handle: &Handle, paths: &[PathBuf]) -> Pool {
     opened_pool(handle, paths, ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() })
         .await
         .unwrap()
@@ -117,7 +117,7 @@ fn a_scrub_writes_bad_copies_again() {
                 machine.disks[victim].poke(mib << 20, &noise);
             }
             attend(&pool);
-            pool.scrub().await.unwrap();
+            pool.scrub(ScrubSince::Ever).await.unwrap();
             let scan = ended(&handle, &pool).await;
             assert_eq!((scan.function, scan.state), (ScanFunction::SCRUB, ScanState::FINISHED));
             assert_eq!(scan.error_count, 0, "{layout:?}");

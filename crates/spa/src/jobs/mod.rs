@@ -55,6 +55,7 @@ pub(crate) mod async_destroy;
 pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
 mod doomed;
+pub(crate) mod error_scrub;
 pub(crate) mod freeing;
 pub(crate) mod scan;
 
@@ -68,6 +69,7 @@ use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
+use error_scrub::ErrorScrub;
 use freeing::FreeList;
 use scan::Scan;
 
@@ -79,7 +81,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `scrub`, `resilver`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `scrub`, `resilver`, `error scrub`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -206,18 +208,22 @@ pub(crate) struct Jobs {
     pub(crate) deleted_clones: DeletedClones,
     /// Scrub and resilver.
     pub(crate) scan: Scan,
+    /// Scrub of the blocks that the error log names.
+    pub(crate) error_scrub: ErrorScrub,
     /// Blocks freed in one slice at most.
     pub(crate) blocks_max: u64,
 }
 
 impl Default for Jobs {
     fn default() -> Self {
+        let scan = Scan::default();
         Self {
+            error_scrub: ErrorScrub::new(scan.seat()),
+            scan,
             deferred: Deferred::default(),
             async_destroy: AsyncDestroy::default(),
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
-            scan: Scan::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
     }
@@ -225,12 +231,12 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 4] {
-        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.scan]
+    fn all(&self) -> [&dyn Job; 5] {
+        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.scan, &self.error_scrub]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 4] {
-        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones, &mut self.scan]
+    fn all_mut(&mut self) -> [&mut dyn Job; 5] {
+        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones, &mut self.scan, &mut self.error_scrub]
     }
 
     /// Those with work left.
@@ -239,8 +245,9 @@ impl Jobs {
     }
 
     fn named(&mut self, name: &str) -> Result<&mut dyn Job, SpaError> {
-        // A scan has verbs of its own, and keeps its pause on disk.
-        let job = self.all_mut().into_iter().find(|job| job.name() == name && !matches!(name, "scrub" | "resilver"));
+        // Scans have verbs of their own, and keep their pause on disk.
+        let is_scan = matches!(name, "scrub" | "resilver" | "error scrub");
+        let job = self.all_mut().into_iter().find(|job| job.name() == name && !is_scan);
         job.ok_or_else(|| SpaError::unsupported(format!("there is no background job {name}")))
     }
 

@@ -32,6 +32,7 @@ use crate::jobs::Jobs;
 use crate::jobs::async_destroy::AsyncDestroy;
 use crate::jobs::deferred::Deferred;
 use crate::jobs::deleted_clones::DeletedClones;
+use crate::jobs::error_scrub::ErrorScrub;
 use crate::jobs::freeing::FreeList;
 use crate::jobs::scan::Scan;
 use crate::multihost::{Candidate, Purpose, Settings};
@@ -294,12 +295,14 @@ impl Opening<'_> {
             raidz_reflow: pool.uberblock().raidz_reflow,
             ..Devices::new(root_vdev, pool.tree(), multihost, found)
         };
+        let scan = Scan::open(pool.directory(), &mos, pool.txg()).await?;
         let jobs = Jobs {
             deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
             free_list,
             deleted_clones: DeletedClones::open(pool.directory()).await?,
-            scan: Scan::open(pool.directory(), &mos, pool.txg()).await?,
+            error_scrub: ErrorScrub::open(pool.directory(), scan.seat(), scan.is_running()).await?,
+            scan,
             ..Jobs::default()
         };
         Ok(Syncer::new(Opened {

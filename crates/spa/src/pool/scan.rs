@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use cenote_format::dsl::ScanPhys;
+use cenote_format::dsl::{ErrorScrubPhys, ScanPhys};
 use cenote_taskq::boxed;
 
 use super::shared::Shared;
 use super::{Owned, Pool};
-use crate::SpaError;
 use crate::jobs::scan::ScanSeat;
+use crate::sync::ScrubSince;
+use crate::{ImportOptions, SpaError};
 
 /// A handle of a pool that does not keep it open.
 #[derive(Clone)]
@@ -55,16 +56,39 @@ impl Pool {
         self.peek(|syncer| syncer.jobs.scan.phys().copied()).await
     }
 
-    /// Begins a scrub, or goes on with one that waits.
+    /// The scrub of errors that is under way or was the last.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn error_scrub(&self) -> Result<Option<ErrorScrubPhys>, SpaError> {
+        self.peek(|syncer| syncer.jobs.error_scrub.phys().copied()).await
+    }
+
+    /// Begins a scrub of what is newer than `since`, or goes on with one that waits.
     ///
     /// # Errors
     /// A scrub or resilver is under way; or the pool is closed, suspended, or has failed.
     #[boxed]
-    pub async fn scrub(&self) -> Result<(), SpaError> {
-        self.change(|syncer| Box::pin(syncer.start_scrub())).await
+    pub async fn scrub(&self, since: ScrubSince) -> Result<(), SpaError> {
+        self.change(move |syncer| Box::pin(syncer.start_scrub(since))).await
     }
 
-    /// Has the scrub wait, on disk too, until [`Self::scrub`].
+    /// Begins a scrub of the blocks that the error log names, or goes on with one that waits.
+    ///
+    /// # Errors
+    /// As [`Self::scrub`]; or the pool lacks the feature `head_errlog`, or the log is empty.
+    #[boxed]
+    pub async fn scrub_errors(&self) -> Result<(), SpaError> {
+        // Errors that were met, and are not in the log yet, get there.
+        self.sync().await?;
+        let view = self.view(&ImportOptions::default()).await?;
+        let count = view.all_logged_errors().await?.len() as u64;
+        drop(view);
+        self.change(move |syncer| Box::pin(syncer.start_error_scrub(count))).await
+    }
+
+    /// Has the scrub wait, on disk too, until [`Self::scrub`], or that of errors until [`Self::scrub_errors`].
     ///
     /// # Errors
     /// There is none; or as [`Self::scrub`].

@@ -121,6 +121,7 @@ use devices::Devices;
 use mos::Mos;
 pub use phases::Phase;
 use rooms::InTxg;
+pub use scan::ScrubSince;
 
 /// Copies of the MOS's blocks: as many as there can be.
 pub(crate) const MOS_COPIES: u8 = 3;
@@ -247,10 +248,11 @@ impl Syncer {
         self.jobs.go_on()
     }
 
-    /// True while a scrub or resilver is under way and not paused.
+    /// True while a scrub, of errors too, or a resilver is under way and not paused.
     #[must_use]
     pub fn is_scanned(&self) -> bool {
-        self.jobs.scan.is_running() && !self.jobs.scan.is_paused()
+        let (scan, errors) = (&self.jobs.scan, &self.jobs.error_scrub);
+        scan.is_running() && !scan.is_paused() || errors.is_running() && !errors.is_paused()
     }
 
     /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.

@@ -66,7 +66,7 @@ impl Syncer {
         let has_changed = std::mem::take(&mut self.is_changed) || has_changed;
         self.settle_scan(has_changed).await?;
         self.note_scan();
-        self.in_txg().log_errors(txg).await;
+        self.log_errors(txg).await;
         self.in_txg().save_shared(txg).await?;
         if self.devices.config_changed {
             self.make_root_zap(txg).await?;

@@ -2,7 +2,7 @@
 //! whoever wrote them.
 
 use cenote_dsl::property::Value;
-use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState, pool_directory};
+use cenote_format::dsl::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState, pool_directory};
 use cenote_props::number::{nicebytes, nicenum};
 use cenote_spa::Checkpoint;
 use cenote_vdev::config::{VdevConfig, VdevKind};
@@ -24,6 +24,7 @@ fn duration(seconds: u64) -> String {
 /// The last scan of a pool, and its checkpoint with the bytes that only it holds.
 pub(super) struct Scanned {
     scan: Option<ScanPhys>,
+    error_scrub: Option<ErrorScrubPhys>,
     checkpoint: Option<(Checkpoint, u64)>,
     removal: Option<Copying>,
     expansions: Vec<Copying>,
@@ -154,6 +155,7 @@ impl Copying {
 /// Reads both.
 pub(super) async fn read(view: &Facts) -> Result<Scanned> {
     let (scan, checkpoint) = (view.pool.scan().await?, view.pool.checkpoint().await?);
+    let error_scrub = view.pool.error_scrub().await?;
     let checkpoint = match checkpoint {
         Some(checkpoint) => Some((checkpoint, view.space().await?.figures().checkpoint_bytes)),
         None => None,
@@ -161,14 +163,18 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
     let (removal, expansions) = (removal(view).await?, expansions(view).await?);
     let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
     let now_s = view.pool.dmu().handle().unix_time().as_secs();
-    Ok(Scanned { scan, checkpoint, removal, expansions, is_in_use, now_s })
+    Ok(Scanned { scan, error_scrub, checkpoint, removal, expansions, is_in_use, now_s })
 }
 
 /// The line `scan:` and the lines after it; empty if nothing was ever scanned.
 pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     let mut text = String::new();
     let scan = scanned.scan.as_ref();
-    text.extend(scan.and_then(|scan| scan_line(scan, scanned.is_in_use, scanned.now_s, time)));
+    let error_scrub = error_scrub_after(scanned);
+    // A scrub of errors takes the place of the scrub before it, and stands beside a resilver.
+    let shown = scan.filter(|scan| scan.function != ScanFunction::SCRUB || error_scrub.is_none());
+    text.extend(error_scrub.map(|scrub| error_scrub_text(scrub, scanned.now_s, time)));
+    text.extend(shown.and_then(|scan| scan_line(scan, scanned.is_in_use, scanned.now_s, time)));
     text.extend(scanned.removal.iter().map(|removal| removal.removal_text(scanned.now_s, time)));
     text.extend(scanned.expansions.iter().map(|expansion| expansion.expansion_text(scanned.now_s, time)));
     if let Some((checkpoint, bytes)) = &scanned.checkpoint {
@@ -180,6 +186,35 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
         text.push_str(&format!("checkpoint: created {date}, consumes {}\n", nicenum(*bytes)));
     }
     text
+}
+
+/// The scrub of errors, if it began after the last scrub.
+fn error_scrub_after(scanned: &Scanned) -> Option<&ErrorScrubPhys> {
+    let scrub = scanned.scan.filter(|scan| scan.function == ScanFunction::SCRUB);
+    scanned.error_scrub.as_ref().filter(|errors| scrub.is_none_or(|scrub| errors.start_time >= scrub.start_time))
+}
+
+/// In OpenZFS's words, with its spelling of the label.
+fn error_scrub_text(scrub: &ErrorScrubPhys, now: u64, time: TimeText) -> String {
+    let (start, end) = (time(scrub.start_time, CTIME), time(scrub.end_time, CTIME));
+    let (done, left) = (scrub.examined_count, scrub.to_examine_count);
+    match scrub.state {
+        ScanState::FINISHED => {
+            let took = scrub.end_time.saturating_sub(scrub.start_time);
+            let (days, rest) = (took / 86_400, duration(took % 86_400));
+            format!(" scrub: scrubbed {done} error blocks in {days} days {rest} on {end}\n")
+        }
+        ScanState::CANCELED => format!(" scrub: error scrub canceled on {end}\n"),
+        ScanState::ERROR_SCRUBBING => {
+            let since = match scrub.paused_flags {
+                0 => format!("error scrub in progress since {start}"),
+                _ => format!("error scrub paused since {}\n\terror scrub started on {start}", time(now, CTIME)),
+            };
+            let percent = 100.0 * done as f64 / left.saturating_add(done).max(1) as f64;
+            format!(" scrub: {since}\n\t{percent:.2}% done, issued I/O for {done} error blocks\n")
+        }
+        _ => String::new(),
+    }
 }
 
 fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Option<String> {
@@ -272,7 +307,8 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
     };
     let mut map = Map::new();
     map.insert("function".into(), json!(word(&["NONE", "SCRUB", "RESILVER", "ERRORSCRUB"], scan.function.0)));
-    map.insert("state".into(), json!(word(&["NONE", "SCANNING", "FINISHED", "CANCELED"], scan.state.0)));
+    let state = |number| word(&["NONE", "SCANNING", "FINISHED", "CANCELED", "ERRORSCRUBBING"], number);
+    map.insert("state".into(), json!(state(scan.state.0)));
     let shown = |number: u64, nice: Nice<'_>| {
         if exact { json.number(number) } else { json!(nice(number)) }
     };
@@ -288,6 +324,19 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
     ];
     for (key, number, nice) in figures {
         map.insert(key.into(), shown(number, nice));
+    }
+    if let Some(errors) = scanned.error_scrub.as_ref().filter(|errors| errors.start_time > scan.start_time) {
+        map.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
+        map.insert("err_scrub_state".into(), json!(state(errors.state.0)));
+        let figures: [(&str, u64, Nice<'_>); 4] = [
+            ("err_scrub_start_time", errors.start_time, &date),
+            ("err_scrub_end_time", errors.end_time, &date),
+            ("err_scrub_examined", errors.examined_count, &nicenum),
+            ("err_scrub_to_examine", errors.to_examine_count, &nicenum),
+        ];
+        for (key, number, nice) in figures {
+            map.insert(key.into(), shown(number, nice));
+        }
     }
     Some(serde_json::Value::Object(map))
 }
@@ -334,6 +383,36 @@ mod tests {
             copying(ScanState::SCANNING, 2 << 20).expansion_text(102, time),
             "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, 00:00:06 to go\n"
         );
+    }
+
+    #[test]
+    fn a_scrub_of_errors_has_openzfs_s_lines() {
+        let time = |seconds: u64, _: &str| format!("@{seconds}");
+        let scrub = |state, paused_flags| ErrorScrubPhys {
+            state,
+            start_time: 100,
+            end_time: 190,
+            to_examine_count: 3,
+            examined_count: 1,
+            paused_flags,
+            ..ErrorScrubPhys::default()
+        };
+        for (state, paused, text) in [
+            (ScanState::FINISHED, 0, " scrub: scrubbed 1 error blocks in 0 days 00:01:30 on @190\n"),
+            (ScanState::CANCELED, 0, " scrub: error scrub canceled on @190\n"),
+            (
+                ScanState::ERROR_SCRUBBING,
+                0,
+                " scrub: error scrub in progress since @100\n\t25.00% done, issued I/O for 1 error blocks\n",
+            ),
+            (
+                ScanState::ERROR_SCRUBBING,
+                1,
+                " scrub: error scrub paused since @120\n\terror scrub started on @100\n\t25.00% done, issued I/O for 1 error blocks\n",
+            ),
+        ] {
+            assert_eq!(error_scrub_text(&scrub(state, paused), 120, time), text);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! **On disk.** The entry `scan` of the MOS's directory ([`ScanPhys`]), with the place in OpenZFS's form ([`place`]), so each of the two continues the
 //! other's scan.
 //!
-//! **The worker** walks and repairs (`cenote_scan`). It gets a [`ScanTask`] from the [`ScanSeat`], and reports after each step.
+//! **The worker** walks and repairs (`cenote_scan`). It gets a [`ScanTask`] with [`ScanWork::Blocks`] from the [`ScanSeat`], and reports after each step.
 //!
 //! **Life of a scan.** `start` writes the state and an empty queue → the seat has a task → reports; the slice adds their counts, and keeps their place in memory →
 //! the place is written every [`KEPT_AFTER`], and in each txg that changes datasets, or is the pool's last → the last report says that all is visited: the
@@ -50,11 +50,30 @@ const KEPT_AFTER: Duration = Duration::from_secs(30);
 /// Txgs after the last that a scan may be of (`TXG_CONCURRENT_STATES`, and the one that syncs).
 const TXGS_TO_COME: u64 = 4;
 
-/// The work that a worker is to do.
+/// The task of a worker.
 #[derive(Clone, Debug)]
 pub struct ScanTask {
     /// Reports of another round are dropped.
     pub round: u64,
+    /// The work.
+    pub work: ScanWork,
+}
+
+/// The work that a worker is to do.
+#[derive(Clone, Debug)]
+pub enum ScanWork {
+    /// A scrub or resilver.
+    Blocks(ScanRange),
+    /// The blocks of the error log, from this cursor on.
+    Errors {
+        /// A place among the log's datasets.
+        cursor: u64,
+    },
+}
+
+/// The blocks of a scrub or resilver.
+#[derive(Clone, Debug)]
+pub struct ScanRange {
     /// Scrub or resilver.
     pub function: ScanFunction,
     /// Blocks born after this txg are visited,
@@ -96,6 +115,17 @@ impl ScanReport {
     }
 }
 
+/// The part of the error log that a worker has done since its last report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorReport {
+    /// Blocks read.
+    pub examined_count: u64,
+    /// Those that no copy is good of.
+    pub error_count: u64,
+    /// How far it is.
+    pub cursor: u64,
+}
+
 /// How far a worker is.
 #[derive(Clone, Debug)]
 enum Reached {
@@ -112,6 +142,8 @@ struct Seat {
     task: Option<ScanTask>,
     /// The report of the round's worker that no slice has taken yet.
     report: Option<(ScanReport, Reached)>,
+    /// The same of the error log.
+    errors: Option<ErrorReport>,
     is_closed: bool,
 }
 
@@ -158,19 +190,36 @@ impl ScanSeat {
         seat.report = Some((sum, place.map_or(Reached::End, Reached::Place)));
     }
 
-    /// Ends the task that there is, and puts up another one. Its round.
-    fn put(&self, task: Option<ScanTask>) {
+    /// Reports what was done of the error log.
+    pub fn report_errors(&self, round: u64, report: ErrorReport) {
+        let mut seat = self.0.0.lock();
+        if seat.task.as_ref().is_none_or(|task| task.round != round) {
+            return;
+        }
+        let before = seat.errors.take();
+        assert!(before.is_none_or(|before| before.cursor != Zap::CURSOR_END), "nothing comes after the end");
+        let (examined, errors) = before.map_or((0, 0), |before| (before.examined_count, before.error_count));
+        let (examined_count, error_count) = (examined + report.examined_count, errors + report.error_count);
+        seat.errors = Some(ErrorReport { examined_count, error_count, ..report });
+    }
+
+    /// Ends the task that there is, and puts up another one.
+    pub(super) fn put(&self, work: Option<ScanWork>) {
         let mut seat = self.0.0.lock();
         seat.round += 1;
         let round = seat.round;
-        seat.task = task.map(|task| ScanTask { round, ..task });
-        seat.report = None;
+        seat.task = work.map(|work| ScanTask { round, work });
+        (seat.report, seat.errors) = (None, None);
         drop(seat);
         self.0.1.all();
     }
 
     fn take(&self) -> Option<(ScanReport, Reached)> {
         self.0.0.lock().report.take()
+    }
+
+    pub(super) fn take_errors(&self) -> Option<ErrorReport> {
+        self.0.0.lock().errors.take()
     }
 
     /// The pool is closed: workers end.
@@ -271,14 +320,15 @@ impl Scan {
 
     /// Puts up a task, or takes it away.
     fn put(&mut self) {
-        let task = self.phys.filter(|_| self.is_running() && !self.is_paused()).map(|phys| ScanTask {
-            round: 0,
-            function: phys.function,
-            min_txg: phys.min_txg,
-            max_txg: phys.max_txg,
-            place: self.place.clone().unwrap_or_else(ScanPlace::start),
+        let work = self.phys.filter(|_| self.is_running() && !self.is_paused()).map(|phys| {
+            ScanWork::Blocks(ScanRange {
+                function: phys.function,
+                min_txg: phys.min_txg,
+                max_txg: phys.max_txg,
+                place: self.place.clone().unwrap_or_else(ScanPlace::start),
+            })
         });
-        self.seat.put(task);
+        self.seat.put(work);
     }
 
     /// Begins a scan of what was born after `min_txg` and up to `max_txg`, in this txg.
