@@ -95,7 +95,8 @@ fn live(number: u64, has_snapshots: bool) -> Option<(u64, String)> {
 }
 
 /// The bugs that tests of a crate find.
-const ELSEWHERE: [&[Mutant]; 4] = [Mutant::OF_STREAMS, Mutant::OF_HOSTS, Mutant::OF_REPAIRS, Mutant::OF_ERROR_LOGS];
+const ELSEWHERE: [&[Mutant]; 5] =
+    [Mutant::OF_STREAMS, Mutant::OF_HOSTS, Mutant::OF_REPAIRS, Mutant::OF_SORTED_SCANS, Mutant::OF_ERROR_LOGS];
 
 /// The bugs that power cuts are to find.
 fn of_cuts() -> impl Iterator<Item = Mutant> {

@@ -94,7 +94,7 @@ pub use import::import;
 pub use inuse::{HeadSpace, LongHold, User};
 pub use jobs::JobStatus;
 pub use jobs::scan::{
-    ErrorReport, ScanPlace, ScanRange, ScanReport, ScanSeat, ScanTask, ScanWork, TreeHistory, WalkedTree,
+    ErrorReport, ScanOrder, ScanPlace, ScanRange, ScanReport, ScanSeat, ScanTask, ScanWork, TreeHistory, WalkedTree,
 };
 pub use open::existing::{WriteOptions, open};
 pub use open::new::{CreateOptions, create, create_with_metaslabs};

@@ -57,6 +57,8 @@ mutants! {
     DtlCleared = "dtl-cleared",
     /// The place of a scan that is written down says that the MOS, or the dataset at hand, is visited whole.
     ScanAhead = "scan-ahead",
+    /// The place of a scan is reported before what it has gathered is read.
+    ScanSortedAhead = "scan-sorted-ahead",
     /// A scrub of the error log writes down that it has come to the log's end.
     ErrorCursorAhead = "error-cursor-ahead",
     /// The error log of the last scrub is dropped when a scrub begins.
@@ -185,7 +187,10 @@ impl Mutant {
     /// Those of repairs, which tests of the pool find (`spa`, `healing`).
     pub const OF_REPAIRS: &[Self] = &[Self::HealReused];
 
-    /// Those of scrubs of the error log, which tests of scans find (`scan`, `scrub`).
+    /// Those of scrubs that tests of scans find (`scan`, `scrub`): of sorted reads,
+    pub const OF_SORTED_SCANS: &[Self] = &[Self::ScanSortedAhead];
+
+    /// and of the error log.
     pub const OF_ERROR_LOGS: &[Self] = &[Self::ErrorCursorAhead, Self::ErrlogSwappedEarly];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.

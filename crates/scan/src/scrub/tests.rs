@@ -8,11 +8,13 @@ use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
 use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState};
 use cenote_format::ids::ObjectId;
-use cenote_sim::Machine;
-use cenote_sim::written::blocks::change_head;
+use cenote_sim::written::blocks::{BLOCK_BYTES, change_head, content, make_objects};
 use cenote_sim::written::*;
+use cenote_sim::{MUTANT_VARIABLE, Machine};
 use cenote_spa::{ImportOptions, Pool, ScrubSince, TopKind};
-use cenote_taskq::sim::disk::{Crash, Latency};
+use cenote_taskq::mutant::Mutant;
+use cenote_taskq::sim::disk::{Crash, Latency, SimDiskOptions};
+use cenote_taskq::sim::model::{Rotating, RotatingOptions};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::tree::VdevStatus;
 
@@ -60,10 +62,16 @@ fn without(machine: &Machine, index: usize) -> Vec<PathBuf> {
 }
 
 pub(super) async fn open_again(handle: &Handle, paths: &[PathBuf]) -> Pool {
-    opened_pool(handle, paths, ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() })
-        .await
-        .unwrap()
+    open_in_order(handle, paths, &[]).await
 }
+
+/// The same with tunables.
+async fn open_in_order(handle: &Handle, paths: &[PathBuf], given: &[&str]) -> Pool {
+    opened_pool(handle, paths, import_with(given)).await.unwrap()
+}
+
+/// The orders in which scans read: by place, with one look a second at what was gathered; as blocks come; all by place.
+const ORDERS: [&[&str]; 3] = [&["zfs_scan_checkpoint_intval=1"], &["zfs_scan_legacy=1"], &[]];
 
 /// A device misses txgs, comes back, and is resilvered by itself: then the pool does without another one.
 #[test]
@@ -154,7 +162,8 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
             pool.export().await.unwrap();
             let mut newest = 0;
             for _ in 0..1 + rng.below(3) {
-                let pool = open_again(&handle, &machine.paths).await;
+                let order = ORDERS[rng.below(3) as usize];
+                let pool = open_in_order(&handle, &machine.paths, order).await;
                 attend_in_steps(&pool, 4);
                 for _ in 0..rng.below(6) {
                     handle.sleep(Duration::from_millis(rng.below(900))).await;
@@ -187,6 +196,111 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
             let (_, report) = check(&handle, &machine.paths).await;
             assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "seed {seed}: {report}");
         });
+    }
+}
+
+/// Blocks in the order of places are the same ones as in the order of trees, and what is bad is mended.
+#[test]
+fn a_sorted_scrub_reads_the_same_blocks() {
+    for seed in seeds(6) {
+        let (layout, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count, Latency { read: Duration::from_millis(5), ..Latency::default() });
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            for round in 0..4 {
+                change(&pool, seed + 100 * round).await;
+                take_snapshots(&pool, &[format!("written@{round}")], &[]).await.unwrap();
+            }
+            let mut noise = vec![0; 8 << 20];
+            Rng::new(seed).fill(&mut noise);
+            pool.export().await.unwrap();
+            for mib in (4..60).step_by(8) {
+                machine.disks[seed as usize % count].poke(mib << 20, &noise);
+            }
+            let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+            let mut figures = Vec::new();
+            for order in ORDERS {
+                machine.disks.iter().zip(&images).for_each(|(disk, image)| disk.restore(image));
+                let pool = open_in_order(&handle, &machine.paths, order).await;
+                attend_in_steps(&pool, 16);
+                pool.scrub(ScrubSince::Ever).await.unwrap();
+                let scan = ended(&handle, &pool).await;
+                figures.push((scan.examined_bytes, scan.skipped_bytes, scan.processed_bytes, scan.error_count));
+                assert_eq!(pool.scan_gathered_bytes(), 0);
+                export_whole(&handle, &machine, pool, "scrubbed").await;
+                let (_, report) = check(&handle, &machine.paths).await;
+                assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "{layout:?} {order:?}: {report}");
+            }
+            // Txgs meanwhile write some blocks of the MOS anew, which are examined or not.
+            for other in &figures[1..] {
+                assert!(figures[0].0.abs_diff(other.0) <= 512 << 10, "{layout:?}: {figures:?}");
+                assert!(other.2 > 0 && other.3 == 0, "{layout:?}: {figures:?}");
+            }
+        });
+    }
+}
+
+/// A pool whose files were written in no order, on the model of a disk with a head.
+#[test]
+fn a_sorted_scrub_of_a_fragmented_pool_spares_the_head() {
+    const OBJECTS: usize = 24;
+    const BLOCKS: u64 = 200;
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let size_bytes = 192 << 20;
+    let options = SimDiskOptions { size_bytes, rotational: true, ..SimDiskOptions::default() };
+    let machine = Machine::new(&runtime, 1, &options);
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let objects = make_objects(&head, OBJECTS).await;
+        let mut left: Vec<(usize, u64)> =
+            (0..OBJECTS).flat_map(|object| (0..BLOCKS).map(move |block| (object, block))).collect();
+        let mut rng = Rng::new(3);
+        while !left.is_empty() {
+            for _ in 0..left.len().min(60) {
+                let (object, block) = left.swap_remove(rng.below(left.len() as u64) as usize);
+                let at = block * BLOCK_BYTES;
+                let cost = cenote_dmu::tx::Cost::write(at, BLOCK_BYTES, BLOCK_BYTES);
+                let tx = head.begin(cost).await.unwrap();
+                objects[object].write(tx.txg(), at, &content(at + object as u64)).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+        }
+        drop((head, objects));
+        pool.export().await.unwrap();
+        let model = RotatingOptions { size_bytes, track_bytes: 500_000, ..RotatingOptions::desktop() };
+        machine.disks[0].set_model(Rotating::new(model));
+        let mut took = Vec::new();
+        for order in [&["zfs_scan_legacy=1"][..], &[]] {
+            let pool = open_in_order(&handle, &machine.paths, order).await;
+            attend(&pool);
+            let begun = handle.now();
+            pool.scrub(ScrubSince::Ever).await.unwrap();
+            while pool.scan().await.unwrap().is_none_or(|scan| scan.state == ScanState::SCANNING) {
+                handle.sleep(Duration::from_millis(10)).await;
+            }
+            took.push(handle.now() - begun);
+            pool.export().await.unwrap();
+        }
+        assert!(took[0] >= 5 * took[1], "in the order of trees {:?}, of places {:?}", took[0], took[1]);
+    });
+}
+
+/// The place of a scan never runs ahead of its reads, which the test of cuts finds out.
+#[test]
+fn a_place_ahead_of_sorted_reads_is_found() {
+    for mutant in Mutant::OF_SORTED_SCANS {
+        let test = "scrub::tests::a_resilver_that_is_cut_ends_like_one_that_is_not";
+        let told = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(MUTANT_VARIABLE, mutant.name())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&told.stderr);
+        assert!(!told.status.success() && text.contains("resilvered after cuts"), "{}: {text}", mutant.name());
     }
 }
 

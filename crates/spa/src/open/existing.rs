@@ -34,7 +34,7 @@ use crate::jobs::deferred::Deferred;
 use crate::jobs::deleted_clones::DeletedClones;
 use crate::jobs::error_scrub::ErrorScrub;
 use crate::jobs::freeing::FreeList;
-use crate::jobs::scan::Scan;
+use crate::jobs::scan::{Scan, ScanOrder};
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
@@ -49,7 +49,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer};
-use crate::tunables::EventTunables;
+use crate::tunables::{EventTunables, ScanTunables};
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.
@@ -149,6 +149,8 @@ async fn open_found(
     writer.notes.extend(unlocked);
     writer.owner_mark = how.owner_mark;
     writer.zil.tunables = ZilTunables::default().with(&how.tunables);
+    let order = ScanOrder::new(&ScanTunables::default().with(&how.tunables), how.cache_bytes as u64);
+    writer.jobs.scan.seat().set_order(order);
     writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
     if writer.zil.tunables.zil_nocacheflush {
         writer

@@ -40,6 +40,12 @@ impl Pool {
         self.shared.scan.clone()
     }
 
+    /// Bytes of blocks that the scrub or resilver has come to, and not read yet.
+    #[must_use]
+    pub fn scan_gathered_bytes(&self) -> u64 {
+        self.shared.scan.gathered_bytes()
+    }
+
     /// The worker has something that the next txg is to record.
     pub fn want_scan_recorded(&self) {
         if self.shared.is_background.load(Ordering::Acquire) {

@@ -30,6 +30,8 @@ pub(super) struct Scanned {
     expansions: Vec<Copying>,
     /// A process has the pool, so a scan goes on.
     is_in_use: bool,
+    /// Bytes of blocks that it has come to, and not read yet.
+    gathered_bytes: u64,
     now_s: u64,
 }
 
@@ -163,7 +165,16 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
     let (removal, expansions) = (removal(view).await?, expansions(view).await?);
     let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
     let now_s = view.pool.dmu().handle().unix_time().as_secs();
-    Ok(Scanned { scan, error_scrub, checkpoint, removal, expansions, is_in_use, now_s })
+    Ok(Scanned {
+        scan,
+        error_scrub,
+        checkpoint,
+        removal,
+        expansions,
+        is_in_use,
+        gathered_bytes: view.gathered_bytes,
+        now_s,
+    })
 }
 
 /// The line `scan:` and the lines after it; empty if nothing was ever scanned.
@@ -174,7 +185,7 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     // A scrub of errors takes the place of the scrub before it, and stands beside a resilver.
     let shown = scan.filter(|scan| scan.function != ScanFunction::SCRUB || error_scrub.is_none());
     text.extend(error_scrub.map(|scrub| error_scrub_text(scrub, scanned.now_s, time)));
-    text.extend(shown.and_then(|scan| scan_line(scan, scanned.is_in_use, scanned.now_s, time)));
+    text.extend(shown.and_then(|scan| scan_line(scan, scanned, time)));
     text.extend(scanned.removal.iter().map(|removal| removal.removal_text(scanned.now_s, time)));
     text.extend(scanned.expansions.iter().map(|expansion| expansion.expansion_text(scanned.now_s, time)));
     if let Some((checkpoint, bytes)) = &scanned.checkpoint {
@@ -217,7 +228,8 @@ fn error_scrub_text(scrub: &ErrorScrubPhys, now: u64, time: TimeText) -> String 
     }
 }
 
-fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Option<String> {
+fn scan_line(scan: &ScanPhys, of: &Scanned, time: TimeText) -> Option<String> {
+    let (is_in_use, now) = (of.is_in_use, of.now_s);
     let (what, did) = match scan.function {
         ScanFunction::SCRUB => ("scrub", "repaired"),
         ScanFunction::RESILVER => ("resilver", "resilvered"),
@@ -242,7 +254,7 @@ fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Opti
             let start = date(scan.start_time);
             let is_paused = scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub";
             if is_in_use {
-                return Some(running(scan, what, did, is_paused, now, &date));
+                return Some(running((scan, of.gathered_bytes), what, did, is_paused, now, &date));
             }
             let since = if is_paused {
                 format!("scrub paused since {}\n\tscrub started on {start}", date(now))
@@ -261,9 +273,15 @@ fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Opti
     })
 }
 
-/// A scan that goes on, or waits for a person. What was examined was read: blocks are checked as they are found, or before it is recorded that
-/// they were.
-fn running(scan: &ScanPhys, what: &str, did: &str, is_paused: bool, now: u64, date: &dyn Fn(u64) -> String) -> String {
+/// A scan that goes on, or waits for a person. Blocks that are recorded as examined were read; those that are gathered are still to be.
+fn running(
+    (scan, gathered_bytes): (&ScanPhys, u64),
+    what: &str,
+    did: &str,
+    is_paused: bool,
+    now: u64,
+    date: &dyn Fn(u64) -> String,
+) -> String {
     /// Below this rate there is no estimate.
     const RATE_MIN: u64 = 10 << 20;
     let start = date(scan.start_time);
@@ -273,6 +291,7 @@ fn running(scan: &ScanPhys, what: &str, did: &str, is_paused: bool, now: u64, da
     };
     let (all, to_read) = (scan.to_examine_bytes, scan.to_examine_bytes.saturating_sub(scan.skipped_bytes));
     let issued = scan.examined_bytes.saturating_sub(scan.skipped_bytes);
+    let scanned = scan.examined_bytes.saturating_add(gathered_bytes);
     let elapsed_s = now.saturating_sub(scan.start_time).max(1);
     let rate = |bytes: u64| match bytes / elapsed_s {
         rate if rate > 0 && !is_paused => format!(" at {}/s", nicebytes(rate)),
@@ -286,9 +305,9 @@ fn running(scan: &ScanPhys, what: &str, did: &str, is_paused: bool, now: u64, da
     };
     format!(
         "  scan: {since}\n\t{} / {} scanned{}, {} / {} issued{}\n\t{} {did}, {percent:.2}% done{left}\n",
-        nicebytes(scan.examined_bytes),
+        nicebytes(scanned),
         nicebytes(all),
-        rate(scan.examined_bytes),
+        rate(scanned),
         nicebytes(issued),
         nicebytes(to_read),
         rate(issued),

@@ -9,7 +9,8 @@
 //! **On disk.** The entry `scan` of the MOS's directory ([`ScanPhys`]), with the place in OpenZFS's form ([`place`]), so each of the two continues the
 //! other's scan.
 //!
-//! **The worker** walks and repairs (`cenote_scan`). It gets a [`ScanTask`] with [`ScanWork::Blocks`] from the [`ScanSeat`], and reports after each step.
+//! **The worker** walks, gathers blocks and reads them in the order of their places ([`ScanOrder`]), and repairs (`cenote_scan`). It gets a [`ScanTask`] with
+//! [`ScanWork::Blocks`] from the [`ScanSeat`], and reports when all is read that it has come to: so the place never runs ahead of the checks.
 //!
 //! **Life of a scan.** `start` writes the state and an empty queue → the seat has a task → reports; the slice adds their counts, and keeps their place in memory →
 //! the place is written every [`KEPT_AFTER`], and in each txg that changes datasets, or is the pool's last → the last report says that all is visited: the
@@ -42,6 +43,7 @@ use cenote_zio::Bookmark;
 use super::{Job, Progress, Slice};
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
+use crate::tunables::ScanTunables;
 pub use place::{ScanPlace, TreeHistory, WalkedTree};
 
 /// The place is written this long after the last time. A crash costs so much of the work.
@@ -126,6 +128,32 @@ pub struct ErrorReport {
     pub cursor: u64,
 }
 
+/// How a worker sorts blocks by their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanOrder {
+    /// Memory for blocks that are gathered to be sorted; 0 to read each as the worker comes to it.
+    pub memory_bytes: u64,
+    /// The longest time before what was gathered is read.
+    pub patience: Duration,
+}
+
+impl Default for ScanOrder {
+    fn default() -> Self {
+        Self::new(&ScanTunables::default(), 64 << 20)
+    }
+}
+
+impl ScanOrder {
+    /// By the tunables, beside a cache of so many bytes.
+    pub(crate) fn new(tunables: &ScanTunables, cache_bytes: u64) -> Self {
+        let memory_bytes = (cache_bytes.saturating_mul(4) / tunables.zfs_scan_mem_lim_fact).max(1 << 20);
+        Self {
+            memory_bytes: if tunables.zfs_scan_legacy { 0 } else { memory_bytes },
+            patience: Duration::from_secs(tunables.zfs_scan_checkpoint_intval),
+        }
+    }
+}
+
 /// How far a worker is.
 #[derive(Clone, Debug)]
 enum Reached {
@@ -144,6 +172,9 @@ struct Seat {
     report: Option<(ScanReport, Reached)>,
     /// The same of the error log.
     errors: Option<ErrorReport>,
+    /// Bytes of blocks that the worker has come to, and has not read yet.
+    gathered_bytes: u64,
+    order: ScanOrder,
     is_closed: bool,
 }
 
@@ -190,6 +221,29 @@ impl ScanSeat {
         seat.report = Some((sum, place.map_or(Reached::End, Reached::Place)));
     }
 
+    /// The order in which the worker reads.
+    #[must_use]
+    pub fn order(&self) -> ScanOrder {
+        self.0.0.lock().order
+    }
+
+    pub(crate) fn set_order(&self, order: ScanOrder) {
+        self.0.0.lock().order = order;
+    }
+
+    /// Says how many bytes of blocks the worker has come to that it has not read yet, and so not reported.
+    pub fn gathers(&self, round: u64, bytes: u64) {
+        let mut seat = self.0.0.lock();
+        if seat.task.as_ref().is_some_and(|task| task.round == round) {
+            seat.gathered_bytes = bytes;
+        }
+    }
+
+    /// Those bytes.
+    pub(crate) fn gathered_bytes(&self) -> u64 {
+        self.0.0.lock().gathered_bytes
+    }
+
     /// Reports what was done of the error log.
     pub fn report_errors(&self, round: u64, report: ErrorReport) {
         let mut seat = self.0.0.lock();
@@ -209,7 +263,7 @@ impl ScanSeat {
         seat.round += 1;
         let round = seat.round;
         seat.task = work.map(|work| ScanTask { round, work });
-        (seat.report, seat.errors) = (None, None);
+        (seat.report, seat.errors, seat.gathered_bytes) = (None, None, 0);
         drop(seat);
         self.0.1.all();
     }
