@@ -49,7 +49,7 @@ struct Gathered {
     view: usize,
 }
 
-/// What was gathered.
+/// The blocks that were gathered.
 pub(super) struct Sorter {
     blocks: Vec<Gathered>,
     /// Those of them that the walk has done its steps with.

@@ -7,6 +7,7 @@ mod clone;
 pub(crate) mod command;
 pub(crate) mod dataset;
 mod destroy;
+pub(crate) mod examine;
 mod limits;
 pub(crate) mod offline;
 pub(crate) mod properties;
