@@ -115,7 +115,7 @@ impl Request for ResilverRequest {
         if !users.keep_pool() {
             attend(pool);
         }
-        Ok(pool.resilver().await?)
+        Ok(pool.resilver_all().await?)
     }
 
     fn history_line(&self) -> Option<Line> {

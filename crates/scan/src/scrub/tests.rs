@@ -6,12 +6,12 @@ use std::time::Duration;
 use cenote_admin::{destroy_snapshots, take_snapshots};
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState};
+use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState, pool_directory};
 use cenote_format::ids::ObjectId;
 use cenote_sim::written::blocks::{BLOCK_BYTES, change_head, content, make_objects};
 use cenote_sim::written::*;
 use cenote_sim::{MUTANT_VARIABLE, Machine};
-use cenote_spa::{ImportOptions, Pool, ScrubSince, TopKind};
+use cenote_spa::{ImportOptions, Offline, Pool, ScrubSince, TopKind};
 use cenote_taskq::mutant::Mutant;
 use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDiskOptions};
 use cenote_taskq::sim::model::{Rotating, RotatingOptions};
@@ -287,6 +287,65 @@ fn a_sorted_scrub_of_a_fragmented_pool_spares_the_head() {
         }
         assert!(took[0] >= 5 * took[1], "in the order of trees {:?}, of places {:?}", took[0], took[1]);
     });
+}
+
+/// A device that comes back while a resilver is far waits for its end, and has one of its own then: also when the pool is closed meanwhile.
+#[test]
+fn a_device_that_comes_back_late_waits_for_the_end_of_a_resilver() {
+    for (seed, is_cut) in [(1, false), (2, true)] {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency { read: Duration::from_millis(60), ..Latency::default() };
+        let machine = machine_of(&runtime, 3, latency);
+        let given = ["zfs_resilver_defer_percent=0", "zfs_scan_legacy=1"];
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 3)], small()).await;
+            change(&pool, seed).await;
+            pool.export().await.unwrap();
+            let pool = open_again(&handle, &without(&machine, 0)).await;
+            change(&pool, seed + 100).await;
+            let late = pool.tree().unwrap().status().children[0].children[1].guid;
+            pool.offline_device(late, Offline::default()).await.unwrap();
+            change(&pool, seed + 200).await;
+            pool.export().await.unwrap();
+            let mut pool = open_in_order(&handle, &machine.paths, &given).await;
+            attend_in_steps(&pool, 4);
+            handle.sleep(Duration::from_millis(300)).await;
+            pool.sync().await.unwrap();
+            let first = pool.scan().await.unwrap().unwrap();
+            assert_eq!((first.function, first.state), (ScanFunction::RESILVER, ScanState::SCANNING));
+            change(&pool, seed + 300).await;
+            pool.online_device(late, Vec::new()).await.unwrap();
+            pool.sync().await.unwrap();
+            pool.sync().await.unwrap();
+            let count = async |pool: &Pool| {
+                let view = pool.view(&ImportOptions::default()).await.unwrap();
+                let counts = view.feature_counts(pool_directory::FEATURES_FOR_WRITE).await.unwrap();
+                counts.get("com.datto:resilver_defer").copied().unwrap_or(0)
+            };
+            assert_eq!(count(&pool).await, 1, "a device waits");
+            let now = pool.scan().await.unwrap().unwrap();
+            assert_eq!((now.state, now.max_txg), (ScanState::SCANNING, first.max_txg), "the first resilver goes on");
+            if is_cut {
+                drop(pool);
+                cut(&handle, &machine, Crash::Random).await;
+                pool = open_in_order(&handle, &machine.paths, &given).await;
+                attend_in_steps(&pool, 4);
+            }
+            let mut last = first;
+            while last.state == ScanState::SCANNING || count(&pool).await > 0 || lacks(&pool.tree().unwrap().status()) {
+                handle.sleep(Duration::from_secs(1)).await;
+                last = pool.scan().await.unwrap().unwrap();
+            }
+            assert!(last.max_txg > first.max_txg, "the device that came late had a resilver of its own");
+            export_whole(&handle, &machine, pool, "resilvered").await;
+            for other in 0..3 {
+                let paths = [machine.paths[other].clone()];
+                let (_, report) = check(&handle, &paths).await;
+                assert_eq!(report.error_count, 0, "disk {other} alone: {report}");
+            }
+        });
+    }
 }
 
 /// The place of a scan never runs ahead of its reads, which the test of cuts finds out.

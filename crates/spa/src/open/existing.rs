@@ -149,7 +149,9 @@ async fn open_found(
     writer.notes.extend(unlocked);
     writer.owner_mark = how.owner_mark;
     writer.zil.tunables = ZilTunables::default().with(&how.tunables);
-    let order = ScanOrder::new(&ScanTunables::default().with(&how.tunables), how.cache_bytes as u64);
+    let tunables = ScanTunables::default().with(&how.tunables);
+    let order = ScanOrder::new(&tunables, how.cache_bytes as u64);
+    writer.jobs.scan.tunables = tunables;
     writer.jobs.scan.seat().set_order(order);
     writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
     if writer.zil.tunables.zil_nocacheflush {

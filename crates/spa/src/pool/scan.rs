@@ -122,6 +122,23 @@ impl Pool {
         if is_needed { self.resilver().await } else { Ok(()) }
     }
 
+    /// The same, and for devices that wait until another resilver ends, which begins anew with them.
+    ///
+    /// # Errors
+    /// As [`Self::resilver`].
+    #[boxed]
+    pub async fn resilver_all(&self) -> Result<(), SpaError> {
+        self.change(|syncer| {
+            Box::pin(async move {
+                let is_deferred = syncer.mos.features.count("resilver_defer") > 0;
+                syncer.jobs.scan.is_restart_wanted = is_deferred && syncer.jobs.scan.is_running();
+                syncer.jobs.scan.is_resilver_wanted = true;
+                Ok::<_, SpaError>(())
+            })
+        })
+        .await
+    }
+
     /// Begins a resilver of what leaves lack, if they lack anything: after a device has come back.
     ///
     /// # Errors

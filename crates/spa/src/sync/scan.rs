@@ -6,6 +6,10 @@
 //! is missed now. It ends a scrub. What was missed while it went on is scanned for after it, as soon as a txg has got through to all: a device that fails
 //! each txg would be scanned for in each.
 //!
+//! **A device that comes back late** waits, if the resilver that is under way is far (`zfs_resilver_defer_percent`) and the pool has the feature
+//! `resilver_defer`: its leaf says `com.datto:resilver_defer` in the configuration of the same txg, so that nothing is taken out of its DTL at the end, by
+//! whoever goes on with the scan. Then it has a resilver of its own.
+//!
 //! **The end.** All that a leaf has missed before the scan's `max_txg` is there again, but for what could not be written: that stays in its DTL. A scan
 //! of which another process did a part does not know that; then, and only if it had errors, nothing is shortened. Neither is it of a leaf that was not written all along.
 //! The DTL is written in the txg that ends the scan, whose flush makes the last repairs stable.
@@ -19,6 +23,7 @@ use std::collections::BTreeSet;
 use cenote_dmu::Zap;
 use cenote_format::dsl::{ScanFunction, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::nvlist::NvValue;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::dtl::Dtl;
@@ -27,6 +32,9 @@ use crate::config::PoolState;
 use crate::jobs::scan::EndedScan;
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
+
+/// A leaf with this field waits for the end of the resilver that is under way.
+const RESILVER_DEFER: &str = "com.datto:resilver_defer";
 
 /// The blocks that a scrub reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -228,9 +236,13 @@ impl Syncer {
         scan.is_more_missed = false;
         let Some((min_txg, max_txg)) = self.resilver_range() else { return Ok(()) };
         if let Some(phys) = self.jobs.scan.phys().filter(|_| self.jobs.scan.is_running()) {
+            let (phys, is_restart) = (*phys, std::mem::take(&mut self.jobs.scan.is_restart_wanted));
             let covers = phys.min_txg <= min_txg && max_txg <= phys.max_txg;
-            if covers && phys.function == ScanFunction::RESILVER {
+            if covers && phys.function == ScanFunction::RESILVER && !is_restart {
                 return Ok(());
+            }
+            if !is_restart && self.mos.features.has("resilver_defer") && self.jobs.scan.is_far() {
+                return self.defer_resilver(phys.min_txg, phys.max_txg);
             }
             self.stop_scan().await?;
         }
@@ -238,6 +250,44 @@ impl Syncer {
             self.stop_error_scrub().await?;
         }
         self.start_scan(ScanFunction::RESILVER, (min_txg, max_txg)).await
+    }
+
+    /// Has leaves wait that lack more than these txgs.
+    fn defer_resilver(&mut self, min_txg: Txg, max_txg: Txg) -> Result<(), SpaError> {
+        let root_vdev = &self.devices.root_vdev;
+        let is_late = |guid: &Guid| {
+            let ranges = root_vdev.missed.get(guid).map_or(&[][..], |missed| missed.ranges());
+            let is_before = ranges.first().is_some_and(|first| first.start <= min_txg.0);
+            is_before || ranges.last().is_some_and(|last| last.end > max_txg.0)
+        };
+        let deferred = root_vdev.with_field(RESILVER_DEFER);
+        let leaves = root_vdev.config.leaves().into_iter().map(|leaf| leaf.guid);
+        let late: Vec<Guid> =
+            leaves.filter(|guid| !deferred.contains(guid) && is_late(guid) && self.can_be_resilvered(*guid)).collect();
+        if late.is_empty() {
+            return Ok(());
+        }
+        for guid in late {
+            self.devices.root_vdev.set_field(guid, RESILVER_DEFER, NvValue::Boolean)?;
+        }
+        if self.mos.features.count("resilver_defer") == 0 {
+            self.mos.features.change("resilver_defer", 1);
+        }
+        self.devices.config_changed = true;
+        Ok(())
+    }
+
+    /// No leaf waits any more. True if one did that lacks something.
+    fn end_deferral(&mut self) -> Result<bool, SpaError> {
+        let deferred = self.devices.root_vdev.with_field(RESILVER_DEFER);
+        for guid in &deferred {
+            self.devices.root_vdev.clear_field(*guid, RESILVER_DEFER)?;
+        }
+        if self.mos.features.count("resilver_defer") > 0 {
+            self.mos.features.change("resilver_defer", -1);
+        }
+        self.devices.config_changed |= !deferred.is_empty();
+        Ok(!deferred.is_empty() && self.resilver_range().is_some())
     }
 
     /// Takes what the scan's worker has done, when the txg's changes of datasets are made. `has_changed`: there may be some.
@@ -268,6 +318,10 @@ impl Syncer {
             let value = ZapValue::from_u64(phys.max_txg.0);
             Zap::put_entry(&self.mos.directory, self.txg, pool_directory::LAST_SCRUBBED_TXG, Some(&value)).await?;
         }
+        if self.end_deferral()? {
+            self.jobs.scan.is_resilver_wanted = true;
+            self.record_event("starting deferred resilver", &format!("errors={}", phys.error_count), None).await?;
+        }
         let name = if *is_complete { "scan done" } else { "scan aborted, restarting" };
         let name = if *is_complete || self.jobs.scan.is_resilver_wanted { name } else { "scan cancelled" };
         let text = format!("func={} errors={}", phys.function.0, phys.error_count);
@@ -281,12 +335,14 @@ impl Syncer {
         if unrepaired.is_none() && phys.error_count > 0 {
             return Ok(());
         }
+        let deferred = self.devices.root_vdev.with_field(RESILVER_DEFER);
         let guids: Vec<Guid> = self.devices.root_vdev.missed.keys().copied().collect();
         for guid in guids.into_iter().filter(|guid| self.can_be_resilvered(*guid)).collect::<BTreeSet<_>>() {
             let missed = &self.devices.root_vdev.missed[&guid];
-            // Not all that it lacks was scanned for.
+            // Not all that it lacks was scanned for, or not for all of the scan.
+            let is_deferred = deferred.contains(&guid);
             let is_covered = missed.ranges().first().is_none_or(|first| phys.min_txg.0 < first.start);
-            if !is_covered {
+            if !is_covered || is_deferred {
                 continue;
             }
             let mut left = missed.clone();

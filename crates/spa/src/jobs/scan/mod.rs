@@ -331,6 +331,9 @@ pub(crate) struct Scan {
     kept: Option<Instant>,
     /// A leaf has come that may lack something, or may be written again.
     pub(crate) is_resilver_wanted: bool,
+    /// A person wants devices that wait for the end of a resilver to have one now.
+    pub(crate) is_restart_wanted: bool,
+    pub(crate) tunables: ScanTunables,
     /// Leaves have missed more while the last resilver went on.
     pub(crate) is_more_missed: bool,
 }
@@ -367,6 +370,17 @@ impl Scan {
     /// True while there is one that has not ended.
     pub(crate) fn is_running(&self) -> bool {
         self.phys.is_some_and(|phys| phys.state == ScanState::SCANNING)
+    }
+
+    /// True while a resilver is under way that is too far to begin anew for another device (`zfs_resilver_defer_percent`).
+    pub(crate) fn is_far(&self) -> bool {
+        let Some(phys) = self.phys.filter(|phys| phys.function == ScanFunction::RESILVER && self.is_running()) else {
+            return false;
+        };
+        let to_read = u128::from(phys.to_examine_bytes.saturating_sub(phys.skipped_bytes));
+        let read = u128::from(phys.examined_bytes.saturating_sub(phys.skipped_bytes));
+        let percent = u128::from(self.tunables.zfs_resilver_defer_percent);
+        !self.tunables.zfs_resilver_disable_defer && read * 100 >= to_read * percent
     }
 
     /// True if a person has a scrub wait.
