@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
+use cenote_format::dsl::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_scan::attend;
-use cenote_spa::{JobStatus, LeafWorkKind, Pool};
+use cenote_spa::{JobStatus, LeafWorkKind, Pool, ScrubSince};
 use cenote_taskq::boxed;
 
 use crate::error::AdminError;
@@ -19,6 +19,10 @@ pub enum ScrubAction {
     /// Begin one, or go on with one that is paused.
     #[default]
     Start,
+    /// The same of what is newer than the last scrub (`-C`).
+    StartSinceLast,
+    /// The same of the blocks that the error log names (`-e`).
+    StartErrors,
     /// Have it wait (`-p`).
     Pause,
     /// Give it up (`-s`).
@@ -48,15 +52,23 @@ impl Request for ScrubRequest {
         match self.action {
             ScrubAction::Pause => pool.pause_scrub().await?,
             ScrubAction::Stop => pool.stop_scan().await?,
-            ScrubAction::Start => {
+            action => {
                 // One that a command has left goes on with the next one.
                 let scan = pool.scan().await?.filter(is_active);
+                let errors = pool.error_scrub().await?.filter(are_active);
                 if !users.keep_pool() {
                     attend(pool);
                 }
-                let goes_on = scan.is_some_and(|scan| scan.function == ScanFunction::SCRUB) && !users.keep_pool();
-                if !goes_on {
-                    pool.scrub().await?;
+                let goes_on = match action {
+                    ScrubAction::StartErrors => errors.is_some(),
+                    _ => scan.is_some_and(|scan| scan.function == ScanFunction::SCRUB),
+                };
+                if !goes_on || users.keep_pool() {
+                    match action {
+                        ScrubAction::StartErrors => pool.scrub_errors().await?,
+                        ScrubAction::StartSinceLast => pool.scrub(ScrubSince::LastScrub).await?,
+                        _ => pool.scrub(ScrubSince::Ever).await?,
+                    }
                 }
                 if self.waits && users.keep_pool() {
                     wait(pool, &[Activity::Scrub]).await?;
@@ -68,16 +80,22 @@ impl Request for ScrubRequest {
 
     fn history_line(&self) -> Option<Line> {
         let line = Line::new("zpool scrub");
-        let line = line.flag(self.action == ScrubAction::Pause, "-p").flag(self.action == ScrubAction::Stop, "-s");
-        Some(line.flag(self.waits, "-w").word(&self.pool))
+        let flag = match self.action {
+            ScrubAction::Start => "",
+            ScrubAction::StartSinceLast => "-C",
+            ScrubAction::StartErrors => "-e",
+            ScrubAction::Pause => "-p",
+            ScrubAction::Stop => "-s",
+        };
+        Some(line.word(flag).flag(self.waits, "-w").word(&self.pool))
     }
 
     fn is_long(&self) -> bool {
-        self.action == ScrubAction::Start
+        !matches!(self.action, ScrubAction::Pause | ScrubAction::Stop)
     }
 
     fn works_on(&self, (): &()) -> Option<&'static str> {
-        (self.action == ScrubAction::Start).then_some("scrubbing")
+        self.is_long().then_some("scrubbing")
     }
 }
 
@@ -97,7 +115,7 @@ impl Request for ResilverRequest {
         if !users.keep_pool() {
             attend(pool);
         }
-        Ok(pool.resilver().await?)
+        Ok(pool.resilver_all().await?)
     }
 
     fn history_line(&self) -> Option<Line> {
@@ -143,7 +161,7 @@ impl Request for CancelRemovalRequest {
 pub enum Activity {
     /// Blocks of what was destroyed are freed.
     Free,
-    /// A scrub; one that is paused is not waited for.
+    /// A scrub, of errors too; one that is paused is not waited for.
     Scrub,
     /// A resilver.
     Resilver,
@@ -183,6 +201,10 @@ fn is_active(scan: &ScanPhys) -> bool {
     scan.state == ScanState::SCANNING && !scan.flags.contains(ScanFlags::SCRUB_PAUSED)
 }
 
+fn are_active(scrub: &ErrorScrubPhys) -> bool {
+    scrub.state == ScanState::ERROR_SCRUBBING && scrub.paused_flags == 0
+}
+
 /// Waits until none of these is under way.
 ///
 /// # Errors
@@ -206,6 +228,8 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
         let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.jobs().iter().any(frees)).await?;
         let is_evacuated =
             waits_for(Activity::Remove) && pool.peek(|syncer| syncer.jobs().iter().any(evacuates)).await?;
+        let is_scanned =
+            is_scanned || waits_for(Activity::Scrub) && pool.error_scrub().await?.is_some_and(|it| are_active(&it));
         if !is_scanned && !is_freed && !is_evacuated && !is_worked_on {
             return Ok(());
         }

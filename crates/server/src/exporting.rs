@@ -31,6 +31,14 @@ fn all_had() -> Result<Vec<Had>> {
     Ok(all)
 }
 
+/// The names of all pools that are imported, or that a process of this user has.
+///
+/// # Errors
+/// The list of imported pools cannot be read.
+pub fn names_of_all() -> Result<Vec<String>> {
+    Ok(all_had()?.into_iter().map(|had| had.name).collect())
+}
+
 /// Exports every pool that is imported, and every one that a process of this user has. False if one could not be exported, which is reported.
 #[boxed]
 pub async fn export_all(session: &Session, is_forced: bool) -> Result<bool> {

@@ -179,10 +179,14 @@ impl Writing {
                 );
                 continue;
             }
-            if matches!(job.name, "scrub" | "resilver") {
+            let verb = match job.name {
+                "error scrub" => "scrub -e",
+                name => name,
+            };
+            if matches!(job.name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim") {
                 session.advise(format!(
-                    "the {} is not done yet; it goes on when the pool is next served, or with 'zpool {}'",
-                    job.name, job.name
+                    "the {} is not done yet; it goes on when the pool is next served, or with 'zpool {verb}'",
+                    job.name
                 ));
                 continue;
             }

@@ -12,12 +12,13 @@
 //! 1. A read fails for good: the pipeline notes the block ([`cenote_zio::DataErrors`]). Reports of this process have it from then on.
 //! 2. The next txg enters what is new into the log (`sync::errlog`). A pool that is written in the background gets such a txg soon.
 //! 3. `zpool clear` reads each block again (`pool::errlog`). An entry goes whose block can be read again, or which no dataset has any more.
-//!    A scrub of OpenZFS's drops the whole log of the scrub before.
+//! 4. A scrub of the whole pool, or of the errors (`zpool scrub -e`), enters what it finds into the log of the scrub, which takes the place of the other one at
+//!    its end (`sync::scan`). So what is not found any more goes.
 //!
 //! **Invariants.**
 //! 1. A log has [`LOGGED_MAX`] entries at most, so damage does not fill the MOS.
 //! 2. An error log that cannot be written fails no txg: it is told.
-//! 3. An entry is dropped only after its block was read, or found to be in no dataset.
+//! 3. An entry is dropped only after its block was read, or found to be in no dataset; by a scrub, only at its end.
 //!
 //! **Crash.** The errors since the last txg are lost; who reads the blocks again finds them again.
 
@@ -29,6 +30,8 @@ use cenote_format::dsl::pool_directory;
 use cenote_format::errlog::{ErrorBookmark, parse_bookmark};
 use cenote_format::ids::{BlockId, ObjectId, ObjsetId, Txg};
 use cenote_taskq::boxed;
+use cenote_vdev::queue::QueueClass;
+use cenote_zio::{Bookmark, DataError};
 
 use crate::{SpaError, View};
 
@@ -212,6 +215,84 @@ impl View {
         true
     }
 
+    /// The entries of the log of the next dataset at or behind this cursor, as [`crate::ScanWork::Errors`] has it, and the cursor behind them. None at the
+    /// log's end. Only of pools with the feature `head_errlog`.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    #[boxed]
+    pub async fn errors_from(&self, cursor: u64) -> Result<Option<(Vec<LoggedError>, u64)>, SpaError> {
+        let Some(id) = self.directory_number(pool_directory::ERRLOG_LAST).await?.filter(|id| *id != 0) else {
+            return Ok(None);
+        };
+        let next = async {
+            let log = Zap::open(self.mos().object(ObjectId(id)).await?).await?;
+            let mut listing = log.listing();
+            while let Some(batch) = listing.next().await? {
+                if let Some(entry) = batch.into_iter().find(|entry| !log.is_before_cursor(entry, cursor)) {
+                    return Ok(Some((log.cursor_after(&entry), entry)));
+                }
+            }
+            Ok(None)
+        };
+        let Some((after, entry)) = next.await.map_err(|error: cenote_dmu::DmuError| self.error(error))? else {
+            return Ok(None);
+        };
+        let name = String::from_utf8_lossy(entry.name()).into_owned();
+        let (Ok(head), Some(list)) = (u64::from_str_radix(&name, 16), entry.value.as_u64()) else {
+            return Ok(Some((Vec::new(), after)));
+        };
+        let entries = self.log_entries(ObjectId(list)).await?;
+        let errors = entries.iter().filter_map(|(name, _)| ErrorBookmark::from_name(name.as_bytes()));
+        let errors = errors.map(|block| LoggedError {
+            objset: ObjsetId(head),
+            object: block.object,
+            level: block.level,
+            block: block.block,
+            birth: Some(block.birth),
+        });
+        Ok(Some((errors.collect(), after)))
+    }
+
+    /// Reads all copies of a logged block wherever it is still, and has bad copies written again. True if it is well: nobody has it any more, or a copy
+    /// everywhere is good. Where that cannot be told, or none is good, it is noted as an error once more.
+    #[boxed]
+    pub async fn scrub_error(&self, error: &LoggedError) -> bool {
+        let is_well = match error.objset.0 {
+            0 => scrub_in(self.mos(), error).await,
+            _ => self.scrub_in_datasets(error).await,
+        };
+        let bookmark = Bookmark {
+            objset: error.objset,
+            object: error.object,
+            level: i8::try_from(error.level).unwrap_or(i8::MIN),
+            block: BlockId(error.block),
+        };
+        if !is_well {
+            let birth = error.birth.unwrap_or_default();
+            self.dmu().zio().data_errors().note_again(DataError { bookmark, birth });
+        }
+        is_well
+    }
+
+    async fn scrub_in_datasets(&self, error: &LoggedError) -> bool {
+        let mut is_well = true;
+        for object in self.affected(error).await {
+            // One that is gone has no bad blocks.
+            let Ok(name) = self.dsl().dataset_name(object).await else { continue };
+            let opened = match self.dsl().dataset(&name).await {
+                Ok(dataset) => self.dsl().open(&dataset).await,
+                Err(error) => Err(error),
+            };
+            is_well &= match opened {
+                Ok(Some(objset)) => scrub_in(&objset, error).await,
+                Ok(None) => true,
+                Err(_) => false,
+            };
+        }
+        is_well
+    }
+
     async fn log_entries(&self, object: ObjectId) -> Result<Vec<(String, Option<u64>)>, SpaError> {
         let entries = async {
             let zap = Zap::open(self.mos().object(object).await?).await?;
@@ -246,6 +327,26 @@ async fn pointer(
         Err(error) if error.is_absent() => Ok(Some(cenote_format::blkptr::Blkptr::HOLE)),
         Err(error) => Err(error),
     }
+}
+
+/// The same of one dataset. True if a copy is good, or nothing or another block is there.
+async fn scrub_in(objset: &Objset, error: &LoggedError) -> bool {
+    let (pointer, context) = match pointer(objset, error).await {
+        Ok(Some(pointer)) => {
+            let level = pointer.level();
+            (pointer, objset.context(error.object, level, BlockId(error.block)))
+        }
+        // The root, which could be read.
+        Ok(None) => return true,
+        Err(_) => return false,
+    };
+    if pointer.is_hole() || pointer.is_embedded() || pointer.is_redacted() {
+        return true;
+    }
+    if error.birth.is_some_and(|birth| birth.0 != 0 && birth != pointer.logical_birth()) {
+        return true;
+    }
+    objset.dmu().zio().scrub_block(&pointer, context.of_class(QueueClass::Scrub)).await.is_ok()
 }
 
 /// Reads the block that is in the place of a logged one, past the cache. True if it can be, or nothing or another one is there.

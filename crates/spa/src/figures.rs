@@ -7,7 +7,7 @@ use cenote_dmu::{DmuError, Object, Zap};
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::brt::BrtVdevPhys;
 use cenote_format::ddt::{self, DdtStat, parse_histogram};
-use cenote_format::dsl::{ScanPhys, pool_directory};
+use cenote_format::dsl::{ErrorScrubPhys, ScanFunction, ScanPhys, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
 use cenote_format::nvlist::NvList;
 use cenote_metaslab::PoolSpace;
@@ -157,6 +157,16 @@ impl View {
         let words: Vec<u64> = value.integers().collect();
         let scan = ScanPhys::from_words(&words);
         scan.map(Some).map_err(|error| self.error(error))
+    }
+
+    /// The last scrub of errors, if there was one.
+    #[boxed]
+    pub async fn error_scrub(&self) -> Result<Option<ErrorScrubPhys>, SpaError> {
+        let value = self.checked(self.directory().lookup(pool_directory::ERROR_SCRUB.as_bytes()).await)?;
+        let Some(value) = value else { return Ok(None) };
+        let words: Vec<u64> = value.integers().collect();
+        let scrub = ErrorScrubPhys::from_words(&words).map_err(|error| self.error(error))?;
+        Ok(Some(scrub).filter(|scrub| scrub.function == ScanFunction::ERROR_SCRUB))
     }
 
     /// The words of the record of scrubs and resilvers, as many as there are.

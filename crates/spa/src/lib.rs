@@ -94,7 +94,9 @@ pub use import::import;
 pub use inuse::{HeadSpace, LongHold, User};
 pub use jobs::JobStatus;
 pub use jobs::leaf::LeafWorkKind;
-pub use jobs::scan::{ScanPlace, ScanReport, ScanSeat, ScanTask, TreeHistory, WalkedTree};
+pub use jobs::scan::{
+    ErrorReport, ScanOrder, ScanPlace, ScanRange, ScanReport, ScanSeat, ScanTask, ScanWork, TreeHistory, WalkedTree,
+};
 pub use open::existing::{WriteOptions, open};
 pub use open::new::{CreateOptions, create, create_with_metaslabs};
 pub use open::spares_l2cache::AuxSpec;
@@ -107,5 +109,5 @@ pub use pool::{
 pub use space::LogFigures;
 pub use status::{Condition, condition, condition_with, device_condition};
 pub use sync::leaf_work::LeafAction;
-pub use sync::{Clock, Host, Phase, Syncer};
+pub use sync::{Clock, Host, Phase, ScrubSince, Syncer};
 pub use view::{FeatureName, View};

@@ -19,6 +19,7 @@ pub const TABLES: &[&[Tunable]] = &[
     LivelistTunables::TABLE,
     RemovalTunables::TABLE,
     EventTunables::TABLE,
+    ScanTunables::TABLE,
 ];
 
 cenote_kstat::tunables! {
@@ -84,6 +85,23 @@ cenote_kstat::tunables! {
     }
 }
 
+cenote_kstat::tunables! {
+    /// Those of scrubs and resilvers.
+    #[derive(Copy)]
+    pub struct ScanTunables {
+        /// Time after which a scrub or resilver reads what it has gathered, and writes down how far it is; so much is done again after a crash.
+        zfs_scan_checkpoint_intval: u64 = 7200, "s", Number(1, 1 << 20), AtOpen;
+        /// A resilver that is under way begins anew for each device that comes back, however far it is.
+        zfs_resilver_disable_defer: bool = false, "", Switch, AtOpen;
+        /// A resilver that has done less than this begins anew for a device that comes back; otherwise the device waits.
+        zfs_resilver_defer_percent: u64 = 10, "%", Number(0, 100), AtOpen;
+        /// A scrub or resilver reads blocks as it comes to them, and not in the order of their places.
+        zfs_scan_legacy: bool = false, "", Switch, AtOpen;
+        /// Blocks that are gathered to be sorted take one part in so many of four times the cache's memory at most, and 1 MiB at least.
+        zfs_scan_mem_lim_fact: u64 = 20, "parts", Number(1, 1 << 20), AtOpen;
+    }
+}
+
 impl LivelistTunables {
     pub(crate) const fn limits(&self) -> LivelistLimits {
         LivelistLimits {
@@ -112,6 +130,7 @@ pub fn values(settings: &Settings, memory_bytes: u64) -> Vec<(&'static str, u64)
     all.extend(LivelistTunables::default().with(settings).numbers());
     all.extend(RemovalTunables::default().with(settings).numbers());
     all.extend(EventTunables::default().with(settings).numbers());
+    all.extend(ScanTunables::default().with(settings).numbers());
     all
 }
 

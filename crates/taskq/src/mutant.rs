@@ -57,6 +57,12 @@ mutants! {
     DtlCleared = "dtl-cleared",
     /// The place of a scan that is written down says that the MOS, or the dataset at hand, is visited whole.
     ScanAhead = "scan-ahead",
+    /// The place of a scan is reported before what it has gathered is read.
+    ScanSortedAhead = "scan-sorted-ahead",
+    /// A scrub of the error log writes down that it has come to the log's end.
+    ErrorCursorAhead = "error-cursor-ahead",
+    /// The error log of the last scrub is dropped when a scrub begins.
+    ErrlogSwappedEarly = "errlog-swapped-early",
     /// A leaf that misses a block is not recorded as having missed it.
     MissUnnoted = "miss-unnoted",
     /// Of what a device may have lost, a part is not written again.
@@ -191,6 +197,12 @@ impl Mutant {
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];
+
+    /// Those of scrubs that tests of scans find (`scan`, `scrub`): of sorted reads,
+    pub const OF_SORTED_SCANS: &[Self] = &[Self::ScanSortedAhead];
+
+    /// and of the error log.
+    pub const OF_ERROR_LOGS: &[Self] = &[Self::ErrorCursorAhead, Self::ErrlogSwappedEarly];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[

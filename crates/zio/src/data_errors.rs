@@ -42,6 +42,8 @@ pub struct DataErrors {
 struct State {
     known: BTreeMap<Bookmark, Txg>,
     new: BTreeMap<Bookmark, Txg>,
+    /// Those that were known when a scrub began which is under way.
+    before: BTreeMap<Bookmark, Txg>,
 }
 
 impl fmt::Debug for DataErrors {
@@ -74,6 +76,11 @@ impl DataErrors {
         }
     }
 
+    /// An error of an earlier process is one still.
+    pub fn note_again(&self, error: DataError) {
+        self.note(error);
+    }
+
     /// Those that came since they were last taken.
     pub fn take(&self) -> Vec<DataError> {
         listed(&std::mem::take(&mut self.state.lock().new))
@@ -82,13 +89,35 @@ impl DataErrors {
     /// All that are remembered.
     #[must_use]
     pub fn known(&self) -> Vec<DataError> {
-        listed(&self.state.lock().known)
+        let state = self.state.lock();
+        let mut all = state.before.clone();
+        all.extend(state.known.iter().map(|(bookmark, birth)| (*bookmark, *birth)));
+        listed(&all)
+    }
+
+    /// A scrub of everything begins: what it finds again is new. Those that nobody has taken yet are new still.
+    pub fn begin_pass(&self) {
+        let mut state = self.state.lock();
+        let known = std::mem::take(&mut state.known);
+        state.before.extend(known);
+    }
+
+    /// The scrub has ended. `is_everywhere`: it read all blocks, so what it did not find is well or gone.
+    pub fn end_pass(&self, is_everywhere: bool) {
+        let mut state = self.state.lock();
+        let before = std::mem::take(&mut state.before);
+        if !is_everywhere {
+            for (bookmark, birth) in before {
+                state.known.entry(bookmark).or_insert(birth);
+            }
+        }
     }
 
     /// These are well, or gone: where one fails again it is noted again.
     pub fn forget(&self, is_meant: impl Fn(&Bookmark) -> bool) {
         let mut state = self.state.lock();
         state.known.retain(|bookmark, _| !is_meant(bookmark));
+        state.before.retain(|bookmark, _| !is_meant(bookmark));
         state.new.retain(|bookmark, _| !is_meant(bookmark));
     }
 
@@ -128,6 +157,23 @@ mod tests {
         assert_eq!((errors.take(), called.load(Ordering::Relaxed)), (vec![error(1, 9)], 2));
         errors.forget(|bookmark| bookmark.block == BlockId(1));
         assert_eq!(errors.known(), [error(2, 7)]);
+    }
+
+    #[test]
+    fn a_pass_over_everything_forgets_what_it_did_not_find() {
+        for is_everywhere in [false, true] {
+            let errors = DataErrors::default();
+            errors.note(error(1, 7));
+            errors.note(error(2, 7));
+            errors.take();
+            errors.begin_pass();
+            assert_eq!(errors.known(), [error(1, 7), error(2, 7)]);
+            errors.note(error(2, 7));
+            assert_eq!(errors.take(), [error(2, 7)], "it is entered into the log of the scrub");
+            errors.end_pass(is_everywhere);
+            let left = if is_everywhere { vec![error(2, 7)] } else { vec![error(1, 7), error(2, 7)] };
+            assert_eq!(errors.known(), left);
+        }
     }
 
     #[test]

@@ -20,14 +20,16 @@ pub(crate) fn facts(context: &Context, pool: View) -> Facts {
     let guid = pool.guid();
     let served = context.served().cloned();
     let devices = move || served.as_ref()?.devices().filter(|devices| devices.guid == guid);
+    let own = context.served().filter(|pool| pool.guid() == guid);
+    let gathered_bytes = own.map_or(0, |pool| pool.scan_gathered_bytes());
     let noted = context.noted(guid).map(|(_, entry)| entry);
-    let is_served = context.served().is_some_and(|pool| pool.guid() == guid);
+    let is_served = own.is_some();
     let imported = Imported {
         is_read_only: noted.as_ref().map_or(!is_served, |entry| entry.readonly),
         cachefile: noted.and_then(|entry| entry.cachefile_value()),
         load_guid: owners::own_mark(guid).filter(|_| is_served),
     };
-    Facts::with_devices(pool, devices).imported(imported)
+    Facts::with_devices(pool, devices).gathering(gathered_bytes).imported(imported)
 }
 
 /// The same of one of several pools; the process that has it, if one does, is asked for its state.

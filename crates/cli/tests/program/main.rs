@@ -30,6 +30,7 @@ mod receives_raw;
 mod redact;
 mod refusals;
 mod replay;
+mod scrubs;
 mod sectors;
 mod sends;
 mod serve;

@@ -1,7 +1,7 @@
 //! Listing a ZAP, leaf by leaf.
 
 use cenote_format::FormatError;
-use cenote_format::zap::{Leaf, ZapFlags, ZapKeyBuf, ZapValue, hash_index};
+use cenote_format::zap::{Leaf, ZapFlags, ZapHasher, ZapKeyBuf, ZapValue, hash_index};
 use cenote_taskq::boxed;
 
 use super::{Form, Zap, ZapEntry};
@@ -78,6 +78,37 @@ impl Zap {
             found.extend(rest.take(count_max - found.len()));
         }
         Ok(found)
+    }
+}
+
+impl Zap {
+    /// The cursor of the end of a listing, as OpenZFS keeps it.
+    pub const CURSOR_END: u64 = u64::MAX;
+
+    /// The cursor behind an entry, as OpenZFS keeps it (`zap_cursor_serialize`): the bits of the hash that count, and above them the differentiator of what
+    /// comes next.
+    #[must_use]
+    pub fn cursor_after(&self, entry: &ZapEntry) -> u64 {
+        let bits = self.hash_bits();
+        let next = u64::from(entry.cd) + 1;
+        // No ZAP has so many entries of one hash.
+        if next >> (64 - bits) == 0 { entry.hash >> (64 - bits) | next << bits } else { Self::CURSOR_END }
+    }
+
+    /// Whether an entry comes before this cursor.
+    #[must_use]
+    pub fn is_before_cursor(&self, entry: &ZapEntry, cursor: u64) -> bool {
+        let bits = self.hash_bits();
+        let place = (cursor << (64 - bits), cursor >> bits);
+        cursor == Self::CURSOR_END || (entry.hash, u64::from(entry.cd)) < place
+    }
+
+    fn hash_bits(&self) -> u32 {
+        let flags = match &self.form {
+            Form::Fat(header) => header.flags,
+            Form::Micro(_) => ZapFlags::empty(),
+        };
+        ZapHasher::new(0, flags).bits()
     }
 }
 

@@ -79,6 +79,8 @@ impl ScanState {
     pub const FINISHED: Self = Self(2);
     /// Given up.
     pub const CANCELED: Self = Self(3);
+    /// A scrub of known errors that is under way.
+    pub const ERROR_SCRUBBING: Self = Self(4);
 }
 
 one_field! {
@@ -132,18 +134,19 @@ word_struct! {
 
 word_struct! {
     /// A scrub of known errors.
+    #[derive(Copy, Default)]
     ErrorScrubPhys("error scrub", 72) {
         /// Its function.
         function: ScanFunction,
         /// How far it is.
         state: ScanState,
-        /// ZAP cursor in the error log.
+        /// The place in the ZAP of the error log's datasets, as a cursor: the hash in the low bits, and the differentiator above.
         cursor: u64,
         /// Start in seconds.
         start_time: u64,
         /// End in seconds.
         end_time: u64,
-        /// Blocks to read.
+        /// Blocks still to be read.
         to_examine_count: u64,
         /// Blocks read.
         examined_count: u64,
@@ -155,6 +158,19 @@ word_struct! {
 }
 
 impl ScanPhys {
+    /// From the words of the ZAP value.
+    pub fn from_words(words: &[u64]) -> Result<Self, FormatError> {
+        Self::parse(&words_to_bytes(words), Endian::Little)
+    }
+
+    /// The words of the ZAP value.
+    #[must_use]
+    pub fn words(&self) -> Vec<u64> {
+        bytes_to_words(&self.emit(Endian::Little), Endian::Little)
+    }
+}
+
+impl ErrorScrubPhys {
     /// From the words of the ZAP value.
     pub fn from_words(words: &[u64]) -> Result<Self, FormatError> {
         Self::parse(&words_to_bytes(words), Endian::Little)

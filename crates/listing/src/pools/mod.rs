@@ -59,6 +59,8 @@ pub struct Facts {
     devices: Option<Devices>,
     /// The pool's state, from the process that has the pool.
     told_state: Option<String>,
+    /// Bytes of blocks that a scrub or resilver of this process has come to, and not read yet.
+    gathered_bytes: u64,
     imported: Imported,
 }
 
@@ -77,7 +79,7 @@ impl Facts {
     /// For a pool that no other process has.
     pub fn new(pool: View) -> Self {
         let imported = Imported { is_read_only: true, ..Imported::default() };
-        Self { pool, space: OnceLock::new(), devices: None, told_state: None, imported }
+        Self { pool, space: OnceLock::new(), devices: None, told_state: None, gathered_bytes: 0, imported }
     }
 
     /// With the present health of its devices, from the process that has the pool; none if that is not known.
@@ -89,6 +91,12 @@ impl Facts {
     #[must_use]
     pub fn in_state(self, told_state: Option<String>) -> Self {
         Self { told_state, ..self }
+    }
+
+    /// With the bytes of blocks that a scrub or resilver has come to, and not read yet.
+    #[must_use]
+    pub fn gathering(self, gathered_bytes: u64) -> Self {
+        Self { gathered_bytes, ..self }
     }
 
     /// With data about its import.

@@ -4,18 +4,25 @@
 //! each step: what it visited and repaired, and how far. A pause, a stop or the pool's end is seen at the next step; what was done after the last step is done
 //! again later. Where the pool gives no view (its devices fail) it tries again after [`AGAIN_AFTER`].
 //!
-//! **Order.** A step is reported when its repairs are written: a visit ends when its repair has landed, and a step has only visits that have ended.
+//! **Order.** Data is gathered, and read in the order of its places ([`sorted`]). Steps are reported when all that they gathered is read, and repairs are written: a
+//! visit ends when its repair has landed.
 //!
 //! **Views.** A view is let go after [`VIEW_STEPS`] steps, so a scan of hours keeps no space for hours.
 
+#[cfg(test)]
+mod error_tests;
+mod errors;
 pub(crate) mod reads;
+mod sorted;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cenote_spa::{ImportOptions, Pool, ScanReport, ScanSeat, ScanTask, SpaError, View, WeakPool};
+use cenote_spa::{ImportOptions, Pool, ScanRange, ScanReport, ScanSeat, ScanWork, SpaError, View, WeakPool};
+use cenote_taskq::mutant::{self, Mutant};
 use cenote_taskq::{Class, Handle, boxed};
 use cenote_vdev::queue::QueueClass;
 use cenote_zio::{Bookmark, ReadContext};
@@ -24,6 +31,7 @@ use crate::roots;
 use crate::visit::{Item, Reads, Visited};
 use crate::walk::{Cursor, Ended, STEP_BLOCKS, Sink, ViewError, Views, Walk, WalkControl};
 use reads::ScanReads;
+use sorted::Sorter;
 
 /// Steps in one view.
 const VIEW_STEPS: u64 = 64;
@@ -50,7 +58,10 @@ fn attend_in_steps(pool: &Pool, step_blocks: u64) {
         let mut round = 0;
         while let Some(task) = seat.next(round).await {
             round = task.round;
-            work((&handle, &weak, &seat), task, step_blocks).await;
+            match task.work {
+                ScanWork::Blocks(range) => work((&handle, &weak, &seat), (round, range), step_blocks).await,
+                ScanWork::Errors { cursor } => errors::work((&handle, &weak, &seat), round, cursor).await,
+            }
         }
     });
 }
@@ -64,38 +75,56 @@ async fn finish_replacing(pool: &WeakPool) {
 }
 
 /// Does a task until it is done or not wanted any more.
-async fn work((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), task: ScanTask, step_blocks: u64) {
-    let round = task.round;
-    let reads = Arc::new(ScanReads { function: task.function, min_txg: task.min_txg, max_txg: task.max_txg });
+async fn work(
+    (handle, pool, seat): (&Handle, &WeakPool, &ScanSeat),
+    (round, task): (u64, ScanRange),
+    step_blocks: u64,
+) {
+    let sorter = Sorter::new(seat.order());
+    let reads = Arc::new(ScanReads {
+        function: task.function,
+        min_txg: task.min_txg,
+        max_txg: task.max_txg,
+        gathers: sorter.sorts(),
+    });
     let mut cursor = Cursor::of_scan(task.place, task.max_txg);
-    let mut sink = Scanner { seat, round, fresh: ScanReport::default() };
+    let mut sink = Scanner::new((handle, seat, round), reads, sorter, cursor.clone());
     while seat.is_wanted(round) {
         let views = LaterViews { pool, from: task.max_txg };
-        match walked((handle, &views), &reads, cursor.clone(), &mut sink, step_blocks).await {
+        match walked((handle, &views), cursor.clone(), &mut sink, step_blocks).await {
             (_, true) => {
-                seat.report(round, std::mem::take(&mut sink.fresh), None);
-                if let Some(pool) = pool.upgrade() {
-                    pool.want_scan_recorded();
-                }
-                while seat.is_wanted(round) {
-                    handle.sleep(RECORDED_POLL).await;
-                }
+                seat.report(round, std::mem::take(&mut sink.kept), None);
+                recorded((handle, pool, seat), round).await;
                 finish_replacing(pool).await;
                 return;
             }
             (reached, false) => cursor = reached,
         }
         sink.forget();
-        if seat.is_wanted(round) {
+        let is_lost = sink.is_lost.swap(false, Ordering::Relaxed);
+        // No view is kept while there is none to go on with.
+        if is_lost || sink.sorter.bytes() > 0 {
+            cursor = sink.again(is_lost);
+        }
+        if seat.is_wanted(round) && !is_lost {
             handle.sleep(AGAIN_AFTER).await;
         }
+    }
+}
+
+/// Waits until the end that was reported is recorded.
+async fn recorded((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), round: u64) {
+    if let Some(pool) = pool.upgrade() {
+        pool.want_scan_recorded();
+    }
+    while seat.is_wanted(round) {
+        handle.sleep(RECORDED_POLL).await;
     }
 }
 
 /// Walks from the cursor on; how far, and whether to the end.
 async fn walked(
     (handle, views): (&Handle, &LaterViews<'_>),
-    reads: &Arc<ScanReads>,
     cursor: Cursor,
     sink: &mut Scanner<'_>,
     step_blocks: u64,
@@ -106,14 +135,17 @@ async fn walked(
         return (cursor, false);
     }
     let (seat, round, control) = (sink.seat, sink.round, WalkControl::new());
-    let mut is_wanted = |_| seat.is_wanted(round);
+    let (reads, is_lost) = (sink.reads.clone(), sink.is_lost.clone());
+    let mut is_wanted = |_| seat.is_wanted(round) && !is_lost.load(Ordering::Relaxed);
     let mut walk = Walk::new((handle, views, &control), cursor, Reads::Scan(reads.clone()), &mut is_wanted);
     walk.step_blocks = step_blocks;
     let ended = walk.run((view, listing.trees), false, sink).await;
     let cursor = walk.cursor;
     match ended {
         Ended::Whole(view) => {
-            let is_done = visit_logs(reads, &view, sink).await;
+            sink.read_gathered().await;
+            let is_done = !sink.is_lost.load(Ordering::Relaxed) && visit_logs(&reads, &view, sink).await;
+            sink.end_step();
             (cursor, is_done)
         }
         Ended::Stopped(_) => (cursor, false),
@@ -157,38 +189,104 @@ impl Views for LaterViews<'_> {
     }
 }
 
-/// Counts what is visited, and reports it.
+/// Counts what is visited, gathers what is to be read later, and reports what was.
 struct Scanner<'a> {
+    handle: &'a Handle,
     seat: &'a ScanSeat,
     round: u64,
-    /// Since the last report.
+    reads: Arc<ScanReads>,
+    sorter: Sorter,
+    /// Since the last step of the walk.
     fresh: ScanReport,
+    /// Of the steps since the last report.
+    kept: ScanReport,
+    /// The last that was reported.
+    reported: Cursor,
+    /// A view was given up before what was gathered in it was read.
+    is_lost: Arc<AtomicBool>,
 }
 
-impl Scanner<'_> {
+impl<'a> Scanner<'a> {
+    fn new(
+        (handle, seat, round): (&'a Handle, &'a ScanSeat, u64),
+        reads: Arc<ScanReads>,
+        sorter: Sorter,
+        reported: Cursor,
+    ) -> Self {
+        let (fresh, kept) = (ScanReport::default(), ScanReport::default());
+        Self { handle, seat, round, reads, sorter, fresh, kept, reported, is_lost: Arc::default() }
+    }
+
+    /// Where the walk goes on when what was gathered is lost.
+    fn again(&mut self, less: bool) -> Cursor {
+        (self.fresh, self.kept) = (ScanReport::default(), ScanReport::default());
+        self.sorter.clear(less);
+        self.reported.clone()
+    }
+
+    /// The walk stays where it is.
+    fn end_step(&mut self) {
+        self.kept.add(std::mem::take(&mut self.fresh));
+        self.sorter.keep();
+    }
+
+    /// Reads all that was gathered.
+    async fn read_gathered(&mut self) {
+        match self.sorter.read(self.handle, (self.seat, self.round), &self.reads).await {
+            Some(report) => {
+                self.sorter.clear(false);
+                self.kept.add(report);
+            }
+            None => self.is_lost.store(true, Ordering::Relaxed),
+        }
+        self.seat.gathers(self.round, 0);
+    }
+
     fn count(&mut self, visited: Visited) {
-        let Visited { error, scanned, .. } = visited;
-        self.fresh.error_count += u64::from(error.is_some());
-        self.fresh.add(scanned);
+        count(&mut self.fresh, visited);
     }
 }
 
+/// Adds what came of a block.
+fn count(report: &mut ScanReport, visited: Visited) {
+    let Visited { error, scanned, .. } = visited;
+    report.error_count += u64::from(error.is_some());
+    report.add(scanned);
+}
+
 impl Sink for Scanner<'_> {
-    async fn take(&mut self, _: &View, item: &Item, visited: Visited) -> bool {
-        if !item.is_known {
-            self.count(visited);
+    async fn take(&mut self, view: &View, item: &Item, visited: Visited) -> bool {
+        match item.is_known {
+            true => {}
+            false if self.reads.is_to_be_read(view, item, &visited) => {
+                self.sorter.push(view, item, self.handle.now());
+            }
+            false => self.count(visited),
         }
         true
     }
 
     async fn step(&mut self, cursor: &Cursor) {
+        self.end_step();
         // The end is reported when the intent logs are visited too.
         let Some(place) = cursor.scan_place() else { return };
-        self.seat.report(self.round, std::mem::take(&mut self.fresh), Some(place));
+        if mutant::is(Mutant::ScanSortedAhead) {
+            self.seat.report(self.round, ScanReport::default(), Some(place.clone()));
+        }
+        if self.is_lost.load(Ordering::Relaxed) || !self.sorter.is_due(self.handle.now()) {
+            self.seat.gathers(self.round, self.sorter.bytes());
+            return;
+        }
+        self.read_gathered().await;
+        if !self.is_lost.load(Ordering::Relaxed) {
+            self.reported = cursor.clone();
+            self.seat.report(self.round, std::mem::take(&mut self.kept), Some(place));
+        }
     }
 
     fn forget(&mut self) {
         self.fresh = ScanReport::default();
+        self.sorter.forget();
     }
 
     fn moved(&mut self) {}
@@ -196,6 +294,6 @@ impl Sink for Scanner<'_> {
     fn problems(&mut self, _: Vec<String>) {}
 
     fn figures(&self) -> (u64, u64) {
-        (0, self.fresh.error_count)
+        (0, self.fresh.error_count.saturating_add(self.kept.error_count))
     }
 }

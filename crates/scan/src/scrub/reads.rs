@@ -18,15 +18,20 @@ pub(crate) struct ScanReads {
     pub(crate) min_txg: Txg,
     /// up to this one.
     pub(crate) max_txg: Txg,
+    /// Data is gathered, to be read in the order of places.
+    pub(crate) gathers: bool,
 }
 
 impl ScanReader for ScanReads {
     fn wants(&self, view: &View, item: &Item) -> bool {
-        self.wants_block(view, &item.bp)
+        !self.is_gathered(item) && self.wants_block(view, &item.bp)
     }
 
     #[boxed]
     async fn visit(&self, view: &View, item: &Item) -> Visited {
+        if self.is_gathered(item) && self.wants_block(view, &item.bp) {
+            return Visited::unread(None);
+        }
         let context = ReadContext::new(item.bookmark, item.origin.key.as_deref()).of_class(QueueClass::Scrub);
         let mut visited = self.visit_block(view, &item.bp, context).await;
         let is_tree = is_tree(item);
@@ -50,6 +55,16 @@ impl ScanReads {
             Ok(_) => {}
             Err(error) => visited.error = Some(error.into()),
         }
+    }
+
+    /// Whether a block is of those that are gathered, if the scan wants them: data, in one piece.
+    fn is_gathered(&self, item: &Item) -> bool {
+        self.gathers && !is_tree(item) && !is_read_again(&item.bookmark) && !item.bp.is_gang() && !item.bp.is_embedded()
+    }
+
+    /// Whether a block that was visited is still to be read.
+    pub(super) fn is_to_be_read(&self, view: &View, item: &Item, visited: &Visited) -> bool {
+        visited.error.is_none() && self.is_gathered(item) && self.wants_block(view, &item.bp)
     }
 
     fn wants_block(&self, view: &View, bp: &Blkptr) -> bool {

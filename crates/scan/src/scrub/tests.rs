@@ -6,13 +6,15 @@ use std::time::Duration;
 use cenote_admin::{destroy_snapshots, take_snapshots};
 use cenote_dmu::Zap;
 use cenote_format::dmu_type::DmuType;
-use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState};
+use cenote_format::dsl::{ScanFunction, ScanPhys, ScanState, pool_directory};
 use cenote_format::ids::ObjectId;
-use cenote_sim::Machine;
-use cenote_sim::written::blocks::change_head;
+use cenote_sim::written::blocks::{BLOCK_BYTES, change_head, content, make_objects};
 use cenote_sim::written::*;
-use cenote_spa::{ImportOptions, Pool, TopKind};
-use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
+use cenote_sim::{MUTANT_VARIABLE, Machine};
+use cenote_spa::{ImportOptions, Offline, Pool, ScrubSince, TopKind};
+use cenote_taskq::mutant::Mutant;
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind, SimDiskOptions};
+use cenote_taskq::sim::model::{Rotating, RotatingOptions};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::tree::VdevStatus;
 
@@ -28,7 +30,7 @@ const LAYOUTS: &[(Layout, usize)] = &[
 ];
 
 /// Waits until the pool's scan has ended.
-async fn ended(handle: &Handle, pool: &Pool) -> ScanPhys {
+pub(super) async fn ended(handle: &Handle, pool: &Pool) -> ScanPhys {
     for _ in 0..600 {
         handle.sleep(Duration::from_secs(1)).await;
         if let Some(scan) = pool.scan().await.unwrap().filter(|scan| scan.state != ScanState::SCANNING) {
@@ -59,11 +61,17 @@ fn without(machine: &Machine, index: usize) -> Vec<PathBuf> {
     machine.paths.iter().enumerate().filter(|(at, _)| *at != index).map(|(_, path)| path.clone()).collect()
 }
 
-async fn open_again(handle: &Handle, paths: &[PathBuf]) -> Pool {
-    opened_pool(handle, paths, ImportOptions { cache_bytes: 16 << 20, force: true, ..ImportOptions::default() })
-        .await
-        .unwrap()
+pub(super) async fn open_again(handle: &Handle, paths: &[PathBuf]) -> Pool {
+    open_in_order(handle, paths, &[]).await
 }
+
+/// The same with tunables.
+async fn open_in_order(handle: &Handle, paths: &[PathBuf], given: &[&str]) -> Pool {
+    opened_pool(handle, paths, import_with(given)).await.unwrap()
+}
+
+/// The orders in which scans read: by place, with one look a second at what was gathered; as blocks come; all by place.
+const ORDERS: [&[&str]; 3] = [&["zfs_scan_checkpoint_intval=1"], &["zfs_scan_legacy=1"], &[]];
 
 /// A device misses txgs, comes back, and is resilvered by itself: then the pool does without another one.
 #[test]
@@ -117,7 +125,7 @@ fn a_scrub_writes_bad_copies_again() {
                 machine.disks[victim].poke(mib << 20, &noise);
             }
             attend(&pool);
-            pool.scrub().await.unwrap();
+            pool.scrub(ScrubSince::Ever).await.unwrap();
             let scan = ended(&handle, &pool).await;
             assert_eq!((scan.function, scan.state), (ScanFunction::SCRUB, ScanState::FINISHED));
             assert_eq!(scan.error_count, 0, "{layout:?}");
@@ -154,7 +162,8 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
             pool.export().await.unwrap();
             let mut newest = 0;
             for _ in 0..1 + rng.below(3) {
-                let pool = open_again(&handle, &machine.paths).await;
+                let order = ORDERS[rng.below(3) as usize];
+                let pool = open_in_order(&handle, &machine.paths, order).await;
                 attend_in_steps(&pool, 4);
                 for _ in 0..rng.below(6) {
                     handle.sleep(Duration::from_millis(rng.below(900))).await;
@@ -187,6 +196,170 @@ fn a_resilver_that_is_cut_ends_like_one_that_is_not() {
             let (_, report) = check(&handle, &machine.paths).await;
             assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "seed {seed}: {report}");
         });
+    }
+}
+
+/// Blocks in the order of places are the same ones as in the order of trees, and what is bad is mended.
+#[test]
+fn a_sorted_scrub_reads_the_same_blocks() {
+    for seed in seeds(6) {
+        let (layout, count) = LAYOUTS[seed as usize % LAYOUTS.len()];
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, count, Latency { read: Duration::from_millis(5), ..Latency::default() });
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, layout, small()).await;
+            for round in 0..4 {
+                change(&pool, seed + 100 * round).await;
+                take_snapshots(&pool, &[format!("written@{round}")], &[]).await.unwrap();
+            }
+            let mut noise = vec![0; 8 << 20];
+            Rng::new(seed).fill(&mut noise);
+            pool.export().await.unwrap();
+            for mib in (4..60).step_by(8) {
+                machine.disks[seed as usize % count].poke(mib << 20, &noise);
+            }
+            let images: Vec<_> = machine.disks.iter().map(|disk| disk.image()).collect();
+            let mut figures = Vec::new();
+            for order in ORDERS {
+                machine.disks.iter().zip(&images).for_each(|(disk, image)| disk.restore(image));
+                let pool = open_in_order(&handle, &machine.paths, order).await;
+                attend_in_steps(&pool, 16);
+                pool.scrub(ScrubSince::Ever).await.unwrap();
+                let scan = ended(&handle, &pool).await;
+                figures.push((scan.examined_bytes, scan.skipped_bytes, scan.processed_bytes, scan.error_count));
+                assert_eq!(pool.scan_gathered_bytes(), 0);
+                export_whole(&handle, &machine, pool, "scrubbed").await;
+                let (_, report) = check(&handle, &machine.paths).await;
+                assert_eq!((report.error_count, report.bad_copy_count), (0, 0), "{layout:?} {order:?}: {report}");
+            }
+            // Txgs meanwhile write some blocks of the MOS anew, which are examined or not.
+            for other in &figures[1..] {
+                assert!(figures[0].0.abs_diff(other.0) <= 512 << 10, "{layout:?}: {figures:?}");
+                assert!(other.2 > 0 && other.3 == 0, "{layout:?}: {figures:?}");
+            }
+        });
+    }
+}
+
+/// A pool whose files were written in no order, on the model of a disk with a head.
+#[test]
+fn a_sorted_scrub_of_a_fragmented_pool_spares_the_head() {
+    const OBJECTS: usize = 24;
+    const BLOCKS: u64 = 200;
+    let runtime = Runtime::simulated(3);
+    let handle = runtime.handle();
+    let size_bytes = 192 << 20;
+    let options = SimDiskOptions { size_bytes, rotational: true, ..SimDiskOptions::default() };
+    let machine = Machine::new(&runtime, 1, &options);
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, SINGLE, small()).await;
+        let head = pool.open_head("written").await.unwrap();
+        let objects = make_objects(&head, OBJECTS).await;
+        let mut left: Vec<(usize, u64)> =
+            (0..OBJECTS).flat_map(|object| (0..BLOCKS).map(move |block| (object, block))).collect();
+        let mut rng = Rng::new(3);
+        while !left.is_empty() {
+            for _ in 0..left.len().min(60) {
+                let (object, block) = left.swap_remove(rng.below(left.len() as u64) as usize);
+                let at = block * BLOCK_BYTES;
+                let cost = cenote_dmu::tx::Cost::write(at, BLOCK_BYTES, BLOCK_BYTES);
+                let tx = head.begin(cost).await.unwrap();
+                objects[object].write(tx.txg(), at, &content(at + object as u64)).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+        }
+        drop((head, objects));
+        pool.export().await.unwrap();
+        let model = RotatingOptions { size_bytes, track_bytes: 500_000, ..RotatingOptions::desktop() };
+        machine.disks[0].set_model(Rotating::new(model));
+        let mut took = Vec::new();
+        for order in [&["zfs_scan_legacy=1"][..], &[]] {
+            let pool = open_in_order(&handle, &machine.paths, order).await;
+            attend(&pool);
+            let begun = handle.now();
+            pool.scrub(ScrubSince::Ever).await.unwrap();
+            while pool.scan().await.unwrap().is_none_or(|scan| scan.state == ScanState::SCANNING) {
+                handle.sleep(Duration::from_millis(10)).await;
+            }
+            took.push(handle.now() - begun);
+            pool.export().await.unwrap();
+        }
+        assert!(took[0] >= 5 * took[1], "in the order of trees {:?}, of places {:?}", took[0], took[1]);
+    });
+}
+
+/// A device that comes back while a resilver is far waits for its end, and has one of its own then: also when the pool is closed meanwhile.
+#[test]
+fn a_device_that_comes_back_late_waits_for_the_end_of_a_resilver() {
+    for (seed, is_cut) in [(1, false), (2, true)] {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let latency = Latency { read: Duration::from_millis(60), ..Latency::default() };
+        let machine = machine_of(&runtime, 3, latency);
+        let given = ["zfs_resilver_defer_percent=0", "zfs_scan_legacy=1"];
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Mirror, 3)], small()).await;
+            change(&pool, seed).await;
+            pool.export().await.unwrap();
+            let pool = open_again(&handle, &without(&machine, 0)).await;
+            change(&pool, seed + 100).await;
+            let late = pool.tree().unwrap().status().children[0].children[1].guid;
+            pool.offline_device(late, Offline::default()).await.unwrap();
+            change(&pool, seed + 200).await;
+            pool.export().await.unwrap();
+            let mut pool = open_in_order(&handle, &machine.paths, &given).await;
+            attend_in_steps(&pool, 4);
+            handle.sleep(Duration::from_millis(300)).await;
+            pool.sync().await.unwrap();
+            let first = pool.scan().await.unwrap().unwrap();
+            assert_eq!((first.function, first.state), (ScanFunction::RESILVER, ScanState::SCANNING));
+            change(&pool, seed + 300).await;
+            pool.online_device(late, Vec::new()).await.unwrap();
+            pool.sync().await.unwrap();
+            pool.sync().await.unwrap();
+            let count = async |pool: &Pool| {
+                let view = pool.view(&ImportOptions::default()).await.unwrap();
+                let counts = view.feature_counts(pool_directory::FEATURES_FOR_WRITE).await.unwrap();
+                counts.get("com.datto:resilver_defer").copied().unwrap_or(0)
+            };
+            assert_eq!(count(&pool).await, 1, "a device waits");
+            let now = pool.scan().await.unwrap().unwrap();
+            assert_eq!((now.state, now.max_txg), (ScanState::SCANNING, first.max_txg), "the first resilver goes on");
+            if is_cut {
+                drop(pool);
+                cut(&handle, &machine, Crash::Random).await;
+                pool = open_in_order(&handle, &machine.paths, &given).await;
+                attend_in_steps(&pool, 4);
+            }
+            let mut last = first;
+            while last.state == ScanState::SCANNING || count(&pool).await > 0 || lacks(&pool.tree().unwrap().status()) {
+                handle.sleep(Duration::from_secs(1)).await;
+                last = pool.scan().await.unwrap().unwrap();
+            }
+            assert!(last.max_txg > first.max_txg, "the device that came late had a resilver of its own");
+            export_whole(&handle, &machine, pool, "resilvered").await;
+            for other in 0..3 {
+                let paths = [machine.paths[other].clone()];
+                let (_, report) = check(&handle, &paths).await;
+                assert_eq!(report.error_count, 0, "disk {other} alone: {report}");
+            }
+        });
+    }
+}
+
+/// The place of a scan never runs ahead of its reads, which the test of cuts finds out.
+#[test]
+fn a_place_ahead_of_sorted_reads_is_found() {
+    for mutant in Mutant::OF_SORTED_SCANS {
+        let test = "scrub::tests::a_resilver_that_is_cut_ends_like_one_that_is_not";
+        let told = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(MUTANT_VARIABLE, mutant.name())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&told.stderr);
+        assert!(!told.status.success() && text.contains("resilvered after cuts"), "{}: {text}", mutant.name());
     }
 }
 

@@ -49,8 +49,8 @@
 //!
 //! **Rejected.** *One view from the beginning to the end*: given up in a pool that is written much, and then all is lost. *To walk in the syncer's slot, as
 //! `dsl_scan` does in each txg's sync*: changes of files wait for the disks' reads. *Results as they land*: no bookmark could say where
-//! the walk is, and reports would differ from run to run. *Sorted by place on the disks, as OpenZFS's scrub issues reads*: faster on
-//! rotating disks; it needs a queue of extents, which can stand between walk and sink.
+//! the walk is, and reports would differ from run to run. *A walk in the order of places*: pointers are found in the order of trees. A sink of the walk sorts
+//! what it gathers (`crate::scrub`).
 
 mod control;
 mod cursor;

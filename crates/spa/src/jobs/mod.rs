@@ -55,6 +55,7 @@ pub(crate) mod async_destroy;
 pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
 mod doomed;
+pub(crate) mod error_scrub;
 pub(crate) mod evacuation;
 pub(crate) mod freeing;
 pub(crate) mod leaf;
@@ -70,6 +71,7 @@ use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
+use error_scrub::ErrorScrub;
 use evacuation::Evacuation;
 use freeing::FreeList;
 use leaf::LeafWork;
@@ -83,7 +85,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `remove`, `scrub`, `resilver`, `initialize`, `trim`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `remove`, `scrub`, `resilver`, `error scrub`, `initialize`, `trim`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -214,19 +216,23 @@ pub(crate) struct Jobs {
     pub(crate) scan: Scan,
     /// Initialize and trim.
     pub(crate) leaf_work: LeafWork,
+    /// Scrub of the blocks that the error log names.
+    pub(crate) error_scrub: ErrorScrub,
     /// Blocks freed in one slice at most.
     pub(crate) blocks_max: u64,
 }
 
 impl Default for Jobs {
     fn default() -> Self {
+        let scan = Scan::default();
         Self {
+            error_scrub: ErrorScrub::new(scan.seat()),
+            scan,
             deferred: Deferred::default(),
             async_destroy: AsyncDestroy::default(),
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
             evacuation: Evacuation::default(),
-            scan: Scan::default(),
             leaf_work: LeafWork::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
@@ -235,17 +241,26 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 6] {
-        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.evacuation, &self.scan, &self.leaf_work]
+    fn all(&self) -> [&dyn Job; 7] {
+        [
+            &self.async_destroy,
+            &self.free_list,
+            &self.deleted_clones,
+            &self.evacuation,
+            &self.scan,
+            &self.error_scrub,
+            &self.leaf_work,
+        ]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 6] {
+    fn all_mut(&mut self) -> [&mut dyn Job; 7] {
         [
             &mut self.async_destroy,
             &mut self.free_list,
             &mut self.deleted_clones,
             &mut self.evacuation,
             &mut self.scan,
+            &mut self.error_scrub,
             &mut self.leaf_work,
         ]
     }
@@ -256,11 +271,9 @@ impl Jobs {
     }
 
     fn named(&mut self, name: &str) -> Result<&mut dyn Job, SpaError> {
-        // A scan has verbs of its own, and keeps its pause on disk.
-        let job = self
-            .all_mut()
-            .into_iter()
-            .find(|job| job.name() == name && !matches!(name, "scrub" | "resilver" | "initialize" | "trim"));
+        // These have verbs of their own, and keep their pause on disk.
+        let has_verbs = matches!(name, "scrub" | "resilver" | "error scrub" | "initialize" | "trim");
+        let job = self.all_mut().into_iter().find(|job| job.name() == name && !has_verbs);
         job.ok_or_else(|| SpaError::unsupported(format!("there is no background job {name}")))
     }
 

@@ -33,9 +33,10 @@ use crate::jobs::Jobs;
 use crate::jobs::async_destroy::AsyncDestroy;
 use crate::jobs::deferred::Deferred;
 use crate::jobs::deleted_clones::DeletedClones;
+use crate::jobs::error_scrub::ErrorScrub;
 use crate::jobs::evacuation::{Evacuation, Running};
 use crate::jobs::freeing::FreeList;
-use crate::jobs::scan::Scan;
+use crate::jobs::scan::{Scan, ScanOrder};
 use crate::multihost::{Candidate, Purpose, Settings};
 use crate::open::writable::next_txg;
 use crate::owner::KERNEL_POOLS;
@@ -51,7 +52,7 @@ use crate::sync::multihost::Multihost;
 use crate::sync::space::{Space, vdev_setup};
 use crate::sync::vdev_config::RootVdev;
 use crate::sync::{Clock, Host, MOS_COPIES, Opened, Syncer};
-use crate::tunables::EventTunables;
+use crate::tunables::{EventTunables, ScanTunables};
 use crate::{Choice, FoundLeaf, FoundPool, ImportOptions, NamePool as _, SpaError, View};
 
 /// How to open a pool for writing.
@@ -151,6 +152,10 @@ async fn open_found(
     writer.notes.extend(unlocked);
     writer.owner_mark = how.owner_mark;
     writer.zil.tunables = ZilTunables::default().with(&how.tunables);
+    let tunables = ScanTunables::default().with(&how.tunables);
+    let order = ScanOrder::new(&tunables, how.cache_bytes as u64);
+    writer.jobs.scan.tunables = tunables;
+    writer.jobs.scan.seat().set_order(order);
     writer.mos.livelist_limits = crate::tunables::LivelistTunables::default().with(&how.tunables).limits();
     writer.jobs.evacuation.tunables = crate::tunables::RemovalTunables::default().with(&how.tunables);
     if writer.zil.tunables.zil_nocacheflush {
@@ -300,13 +305,15 @@ impl Opening<'_> {
         };
         let (removing, evacuation) = self.evacuation(&mos, &blocks.space).await?;
         blocks.removing = removing;
+        let scan = Scan::open(pool.directory(), &mos, pool.txg()).await?;
         let jobs = Jobs {
             evacuation,
             deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
             free_list,
             deleted_clones: DeletedClones::open(pool.directory()).await?,
-            scan: Scan::open(pool.directory(), &mos, pool.txg()).await?,
+            error_scrub: ErrorScrub::open(pool.directory(), scan.seat(), scan.is_running()).await?,
+            scan,
             ..Jobs::default()
         };
         Ok(Syncer::new(Opened {

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use cenote_format::dsl::ScanPhys;
+use cenote_format::dsl::{ErrorScrubPhys, ScanPhys};
 use cenote_taskq::boxed;
 
 use super::shared::Shared;
 use super::{Owned, Pool};
-use crate::SpaError;
 use crate::jobs::scan::ScanSeat;
+use crate::sync::ScrubSince;
+use crate::{ImportOptions, SpaError};
 
 /// A handle of a pool that does not keep it open.
 #[derive(Clone)]
@@ -39,6 +40,12 @@ impl Pool {
         self.shared.scan.clone()
     }
 
+    /// Bytes of blocks that the scrub or resilver has come to, and not read yet.
+    #[must_use]
+    pub fn scan_gathered_bytes(&self) -> u64 {
+        self.shared.scan.gathered_bytes()
+    }
+
     /// The worker has something that the next txg is to record.
     pub fn want_scan_recorded(&self) {
         if self.shared.is_background.load(Ordering::Acquire) {
@@ -55,16 +62,39 @@ impl Pool {
         self.peek(|syncer| syncer.jobs.scan.phys().copied()).await
     }
 
-    /// Begins a scrub, or goes on with one that waits.
+    /// The scrub of errors that is under way or was the last.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn error_scrub(&self) -> Result<Option<ErrorScrubPhys>, SpaError> {
+        self.peek(|syncer| syncer.jobs.error_scrub.phys().copied()).await
+    }
+
+    /// Begins a scrub of what is newer than `since`, or goes on with one that waits.
     ///
     /// # Errors
     /// A scrub or resilver is under way; or the pool is closed, suspended, or has failed.
     #[boxed]
-    pub async fn scrub(&self) -> Result<(), SpaError> {
-        self.change(|syncer| Box::pin(syncer.start_scrub())).await
+    pub async fn scrub(&self, since: ScrubSince) -> Result<(), SpaError> {
+        self.change(move |syncer| Box::pin(syncer.start_scrub(since))).await
     }
 
-    /// Has the scrub wait, on disk too, until [`Self::scrub`].
+    /// Begins a scrub of the blocks that the error log names, or goes on with one that waits.
+    ///
+    /// # Errors
+    /// As [`Self::scrub`]; or the pool lacks the feature `head_errlog`, or the log is empty.
+    #[boxed]
+    pub async fn scrub_errors(&self) -> Result<(), SpaError> {
+        // Errors that were met, and are not in the log yet, get there.
+        self.sync().await?;
+        let view = self.view(&ImportOptions::default()).await?;
+        let count = view.all_logged_errors().await?.len() as u64;
+        drop(view);
+        self.change(move |syncer| Box::pin(syncer.start_error_scrub(count))).await
+    }
+
+    /// Has the scrub wait, on disk too, until [`Self::scrub`], or that of errors until [`Self::scrub_errors`].
     ///
     /// # Errors
     /// There is none; or as [`Self::scrub`].
@@ -90,6 +120,23 @@ impl Pool {
     pub async fn resilver_if_needed(&self) -> Result<(), SpaError> {
         let is_needed = self.peek(|syncer| syncer.resilver_range().is_some()).await?;
         if is_needed { self.resilver().await } else { Ok(()) }
+    }
+
+    /// The same, and for devices that wait until another resilver ends, which begins anew with them.
+    ///
+    /// # Errors
+    /// As [`Self::resilver`].
+    #[boxed]
+    pub async fn resilver_all(&self) -> Result<(), SpaError> {
+        self.change(|syncer| {
+            Box::pin(async move {
+                let is_deferred = syncer.mos.features.count("resilver_defer") > 0;
+                syncer.jobs.scan.is_restart_wanted = is_deferred && syncer.jobs.scan.is_running();
+                syncer.jobs.scan.is_resilver_wanted = true;
+                Ok::<_, SpaError>(())
+            })
+        })
+        .await
     }
 
     /// Begins a resilver of what leaves lack, if they lack anything: after a device has come back.

@@ -15,16 +15,20 @@ use crate::errlog::{LOGGED_MAX, LoggedError, head_of};
 
 /// The first block of a log.
 const BLOCK_BYTES: u32 = 512;
+/// Datasets that a log names at most; more is not credible.
+const HEADS_MAX: usize = 1 << 20;
+/// Entries of a list that another process may have written, at most.
+const LISTED_MAX: usize = 1 << 20;
 
 impl InTxg<'_> {
-    /// Enters the errors that came since the last txg. A log that cannot be written is told, and fails nothing.
-    pub(super) async fn log_errors(&mut self, txg: Txg) {
+    /// Enters the errors that came since the last txg into the log of this entry of the directory. A log that cannot be written is told, and fails nothing.
+    pub(super) async fn log_errors(&mut self, txg: Txg, entry: &str) {
         let errors = self.blocks.writer.dmu().zio().data_errors().take();
         if errors.is_empty() {
             return;
         }
         errors.iter().for_each(|error| self.blocks.space.events.data_error(error));
-        if let Err(error) = self.enter_errors(txg, &errors).await {
+        if let Err(error) = self.enter_errors(txg, entry, &errors).await {
             let count = errors.len();
             self.blocks.space.troubles.tell(format!(
                 "{count} blocks could not be read, and the pool's error log cannot be written, so a later 'zpool status' does not \
@@ -33,12 +37,10 @@ impl InTxg<'_> {
         }
     }
 
-    async fn enter_errors(&self, txg: Txg, errors: &[DataError]) -> Result<(), DmuError> {
-        let directory = Zap::open(self.mos.directory.clone()).await?;
-        let log = directory.find_u64(pool_directory::ERRLOG_LAST).await?.filter(|id| *id != 0);
-        let log = match log {
-            Some(id) => self.mos.objset.object(ObjectId(id)).await?,
-            None => self.new_log(txg, &self.mos.directory, pool_directory::ERRLOG_LAST).await?,
+    async fn enter_errors(&self, txg: Txg, entry: &str, errors: &[DataError]) -> Result<(), DmuError> {
+        let log = match self.log(entry).await? {
+            Some(log) => log,
+            None => self.new_log(txg, &self.mos.directory, entry).await?,
         };
         if !self.logs_errors_by_head() {
             let names = errors.iter().map(|DataError { bookmark, .. }| {
@@ -82,6 +84,84 @@ impl InTxg<'_> {
 
     fn logs_errors_by_head(&self) -> bool {
         self.mos.features.count("head_errlog") > 0
+    }
+
+    /// The log of an entry of the directory, if there is one.
+    async fn log(&self, entry: &str) -> Result<Option<Object>, DmuError> {
+        let directory = Zap::open(self.mos.directory.clone()).await?;
+        match directory.find_u64(entry).await?.filter(|id| *id != 0) {
+            Some(id) => self.mos.objset.object(ObjectId(id)).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// A scan has ended: the errors that came since it began are in the log of the scrub, and become the log. `is_everywhere`: it has read all that the log
+    /// names, so the entries of before go. They stay otherwise. Logs that cannot be written are told, and stay two.
+    pub(super) async fn end_scan_of_errors(&mut self, txg: Txg, is_everywhere: bool) {
+        let ended = match is_everywhere {
+            true => self.swap_logs(txg).await,
+            false => self.unite_logs(txg).await,
+        };
+        if let Err(error) = ended {
+            let troubles = &self.blocks.space.troubles;
+            troubles.tell(format!("the pool's error log names what was found before the scan as well: {error}"));
+        }
+    }
+
+    async fn swap_logs(&self, txg: Txg) -> Result<(), DmuError> {
+        let log = self.log(pool_directory::ERRLOG_SCRUB).await?.map_or(0, |log| log.id().0);
+        if let Some(last) = self.log(pool_directory::ERRLOG_LAST).await? {
+            if self.logs_errors_by_head() {
+                for entry in Zap::open(last.clone()).await?.entries(HEADS_MAX).await? {
+                    let Some(inner) = entry.value.as_u64().filter(|id| *id != 0) else { continue };
+                    self.mos.objset.object(ObjectId(inner)).await?.free(txg);
+                }
+            }
+            last.free(txg);
+        }
+        self.name_logs(txg, log).await
+    }
+
+    /// The directory has this log, and none of a scrub.
+    async fn name_logs(&self, txg: Txg, log: u64) -> Result<(), DmuError> {
+        for (entry, number) in [(pool_directory::ERRLOG_LAST, log), (pool_directory::ERRLOG_SCRUB, 0)] {
+            let value = ZapValue::from_u64(number);
+            Zap::put_entry(&self.mos.directory, txg, entry, Some(&value)).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the log have what the log of the scrub has.
+    async fn unite_logs(&self, txg: Txg) -> Result<(), DmuError> {
+        let Some(scrub) = self.log(pool_directory::ERRLOG_SCRUB).await? else { return Ok(()) };
+        let Some(last) = self.log(pool_directory::ERRLOG_LAST).await? else {
+            return self.name_logs(txg, scrub.id().0).await;
+        };
+        if self.logs_errors_by_head() {
+            for entry in Zap::open(scrub.clone()).await?.entries(HEADS_MAX).await? {
+                let Some(inner) = entry.value.as_u64().filter(|id| *id != 0) else { continue };
+                let name = String::from_utf8_lossy(entry.name()).into_owned();
+                match Zap::open(last.clone()).await?.find_u64(&name).await?.filter(|id| *id != 0) {
+                    Some(into) => {
+                        let (inner, into) = (ObjectId(inner), self.mos.objset.object(ObjectId(into)).await?);
+                        self.move_entries(txg, &self.mos.objset.object(inner).await?, &into).await?;
+                    }
+                    None => Zap::put_entry(&last, txg, &name, Some(&ZapValue::from_u64(inner))).await?,
+                }
+            }
+            scrub.free(txg);
+        } else {
+            self.move_entries(txg, &scrub, &last).await?;
+        }
+        self.name_logs(txg, last.id().0).await
+    }
+
+    /// Enters what one list has into another, and frees the one.
+    async fn move_entries(&self, txg: Txg, of: &Object, into: &Object) -> Result<(), DmuError> {
+        let names = Zap::open(of.clone()).await?.entries(LISTED_MAX).await?;
+        enter(into, txg, names.iter().map(|entry| String::from_utf8_lossy(entry.name()).into_owned())).await?;
+        of.free(txg);
+        Ok(())
     }
 
     /// A log without entries, which this entry of a ZAP names.

@@ -125,6 +125,7 @@ use devices::Devices;
 use mos::Mos;
 pub use phases::Phase;
 use rooms::InTxg;
+pub use scan::ScrubSince;
 
 /// Copies of the MOS's blocks: as many as there can be.
 pub(crate) const MOS_COPIES: u8 = 3;
@@ -251,10 +252,12 @@ impl Syncer {
         self.jobs.go_on()
     }
 
-    /// True while workers are at work: a scrub or resilver is under way and not paused, or a leaf is initialized or trimmed.
+    /// True while workers are at work: a scrub, of errors too, or a resilver is under way and not paused, or a leaf is initialized or trimmed.
     #[must_use]
     pub fn is_scanned(&self) -> bool {
-        (self.jobs.scan.is_running() && !self.jobs.scan.is_paused()) || self.jobs.leaf_work.is_any_active()
+        let (scan, errors) = (&self.jobs.scan, &self.jobs.error_scrub);
+        let is_scan = scan.is_running() && !scan.is_paused() || errors.is_running() && !errors.is_paused();
+        is_scan || self.jobs.leaf_work.is_any_active()
     }
 
     /// Whether blocks that OpenZFS has put off freeing are still to be freed: so for the first txgs, if it left any.

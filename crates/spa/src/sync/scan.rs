@@ -6,15 +6,24 @@
 //! is missed now. It ends a scrub. What was missed while it went on is scanned for after it, as soon as a txg has got through to all: a device that fails
 //! each txg would be scanned for in each.
 //!
+//! **A device that comes back late** waits, if the resilver that is under way is far (`zfs_resilver_defer_percent`) and the pool has the feature
+//! `resilver_defer`: its leaf says `com.datto:resilver_defer` in the configuration of the same txg, so that nothing is taken out of its DTL at the end, by
+//! whoever goes on with the scan. Then it has a resilver of its own.
+//!
 //! **The end.** All that a leaf has missed before the scan's `max_txg` is there again, but for what could not be written: that stays in its DTL. A scan
 //! of which another process did a part does not know that; then, and only if it had errors, nothing is shortened. Neither is it of a leaf that was not written all along.
 //! The DTL is written in the txg that ends the scan, whose flush makes the last repairs stable.
+//!
+//! **Errors** that come while a scan, or a scrub of errors, is under way go to the log of the scrub (`errlog_scrub`). The end of a scrub that was everywhere, or of
+//! a scrub of errors, puts that in the place of the log: what is not found any more is gone. Otherwise the log gets what the other one has. (OpenZFS swaps the two
+//! after each scan, so that one which is given up forgets the errors that it has not come to.)
 
 use std::collections::BTreeSet;
 
 use cenote_dmu::Zap;
 use cenote_format::dsl::{ScanFunction, pool_directory};
 use cenote_format::ids::{Guid, ObjectId, Txg};
+use cenote_format::nvlist::NvValue;
 use cenote_format::zap::ZapValue;
 use cenote_taskq::mutant::{self, Mutant};
 use cenote_vdev::dtl::Dtl;
@@ -23,6 +32,19 @@ use crate::config::PoolState;
 use crate::jobs::scan::EndedScan;
 use crate::sync::Syncer;
 use crate::{Refusal, SpaError};
+
+/// A leaf with this field waits for the end of the resilver that is under way.
+const RESILVER_DEFER: &str = "com.datto:resilver_defer";
+
+/// The blocks that a scrub reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScrubSince {
+    /// All.
+    #[default]
+    Ever,
+    /// Those that were born after the last scrub.
+    LastScrub,
+}
 
 impl Syncer {
     /// The txgs that leaves which can be written have missed: after the first, up to the second.
@@ -43,22 +65,107 @@ impl Syncer {
             && !self.devices.root_vdev.is_of_log(guid)
     }
 
-    /// Begins a scrub in the open txg.
+    /// Begins a scrub in the open txg, of what is newer than `since`; or has one that waits go on.
     ///
     /// # Errors
     /// There is a scan, or the MOS cannot be changed.
-    pub(crate) async fn start_scrub(&mut self) -> Result<(), SpaError> {
+    pub(crate) async fn start_scrub(&mut self, since: ScrubSince) -> Result<(), SpaError> {
         if let Some(phys) = self.jobs.scan.phys().filter(|_| self.jobs.scan.is_running()) {
             if self.jobs.scan.is_paused() {
                 return self.pause_scrub(false).await;
             }
-            let what = if phys.function == ScanFunction::RESILVER { "resilvering" } else { "scrubbing" };
-            return Err(SpaError::refused(
-                Refusal::Busy,
-                format!("currently {what}; use 'zpool scrub -s' to cancel scrub"),
+            return Err(busy(phys.function == ScanFunction::RESILVER));
+        }
+        self.refuse_error_scrub()?;
+        let min_txg = match since {
+            ScrubSince::Ever => Txg(0),
+            ScrubSince::LastScrub => self.last_scrubbed().await?.min(Txg(self.txg.0 - 1)),
+        };
+        self.start_scan(ScanFunction::SCRUB, (min_txg, self.txg)).await
+    }
+
+    /// The txg up to which the last scrubs have read all.
+    async fn last_scrubbed(&self) -> Result<Txg, SpaError> {
+        let directory = Zap::open(self.mos.directory.clone()).await?;
+        Ok(Txg(directory.find_u64(pool_directory::LAST_SCRUBBED_TXG).await?.unwrap_or(0)))
+    }
+
+    fn refuse_error_scrub(&self) -> Result<(), SpaError> {
+        let why = match self.jobs.error_scrub.is_running() {
+            true if self.jobs.error_scrub.is_paused() => {
+                "error scrub is paused; use 'zpool scrub -e' to resume error scrub"
+            }
+            true => "currently error scrubbing; use 'zpool scrub -s' to cancel error scrub",
+            false => return Ok(()),
+        };
+        Err(SpaError::refused(Refusal::Busy, why))
+    }
+
+    /// Begins a scrub of the blocks that the error log names, `count` of them, in the open txg; or has one that waits go on.
+    ///
+    /// # Errors
+    /// There is another scan, the pool lacks the feature `head_errlog`, or the log is empty.
+    pub(crate) async fn start_error_scrub(&mut self, count: u64) -> Result<(), SpaError> {
+        if self.jobs.error_scrub.is_paused() {
+            return self.pause_error_scrub(false).await;
+        }
+        self.refuse_error_scrub()?;
+        if let Some(phys) = self.jobs.scan.phys().filter(|_| self.jobs.scan.is_running()) {
+            return Err(busy(phys.function == ScanFunction::RESILVER));
+        }
+        if self.mos.features.count("head_errlog") == 0 {
+            return Err(SpaError::unsupported(
+                "a scrub of errors in a pool without the feature head_errlog; 'zpool scrub' reads all blocks",
             ));
         }
-        self.start_scan(ScanFunction::SCRUB, (Txg(0), self.txg)).await
+        if count == 0 {
+            return Err(SpaError::refused(Refusal::NotThere, "there are no errors in the pool's error log"));
+        }
+        self.blocks.writer.dmu().zio().data_errors().begin_pass();
+        let (mut rooms, jobs) = self.in_txg_with_jobs();
+        jobs.error_scrub.start(&mut rooms, count).await?;
+        self.blocks.space.events.sysevent("errorscrub_start", None);
+        let text = format!("func={} mintxg=0 maxtxg={}", ScanFunction::ERROR_SCRUB.0, self.txg);
+        self.record_event("error scrub setup", &text, None).await
+    }
+
+    async fn pause_error_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
+        let (mut rooms, jobs) = self.in_txg_with_jobs();
+        jobs.error_scrub.pause(&mut rooms, is_paused).await?;
+        let event = if is_paused { "errorscrub_paused" } else { "errorscrub_resume" };
+        self.blocks.space.events.sysevent(event, None);
+        Ok(())
+    }
+
+    /// Ends a scrub of errors: done, or given up.
+    async fn end_error_scrub(&mut self, is_complete: bool) -> Result<(), SpaError> {
+        self.end_errors(is_complete).await;
+        self.blocks.space.events.sysevent(if is_complete { "errorscrub_finish" } else { "errorscrub_abort" }, None);
+        let errors = self.jobs.error_scrub.phys().map_or(0, |phys| phys.error_count);
+        let name = if is_complete { "error scrub done" } else { "error scrub canceled" };
+        self.record_event(name, &format!("errors={errors}"), None).await
+    }
+
+    async fn stop_error_scrub(&mut self) -> Result<(), SpaError> {
+        let (mut rooms, jobs) = self.in_txg_with_jobs();
+        jobs.error_scrub.end(&mut rooms, false).await?;
+        self.end_error_scrub(false).await
+    }
+
+    /// The errors that came are those of a scan that ends in this txg.
+    async fn end_errors(&mut self, is_everywhere: bool) {
+        let txg = self.txg;
+        let mut rooms = self.in_txg();
+        rooms.log_errors(txg, pool_directory::ERRLOG_SCRUB).await;
+        rooms.end_scan_of_errors(txg, is_everywhere).await;
+        self.blocks.writer.dmu().zio().data_errors().end_pass(is_everywhere);
+    }
+
+    /// Enters the errors that came since the last txg into the log that they belong to.
+    pub(super) async fn log_errors(&mut self, txg: Txg) {
+        let is_scanned = self.jobs.scan.is_running() || self.jobs.error_scrub.is_running();
+        let entry = if is_scanned { pool_directory::ERRLOG_SCRUB } else { pool_directory::ERRLOG_LAST };
+        self.in_txg().log_errors(txg, entry).await;
     }
 
     async fn start_scan(&mut self, function: ScanFunction, range: (Txg, Txg)) -> Result<(), SpaError> {
@@ -68,7 +175,14 @@ impl Syncer {
                 .space
                 .with(|allocator| vdevs.iter().map(|vdev| allocator.evacuation(*vdev).allocated_bytes).sum())
         };
+        if function == ScanFunction::SCRUB && range.0.0 == 0 {
+            self.blocks.writer.dmu().zio().data_errors().begin_pass();
+            if mutant::is(Mutant::ErrlogSwappedEarly) {
+                self.end_errors(true).await;
+            }
+        }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
+        jobs.error_scrub.clear(&mut rooms).await?;
         jobs.scan.start(&mut rooms, function, range, to_examine_bytes).await?;
         let text = format!("func={} mintxg={} maxtxg={}", function.0, range.0, range.1);
         self.record_event("scan setup", &text, None).await
@@ -79,6 +193,9 @@ impl Syncer {
     /// # Errors
     /// There is none.
     pub(crate) async fn pause_scrub(&mut self, is_paused: bool) -> Result<(), SpaError> {
+        if self.jobs.error_scrub.is_running() {
+            return self.pause_error_scrub(is_paused).await;
+        }
         let is_scrub = self.jobs.scan.phys().is_some_and(|phys| phys.function == ScanFunction::SCRUB);
         if !self.jobs.scan.is_running() || !is_scrub {
             return Err(SpaError::refused(Refusal::NotThere, "there is no active scrub"));
@@ -87,11 +204,14 @@ impl Syncer {
         jobs.scan.pause(&mut rooms, is_paused).await
     }
 
-    /// Gives the scrub or resilver up.
+    /// Gives the scrub or resilver, or the scrub of errors, up.
     ///
     /// # Errors
     /// There is none.
     pub(crate) async fn stop_scan(&mut self) -> Result<(), SpaError> {
+        if self.jobs.error_scrub.is_running() {
+            return self.stop_error_scrub().await;
+        }
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         match jobs.scan.stop(&mut rooms).await? {
             Some(ended) => self.end_scan(ended).await,
@@ -116,13 +236,58 @@ impl Syncer {
         scan.is_more_missed = false;
         let Some((min_txg, max_txg)) = self.resilver_range() else { return Ok(()) };
         if let Some(phys) = self.jobs.scan.phys().filter(|_| self.jobs.scan.is_running()) {
+            let (phys, is_restart) = (*phys, std::mem::take(&mut self.jobs.scan.is_restart_wanted));
             let covers = phys.min_txg <= min_txg && max_txg <= phys.max_txg;
-            if covers && phys.function == ScanFunction::RESILVER {
+            if covers && phys.function == ScanFunction::RESILVER && !is_restart {
                 return Ok(());
+            }
+            if !is_restart && self.mos.features.has("resilver_defer") && self.jobs.scan.is_far() {
+                return self.defer_resilver(phys.min_txg, phys.max_txg);
             }
             self.stop_scan().await?;
         }
+        if self.jobs.error_scrub.is_running() {
+            self.stop_error_scrub().await?;
+        }
         self.start_scan(ScanFunction::RESILVER, (min_txg, max_txg)).await
+    }
+
+    /// Has leaves wait that lack more than these txgs.
+    fn defer_resilver(&mut self, min_txg: Txg, max_txg: Txg) -> Result<(), SpaError> {
+        let root_vdev = &self.devices.root_vdev;
+        let is_late = |guid: &Guid| {
+            let ranges = root_vdev.missed.get(guid).map_or(&[][..], |missed| missed.ranges());
+            let is_before = ranges.first().is_some_and(|first| first.start <= min_txg.0);
+            is_before || ranges.last().is_some_and(|last| last.end > max_txg.0)
+        };
+        let deferred = root_vdev.with_field(RESILVER_DEFER);
+        let leaves = root_vdev.config.leaves().into_iter().map(|leaf| leaf.guid);
+        let late: Vec<Guid> =
+            leaves.filter(|guid| !deferred.contains(guid) && is_late(guid) && self.can_be_resilvered(*guid)).collect();
+        if late.is_empty() {
+            return Ok(());
+        }
+        for guid in late {
+            self.devices.root_vdev.set_field(guid, RESILVER_DEFER, NvValue::Boolean)?;
+        }
+        if self.mos.features.count("resilver_defer") == 0 {
+            self.mos.features.change("resilver_defer", 1);
+        }
+        self.devices.config_changed = true;
+        Ok(())
+    }
+
+    /// No leaf waits any more. True if one did that lacks something.
+    fn end_deferral(&mut self) -> Result<bool, SpaError> {
+        let deferred = self.devices.root_vdev.with_field(RESILVER_DEFER);
+        for guid in &deferred {
+            self.devices.root_vdev.clear_field(*guid, RESILVER_DEFER)?;
+        }
+        if self.mos.features.count("resilver_defer") > 0 {
+            self.mos.features.change("resilver_defer", -1);
+        }
+        self.devices.config_changed |= !deferred.is_empty();
+        Ok(!deferred.is_empty() && self.resilver_range().is_some())
     }
 
     /// Takes what the scan's worker has done, when the txg's changes of datasets are made. `has_changed`: there may be some.
@@ -131,6 +296,10 @@ impl Syncer {
         let (mut rooms, jobs) = self.in_txg_with_jobs();
         if let Some(ended) = jobs.scan.settle(&mut rooms, has_changed || is_last).await? {
             self.end_scan(ended).await?;
+        }
+        let (mut rooms, jobs) = self.in_txg_with_jobs();
+        if jobs.error_scrub.settle(&mut rooms).await? {
+            self.end_error_scrub(true).await?;
         }
         if is_last { Ok(()) } else { self.resilver_if_needed().await }
     }
@@ -142,9 +311,16 @@ impl Syncer {
             // Leaves may have missed more meanwhile; each scan is of later txgs.
             self.jobs.scan.is_more_missed |= self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
         }
-        if *is_complete && phys.function == ScanFunction::SCRUB {
+        let is_scrub = phys.function == ScanFunction::SCRUB;
+        self.end_errors(*is_complete && is_scrub && phys.min_txg.0 == 0).await;
+        // A scrub of later blocks does not stand for what comes before them.
+        if *is_complete && is_scrub && phys.min_txg <= self.last_scrubbed().await? {
             let value = ZapValue::from_u64(phys.max_txg.0);
             Zap::put_entry(&self.mos.directory, self.txg, pool_directory::LAST_SCRUBBED_TXG, Some(&value)).await?;
+        }
+        if self.end_deferral()? {
+            self.jobs.scan.is_resilver_wanted = true;
+            self.record_event("starting deferred resilver", &format!("errors={}", phys.error_count), None).await?;
         }
         let name = if *is_complete { "scan done" } else { "scan aborted, restarting" };
         let name = if *is_complete || self.jobs.scan.is_resilver_wanted { name } else { "scan cancelled" };
@@ -163,12 +339,14 @@ impl Syncer {
         if self.jobs.evacuation.running.is_some() {
             return Ok(());
         }
+        let deferred = self.devices.root_vdev.with_field(RESILVER_DEFER);
         let guids: Vec<Guid> = self.devices.root_vdev.missed.keys().copied().collect();
         for guid in guids.into_iter().filter(|guid| self.can_be_resilvered(*guid)).collect::<BTreeSet<_>>() {
             let missed = &self.devices.root_vdev.missed[&guid];
-            // Not all that it lacks was scanned for.
+            // Not all that it lacks was scanned for, or not for all of the scan.
+            let is_deferred = deferred.contains(&guid);
             let is_covered = missed.ranges().first().is_none_or(|first| phys.min_txg.0 < first.start);
-            if !is_covered {
+            if !is_covered || is_deferred {
                 continue;
             }
             let mut left = missed.clone();
@@ -193,4 +371,9 @@ impl Syncer {
         };
         if dtl == ObjectId(0) { Ok(()) } else { self.write_dtl(txg, 1, guid, dtl).await }
     }
+}
+
+fn busy(is_resilver: bool) -> SpaError {
+    let what = if is_resilver { "resilvering" } else { "scrubbing" };
+    SpaError::refused(Refusal::Busy, format!("currently {what}; use 'zpool scrub -s' to cancel scrub"))
 }

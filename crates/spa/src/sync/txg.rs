@@ -68,7 +68,7 @@ impl Syncer {
         self.settle_scan(has_changed).await?;
         self.settle_leaf_work().await?;
         self.note_scan();
-        self.in_txg().log_errors(txg).await;
+        self.log_errors(txg).await;
         self.in_txg().save_shared(txg).await?;
         if self.devices.config_changed {
             self.make_root_zap(txg).await?;

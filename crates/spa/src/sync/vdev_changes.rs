@@ -13,6 +13,8 @@
 //! them leaves one that no configuration knows. OpenZFS does not look at the guid of a top-level vdev that is a leaf beyond that, so a leaf
 //! keeps its own here.
 
+use std::collections::BTreeSet;
+
 use cenote_format::ids::{Guid, VdevId};
 use cenote_format::nvlist::{NvList, NvValue};
 use cenote_vdev::config::{RecordedState, VdevConfig, VdevKind};
@@ -117,6 +119,17 @@ impl RootVdev {
         self.change_vdev(guid, &mut |list| {
             list.remove(name);
         })
+    }
+
+    /// The vdevs that have a field, whatever its value.
+    pub(crate) fn with_field(&self, name: &str) -> BTreeSet<Guid> {
+        fn find(list: &NvList, name: &str, found: &mut BTreeSet<Guid>) {
+            found.extend(list.u64("guid").filter(|_| list.has(name)).map(Guid));
+            list.lists("children").into_iter().flatten().for_each(|child| find(child, name, found));
+        }
+        let mut found = BTreeSet::new();
+        find(&self.tree, name, &mut found);
+        found
     }
 
     /// True if a vdev has a field that is set.

@@ -1,7 +1,7 @@
 //! `zpool scrub`.
 
 use cenote_admin::{ScrubAction, ScrubRequest};
-use cenote_server::ServerError;
+use cenote_server::{ServerError, exporting};
 
 use crate::prelude::*;
 
@@ -21,33 +21,62 @@ pub(crate) struct Args {
     /// Wait until the scrub has ended.
     #[arg(short = 'w')]
     wait: bool,
-    /// Only blocks with known errors: not supported yet.
-    #[arg(short = 'e')]
+    /// Only the blocks that the error log names ('zpool status -v'). Those that are well are taken off it.
+    #[arg(short = 'e', conflicts_with_all = ["stop", "pause", "continued"])]
     errors: bool,
-    /// Only what is newer than the last scrub: not supported yet.
-    #[arg(short = 'C')]
+    /// Only what is newer than the last scrub (property 'last_scrubbed_txg').
+    #[arg(short = 'C', conflicts_with_all = ["stop", "pause"])]
     continued: bool,
+    /// Only what is newer than a date: not supported yet.
+    #[arg(short = 'S', value_name = "DATE", conflicts_with_all = ["stop", "pause", "errors", "continued"])]
+    start_date: Option<String>,
+    /// Only what is older than a date: not supported yet.
+    #[arg(short = 'E', value_name = "DATE", conflicts_with_all = ["stop", "pause", "errors", "continued"])]
+    end_date: Option<String>,
+    /// All pools that are imported.
+    #[arg(short = 'a')]
+    all: bool,
     /// The pools.
-    #[arg(value_name = "POOL", required = true)]
+    #[arg(value_name = "POOL", required_unless_present = "all")]
     pools: Vec<String>,
 }
 
 impl Args {
     /// One for each pool.
     pub(crate) fn of_pools(&self) -> Vec<Self> {
-        self.pools.iter().map(|pool| Self { pools: vec![pool.clone()], ..self.clone() }).collect()
+        let mut pools = self.pools.clone();
+        if self.all {
+            pools.extend(exporting::names_of_all().unwrap_or_default());
+        }
+        let part = |pool| Self { pools: vec![pool], all: false, ..self.clone() };
+        pools.into_iter().map(part).collect()
     }
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.errors || args.continued {
-        let flag = if args.errors { "-e" } else { "-C" };
-        anyhow::bail!("not supported yet: zpool scrub {flag}; 'zpool scrub' without it covers the whole pool");
+    if args.start_date.is_some() || args.end_date.is_some() {
+        let flag = if args.start_date.is_some() { "-S" } else { "-E" };
+        anyhow::bail!(
+            "not supported yet: zpool scrub {flag}; 'zpool scrub -C' covers what is newer than the last scrub, and \
+             'zpool scrub' the whole pool"
+        );
     }
-    let action = match (args.stop, args.pause) {
-        (true, _) => ScrubAction::Stop,
-        (_, true) => ScrubAction::Pause,
-        _ => ScrubAction::Start,
+    if args.all && args.pools.is_empty() {
+        // All of them are parts of this command, and there are none.
+        exporting::names_of_all()?;
+        context.err("no pools available");
+        return Ok(Outcome::Good);
+    }
+    let action = if args.stop {
+        ScrubAction::Stop
+    } else if args.pause {
+        ScrubAction::Pause
+    } else if args.errors {
+        ScrubAction::StartErrors
+    } else if args.continued {
+        ScrubAction::StartSinceLast
+    } else {
+        ScrubAction::Start
     };
     let mut failed = false;
     for pool in args.pools {
@@ -58,7 +87,8 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
                 return Err(error.into());
             }
             let verb = match action {
-                ScrubAction::Start => "scrub",
+                ScrubAction::Start | ScrubAction::StartSinceLast => "scrub",
+                ScrubAction::StartErrors => "error scrub",
                 ScrubAction::Pause => "pause scrubbing",
                 ScrubAction::Stop => "cancel scrubbing",
             };

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use cenote_dsl::property::Value;
-use cenote_format::dsl::{ScanFlags, ScanFunction, ScanPhys, ScanState};
+use cenote_format::dsl::{ErrorScrubPhys, ScanFlags, ScanFunction, ScanPhys, ScanState};
 use cenote_format::ids::VdevId;
 use cenote_format::indirect::{IndirectMappingEntry, IndirectMappingPhys};
 use cenote_props::number::{nicebytes, nicenum};
@@ -28,11 +28,14 @@ fn duration(seconds: u64) -> String {
 /// The last scan of a pool, and its checkpoint with the bytes that only it holds.
 pub(super) struct Scanned {
     scan: Option<ScanPhys>,
+    error_scrub: Option<ErrorScrubPhys>,
     checkpoint: Option<(Checkpoint, u64)>,
     removal: Option<Copying>,
     expansions: Vec<Copying>,
     /// A process has the pool, so a scan goes on.
     is_in_use: bool,
+    /// Bytes of blocks that it has come to, and not read yet.
+    gathered_bytes: u64,
     now_s: u64,
 }
 
@@ -200,6 +203,7 @@ impl Copying {
 /// Reads both.
 pub(super) async fn read(view: &Facts) -> Result<Scanned> {
     let (scan, checkpoint) = (view.pool.scan().await?, view.pool.checkpoint().await?);
+    let error_scrub = view.pool.error_scrub().await?;
     let checkpoint = match checkpoint {
         Some(checkpoint) => Some((checkpoint, view.space().await?.figures().checkpoint_bytes)),
         None => None,
@@ -207,14 +211,27 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
     let (removal, expansions) = (removal(view).await?, expansions(view).await?);
     let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
     let now_s = view.pool.dmu().handle().unix_time().as_secs();
-    Ok(Scanned { scan, checkpoint, removal, expansions, is_in_use, now_s })
+    Ok(Scanned {
+        scan,
+        error_scrub,
+        checkpoint,
+        removal,
+        expansions,
+        is_in_use,
+        gathered_bytes: view.gathered_bytes,
+        now_s,
+    })
 }
 
 /// The line `scan:` and the lines after it; empty if nothing was ever scanned.
 pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     let mut text = String::new();
     let scan = scanned.scan.as_ref();
-    text.extend(scan.and_then(|scan| scan_line(scan, scanned.is_in_use, scanned.now_s, time)));
+    let error_scrub = error_scrub_after(scanned);
+    // A scrub of errors takes the place of the scrub before it, and stands beside a resilver.
+    let shown = scan.filter(|scan| scan.function != ScanFunction::SCRUB || error_scrub.is_none());
+    text.extend(error_scrub.map(|scrub| error_scrub_text(scrub, scanned.now_s, time)));
+    text.extend(shown.and_then(|scan| scan_line(scan, scanned, time)));
     text.extend(scanned.removal.iter().map(|removal| removal.removal_text(scanned.now_s, time)));
     text.extend(scanned.expansions.iter().map(|expansion| expansion.expansion_text(scanned.now_s, time)));
     if let Some((checkpoint, bytes)) = &scanned.checkpoint {
@@ -228,7 +245,37 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
     text
 }
 
-fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Option<String> {
+/// The scrub of errors, if it began after the last scrub.
+fn error_scrub_after(scanned: &Scanned) -> Option<&ErrorScrubPhys> {
+    let scrub = scanned.scan.filter(|scan| scan.function == ScanFunction::SCRUB);
+    scanned.error_scrub.as_ref().filter(|errors| scrub.is_none_or(|scrub| errors.start_time >= scrub.start_time))
+}
+
+/// In OpenZFS's words, with its spelling of the label.
+fn error_scrub_text(scrub: &ErrorScrubPhys, now: u64, time: TimeText) -> String {
+    let (start, end) = (time(scrub.start_time, CTIME), time(scrub.end_time, CTIME));
+    let (done, left) = (scrub.examined_count, scrub.to_examine_count);
+    match scrub.state {
+        ScanState::FINISHED => {
+            let took = scrub.end_time.saturating_sub(scrub.start_time);
+            let (days, rest) = (took / 86_400, duration(took % 86_400));
+            format!(" scrub: scrubbed {done} error blocks in {days} days {rest} on {end}\n")
+        }
+        ScanState::CANCELED => format!(" scrub: error scrub canceled on {end}\n"),
+        ScanState::ERROR_SCRUBBING => {
+            let since = match scrub.paused_flags {
+                0 => format!("error scrub in progress since {start}"),
+                _ => format!("error scrub paused since {}\n\terror scrub started on {start}", time(now, CTIME)),
+            };
+            let percent = 100.0 * done as f64 / left.saturating_add(done).max(1) as f64;
+            format!(" scrub: {since}\n\t{percent:.2}% done, issued I/O for {done} error blocks\n")
+        }
+        _ => String::new(),
+    }
+}
+
+fn scan_line(scan: &ScanPhys, of: &Scanned, time: TimeText) -> Option<String> {
+    let (is_in_use, now) = (of.is_in_use, of.now_s);
     let (what, did) = match scan.function {
         ScanFunction::SCRUB => ("scrub", "repaired"),
         ScanFunction::RESILVER => ("resilver", "resilvered"),
@@ -253,7 +300,7 @@ fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Opti
             let start = date(scan.start_time);
             let is_paused = scan.flags.contains(ScanFlags::SCRUB_PAUSED) && what == "scrub";
             if is_in_use {
-                return Some(running(scan, what, did, is_paused, now, &date));
+                return Some(running((scan, of.gathered_bytes), what, did, is_paused, now, &date));
             }
             let since = if is_paused {
                 format!("scrub paused since {}\n\tscrub started on {start}", date(now))
@@ -272,9 +319,15 @@ fn scan_line(scan: &ScanPhys, is_in_use: bool, now: u64, time: TimeText) -> Opti
     })
 }
 
-/// A scan that goes on, or waits for a person. What was examined was read: blocks are checked as they are found, or before it is recorded that
-/// they were.
-fn running(scan: &ScanPhys, what: &str, did: &str, is_paused: bool, now: u64, date: &dyn Fn(u64) -> String) -> String {
+/// A scan that goes on, or waits for a person. Blocks that are recorded as examined were read; those that are gathered are still to be.
+fn running(
+    (scan, gathered_bytes): (&ScanPhys, u64),
+    what: &str,
+    did: &str,
+    is_paused: bool,
+    now: u64,
+    date: &dyn Fn(u64) -> String,
+) -> String {
     /// Below this rate there is no estimate.
     const RATE_MIN: u64 = 10 << 20;
     let start = date(scan.start_time);
@@ -284,6 +337,7 @@ fn running(scan: &ScanPhys, what: &str, did: &str, is_paused: bool, now: u64, da
     };
     let (all, to_read) = (scan.to_examine_bytes, scan.to_examine_bytes.saturating_sub(scan.skipped_bytes));
     let issued = scan.examined_bytes.saturating_sub(scan.skipped_bytes);
+    let scanned = scan.examined_bytes.saturating_add(gathered_bytes);
     let elapsed_s = now.saturating_sub(scan.start_time).max(1);
     let rate = |bytes: u64| match bytes / elapsed_s {
         rate if rate > 0 && !is_paused => format!(" at {}/s", nicebytes(rate)),
@@ -297,9 +351,9 @@ fn running(scan: &ScanPhys, what: &str, did: &str, is_paused: bool, now: u64, da
     };
     format!(
         "  scan: {since}\n\t{} / {} scanned{}, {} / {} issued{}\n\t{} {did}, {percent:.2}% done{left}\n",
-        nicebytes(scan.examined_bytes),
+        nicebytes(scanned),
         nicebytes(all),
-        rate(scan.examined_bytes),
+        rate(scanned),
         nicebytes(issued),
         nicebytes(to_read),
         rate(issued),
@@ -318,7 +372,8 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
     };
     let mut map = Map::new();
     map.insert("function".into(), json!(word(&["NONE", "SCRUB", "RESILVER", "ERRORSCRUB"], scan.function.0)));
-    map.insert("state".into(), json!(word(&["NONE", "SCANNING", "FINISHED", "CANCELED"], scan.state.0)));
+    let state = |number| word(&["NONE", "SCANNING", "FINISHED", "CANCELED", "ERRORSCRUBBING"], number);
+    map.insert("state".into(), json!(state(scan.state.0)));
     let shown = |number: u64, nice: Nice<'_>| {
         if exact { json.number(number) } else { json!(nice(number)) }
     };
@@ -334,6 +389,19 @@ pub(super) fn json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -
     ];
     for (key, number, nice) in figures {
         map.insert(key.into(), shown(number, nice));
+    }
+    if let Some(errors) = scanned.error_scrub.as_ref().filter(|errors| errors.start_time > scan.start_time) {
+        map.insert("err_scrub_func".into(), json!("ERRORSCRUB"));
+        map.insert("err_scrub_state".into(), json!(state(errors.state.0)));
+        let figures: [(&str, u64, Nice<'_>); 4] = [
+            ("err_scrub_start_time", errors.start_time, &date),
+            ("err_scrub_end_time", errors.end_time, &date),
+            ("err_scrub_examined", errors.examined_count, &nicenum),
+            ("err_scrub_to_examine", errors.to_examine_count, &nicenum),
+        ];
+        for (key, number, nice) in figures {
+            map.insert(key.into(), shown(number, nice));
+        }
     }
     Some(serde_json::Value::Object(map))
 }
@@ -422,6 +490,36 @@ mod tests {
             copying(ScanState::SCANNING, 2 << 20).expansion_text(102, time),
             "expand: expansion of raidz1-1 in progress since @100\n\t2M / 8M copied at 1M/s, 25.00% done, 00:00:06 to go\n"
         );
+    }
+
+    #[test]
+    fn a_scrub_of_errors_has_openzfs_s_lines() {
+        let time = |seconds: u64, _: &str| format!("@{seconds}");
+        let scrub = |state, paused_flags| ErrorScrubPhys {
+            state,
+            start_time: 100,
+            end_time: 190,
+            to_examine_count: 3,
+            examined_count: 1,
+            paused_flags,
+            ..ErrorScrubPhys::default()
+        };
+        for (state, paused, text) in [
+            (ScanState::FINISHED, 0, " scrub: scrubbed 1 error blocks in 0 days 00:01:30 on @190\n"),
+            (ScanState::CANCELED, 0, " scrub: error scrub canceled on @190\n"),
+            (
+                ScanState::ERROR_SCRUBBING,
+                0,
+                " scrub: error scrub in progress since @100\n\t25.00% done, issued I/O for 1 error blocks\n",
+            ),
+            (
+                ScanState::ERROR_SCRUBBING,
+                1,
+                " scrub: error scrub paused since @120\n\terror scrub started on @100\n\t25.00% done, issued I/O for 1 error blocks\n",
+            ),
+        ] {
+            assert_eq!(error_scrub_text(&scrub(state, paused), 120, time), text);
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! **On disk.** The entry `scan` of the MOS's directory ([`ScanPhys`]), with the place in OpenZFS's form ([`place`]), so each of the two continues the
 //! other's scan.
 //!
-//! **The worker** walks and repairs (`cenote_scan`). It gets a [`ScanTask`] from the [`ScanSeat`], and reports after each step.
+//! **The worker** walks, gathers blocks and reads them in the order of their places ([`ScanOrder`]), and repairs (`cenote_scan`). It gets a [`ScanTask`] with
+//! [`ScanWork::Blocks`] from the [`ScanSeat`], and reports when all is read that it has come to: so the place never runs ahead of the checks.
 //!
 //! **Life of a scan.** `start` writes the state and an empty queue → the seat has a task → reports; the slice adds their counts, and keeps their place in memory →
 //! the place is written every [`KEPT_AFTER`], and in each txg that changes datasets, or is the pool's last → the last report says that all is visited: the
@@ -42,6 +43,7 @@ use cenote_zio::Bookmark;
 use super::{Job, Progress, Slice};
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
+use crate::tunables::ScanTunables;
 pub use place::{ScanPlace, TreeHistory, WalkedTree};
 
 /// The place is written this long after the last time. A crash costs so much of the work.
@@ -50,11 +52,30 @@ const KEPT_AFTER: Duration = Duration::from_secs(30);
 /// Txgs after the last that a scan may be of (`TXG_CONCURRENT_STATES`, and the one that syncs).
 const TXGS_TO_COME: u64 = 4;
 
-/// The work that a worker is to do.
+/// The task of a worker.
 #[derive(Clone, Debug)]
 pub struct ScanTask {
     /// Reports of another round are dropped.
     pub round: u64,
+    /// The work.
+    pub work: ScanWork,
+}
+
+/// The work that a worker is to do.
+#[derive(Clone, Debug)]
+pub enum ScanWork {
+    /// A scrub or resilver.
+    Blocks(ScanRange),
+    /// The blocks of the error log, from this cursor on.
+    Errors {
+        /// A place among the log's datasets.
+        cursor: u64,
+    },
+}
+
+/// The blocks of a scrub or resilver.
+#[derive(Clone, Debug)]
+pub struct ScanRange {
     /// Scrub or resilver.
     pub function: ScanFunction,
     /// Blocks born after this txg are visited,
@@ -96,6 +117,43 @@ impl ScanReport {
     }
 }
 
+/// The part of the error log that a worker has done since its last report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorReport {
+    /// Blocks read.
+    pub examined_count: u64,
+    /// Those that no copy is good of.
+    pub error_count: u64,
+    /// How far it is.
+    pub cursor: u64,
+}
+
+/// How a worker sorts blocks by their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScanOrder {
+    /// Memory for blocks that are gathered to be sorted; 0 to read each as the worker comes to it.
+    pub memory_bytes: u64,
+    /// The longest time before what was gathered is read.
+    pub patience: Duration,
+}
+
+impl Default for ScanOrder {
+    fn default() -> Self {
+        Self::new(&ScanTunables::default(), 64 << 20)
+    }
+}
+
+impl ScanOrder {
+    /// By the tunables, beside a cache of so many bytes.
+    pub(crate) fn new(tunables: &ScanTunables, cache_bytes: u64) -> Self {
+        let memory_bytes = (cache_bytes.saturating_mul(4) / tunables.zfs_scan_mem_lim_fact).max(1 << 20);
+        Self {
+            memory_bytes: if tunables.zfs_scan_legacy { 0 } else { memory_bytes },
+            patience: Duration::from_secs(tunables.zfs_scan_checkpoint_intval),
+        }
+    }
+}
+
 /// How far a worker is.
 #[derive(Clone, Debug)]
 enum Reached {
@@ -112,6 +170,11 @@ struct Seat {
     task: Option<ScanTask>,
     /// The report of the round's worker that no slice has taken yet.
     report: Option<(ScanReport, Reached)>,
+    /// The same of the error log.
+    errors: Option<ErrorReport>,
+    /// Bytes of blocks that the worker has come to, and has not read yet.
+    gathered_bytes: u64,
+    order: ScanOrder,
     is_closed: bool,
 }
 
@@ -158,19 +221,59 @@ impl ScanSeat {
         seat.report = Some((sum, place.map_or(Reached::End, Reached::Place)));
     }
 
-    /// Ends the task that there is, and puts up another one. Its round.
-    fn put(&self, task: Option<ScanTask>) {
+    /// The order in which the worker reads.
+    #[must_use]
+    pub fn order(&self) -> ScanOrder {
+        self.0.0.lock().order
+    }
+
+    pub(crate) fn set_order(&self, order: ScanOrder) {
+        self.0.0.lock().order = order;
+    }
+
+    /// Says how many bytes of blocks the worker has come to that it has not read yet, and so not reported.
+    pub fn gathers(&self, round: u64, bytes: u64) {
+        let mut seat = self.0.0.lock();
+        if seat.task.as_ref().is_some_and(|task| task.round == round) {
+            seat.gathered_bytes = bytes;
+        }
+    }
+
+    /// Those bytes.
+    pub(crate) fn gathered_bytes(&self) -> u64 {
+        self.0.0.lock().gathered_bytes
+    }
+
+    /// Reports what was done of the error log.
+    pub fn report_errors(&self, round: u64, report: ErrorReport) {
+        let mut seat = self.0.0.lock();
+        if seat.task.as_ref().is_none_or(|task| task.round != round) {
+            return;
+        }
+        let before = seat.errors.take();
+        assert!(before.is_none_or(|before| before.cursor != Zap::CURSOR_END), "nothing comes after the end");
+        let (examined, errors) = before.map_or((0, 0), |before| (before.examined_count, before.error_count));
+        let (examined_count, error_count) = (examined + report.examined_count, errors + report.error_count);
+        seat.errors = Some(ErrorReport { examined_count, error_count, ..report });
+    }
+
+    /// Ends the task that there is, and puts up another one.
+    pub(super) fn put(&self, work: Option<ScanWork>) {
         let mut seat = self.0.0.lock();
         seat.round += 1;
         let round = seat.round;
-        seat.task = task.map(|task| ScanTask { round, ..task });
-        seat.report = None;
+        seat.task = work.map(|work| ScanTask { round, work });
+        (seat.report, seat.errors, seat.gathered_bytes) = (None, None, 0);
         drop(seat);
         self.0.1.all();
     }
 
     fn take(&self) -> Option<(ScanReport, Reached)> {
         self.0.0.lock().report.take()
+    }
+
+    pub(super) fn take_errors(&self) -> Option<ErrorReport> {
+        self.0.0.lock().errors.take()
     }
 
     /// The pool is closed: workers end.
@@ -228,6 +331,9 @@ pub(crate) struct Scan {
     kept: Option<Instant>,
     /// A leaf has come that may lack something, or may be written again.
     pub(crate) is_resilver_wanted: bool,
+    /// A person wants devices that wait for the end of a resilver to have one now.
+    pub(crate) is_restart_wanted: bool,
+    pub(crate) tunables: ScanTunables,
     /// Leaves have missed more while the last resilver went on.
     pub(crate) is_more_missed: bool,
 }
@@ -266,6 +372,17 @@ impl Scan {
         self.phys.is_some_and(|phys| phys.state == ScanState::SCANNING)
     }
 
+    /// True while a resilver is under way that is too far to begin anew for another device (`zfs_resilver_defer_percent`).
+    pub(crate) fn is_far(&self) -> bool {
+        let Some(phys) = self.phys.filter(|phys| phys.function == ScanFunction::RESILVER && self.is_running()) else {
+            return false;
+        };
+        let to_read = u128::from(phys.to_examine_bytes.saturating_sub(phys.skipped_bytes));
+        let read = u128::from(phys.examined_bytes.saturating_sub(phys.skipped_bytes));
+        let percent = u128::from(self.tunables.zfs_resilver_defer_percent);
+        !self.tunables.zfs_resilver_disable_defer && read * 100 >= to_read * percent
+    }
+
     /// True if a person has a scrub wait.
     pub(crate) fn is_paused(&self) -> bool {
         self.is_running() && self.phys.is_some_and(|phys| phys.flags.contains(ScanFlags::SCRUB_PAUSED))
@@ -273,14 +390,15 @@ impl Scan {
 
     /// Puts up a task, or takes it away.
     fn put(&mut self) {
-        let task = self.phys.filter(|_| self.is_running() && !self.is_paused()).map(|phys| ScanTask {
-            round: 0,
-            function: phys.function,
-            min_txg: phys.min_txg,
-            max_txg: phys.max_txg,
-            place: self.place.clone().unwrap_or_else(ScanPlace::start),
+        let work = self.phys.filter(|_| self.is_running() && !self.is_paused()).map(|phys| {
+            ScanWork::Blocks(ScanRange {
+                function: phys.function,
+                min_txg: phys.min_txg,
+                max_txg: phys.max_txg,
+                place: self.place.clone().unwrap_or_else(ScanPlace::start),
+            })
         });
-        self.seat.put(task);
+        self.seat.put(work);
     }
 
     /// Begins a scan of what was born after `min_txg` and up to `max_txg`, in this txg.

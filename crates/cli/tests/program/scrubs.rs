@@ -1,0 +1,125 @@
+//! Goal: scrubs of the words of OpenZFS's, of several pools, of the error log, and of what is new. Method: pools on files, spoilt behind their back, and `zdb` where
+//! it is installed.
+
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+use crate::common;
+
+use std::os::unix::fs::FileExt;
+
+use common::images::Images;
+
+/// Writes a file into a dataset, and finds where its first bytes lie.
+fn put(images: &Images, dataset: &str, name: &str, mark: u32) -> Vec<u64> {
+    let source = tempfile::tempdir().unwrap();
+    let marked: Vec<u8> = (0..8000_u32).flat_map(|at| (at ^ mark).to_le_bytes()).collect();
+    std::fs::write(source.path().join(name), &marked).unwrap();
+    images.run("put", &[dataset, source.path().to_str().unwrap()]);
+    let whole = std::fs::read(&images.files[0]).unwrap();
+    let is_here = |at: &usize| whole[*at..*at + 64] == marked[..64];
+    let places: Vec<u64> = (0..whole.len() - 64).step_by(512).filter(is_here).map(|at| at as u64).collect();
+    assert!(!places.is_empty());
+    places
+}
+
+/// The zdb of the machine says which entries the error logs have.
+fn zdb_says(images: &Images, part: &str, is_there: bool) {
+    if cenote_testkit::zdb::program("zdb").is_some() {
+        let devices = cenote_testkit::zdb::Devices::of(&images.files).unwrap();
+        let told = cenote_testkit::zdb::run(&devices, &["-dddd"], "mine").unwrap().text;
+        assert_eq!(told.contains(part), is_there, "{told}");
+    }
+}
+
+#[test]
+fn scrubs_of_errors_and_of_everything_take_off_the_log_what_is_well() {
+    let images = Images::made(&[], 1, &["-O", "compression=off"]);
+    for name in ["mine/a", "mine/b"] {
+        images.run("zfs", &["create", name]);
+    }
+    assert!(images.refused("zpool", &["scrub", "-e", "mine"]).contains("no errors in the pool's error log"));
+    let (a, b) = (put(&images, "mine/a", "one", 0x0bad_0001), put(&images, "mine/b", "two", 0x0bad_0002));
+    let image = std::fs::File::options().read(true).write(true).open(&images.files[0]).unwrap();
+    let mut saved = Vec::new();
+    for at in a.iter().chain(&b) {
+        let mut bytes = [0; 64];
+        image.read_exact_at(&mut bytes, *at).unwrap();
+        saved.push((*at, bytes));
+        image.write_all_at(&[0xaa; 64], *at).unwrap();
+    }
+    let mend = |places: &[u64]| {
+        for (at, bytes) in saved.iter().filter(|(at, _)| places.contains(at)) {
+            image.write_all_at(bytes, *at).unwrap();
+        }
+    };
+    images.run("zpool", &["scrub", "mine"]);
+    let named = |count: usize| {
+        let status = images.run("zpool", &["status", "-v", "mine"]);
+        let lines = status.lines().filter(|line| line.trim().starts_with("mine/") && line.contains(":/"));
+        assert_eq!(lines.count(), count, "{status}");
+        status
+    };
+    let status = named(2);
+    assert!(status.contains("scan: scrub repaired 0B in") && status.contains("with 2 errors"), "{status}");
+    zdb_says(&images, "errlog_last = 0", false);
+    zdb_says(&images, "errlog_scrub = 0", true);
+
+    // Of the errors one is well again, which a scrub of them finds; in OpenZFS's words.
+    mend(&a);
+    // OpenZFS shows the one that began later, by the second.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    images.run("zpool", &["scrub", "-e", "mine"]);
+    let status = named(1);
+    assert!(status.contains(" scrub: scrubbed 2 error blocks in 0 days 00:00:0"), "{status}");
+    let document = images.run("zpool", &["status", "-j", "mine"]);
+    assert!(document.contains("\"err_scrub_state\":\"FINISHED\""), "{document}");
+
+    // Blocks that were not written since the last scrub are not read by '-C', so the error stays.
+    mend(&b);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    images.run("zpool", &["scrub", "-C", "mine"]);
+    let status = named(1);
+    assert!(status.contains("scan: scrub repaired 0B in") && !status.contains("error blocks"), "{status}");
+    images.run("zpool", &["scrub", "-e", "mine"]);
+    assert!(named(0).contains("errors: No known data errors"));
+    zdb_says(&images, "errlog_last = 0", true);
+    for (words, said) in [
+        (&["-S", "2026-01-01"][..], "not supported yet: zpool scrub -S"),
+        (&["-E", "2026-01-01"], "not supported yet: zpool scrub -E"),
+        (&["-s"], "there is no active scrub"),
+        (&["-p"], "there is no active scrub"),
+    ] {
+        let refused = images.refused("zpool", &[&["scrub"], words, &["mine"]].concat());
+        assert!(refused.contains(said), "{refused}");
+    }
+    for words in [&["-e", "-s"][..], &["-e", "-p"], &["-e", "-C"], &["-C", "-p"], &["-C", "-S", "2026-01-01"], &[]] {
+        let pool: &[&str] = if words.is_empty() { &[] } else { &["mine"] };
+        let output = images.command("zpool", &[&["scrub"], words, pool].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", common::said(&output));
+    }
+    images.assert_whole();
+    let history = images.run("zpool", &["history", "-i", "mine"]);
+    for part in ["zpool scrub -e mine", "zpool scrub -C mine", "error scrub setup func=3", "error scrub done errors=1"]
+    {
+        assert!(history.contains(part), "{part}: {history}");
+    }
+}
+
+#[test]
+fn several_pools_are_scrubbed_by_one_command() {
+    let images = Images::made(&["mirror"], 2, &[]);
+    let path = |name: &str| images.dir.join(name).display().to_string();
+    let mut create = images.bare();
+    create.args(["zpool", "create", "--size", "80M", "other", "mirror", &path("x"), &path("y")]);
+    common::good(&mut create);
+    let is_scrubbed = |pool: &str| images.run("zpool", &["status", pool]).contains("scrub repaired 0B");
+    assert!(!is_scrubbed("mine") && !is_scrubbed("other"));
+    images.run("zpool", &["scrub", "-w", "mine", "other"]);
+    assert!(is_scrubbed("mine") && is_scrubbed("other"));
+    // One that is not there does not keep the next from being scrubbed.
+    let before = images.run("zpool", &["history", "other"]);
+    let refused = images.refused("zpool", &["scrub", "nothing", "other"]);
+    assert!(refused.contains("nothing"), "{refused}");
+    let after = images.run("zpool", &["history", "other"]);
+    assert_eq!(after.matches("zpool scrub").count(), before.matches("zpool scrub").count() + 1);
+}

@@ -1,0 +1,315 @@
+//! Goal: the error log has what is damaged, and not what was, whoever scrubs and however often the power fails. Method: pools on one simulated disk, on
+//! which blocks are spoilt and put right.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use cenote_admin::create_filesystem;
+use cenote_dmu::tx::Cost;
+use cenote_format::dsl::{ScanFunction, ScanState, pool_directory};
+use cenote_format::ids::{BlockId, ObjectId, Txg};
+use cenote_format::label::START_BYTES;
+use cenote_sim::written::blocks::{BLOCK_BYTES, content, make_objects};
+use cenote_sim::written::*;
+use cenote_sim::{MUTANT_VARIABLE, Machine};
+use cenote_spa::{ImportOptions, Pool, ScrubSince, View};
+use cenote_taskq::mutant::Mutant;
+use cenote_taskq::sim::disk::{Crash, Latency};
+use cenote_taskq::{Handle, Rng, Runtime};
+
+use super::attend;
+use super::tests::{ended, open_again};
+
+const HEADS: [&str; 4] = ["written", "written/a", "written/b", "written/c"];
+const BLOCKS: u64 = 6;
+
+/// A block of a head's only object.
+type At = (usize, u64);
+
+/// A pool with a file of some blocks in each dataset, and the place of each block.
+struct Spoilt {
+    machine: Machine,
+    object: ObjectId,
+    places: Vec<Vec<u64>>,
+    /// The contents of blocks that are spoilt.
+    spoilt: std::collections::BTreeMap<At, Vec<u8>>,
+}
+
+impl Spoilt {
+    async fn new(handle: &Handle, machine: Machine) -> (Self, Pool) {
+        let pool = live(handle, &machine, SINGLE, small()).await;
+        let (mut objects, mut places) = (BTreeSet::new(), Vec::new());
+        for (index, name) in HEADS.iter().enumerate() {
+            if index > 0 {
+                create_filesystem(&pool, name, Vec::new(), false).await.unwrap();
+            }
+            let head = pool.open_head(name).await.unwrap();
+            let object = loop {
+                // The same number in each.
+                let object = make_objects(&head, 1).await.remove(0);
+                if object.id().0 >= 40 {
+                    break object;
+                }
+            };
+            objects.insert(object.id());
+            for block in 0..BLOCKS {
+                let at = block * BLOCK_BYTES;
+                let tx = head.begin(Cost::write(at, BLOCK_BYTES, BLOCK_BYTES)).await.unwrap();
+                object.write(tx.txg(), at, &content(index as u64 * 100 + block)).await.unwrap();
+            }
+            pool.sync().await.unwrap();
+            let mut of = Vec::new();
+            for block in 0..BLOCKS {
+                let bp = object.pointer(0, BlockId(block)).await.unwrap();
+                of.push(START_BYTES + bp.dva(0).unwrap().offset_bytes);
+            }
+            places.push(of);
+        }
+        let object = *objects.first().unwrap();
+        assert_eq!(objects.len(), 1, "the objects have one number");
+        (Self { machine, object, places, spoilt: Default::default() }, pool)
+    }
+
+    fn spoil(&mut self, at: At) {
+        let place = self.places[at.0][at.1 as usize];
+        let disk = &self.machine.disks[0];
+        self.spoilt.insert(at, disk.peek(place, BLOCK_BYTES as usize));
+        disk.poke(place, &[0x5a; BLOCK_BYTES as usize]);
+    }
+
+    fn mend(&mut self, at: At) {
+        let bytes = self.spoilt.remove(&at).expect("a block that was spoilt");
+        self.machine.disks[0].poke(self.places[at.0][at.1 as usize], &bytes);
+    }
+
+    /// Reads all blocks past the cache, so that what is spoilt is noted.
+    async fn read(&self, view: &View) {
+        for name in HEADS {
+            let dataset = view.dsl().dataset(name).await.unwrap();
+            let objset = view.dsl().open(&dataset).await.unwrap().unwrap();
+            let object = objset.object(self.object).await.unwrap();
+            for block in 0..BLOCKS {
+                let bp = object.pointer(0, BlockId(block)).await.unwrap();
+                drop(view.dmu().zio().read_physical(&bp, objset.context(self.object, 0, BlockId(block))).await);
+            }
+        }
+    }
+
+    /// The blocks that the log has.
+    async fn logged(&self, pool: &Pool) -> BTreeSet<At> {
+        let view = pool.view(&ImportOptions::default()).await.unwrap();
+        self.logged_in(&view).await
+    }
+
+    async fn logged_in(&self, view: &View) -> BTreeSet<At> {
+        let mut found = BTreeSet::new();
+        for error in view.logged_errors().await.unwrap() {
+            assert_eq!((error.object, error.level), (self.object, 0), "{error:?}");
+            let name = view.dsl().dataset_name(ObjectId(error.objset.0)).await.unwrap();
+            found.insert((HEADS.iter().position(|head| *head == name).unwrap(), error.block));
+        }
+        found
+    }
+
+    fn all_spoilt(&self) -> BTreeSet<At> {
+        self.spoilt.keys().copied().collect()
+    }
+}
+
+async fn view(pool: &Pool) -> View {
+    pool.view(&ImportOptions::default()).await.unwrap()
+}
+
+/// Waits until the scrub of errors has ended; blocks that were read, and that are bad.
+async fn errors_ended(handle: &Handle, pool: &Pool) -> (u64, u64) {
+    for _ in 0..600 {
+        handle.sleep(Duration::from_secs(1)).await;
+        let scrub = pool.error_scrub().await.unwrap().unwrap();
+        if scrub.state == ScanState::FINISHED {
+            return (scrub.examined_count, scrub.error_count);
+        }
+    }
+    panic!("the scrub of errors does not end: {:?}", pool.error_scrub().await.unwrap());
+}
+
+/// The test of a scrub, with the words that a mutant of it is found by.
+const SWAPPED: (&str, &str) = (
+    "scrub::error_tests::a_scrub_has_the_log_name_what_it_found_and_not_what_was_before",
+    "a scrub that is given up takes nothing off the log",
+);
+
+#[test]
+fn a_scrub_has_the_log_name_what_it_found_and_not_what_was_before() {
+    let runtime = Runtime::simulated(1);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency { read: Duration::from_millis(20), ..Latency::default() });
+    runtime.block_on(async {
+        let (mut made, pool) = Spoilt::new(&handle, machine).await;
+        for at in [(0, 1), (1, 2), (1, 3), (3, 0)] {
+            made.spoil(at);
+        }
+        made.read(&view(&pool).await).await;
+        pool.sync().await.unwrap();
+        assert_eq!(made.logged(&pool).await, made.all_spoilt());
+        let before = made.all_spoilt();
+        made.mend((0, 1));
+        made.mend((1, 2));
+        made.spoil((2, 5));
+        // One that is given up has not been everywhere.
+        attend(&pool);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        pool.pause_scrub().await.unwrap();
+        pool.stop_scan().await.unwrap();
+        let mut logged = made.logged(&pool).await;
+        logged.remove(&(2, 5));
+        assert_eq!(logged, before, "{}", SWAPPED.1);
+        // It is one log still when the pool is opened again.
+        pool.export().await.unwrap();
+        let pool = open_again(&handle, &made.machine.paths).await;
+        attend(&pool);
+        let scan = pool.scan().await.unwrap().unwrap();
+        assert_eq!(scan.state, ScanState::CANCELED);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        pool.pause_scrub().await.unwrap();
+        assert!(made.logged(&pool).await.is_superset(&before), "a scrub that waits takes nothing off the log");
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        let scan = ended(&handle, &pool).await;
+        assert_eq!((scan.function, scan.state, scan.error_count), (ScanFunction::SCRUB, ScanState::FINISHED, 3));
+        assert_eq!(made.logged(&pool).await, made.all_spoilt());
+        pool.export().await.unwrap();
+        let read = read(&handle, &made.machine.paths).await;
+        assert_eq!(made.logged_in(&read).await, made.all_spoilt(), "on disk too");
+        assert_eq!(read.directory_number(pool_directory::ERRLOG_SCRUB).await.unwrap(), Some(0));
+        assert_ne!(read.directory_number(pool_directory::ERRLOG_LAST).await.unwrap(), Some(0));
+        // And nothing is left of it when all is well.
+        for at in made.all_spoilt() {
+            made.mend(at);
+        }
+        drop(read);
+        let pool = open_again(&handle, &made.machine.paths).await;
+        attend(&pool);
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        assert_eq!(ended(&handle, &pool).await.error_count, 0);
+        assert!(made.logged(&pool).await.is_empty());
+        export_whole(&handle, &made.machine, pool, "scrubbed").await;
+    });
+}
+
+#[test]
+fn a_scrub_since_the_last_one_reads_what_came_after_it() {
+    let runtime = Runtime::simulated(2);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 1, Latency::default());
+    runtime.block_on(async {
+        let (mut made, pool) = Spoilt::new(&handle, machine).await;
+        attend(&pool);
+        pool.scrub(ScrubSince::LastScrub).await.unwrap();
+        let first = ended(&handle, &pool).await;
+        assert_eq!(first.min_txg, Txg(0), "without a scrub before all is read");
+        let number = |pool: &View| {
+            let pool = pool.clone();
+            async move { pool.directory_number(pool_directory::LAST_SCRUBBED_TXG).await.unwrap() }
+        };
+        assert_eq!(number(&view(&pool).await).await, Some(first.max_txg.0));
+        // Damage of what is older is not seen by one that is of what came later.
+        made.spoil((1, 1));
+        let head = pool.open_head("written").await.unwrap();
+        let object = head.objset().object(made.object).await.unwrap();
+        let tx = head.begin(Cost::write(0, BLOCK_BYTES, BLOCK_BYTES)).await.unwrap();
+        object.write(tx.txg(), 0, &content(77)).await.unwrap();
+        drop((tx, object, head));
+        pool.sync().await.unwrap();
+        pool.scrub(ScrubSince::LastScrub).await.unwrap();
+        let second = ended(&handle, &pool).await;
+        assert_eq!((second.min_txg, second.error_count), (first.max_txg, 0));
+        assert!(second.skipped_bytes > BLOCKS * BLOCK_BYTES, "{second:?}");
+        assert_eq!(number(&view(&pool).await).await, Some(second.max_txg.0));
+        pool.scrub(ScrubSince::Ever).await.unwrap();
+        assert_eq!(ended(&handle, &pool).await.error_count, 1);
+        // One of later blocks leaves the log's entries.
+        pool.scrub(ScrubSince::LastScrub).await.unwrap();
+        assert_eq!(ended(&handle, &pool).await.error_count, 0);
+        assert_eq!(made.logged(&pool).await, made.all_spoilt());
+        pool.export().await.unwrap();
+    });
+}
+
+/// The test of a scrub of errors, with the words that a mutant of it is found by.
+const CUT: (&str, &str) =
+    ("scrub::error_tests::a_scrub_of_errors_that_is_cut_ends_like_one_that_is_not", "the log names what is damaged");
+
+#[test]
+fn a_scrub_of_errors_that_is_cut_ends_like_one_that_is_not() {
+    for seed in seeds(10) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 1, Latency { read: Duration::from_millis(30), ..cenote_sim::slow() });
+        runtime.block_on(async {
+            let mut rng = Rng::new(seed);
+            let (mut made, pool) = Spoilt::new(&handle, machine).await;
+            let mut all: Vec<At> =
+                (0..HEADS.len()).flat_map(|head| (0..BLOCKS).map(move |block| (head, block))).collect();
+            for _ in 0..8 {
+                made.spoil(all.swap_remove(rng.below(all.len() as u64) as usize));
+            }
+            made.read(&view(&pool).await).await;
+            pool.sync().await.unwrap();
+            let before = made.all_spoilt();
+            for at in &before {
+                if rng.chance(1, 2) {
+                    made.mend(*at);
+                }
+            }
+            attend(&pool);
+            pool.scrub_errors().await.unwrap();
+            let mut pool = pool;
+            for _ in 0..rng.below(4) {
+                handle.sleep(Duration::from_millis(rng.below(600))).await;
+                if pool.error_scrub().await.unwrap().is_some_and(|scrub| scrub.state == ScanState::ERROR_SCRUBBING) {
+                    let logged = made.logged(&pool).await;
+                    assert!(logged.is_superset(&made.all_spoilt()), "seed {seed}: {}", CUT.1);
+                    if rng.chance(1, 3) && pool.pause_scrub().await.is_ok() {
+                        handle.sleep(Duration::from_millis(rng.below(600))).await;
+                        pool.scrub_errors().await.unwrap();
+                    }
+                }
+                if rng.chance(1, 4) {
+                    pool.sync().await.unwrap();
+                }
+                if rng.chance(1, 3) {
+                    pool.export().await.unwrap();
+                } else {
+                    drop(pool);
+                    cut(&handle, &made.machine, if rng.chance(1, 2) { Crash::Random } else { Crash::Torn }).await;
+                }
+                pool = open_again(&handle, &made.machine.paths).await;
+                attend(&pool);
+            }
+            if pool.error_scrub().await.unwrap().is_none() {
+                // The cut was before its first txg.
+                pool.scrub_errors().await.unwrap();
+            }
+            let (examined, errors) = errors_ended(&handle, &pool).await;
+            assert_eq!(made.logged(&pool).await, made.all_spoilt(), "seed {seed}: {}", CUT.1);
+            assert!(errors <= examined && examined >= before.len() as u64, "seed {seed}: {}, {examined}", CUT.1);
+            pool.export().await.unwrap();
+            let read = read(&handle, &made.machine.paths).await;
+            assert_eq!(made.logged_in(&read).await, made.all_spoilt(), "seed {seed}: {}", CUT.1);
+        });
+    }
+}
+
+/// The tests above find the bugs that they are about.
+#[test]
+fn bugs_of_error_logs_are_found() {
+    for mutant in Mutant::OF_ERROR_LOGS {
+        let (test, words) = if *mutant == Mutant::ErrlogSwappedEarly { SWAPPED } else { CUT };
+        let told = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(MUTANT_VARIABLE, mutant.name())
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&told.stderr);
+        assert!(!told.status.success() && text.contains(words), "{}: {text}", mutant.name());
+    }
+}

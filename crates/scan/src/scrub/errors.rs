@@ -1,0 +1,44 @@
+//! The scrub of the error log: each block that the log names is read in all its copies, wherever it is still.
+//!
+//! A dataset's errors are reported together. A pause, a stop or the pool's end is seen at each block; the dataset is then begun again later.
+
+use cenote_dmu::Zap;
+use cenote_spa::{ErrorReport, ImportOptions, ScanSeat, SpaError, View, WeakPool};
+use cenote_taskq::Handle;
+
+use super::{AGAIN_AFTER, recorded};
+
+/// Does the task until it is done or not wanted any more.
+pub(super) async fn work((handle, pool, seat): (&Handle, &WeakPool, &ScanSeat), round: u64, mut cursor: u64) {
+    while seat.is_wanted(round) {
+        match scrubbed(pool, seat, round, cursor).await {
+            Ok(Some(Zap::CURSOR_END)) => return recorded((handle, pool, seat), round).await,
+            Ok(Some(next)) => cursor = next,
+            Ok(None) => return,
+            Err(_) => handle.sleep(AGAIN_AFTER).await,
+        }
+    }
+}
+
+/// Scrubs the errors of the next dataset; the cursor behind them. None if they are not wanted any more.
+async fn scrubbed(pool: &WeakPool, seat: &ScanSeat, round: u64, cursor: u64) -> Result<Option<u64>, SpaError> {
+    let Some(pool) = pool.upgrade() else { return Ok(None) };
+    let view: View = pool.view(&ImportOptions::default()).await?;
+    drop(pool);
+    let mut report = ErrorReport { examined_count: 0, error_count: 0, cursor: Zap::CURSOR_END };
+    if let Some((errors, next)) = view.errors_from(cursor).await? {
+        assert_ne!(next, cursor, "a scrub of errors goes on");
+        for error in errors {
+            if !seat.is_wanted(round) {
+                return Ok(None);
+            }
+            report.error_count += u64::from(!view.scrub_error(&error).await);
+            report.examined_count += 1;
+        }
+        report.cursor = next;
+    }
+    // Of a view that was given up nothing is known.
+    view.check()?;
+    seat.report_errors(round, report);
+    Ok(Some(report.cursor))
+}
