@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cenote_format::ids::Guid;
+use cenote_scan::attend;
 use cenote_spa::{AttachOptions, NewDevice, Offline, Pool, SpaError};
 use cenote_taskq::boxed;
 
@@ -220,6 +221,8 @@ pub struct AttachRequest {
     pub ashift: Option<u32>,
     /// Flags and settings of the command, for the history.
     pub words: Vec<String>,
+    /// Wait until the new one has everything (`-w`). A process that keeps the pool is waited for by [`crate::wait`].
+    pub waits: bool,
 }
 
 impl AttachRequest {
@@ -243,7 +246,10 @@ impl Request for AttachRequest {
     }
 
     #[boxed]
-    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        if self.waits && !users.keep_pool() {
+            attend(pool);
+        }
         let options = AttachOptions {
             old: self.old.guid,
             new: self.new.clone(),
@@ -258,6 +264,14 @@ impl Request for AttachRequest {
         let verb = if self.is_replacing { "zpool replace" } else { "zpool attach" };
         let line = Line::new(verb).words(&self.words).word(&self.pool).word(&self.old.word);
         Some(if self.new_word == self.old.word { line } else { line.word(&self.new_word) })
+    }
+
+    fn is_long(&self) -> bool {
+        self.waits
+    }
+
+    fn works_on(&self, (): &()) -> Option<&'static str> {
+        self.waits.then_some("resilvering")
     }
 
     fn changes_config(&self) -> bool {

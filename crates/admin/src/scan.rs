@@ -116,21 +116,25 @@ impl Request for ResilverRequest {
 /// Work that `zpool wait` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
+    /// The space is freed that only a discarded checkpoint had.
+    Discard,
     /// Blocks of what was destroyed are freed.
     Free,
     /// A scrub; one that is paused is not waited for.
     Scrub,
     /// A resilver.
     Resilver,
+    /// A device that is replaced, or for which a spare is made ready.
+    Replace,
 }
 
 impl Activity {
     /// The words of OpenZFS for activities, and whether Cenote ever has it under way.
     pub const WORDS: [(&'static str, Option<Self>); 9] = [
-        ("discard", None),
+        ("discard", Some(Self::Discard)),
         ("free", Some(Self::Free)),
         ("initialize", None),
-        ("replace", Some(Self::Resilver)),
+        ("replace", Some(Self::Replace)),
         ("remove", None),
         ("resilver", Some(Self::Resilver)),
         ("scrub", Some(Self::Scrub)),
@@ -156,8 +160,10 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
             ScanFunction::RESILVER => waits_for(Activity::Resilver),
             _ => waits_for(Activity::Scrub),
         });
-        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.has_work()).await?;
-        if !is_scanned && !is_freed {
+        let is_replaced = waits_for(Activity::Replace) && pool.peek(|syncer| syncer.is_replacing()).await?;
+        let is_discarded = waits_for(Activity::Discard) && pool.peek(|syncer| syncer.is_discarding()).await?;
+        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.is_freeing()).await?;
+        if !is_scanned && !is_replaced && !is_discarded && !is_freed {
             return Ok(());
         }
         pool.handle().sleep(LOOK_AFTER).await;

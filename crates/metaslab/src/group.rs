@@ -9,6 +9,7 @@ use cenote_format::ids::{Txg, VdevId};
 use thiserror::Error;
 
 use crate::check::CheckError;
+use crate::kept::Kept;
 use crate::metaslab::Activation;
 use crate::{Metaslab, MetaslabId, SizeRange, SpaceError, Tunables, VdevMaps, Weight};
 
@@ -118,6 +119,8 @@ pub(crate) struct VdevSpaces {
     pub(crate) embedded: Option<u64>,
     pub(crate) main: Group,
     pub(crate) log: Group,
+    /// Space kept for the checkpoint.
+    pub(crate) kept: Kept,
     /// Whether anything may be allocated here: not while it is faulted or leaving.
     pub(crate) is_allocatable: bool,
 }
@@ -145,7 +148,8 @@ fn rank(metaslab: &Metaslab) -> Rank {
 impl VdevSpaces {
     pub(crate) fn new(setup: VdevSetup, metaslabs: Vec<Metaslab>, allocators: usize) -> Self {
         let group = Group { active: vec![[None; 2]; allocators], ..Group::default() };
-        let mut vdev = Self { setup, metaslabs, embedded: None, log: group.clone(), main: group, is_allocatable: true };
+        let (log, main, kept) = (group.clone(), group, Kept::default());
+        let mut vdev = Self { setup, metaslabs, embedded: None, log, main, kept, is_allocatable: true };
         vdev.main.order = vdev.metaslabs.iter().map(rank).collect();
         assert_eq!(vdev.main.order.len(), vdev.metaslabs.len(), "each metaslab has a rank of its own");
         vdev

@@ -58,7 +58,6 @@ pub(crate) async fn serve(
     recovery: Recovery,
 ) -> Result<ServedPool> {
     pool.hold().await?;
-    let guid = pool.guid();
     let pool = pool.start(tunables.tx).await;
     cenote_scan::attend(&pool);
     watch(console, &pool, recovery);
@@ -70,7 +69,7 @@ pub(crate) async fn serve(
     let devices = Arc::new(std::sync::Mutex::new(devices));
     let report = console.clone();
     let mounts = LiveMounts::new(Arc::new(move |line: &str| report.warn(line)), tunables.mounts);
-    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices, end: Arc::default() })
+    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, devices, end: Arc::default() })
 }
 
 /// Reports problems with the pool's space that do not stop it.

@@ -43,6 +43,8 @@ mutants! {
     DeferNone = "defer-none",
     /// Freed space is handed out again one txg later instead of two.
     DeferOnce = "defer-once",
+    /// A block that the checkpoint has is freed like any other.
+    CheckpointFreed = "checkpoint-freed",
     /// The uberblock is written without a flush of the blocks before it.
     BlocksUnflushed = "blocks-unflushed",
     /// A txg is said to be on disk without a flush of its uberblock.
@@ -178,8 +180,8 @@ impl Mutant {
     /// Those that take a second host, which the lives of two hosts find (`crates/crash`, `hosts`).
     pub const OF_HOSTS: &[Self] = &[Self::LateNotAskedAfterWrite];
 
-    /// Those of repairs, which tests of the pool find (`spa`, `healing`).
-    pub const OF_REPAIRS: &[Self] = &[Self::HealReused];
+    /// Those of repairs and of checkpoints, which tests of the pool find (`spa`, `healing` and `checkpoint`).
+    pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::CheckpointFreed];
 
     /// Those of sending and receiving, which the replica test finds (`crates/replicas`); the others are for power cuts.
     pub const OF_STREAMS: &[Self] = &[

@@ -16,7 +16,7 @@ use common::mounted::{End, Mounted, can_mount};
 /// A pool of one layout, and files for more.
 fn made(layout: &[&str], count: usize) -> Images {
     let images = Images::made(layout, count, &[]);
-    for name in ["x", "y"] {
+    for name in ["x", "y", "z"] {
         File::create(images.dir.join(name)).unwrap().set_len(80 << 20).unwrap();
     }
     images
@@ -93,6 +93,47 @@ fn steps(images: &Images, is_served: bool) {
     assert!(tree(images).starts_with("0.img"), "{}", tree(images));
 }
 
+/// Verbs that wait for what they have begun, another guid, and a checkpoint, by whoever has the pool.
+fn waited(images: &Images) {
+    let path = |name: &str| images.dir.join(name).display().to_string();
+    let (x, z) = (path("x"), path("z"));
+    let status = || images.run("zpool", &["status", "mine"]);
+    images.run("zpool", &["attach", "-w", "mine", "0.img", &x]);
+    assert!(tree(images).starts_with("mirror-0 0.img x") && !status().contains("DEGRADED"), "{}", status());
+    images.run("zpool", &["replace", "-w", "mine", "x", &z]);
+    assert!(tree(images).starts_with("mirror-0 0.img z") && !status().contains("DEGRADED"), "{}", status());
+    images.run("zpool", &["wait", "-t", "replace,resilver,discard", "mine"]);
+    let guid = || images.run("zpool", &["get", "-H", "-o", "value", "guid", "mine"]).trim().to_owned();
+    let before = guid();
+    images.run("zpool", &["reguid", "mine"]);
+    let drawn = guid();
+    images.run("zpool", &["reguid", "-g", "12345", "mine"]);
+    assert!(before != drawn && drawn != "12345" && guid() == "12345");
+    let refused = images.refused("zpool", &["reguid", "-g", "12345", "mine"]);
+    assert!(refused.contains("cannot reguid 'mine': the guid 12345 is in use"), "{refused}");
+    images.run("zfs", &["create", "mine/old"]);
+    images.run("zpool", &["checkpoint", "mine"]);
+    let json = images.run("zpool", &["status", "-j", "mine"]);
+    assert!(status().contains("checkpoint: created ") && json.contains("\"checkpoint_stats\""), "{json}");
+    for (words, said) in [
+        (&["checkpoint", "mine"][..], "cannot checkpoint 'mine': checkpoint exists"),
+        (&["detach", "mine", "z"], "cannot detach z: checkpoint exists"),
+        (&["reguid", "mine"], "cannot reguid 'mine': checkpoint exists"),
+    ] {
+        let refused = images.refused("zpool", words);
+        assert!(refused.contains(said), "{words:?}: {refused}");
+    }
+    images.run("zfs", &["destroy", "mine/old"]);
+    images.run("zfs", &["create", "mine/new"]);
+    let kept = images.run("zpool", &["get", "-Hp", "-o", "value", "checkpoint", "mine"]);
+    assert!(kept.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0), "{kept}");
+    images.run("zpool", &["checkpoint", "-d", "-w", "mine"]);
+    assert!(!status().contains("checkpoint"), "{}", status());
+    let refused = images.refused("zpool", &["checkpoint", "-d", "mine"]);
+    assert!(refused.contains("cannot discard checkpoint in 'mine': checkpoint does not exist"), "{refused}");
+    images.run("zpool", &["detach", "mine", "z"]);
+}
+
 /// The pool on disk, and what its history says.
 fn ended(images: &mut Images) {
     images.note_files();
@@ -105,6 +146,11 @@ fn ended(images: &mut Images) {
         "zpool online mine x",
         "detach vdev=",
         "zpool detach mine y",
+        "zpool attach -w mine 0.img",
+        "guid change",
+        "zpool checkpoint -d -w mine",
+        "checkpointed uberblock txg=",
+        "finished discarding checkpointed state",
     ] {
         assert!(history.contains(part), "{part}: {history}");
     }
@@ -114,6 +160,7 @@ fn ended(images: &mut Images) {
 fn devices_go_and_come_in_a_pool_that_commands_open() {
     let mut images = made(&[], 1);
     steps(&images, false);
+    waited(&images);
     ended(&mut images);
 }
 
@@ -129,11 +176,43 @@ fn devices_go_and_come_in_a_pool_that_a_server_has() {
         assert!(server.try_wait().unwrap().is_none() && Instant::now() < deadline, "no server");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| steps(&images, true)));
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        steps(&images, true);
+        waited(&images);
+    }));
     Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
     assert!(server.wait().unwrap().success());
     done.unwrap();
     ended(&mut images);
+}
+
+/// A pool goes back to its checkpoint with all of its datasets, and is shown so before.
+#[test]
+fn a_pool_goes_back_to_its_checkpoint() {
+    let mut images = made(&["mirror"], 2);
+    let datasets = || images.run("zfs", &["list", "-H", "-o", "name"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    images.run("zfs", &["create", "mine/before"]);
+    images.run("zpool", &["checkpoint", "mine"]);
+    images.run("zfs", &["destroy", "mine/before"]);
+    images.run("zfs", &["create", "mine/after"]);
+    images.run("zpool", &["export", "mine"]);
+    images.run("zpool", &["import", "-o", "readonly=on", "--rewind-to-checkpoint", "mine"]);
+    assert_eq!(datasets(), "mine mine/before");
+    images.run("zpool", &["export", "mine"]);
+    images.run("zpool", &["import", "mine"]);
+    assert_eq!(datasets(), "mine mine/after");
+    images.run("zpool", &["export", "mine"]);
+    images.run("zpool", &["import", "--rewind-to-checkpoint", "mine"]);
+    assert_eq!(datasets(), "mine mine/before");
+    assert!(!images.run("zpool", &["status", "mine"]).contains("checkpoint"));
+    images.run("zfs", &["create", "mine/more"]);
+    let history = images.run("zpool", &["history", "mine"]);
+    assert!(history.contains("zpool import --rewind-to-checkpoint mine"), "{history}");
+    images.run("zpool", &["export", "mine"]);
+    let refused = images.refused("zpool", &["import", "--rewind-to-checkpoint", "mine"]);
+    assert!(refused.contains("checkpoint"), "{refused}");
+    images.note_files();
+    images.assert_whole();
 }
 
 /// A log that is in use ends with a block that is allocated and not written: a scan that read it would find damage where there is none.

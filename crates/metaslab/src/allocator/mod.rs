@@ -2,6 +2,7 @@
 //!
 //! One value, no clock, no thread, no I/O: calls in the same order give the same places. The caller holds the lock.
 
+mod checkpoint;
 mod load;
 mod place;
 mod sync;
@@ -15,11 +16,13 @@ use cenote_vdev::config::AllocationClass;
 use crate::check::{CheckError, ExtentCheck};
 use crate::class::{Class, ClassKind, Member, Share};
 use crate::group::{Extent, VdevSetup, VdevSpaces, Which};
+use crate::kept::Kept;
 use crate::metaslab::Replayed;
 use crate::work::Gathered;
 use crate::{
     FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork, Violation,
 };
+pub use checkpoint::KeptTail;
 
 /// The pool's features that decide how space maps are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,8 +162,16 @@ impl Allocator {
 
     /// Adds a vdev of a pool that is being opened, with its metaslabs. Then come the logs ([`crate::open()`]), then
     /// [`Self::opened`].
-    pub(crate) fn open_vdev(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {
-        self.join(setup, metaslabs)
+    pub(crate) fn open_vdev(
+        &mut self,
+        setup: VdevSetup,
+        metaslabs: Vec<Metaslab>,
+        kept: Kept,
+    ) -> Result<(), SpaceError> {
+        let id = setup.maps.vdev;
+        self.join(setup, metaslabs)?;
+        self.vdevs.get_mut(&id).expect("a vdev that has joined is there").kept = kept;
+        Ok(())
     }
 
     fn join(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {

@@ -3,6 +3,7 @@
 pub(crate) mod add;
 pub(crate) mod attach;
 pub(crate) mod bookmark;
+pub(crate) mod checkpoint;
 mod clone;
 pub(crate) mod command;
 pub(crate) mod dataset;
@@ -15,6 +16,7 @@ mod receive_raw;
 mod receive_redacted;
 pub(crate) mod receive_spec;
 pub(crate) mod received;
+mod reguid;
 pub(crate) mod remove;
 mod rename;
 pub(crate) mod snapshot;

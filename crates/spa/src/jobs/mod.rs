@@ -54,6 +54,7 @@
 pub(crate) mod async_destroy;
 pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
+pub(crate) mod discard;
 mod doomed;
 pub(crate) mod freeing;
 pub(crate) mod scan;
@@ -68,6 +69,7 @@ use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
+use discard::Discard;
 use freeing::FreeList;
 use scan::Scan;
 
@@ -79,7 +81,7 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `scrub`, `resilver`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `scrub`, `resilver`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -204,6 +206,8 @@ pub(crate) struct Jobs {
     pub(crate) free_list: FreeList,
     /// Livelists of destroyed clones.
     pub(crate) deleted_clones: DeletedClones,
+    /// Frees the space that only a discarded checkpoint had.
+    pub(crate) discard: Discard,
     /// Scrub and resilver.
     pub(crate) scan: Scan,
     /// Blocks freed in one slice at most.
@@ -217,6 +221,7 @@ impl Default for Jobs {
             async_destroy: AsyncDestroy::default(),
             free_list: FreeList::default(),
             deleted_clones: DeletedClones::default(),
+            discard: Discard::default(),
             scan: Scan::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
@@ -225,12 +230,13 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 4] {
-        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.scan]
+    fn all(&self) -> [&dyn Job; 5] {
+        [&self.async_destroy, &self.free_list, &self.deleted_clones, &self.discard, &self.scan]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 4] {
-        [&mut self.async_destroy, &mut self.free_list, &mut self.deleted_clones, &mut self.scan]
+    fn all_mut(&mut self) -> [&mut dyn Job; 5] {
+        let Self { async_destroy, free_list, deleted_clones, discard, scan, .. } = self;
+        [async_destroy, free_list, deleted_clones, discard, scan]
     }
 
     /// Those with work left.
@@ -264,6 +270,12 @@ impl Jobs {
     /// One of them goes on with the next txg.
     pub(crate) fn go_on(&self) -> bool {
         self.all().into_iter().any(Job::goes_on)
+    }
+
+    /// One that frees what was destroyed goes on with the next txg.
+    pub(crate) fn is_freeing(&self) -> bool {
+        let Self { async_destroy, free_list, deleted_clones, .. } = self;
+        [async_destroy as &dyn Job, free_list, deleted_clones].into_iter().any(Job::goes_on)
     }
 
     /// Does a slice of each, before the datasets are written, since references to shared blocks may end with what is freed.

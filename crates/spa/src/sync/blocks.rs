@@ -7,13 +7,14 @@
 //! **Invariants.**
 //! 1. The allocator has all frees of a txg when its sync ends: no task is left (asserted in `txg`).
 //! 2. The MOS's own bytes are in the accounts when its sync ends (asserted in `txg`).
+//! 3. A block that the checkpoint has is not freed while there is one (`free`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cenote_dmu::{SpaceDelta, Writer};
-use cenote_format::ids::{ObjectId, VdevId};
+use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_metaslab::AllocError;
 use cenote_taskq::Join;
 
@@ -31,8 +32,12 @@ pub(crate) struct Blocks {
     pub(crate) writer: Writer,
     /// References of cloned and deduplicated blocks.
     pub(crate) shared: SharedBlocks,
-    /// Blocks given up since the pool was opened.
+    /// Blocks given up since the pool was opened,
     pub(crate) given_up: u64,
+    /// and up to the end of the last txg.
+    pub(crate) given_up_before: u64,
+    /// The txg of the checkpoint: what was born up to it is kept.
+    pub(crate) checkpoint: Option<Txg>,
     /// The tasks that pass frees of given-up blocks to the allocator.
     pub(crate) free_tasks: Vec<Join<Result<(), AllocError>>>,
     /// The MOS's own bytes that are not in the accounts yet.
@@ -51,6 +56,8 @@ impl Blocks {
             writer,
             shared,
             given_up: 0,
+            given_up_before: 0,
+            checkpoint: None,
             free_tasks: Vec::new(),
             mos_delta: SpaceDelta::default(),
             space_pass: 0,

@@ -1,4 +1,5 @@
-//! Freeing blocks without references: every extent of every copy, those of a gang's members too.
+//! Freeing blocks without references: every extent of every copy, those of a gang's members too. What the checkpoint has is kept instead
+//! (`cenote_metaslab`'s `kept`): all that was born up to its txg.
 
 use cenote_dmu::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
@@ -52,7 +53,8 @@ impl InTxg<'_> {
         }
         self.blocks.given_up += plain.count();
         let space = self.blocks.space.clone();
-        let tell = async move { tell_allocator(&space, txg, &plain) };
+        let checkpoint = self.blocks.checkpoint;
+        let tell = async move { tell_allocator(&space, txg, &plain, checkpoint) };
         self.blocks.free_tasks.push(self.handle.spawn(Class::Sync, tell));
         Ok(())
     }
@@ -80,17 +82,24 @@ impl InTxg<'_> {
 
     /// Frees blocks that cannot have another reference and are no gangs: all of them while the allocator is held once.
     fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
+        let checkpoint = self.blocks.checkpoint;
         let freed = self.blocks.space.with(|allocator| {
-            let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
-            extents.try_for_each(|extent| allocator.free(txg, &extent))
+            blocks.iter().try_for_each(|bp| {
+                let is_kept = is_kept(bp, checkpoint);
+                bp.dvas().map(extent).try_for_each(|extent| match is_kept {
+                    true => allocator.keep(txg, &[extent]),
+                    false => allocator.free(txg, &extent),
+                })
+            })
         });
         Ok(freed?)
     }
 
     async fn free_block(&self, txg: Txg, bp: Blkptr) -> Result<(), SpaError> {
         // All are known before any is freed, since a header may have to be waited for.
+        let is_kept = is_kept(&bp, self.blocks.checkpoint);
         for place in self.places_of(&bp).await? {
-            self.free_extent(txg, place)?;
+            self.free_extent(txg, place, is_kept)?;
         }
         Ok(())
     }
@@ -139,16 +148,32 @@ impl InTxg<'_> {
         }
     }
 
-    fn free_extent(&self, txg: Txg, dva: Dva) -> Result<(), SpaError> {
-        Ok(self.blocks.space.with(|allocator| allocator.free(txg, &extent(dva)))?)
+    fn free_extent(&self, txg: Txg, dva: Dva, is_kept: bool) -> Result<(), SpaError> {
+        let extent = extent(dva);
+        Ok(self.blocks.space.with(|allocator| match is_kept {
+            true => allocator.keep(txg, &[extent]),
+            false => allocator.free(txg, &extent),
+        })?)
     }
 }
 
+/// Whether the checkpoint of this txg has a block: the pool gives it up, and the checkpoint does not.
+fn is_kept(bp: &Blkptr, checkpoint: Option<Txg>) -> bool {
+    let is_kept = checkpoint.is_some_and(|txg| bp.physical_birth() <= txg);
+    is_kept && !mutant::is(Mutant::CheckpointFreed)
+}
+
 /// Frees the places of plain blocks: in the order of places, in which what the allocator looks at for one is at hand for the next.
-fn tell_allocator(space: &Space, txg: Txg, plain: &Killed) -> Result<(), AllocError> {
+fn tell_allocator(space: &Space, txg: Txg, plain: &Killed, checkpoint: Option<Txg>) -> Result<(), AllocError> {
     debug_assert!(plain.iter().all(|bp| !bp.is_gang() && !bp.dedup()), "a plain block's places stand in its pointer");
     let stored = plain.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
-    let mut extents: Vec<_> = stored.flat_map(Blkptr::dvas).map(extent).collect();
-    extents.sort_unstable();
+    let (kept, freed): (Vec<&Blkptr>, Vec<&Blkptr>) = stored.partition(|bp| is_kept(bp, checkpoint));
+    let sorted = |blocks: Vec<&Blkptr>| {
+        let mut extents: Vec<_> = blocks.into_iter().flat_map(Blkptr::dvas).map(extent).collect();
+        extents.sort_unstable();
+        extents
+    };
+    sorted(kept).chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.keep(txg, some)))?;
+    let extents = sorted(freed);
     extents.chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.free_all(txg, some)))
 }

@@ -247,6 +247,12 @@ impl Syncer {
         self.jobs.go_on()
     }
 
+    /// True if blocks of what was destroyed are being freed.
+    #[must_use]
+    pub fn is_freeing(&self) -> bool {
+        self.jobs.is_freeing()
+    }
+
     /// True while a scrub or resilver is under way and not paused.
     #[must_use]
     pub fn is_scanned(&self) -> bool {

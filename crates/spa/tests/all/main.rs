@@ -6,6 +6,7 @@
 
 mod added;
 mod attach;
+mod checkpoint;
 mod failing;
 mod faults;
 mod features;
@@ -20,6 +21,7 @@ mod made;
 mod maps;
 mod multihost;
 mod offline;
+mod reguid;
 mod removed;
 mod reopened;
 mod sectors;

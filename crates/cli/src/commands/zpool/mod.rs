@@ -2,6 +2,7 @@
 
 mod add;
 mod attach;
+mod checkpoint;
 mod clear;
 mod create;
 mod destroy;
@@ -16,6 +17,7 @@ mod labelclear;
 mod list;
 mod offline;
 mod online;
+mod reguid;
 mod remove;
 mod reopen;
 mod replace;
@@ -46,6 +48,7 @@ crate::table::commands! {
     enum Zpool {
         Add => add,
         Attach => attach,
+        Checkpoint => checkpoint,
         Clear => clear,
         Create => create,
         Destroy => destroy,
@@ -60,6 +63,7 @@ crate::table::commands! {
         List => list,
         Offline => offline,
         Online => online,
+        Reguid => reguid,
         Remove => remove,
         Reopen => reopen,
         Replace => replace,
@@ -91,6 +95,7 @@ impl Args {
             self.command,
             Zpool::Add(_)
                 | Zpool::Attach(_)
+                | Zpool::Checkpoint(_)
                 | Zpool::Clear(_)
                 | Zpool::Detach(_)
                 | Zpool::Events(_)
@@ -101,6 +106,7 @@ impl Args {
                 | Zpool::List(_)
                 | Zpool::Offline(_)
                 | Zpool::Online(_)
+                | Zpool::Reguid(_)
                 | Zpool::Remove(_)
                 | Zpool::Reopen(_)
                 | Zpool::Replace(_)
