@@ -155,6 +155,13 @@ impl VdevSpaces {
         vdev
     }
 
+    /// One more metaslab, behind the others.
+    pub(crate) fn push(&mut self, metaslab: Metaslab) {
+        assert_eq!(metaslab.id().index, self.metaslabs.len() as u64, "a metaslab stands at its index");
+        self.main.order.insert(rank(&metaslab));
+        self.metaslabs.push(metaslab);
+    }
+
     fn which(&self, index: u64) -> Which {
         if self.embedded == Some(index) { Which::Embedded } else { Which::Main }
     }
