@@ -35,6 +35,14 @@ impl ChangedDevices {
         Self { words: Vec::new(), is_all: true }
     }
 
+    /// Tells why something more was not done with a device that is counted.
+    fn note_more<T>(&mut self, verb: &str, word: &str, made: Result<T, SpaError>, users: &dyn Users) {
+        if let Err(error) = made {
+            users.tell(&format!("cannot {verb} {word}: {error}"));
+            self.is_all = false;
+        }
+    }
+
     /// Counts a device, or tells why it was not changed.
     fn note<T>(&mut self, verb: &str, word: &str, made: Result<T, SpaError>, users: &dyn Users) -> Option<T> {
         match made {
@@ -103,6 +111,8 @@ pub struct OnlineRequest {
     pub pool: String,
     /// The devices.
     pub devices: Vec<NamedDevice>,
+    /// Use all of devices that have grown (`-e`).
+    pub expands: bool,
 }
 
 impl Request for OnlineRequest {
@@ -125,13 +135,22 @@ impl Request for OnlineRequest {
                     Some(reason) => reason,
                     None => "use 'zpool replace' to replace devices that are no longer present",
                 });
+                continue;
+            }
+            if self.expands || pool.number_property("autoexpand").await? != 0 {
+                changed.note_more("expand", word, pool.expand_devices(vec![*guid]).await, users);
             }
         }
         Ok(changed)
     }
 
     fn history_line(&self) -> Option<Line> {
-        Some(Line::new("zpool online").word(&self.pool).words(self.devices.iter().map(|device| &device.word)))
+        Some(
+            Line::new("zpool online")
+                .flag(self.expands, "-e")
+                .word(&self.pool)
+                .words(self.devices.iter().map(|device| &device.word)),
+        )
     }
 
     fn is_void(&self, made: &ChangedDevices) -> bool {

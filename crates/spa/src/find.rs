@@ -409,6 +409,21 @@ pub(crate) async fn open_leaf(
     Err(why.join("; "))
 }
 
+/// Whether the device at a path has the label of this spare.
+pub(crate) async fn has_spare_label(handle: &Handle, path: &Path, guid: Guid) -> bool {
+    let Ok(device) = handle.open(path, OpenOptions::default()).await else { return false };
+    let report = probe_device(&device).await;
+    report.labelled().filter_map(auxiliary_of).any(|spare| spare.guid == guid && spare.state == PoolState::Spare)
+}
+
+/// Opens a spare's device for this process alone, if it is there and nobody has it.
+pub(crate) async fn open_spare(handle: &Handle, path: &Path, guid: Guid) -> Option<FoundAuxiliary> {
+    let device = handle.open_alone(path, Duration::ZERO).await.ok()?;
+    let report = probe_device(&device).await;
+    let mut spares = report.labelled().filter_map(auxiliary_of);
+    spares.find(|spare| spare.guid == guid && spare.state == PoolState::Spare)
+}
+
 fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
     let found = pools.entry(pool).or_insert_with(|| FoundPool {
         guid: pool,

@@ -7,6 +7,7 @@
 mod added;
 mod attach;
 mod checkpoint;
+mod expand;
 mod failing;
 mod faults;
 mod features;
@@ -26,4 +27,5 @@ mod removed;
 mod reopened;
 mod sectors;
 mod shared;
+mod spares;
 mod views;
