@@ -140,7 +140,7 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         return ExitCode::from(repeated(&runtime, request, &output, repeats));
     }
     let parts = request.command.of_pools();
-    if parts.len() < 2 {
+    if parts.is_empty() {
         return ExitCode::from(answered(&runtime, request, &output));
     }
     // One that fails does not keep the others from being done.

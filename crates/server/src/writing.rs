@@ -11,6 +11,8 @@ use cenote_dmu::tx::TxTunables;
 use cenote_host::{Holder, clock, device_paths, host, owners};
 use cenote_spa::{FoundPool, ImportOptions, Pool, SpaError, WriteOptions, open};
 use cenote_taskq::boxed;
+use cenote_vdev::fault::ErrorTotals;
+use cenote_vdev::tree::VdevStatus;
 
 use crate::error::{Result, ServerError, refused};
 use crate::session::{CLOSE_TIME_MAX, server_of};
@@ -60,6 +62,9 @@ impl Session {
 }
 
 /// How often a command looks how far a scan is.
+/// Devices that are named at most.
+const TOLD_MAX: usize = 16;
+
 const SCAN_POLL: Duration = Duration::from_millis(200);
 
 impl Writing {
@@ -168,6 +173,7 @@ impl Writing {
         if !pool.peek(|syncer| syncer.is_scanned()).await? {
             pool.finish_replacing().await?;
         }
+        self.tell_errors(session);
         for job in pool.jobs() {
             let bytes = job.left_bytes;
             if matches!(job.name, "scrub" | "resilver") {
@@ -185,6 +191,22 @@ impl Writing {
             }
         }
         Ok(())
+    }
+}
+
+impl Writing {
+    /// Tells which devices have given errors: the counts end with the command.
+    fn tell_errors(&self, session: &Session) {
+        let Some(devices) = self.pool.devices() else { return };
+        let faulty: Vec<&VdevStatus> =
+            devices.leaves().into_iter().filter(|leaf| leaf.errors != ErrorTotals::default()).collect();
+        for leaf in faulty.iter().take(TOLD_MAX) {
+            let ErrorTotals { read, write, checksum } = leaf.errors;
+            session.warn(format!("{}: errors of READ {read}, WRITE {write}, CKSUM {checksum}", leaf.name));
+        }
+        if faulty.len() > TOLD_MAX {
+            session.warn(format!("and {} devices more", faulty.len() - TOLD_MAX));
+        }
     }
 }
 

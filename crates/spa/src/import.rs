@@ -416,6 +416,7 @@ impl Import<'_> {
         self.note_bad_labels();
         for (guid, txgs) in missed.iter().chain(&unnoted) {
             control.add_dtl(*guid, txgs);
+            control.error_counts(*guid).inspect(|counts| counts.forgive_checksums());
         }
         drop(control);
         self.note_missed(&vdevs, &tree.status());

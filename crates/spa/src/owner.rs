@@ -69,6 +69,13 @@ impl FoundPool {
         }
     }
 
+    /// `true` if the pool may be in use, so that it is opened for writing only with [`ImportOptions::force`]: it was not exported, and the
+    /// opening that wrote its newest label is another system's, or is not known to be over.
+    #[must_use]
+    pub fn needs_force(&self, how: &ImportOptions) -> bool {
+        self.state() == PoolState::Active && !(self.is_of_here(how) && self.is_left(how))
+    }
+
     /// Refuses to write a pool of this system that may be in use. Another system's is refused by the import.
     pub(crate) fn check_owner(&self, how: &ImportOptions) -> Result<(), SpaError> {
         let is_in_use = self.state() == PoolState::Active && !how.force;

@@ -68,6 +68,14 @@ pub trait Driver: Send + Sync + 'static {
         false
     }
 
+    /// Fails if what was opened is not what its path names any more.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn check_present(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// A name for messages.
     fn path(&self) -> &Path;
 }
@@ -192,6 +200,18 @@ impl Device {
         match &self.backing {
             Backing::File(file) => file.is_rotational(),
             Backing::Driver(driver) => driver.is_rotational(),
+        }
+    }
+
+    /// Fails if what was opened was removed or cut since, or if its path names something else now: whoever opens the path gets another
+    /// device than this. What was renamed, so that its path names nothing, is still there.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn check_present(&self) -> io::Result<()> {
+        match &self.backing {
+            Backing::File(file) => file.check_present(),
+            Backing::Driver(driver) => driver.check_present(),
         }
     }
 

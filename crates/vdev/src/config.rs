@@ -178,6 +178,8 @@ pub struct RecordedState {
     pub removed: bool,
     /// Was not found at the last import.
     pub not_present: bool,
+    /// Was in use, and is gone: not used until it is opened again. No configuration records it.
+    pub lost: bool,
 }
 
 /// One vdev of the configuration, with its children.
@@ -344,6 +346,7 @@ fn parse_vdev(list: &NvList, depth: usize, count: &mut usize) -> Result<VdevConf
             degraded: flag("degraded"),
             removed: flag("removed"),
             not_present: flag("not_present"),
+            lost: false,
         },
         dtl: object("DTL"),
         resilver_txg: list.u64("resilver_txg").map(Txg),

@@ -79,6 +79,15 @@ pub enum VdevError {
 }
 
 impl VdevError {
+    /// The error in words; where the pool is suspended, the reason alone.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self {
+            Self::Suspended(reason) => reason.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// How many faults an error carries at most; the pool's fault log has the others.
     pub(crate) const FAULTS_MAX: usize = 256;
 

@@ -179,6 +179,11 @@ impl ErrorCounts {
         }
     }
 
+    /// Forgets wrong bytes: they were read before anybody knew which txgs the leaf has missed, so they may just have been old.
+    pub fn forgive_checksums(&self) {
+        self.checksum.store(0, Ordering::Relaxed);
+    }
+
     /// Sets all counts to zero (`zpool clear`).
     pub fn clear(&self) {
         for counter in [&self.read, &self.write, &self.checksum] {

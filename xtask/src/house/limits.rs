@@ -23,7 +23,7 @@ const fn until(wanted: f64, bound: f64) -> Goal {
 }
 
 /// Lines of the product at most: crates without those of tests and the laboratory, and without tests.
-const PRODUCT_LINES: Goal = until(163_000.0, 186_500.0);
+const PRODUCT_LINES: Goal = until(163_000.0, 187_500.0);
 /// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
 const PROGRAM_LINES: Goal = until(9_000.0, 9_800.0);
 /// Public items of the product for each 1,000 lines of its code, at most.
@@ -49,7 +49,7 @@ const CIRCLE_FILES: &[(&str, Goal)] =
 const ARROWS_UP: &[(&str, Goal)] = &[
     ("dmu", held(54.0)),
     ("dsl", held(27.0)),
-    ("spa", until(99.0, 118.0)),
+    ("spa", until(99.0, 120.0)),
     ("zpl", held(48.0)),
     ("server", until(37.0, 38.0)),
 ];
@@ -71,7 +71,7 @@ const ASSERTIONS: &[(&str, Goal)] = &[
 ];
 /// The syncer's rooms: fields at most, and files with functions of the room at most.
 const ROOMS: &[(&str, Goal, Goal)] = &[
-    ("Syncer", held(21.0), until(28.0, 36.0)),
+    ("Syncer", held(21.0), until(28.0, 38.0)),
     ("Mos", held(9.0), held(4.0)),
     ("Blocks", held(11.0), held(2.0)),
     ("Devices", held(9.0), held(1.0)),

@@ -306,3 +306,43 @@ fn a_scan_finds_no_damage_in_a_log_that_is_in_use() {
     mounted.end(End::Unmount);
     images.assert_whole();
 }
+
+/// Emptied and deleted below a mount, a device is given up where a person has it looked at, is replaced in its place, and its mirror cannot go meanwhile.
+#[test]
+fn a_device_that_is_emptied_or_deleted_below_a_mount_is_replaced_in_its_place() {
+    if !can_mount() {
+        return;
+    }
+    let images = made(&["mirror"], 2);
+    let mounted = Mounted::new(&images, "mine");
+    std::fs::write(mounted.path("file"), vec![7; 3 << 20]).unwrap();
+    images.run("zpool", &["sync", "mine"]);
+    let path = images.dir.join("1.img");
+    let size = std::fs::metadata(&path).unwrap().len();
+    for is_deleted in [false, true] {
+        match is_deleted {
+            true => std::fs::remove_file(&path).unwrap(),
+            false => File::options().write(true).open(&path).unwrap().set_len(0).unwrap(),
+        }
+        File::options().write(true).create(true).truncate(false).open(&path).unwrap().set_len(size).unwrap();
+        if !is_deleted {
+            images.run("zpool", &["online", "mine", "1.img"]);
+            assert!(images.run("zpool", &["status", "mine"]).contains("UNAVAIL"));
+            let refused = images.refused("zpool", &["detach", "mine", "0.img"]);
+            assert!(refused.contains("no valid replicas"), "{refused}");
+        }
+        images.run("zpool", &["replace", "mine", path.to_str().unwrap()]);
+        images.run("zpool", &["wait", "mine"]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while tree(&images) != "mirror-0 0.img 1.img" {
+            assert!(Instant::now() < deadline, "{}", tree(&images));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    assert_eq!(std::fs::read(mounted.path("file")).unwrap(), vec![7; 3 << 20]);
+    // Without a pool it is about all that are served.
+    images.run("zpool", &["reopen"]);
+    mounted.end(End::Unmount);
+    images.assert_whole();
+    zdb(&images);
+}

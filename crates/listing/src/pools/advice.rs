@@ -14,8 +14,12 @@ macro_rules! not_replaced {
 }
 
 /// The lines `status:` and `action:` of `zpool status`.
-pub(super) const fn of_status(condition: Condition) -> (&'static str, &'static str) {
+pub(super) const fn of_status(condition: Condition, is_worked_on: bool) -> (&'static str, &'static str) {
     match condition {
+        Condition::Resilvering if !is_worked_on => (
+            "One or more devices is to be resilvered, and nothing works on it now.  The\n\tpool will continue to function, possibly in a degraded state.",
+            "Run 'zpool resilver', or mount the pool: it is resilvered meanwhile.",
+        ),
         Condition::Resilvering => (
             "One or more devices is currently being resilvered.  The pool will\n\tcontinue to function, possibly in a degraded state.",
             "Wait for the resilver to complete.",
@@ -254,7 +258,7 @@ mod tests {
     #[test]
     fn advice_names_no_command_that_is_not_there() {
         for condition in ALL {
-            let (status, action) = of_status(condition);
+            let (status, action) = of_status(condition, false);
             let import = of_import(Some(condition), false, false);
             for text in [status, action, import.status.unwrap_or_default(), import.action] {
                 for program in ["'zpool ", "'cenote "] {

@@ -22,8 +22,8 @@ pub struct Importable {
     pub found: FoundPool,
     /// The open pool, or the reason why it did not open with [`Importable::looking`].
     pub opened: Result<View, SpaError>,
-    /// The id of this system.
-    pub host_id: u64,
+    /// It is imported by force alone ([`FoundPool::needs_force`]).
+    pub needs_force: bool,
 }
 
 impl Importable {
@@ -34,11 +34,10 @@ impl Importable {
 
     /// Appends its description.
     pub async fn describe(self, text: &mut String) {
-        let Self { found, opened, host_id } = self;
+        let Self { found, opened, needs_force } = self;
         let (name, guid) = (found.name().to_owned(), found.guid.0);
         let is_destroyed = found.state() == PoolState::Destroyed;
         let names = Names::default().with_paths();
-        let is_elsewhere = is_elsewhere(&found, host_id);
         let mut action = None;
         let mut problem = Reason::Corrupt;
         let (tree, state, mut advice, mut lines) = match opened {
@@ -79,7 +78,7 @@ impl Importable {
                 (tree, "UNAVAIL", advice, lines)
             }
         };
-        if is_elsewhere && state != "UNAVAIL" {
+        if needs_force && state != "UNAVAIL" {
             advice = advice::OTHER_SYSTEM;
             lines = Vec::new();
         }
@@ -113,12 +112,6 @@ impl Importable {
             );
         }
     }
-}
-
-/// True if another system had the pool open.
-fn is_elsewhere(found: &FoundPool, host_id: u64) -> bool {
-    let hostid = found.newest().and_then(|leaf| leaf.config.u64("hostid")).unwrap_or(0);
-    found.state() == PoolState::Active && hostid != 0 && hostid != host_id
 }
 
 /// The reason why a pool is unavailable, if that is not one of its devices.

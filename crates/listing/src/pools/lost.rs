@@ -57,7 +57,7 @@ struct Account {
 impl Account {
     fn of_devices() -> Self {
         let condition = Condition::LostDevices;
-        let (status, action) = of_status(condition);
+        let (status, action) = of_status(condition, false);
         let (status, action) = (status.to_owned(), action.to_owned());
         Self { status, action, message: condition.message(), reason: Reason::NoReplicas }
     }

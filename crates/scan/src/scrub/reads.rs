@@ -65,10 +65,10 @@ impl ScanReads {
             return visited;
         }
         let zio = view.dmu().zio();
+        let txgs = Dtl::of(bp.physical_birth().0..bp.physical_birth().0.saturating_add(1));
         match zio.scrub_block(bp, context).await {
             Ok(scrubbed) => {
                 report.processed_bytes = scrubbed.mended.healed_bytes();
-                let txgs = Dtl::of(bp.physical_birth().0..bp.physical_birth().0.saturating_add(1));
                 for fault in &scrubbed.mended.left {
                     report.unrepaired.entry(fault.guid).or_default().absorb(&txgs);
                 }
@@ -77,7 +77,11 @@ impl ScanReads {
                     report.unmended.absorb(&txgs);
                 }
             }
-            Err(error) => visited.error = Some(error.into()),
+            Err(error) => {
+                // No leaf has made up for it: one that is to go may be the last that some day gives the block.
+                report.unmended.absorb(&txgs);
+                visited.error = Some(error.into());
+            }
         }
         visited
     }

@@ -12,7 +12,7 @@ use cenote_sim::Machine;
 use cenote_sim::written::blocks::change_head;
 use cenote_sim::written::*;
 use cenote_spa::{ImportOptions, Pool, TopKind};
-use cenote_taskq::sim::disk::{Crash, Latency};
+use cenote_taskq::sim::disk::{Crash, Fault, Latency, RequestKind};
 use cenote_taskq::{Handle, Rng, Runtime};
 use cenote_vdev::tree::VdevStatus;
 
@@ -202,4 +202,74 @@ async fn check_named(pool: &Pool) {
         let dataset = view.mos().object(ObjectId(object)).await.unwrap();
         assert_eq!(dataset.phys().bonus_type, DmuType::DSL_DATASET, "dataset {object} of the scan");
     }
+}
+
+/// Found by an outsider: a device that fails each commit had a resilver begin in each txg, more than a thousand in a minute, and no wait for it ended.
+#[test]
+fn a_device_that_misses_each_txg_is_not_resilvered_in_each() {
+    let runtime = Runtime::simulated(21);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+        attend(&pool);
+        change(&pool, 21).await;
+        // Rings of uberblocks alone: tries of the device succeed.
+        machine.disks[1].set_faults(|request, _| match request.kind {
+            RequestKind::Write if (128 << 10..256 << 10).contains(&request.offset_bytes) => {
+                Fault::Error(std::io::ErrorKind::Other)
+            }
+            _ => Fault::None,
+        });
+        change(&pool, 22).await;
+        pool.resilver().await.unwrap();
+        handle.sleep(Duration::from_secs(2)).await;
+        let before = pool.sync().await.unwrap();
+        handle.sleep(Duration::from_secs(60)).await;
+        let txgs = pool.txgs().synced_txg().0 - before.0;
+        assert!(txgs < 20, "{txgs} txgs in a minute in which nobody changed anything");
+        let scan = pool.scan().await.unwrap().unwrap();
+        assert_eq!(scan.state, ScanState::FINISHED, "nobody waits for ever");
+        // It makes up for all of it as soon as it takes a txg.
+        machine.disks[1].clear_faults();
+        drop(pool.pardon(None).await);
+        change(&pool, 23).await;
+        handle.sleep(Duration::from_secs(30)).await;
+        change(&pool, 24).await;
+        ended(&handle, &pool).await;
+        handle.sleep(Duration::from_secs(30)).await;
+        assert!(!lacks(&pool.tree().unwrap().status()), "{:?}", pool.tree().unwrap().status());
+        export_whole(&handle, &machine, pool, "resilvered").await;
+    });
+}
+
+/// A block that no device has any more keeps its txg in the log of the device that was resilvered: the one that is to go may be the last to give it.
+#[test]
+fn a_resilver_with_errors_leaves_what_it_could_not_read_in_the_log() {
+    let runtime = Runtime::simulated(22);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 2, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, &[(TopKind::Mirror, 2)], small()).await;
+        pool.export().await.unwrap();
+        let pool = open_again(&handle, &without(&machine, 1)).await;
+        change(&pool, 22).await;
+        pool.export().await.unwrap();
+        // The first disk alone has the newest txgs, and fails some reads. Metadata has a second copy.
+        let pool = open_again(&handle, &machine.paths).await;
+        machine.disks[0].set_faults(|request, rng| match request.kind {
+            RequestKind::Read if rng.chance(1, 12) => Fault::Error(std::io::ErrorKind::Other),
+            _ => Fault::None,
+        });
+        attend(&pool);
+        let scan = ended(&handle, &pool).await;
+        assert!(scan.error_count > 0, "something could not be read");
+        assert!(lacks(&pool.tree().unwrap().status()), "what could not be read is missed still");
+        machine.disks[0].clear_faults();
+        pool.resilver().await.unwrap();
+        handle.sleep(Duration::from_secs(5)).await;
+        assert_eq!(ended(&handle, &pool).await.error_count, 0);
+        assert!(!lacks(&pool.tree().unwrap().status()), "nothing is missed any more");
+        export_whole(&handle, &machine, pool, "resilvered twice").await;
+    });
 }

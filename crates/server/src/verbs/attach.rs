@@ -70,15 +70,20 @@ impl Attaching {
     pub async fn carry_out(self, session: &Session) -> Result<()> {
         let ashift = self.ashift()?;
         let word = self.new.clone().unwrap_or_else(|| self.old.clone());
-        let view = session.open_pool(&self.pool).await?;
-        let (status, spares, leaves) = (view.tree().status(), view.spares().await?, view.vdevs().clone());
-        view.close().await;
-        drop(view);
         let (mut found, _) =
             find_devices(session, self.verb(), &self.pool, &self.folder, std::slice::from_ref(&self.old)).await?;
         let Some(old) = found.pop() else {
             return Err(self.refused(&word, "no such device in pool"));
         };
+        let old = NamedDevice::from(old);
+        // It may have been deleted or emptied while it is open, and another one made at its path.
+        if let Some(pool) = session.served() {
+            pool.examine_device(old.guid).await?;
+        }
+        let view = session.open_pool(&self.pool).await?;
+        let (status, spares, leaves) = (view.tree().status(), view.spares().await?, view.vdevs().clone());
+        view.close().await;
+        drop(view);
         let same = |path: &str| {
             let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
             real(Path::new(path)) == real(&self.folder.join(&word)) || path == word
@@ -87,7 +92,6 @@ impl Attaching {
             word == spare.guid.0.to_string()
                 || spare.path.as_deref().is_some_and(|path| same(path) || path.ends_with(&format!("/{word}")))
         });
-        let old = NamedDevice::from(old);
         let in_place = self.new.is_none();
         let is_used = |guid| is_readable(&status, guid);
         if (in_place && is_used(old.guid))

@@ -52,6 +52,7 @@ use cenote_vdev::disk::Disk;
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::VdevTree;
 
+use crate::admin::examine::Which;
 use crate::admin::offline::{no_replicas, no_such_device};
 use crate::open::spares_l2cache::{AuxKind, remove_listed, spare_label};
 use crate::open::vdevs::{DiskSpec, ashift_of, refuse};
@@ -131,6 +132,7 @@ impl Pool {
     /// It is no such device, or other devices lack what it has: the pool is as it was. The pool is closed or suspended.
     #[boxed]
     pub async fn detach_device(&self, guid: Guid) -> Result<Txg, SpaError> {
+        self.examine_devices(Which::SiblingsOf(guid)).await?;
         let detached = self.change(move |syncer| Box::pin(async move { syncer.enter_detachment(guid).await })).await?;
         self.release(vec![detached]).await
     }

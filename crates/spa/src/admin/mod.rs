@@ -8,6 +8,7 @@ mod clone;
 pub(crate) mod command;
 pub(crate) mod dataset;
 mod destroy;
+pub(crate) mod examine;
 mod expand;
 mod limits;
 pub(crate) mod offline;

@@ -38,6 +38,7 @@ use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
 use cenote_vdev::dtl::Dtl;
 use cenote_vdev::tree::{LeafState, VdevState, VdevStatus};
 
+use crate::admin::examine::{Lost, Which};
 use crate::find::open_leaf;
 use crate::open::spares_l2cache::AuxKind;
 use crate::pool::Pool;
@@ -88,6 +89,7 @@ impl Pool {
     /// It is no device of the pool, or other devices lack what it has: the pool is as it was. The pool is closed or suspended.
     #[boxed]
     pub async fn offline_device(&self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {
+        self.examine_devices(Which::SiblingsOf(guid)).await?;
         self.change(move |syncer| Box::pin(async move { syncer.enter_offline(guid, how).await })).await
     }
 
@@ -98,11 +100,17 @@ impl Pool {
     /// It is no device of the pool. The pool is closed or suspended.
     #[boxed]
     pub async fn online_device(&self, guid: Guid, paths: Vec<PathBuf>) -> Result<Onlined, SpaError> {
+        let mut lost = self.examine_devices(Which::One(guid)).await?;
+        if let Some(Lost { reason, .. }) = lost.remove(&guid).filter(|lost| lost.is_kept) {
+            let what = format!("{reason}; no other device has all that it had, and it stays in use");
+            return Err(SpaError::refused(Refusal::Busy, what));
+        }
         let Plan { ashift, own, is_open, is_out } =
             self.look(move |syncer| Box::pin(async move { syncer.plan_online(guid).await })).await?;
         let mut found = None;
         if !is_open {
-            let paths: Vec<PathBuf> = own.into_iter().chain(paths).collect();
+            let mut paths: Vec<PathBuf> = own.into_iter().chain(paths).collect();
+            paths.dedup();
             match open_leaf(self.handle(), self.guid(), guid, ashift, &paths).await {
                 // Nothing is different: it was wanted before, and not there.
                 Err(reason) if !is_out => {
@@ -114,12 +122,13 @@ impl Pool {
         self.change(move |syncer| Box::pin(async move { syncer.enter_online(guid, found).await })).await
     }
 
-    /// Opens devices that were not there, if they are at their recorded paths now. Returns those that were found.
+    /// Looks at all devices that are used, and opens those that are not, if they are at their recorded paths now. Returns those that were found.
     ///
     /// # Errors
     /// As [`Self::online_device`].
     #[boxed]
     pub async fn reopen_devices(&self) -> Result<Vec<Guid>, SpaError> {
+        self.examine_devices(Which::All).await?;
         let mut found = Vec::new();
         for guid in self.peek(|syncer| syncer.absent()).await? {
             if self.online_device(guid, Vec::new()).await?.state.is_readable() {
@@ -129,18 +138,24 @@ impl Pool {
         Ok(found)
     }
 
-    /// Sets the error counts of a device to zero, and takes it into use again unless it is offline.
+    /// Sets the error counts of a vdev and of those below it to zero, and takes its devices into use again unless they are offline.
     ///
     /// # Errors
-    /// It is no device of the pool. The pool is closed or suspended.
+    /// It is no vdev of the pool. The pool is closed or suspended.
     #[boxed]
     pub async fn clear_device(&self, guid: Guid) -> Result<(), SpaError> {
-        let (leaf, ..) = self.look(move |syncer| Box::pin(async move { syncer.device(guid).await })).await?;
-        let tree = self.tree();
-        tree.as_ref().and_then(|tree| tree.error_counts(guid)).inspect(|counts| counts.clear());
-        let is_used = tree.as_ref().and_then(|tree| state_of(&tree.status(), guid)).is_some_and(VdevState::is_readable);
-        if !leaf.state.offline && !is_used {
-            self.online_device(guid, Vec::new()).await?;
+        let below = self.look(move |syncer| Box::pin(async move { syncer.vdevs_below(guid).await })).await?;
+        for vdev in below {
+            if vdev.kind.is_leaf() {
+                self.examine_devices(Which::One(vdev.guid)).await?;
+            }
+            let tree = self.tree();
+            tree.as_ref().and_then(|tree| tree.error_counts(vdev.guid)).inspect(|counts| counts.clear());
+            let state = tree.as_ref().and_then(|tree| state_of(&tree.status(), vdev.guid));
+            let is_used = state.is_some_and(VdevState::is_readable);
+            if matches!(vdev.kind, VdevKind::Disk | VdevKind::File) && !vdev.state.offline && !is_used {
+                self.online_device(vdev.guid, Vec::new()).await?;
+            }
         }
         Ok(())
     }
@@ -189,6 +204,16 @@ impl Syncer {
             }
         }
         Err(no_such_device())
+    }
+
+    /// A vdev of the pool and all below it.
+    async fn vdevs_below(&self, guid: Guid) -> Result<Vec<VdevConfig>, SpaError> {
+        let Some((_, vdev)) = self.devices.root_vdev.vdev(guid) else {
+            return Err(self.device(guid).await.err().unwrap_or_else(no_such_device));
+        };
+        let mut below = Vec::new();
+        vdev.walk(&mut |vdev| below.push(vdev.clone()));
+        Ok(below)
     }
 
     async fn enter_offline(&mut self, guid: Guid, how: Offline) -> Result<Txg, SpaError> {

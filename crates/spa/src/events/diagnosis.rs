@@ -46,7 +46,7 @@ impl Rule {
             Class::Checksum => ("checksum_n", "checksum_t"),
             Class::Io => ("io_n", "io_t"),
             Class::Delay => ("slow_io_n", "slow_io_t"),
-            Class::Data | Class::SitOut | Class::IoFailure => return None,
+            Class::Data | Class::SitOut | Class::IoFailure | Class::ProbeFailure => return None,
         };
         let errors = setting(errors).or_else(|| usual.map(|rule| rule.errors))?;
         let within = setting(within).map(Duration::from_secs).or_else(|| usual.map(|rule| rule.within))?;
@@ -60,7 +60,7 @@ impl Rule {
             Class::Checksum => Some((TEN_IN_TEN_MINUTES, Verdict::Degrade)),
             Class::Io => Some((TEN_IN_TEN_MINUTES, Verdict::Fault)),
             Class::Delay => Some((None, Verdict::Degrade)),
-            Class::Data | Class::SitOut | Class::IoFailure => None,
+            Class::Data | Class::SitOut | Class::IoFailure | Class::ProbeFailure => None,
         }
     }
 }

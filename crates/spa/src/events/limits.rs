@@ -22,6 +22,8 @@ pub(crate) enum Class {
     SitOut,
     /// The pool is suspended.
     IoFailure,
+    /// A device that takes nothing any more.
+    ProbeFailure,
 }
 
 impl Class {
@@ -33,6 +35,7 @@ impl Class {
             Self::Delay => "delay",
             Self::SitOut => "sitout",
             Self::IoFailure => "io_failure",
+            Self::ProbeFailure => "probe_failure",
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) mod diagnosis;
 mod ereport;
 mod limits;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -187,6 +187,9 @@ pub struct Events {
     /// Properties of vdevs that change their rules.
     settings: Mutex<ByGuid<BTreeMap<String, u64>>>,
     judged: Notify,
+    /// Devices that have failed a request and were not tried since.
+    suspects: Mutex<BTreeSet<Guid>>,
+    suspected: Notify,
     /// The states of leaves, as they were last seen.
     states: Mutex<ByGuid<LeafState>>,
     /// The scan that the MOS records, as it was last seen.
@@ -238,6 +241,7 @@ impl Events {
         self.is_closed.store(true, Ordering::Release);
         self.came.all();
         self.judged.all();
+        self.suspected.all();
     }
 
     /// True if nothing comes any more.
@@ -273,6 +277,10 @@ impl Events {
     /// A fault of a device.
     fn fault(&self, fault: &Fault) {
         let Some(place) = Place::of_fault(fault) else { return };
+        if place.class() == Class::Io && self.of.get().is_some() {
+            self.suspects.lock().insert(fault.guid);
+            self.suspected.all();
+        }
         self.post_ereport(fault.guid, &place);
     }
 
@@ -336,6 +344,35 @@ impl Events {
                 return None;
             }
             judged.await;
+        }
+    }
+
+    /// Waits for a device that has failed a request; none comes any more after the pool's end.
+    pub(crate) async fn suspect(&self) -> Option<Guid> {
+        loop {
+            let suspected = self.suspected.wait();
+            if self.is_closed() {
+                return None;
+            }
+            if let Some(leaf) = self.suspects.lock().pop_first() {
+                return Some(leaf);
+            }
+            suspected.await;
+        }
+    }
+
+    /// A device takes nothing any more: it is judged at once (`zed` does so for `probe_failure`).
+    pub(crate) fn probe_failed(&self, leaf: Guid) {
+        let Some(of) = self.of.get() else { return };
+        let vdevs = self.vdevs.lock().clone();
+        let status = of.tree.upgrade().and_then(|tree| tree.error_counts(leaf)).map(|errors| errors.totals());
+        let mut list = ereport::head(Class::ProbeFailure, *of.guid.lock(), leaf, ereport::ena(of.handle.now().as_ns()));
+        ereport::pool(&mut list, &of.name, *of.guid.lock(), *self.failmode.lock());
+        vdevs.describe(&mut list, leaf, status.unwrap_or_default());
+        self.post(list);
+        if vdevs.is_device(leaf) {
+            self.verdicts.lock().push_back((leaf, Verdict::Fault));
+            self.judged.all();
         }
     }
 

@@ -45,7 +45,7 @@ impl Shared {
             }
             // It cannot be changed while the pool is suspended.
             if let Err(error) = suspension.passed().await {
-                return TxError::Suspended(error.to_string());
+                return TxError::Suspended(error.why());
             }
         }
     }
@@ -56,7 +56,7 @@ impl Shared {
         match suspension.reason() {
             None => Ok(()),
             Some(reason) if *self.failmode.lock() == FailMode::Continue => Err(TxError::Suspended(reason.to_string())),
-            Some(_) => suspension.passed().await.map_err(|error| TxError::Suspended(error.to_string())),
+            Some(_) => suspension.passed().await.map_err(|error| TxError::Suspended(error.why())),
         }
     }
 

@@ -6,6 +6,12 @@
 //!                                                 └─ else degraded: used on, and shown as ailing
 //!                        config and labels of the next txg say so ─► states at its end ─► statechange
 //! ```
+//! **A device that takes nothing** is not asked for ten requests that fail: after the first one it is tried ([`VdevTree::probe_leaf`]), and if it fails
+//! [`PROBES`] times in a row, [`PROBE_PAUSE`] apart, it is judged. (OpenZFS tries once; a cable that is out for a second costs a device nothing
+//! here but the txgs that it missed.)
+//!
+//! [`VdevTree::probe_leaf`]: cenote_vdev::tree::VdevTree::probe_leaf
+//!
 //! **Invariants.** 1. A verdict never takes a device that holds the only good copy of a txg's blocks: it is degraded instead. 2. The pool in use
 //! and its configuration are changed with the slot held, between two txgs.
 //!
@@ -13,13 +19,43 @@
 //! diagnosed: the device may be well in another machine. It is not relied on for txgs that it has missed, since those are in its DTL.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_taskq::{Class, Either, race};
 
 use super::shared::Shared;
 use crate::error::SpaError;
 
+/// A device that fails this many tries takes nothing any more.
+const PROBES: usize = 3;
+/// The time between two tries.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+
 impl Shared {
+    /// Tries devices that have failed a request.
+    fn probe_suspects(self: &Arc<Self>) {
+        let (tree, events, handle) = (self.tree.clone(), self.events.clone(), self.handle.clone());
+        self.handle.detach(Class::Issue, async move {
+            while let Some(leaf) = events.suspect().await {
+                let mut failed = 0;
+                while failed < PROBES && !events.is_closed() {
+                    let Some(tree) = tree.upgrade() else { return };
+                    if tree.probe_leaf(leaf).await.is_ok() {
+                        break;
+                    }
+                    failed += 1;
+                    drop(tree);
+                    if let Either::Right(()) = race(handle.sleep(PROBE_PAUSE), events.closed()).await {
+                        return;
+                    }
+                }
+                if failed == PROBES {
+                    events.probe_failed(leaf);
+                }
+            }
+        });
+    }
+
     /// Begins to carry out verdicts.
     pub(super) fn manage_faults(self: &Arc<Self>) {
         let (shared, events) = (Arc::downgrade(self), self.events.clone());
@@ -53,6 +89,7 @@ impl Shared {
                 }
             }
         });
+        self.probe_suspects();
         let Some(suspension) = self.suspension.get().cloned() else { return };
         let events = self.events.clone();
         self.handle.detach(Class::Issue, async move {

@@ -3,7 +3,8 @@
 //! **A resilver is needed** while a leaf that can be written has a DTL. It begins when somebody says that a leaf has come
 //! (`Scan::is_resilver_wanted`: the pool was opened, a device came back or is new), and not because a DTL is there: one whose blocks could not be
 //! written again would be scanned for ever. A resilver that is under way and covers all that is missed goes on; otherwise it begins anew with what
-//! is missed now. It ends a scrub.
+//! is missed now. It ends a scrub. What was missed while it went on is scanned for after it, as soon as a txg has got through to all: a device that fails
+//! each txg would be scanned for in each.
 //!
 //! **The end.** All that a leaf has missed before the scan's `max_txg` is there again, but for what could not be written: that stays in its DTL. A scan
 //! of which another process did a part does not know that; then, and only if it had errors, nothing is shortened. Neither is it of a leaf that was not written all along.
@@ -98,11 +99,21 @@ impl Syncer {
         }
     }
 
+    /// True if a leaf that could be resilvered has missed a part of the last txg: it would miss the next scan's repairs too.
+    fn is_failing(&self) -> bool {
+        let last = Txg(self.txg.0 - 1);
+        self.devices.root_vdev.behind(last).any(|guid| self.can_be_resilvered(guid))
+    }
+
     /// Begins a resilver where one is needed and none covers it.
     async fn resilver_if_needed(&mut self) -> Result<(), SpaError> {
-        if !std::mem::take(&mut self.jobs.scan.is_resilver_wanted) {
+        let is_steady = !self.is_failing();
+        let scan = &mut self.jobs.scan;
+        let is_more = scan.is_more_missed && is_steady;
+        if !std::mem::take(&mut scan.is_resilver_wanted) && !is_more {
             return Ok(());
         }
+        scan.is_more_missed = false;
         let Some((min_txg, max_txg)) = self.resilver_range() else { return Ok(()) };
         if let Some(phys) = self.jobs.scan.phys().filter(|_| self.jobs.scan.is_running()) {
             let covers = phys.min_txg <= min_txg && max_txg <= phys.max_txg;
@@ -129,8 +140,7 @@ impl Syncer {
         if *is_complete || mutant::is(Mutant::DtlCleared) {
             self.shorten_dtls(&ended).await?;
             // Leaves may have missed more meanwhile; each scan is of later txgs.
-            let is_more = self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
-            self.jobs.scan.is_resilver_wanted |= is_more;
+            self.jobs.scan.is_more_missed |= self.resilver_range().is_some_and(|(_, end)| end > phys.max_txg);
         }
         if *is_complete && phys.function == ScanFunction::SCRUB {
             let value = ZapValue::from_u64(phys.max_txg.0);

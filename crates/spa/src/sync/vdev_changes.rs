@@ -168,6 +168,12 @@ impl RootVdev {
         })
     }
 
+    /// Notes that a leaf's device is gone, until the pool is closed or the device is back.
+    pub(crate) fn lose_leaf(&mut self, guid: Guid) -> Result<(), VdevError> {
+        self.states.insert(guid, RecordedState { lost: true, ..RecordedState::default() });
+        self.change_vdev(guid, &mut |_| {})
+    }
+
     /// Puts a new leaf next to an old one: below its parent, or below a new vdev of the type and guid in `above`, which takes the old one's
     /// place.
     pub(crate) fn attach(

@@ -102,6 +102,7 @@ fn apply(vdev: &mut VdevConfig, states: &BTreeMap<Guid, RecordedState>) {
     if let Some(state) = states.get(&vdev.guid) {
         vdev.state.offline |= state.offline;
         vdev.state.faulted |= state.faulted;
+        vdev.state.lost |= state.lost;
     }
     // As deep as `VdevConfig::parse` let it become.
     vdev.children.iter_mut().for_each(|child| apply(child, states));

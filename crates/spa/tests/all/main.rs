@@ -18,6 +18,7 @@ mod healing;
 mod health;
 mod hostile;
 mod kstats;
+mod lost;
 mod made;
 mod maps;
 mod multihost;

@@ -220,6 +220,25 @@ impl FileDevice {
         Ok(())
     }
 
+    /// See [`crate::Device::check_present`]. A block device is the same if its number is.
+    pub(crate) fn check_present(&self) -> io::Result<()> {
+        self.check_named()?;
+        let there = match std::fs::metadata(&self.path) {
+            Ok(there) => there,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_named => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let own = self.file.metadata()?;
+        let is_same = match own.file_type().is_block_device() {
+            true => there.file_type().is_block_device() && there.rdev() == own.rdev(),
+            false => (there.dev(), there.ino()) == (own.dev(), own.ino()),
+        };
+        match is_same {
+            true => Ok(()),
+            false => Err(io::Error::new(io::ErrorKind::NotFound, "its path names another device now")),
+        }
+    }
+
     pub(crate) async fn flush(&self) -> io::Result<()> {
         self.check_named()?;
         let _turn = if self.granularity == 1 { Some(self.sync_turn.lock().await) } else { None };

@@ -9,7 +9,7 @@ use cenote_taskq::Handle;
 
 use super::node::{Kind, Leaf, LeafState, Node, NodeIndex};
 use super::topology::{Common, Top, Topology};
-use crate::config::{AllocationClass, VdevConfig, VdevKind};
+use crate::config::{AllocationClass, RecordedState, VdevConfig, VdevKind};
 use crate::disk::Disk;
 use crate::error::VdevError;
 use crate::fault::{Fault, FaultKind};
@@ -98,7 +98,8 @@ impl Builder<'_> {
 
     /// The leaf as it was before, unless it is given a disk now, or is not to be used: then its device is closed.
     fn leaf_before(&self, config: &VdevConfig) -> Option<(Arc<Leaf>, Arc<str>)> {
-        if config.state.offline || config.state.faulted || self.disks.contains_key(&config.guid) {
+        let RecordedState { offline, faulted, lost, .. } = config.state;
+        if offline || faulted || lost || self.disks.contains_key(&config.guid) {
             return None;
         }
         let node = self.before?.lookup(config.guid)?;

@@ -54,6 +54,7 @@ use super::hangs::{Hang, Hangs};
 use super::node::{Kind, Node};
 use super::write::{WriteContext, Written};
 use super::{Topology, VdevSet, VdevTree};
+use crate::disk::Disk;
 use crate::error::VdevError;
 
 /// Too few devices of a top-level vdev could be flushed: blocks that were written to it may be lost.
@@ -719,7 +720,7 @@ impl VdevTree {
             }
             Ok(()) => return Err(VdevError::Suspended("it is being closed".into())),
             Err(error) => {
-                state.why = Why::Devices(error.to_string().into());
+                state.why = Why::Devices(error.why().into());
                 return Err(error);
             }
         }
@@ -802,6 +803,29 @@ impl VdevTree {
     }
 }
 
+/// Reads the unused part of a device's first label, writes it back, and makes it stable: a file that was deleted takes writes all the same.
+async fn write_back(disk: &Disk) -> std::io::Result<()> {
+    let (read, buf) = disk.probe(0, Buf::unfilled(PROBE_BYTES)).await;
+    read?;
+    disk.write(0, buf.freeze()).await?;
+    disk.flush().await
+}
+
+impl VdevTree {
+    /// Tries whether a leaf that is used still works, as OpenZFS's `vdev_probe`: the unused part of its label is read, written back, and made
+    /// stable. `Ok` for one that is not used.
+    ///
+    /// # Errors
+    /// The device's.
+    #[boxed]
+    pub async fn probe_leaf(&self, guid: Guid) -> std::io::Result<()> {
+        let topology = self.topology();
+        let Some(Kind::Leaf(leaf)) = topology.lookup(guid).map(|node| &node.kind) else { return Ok(()) };
+        let Some((disk, _)) = leaf.writable_disk() else { return Ok(()) };
+        write_back(disk).await
+    }
+}
+
 impl Topology {
     /// Whether enough devices of each top-level vdev take what is written to them, tried where nothing is kept: the first bytes of
     /// a label are read and written back. A vdev whose devices were missing before is not probed.
@@ -811,11 +835,7 @@ impl Topology {
             _ => None,
         });
         let probes = leaves.map(|(node, disk)| async move {
-            let (read, buf) = disk.probe(0, Buf::unfilled(PROBE_BYTES)).await;
-            let written = match read {
-                Ok(()) => disk.write(0, buf.freeze()).await,
-                Err(error) => Err(error),
-            };
+            let written = write_back(disk).await;
             written.err().map(|error| (node.guid, format!("{} does not answer: {error}", node.path)))
         });
         let failed: BTreeMap<Guid, String> = join_all(probes).await.into_iter().flatten().collect();

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{anyhow, bail};
 use cenote_admin::values::{check_first, is_pool_property};
 use cenote_host::CacheSetting;
+use cenote_host::owners::note_gone_owner;
 use cenote_listing::Importable;
 use cenote_server::importing::{ImportRequest, rewind_to};
 use cenote_server::{FoundPool, Rewind};
@@ -117,7 +118,10 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         let looking = Importable::looking(context.import_options());
         let opened = context.import(pool.clone(), &looking).await;
-        Importable { found: pool, opened, host_id: looking.host_id }.describe(&mut text).await;
+        let mut writing = context.import_options();
+        note_gone_owner(&pool, &mut writing);
+        let needs_force = pool.needs_force(&writing);
+        Importable { found: pool, opened, needs_force }.describe(&mut text).await;
     }
     context.out(text)?;
     Ok(Outcome::unless(failed))

@@ -82,6 +82,7 @@ impl Args {
     /// The commands that make up this one, each for one pool, where it is for several: whoever has a pool does its part.
     pub(crate) fn of_pools(&self) -> Vec<Self> {
         let parts: Vec<Zpool> = match &self.command {
+            Zpool::Reopen(args) => args.of_pools().into_iter().map(Zpool::Reopen).collect(),
             Zpool::Resilver(args) => args.of_pools().into_iter().map(Zpool::Resilver).collect(),
             Zpool::Scrub(args) => args.of_pools().into_iter().map(Zpool::Scrub).collect(),
             _ => Vec::new(),

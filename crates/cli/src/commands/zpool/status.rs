@@ -92,7 +92,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if let Some(stamp) = &stamp {
         let _ = writeln!(text, "{stamp}");
     }
-    let options = args.options();
+    let options = StatusOptions { is_worked_on: context.served().is_some(), ..args.options() };
     let (mut found, mut shown, mut first) = (Map::new(), 0, true);
     let has_pools = !pools.is_empty();
     for pool in pools {
@@ -246,6 +246,7 @@ impl Args {
             shows_dedup: self.dedup,
             is_exact: self.exact || self.json.json_int,
             is_flat: self.json_flat_vdevs,
+            is_worked_on: false,
         }
     }
 }

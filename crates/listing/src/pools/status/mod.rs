@@ -52,6 +52,8 @@ pub struct StatusOptions {
     pub is_exact: bool,
     /// In JSON, all devices on one level.
     pub is_flat: bool,
+    /// A process has the pool open, and works on it in the background.
+    pub is_worked_on: bool,
 }
 
 /// For each requested kind, the activity of each leaf.
@@ -112,7 +114,7 @@ impl Status {
         let Self { facts, options, .. } = self;
         let _ = writeln!(text, "  pool: {}\n state: {}", facts.pool.name(), facts.state());
         if let Some(condition) = condition {
-            let (status, action) = of_status(condition);
+            let (status, action) = of_status(condition, options.is_worked_on);
             let _ = writeln!(text, "status: {status}\naction: {action}");
             if let Some(message) = condition.message() {
                 let _ = writeln!(text, "   see: {MESSAGES}/{message}");
@@ -148,7 +150,7 @@ impl Status {
         let exact = options.is_exact;
         let mut object = facts.json(json, false);
         if let Some(condition) = condition {
-            let (status, action) = of_status(condition);
+            let (status, action) = of_status(condition, options.is_worked_on);
             object.insert("status".into(), json!(format!("{status}\n")));
             object.insert("action".into(), json!(format!("{action}\n")));
             if let Some(message) = condition.message() {

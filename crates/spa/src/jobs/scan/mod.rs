@@ -228,6 +228,8 @@ pub(crate) struct Scan {
     kept: Option<Instant>,
     /// A leaf has come that may lack something, or may be written again.
     pub(crate) is_resilver_wanted: bool,
+    /// Leaves have missed more while the last resilver went on.
+    pub(crate) is_more_missed: bool,
 }
 
 impl Scan {
