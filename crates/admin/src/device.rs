@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use cenote_format::ids::Guid;
+use cenote_scan::attend;
 use cenote_spa::{AttachOptions, NewDevice, Offline, Pool, SpaError};
 use cenote_taskq::boxed;
 
@@ -32,6 +33,14 @@ pub struct ChangedDevices {
 impl ChangedDevices {
     pub(crate) fn none() -> Self {
         Self { words: Vec::new(), is_all: true }
+    }
+
+    /// Tells why something more was not done with a device that is counted.
+    fn note_more<T>(&mut self, verb: &str, word: &str, made: Result<T, SpaError>, users: &dyn Users) {
+        if let Err(error) = made {
+            users.tell(&format!("cannot {verb} {word}: {error}"));
+            self.is_all = false;
+        }
     }
 
     /// Counts a device, or tells why it was not changed.
@@ -108,6 +117,8 @@ pub struct OnlineRequest {
     pub pool: String,
     /// The devices.
     pub devices: Vec<NamedDevice>,
+    /// Use all of devices that have grown (`-e`).
+    pub expands: bool,
 }
 
 impl Request for OnlineRequest {
@@ -130,13 +141,22 @@ impl Request for OnlineRequest {
                     Some(reason) => reason,
                     None => "use 'zpool replace' to replace devices that are no longer present",
                 });
+                continue;
+            }
+            if self.expands || pool.number_property("autoexpand").await? != 0 {
+                changed.note_more("expand", word, pool.expand_devices(vec![*guid]).await, users);
             }
         }
         Ok(changed)
     }
 
     fn history_line(&self) -> Option<Line> {
-        Some(Line::new("zpool online").word(&self.pool).words(self.devices.iter().map(|device| &device.word)))
+        Some(
+            Line::new("zpool online")
+                .flag(self.expands, "-e")
+                .word(&self.pool)
+                .words(self.devices.iter().map(|device| &device.word)),
+        )
     }
 
     fn is_void(&self, made: &ChangedDevices) -> bool {
@@ -226,6 +246,8 @@ pub struct AttachRequest {
     pub ashift: Option<u32>,
     /// Flags and settings of the command, for the history.
     pub words: Vec<String>,
+    /// Wait until the new one has everything (`-w`). A process that keeps the pool is waited for by [`crate::wait`].
+    pub waits: bool,
 }
 
 impl AttachRequest {
@@ -249,7 +271,10 @@ impl Request for AttachRequest {
     }
 
     #[boxed]
-    async fn run(&self, pool: &Pool, _: &dyn Users) -> Result<(), AdminError> {
+    async fn run(&self, pool: &Pool, users: &dyn Users) -> Result<(), AdminError> {
+        if self.waits && !users.keep_pool() {
+            attend(pool);
+        }
         let options = AttachOptions {
             old: self.old.guid,
             new: self.new.clone(),
@@ -264,6 +289,14 @@ impl Request for AttachRequest {
         let verb = if self.is_replacing { "zpool replace" } else { "zpool attach" };
         let line = Line::new(verb).words(&self.words).word(&self.pool).word(&self.old.word);
         Some(if self.new_word == self.old.word { line } else { line.word(&self.new_word) })
+    }
+
+    fn is_long(&self) -> bool {
+        self.waits
+    }
+
+    fn works_on(&self, (): &()) -> Option<&'static str> {
+        self.waits.then_some("resilvering")
     }
 
     fn changes_config(&self) -> bool {

@@ -58,6 +58,7 @@
 #![forbid(unsafe_code)]
 
 mod bookmark;
+mod checkpoint;
 mod clone;
 mod compatibility;
 mod create;
@@ -75,6 +76,7 @@ mod pool;
 mod properties;
 pub mod receive;
 mod redact;
+mod reguid;
 mod rename;
 mod request;
 mod rollback;
@@ -96,6 +98,7 @@ use rollback::Promote;
 
 pub use bookmark::BookmarkRequest;
 pub use cenote_spa::{LeafAction, LeafWorkKind};
+pub use checkpoint::CheckpointRequest;
 pub use clone::CloneRequest;
 pub use compatibility::{ReadList, lacking_features};
 pub use create::{CreateRequest, Owner, TellNew, VolumeShape};
@@ -112,6 +115,7 @@ pub use newpool::{NewPool, create_pool};
 pub use pool::{ClearRequest, SetPoolRequest, SetVdevRequest, UpgradeRequest};
 pub use properties::{InheritRequest, SetRequest, inherit_property, set_properties};
 pub use redact::{RedactError, RedactRequest, redact, redact_in};
+pub use reguid::ReguidRequest;
 pub use rename::RenameRequest;
 pub use request::{Changed, Going, Line, NoUsers, Request, Suspended, Users, Volumes};
 pub use rollback::{PromoteRequest, RollbackRequest, rollback};

@@ -18,6 +18,7 @@
 //! **Rejected.** *Lines of the history written by the program*: each was written beside the verb, 27 times. *A verb's effect on users in the server*: the library had to know the same effects once more, and knew fewer.
 
 use cenote_dsl::Dataset;
+use cenote_format::ids::Guid;
 use cenote_spa::Pool;
 use cenote_taskq::boxed;
 
@@ -133,6 +134,14 @@ pub trait Users: Sync {
     #[boxed]
     async fn volumes(&self) -> Option<Box<dyn Volumes + '_>> {
         None
+    }
+
+    /// The pool is about to get another guid: notes that name it by its guid are changed. Called with the two exchanged where it does not.
+    ///
+    /// # Errors
+    /// They cannot be changed.
+    fn guid_changes(&self, _from: Guid, _to: Guid) -> Result<(), AdminError> {
+        Ok(())
     }
 
     /// True if this process has the pool for longer than for the verb.

@@ -159,6 +159,8 @@ impl Request for CancelRemovalRequest {
 /// Work that `zpool wait` waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
+    /// The space is freed that only a discarded checkpoint had.
+    Discard,
     /// Blocks of what was destroyed are freed.
     Free,
     /// A scrub, of errors too; one that is paused is not waited for.
@@ -171,26 +173,23 @@ pub enum Activity {
     Trim,
     /// A vdev is evacuated.
     Remove,
+    /// A device that is replaced, or for which a spare is made ready.
+    Replace,
 }
 
 impl Activity {
     /// The words of OpenZFS for activities, and whether Cenote ever has it under way.
     pub const WORDS: [(&'static str, Option<Self>); 9] = [
-        ("discard", None),
+        ("discard", Some(Self::Discard)),
         ("free", Some(Self::Free)),
         ("initialize", Some(Self::Initialize)),
-        ("replace", Some(Self::Resilver)),
+        ("replace", Some(Self::Replace)),
         ("remove", Some(Self::Remove)),
         ("resilver", Some(Self::Resilver)),
         ("scrub", Some(Self::Scrub)),
         ("trim", Some(Self::Trim)),
         ("raidz_expand", None),
     ];
-}
-
-/// A job that frees, and goes on.
-fn frees(job: &JobStatus) -> bool {
-    !matches!(job.name, "scrub" | "resilver" | "remove") && !job.is_paused && job.stalled.is_none()
 }
 
 fn evacuates(job: &JobStatus) -> bool {
@@ -225,12 +224,14 @@ pub async fn wait(pool: &Pool, activities: &[Activity]) -> Result<(), AdminError
                     || (trims && syncer.is_worked_on(LeafWorkKind::Trim))
             })
             .await?;
-        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.jobs().iter().any(frees)).await?;
+        let is_freed = waits_for(Activity::Free) && pool.peek(|syncer| syncer.is_freeing()).await?;
         let is_evacuated =
             waits_for(Activity::Remove) && pool.peek(|syncer| syncer.jobs().iter().any(evacuates)).await?;
         let is_scanned =
             is_scanned || waits_for(Activity::Scrub) && pool.error_scrub().await?.is_some_and(|it| are_active(&it));
-        if !is_scanned && !is_freed && !is_evacuated && !is_worked_on {
+        let is_replaced = waits_for(Activity::Replace) && pool.peek(|syncer| syncer.is_replacing()).await?;
+        let is_discarded = waits_for(Activity::Discard) && pool.peek(|syncer| syncer.is_discarding()).await?;
+        if !is_scanned && !is_freed && !is_evacuated && !is_worked_on && !is_replaced && !is_discarded {
             return Ok(());
         }
         pool.handle().sleep(LOOK_AFTER).await;

@@ -69,6 +69,7 @@ impl Pool {
         pool.hold().await.raised()?;
         let pool = pool.start(tunables).await;
         cenote_scan::attend(&pool);
+        pool.take_spares();
         pool.sync().await.raised()?;
         Ok(Self::new(Access::Write(pool), guid, is_noted))
     }

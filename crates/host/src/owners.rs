@@ -277,6 +277,23 @@ fn remove_unlocked(folder: &Path, prefix: &str, kept: Option<&str>) {
     }
 }
 
+/// A pool that this process has is about to get another guid: its note names that from now on.
+pub fn guid_changes(from: Guid, to: Guid) -> Result<()> {
+    let mut held = HELD.lock();
+    for held in held.iter_mut().filter(|held| held.guid == from) {
+        let name = held.path.file_name().and_then(|name| name.to_str()).and_then(|name| name.split_once('-'));
+        let Some(mark) = name.and_then(|(_, mark)| u64::from_str_radix(mark, 16).ok()) else { continue };
+        let path = held.path.with_file_name(name_of(to, mark));
+        std::fs::rename(&held.path, &path).at(&path)?;
+        (held.guid, held.path) = (to, path);
+    }
+    drop(held);
+    CacheFile::of_user()?.update(|pools| {
+        pools.values_mut().filter(|entry| entry.guid == from.0).for_each(|entry| entry.guid = to.0);
+        Ok::<_, HostError>(())
+    })
+}
+
 /// The pool is exported, and its labels are this system's.
 pub fn ended(guid: Guid) {
     let mut held = HELD.lock();

@@ -55,6 +55,14 @@ pub enum SpaceError {
         #[source]
         error: RangeError,
     },
+    /// The map of the checkpoint has an entry that cannot be.
+    #[error("space map object {object} of the checkpoint is damaged: {what}")]
+    Checkpoint {
+        /// The space map.
+        object: ObjectId,
+        /// How.
+        what: String,
+    },
     /// A metaslab that is not there.
     #[error("vdev {} has no metaslab {}", .0.vdev, .0.index)]
     NoMetaslab(MetaslabId),

@@ -9,6 +9,7 @@ use cenote_format::ids::{Txg, VdevId};
 use thiserror::Error;
 
 use crate::check::CheckError;
+use crate::kept::Kept;
 use crate::metaslab::Activation;
 use crate::{Metaslab, MetaslabId, SizeRange, SpaceError, Tunables, VdevMaps, Weight};
 
@@ -118,6 +119,8 @@ pub(crate) struct VdevSpaces {
     pub(crate) embedded: Option<u64>,
     pub(crate) main: Group,
     pub(crate) log: Group,
+    /// Space kept for the checkpoint.
+    pub(crate) kept: Kept,
     /// Whether anything may be allocated here: not while it is faulted or leaving.
     pub(crate) is_allocatable: bool,
     /// Bytes that are still to be copied, while it is evacuated.
@@ -153,12 +156,20 @@ impl VdevSpaces {
             embedded: None,
             log: group.clone(),
             main: group,
+            kept: Kept::default(),
             is_allocatable: true,
             left_to_copy_bytes: None,
         };
         vdev.main.order = vdev.metaslabs.iter().map(rank).collect();
         assert_eq!(vdev.main.order.len(), vdev.metaslabs.len(), "each metaslab has a rank of its own");
         vdev
+    }
+
+    /// One more metaslab, behind the others.
+    pub(crate) fn push(&mut self, metaslab: Metaslab) {
+        assert_eq!(metaslab.id().index, self.metaslabs.len() as u64, "a metaslab stands at its index");
+        self.main.order.insert(rank(&metaslab));
+        self.metaslabs.push(metaslab);
     }
 
     fn which(&self, index: u64) -> Which {

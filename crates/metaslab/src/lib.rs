@@ -90,7 +90,7 @@
 //! order of entries between metaslabs is free, so it could be parallel, but encoding is 16 bytes an entry and was not worth a
 //! merge. *Waiting inside `allocate` for a load*: would make the allocator a task with locks; an answer is simpler to test.
 //!
-//! **Not here yet.** Frees that a checkpoint keeps, trim, removal and expansion of vdevs, the `cursor` and `new-dynamic`
+//! **Not here yet.** Trim, removal and expansion of vdevs, the `cursor` and `new-dynamic`
 //! selectors.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -101,6 +101,7 @@ mod class;
 mod error;
 mod fragmentation;
 mod group;
+mod kept;
 mod load;
 mod logs;
 mod map;
@@ -124,7 +125,7 @@ use cenote_taskq::buf::Block;
 use cenote_vdev::config::AllocationClass;
 use thiserror::Error;
 
-pub use allocator::{Allocator, Evacuation, FlushMode, Request, SpaceFeatures};
+pub use allocator::{Allocator, Evacuation, FlushMode, KeptTail, Request, SpaceFeatures};
 pub use check::CheckError;
 pub use class::ClassKind;
 pub use error::{LogEntryFault, LogFigure, MetaslabFault, SpaceError, SpaceMapError, Violation};

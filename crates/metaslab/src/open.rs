@@ -12,6 +12,7 @@ use cenote_format::ids::{ObjectId, Txg};
 use cenote_format::spacemap::SpaceMapPhys;
 use cenote_taskq::{Class, Handle, Join, boxed};
 
+use crate::kept::Kept;
 use crate::load::{CHUNK_BYTES, METASLABS_MAX, problem, words};
 use crate::replay::{LogEntry, Places, Shard};
 use crate::{
@@ -51,7 +52,8 @@ pub async fn open(
         for (place, metaslab) in (first..).zip(&metaslabs) {
             shards[place as usize % count].add(place, metaslab);
         }
-        let opened = allocator.open_vdev(setup, metaslabs);
+        let kept = Kept::of_map(checkpoint_map(objects.as_ref(), &maps).await?);
+        let opened = allocator.open_vdev(setup, metaslabs, kept);
         opened.map_err(|error| problem(Some(&maps), None, maps.metaslab_array, error))?;
     }
     logs.sort();
@@ -186,6 +188,27 @@ async fn metaslabs(objects: &dyn SpaceObjects, maps: &VdevMaps) -> Result<Vec<Me
         all.push(Metaslab::open(id, range, maps.ashift, map, Txg(unflushed)));
     }
     Ok(all)
+}
+
+/// The map of what is kept for the checkpoint, if there is one.
+async fn checkpoint_map(objects: &dyn SpaceObjects, maps: &VdevMaps) -> Result<Option<SpaceMap>, SpaceProblem> {
+    let Some(object) = maps.checkpoint_map else { return Ok(None) };
+    let fail = |error: SpaceMapError| problem(Some(maps), None, object, error);
+    let (bonus, order) = objects.bonus(object).await.map_err(|error| fail(error.into()))?;
+    let phys = SpaceMapPhys::parse(&bonus, order).map_err(|error| fail(error.into()))?;
+    let size_bytes = maps.end_bytes();
+    if !u64::try_from(phys.allocated_bytes.saturating_neg()).is_ok_and(|bytes| bytes <= size_bytes) {
+        return Err(fail(SpaceMapError::Allocated { allocated_bytes: phys.allocated_bytes, size_bytes }));
+    }
+    Ok(Some(SpaceMap {
+        object,
+        block_size_bytes: objects.block_bytes(object).await.map_err(|error| fail(error.into()))?.max(1),
+        start_bytes: 0,
+        shift: maps.ashift,
+        length_bytes: phys.length_bytes,
+        allocated_bytes: phys.allocated_bytes,
+        histogram: phys.histogram,
+    }))
 }
 
 async fn space_map(

@@ -83,6 +83,8 @@ pub trait SpaceStore {
     /// Enters the first txg that a metaslab's own map lacks into `ms_unflushed_phys_txgs`, which is made if the vdev has
     /// none.
     fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), ObjectError>;
+    /// Enters the space map of what is kept for the checkpoint into a vdev's ZAP, or takes it out.
+    fn set_checkpoint_map(&mut self, vdev: VdevId, object: Option<ObjectId>) -> Result<(), ObjectError>;
     /// Enters a txg's log into `log_spacemap_zap` (made, and the feature activated, with the first), or takes it out.
     fn set_log(&mut self, txg: Txg, object: Option<ObjectId>) -> Result<(), ObjectError>;
 }

@@ -79,8 +79,8 @@ pub const OF_DATASETS: &[(&str, Effect)] = &[
 pub const OF_POOLS: &[(&str, Effect)] = &[
     ("altroot", NotYet),
     ("ashift", NotYet),
-    ("autoexpand", Stored),
-    ("autoreplace", Stored),
+    ("autoexpand", Obeyed),
+    ("autoreplace", Obeyed),
     ("autotrim", Stored),
     ("bootfs", Obeyed),
     ("cachefile", Obeyed),

@@ -182,13 +182,12 @@ impl Sums {
         for name in ALWAYS_USED.into_iter().filter(|name| enabled.contains_key(name)) {
             sums.uses.insert(name, 1);
         }
-        for (name, entry) in [
-            ("async_destroy", pool_directory::BPTREE),
-            ("log_spacemap", pool_directory::LOG_SPACEMAP_ZAP),
-            ("zpool_checkpoint", pool_directory::CHECKPOINT),
-        ] {
+        for (name, entry) in
+            [("async_destroy", pool_directory::BPTREE), ("log_spacemap", pool_directory::LOG_SPACEMAP_ZAP)]
+        {
             sums.uses.insert(name, u64::from(directory(entry).await?.is_some()));
         }
+        sums.uses.insert("zpool_checkpoint", u64::from(pool.checkpoint().await?.is_some()));
         if enabled.contains_key("enabled_txg") {
             let txgs = pool.feature_counts(pool_directory::FEATURE_ENABLED_TXG).await?;
             sums.uses.insert("enabled_txg", txgs.len() as u64);

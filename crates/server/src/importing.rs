@@ -14,7 +14,7 @@ use cenote_taskq::boxed;
 
 use crate::error::{Result, ServerError, refused};
 use crate::session::{config_here, server_of};
-use crate::writing::revive;
+use crate::writing::{revive, rewind};
 use crate::{Found, Session, choose, protocol};
 
 /// The options of an import, in addition to those of the session.
@@ -24,7 +24,7 @@ pub struct ImportRequest {
     pub destroyed: bool,
     /// Log devices may be missing.
     pub missing_log: bool,
-    /// Open it as of its checkpoint.
+    /// Take it back to its checkpoint; one that is read-only is only opened as of that.
     pub at_checkpoint: bool,
     /// Mount points are below this folder.
     pub altroot: Option<String>,
@@ -176,7 +176,19 @@ impl Session {
                 )),
             }
             let (found_now, _) = find(self.handle(), &entry.paths).await;
-            let again = found_now.into_iter().find(|now| now.guid == found.guid).unwrap_or(found);
+            let again = found_now.into_iter().find(|now| now.guid == found.guid).unwrap_or_else(|| found.clone());
+            pool = self.import(again, &options).await?;
+            self.load_keys(&pool).await?;
+        }
+        if options.checkpoint && !request.is_dry && !request.is_read_only {
+            // Its devices are opened for writing next.
+            pool.close().await;
+            drop(pool);
+            let line = Line::new("zpool import --rewind-to-checkpoint").word(found.name()).words(&request.new_name);
+            rewind(self, found.clone(), &options, &line).await?;
+            (entry.checkpoint, options.checkpoint) = (false, false);
+            let (found_now, _) = find(self.handle(), &entry.paths).await;
+            let again = found_now.into_iter().find(|now| now.guid == found.guid).unwrap_or_else(|| found.clone());
             pool = self.import(again, &options).await?;
             self.load_keys(&pool).await?;
         }

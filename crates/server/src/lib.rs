@@ -31,6 +31,7 @@
 
 #![forbid(unsafe_code)]
 
+mod autoreplace;
 pub mod background;
 mod delegated;
 mod ending;

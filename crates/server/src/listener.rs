@@ -140,7 +140,7 @@ impl Control {
     ) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
-            None => usual_socket(of.guid)?,
+            None => usual_socket(of.pool.guid())?,
         };
         let (place, listener) = Place::listen(&path).with_context(|| format!("cannot listen on {}", path.display()))?;
         let shared = Arc::new(Shared {
@@ -277,7 +277,7 @@ impl Shared {
         Who {
             pid: std::process::id(),
             pool: self.of.pool.name().to_owned(),
-            guid: self.of.guid.0,
+            guid: self.of.pool.guid().0,
             devices: self.of.devices.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             mounts,
             renamed,

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use cenote_format::ids::Guid;
 use cenote_spa::Pool;
 use cenote_taskq::{Event, EventWait, boxed};
 
@@ -18,8 +17,6 @@ pub struct ServedPool {
     pub volumes: Arc<OpenVolumes>,
     /// Its mounted datasets.
     pub mounts: Arc<LiveMounts>,
-    /// Its guid.
-    pub guid: Guid,
     /// The devices from which it was opened, and those added since.
     pub devices: Arc<Mutex<Vec<PathBuf>>>,
     /// Its end.

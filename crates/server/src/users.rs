@@ -9,12 +9,13 @@ use std::collections::BTreeSet;
 use cenote_admin::{AdminError, Changed, Going, Suspended, Users, Verb, Volumes};
 use cenote_dsl::Dataset;
 use cenote_dsl::name::is_at_or_below;
-use cenote_format::ids::ObjectId;
-use cenote_host::Mounts;
-use cenote_spa::SpaError;
+use cenote_format::ids::{Guid, ObjectId};
+use cenote_host::{Mounts, owners};
+use cenote_spa::{Pool, SpaError};
 use cenote_taskq::boxed;
 
-use crate::error::{Result, refused};
+use crate::error::{Result, ServerError, refused};
+use crate::protocol::usual_socket;
 use crate::session::{END_POLL, UNUSED_TIME_MAX};
 use crate::{Locked, Session, SuspendedDataset, shown};
 
@@ -50,6 +51,21 @@ impl Users for Session {
     #[boxed]
     async fn volumes(&self) -> Option<Box<dyn Volumes + '_>> {
         Some(Box::new(self.served_volumes()?.lock().await) as Box<dyn Volumes + '_>)
+    }
+
+    fn guid_changes(&self, from: Guid, to: Guid) -> Result<(), AdminError> {
+        let is_of_another = |noted: Option<(String, _)>| {
+            noted.is_some_and(|(name, _)| Some(name.as_str()) != self.served().map(Pool::name))
+        };
+        if self.noted(from).is_some() && is_of_another(self.noted(to)) {
+            return Err(AdminError::Said(format!("the guid {to} is in use by another pool")));
+        }
+        owners::guid_changes(from, to).map_err(|error| AdminError::of_users(ServerError::from(error)))?;
+        if let (Some(_), Ok(old), Ok(new)) = (self.served(), usual_socket(from), usual_socket(to)) {
+            // Commands look for a pool's server by its guid. One that listens elsewhere, or not at all, goes on so.
+            let _ = std::fs::rename(old, new);
+        }
+        Ok(())
     }
 
     fn keep_pool(&self) -> bool {

@@ -13,6 +13,7 @@ use cenote_spa::tunables::MountTunables;
 use cenote_spa::{FailMode, Pool};
 use cenote_taskq::{Class, Either, race};
 
+use crate::autoreplace;
 use crate::error::{Context as _, Result};
 use crate::{Console, LiveMounts, OpenVolumes, ServedPool, signals};
 
@@ -58,9 +59,10 @@ pub(crate) async fn serve(
     recovery: Recovery,
 ) -> Result<ServedPool> {
     pool.hold().await?;
-    let guid = pool.guid();
     let pool = pool.start(tunables.tx).await;
     cenote_scan::attend(&pool);
+    pool.take_spares();
+    watch_devices(console, &pool);
     watch(console, &pool, recovery);
     watch_hangs(console, &pool);
     watch_space(console, &pool);
@@ -70,7 +72,37 @@ pub(crate) async fn serve(
     let devices = Arc::new(std::sync::Mutex::new(devices));
     let report = console.clone();
     let mounts = LiveMounts::new(Arc::new(move |line: &str| report.warn(line)), tunables.mounts);
-    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, guid, devices, end: Arc::default() })
+    Ok(ServedPool { volumes: OpenVolumes::new(pool.clone()), mounts, pool, devices, end: Arc::default() })
+}
+
+/// How often devices are looked at that have grown, or were not there.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Obeys the properties `autoexpand` and `autoreplace`.
+fn watch_devices(console: &Arc<dyn Console>, pool: &Pool) {
+    let (console, weak, handle) = (console.clone(), pool.downgrade(), pool.handle().clone());
+    handle.clone().detach(Class::Background, async move {
+        loop {
+            handle.sleep(LOOK_INTERVAL).await;
+            let Some(pool) = weak.upgrade().filter(|pool| !pool.is_closing()) else { return };
+            if pool.suspended().is_some() {
+                continue;
+            }
+            // A device that fails is told of elsewhere.
+            if let Ok(true) = pool.expand_if_wanted().await {
+                console.note(&format!("pool '{}' has the room that its devices have got", pool.name()));
+            }
+            match autoreplace::replace_absent(&pool).await {
+                Ok(replaced) => replaced.iter().for_each(|path| {
+                    console.note(&format!(
+                        "pool '{}': a new device at {path} replaces the one that was there",
+                        pool.name()
+                    ));
+                }),
+                Err(error) => console.warn(&format!("pool '{}': {}", pool.name(), error.causes())),
+            }
+        }
+    });
 }
 
 /// Reports problems with the pool's space that do not stop it.

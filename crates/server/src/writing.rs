@@ -170,6 +170,9 @@ impl Writing {
             done_bytes = now_bytes;
         }
         drop(advance);
+        if !pool.peek(|syncer| syncer.is_scanned()).await? {
+            pool.finish_replacing().await?;
+        }
         self.tell_errors(session);
         for job in pool.jobs() {
             let bytes = job.left_bytes;
@@ -295,6 +298,19 @@ pub(crate) async fn revive(session: &Session, found: FoundPool, how: &ImportOpti
     how.owner_mark = owners::begin(&found).ok();
     let options = WriteOptions { clock: clock()?, host: host(false), check: false };
     let pool = open(session.handle(), found, &how, options).await?;
+    finish(recording(&pool, line)).await
+}
+
+/// Takes a pool back to its checkpoint.
+#[boxed]
+pub(crate) async fn rewind(session: &Session, found: FoundPool, how: &ImportOptions, line: &Line) -> Result<()> {
+    // In the pool it keeps its old name.
+    let mut how = ImportOptions { new_name: None, checkpoint: true, ..how.clone() };
+    owners::note_gone_owner(&found, &mut how);
+    how.owner_mark = owners::begin(&found).ok();
+    let options = WriteOptions { clock: clock()?, host: host(false), check: false };
+    let pool = open(session.handle(), found, &how, options).await?;
+    session.advise(format!("pool '{}' is as of its checkpoint", pool.name()));
     finish(recording(&pool, line)).await
 }
 

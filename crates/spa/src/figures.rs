@@ -195,6 +195,17 @@ impl View {
         }
     }
 
+    /// True while what a discarded checkpoint has left is being freed: its feature is in use, and there is none.
+    ///
+    /// # Errors
+    /// The MOS cannot be read.
+    #[boxed]
+    pub async fn is_discarding(&self) -> Result<bool, SpaError> {
+        let counts = self.feature_counts(pool_directory::FEATURES_FOR_WRITE).await?;
+        let guid = crate::features::by_name("zpool_checkpoint").map_or("", |feature| feature.guid);
+        Ok(counts.get(guid).is_some_and(|count| *count > 0) && self.checkpoint().await?.is_none())
+    }
+
     /// The dedup statistics, from those kept with the tables.
     #[boxed]
     pub async fn dedup(&self) -> Result<DedupFigures, SpaError> {

@@ -265,7 +265,7 @@ impl FoundPool {
                 .await
                 .map_err(|error| fail(error.to_string()))?;
             let report = probe_device(&device).await;
-            let leaves = report.labelled().filter_map(leaf_of).filter(|(pool, _)| *pool == self.guid);
+            let leaves = report.labelled().flat_map(leaves_of).filter(|(pool, _)| *pool == self.guid);
             for (_, leaf) in leaves.filter(|(_, leaf)| wanted.contains(&leaf.guid)) {
                 match again.leaves.get(&leaf.guid) {
                     Some(other) if other.is_before(&leaf) => {}
@@ -319,9 +319,11 @@ impl FoundPool {
         }
         let mut now = self.clone();
         for leaf in now.leaves.values_mut() {
-            match leaf_of(&probe(&leaf.disk).await) {
-                Some((pool, again)) if (pool, again.guid) == (self.guid, leaf.guid) => *leaf = again,
-                _ => {}
+            let again = leaves_of(&probe(&leaf.disk).await);
+            if let Some((_, again)) =
+                again.into_iter().find(|(pool, again)| (*pool, again.guid) == (self.guid, leaf.guid))
+            {
+                *leaf = again;
             }
         }
         (now.state() == PoolState::Exported).then_some(now)
@@ -339,7 +341,7 @@ impl FoundPool {
 #[boxed]
 pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Skipped>) {
     let mut pools: BTreeMap<Guid, FoundPool> = BTreeMap::new();
-    let (mut skipped, mut auxiliaries) = (Vec::new(), BTreeMap::new());
+    let (mut skipped, mut auxiliaries, mut all) = (Vec::new(), BTreeMap::new(), Vec::new());
     for chunk in paths.chunks(PROBES_MAX) {
         let probes: Vec<_> = chunk
             .iter()
@@ -352,13 +354,14 @@ pub async fn find(handle: &Handle, paths: &[PathBuf]) -> (Vec<FoundPool>, Vec<Sk
             let found = probe.await.unwrap_or_else(|error| Err(SkipReason::Failed(error.to_string())));
             match found {
                 Ok((leaves, found)) => {
-                    leaves.into_iter().for_each(|(pool, leaf)| add(&mut pools, pool, leaf));
+                    all.extend(leaves);
                     auxiliaries.extend(found.into_iter().map(|found| (found.guid, found)));
                 }
                 Err(reason) => skipped.push(Skipped { path: path.clone(), reason }),
             }
         }
     }
+    settled(all).into_iter().for_each(|(pool, leaf)| add(&mut pools, pool, leaf));
     let auxiliaries = Arc::new(auxiliaries);
     let mut found = Vec::with_capacity(pools.len());
     for (_, mut pool) in pools {
@@ -397,13 +400,28 @@ pub(crate) async fn open_leaf(
             }
         };
         let report = probe_device(&device).await;
-        let leaf = report.labelled().filter_map(leaf_of).find(|(of, leaf)| (*of, leaf.guid) == (pool, guid));
+        let leaf = report.labelled().flat_map(leaves_of).find(|(of, leaf)| (*of, leaf.guid) == (pool, guid));
         match leaf {
             Some((_, leaf)) => return Ok(leaf),
             None => why.push(format!("{}: its label is not that of this device of the pool", path.display())),
         }
     }
     Err(why.join("; "))
+}
+
+/// Whether the device at a path has the label of this spare.
+pub(crate) async fn has_spare_label(handle: &Handle, path: &Path, guid: Guid) -> bool {
+    let Ok(device) = handle.open(path, OpenOptions::default()).await else { return false };
+    let report = probe_device(&device).await;
+    report.labelled().filter_map(auxiliary_of).any(|spare| spare.guid == guid && spare.state == PoolState::Spare)
+}
+
+/// Opens a spare's device for this process alone, if it is there and nobody has it.
+pub(crate) async fn open_spare(handle: &Handle, path: &Path, guid: Guid) -> Option<FoundAuxiliary> {
+    let device = handle.open_alone(path, Duration::ZERO).await.ok()?;
+    let report = probe_device(&device).await;
+    let mut spares = report.labelled().filter_map(auxiliary_of);
+    spares.find(|spare| spare.guid == guid && spare.state == PoolState::Spare)
 }
 
 fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
@@ -431,7 +449,8 @@ fn add(pools: &mut BTreeMap<Guid, FoundPool>, pool: Guid, leaf: FoundLeaf) {
     found.leaves.insert(used.guid, used);
 }
 
-type Probed = (Vec<(Guid, FoundLeaf)>, Vec<FoundAuxiliary>);
+/// The leaves of each disk of a device, by pool, and its spares and cache devices.
+type Probed = (Vec<Vec<(Guid, FoundLeaf)>>, Vec<FoundAuxiliary>);
 
 async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, SkipReason> {
     let options = OpenOptions::default();
@@ -440,7 +459,7 @@ async fn probe_path(handle: &Handle, path: &Path) -> Result<Probed, SkipReason> 
         _ => SkipReason::Failed(error.to_string()),
     })?;
     let report = probe_device(&device).await;
-    let leaves: Vec<_> = report.labelled().filter_map(leaf_of).collect();
+    let leaves: Vec<_> = report.labelled().map(leaves_of).filter(|leaves| !leaves.is_empty()).collect();
     let auxiliaries: Vec<_> = report.labelled().filter_map(auxiliary_of).collect();
     if leaves.is_empty() && auxiliaries.is_empty() {
         return Err(SkipReason::NoLabel);
@@ -460,18 +479,53 @@ fn auxiliary_of(report: &LabelReport) -> Option<FoundAuxiliary> {
     (report.guid() == Some(guid)).then(|| FoundAuxiliary { guid, disk: report.disk.clone(), state })
 }
 
-fn leaf_of(report: &LabelReport) -> Option<(Guid, FoundLeaf)> {
-    let config = report.best_config()?.clone();
-    let (pool, guid) = (report.pool_guid()?, report.guid()?);
+/// The leaf that a disk is, for each pool that its labels name, the newest label first. There is more than one where the power went
+/// while the pool got another guid ([`crate::Pool::reguid`]).
+fn leaves_of(report: &LabelReport) -> Vec<(Guid, FoundLeaf)> {
+    let Some(best) = report.best_config() else { return Vec::new() };
     // Spares and cache devices have a state and a guid, but belong to no pool's tree.
-    config.list("vdev_tree")?;
-    let txg = Txg(config.u64("txg").unwrap_or(0));
-    // Labelled for a pool, or for a vdev of one, that no txg has made. Its rings may be those of an earlier life.
-    if txg == Txg(0) {
-        return None;
+    if best.list("vdev_tree").is_none() {
+        return Vec::new();
     }
-    let bad_labels = LABEL_COUNT - report.good_labels();
-    let uberblocks = report.uberblocks.clone();
-    let leaf = FoundLeaf { guid, disk: report.disk.clone(), config, txg, uberblocks, bad_labels };
-    Some((pool, leaf))
+    let mut leaves: Vec<(Guid, FoundLeaf)> = Vec::new();
+    let configs = report.labels.iter().filter_map(|label| label.config.as_ref().ok());
+    for config in std::iter::once(best).chain(configs) {
+        let (Some(pool), Some(guid)) = (config.u64("pool_guid").map(Guid), config.u64("guid").map(Guid)) else {
+            continue;
+        };
+        let txg = Txg(config.u64("txg").unwrap_or(0));
+        // Labelled for a pool, or for a vdev of one, that no txg has made. Its rings may be those of an earlier life.
+        if txg == Txg(0) || config.list("vdev_tree").is_none() {
+            continue;
+        }
+        let bad_labels = LABEL_COUNT - report.good_labels();
+        let uberblocks = report.uberblocks.clone();
+        let leaf = FoundLeaf { guid, disk: report.disk.clone(), config: config.clone(), txg, uberblocks, bad_labels };
+        // A label of another leaf is of an earlier life of the device.
+        let is_same = leaves.first().is_none_or(|(_, first)| first.guid == guid);
+        match leaves.iter_mut().find(|(of, _)| *of == pool) {
+            Some((_, other)) if other.txg < txg && is_same => *other = leaf,
+            None if is_same => leaves.push((pool, leaf)),
+            _ => {}
+        }
+    }
+    leaves.sort_by_key(|(_, leaf)| std::cmp::Reverse(leaf.txg));
+    leaves
+}
+
+/// One leaf for each disk: that of its newest label, unless no disk has an uberblock with that label's guid as new as the label. Then the
+/// txg that gave the pool this guid never became the pool.
+fn settled(disks: Vec<Vec<(Guid, FoundLeaf)>>) -> Vec<(Guid, FoundLeaf)> {
+    let mut newest: BTreeMap<Guid, Txg> = BTreeMap::new();
+    for (pool, leaf) in disks.iter().flatten() {
+        let txg = leaf.uberblocks.iter().map(|copy| copy.uberblock.txg).max().unwrap_or_default();
+        let of_pool = newest.entry(*pool).or_default();
+        *of_pool = txg.max(*of_pool);
+    }
+    let one = |mut leaves: Vec<(Guid, FoundLeaf)>| {
+        let is_made = |(pool, leaf): &(Guid, FoundLeaf)| newest.get(pool).is_some_and(|txg| *txg >= leaf.txg);
+        let at = leaves.iter().position(is_made).unwrap_or(0);
+        (at < leaves.len()).then(|| leaves.swap_remove(at))
+    };
+    disks.into_iter().filter_map(one).collect()
 }

@@ -20,7 +20,7 @@ pub(crate) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// Entry of a top-level vdev's ZAP: what it is for, where it does not serve everything.
 pub(crate) const ALLOCATION_BIAS: &str = "org.zfsonlinux:allocation_bias";
 /// Entry of a top-level vdev's ZAP: what the checkpoint keeps.
-const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
+pub(crate) const CHECKPOINT_MAP: &str = "com.delphix:pool_checkpoint_sm";
 /// Log space maps at most: one a txg, retired after some thousands.
 const LOGS_MAX: usize = 1 << 20;
 

@@ -188,6 +188,17 @@ impl Device {
         }
     }
 
+    /// Its size now. A file or a block device that has grown while it was open may be used so far from then on.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn look_at_size(&self) -> io::Result<u64> {
+        match &self.backing {
+            Backing::File(file) => file.look_at_size(),
+            Backing::Driver(driver) => Ok(driver.size_bytes()),
+        }
+    }
+
     /// The smallest unit the device takes: the logical sector of a block device. 512 for a file, which the page cache writes
     /// in any units.
     pub fn sector_bytes(&self) -> u32 {

@@ -43,6 +43,8 @@ mutants! {
     DeferNone = "defer-none",
     /// Freed space is handed out again one txg later instead of two.
     DeferOnce = "defer-once",
+    /// A block that the checkpoint has is freed like any other.
+    CheckpointFreed = "checkpoint-freed",
     /// The uberblock is written without a flush of the blocks before it.
     BlocksUnflushed = "blocks-unflushed",
     /// A txg is said to be on disk without a flush of its uberblock.
@@ -193,7 +195,7 @@ impl Mutant {
     pub const OF_HOSTS: &[Self] = &[Self::LateNotAskedAfterWrite];
 
     /// Those of repairs, which tests of the pool find (`spa`, `healing`).
-    pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::TrimUnheld];
+    pub const OF_REPAIRS: &[Self] = &[Self::HealReused, Self::CheckpointFreed, Self::TrimUnheld];
 
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];

@@ -17,6 +17,7 @@ pub struct Disk {
     device: Device,
     start_bytes: u64,
     size_bytes: u64,
+    is_whole: bool,
     path: Arc<str>,
     /// There once its pool is in use; all handles share it.
     watch: Arc<OnceLock<Arc<Watch>>>,
@@ -32,6 +33,7 @@ impl Disk {
         Self {
             start_bytes: 0,
             size_bytes: device.size_bytes(),
+            is_whole: true,
             device,
             path,
             watch: Arc::default(),
@@ -48,6 +50,7 @@ impl Disk {
         Self {
             start_bytes,
             size_bytes: partition.size_bytes.min(whole - start_bytes),
+            is_whole: false,
             device,
             path,
             watch: Arc::default(),
@@ -65,6 +68,19 @@ impl Disk {
     #[must_use]
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    /// The same, with the room that its device has got since it was opened; none if it has got none. (A partition is as large as its table
+    /// said.)
+    ///
+    /// # Errors
+    /// The size of the device cannot be read.
+    pub fn grown(&self) -> io::Result<Option<Self>> {
+        if !self.is_whole {
+            return Ok(None);
+        }
+        let size_bytes = self.device.look_at_size()?;
+        Ok((size_bytes > self.size_bytes).then(|| Self { size_bytes, ..self.clone() }))
     }
 
     /// The device below.

@@ -23,7 +23,7 @@ const fn until(wanted: f64, bound: f64) -> Goal {
 }
 
 /// Lines of the product at most: crates without those of tests and the laboratory, and without tests.
-const PRODUCT_LINES: Goal = until(163_000.0, 187_500.0);
+const PRODUCT_LINES: Goal = until(163_000.0, 191_000.0);
 /// Lines of the program at most, tests included: it keeps the grammar of the command line, and printing.
 const PROGRAM_LINES: Goal = until(9_000.0, 9_900.0);
 /// Public items of the product for each 1,000 lines of its code, at most.
@@ -49,7 +49,7 @@ const CIRCLE_FILES: &[(&str, Goal)] =
 const ARROWS_UP: &[(&str, Goal)] = &[
     ("dmu", held(54.0)),
     ("dsl", held(27.0)),
-    ("spa", until(99.0, 123.0)),
+    ("spa", until(99.0, 140.0)),
     ("zpl", held(48.0)),
     ("server", until(37.0, 38.0)),
 ];
@@ -71,11 +71,11 @@ const ASSERTIONS: &[(&str, Goal)] = &[
 ];
 /// The syncer's rooms: fields at most, and files with functions of the room at most.
 const ROOMS: &[(&str, Goal, Goal)] = &[
-    ("Syncer", held(21.0), until(28.0, 34.0)),
+    ("Syncer", held(21.0), until(28.0, 40.0)),
     ("Mos", held(9.0), held(4.0)),
-    ("Blocks", until(9.0, 11.0), held(2.0)),
+    ("Blocks", until(9.0, 13.0), held(2.0)),
     ("Devices", until(9.0, 10.0), held(1.0)),
-    ("Jobs", until(6.0, 8.0), held(1.0)),
+    ("Jobs", until(6.0, 9.0), held(1.0)),
     ("Zil", held(2.0), held(0.0)),
     ("InTxg", held(6.0), until(11.0, 13.0)),
 ];

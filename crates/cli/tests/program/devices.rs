@@ -16,7 +16,7 @@ use common::mounted::{End, Mounted, can_mount};
 /// A pool of one layout, and files for more.
 fn made(layout: &[&str], count: usize) -> Images {
     let images = Images::made(layout, count, &[]);
-    for name in ["x", "y"] {
+    for name in ["x", "y", "z"] {
         File::create(images.dir.join(name)).unwrap().set_len(80 << 20).unwrap();
     }
     images
@@ -48,7 +48,6 @@ fn steps(images: &Images, is_served: bool) {
         (&["detach", "mine", "0.img"], "cannot detach 0.img: only applicable to mirror and replacing vdevs"),
         (&["attach", "-s", "mine", "0.img", &x], "not supported yet: -s"),
         (&["attach", "mine", "0.img", &own], "0.img is busy"),
-        (&["online", "-e", "mine", "0.img"], "not supported yet: -e"),
     ] {
         let refused = images.refused("zpool", words);
         assert!(refused.contains(said), "{words:?}: {refused}");
@@ -93,6 +92,56 @@ fn steps(images: &Images, is_served: bool) {
     assert!(tree(images).starts_with("0.img"), "{}", tree(images));
 }
 
+/// Verbs that wait for what they have begun, another guid, and a checkpoint, by whoever has the pool.
+fn waited(images: &Images) {
+    let path = |name: &str| images.dir.join(name).display().to_string();
+    let (x, z) = (path("x"), path("z"));
+    let status = || images.run("zpool", &["status", "mine"]);
+    images.run("zpool", &["attach", "-w", "mine", "0.img", &x]);
+    assert!(tree(images).starts_with("mirror-0 0.img x") && !status().contains("DEGRADED"), "{}", status());
+    images.run("zpool", &["replace", "-w", "mine", "x", &z]);
+    assert!(tree(images).starts_with("mirror-0 0.img z") && !status().contains("DEGRADED"), "{}", status());
+    images.run("zpool", &["wait", "-t", "replace,resilver,discard", "mine"]);
+    let guid = || images.run("zpool", &["get", "-H", "-o", "value", "guid", "mine"]).trim().to_owned();
+    let before = guid();
+    images.run("zpool", &["reguid", "mine"]);
+    let drawn = guid();
+    images.run("zpool", &["reguid", "-g", "12345", "mine"]);
+    assert!(before != drawn && drawn != "12345" && guid() == "12345");
+    let refused = images.refused("zpool", &["reguid", "-g", "12345", "mine"]);
+    assert!(refused.contains("cannot reguid 'mine': the guid 12345 is in use"), "{refused}");
+    images.run("zfs", &["create", "mine/old"]);
+    images.run("zpool", &["checkpoint", "mine"]);
+    let json = images.run("zpool", &["status", "-j", "mine"]);
+    assert!(status().contains("checkpoint: created ") && json.contains("\"checkpoint_stats\""), "{json}");
+    for (words, said) in [
+        (&["checkpoint", "mine"][..], "cannot checkpoint 'mine': checkpoint exists"),
+        (&["detach", "mine", "z"], "cannot detach z: checkpoint exists"),
+        (&["reguid", "mine"], "cannot reguid 'mine': checkpoint exists"),
+    ] {
+        let refused = images.refused("zpool", words);
+        assert!(refused.contains(said), "{words:?}: {refused}");
+    }
+    images.run("zfs", &["destroy", "mine/old"]);
+    images.run("zfs", &["create", "mine/new"]);
+    let kept = images.run("zpool", &["get", "-Hp", "-o", "value", "checkpoint", "mine"]);
+    assert!(kept.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0), "{kept}");
+    images.run("zpool", &["checkpoint", "-d", "-w", "mine"]);
+    assert!(!status().contains("checkpoint"), "{}", status());
+    let refused = images.refused("zpool", &["checkpoint", "-d", "mine"]);
+    assert!(refused.contains("cannot discard checkpoint in 'mine': checkpoint does not exist"), "{refused}");
+    images.run("zpool", &["detach", "mine", "z"]);
+    // A device that has grown, while the pool is in use or not.
+    let size = || images.run("zpool", &["list", "-Hp", "-o", "size", "mine"]).trim().parse::<u64>().unwrap();
+    let before = size();
+    File::options().write(true).open(path("0.img")).unwrap().set_len(200 << 20).unwrap();
+    images.run("zpool", &["online", "mine", "0.img"]);
+    assert_eq!(size(), before);
+    images.run("zpool", &["online", "-e", "mine", "0.img"]);
+    assert!(size() > before + (100 << 20), "{before} {}", size());
+    images.run("zfs", &["create", "mine/grown"]);
+}
+
 /// The pool on disk, and what its history says.
 fn ended(images: &mut Images) {
     images.note_files();
@@ -105,6 +154,12 @@ fn ended(images: &mut Images) {
         "zpool online mine x",
         "detach vdev=",
         "zpool detach mine y",
+        "zpool attach -w mine 0.img",
+        "guid change",
+        "zpool checkpoint -d -w mine",
+        "checkpointed uberblock txg=",
+        "finished discarding checkpointed state",
+        "zpool online -e mine 0.img",
     ] {
         assert!(history.contains(part), "{part}: {history}");
     }
@@ -114,13 +169,12 @@ fn ended(images: &mut Images) {
 fn devices_go_and_come_in_a_pool_that_commands_open() {
     let mut images = made(&[], 1);
     steps(&images, false);
+    waited(&images);
     ended(&mut images);
 }
 
-#[test]
-fn devices_go_and_come_in_a_pool_that_a_server_has() {
-    let mut images = made(&[], 1);
-    images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+/// Does something while a server has the pool, for its volume `v`.
+fn served(images: &Images, work: impl FnOnce()) {
     let socket = images.cache.path().join("nbd.sock");
     let mut serve = images.command("serve", &["--rw", "--unix", socket.to_str().unwrap(), "mine"]);
     let mut server = serve.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -129,11 +183,94 @@ fn devices_go_and_come_in_a_pool_that_a_server_has() {
         assert!(server.try_wait().unwrap().is_none() && Instant::now() < deadline, "no server");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| steps(&images, true)));
+    let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
     assert!(server.wait().unwrap().success());
     done.unwrap();
+}
+
+#[test]
+fn devices_go_and_come_in_a_pool_that_a_server_has() {
+    let mut images = made(&[], 1);
+    images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+    served(&images, || {
+        steps(&images, true);
+        waited(&images);
+    });
     ended(&mut images);
+}
+
+/// A spare stands for a device that is faulted, goes when that is forgiven, and is not available when its file is gone; a new device in the place of one that
+/// is gone replaces it where the property says so.
+#[test]
+fn spares_and_new_devices_are_taken_by_themselves() {
+    let images = made(&["mirror"], 2);
+    let path = |name: &str| images.dir.join(name).display().to_string();
+    images.run("zpool", &["add", "mine", "spare", &path("x"), &path("y")]);
+    images.run("zpool", &["set", "autoreplace=on", "mine"]);
+    images.run("zfs", &["create", "-V", "8M", "-s", "mine/v"]);
+    let status = || images.run("zpool", &["status", "mine"]);
+    let until = |what: &str, is_so: &dyn Fn(&str) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !is_so(&status()) {
+            assert!(Instant::now() < deadline, "{what}: {}", status());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    served(&images, || {
+        images.run("zpool", &["offline", "-f", "mine", "1.img"]);
+        until("a spare", &|status| status.contains("INUSE") && status.contains("spare-1"));
+        images.run("zpool", &["wait", "mine"]);
+        std::fs::remove_file(path("y")).unwrap();
+        let words = status();
+        let y = words.lines().find(|line| line.split_whitespace().next().is_some_and(|name| name.ends_with('y')));
+        assert!(y.is_some_and(|line| line.contains("UNAVAIL")), "{words}");
+        images.run("zpool", &["clear", "mine", "1.img"]);
+        until("no spare", &|status| status.contains("AVAIL") && !status.contains("spare-1"));
+    });
+    // Another file in the place of one that is gone.
+    std::fs::remove_file(path("1.img")).unwrap();
+    File::create(path("1.img")).unwrap().set_len(80 << 20).unwrap();
+    served(&images, || {
+        until("a new device", &|status| {
+            !status.contains("DEGRADED") && !status.contains("replacing") && !status.contains("spare-1")
+        });
+    });
+    let history = images.run("zpool", &["history", "-i", "mine"]);
+    assert!(history.contains("spare in vdev=") && history.contains("replace vdev="), "{history}");
+}
+
+/// A pool goes back to its checkpoint with all of its datasets, and is shown so before.
+#[test]
+fn a_pool_goes_back_to_its_checkpoint() {
+    let mut images = made(&["mirror"], 2);
+    // As it is imported, not as it is found in the folder.
+    let datasets = || {
+        let listed = common::good(images.bare().args(["zfs", "list", "-H", "-o", "name"]));
+        String::from_utf8(listed).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    images.run("zfs", &["create", "mine/before"]);
+    images.run("zpool", &["checkpoint", "mine"]);
+    images.run("zfs", &["destroy", "mine/before"]);
+    images.run("zfs", &["create", "mine/after"]);
+    images.run("zpool", &["export", "mine"]);
+    images.run("zpool", &["import", "-o", "readonly=on", "--rewind-to-checkpoint", "mine"]);
+    assert_eq!(datasets(), "mine mine/before");
+    images.run("zpool", &["export", "mine"]);
+    images.run("zpool", &["import", "mine"]);
+    assert_eq!(datasets(), "mine mine/after");
+    images.run("zpool", &["export", "mine"]);
+    images.run("zpool", &["import", "--rewind-to-checkpoint", "mine"]);
+    assert_eq!(datasets(), "mine mine/before");
+    assert!(!images.run("zpool", &["status", "mine"]).contains("checkpoint"));
+    images.run("zfs", &["create", "mine/more"]);
+    let history = images.run("zpool", &["history", "mine"]);
+    assert!(history.contains("zpool import --rewind-to-checkpoint mine"), "{history}");
+    images.run("zpool", &["export", "mine"]);
+    let refused = images.refused("zpool", &["import", "--rewind-to-checkpoint", "mine"]);
+    assert!(refused.contains("checkpoint"), "{refused}");
+    images.note_files();
+    images.assert_whole();
 }
 
 /// A log that is in use ends with a block that is allocated and not written: a scan that read it would find damage where there is none.

@@ -2,6 +2,7 @@
 //!
 //! One value, no clock, no thread, no I/O: calls in the same order give the same places. The caller holds the lock.
 
+mod checkpoint;
 mod hold;
 mod load;
 mod place;
@@ -16,11 +17,14 @@ use cenote_vdev::config::AllocationClass;
 use crate::check::{CheckError, ExtentCheck};
 use crate::class::{Class, ClassKind, Member, Share};
 use crate::group::{AllocError, Extent, VdevSetup, VdevSpaces, Which};
+use crate::kept::Kept;
 use crate::metaslab::Replayed;
 use crate::work::Gathered;
 use crate::{
-    FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork, Violation,
+    FoundLog, Keep, LogSpace, Metaslab, MetaslabId, SizeRange, SpaceError, TXG_SIZE, Tunables, TxgWork, VdevMaps,
+    Violation,
 };
+pub use checkpoint::KeptTail;
 
 /// The pool's features that decide how space maps are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +118,15 @@ pub struct Allocator {
     check: Option<ExtentCheck>,
 }
 
+/// A metaslab without anything in it, loaded, that waits for the end of a txg.
+fn fresh(maps: &VdevMaps, index: u64) -> Result<Metaslab, SpaceError> {
+    let id = MetaslabId { vdev: maps.vdev, index };
+    let mut metaslab = Metaslab::new(id, maps.metaslab_range(index), maps.ashift);
+    let loading = metaslab.begin_load()?;
+    metaslab.end_load(loading)?;
+    Ok(metaslab)
+}
+
 const fn slot(txg: Txg) -> usize {
     (txg.0 % TXG_SIZE as u64) as usize
 }
@@ -145,10 +158,7 @@ impl Allocator {
         let maps = &setup.maps;
         let metaslabs = (0..maps.metaslab_count())
             .map(|index| {
-                let id = MetaslabId { vdev: maps.vdev, index };
-                let mut metaslab = Metaslab::new(id, maps.metaslab_range(index), maps.ashift);
-                let loading = metaslab.begin_load()?;
-                metaslab.end_load(loading)?;
+                let mut metaslab = fresh(maps, index)?;
                 if is_creation {
                     metaslab.sync_done(Txg(0), &Keep::USUAL)?;
                 }
@@ -158,10 +168,36 @@ impl Allocator {
         self.join(setup, metaslabs)
     }
 
+    /// A vdev has got so many bytes: the metaslabs that it has room for now come behind the others, and can be used after the next txg.
+    ///
+    /// # Errors
+    /// There is no such vdev.
+    pub fn grow_vdev(&mut self, id: VdevId, asize_bytes: u64) -> Result<(), SpaceError> {
+        let none = SpaceError::NoMetaslab(MetaslabId { vdev: id, index: 0 });
+        let vdev = self.vdevs.get_mut(&id).ok_or(none)?;
+        assert!(asize_bytes >= vdev.setup.maps.asize_bytes, "a vdev does not shrink");
+        vdev.setup.maps.asize_bytes = asize_bytes;
+        let maps = vdev.setup.maps.clone();
+        for index in vdev.metaslabs.len() as u64..maps.metaslab_count() {
+            vdev.push(fresh(&maps, index)?);
+            vdev.weigh(index, &self.tunables)?;
+        }
+        ClassKind::ALL.iter().for_each(|kind| self.balance(*kind));
+        Ok(())
+    }
+
     /// Adds a vdev of a pool that is being opened, with its metaslabs. Then come the logs ([`crate::open()`]), then
     /// [`Self::opened`].
-    pub(crate) fn open_vdev(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {
-        self.join(setup, metaslabs)
+    pub(crate) fn open_vdev(
+        &mut self,
+        setup: VdevSetup,
+        metaslabs: Vec<Metaslab>,
+        kept: Kept,
+    ) -> Result<(), SpaceError> {
+        let id = setup.maps.vdev;
+        self.join(setup, metaslabs)?;
+        self.vdevs.get_mut(&id).expect("a vdev that has joined is there").kept = kept;
+        Ok(())
     }
 
     fn join(&mut self, setup: VdevSetup, metaslabs: Vec<Metaslab>) -> Result<(), SpaceError> {

@@ -187,7 +187,7 @@ impl Allocator {
         Ok(Some((Extent { vdev: member.vdev, offset_bytes, asize_bytes }, blocks)))
     }
 
-    fn owner(&mut self, extent: &Extent) -> Result<(MetaslabId, &mut Metaslab), SpaceError> {
+    pub(super) fn owner(&mut self, extent: &Extent) -> Result<(MetaslabId, &mut Metaslab), SpaceError> {
         let id = MetaslabId { vdev: extent.vdev, index: 0 };
         let vdev = self.vdevs.get_mut(&extent.vdev).ok_or(SpaceError::NoMetaslab(id))?;
         let id = MetaslabId { index: extent.offset_bytes >> vdev.setup.maps.metaslab_shift, ..id };

@@ -39,6 +39,7 @@ impl Allocator {
             vdev.metaslab(id.index)?.sync(&mut target)?;
             self.gathered.add(&target.work);
         }
+        self.sync_kept(store, batch)?;
         self.logs.put_header(store)
     }
 

@@ -433,6 +433,15 @@ impl Metaslab {
 
     /// Frees a block in the txg that syncs. Its space comes back two txgs later.
     pub(crate) fn free(&mut self, range: Range<u64>) -> Result<(), SpaceError> {
+        self.check_taken(range.clone())?;
+        self.freeing.add(range).map_err(SpaceError::tree(self.id, "space being freed"))
+    }
+
+    /// Whether a range is allocated, as far as is known without its map.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(crate) fn check_taken(&self, range: Range<u64>) -> Result<(), SpaceError> {
         let deferred = self.deferred.trees().map(|tree| (tree, "deferred frees"));
         for (tree, name) in std::iter::once((&self.freed, "space freed in this txg")).chain(deferred) {
             if let Some(at) = tree.overlap(range.clone()) {
@@ -444,7 +453,7 @@ impl Metaslab {
             let error = crate::RangeError::Overlap { start: range.start, end: range.end, at: at.start };
             return Err(SpaceError::tree(self.id, "free space")(error));
         }
-        self.freeing.add(range).map_err(SpaceError::tree(self.id, "space being freed"))
+        Ok(())
     }
 
     /// The first range from `from` on that the pool uses, up to where something else begins: neither free, nor freed, be it that it may not

@@ -24,6 +24,7 @@ pub(crate) struct Disk {
     objects: BTreeMap<ObjectId, Object>,
     pub(crate) logs: BTreeMap<Txg, ObjectId>,
     next: u64,
+    checkpoint: BTreeMap<VdevId, ObjectId>,
     pub(crate) fault: Option<u32>,
 }
 
@@ -122,6 +123,14 @@ impl SpaceStore for Disk {
 
     fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), ObjectError> {
         self.put_word(txgs_of(metaslab.vdev), metaslab.index, txg.0);
+        Ok(())
+    }
+
+    fn set_checkpoint_map(&mut self, vdev: VdevId, object: Option<ObjectId>) -> Result<(), ObjectError> {
+        match object {
+            Some(object) => assert!(self.checkpoint.insert(vdev, object).is_none(), "one map a vdev"),
+            None => assert!(self.checkpoint.remove(&vdev).is_some(), "only what is there is taken out"),
+        }
         Ok(())
     }
 

@@ -58,9 +58,16 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let is_ours = |found: fs::Metadata| (found.dev(), found.ino()) == self.identity;
-        if fs::symlink_metadata(&self.path).is_ok_and(is_ours) {
+        let is_ours =
+            |path: &Path| fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == self.identity);
+        if is_ours(&self.path) {
             let _ = fs::remove_file(&self.path);
+            return;
+        }
+        // It has another name since the pool has another guid.
+        let entries = fs::read_dir(folder(&self.path)).into_iter().flatten().flatten();
+        if let Some(moved) = entries.map(|entry| entry.path()).find(|path| is_ours(path)) {
+            let _ = fs::remove_file(moved);
         }
     }
 }

@@ -95,7 +95,7 @@ impl Session {
         setting.check_writable()?;
         self.check_served(name)?;
         let guid = match &self.served {
-            Some(served) => served.of.guid,
+            Some(served) => served.of.pool.guid(),
             None => {
                 let (found, _) = self.locate(name).await?;
                 // A server changes its own list.

@@ -312,7 +312,7 @@ impl Session {
         }
         let mut options = self.import_options();
         if options.altroot.is_none() {
-            options.altroot = self.noted(served.of.guid).and_then(|(_, entry)| entry.altroot);
+            options.altroot = self.noted(served.of.pool.guid()).and_then(|(_, entry)| entry.altroot);
         }
         let view = served.of.pool.view(&options).await?;
         self.opened.0.lock().push(view.dmu().detached().clone());

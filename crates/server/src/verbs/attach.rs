@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cenote_admin::values::parse_ashift;
-use cenote_admin::{AttachRequest, DetachRequest, NamedDevice};
+use cenote_admin::{Activity, AttachRequest, DetachRequest, NamedDevice, wait};
 use cenote_host::CacheFile;
 use cenote_host::inuse::refuse_used;
 use cenote_host::layout::parse_layout_in;
@@ -32,6 +32,8 @@ pub struct Attaching {
     pub properties: Vec<String>,
     /// A device of another pool may be used.
     pub force: bool,
+    /// Wait until the new one has everything.
+    pub waits: bool,
 }
 
 impl Attaching {
@@ -126,9 +128,10 @@ impl Attaching {
             }
         };
         let mut words: Vec<String> = self.force.then(|| "-f".to_owned()).into_iter().collect();
+        words.extend(self.waits.then(|| "-w".to_owned()));
         words.extend(self.properties.iter().flat_map(|setting| ["-o".to_owned(), setting.clone()]));
         let (pool, is_replacing) = (self.pool.clone(), self.is_replacing);
-        let request = AttachRequest { pool, old, new_word: word, new, is_replacing, ashift, words };
+        let request = AttachRequest { pool, old, new_word: word, new, is_replacing, ashift, words, waits: self.waits };
         session.carry_out(&request).await?;
         session.devices_added(&paths);
         CacheFile::of_user()?.update(|pools| {
@@ -137,7 +140,12 @@ impl Attaching {
                 entry.paths.extend(new);
             }
             Ok::<_, ServerError>(())
-        })
+        })?;
+        // A command that opened the pool has done the work by now.
+        if let Some(pool) = session.served().filter(|_| self.waits) {
+            wait(pool, &[if self.is_replacing { Activity::Replace } else { Activity::Resilver }]).await?;
+        }
+        Ok(())
     }
 }
 

@@ -187,6 +187,7 @@ pub(crate) struct Detached {
 impl Syncer {
     /// Finds out whether a device can have a place; changes nothing.
     async fn plan_attachment(&self, options: AttachOptions) -> Result<Attachment, SpaError> {
+        self.check_no_checkpoint()?;
         let AttachOptions { old: old_guid, new, is_replacing, ashift, seed } = options;
         let root_vdev = &self.devices.root_vdev;
         let Some(((ancestors, old), (_, top))) = root_vdev.vdev(old_guid).zip(root_vdev.top_of(old_guid)) else {
@@ -327,6 +328,7 @@ impl Syncer {
         let Some(((ancestors, leaf), (vdev, _))) = root_vdev.vdev(guid).zip(root_vdev.top_of(guid)) else {
             return Err(self.device(guid).await.err().unwrap_or_else(no_such_device));
         };
+        self.check_no_checkpoint()?;
         let parent = ancestors.last().expect("a vdev is below the root");
         if !leaf.kind.is_leaf() || !matches!(parent.kind, VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare) {
             return Err(refuse("only applicable to mirror and replacing vdevs"));
@@ -377,6 +379,9 @@ impl Syncer {
     /// The MOS cannot be changed.
     pub(crate) async fn finish_replacing(&mut self) -> Result<Vec<Detached>, SpaError> {
         let mut detached = Vec::new();
+        if self.check_no_checkpoint().is_err() {
+            return Ok(detached);
+        }
         let whole: Vec<Guid> = self
             .devices
             .root_vdev
@@ -401,6 +406,22 @@ impl Syncer {
     /// True if a vdev is there and lacks nothing.
     fn has_all(&self, guid: Guid) -> bool {
         self.devices.tree.lacks_of(guid, &BTreeSet::new()).is_some_and(|lacks| lacks.is_empty())
+    }
+
+    /// True while a device is replaced, or a spare that stands for one does not have everything yet.
+    #[must_use]
+    pub fn is_replacing(&self) -> bool {
+        let mut is_replacing = false;
+        self.devices.root_vdev.config.walk(&mut |vdev| {
+            is_replacing |= match vdev.kind {
+                VdevKind::Replacing => true,
+                VdevKind::Spare => {
+                    vdev.children.len() > 2 || vdev.children.last().is_some_and(|spare| !self.has_all(spare.guid))
+                }
+                _ => false,
+            };
+        });
+        is_replacing
     }
 
     /// A device that is dispensable, and the spare that goes with it.

@@ -286,7 +286,7 @@ impl Syncer {
     }
 
     /// Devices that are to be used, and are not there.
-    fn absent(&self) -> Vec<Guid> {
+    pub(crate) fn absent(&self) -> Vec<Guid> {
         let lost = self.devices.root_vdev.lost();
         let leaves = self.devices.root_vdev.config.leaves().into_iter();
         let absent = leaves.filter(|leaf| lost.contains(&leaf.guid) && !leaf.state.offline && !leaf.state.faulted);

@@ -194,6 +194,7 @@ impl Pool {
 impl Syncer {
     /// Finds a device that can be removed; changes nothing.
     async fn find_removable(&mut self, guid: Guid) -> Result<Found, SpaError> {
+        self.check_no_checkpoint()?;
         if let Some((vdev, top)) = self.devices.root_vdev.tops().find(|(_, top)| top.guid == guid) {
             if top.class == AllocationClass::Log {
                 return Ok(Found::Log(vdev));

@@ -136,7 +136,8 @@ struct Of {
     clock: Clock,
     opened: Instant,
     name: String,
-    guid: Guid,
+    /// `zpool reguid` changes it.
+    guid: Mutex<Guid>,
     tree: Weak<VdevTree>,
 }
 
@@ -211,6 +212,7 @@ impl Events {
     /// The pool is open: faults of its devices are events from now on.
     pub(crate) fn open(self: &Arc<Self>, handle: &Handle, clock: Clock, name: &str, guid: Guid, tree: &Arc<VdevTree>) {
         let (opened, handle, name) = (handle.now(), handle.clone(), name.to_owned());
+        let guid = Mutex::new(guid);
         let is_first = self.of.set(Of { handle, clock, opened, name, guid, tree: Arc::downgrade(tree) }).is_ok();
         assert!(is_first, "a pool is opened once");
         let events = Arc::downgrade(self);
@@ -224,6 +226,9 @@ impl Events {
     /// The vdevs and spares are these from now on.
     pub(crate) fn set_vdevs(&self, devices: &Devices) {
         *self.vdevs.lock() = Arc::new(Vdevs::new(&devices.root_vdev.config, &devices.found));
+        if let Some(of) = self.of.get() {
+            *of.guid.lock() = devices.found.guid;
+        }
     }
 
     /// The property is this from now on.
@@ -290,8 +295,8 @@ impl Events {
         }
         let (failmode, tree) = (*self.failmode.lock(), of.tree.upgrade());
         let status = tree.as_ref().and_then(|tree| tree.error_counts(vdev)).map(|errors| errors.totals());
-        let mut list = ereport::head(class, of.guid, vdev, ereport::ena(of.handle.now().as_ns()));
-        ereport::pool(&mut list, &of.name, of.guid, failmode);
+        let mut list = ereport::head(class, *of.guid.lock(), vdev, ereport::ena(of.handle.now().as_ns()));
+        ereport::pool(&mut list, &of.name, *of.guid.lock(), failmode);
         vdevs.describe(&mut list, vdev, status.unwrap_or_default());
         place.describe(&mut list);
         self.post(list);
@@ -361,8 +366,8 @@ impl Events {
         let Some(of) = self.of.get() else { return };
         let vdevs = self.vdevs.lock().clone();
         let status = of.tree.upgrade().and_then(|tree| tree.error_counts(leaf)).map(|errors| errors.totals());
-        let mut list = ereport::head(Class::ProbeFailure, of.guid, leaf, ereport::ena(of.handle.now().as_ns()));
-        ereport::pool(&mut list, &of.name, of.guid, *self.failmode.lock());
+        let mut list = ereport::head(Class::ProbeFailure, *of.guid.lock(), leaf, ereport::ena(of.handle.now().as_ns()));
+        ereport::pool(&mut list, &of.name, *of.guid.lock(), *self.failmode.lock());
         vdevs.describe(&mut list, leaf, status.unwrap_or_default());
         self.post(list);
         if vdevs.is_device(leaf) {
@@ -444,8 +449,8 @@ impl Events {
     fn post_of_pool(&self, class: Class, more: impl FnOnce(&mut NvList)) {
         let Some(of) = self.of.get() else { return };
         let failmode = *self.failmode.lock();
-        let mut list = ereport::head(class, of.guid, Guid(0), ereport::ena(of.handle.now().as_ns()));
-        ereport::pool(&mut list, &of.name, of.guid, failmode);
+        let mut list = ereport::head(class, *of.guid.lock(), Guid(0), ereport::ena(of.handle.now().as_ns()));
+        ereport::pool(&mut list, &of.name, *of.guid.lock(), failmode);
         more(&mut list);
         self.post(list);
     }
@@ -473,7 +478,7 @@ impl Events {
 
     fn post_event(&self, kind: &str, name: &str, vdev: Option<(Guid, u64)>, more: impl FnOnce(&mut NvList)) {
         let Some(of) = self.of.get() else { return };
-        let mut list = ereport::resource(&format!("{kind}.fs.zfs.{name}"), &of.name, of.guid);
+        let mut list = ereport::resource(&format!("{kind}.fs.zfs.{name}"), &of.name, *of.guid.lock());
         if let Some((vdev, state)) = vdev {
             let vdevs = self.vdevs.lock().clone();
             vdevs.name(&mut list, vdev, state);

@@ -45,11 +45,12 @@ struct Reached {
 
 impl Syncer {
     /// Claims all logs with records, and writes the txgs needed for that; none if no log has records. `missing_log`: logs that cannot be
-    /// read are discarded (`zpool import -m`). Then datasets go that a receive has left which cannot be gone on with: nobody is in the middle of
+    /// read are discarded (`zpool import -m`). `rewound`: the pool was wound back to its checkpoint of this txg, and all logs are discarded that nobody
+    /// had claimed by then, since their later blocks may be something else now. Then datasets go that a receive has left which cannot be gone on with: nobody is in the middle of
     /// one when a pool is opened.
-    pub(crate) async fn claim_logs(&mut self, missing_log: bool) -> Result<(), SpaError> {
+    pub(crate) async fn claim_logs(&mut self, missing_log: bool, rewound: Option<Txg>) -> Result<(), SpaError> {
         let (txg, synced) = (self.txg, Txg(self.txg.0 - 1));
-        assert!(self.devices.synced.is_none(), "logs are claimed in the first txg");
+        assert!(self.devices.synced.is_none() || rewound.is_some(), "logs are claimed in the first txg");
         assert!(
             !self.blocks.space.with(|allocator| allocator.is_dirty(txg)),
             "logs are claimed before anything takes space"
@@ -61,14 +62,14 @@ impl Syncer {
             let header = log.objset.zil_header();
             let mut chain = Chain::new(dmu.zio(), header);
             let first = chain.next().await;
-            let is_given_up = missing_log && matches!(chain.end(), Some(End::Device(_)));
+            let is_given_up = rewound.is_some() || missing_log && matches!(chain.end(), Some(End::Device(_)));
             if !is_given_up && !holds_something(first.as_ref(), synced) {
                 continue;
             }
             let head = self.open_header(&log.name).await?;
             claimed.heads.insert(head.dataset);
             if is_given_up {
-                self.in_txg().give_up_log(txg, &head.objset, &header).await?;
+                self.in_txg().give_up_log(txg, &head.objset, &header, rewound).await?;
                 continue;
             }
             let reached = self.in_txg().claim_log(txg, &log.objset, header, &mut claimed).await?;
@@ -83,7 +84,7 @@ impl Syncer {
             });
         }
         assert!(claimed.newest.0 <= synced.0.saturating_add(TXGS_AHEAD_MAX), "births that are claimed are bounded");
-        while !claimed.heads.is_empty() && (self.devices.synced.is_none() || self.txg <= claimed.newest) {
+        while !claimed.heads.is_empty() && (self.txg == txg || self.txg <= claimed.newest) {
             self.sync().await?;
         }
         self.mos.dsl.retain_heads(|head| !claimed.heads.contains(&head.dataset));
@@ -92,11 +93,27 @@ impl Syncer {
 }
 
 impl InTxg<'_> {
-    /// A log on a device that is away: its first block was taken by a txg that is on disk, the others are free as it is.
-    async fn give_up_log(&mut self, txg: Txg, objset: &Objset, header: &ZilHeader) -> Result<(), SpaError> {
-        if header.log.birth() < txg {
-            self.free_blocks(txg, &[header.log]).await?;
+    /// A log on a device that is away: its first block was taken by a txg that is on disk, the others are free as it is. Or one of a checkpoint: all of
+    /// its blocks were taken that were born up to then, and are whole.
+    async fn give_up_log(
+        &mut self,
+        txg: Txg,
+        objset: &Objset,
+        header: &ZilHeader,
+        rewound: Option<Txg>,
+    ) -> Result<(), SpaError> {
+        let mut taken = vec![header.log];
+        let mut chain = Chain::new(objset.dmu().zio(), *header);
+        while rewound.is_some()
+            && let Some(link) = chain.next().await
+        {
+            taken.push(link.pointer);
         }
+        let newest = rewound.unwrap_or(Txg(txg.0 - 1));
+        taken.retain(|block| !block.is_hole() && block.birth() <= newest);
+        let mut places = BTreeSet::new();
+        taken.retain(|block| block.dvas().next().is_some_and(|dva| places.insert((dva.vdev, dva.offset_bytes))));
+        self.free_blocks(txg, &taken).await?;
         objset.change_zil_header(txg, |header| *header = ZilHeader::default());
         Ok(())
     }

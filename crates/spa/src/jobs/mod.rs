@@ -54,6 +54,7 @@
 pub(crate) mod async_destroy;
 pub(crate) mod deferred;
 pub(crate) mod deleted_clones;
+pub(crate) mod discard;
 mod doomed;
 pub(crate) mod error_scrub;
 pub(crate) mod evacuation;
@@ -71,6 +72,7 @@ use crate::sync::rooms::InTxg;
 use async_destroy::AsyncDestroy;
 use deferred::Deferred;
 use deleted_clones::DeletedClones;
+use discard::Discard;
 use error_scrub::ErrorScrub;
 use evacuation::Evacuation;
 use freeing::FreeList;
@@ -85,7 +87,8 @@ pub(crate) const SLICE_BLOCKS_MAX: u64 = 100_000;
 /// A job as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobStatus {
-    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`; or `remove`, `scrub`, `resilver`, `error scrub`, `initialize`, `trim`.
+    /// The feature or list that it belongs to: `async_destroy`, `free_bpobj`, `livelist`, `checkpoint`; or `remove`, `scrub`, `resilver`,
+    /// `error scrub`, `initialize`, `trim`.
     pub name: &'static str,
     /// Bytes that are still to be done.
     pub left_bytes: u64,
@@ -212,6 +215,8 @@ pub(crate) struct Jobs {
     pub(crate) deleted_clones: DeletedClones,
     /// A vdev whose blocks are copied to others, so that it can go.
     pub(crate) evacuation: Evacuation,
+    /// Frees the space that only a discarded checkpoint had.
+    pub(crate) discard: Discard,
     /// Scrub and resilver.
     pub(crate) scan: Scan,
     /// Initialize and trim.
@@ -234,6 +239,7 @@ impl Default for Jobs {
             deleted_clones: DeletedClones::default(),
             evacuation: Evacuation::default(),
             leaf_work: LeafWork::default(),
+            discard: Discard::default(),
             blocks_max: SLICE_BLOCKS_MAX,
         }
     }
@@ -241,11 +247,12 @@ impl Default for Jobs {
 
 impl Jobs {
     /// All of them, in the order of their slices.
-    fn all(&self) -> [&dyn Job; 7] {
+    fn all(&self) -> [&dyn Job; 8] {
         [
             &self.async_destroy,
             &self.free_list,
             &self.deleted_clones,
+            &self.discard,
             &self.evacuation,
             &self.scan,
             &self.error_scrub,
@@ -253,11 +260,12 @@ impl Jobs {
         ]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn Job; 7] {
+    fn all_mut(&mut self) -> [&mut dyn Job; 8] {
         [
             &mut self.async_destroy,
             &mut self.free_list,
             &mut self.deleted_clones,
+            &mut self.discard,
             &mut self.evacuation,
             &mut self.scan,
             &mut self.error_scrub,
@@ -297,6 +305,12 @@ impl Jobs {
     /// One of them goes on with the next txg.
     pub(crate) fn go_on(&self) -> bool {
         self.all().into_iter().any(Job::goes_on)
+    }
+
+    /// One that frees what was destroyed goes on with the next txg.
+    pub(crate) fn is_freeing(&self) -> bool {
+        let Self { async_destroy, free_list, deleted_clones, .. } = self;
+        [async_destroy as &dyn Job, free_list, deleted_clones].into_iter().any(Job::goes_on)
     }
 
     /// Does a slice of each, before the datasets are written, since references to shared blocks may end with what is freed.

@@ -16,9 +16,9 @@ use cenote_dmu::{Objset, ObjsetPolicy, Writer};
 use cenote_dsl::Dsl;
 use cenote_format::bpobj::BpobjPhys;
 use cenote_format::dsl::pool_directory;
-use cenote_format::ids::{Guid, ObjectId, ObjsetId, VdevId};
+use cenote_format::ids::{Guid, ObjectId, ObjsetId, Txg, VdevId};
 use cenote_format::indirect::Removing;
-use cenote_format::uberblock::Mmp;
+use cenote_format::uberblock::{Mmp, Uberblock};
 use cenote_metaslab::{Allocator, SpaceFeatures, Tunables};
 use cenote_taskq::{Handle, boxed};
 use cenote_vdev::config::{AllocationClass, VdevConfig, VdevKind};
@@ -33,6 +33,7 @@ use crate::jobs::Jobs;
 use crate::jobs::async_destroy::AsyncDestroy;
 use crate::jobs::deferred::Deferred;
 use crate::jobs::deleted_clones::DeletedClones;
+use crate::jobs::discard::Discard;
 use crate::jobs::error_scrub::ErrorScrub;
 use crate::jobs::evacuation::{Evacuation, Running};
 use crate::jobs::freeing::FreeList;
@@ -126,7 +127,7 @@ async fn open_found(
     pool.check_writable(how.rewind, how.missing_log).await?;
     let used = usable_leaves(&pool);
     let name = pool.name().to_owned();
-    let before = *pool.uberblock();
+    let before = last_of(&pool);
     let auxiliaries = pool.auxiliary_guids().await;
     pool.close().await;
     drop(pool);
@@ -143,7 +144,8 @@ async fn open_found(
     found.check_owner(how)?;
     let pool = import_for(handle, found, how, Purpose::Watched).await?;
     pool.check_writable(how.rewind, how.missing_log).await?;
-    let candidate = Candidate { handle, found: pool.found(), name: &name, newest: pool.uberblock(), options: how };
+    let last = last_of(&pool);
+    let candidate = Candidate { handle, found: pool.found(), name: &name, newest: &last, options: how };
     if watched.is_some() {
         candidate.unchanged(&before)?;
     }
@@ -163,7 +165,11 @@ async fn open_found(
             .notes
             .push("UNSAFE: zil_nocacheflush is on: a power cut may take what clients were told is on disk".into());
     }
-    writer.claim_logs(how.missing_log).await?;
+    if pool.is_checkpoint_view() {
+        writer.rewind(*pool.uberblock(), last).await?;
+    }
+    let rewound = Some(pool.uberblock().checkpoint_txg).filter(|txg| txg.0 != 0);
+    writer.claim_logs(how.missing_log, rewound).await?;
     Ok(Pool::new(writer))
 }
 
@@ -187,9 +193,18 @@ fn usable_leaves(pool: &View) -> BTreeSet<Guid> {
     all
 }
 
+/// The newest uberblock on disk: that at which the pool is opened, unless that is its checkpoint's.
+fn last_of(pool: &View) -> Uberblock {
+    let copies = pool.found().leaves.values().flat_map(|leaf| &leaf.uberblocks).map(|copy| copy.uberblock);
+    match pool.is_checkpoint_view() {
+        true => copies.max_by(Uberblock::cmp_age).unwrap_or(*pool.uberblock()),
+        false => *pool.uberblock(),
+    }
+}
+
 /// Where the newest uberblock stands.
 fn ring_of(pool: &View, is_multihost: bool) -> Ring {
-    let txg = pool.uberblock().txg;
+    let txg = last_of(pool).txg;
     let copies = pool.found().leaves.values().flat_map(|leaf| &leaf.uberblocks);
     let newest = copies.filter(|copy| copy.uberblock.txg == txg).map(|copy| (copy.slot_shift, copy.slot));
     Ring::new(is_multihost, txg, newest)
@@ -279,7 +294,7 @@ impl Opening<'_> {
         let dsl = Dsl::own(&mos, &writer, pool.dsl(), free_bpobj, empty_bpobj.map(ObjectId)).await?;
         let shared = SharedBlocks::open(pool).await?;
         let multihost = Multihost::new(handle, settings, is_multihost);
-        multihost.committed(*pool.uberblock(), &leaves);
+        multihost.committed(last_of(pool), &leaves);
         if is_multihost {
             multihost.start(options.clock);
         }
@@ -295,7 +310,8 @@ impl Opening<'_> {
             .collect();
         let without_uberblocks = |leaf: &FoundLeaf| FoundLeaf { uberblocks: Vec::new(), ..leaf.clone() };
         let leaves = pool.found().leaves.iter().map(|(guid, leaf)| (*guid, without_uberblocks(leaf))).collect();
-        let mut blocks = Blocks { unflushed_txgs, ..Blocks::new(space, writer, shared) };
+        let checkpoint = pool.checkpoint().await?.map(|checkpoint| checkpoint.txg);
+        let mut blocks = Blocks { unflushed_txgs, checkpoint, ..Blocks::new(space, writer, shared) };
         let found = FoundPool { leaves, ..pool.found().clone() };
         let devices = Devices {
             old_config: pool.config().clone(),
@@ -306,8 +322,10 @@ impl Opening<'_> {
         let (removing, evacuation) = self.evacuation(&mos, &blocks.space).await?;
         blocks.removing = removing;
         let scan = Scan::open(pool.directory(), &mos, pool.txg()).await?;
+        let discard = Discard::open(pool.directory(), features.count("zpool_checkpoint"), &blocks.space).await?;
         let jobs = Jobs {
             evacuation,
+            discard,
             deferred: Deferred::open(pool.directory()).await?,
             async_destroy: AsyncDestroy::open(pool.directory()).await?,
             free_list,
@@ -326,7 +344,7 @@ impl Opening<'_> {
             blocks,
             mos: Mos::new(mos, directory, config, dsl, features),
             jobs,
-            txg: next_txg(pool),
+            txg: Txg(last_of(pool).txg.0 + 1),
             failmode: FailMode::of_number(property("failmode")),
             notes: pool.notes().iter().cloned().chain(unwritten).collect(),
         }))

@@ -22,7 +22,7 @@ const METASLAB_SHIFT_MIN: u32 = 24;
 /// A metaslab's size at most, while their number allows it (`zfs_vdev_max_ms_shift`).
 const METASLAB_SHIFT_MAX: u32 = 34;
 /// Metaslabs at most (`zfs_vdev_ms_count_limit`).
-const METASLABS_MAX: u64 = 1 << 17;
+pub(crate) const METASLABS_MAX: u64 = 1 << 17;
 
 /// The largest ashift that a physical sector above the logical one gives (`zfs_vdev_max_auto_ashift`).
 const AUTO_ASHIFT_MAX: u32 = 14;

@@ -12,13 +12,14 @@ use crate::view::FeatureName;
 use crate::{Rewind, SpaError, View};
 
 /// Features whose structures are kept up by what is written, or that writing to the pool's own objects does not touch.
-const WRITABLE: [&str; 42] = [
+const WRITABLE: [&str; 43] = [
     "async_destroy",
     "empty_bpobj",
     "lz4_compress",
     "multi_vdev_crash_dump",
     "spacemap_histogram",
     "enabled_txg",
+    "zpool_checkpoint",
     "hole_birth",
     "spacemap_v2",
     "extensible_dataset",
@@ -67,8 +68,8 @@ impl View {
     /// [`PoolError::Unsupported`](crate::PoolError::Unsupported) says what it has that cannot be written.
     pub(crate) async fn check_writable(&self, rewind: Rewind, missing_log: bool) -> Result<(), SpaError> {
         let refuse = |what: String| Err(SpaError::unsupported(what));
-        if self.is_checkpoint_view() || rewind != Rewind::None {
-            return refuse("writing to a pool that is opened as it was before (rewound, or at its checkpoint)".into());
+        if rewind != Rewind::None {
+            return refuse("writing to a pool that is opened as it was before (rewound)".into());
         }
         if self.txg() > TXG_MAX {
             return refuse(format!("pools at txg {}, which no pool comes to", self.txg()));
@@ -90,12 +91,16 @@ impl View {
                 FeatureName::Unknown(guid) => return refuse(format!("the feature {guid}")),
             }
         }
+        let has_checkpoint = self.checkpoint().await?.is_some();
         let removing = self.removal().await?.filter(|removing| removing.state == REMOVAL_RUNS);
         for (vdev, top) in (0..).map(VdevId).zip(&self.vdevs().children) {
             let name = top.display_name();
             match &top.kind {
                 VdevKind::Hole => continue,
                 VdevKind::Indirect(_) => {
+                    if has_checkpoint {
+                        return refuse(format!("a checkpoint with the vdev {name}, which was removed"));
+                    }
                     if let Err(error) = self.shared.tree_mappings.mapping(vdev) {
                         return refuse(format!("the vdev {name}, which was removed: {error}"));
                     }
@@ -116,6 +121,10 @@ impl View {
             if top.top_zap.0 == 0 {
                 return refuse(format!("the vdev {name}, which has no table of its own (made before OpenZFS 0.7)"));
             }
+        }
+        if self.is_checkpoint_view() {
+            // They are dropped.
+            return Ok(());
         }
         self.check_logs(missing_log).await
     }

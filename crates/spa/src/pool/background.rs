@@ -89,6 +89,7 @@ impl Shared {
         let root = Root::of(syncer);
         assert_eq!(root.as_ref().map(Root::txg), Some(txg), "the root that is offered is that of the last txg");
         let before = std::mem::replace(&mut *self.root.lock(), root);
+        *self.guid.lock() = syncer.guid();
         drop(before);
         self.go_on_healing();
         self.set_failmode(syncer.failmode);

@@ -102,6 +102,11 @@ impl Pool {
         self.shared.troubles.next().await
     }
 
+    /// Tells the pool's owner of something that goes wrong and does not stop it.
+    pub(crate) fn trouble(&self, what: String) {
+        self.shared.troubles.tell(what);
+    }
+
     /// Metaslabs whose space maps cannot be read, so that nothing is written there, and why.
     #[must_use]
     pub fn unreadable_metaslabs(&self) -> Vec<(MetaslabId, String)> {
@@ -151,6 +156,7 @@ impl Pool {
         let pardoned = self.look(move |syncer| {
             Box::pin(async move {
                 let pardoned = syncer.devices.pardon(leaf)?;
+                syncer.jobs.scan.is_resilver_wanted |= !pardoned.is_empty();
                 for leaf in &pardoned {
                     syncer.blocks.space.events.cleared(*leaf);
                 }
@@ -159,6 +165,7 @@ impl Pool {
         });
         if pardoned.await? {
             self.sync().await?;
+            self.finish_replacing().await?;
         }
         Ok(())
     }

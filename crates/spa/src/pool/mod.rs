@@ -178,7 +178,7 @@ impl Pool {
         let shared = Arc::new(Shared {
             handle: handle.clone(),
             name: syncer.name().to_owned(),
-            guid: syncer.guid(),
+            guid: Mutex::new(syncer.guid()),
             clock: syncer.clock,
             notes: syncer.notes().to_vec(),
             suspension: OnceLock::new(),
@@ -226,7 +226,7 @@ impl Pool {
     /// The pool's guid.
     #[must_use]
     pub fn guid(&self) -> Guid {
-        self.shared.guid
+        *self.shared.guid.lock()
     }
 
     /// The runtime.

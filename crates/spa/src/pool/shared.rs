@@ -37,7 +37,8 @@ pub(super) type Request = Box<dyn for<'a> FnOnce(&'a Shared, &'a mut SyncerSlot)
 pub(super) struct Shared {
     pub(super) handle: Handle,
     pub(super) name: String,
-    pub(super) guid: Guid,
+    /// `zpool reguid` changes it.
+    pub(super) guid: Mutex<Guid>,
     pub(super) clock: Clock,
     pub(super) notes: Vec<String>,
     /// Since the pool is written in the background.

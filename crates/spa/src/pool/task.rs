@@ -125,7 +125,7 @@ impl Shared {
 
     /// Takes the syncer out of its slot for good.
     pub(super) fn fail_slot(&self, slot: &mut SyncerSlot, error: &dyn Display) {
-        let (name, guid, synced) = (self.name.clone(), self.guid, self.txgs.synced_txg());
+        let (name, guid, synced) = (self.name.clone(), *self.guid.lock(), self.txgs.synced_txg());
         let why = error.to_string();
         debug_assert!(matches!(slot, SyncerSlot::Syncer(_)), "what fails had the slot");
         // Before anybody is told.

@@ -71,6 +71,17 @@ impl Pool {
         .await
     }
 
+    /// Gives the pool another guid. When this is done in the background the pool on disk has it.
+    ///
+    /// # Errors
+    /// A device is missing or not whole, or the pool has a checkpoint: the pool is as it was. The pool is closed or suspended.
+    #[boxed]
+    pub async fn reguid(&self, guid: Guid) -> Result<(), SpaError> {
+        self.change(move |syncer| Box::pin(async move { syncer.enter_guid(guid).await })).await?;
+        *self.shared.guid.lock() = guid;
+        Ok(())
+    }
+
     /// A handle for a command: its line is in the pool's history in the txg of the first change that is made by the handle.
     #[must_use]
     pub fn recording(&self, line: &str, user: u64) -> Self {

@@ -7,13 +7,14 @@
 //! **Invariants.**
 //! 1. The allocator has all frees of a txg when its sync ends: no task is left (asserted in `txg`).
 //! 2. The MOS's own bytes are in the accounts when its sync ends (asserted in `txg`).
+//! 3. A block that the checkpoint has is not freed while there is one (`free`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cenote_dmu::{SpaceDelta, Writer};
-use cenote_format::ids::{Guid, ObjectId, VdevId};
+use cenote_format::ids::{Guid, ObjectId, Txg, VdevId};
 use cenote_format::indirect::Removing;
 use cenote_taskq::Join;
 
@@ -32,8 +33,12 @@ pub(crate) struct Blocks {
     pub(crate) writer: Writer,
     /// References of cloned and deduplicated blocks.
     pub(crate) shared: SharedBlocks,
-    /// Blocks given up since the pool was opened.
+    /// Blocks given up since the pool was opened,
     pub(crate) given_up: u64,
+    /// and up to the end of the last txg.
+    pub(crate) given_up_before: u64,
+    /// The txg of the checkpoint: what was born up to it is kept.
+    pub(crate) checkpoint: Option<Txg>,
     /// The tasks that pass frees of given-up blocks to the allocator.
     pub(crate) free_tasks: Vec<Join<Result<(), SpaError>>>,
     /// The state of the last removal of a vdev that had blocks, as the directory has it.
@@ -56,6 +61,8 @@ impl Blocks {
             writer,
             shared,
             given_up: 0,
+            given_up_before: 0,
+            checkpoint: None,
             free_tasks: Vec::new(),
             removing: None,
             copies: Vec::new(),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_format::ids::{ObjectId, Txg};
+use cenote_format::ids::{ObjectId, Txg, VdevId};
 use cenote_format::spacemap::SpaceMapPhys;
 use cenote_metaslab::MetaslabId;
 
@@ -19,6 +19,7 @@ pub(crate) enum Change {
     MetaslabObject { metaslab: MetaslabId, object: ObjectId },
     UnflushedTxg { metaslab: MetaslabId, txg: Txg },
     Log { txg: Txg, object: Option<ObjectId> },
+    CheckpointMap { vdev: VdevId, object: Option<ObjectId> },
 }
 
 /// Changes in their order.

@@ -13,7 +13,7 @@ use cenote_format::ids::{Guid, ObjectId};
 use cenote_format::nvlist::NvList;
 use cenote_format::uberblock::Uberblock;
 use cenote_vdev::commit::LeafCommit;
-use cenote_vdev::config::AllocationClass;
+use cenote_vdev::config::{AllocationClass, VdevKind};
 use cenote_vdev::error::VdevError;
 use cenote_vdev::ring::Ring;
 use cenote_vdev::tree::{LeafState, TreeControl, VdevTree};
@@ -138,7 +138,33 @@ impl Devices {
         )))
     }
 
-    /// Has condemned leaves used again: this one, or all. Which.
+    /// Leaves that are to have a hot spare: of vdevs for data, failed or not there, and without one.
+    pub(crate) fn wants_spare(&self) -> Vec<Guid> {
+        let mut found = Vec::new();
+        for (leaf, state) in self.tree.leaf_states() {
+            let root_vdev = &self.root_vdev;
+            let (Some((above, vdev)), Some((_, top))) = (root_vdev.vdev(leaf), root_vdev.top_of(leaf)) else {
+                continue;
+            };
+            let is_below =
+                above.last().is_some_and(|above| matches!(above.kind, VdevKind::Spare | VdevKind::Replacing));
+            if is_below || vdev.state.offline || top.class != AllocationClass::Normal {
+                continue;
+            }
+            let has_failed = match state {
+                // Nothing can be copied from it.
+                LeafState::Faulted | LeafState::Unavailable => top.guid != leaf,
+                LeafState::Degraded => root_vdev.is_recorded(leaf, AUX_STATE, EXCEEDED),
+                LeafState::Online | LeafState::Offline => false,
+            };
+            if has_failed {
+                found.push(leaf);
+            }
+        }
+        found
+    }
+
+    /// Has condemned leaves used again: this one, or all. Which. A spare that stands for one goes when it has everything.
     pub(crate) fn pardon(&mut self, leaf: Option<Guid>) -> Result<Vec<Guid>, VdevError> {
         let mut pardoned = Vec::new();
         for (guid, state) in self.tree.leaf_states() {
@@ -149,6 +175,7 @@ impl Devices {
                 continue;
             }
             self.root_vdev.change_vdev(guid, &mut undiagnosed)?;
+            self.root_vdev.unspare(guid)?;
             if let Some(found) = self.found.leaves.get(&guid) {
                 self.root_vdev.disks.insert(guid, found.disk.clone());
             }

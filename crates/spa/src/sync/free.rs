@@ -1,4 +1,5 @@
-//! Freeing blocks without references: every extent of every copy, those of a gang's members too.
+//! Freeing blocks without references: every extent of every copy, those of a gang's members too. What the checkpoint has is kept instead
+//! (`cenote_metaslab`'s `kept`): all that was born up to its txg.
 
 use cenote_dmu::Killed;
 use cenote_format::blkptr::{Blkptr, Dva};
@@ -9,7 +10,7 @@ use cenote_taskq::mutant::{self, Mutant};
 
 use crate::SpaError;
 use crate::sync::rooms::InTxg;
-use crate::sync::space::{Space, extent};
+use crate::sync::space::{FREED_AT_ONCE, Space, extent};
 
 /// Gangs of gangs at most.
 const DEPTH_MAX: u32 = 16;
@@ -49,7 +50,8 @@ impl InTxg<'_> {
         }
         self.blocks.given_up += plain.count();
         let space = self.blocks.space.clone();
-        let tell = async move { tell_allocator(&space, txg, &plain) };
+        let checkpoint = self.blocks.checkpoint;
+        let tell = async move { tell_allocator(&space, txg, &plain, checkpoint) };
         self.blocks.free_tasks.push(self.handle.spawn(Class::Sync, tell));
         Ok(())
     }
@@ -77,18 +79,30 @@ impl InTxg<'_> {
 
     /// Frees blocks that cannot have another reference and are no gangs: all of them while the allocator is held once.
     fn free_plain(&self, txg: Txg, blocks: &[&Blkptr]) -> Result<(), SpaError> {
-        let mut extents = blocks.iter().flat_map(|bp| bp.dvas()).map(extent);
         if self.blocks.space.removed.is_any() {
-            return self.blocks.space.give_up_places(txg, extents);
+            return self.blocks.space.give_up_places(txg, blocks.iter().flat_map(|bp| bp.dvas()).map(extent));
         }
-        let freed = self.blocks.space.with(|allocator| extents.try_for_each(|extent| allocator.free(txg, &extent)));
+        let checkpoint = self.blocks.checkpoint;
+        let freed = self.blocks.space.with(|allocator| {
+            blocks.iter().try_for_each(|bp| {
+                let is_kept = is_kept(bp, checkpoint);
+                bp.dvas().map(extent).try_for_each(|extent| match is_kept {
+                    true => allocator.keep(txg, &[extent]),
+                    false => allocator.free(txg, &extent),
+                })
+            })
+        });
         Ok(freed?)
     }
 
     async fn free_block(&self, txg: Txg, bp: Blkptr) -> Result<(), SpaError> {
         // All are known before any is freed, since a header may have to be waited for.
         let places = self.places_of(&bp).await?;
-        self.blocks.space.give_up_places(txg, places.into_iter().map(extent))
+        if !is_kept(&bp, self.blocks.checkpoint) {
+            return self.blocks.space.give_up_places(txg, places.into_iter().map(extent));
+        }
+        let extents: Vec<_> = places.into_iter().map(extent).collect();
+        Ok(self.blocks.space.with(|allocator| allocator.keep(txg, &extents))?)
     }
 
     /// All places of a block: those of its copies, and of a gang's parts.
@@ -136,15 +150,25 @@ impl InTxg<'_> {
     }
 }
 
+/// Whether the checkpoint of this txg has a block: the pool gives it up, and the checkpoint does not.
+fn is_kept(bp: &Blkptr, checkpoint: Option<Txg>) -> bool {
+    let is_kept = checkpoint.is_some_and(|txg| bp.physical_birth() <= txg);
+    is_kept && !mutant::is(Mutant::CheckpointFreed)
+}
+
 /// Frees the places of plain blocks: in the order of places, in which what the allocator looks at for one is at hand for the next.
-fn tell_allocator(space: &Space, txg: Txg, plain: &Killed) -> Result<(), SpaError> {
+fn tell_allocator(space: &Space, txg: Txg, plain: &Killed, checkpoint: Option<Txg>) -> Result<(), SpaError> {
     debug_assert!(plain.iter().all(|bp| !bp.is_gang() && !bp.dedup()), "a plain block's places stand in its pointer");
     let stored = plain.iter().filter(|bp| !bp.is_hole() && !bp.is_embedded());
-    let extents = stored.flat_map(Blkptr::dvas).map(extent);
+    let (kept, freed): (Vec<&Blkptr>, Vec<&Blkptr>) = stored.partition(|bp| is_kept(bp, checkpoint));
+    let sorted = |blocks: Vec<&Blkptr>| {
+        let mut extents: Vec<_> = blocks.into_iter().flat_map(Blkptr::dvas).map(extent).collect();
+        extents.sort_unstable();
+        extents
+    };
+    sorted(kept).chunks(FREED_AT_ONCE).try_for_each(|some| space.with(|allocator| allocator.keep(txg, some)))?;
     if space.removed.is_any() {
-        return space.give_up_places(txg, extents);
+        return space.give_up_places(txg, freed.into_iter().flat_map(Blkptr::dvas).map(extent));
     }
-    let mut extents: Vec<_> = extents.collect();
-    extents.sort_unstable();
-    space.free_places(txg, &extents)
+    space.free_places(txg, &sorted(freed))
 }

@@ -252,6 +252,12 @@ impl Syncer {
         self.jobs.go_on()
     }
 
+    /// True if blocks of what was destroyed are being freed.
+    #[must_use]
+    pub fn is_freeing(&self) -> bool {
+        self.jobs.is_freeing()
+    }
+
     /// True while workers are at work: a scrub, of errors too, or a resilver is under way and not paused, or a leaf is initialized or trimmed.
     #[must_use]
     pub fn is_scanned(&self) -> bool {

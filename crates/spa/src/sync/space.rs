@@ -30,7 +30,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use thiserror::Error;
 
 /// Places that are freed under one lock of the allocator.
-const FREED_AT_ONCE: usize = 4096;
+pub(super) const FREED_AT_ONCE: usize = 4096;
 /// Loads that one allocation asks for at most: more is a defect.
 const LOADS_MAX: usize = 1 << 16;
 /// With less left than one part in so many of the space that is kept back, freed space can be used when its txg is on disk.

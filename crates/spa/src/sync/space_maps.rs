@@ -1,6 +1,6 @@
 //! Changes that space accounting makes in the MOS: space maps, logs, and the objects that list them.
 
-use crate::space::UNFLUSHED_TXGS;
+use crate::space::{CHECKPOINT_MAP, UNFLUSHED_TXGS};
 use crate::sync::Syncer;
 use crate::sync::changes::{Change, ChangeList};
 use crate::sync::mos::Mos;
@@ -82,6 +82,11 @@ impl SpaceStore for Changes {
     fn set_unflushed_txg(&mut self, metaslab: MetaslabId, txg: Txg) -> Result<(), ObjectError> {
         assert_eq!(txg, self.txg, "a metaslab is flushed in the txg that syncs");
         self.list.push(Change::UnflushedTxg { metaslab, txg });
+        Ok(())
+    }
+
+    fn set_checkpoint_map(&mut self, vdev: VdevId, object: Option<ObjectId>) -> Result<(), ObjectError> {
+        self.list.push(Change::CheckpointMap { vdev, object });
         Ok(())
     }
 
@@ -196,6 +201,11 @@ impl InTxg<'_> {
             Change::UnflushedTxg { metaslab, txg: unflushed } => {
                 let object = self.unflushed_object(txg, metaslab.vdev).await?;
                 self.put_word(txg, object, metaslab.index, unflushed.0).await
+            }
+            Change::CheckpointMap { vdev, object } => {
+                let value = object.as_ref().map(|object| ZapValue::from_u64(object.0));
+                let zap = mos.object(self.top(*vdev)?.top_zap).await?;
+                Ok(Zap::put_entry(&zap, txg, CHECKPOINT_MAP, value.as_ref()).await?)
             }
             Change::Log { txg: of, object } => {
                 let zap = self.log_zap(txg).await?;

@@ -57,6 +57,10 @@ impl Syncer {
             jobs.slices(&mut rooms).await?;
             self.settle_evacuation().await?;
         }
+        if self.jobs.discard.take_ended() {
+            let what = "finished discarding checkpointed state from the pool";
+            self.record_event("spa discard checkpoint", what, None).await?;
+        }
         self.sync_logs(txg).await?;
         self.sync_datasets(txg).await?;
         debug_assert!(
@@ -122,6 +126,7 @@ impl Syncer {
         }
         let headers_only = std::mem::take(&mut self.mos.headers_only);
         self.mos.dsl.retain_heads(|head| !headers_only.contains(&head.dataset));
+        self.blocks.given_up_before = self.blocks.given_up;
         self.txg = Txg(txg.0 + 1);
         self.assert_settled(txg);
         Ok(txg)

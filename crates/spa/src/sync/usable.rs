@@ -42,7 +42,7 @@ impl Syncer {
     /// The space that datasets may use, as of the last sync.
     pub(crate) fn usable(&self) -> Usable {
         let (mut normal, mut log, mut shared, mut deferred, mut lost) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
-        let (mut free_bytes, mut free_raw_bytes) = (0, 0);
+        let (mut free_bytes, mut free_raw_bytes, mut checkpoint) = (0, 0, 0_u64);
         for top in &self.devices.root_vdev.config.children {
             let vdev = VdevId(u32::try_from(top.id).unwrap_or(u32::MAX));
             let mut sums = (0_u64, 0_u64, 0_u64, 0_u64);
@@ -62,6 +62,10 @@ impl Syncer {
                     }
                 }
             });
+            let only_checkpoint = self.blocks.space.with(|allocator| allocator.checkpoint_bytes(vdev));
+            if only_checkpoint > 0 {
+                checkpoint = checkpoint.saturating_add(self.deflated_bytes(vdev, only_checkpoint));
+            }
             let (count, size, allocated, kept) = sums;
             match top.class {
                 AllocationClass::Normal if !top.non_allocating && !top.removing => {
@@ -79,7 +83,8 @@ impl Syncer {
         }
         let slop_bytes = slop_bytes(normal, log);
         let saved = self.blocks.shared.saved_bytes;
-        let all = (normal + shared).saturating_add(saved);
+        // No dataset uses what only the checkpoint has.
+        let all = (normal + shared).saturating_add(saved).saturating_sub(checkpoint);
         let bytes = all.saturating_sub(deferred + lost).saturating_sub(slop_bytes);
         let shown_bytes = all.saturating_sub(lost).saturating_sub(slop_bytes);
         Usable {

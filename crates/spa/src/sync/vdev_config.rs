@@ -165,6 +165,17 @@ impl RootVdev {
         set(&mut self.tree, ROOT_ZAP, object.0);
     }
 
+    /// Gives the root, which is the pool, another guid.
+    pub(crate) fn set_guid(&mut self, guid: Guid) -> Result<(), VdevError> {
+        let before = guid_sum(&self.config);
+        set(&mut self.tree, "guid", guid.0);
+        self.config = self.parsed()?;
+        assert_eq!(self.config.guid, guid, "the root's guid is the pool's");
+        // The uberblock's sum is trusted for the other vdevs: only the difference is added.
+        self.guid_sum = self.guid_sum.wrapping_add(guid_sum(&self.config).wrapping_sub(before));
+        Ok(())
+    }
+
     /// A top-level vdev.
     pub(crate) fn top(&self, vdev: VdevId) -> Option<&VdevConfig> {
         self.config.children.get(vdev.0 as usize)

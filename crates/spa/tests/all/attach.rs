@@ -58,7 +58,7 @@ async fn attach(
 }
 
 /// Plays a resilver: the data area of a disk goes to another, whose log is emptied.
-async fn resilver(machine: &Machine, pool: &Pool, from: usize, to: usize) {
+pub(crate) async fn resilver(machine: &Machine, pool: &Pool, from: usize, to: usize) {
     // The txgs to come of a new leaf's log.
     let head = pool.open_head("written").await.unwrap();
     let mut own = Object::new(&head, 5000).await;

@@ -6,7 +6,9 @@
 
 mod added;
 mod attach;
+mod checkpoint;
 mod evacuated;
+mod expand;
 mod failing;
 mod faults;
 mod features;
@@ -23,8 +25,10 @@ mod made;
 mod maps;
 mod multihost;
 mod offline;
+mod reguid;
 mod removed;
 mod reopened;
 mod sectors;
 mod shared;
+mod spares;
 mod views;

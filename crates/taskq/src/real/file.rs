@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
@@ -28,11 +29,13 @@ pub(crate) struct FileDevice {
     file: Arc<File>,
     /// Offsets and lengths must be multiples of this; 1 when the page cache takes any.
     granularity: usize,
-    size_bytes: u64,
+    /// It can grow while it is open.
+    size_bytes: AtomicU64,
     sector_bytes: u32,
     physical_sector_bytes: u32,
     rotational: bool,
     writable: bool,
+    is_block: bool,
     /// A file with a name: what it has when that is gone nobody finds again.
     is_named: bool,
     path: PathBuf,
@@ -146,7 +149,8 @@ impl FileDevice {
             rotational: is_block && is_rotational(&metadata),
             file: Arc::new(file),
             granularity,
-            size_bytes,
+            size_bytes: AtomicU64::new(size_bytes),
+            is_block,
             writable: options.write,
             is_named: opened.is_file() && opened.nlink() > 0,
             path,
@@ -209,8 +213,8 @@ impl FileDevice {
         if now.nlink() == 0 {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the file was removed while it was in use"));
         }
-        if now.len() < self.size_bytes {
-            let (had, has) = (self.size_bytes, now.len());
+        if now.len() < self.size_bytes() {
+            let (had, has) = (self.size_bytes(), now.len());
             let what = format!("the file was made shorter while it was in use: it had {had} bytes, and has {has}");
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
         }
@@ -262,7 +266,17 @@ impl FileDevice {
     }
 
     pub(crate) fn size_bytes(&self) -> u64 {
-        self.size_bytes
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Its size now, where it has grown: it may be used so far from then on.
+    pub(crate) fn look_at_size(&self) -> io::Result<u64> {
+        let now = match self.is_block {
+            true => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?,
+            false => self.file.metadata()?.len(),
+        };
+        self.size_bytes.fetch_max(now, Ordering::AcqRel);
+        Ok(self.size_bytes())
     }
 
     pub(crate) fn sector_bytes(&self) -> u32 {

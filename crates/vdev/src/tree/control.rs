@@ -84,6 +84,7 @@ impl TreeControl {
             topology.lookup(guid).expect("a leaf that lacks txgs is one of the new topology").missed.absorb(txgs);
         }
         let retired = self.current.swap(&topology);
+        self.common.root.set_guid(config.guid);
         if self.suspension().is_some() {
             self.watch_devices();
         }

@@ -150,7 +150,7 @@ impl Topology {
         }
         let root = &self.common.root;
         VdevStatus {
-            guid: root.guid,
+            guid: root.guid(),
             top: VdevId(u32::MAX),
             name: "root".to_owned(),
             state,

@@ -87,8 +87,19 @@ pub(super) struct SitOut {
 /// The vdev above all top-level vdevs. No block is on it: it has an identity and counts errors.
 #[derive(Debug)]
 pub(super) struct Root {
-    pub(super) guid: Guid,
+    guid: AtomicU64,
     pub(super) errors: ErrorCounts,
+}
+
+impl Root {
+    pub(super) fn guid(&self) -> Guid {
+        Guid(self.guid.load(Ordering::Relaxed))
+    }
+
+    /// The pool has another guid.
+    pub(super) fn set_guid(&self, guid: Guid) {
+        self.guid.store(guid.0, Ordering::Relaxed);
+    }
 }
 
 /// The part of an open pool's vdevs that no change of the topology concerns.
@@ -120,7 +131,7 @@ pub(super) struct Common {
 impl Common {
     pub(super) fn new(root: Guid, tunables: &Tunables, clock: Option<Handle>) -> Self {
         Self {
-            root: Root { guid: root, errors: ErrorCounts::default() },
+            root: Root { guid: AtomicU64::new(root.0), errors: ErrorCounts::default() },
             faults: FaultLog::default(),
             speculative_faults: AtomicU64::new(0),
             reflow: RwLock::new(Reflow::COMPLETE),

@@ -66,7 +66,7 @@ pub(crate) struct Args {
     /// The new name is for this import alone: it always is.
     #[arg(short = 't')]
     temporary: bool,
-    /// Import the pool as of its checkpoint.
+    /// Take the pool back to its checkpoint: what came after it is lost. With -o readonly=on it is only shown so.
     #[arg(long)]
     rewind_to_checkpoint: bool,
     /// The pool's name or guid.

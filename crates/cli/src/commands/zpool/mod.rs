@@ -2,6 +2,7 @@
 
 mod add;
 mod attach;
+mod checkpoint;
 mod clear;
 mod create;
 mod destroy;
@@ -17,6 +18,7 @@ mod labelclear;
 mod list;
 mod offline;
 mod online;
+mod reguid;
 mod remove;
 mod reopen;
 mod replace;
@@ -48,6 +50,7 @@ crate::table::commands! {
     enum Zpool {
         Add => add,
         Attach => attach,
+        Checkpoint => checkpoint,
         Clear => clear,
         Create => create,
         Destroy => destroy,
@@ -63,6 +66,7 @@ crate::table::commands! {
         List => list,
         Offline => offline,
         Online => online,
+        Reguid => reguid,
         Remove => remove,
         Reopen => reopen,
         Replace => replace,
@@ -96,6 +100,7 @@ impl Args {
             self.command,
             Zpool::Add(_)
                 | Zpool::Attach(_)
+                | Zpool::Checkpoint(_)
                 | Zpool::Clear(_)
                 | Zpool::Detach(_)
                 | Zpool::Events(_)
@@ -107,6 +112,7 @@ impl Args {
                 | Zpool::List(_)
                 | Zpool::Offline(_)
                 | Zpool::Online(_)
+                | Zpool::Reguid(_)
                 | Zpool::Remove(_)
                 | Zpool::Reopen(_)
                 | Zpool::Replace(_)

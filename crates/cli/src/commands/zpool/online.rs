@@ -14,7 +14,7 @@ use crate::prelude::*;
 /// given.
 #[derive(Clone, Debug, clap::Args, Serialize, Deserialize)]
 pub(crate) struct Args {
-    /// Use all of a device that has grown: not supported yet.
+    /// Use all of a device that has grown.
     #[arg(short = 'e')]
     expand: bool,
     /// Switch on the slot of the device: not supported yet.
@@ -31,11 +31,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
-    if args.expand {
-        bail!(
-            "not supported yet: -e, using all of a device that has grown; without it the device is used as far as before"
-        );
-    }
     if args.power {
         bail!("not supported yet: --power; switch the slot on before 'zpool online'");
     }
@@ -44,6 +39,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         return Ok(Outcome::unless(!is_found));
     }
     let devices = devices.into_iter().map(NamedDevice::from).collect();
-    let changed = context.carry_out(&OnlineRequest { pool: args.pool, devices }).await?;
+    let changed = context.carry_out(&OnlineRequest { pool: args.pool, devices, expands: args.expand }).await?;
     Ok(Outcome::unless(!is_found || !changed.is_all))
 }

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Rebuild in the order of the device and without checksums: not supported yet.
     #[arg(short = 's')]
     sequential: bool,
-    /// Wait until the new device has everything: not supported yet.
+    /// Wait until the new device has everything.
     #[arg(short = 'w')]
     wait: bool,
     /// Set a property of the new device: ashift.
@@ -41,9 +41,6 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     if args.sequential {
         bail!("not supported yet: -s, rebuilding without checksums; without it the new device is resilvered");
     }
-    if args.wait {
-        bail!("not supported yet: -w, waiting for the resilver; 'zpool status' shows what the device lacks");
-    }
     let attaching = Attaching {
         pool: args.pool,
         old: args.old,
@@ -52,6 +49,7 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         folder: args.folder,
         properties: args.properties,
         force: args.force,
+        waits: args.wait,
     };
     attaching.carry_out(context).await?;
     Ok(Outcome::Good)

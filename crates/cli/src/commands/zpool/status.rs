@@ -78,6 +78,9 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
         }
         return Ok(Outcome::Good);
     }
+    if let Some(pool) = context.served() {
+        pool.look_at_spares().await?;
+    }
     if context.served().is_none()
         && let [name] = &args.pools[..]
     {

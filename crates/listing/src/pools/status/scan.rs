@@ -30,6 +30,8 @@ pub(super) struct Scanned {
     scan: Option<ScanPhys>,
     error_scrub: Option<ErrorScrubPhys>,
     checkpoint: Option<(Checkpoint, u64)>,
+    /// Bytes that a discarded checkpoint has left.
+    discarding: Option<u64>,
     removal: Option<Copying>,
     expansions: Vec<Copying>,
     /// A process has the pool, so a scan goes on.
@@ -208,6 +210,10 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
         Some(checkpoint) => Some((checkpoint, view.space().await?.figures().checkpoint_bytes)),
         None => None,
     };
+    let discarding = match view.pool.is_discarding().await? {
+        true => Some(view.space().await?.figures().checkpoint_bytes),
+        false => None,
+    };
     let (removal, expansions) = (removal(view).await?, expansions(view).await?);
     let is_in_use = view.devices.as_ref().is_some_and(|devices| devices().is_some());
     let now_s = view.pool.dmu().handle().unix_time().as_secs();
@@ -215,6 +221,7 @@ pub(super) async fn read(view: &Facts) -> Result<Scanned> {
         scan,
         error_scrub,
         checkpoint,
+        discarding,
         removal,
         expansions,
         is_in_use,
@@ -241,6 +248,9 @@ pub(super) fn text(scanned: &Scanned, time: TimeText) -> String {
             text.push_str(&format!("    scan warning: {did} blocks that are only referenced by the checkpoint.\n"));
         }
         text.push_str(&format!("checkpoint: created {date}, consumes {}\n", nicenum(*bytes)));
+    }
+    if let Some(bytes) = scanned.discarding {
+        text.push_str(&format!("checkpoint: discarding, {} remaining.\n", nicenum(bytes)));
     }
     text
 }
@@ -441,6 +451,11 @@ pub(super) fn removal_json(scanned: &Scanned, json: Json, exact: bool, time: Tim
 
 /// The checkpoint in JSON.
 pub(super) fn checkpoint_json(scanned: &Scanned, json: Json, exact: bool, time: TimeText) -> Option<serde_json::Value> {
+    if let Some(bytes) = scanned.discarding {
+        let (start, space) =
+            if exact { (json.number(0), json.number(bytes)) } else { (json!("-"), json!(nicebytes(bytes))) };
+        return Some(json!({ "state": "DISCARDING", "start_time": start, "space": space }));
+    }
     let (checkpoint, bytes) = scanned.checkpoint.as_ref()?;
     let (start, space) = match exact {
         true => (json.number(checkpoint.time_s), json.number(*bytes)),

@@ -1,0 +1,157 @@
+//! Hot spares that stand for failed devices by themselves.
+//!
+//! # Theory
+//!
+//! **Need.** A disk fails at night. Until somebody comes its vdev has less redundancy than it should, and a spare lies idle beside it.
+//!
+//! **Policy**, as OpenZFS's daemon has it (`zed`). A device of a vdev for data gets a spare when it is faulted, by diagnosis or by a person, when it is not
+//! there, and when it is degraded for its wrong answers; not when a person has taken it offline, and not below a replacement. Of the spares that are there
+//! and free one of the same kind (rotating or not) is preferred, then the smallest that is large enough.
+//!
+//! **Life.** States of devices are events; the task looks at each change of one, and at the pool when it begins. It attaches the spare as
+//! `zpool replace` does (`admin::attach`), and so a resilver begins. When the device is back, or forgiven, it is marked `unspare`, and the end of its
+//! resilver sends the spare back ([`Pool::finish_replacing`]); the one who replaces or detaches the device decides otherwise.
+//!
+//! **Invariants.** 1. A spare is taken only if its device is this process's alone and has its label. 2. A vdev has one spare at most: below a `spare` none
+//! is asked for.
+//!
+//! **Crash.** A spare is part of the pool from the attachment's txg on. A power cut before that leaves it free, and the next opening takes it.
+
+use std::path::PathBuf;
+
+use cenote_format::ids::Guid;
+use cenote_taskq::{Class, boxed};
+
+use crate::admin::attach::{AttachOptions, NewDevice};
+use crate::events::{Event, NewEvents};
+use crate::find::{has_spare_label, open_spare};
+use crate::open::spares_l2cache::AuxKind;
+use crate::pool::Pool;
+use crate::sync::Syncer;
+use crate::{FoundAuxiliary, SpaError};
+
+/// A hot spare of the list that no vdev has.
+struct Free {
+    guid: Guid,
+    /// Its recorded path.
+    path: PathBuf,
+    found: Option<FoundAuxiliary>,
+}
+
+fn is_state_change(event: &Event) -> bool {
+    event.list.str("class").is_some_and(|class| class.ends_with("statechange"))
+}
+
+impl Pool {
+    /// Finds out which hot spares are there: one whose device is gone, or has another label, cannot be taken any more; one that is back can.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn look_at_spares(&self) -> Result<(), SpaError> {
+        let spares = self.look(|syncer| Box::pin(async move { syncer.free_spares().await })).await?;
+        let (mut gone, mut back) = (Vec::new(), Vec::new());
+        for Free { guid, path, found } in spares {
+            match found {
+                Some(found) if !has_spare_label(self.handle(), found.disk.device().path(), guid).await => {
+                    gone.push(guid)
+                }
+                Some(_) => {}
+                None => back.extend(open_spare(self.handle(), &path, guid).await),
+            }
+        }
+        if gone.is_empty() && back.is_empty() {
+            return Ok(());
+        }
+        self.peek(move |syncer| {
+            let mut found = (*syncer.devices.found.auxiliaries).clone();
+            found.retain(|guid, _| !gone.contains(guid));
+            found.extend(back.into_iter().map(|spare| (spare.guid, spare)));
+            syncer.devices.found.auxiliaries = found.into();
+        })
+        .await?;
+        // Readers see it with the next root.
+        self.sync().await.map(drop)
+    }
+
+    /// Has hot spares stand for devices that have failed or are not there. Those that do now are returned.
+    ///
+    /// # Errors
+    /// The pool is closed, suspended, or has failed.
+    #[boxed]
+    pub async fn use_spares(&self) -> Result<Vec<Guid>, SpaError> {
+        let mut used = Vec::new();
+        let failed = self.peek(|syncer| syncer.devices.wants_spare()).await?;
+        if failed.is_empty() {
+            return Ok(used);
+        }
+        self.look_at_spares().await?;
+        for old in failed {
+            let spares = self.look(move |syncer| Box::pin(async move { syncer.spares_for(old).await })).await?;
+            for spare in spares {
+                let new = NewDevice::Spare(spare);
+                let options = AttachOptions { old, new, is_replacing: true, ashift: None, seed: None };
+                match self.attach_device(options).await {
+                    Ok(_) => {
+                        used.push(spare);
+                        break;
+                    }
+                    // Another may do.
+                    Err(SpaError::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(used)
+    }
+
+    /// Has hot spares used from now on as devices fail, for as long as the pool is open.
+    pub fn take_spares(&self) {
+        let (pool, events) = (self.downgrade(), self.events().clone());
+        self.handle().detach(Class::Background, async move {
+            let mut seen = 0;
+            loop {
+                let Some(pool) = pool.upgrade() else { return };
+                if let Err(error) = pool.use_spares().await {
+                    pool.trouble(format!("hot spares are not used: {error}"));
+                }
+                drop(pool);
+                loop {
+                    let NewEvents { dropped, events: new } = events.wait_after(seen).await;
+                    let Some(last) = new.last() else { return };
+                    seen = last.eid;
+                    if dropped > 0 || new.iter().any(|event| is_state_change(event)) {
+                        break;
+                    }
+                }
+            }
+        });
+    }
+}
+
+impl Syncer {
+    /// The hot spares that no vdev has; no distributed ones.
+    async fn free_spares(&self) -> Result<Vec<Free>, SpaError> {
+        let listed = self.listed(AuxKind::Spare).await?;
+        let free = listed.iter().filter(|spare| spare.str("type") != Some("dspare")).filter_map(|spare| {
+            let guid = spare.u64("guid").map(Guid)?;
+            let path = PathBuf::from(spare.str("path")?);
+            let found = self.devices.found.auxiliaries.get(&guid).cloned();
+            self.devices.root_vdev.vdev(guid).is_none().then_some(Free { guid, path, found })
+        });
+        Ok(free.collect())
+    }
+
+    /// The spares that may stand for a device, best first.
+    async fn spares_for(&self, old: Guid) -> Result<Vec<Guid>, SpaError> {
+        let top = self.devices.root_vdev.top_of(old).map(|(_, top)| top.leaves());
+        let disks = top.iter().flatten().filter_map(|leaf| self.devices.root_vdev.disks.get(&leaf.guid));
+        let is_rotational = disks.into_iter().any(|disk| disk.device().is_rotational());
+        let mut spares: Vec<_> = self.free_spares().await?.into_iter().filter_map(|spare| spare.found).collect();
+        spares.sort_by_key(|spare| {
+            let device = spare.disk.device();
+            (device.is_rotational() != is_rotational, spare.disk.size_bytes())
+        });
+        Ok(spares.into_iter().map(|spare| spare.guid).collect())
+    }
+}
