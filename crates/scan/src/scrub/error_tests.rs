@@ -306,6 +306,7 @@ fn bugs_of_error_logs_are_found() {
         let (test, words) = if *mutant == Mutant::ErrlogSwappedEarly { SWAPPED } else { CUT };
         let told = std::process::Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])
+            .env_remove(cenote_testkit::PART_VARIABLE)
             .env(MUTANT_VARIABLE, mutant.name())
             .output()
             .unwrap();

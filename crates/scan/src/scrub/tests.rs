@@ -355,6 +355,7 @@ fn a_place_ahead_of_sorted_reads_is_found() {
         let test = "scrub::tests::a_resilver_that_is_cut_ends_like_one_that_is_not";
         let told = std::process::Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture"])
+            .env_remove(cenote_testkit::PART_VARIABLE)
             .env(MUTANT_VARIABLE, mutant.name())
             .output()
             .unwrap();
@@ -419,7 +420,8 @@ fn a_device_that_misses_each_txg_is_not_resilvered_in_each() {
 /// A block that no device has any more keeps its txg in the log of the device that was resilvered: the one that is to go may be the last to give it.
 #[test]
 fn a_resilver_with_errors_leaves_what_it_could_not_read_in_the_log() {
-    for seed in 22..26 {
+    let mut errors = 0;
+    for seed in 22..28 {
         let runtime = Runtime::simulated(seed);
         let handle = runtime.handle();
         let machine = machine_of(&runtime, 2, Latency::default());
@@ -432,13 +434,14 @@ fn a_resilver_with_errors_leaves_what_it_could_not_read_in_the_log() {
             // The first disk alone has the newest txgs, and fails some reads. Metadata has a second copy.
             let pool = open_again(&handle, &machine.paths).await;
             machine.disks[0].set_faults(|request, rng| match request.kind {
-                RequestKind::Read if rng.chance(1, 12) => Fault::Error(std::io::ErrorKind::Other),
+                RequestKind::Read if rng.chance(1, 8) => Fault::Error(std::io::ErrorKind::Other),
                 _ => Fault::None,
             });
             attend(&pool);
             let scan = ended(&handle, &pool).await;
-            assert!(scan.error_count > 0, "something could not be read");
-            assert!(lacks(&pool.tree().unwrap().status()), "what could not be read is missed still");
+            let is_missed = lacks(&pool.tree().unwrap().status());
+            assert!(is_missed || scan.error_count == 0, "seed {seed}: what could not be read is missed still");
+            errors += scan.error_count;
             machine.disks[0].clear_faults();
             pool.resilver().await.unwrap();
             handle.sleep(Duration::from_secs(5)).await;
@@ -447,4 +450,5 @@ fn a_resilver_with_errors_leaves_what_it_could_not_read_in_the_log() {
             export_whole(&handle, &machine, pool, "resilvered twice").await;
         });
     }
+    assert!(errors > 0, "something could not be read");
 }

@@ -94,7 +94,7 @@ impl Syncer {
             return Err(SpaError::refused(Refusal::NeedsFeature, what));
         }
         self.check_no_checkpoint()?;
-        if self.blocks.space.removed.is_any() {
+        if self.blocks.space.removed.is_any() || self.jobs.evacuation.running.is_some() {
             let what =
                 "not supported yet: a checkpoint of a pool with removed vdevs; 'zfs snapshot -r' keeps its datasets";
             return Err(SpaError::refused(Refusal::NotYet, what));

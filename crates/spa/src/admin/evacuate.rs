@@ -248,6 +248,7 @@ impl Syncer {
             return Err(SpaError::refused(Refusal::NotThere, "no such device in pool"));
         };
         self.check_whole(&top)?;
+        self.check_no_checkpoint()?;
         let is_used = self.zil.logs.as_ref().is_some_and(|logs| logs.use_vdev(vdev));
         let is_allocating = self.blocks.space.with(|allocator| allocator.is_allocating(vdev));
         let is_open = self.blocks.space.with(|allocator| allocator.set_allocatable(vdev, false));

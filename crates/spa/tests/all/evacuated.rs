@@ -345,6 +345,7 @@ fn bugs_of_removals_are_found() {
         let told = std::process::Command::new(std::env::current_exe().unwrap())
             .args(NAMES)
             .arg("--exact")
+            .env_remove(cenote_testkit::PART_VARIABLE)
             .env(cenote_sim::MUTANT_VARIABLE, mutant)
             .output()
             .unwrap();

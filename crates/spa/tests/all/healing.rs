@@ -485,6 +485,7 @@ fn a_repair_onto_a_reused_block_is_found() {
     let mutant = cenote_taskq::mutant::Mutant::OF_REPAIRS[0].name();
     let told = std::process::Command::new(std::env::current_exe().unwrap())
         .args([REUSED, "--exact", "--nocapture"])
+        .env_remove(cenote_testkit::PART_VARIABLE)
         .env(cenote_sim::MUTANT_VARIABLE, mutant)
         .output()
         .unwrap();

@@ -160,6 +160,7 @@ fn the_bug_that_free_space_is_not_held_is_seen() {
     let mutant = cenote_taskq::mutant::Mutant::TrimUnheld.name();
     let told = std::process::Command::new(std::env::current_exe().unwrap())
         .args([BUSY, "--exact", "--nocapture"])
+        .env_remove(cenote_testkit::PART_VARIABLE)
         .env(cenote_sim::MUTANT_VARIABLE, mutant)
         .output()
         .unwrap();
