@@ -140,7 +140,8 @@ pub(crate) fn main(argv: Vec<OsString>) -> ExitCode {
         return ExitCode::from(repeated(&runtime, request, &output, repeats));
     }
     let parts = request.command.of_pools();
-    if parts.is_empty() {
+    // A change of one pool is carried out in its own words.
+    if parts.is_empty() || (parts.len() == 1 && matches!(request.command, Command::Zfs(_))) {
         return ExitCode::from(answered(&runtime, request, &output));
     }
     // One that fails does not keep the others from being done.

@@ -26,9 +26,9 @@ fn cenote(words: &[&str]) -> Output {
 fn a_verb_that_is_missing_says_so_and_a_slip_gets_usage() {
     for (words, line, status) in [
         (&["zfs", "program", "p", "x"][..], "not supported yet: zfs program\ninstead: ", 1),
-        (&["zpool", "-d", "/tmp", "trim", "p"], "not supported yet: zpool trim\ninstead: ", 1),
+        (&["zpool", "-d", "/tmp", "ddtprune", "p"], "not supported yet: zpool ddtprune\ninstead: ", 1),
         (&["zfs", "wait", "p"], "not supported yet: zfs wait\ninstead: ", 1),
-        (&["zpool", "help", "initialize"], "not supported yet: zpool initialize\ninstead: ", 0),
+        (&["zpool", "help", "prefetch"], "not supported yet: zpool prefetch\ninstead: ", 0),
         (&["zpool", "split", "--help"], "not supported yet: zpool split\ninstead: ", 0),
     ] {
         let output = cenote(words);
