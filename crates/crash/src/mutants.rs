@@ -20,9 +20,9 @@ pub fn cuts_max(mutant: Mutant) -> u64 {
         | Mutant::LogFreedEarly
         | Mutant::LogHeaderKept
         | Mutant::LogWrongNext
-        | Mutant::LogItxsDropped
         | Mutant::LogUnloggedIgnored
         | Mutant::LogUnclaimed => 200,
+        Mutant::LogItxsDropped => 600,
         // Those of a log's data and of flushes, which only blocks with data have, are for crash points: within a life the next flush comes too
         // soon.
         Mutant::LogFlushEarlier
