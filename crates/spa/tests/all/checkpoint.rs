@@ -327,3 +327,28 @@ fn vdevs_stay_as_they_are_while_there_is_a_checkpoint() {
         pool.export().await.unwrap();
     });
 }
+
+/// Removals and checkpoints keep apart: neither begins while the other is there.
+#[test]
+fn a_pool_with_a_removed_vdev_takes_no_checkpoint_and_one_with_a_checkpoint_loses_no_vdev() {
+    let runtime = Runtime::simulated(90);
+    let handle = runtime.handle();
+    let machine = machine_of(&runtime, 4, Latency::default());
+    runtime.block_on(async {
+        let pool = live(&handle, &machine, &[(TopKind::Single, 1); 4], small()).await;
+        pool.sync().await.unwrap();
+        let guid = crate::offline::leaf_of(&pool, "/disk1").await;
+        pool.take_checkpoint().await.unwrap();
+        assert_refused(pool.remove_vdev(guid).await, "checkpoint");
+        pool.discard_checkpoint().await.unwrap();
+        for _ in 0..60 {
+            handle.sleep(Duration::from_secs(1)).await;
+            if !pool.peek(|syncer| syncer.is_discarding()).await.unwrap() {
+                break;
+            }
+        }
+        pool.remove_vdev(guid).await.unwrap();
+        assert_refused(pool.take_checkpoint().await, "removed vdevs");
+        pool.export().await.unwrap();
+    });
+}
