@@ -443,7 +443,8 @@ impl Metaslab {
     /// It is not.
     pub(crate) fn check_taken(&self, range: Range<u64>) -> Result<(), SpaceError> {
         let deferred = self.deferred.trees().map(|tree| (tree, "deferred frees"));
-        for (tree, name) in std::iter::once((&self.freed, "space freed in this txg")).chain(deferred) {
+        let free = [(&self.freed, "space freed in this txg"), (&self.held, "held free space")];
+        for (tree, name) in free.into_iter().chain(deferred) {
             if let Some(at) = tree.overlap(range.clone()) {
                 let error = crate::RangeError::Overlap { start: range.start, end: range.end, at: at.start };
                 return Err(SpaceError::tree(self.id, name)(error));
@@ -463,7 +464,7 @@ impl Metaslab {
         let free = self.free_space()?;
         let mut at = from.max(self.range.start);
         while at < self.range.end {
-            let trees = || [free, &self.freeing, &self.freed].into_iter().chain(self.deferred.trees());
+            let trees = || [free, &self.held, &self.freeing, &self.freed].into_iter().chain(self.deferred.trees());
             let mut next = self.range.end;
             let mut is_free = false;
             for range in trees().filter_map(|tree| tree.next_from(at)) {

@@ -369,3 +369,54 @@ fn logs_stay_within_their_limits_at_an_even_pace() {
     assert!(*most as f64 <= 3.0 * mean + 2.0, "{least} to {most} metaslabs a txg, {mean} on average");
     assert!(mean < 32.0, "half of the metaslabs each txg is no log: {mean}");
 }
+
+/// Held space is free on disk and nobody's: it is not given out, not in use, cannot be freed, and keeps its metaslab loaded.
+#[test]
+fn space_that_is_held_is_free_and_is_neither_given_out_nor_in_use() {
+    let mut disk = Disk::default();
+    let vdevs = [vdev(0, AllocationClass::Normal, 12, 22, 3)];
+    let mut allocator = pool(&vdevs, Tunables::default());
+    let taken = allocate(&mut allocator, &disk, &request(Txg(4), 65536, 1)).unwrap()[0];
+    one_txg(&mut allocator, &mut disk, Txg(4));
+    let figures = allocator.class_figures(ClassKind::Normal);
+    let (mut held, mut at) = (Vec::new(), 0);
+    for _ in 0..3 {
+        let range =
+            allocator.hold_free(VdevId(0), at, 256 << 10, (Txg(5), 25000)).unwrap().expect("there is free space");
+        assert!(range.start >= at && range.end - range.start <= 256 << 10);
+        at = range.end;
+        held.push(range);
+    }
+    let meets = |range: &std::ops::Range<u64>| held.iter().any(|held| held.start < range.end && range.start < held.end);
+    assert!(!meets(&taken.range()), "only free space is held");
+    assert_eq!(allocator.class_figures(ClassKind::Normal), figures, "it is free");
+    // An evacuation copies what is in use, and no more.
+    let (mut in_use, mut from) = (0, 0);
+    while let Some(range) = allocator.next_in_use(VdevId(0), from).unwrap() {
+        assert!(!meets(&range), "{range:?} is held");
+        in_use += range.end - range.start;
+        from = range.end;
+    }
+    assert_eq!(in_use, taken.asize_bytes);
+    let one = Extent { vdev: VdevId(0), offset_bytes: held[0].start, asize_bytes: 4096 };
+    assert!(matches!(allocator.free(Txg(5), &one), Err(AllocError::Space(_))), "what is free is not freed");
+    while let Ok(extents) = allocate(&mut allocator, &disk, &request(Txg(5), 4096, 1)) {
+        assert!(!meets(&extents[0].range()), "{extents:?} is held");
+    }
+    one_txg(&mut allocator, &mut disk, Txg(5));
+    let id = allocator
+        .metaslabs()
+        .map(Metaslab::id)
+        .find(|id| allocator.metaslab(*id).unwrap().range().contains(&held[0].start));
+    assert!(!allocator.unload(id.unwrap()).unwrap(), "it stays loaded");
+    // On disk it is free, also where maps are rewritten.
+    allocator.flush_more(FlushMode::Everything);
+    one_txg(&mut allocator, &mut disk, Txg(6));
+    let again = reopen(&disk, &vdevs, FEATURES, &Tunables::default());
+    let free = |of: (u64, u64, u64)| of.0 - of.1;
+    let held_bytes: u64 = held.iter().map(|range| range.end - range.start).sum();
+    assert_eq!(free(again.class_figures(ClassKind::Normal)), held_bytes, "all else is taken");
+    held.into_iter().for_each(|range| allocator.release(VdevId(0), range).unwrap());
+    allocator.verify().unwrap();
+    assert!(allocate(&mut allocator, &disk, &request(Txg(7), 4096, 1)).is_ok(), "it can be taken again");
+}

@@ -223,3 +223,34 @@ fn work_that_is_cut_or_suspended_ends_like_work_that_is_not() {
         });
     }
 }
+
+/// Free space that is held is not in use: an evacuation copies none of it, and leaves nothing behind.
+#[test]
+fn a_vdev_that_is_initialized_while_it_is_evacuated_leaves_no_copies_of_free_space() {
+    for seed in seeds(4) {
+        let runtime = Runtime::simulated(seed);
+        let handle = runtime.handle();
+        let machine = machine_of(&runtime, 4, cenote_sim::slow());
+        runtime.block_on(async {
+            let pool = live(&handle, &machine, &[(TopKind::Single, 1); 4], small()).await;
+            change(&pool, seed, 6).await;
+            let leaf = leaf_of(&pool, "/disk1").await;
+            pool.change_leaf_work(leaf, LeafWorkKind::Initialize, START).await.unwrap();
+            pool.remove_vdev(leaf).await.unwrap();
+            for _ in 0..600 {
+                handle.sleep(Duration::from_millis(500)).await;
+                pool.sync().await.unwrap();
+                if pool.removal().await.unwrap().is_some_and(|removal| removal.state == 2) {
+                    break;
+                }
+            }
+            assert_eq!(
+                pool.removal().await.unwrap().map(|removal| removal.state),
+                Some(2),
+                "seed {seed}: it has ended"
+            );
+            export_whole(&handle, &machine, pool, "evacuated while it was initialized").await;
+            zdb(&machine, "evacuated");
+        });
+    }
+}
