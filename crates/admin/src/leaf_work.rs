@@ -28,7 +28,9 @@ pub struct LeafWorkRequest {
 }
 
 impl LeafWorkRequest {
-    const fn word(&self) -> &'static str {
+    /// The verb of `zpool`.
+    #[must_use]
+    pub const fn word(&self) -> &'static str {
         match self.kind {
             LeafWorkKind::Initialize => "initialize",
             LeafWorkKind::Trim => "trim",

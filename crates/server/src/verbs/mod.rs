@@ -9,4 +9,4 @@ mod remove;
 pub use add::AddRequest;
 pub use attach::{Attaching, detach_device};
 pub use receive::receive;
-pub use remove::{Device, find_devices, find_leaves, mapping_bytes, remove_devices};
+pub use remove::{Device, find_devices, mapping_bytes, remove_devices, work_on_leaves};

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use cenote_admin::{Activity, Line, NamedDevice, wait};
+use cenote_admin::{Activity, LeafWorkRequest, Line, NamedDevice, wait};
 use cenote_format::ids::Guid;
+use cenote_format::indirect::IndirectMappingEntry;
 use cenote_host::CacheFile;
 use cenote_taskq::boxed;
 use cenote_vdev::config::{VdevConfig, VdevKind};
@@ -14,8 +15,6 @@ use crate::writing::Writing;
 
 /// The state of a removal that is under way.
 const RUNS: u64 = 1;
-/// Bytes of an entry of a mapping.
-const ENTRY_BYTES: u64 = 24;
 
 /// A device of a pool.
 #[derive(Clone, Debug)]
@@ -78,21 +77,28 @@ pub async fn find_devices(
     Ok((found, is_all))
 }
 
-/// The devices of a pool that words name, or all that have blocks; false if a word names none.
+/// Carries out work on the devices that words name, or on all of the pool. True if all was done; failures are reported.
 ///
 /// # Errors
-/// The pool cannot be read, or a word names several.
-pub async fn find_leaves(
-    session: &Session,
-    verb: &str,
-    pool: &str,
-    folder: &Path,
-    words: &[String],
-) -> Result<(Vec<NamedDevice>, bool)> {
-    if !words.is_empty() {
-        let (found, is_all) = find_devices(session, verb, pool, folder, words).await?;
-        return Ok((found.into_iter().map(NamedDevice::from).collect(), is_all));
+/// The pool cannot be read or written, or a word names several devices.
+pub async fn work_on_leaves(session: &Session, request: LeafWorkRequest, folder: &Path) -> Result<bool> {
+    let words = &request.words.1;
+    let (devices, is_found) = match words.is_empty() {
+        true => (leaves_of(session, &request.pool).await?, true),
+        false => {
+            let (found, is_all) = find_devices(session, request.word(), &request.pool, folder, words).await?;
+            (found.into_iter().map(NamedDevice::from).collect(), is_all)
+        }
+    };
+    if devices.is_empty() {
+        return Ok(is_found);
     }
+    let changed = session.carry_out(&LeafWorkRequest { is_of_all: words.is_empty(), devices, ..request }).await?;
+    Ok(is_found && changed.is_all)
+}
+
+/// All devices of a pool that have blocks.
+async fn leaves_of(session: &Session, pool: &str) -> Result<Vec<NamedDevice>> {
     let view = session.open_pool(pool).await?;
     let leaves = view.vdevs().leaves().into_iter();
     let named = leaves
@@ -102,7 +108,7 @@ pub async fn find_leaves(
     view.close().await;
     drop(view);
     session.let_go_of_views();
-    Ok((named, true))
+    Ok(named)
 }
 
 /// The only vdev that a word names.
@@ -200,5 +206,5 @@ pub async fn mapping_bytes(session: &Session, pool: &str, device: &Device) -> Re
     let view = session.open_pool(pool).await?;
     let entries = view.mapping_entries(device.guid).await?;
     view.close().await;
-    Ok(entries * ENTRY_BYTES)
+    Ok(entries * IndirectMappingEntry::SIZE as u64)
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use cenote_admin::{LeafAction, LeafWorkKind, LeafWorkRequest};
-use cenote_server::verbs::find_leaves;
+use cenote_server::verbs::work_on_leaves;
 
 use crate::prelude::*;
 
@@ -45,19 +45,14 @@ pub(crate) async fn run(context: &Context, args: Args) -> Result<Outcome> {
     };
     let flags = [(args.cancel, "-c"), (args.suspend, "-s"), (args.forget, "-u"), (args.wait, "-w")];
     let flags = flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag.to_owned()).collect();
-    let (devices, is_found) = find_leaves(context, "initialize", &args.pool, &args.folder, &args.devices).await?;
-    if devices.is_empty() {
-        return Ok(Outcome::unless(!is_found));
-    }
     let request = LeafWorkRequest {
-        is_of_all: args.devices.is_empty(),
         pool: args.pool,
         kind: LeafWorkKind::Initialize,
         action,
-        devices,
+        devices: Vec::new(),
+        is_of_all: false,
         waits: args.wait,
         words: (flags, args.devices),
     };
-    let changed = context.carry_out(&request).await?;
-    Ok(Outcome::unless(!is_found || !changed.is_all))
+    Ok(Outcome::unless(!work_on_leaves(context, request, &args.folder).await?))
 }

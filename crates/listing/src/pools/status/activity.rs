@@ -4,35 +4,10 @@ use std::collections::BTreeMap;
 
 use cenote_dmu::Zap;
 use cenote_format::ids::Guid;
-use cenote_spa::View;
+use cenote_spa::{LeafWorkKind, View};
 
 use crate::TimeText;
 use crate::error::Result;
-
-/// An activity over a whole leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Initialize,
-    Trim,
-}
-
-impl Kind {
-    /// Entries of the ZAP: state, time of the last change of state, progress.
-    const fn entries(self) -> [&'static str; 3] {
-        match self {
-            Self::Initialize => [
-                "com.delphix:vdev_initialize_state",
-                "com.delphix:vdev_initialize_action_time",
-                "com.delphix:next_offset_to_initialize",
-            ],
-            Self::Trim => [
-                "org.zfsonlinux:vdev_trim_state",
-                "org.zfsonlinux:vdev_trim_action_time",
-                "org.zfsonlinux:next_offset_to_trim",
-            ],
-        }
-    }
-}
 
 /// The state of an activity of a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,10 +24,10 @@ const COMPLETE: u64 = 4;
 
 impl Activity {
     /// The text in parentheses after a leaf of `size_bytes`.
-    pub(super) fn text(self, kind: Kind, size_bytes: u64, time: TimeText) -> String {
+    pub(super) fn text(self, kind: LeafWorkKind, size_bytes: u64, time: TimeText) -> String {
         let did = match kind {
-            Kind::Initialize => "initialized",
-            Kind::Trim => "trimmed",
+            LeafWorkKind::Initialize => "initialized",
+            LeafWorkKind::Trim => "trimmed",
         };
         let when = match self.state {
             ACTIVE => "started at",
@@ -66,20 +41,20 @@ impl Activity {
     }
 
     /// The state's name in JSON.
-    pub(super) const fn word(self, kind: Kind) -> &'static str {
+    pub(super) const fn word(self, kind: LeafWorkKind) -> &'static str {
         match (self.state, kind) {
             (ACTIVE, _) => "ACTIVE",
             (CANCELED, _) => "CANCELED",
             (SUSPENDED, _) => "SUSPENDED",
             (COMPLETE, _) => "COMPLETE",
-            (_, Kind::Initialize) => "UNINITIALIZED",
-            (_, Kind::Trim) => "UNTRIMMED",
+            (_, LeafWorkKind::Initialize) => "UNINITIALIZED",
+            (_, LeafWorkKind::Trim) => "UNTRIMMED",
         }
     }
 }
 
 /// All leaves' activities of this kind.
-pub(super) async fn activities(pool: &View, kind: Kind) -> Result<BTreeMap<Guid, Activity>> {
+pub(super) async fn activities(pool: &View, kind: LeafWorkKind) -> Result<BTreeMap<Guid, Activity>> {
     let mut found = BTreeMap::new();
     for leaf in pool.vdevs().leaves() {
         if leaf.leaf_zap.0 == 0 {
@@ -105,11 +80,11 @@ mod tests {
 
     #[test]
     fn only_what_was_begun_has_a_share() {
-        assert_eq!(Activity::default().text(Kind::Trim, 100, TIME), "untrimmed");
+        assert_eq!(Activity::default().text(LeafWorkKind::Trim, 100, TIME), "untrimmed");
         let half = Activity { state: SUSPENDED, time_s: 0, offset_bytes: 50 };
-        assert!(half.text(Kind::Initialize, 100, TIME).starts_with("50% initialized, suspended, started at "));
+        assert!(half.text(LeafWorkKind::Initialize, 100, TIME).starts_with("50% initialized, suspended, started at "));
         let done = Activity { state: COMPLETE, ..half };
-        assert!(done.text(Kind::Trim, 0, TIME).starts_with("100% trimmed, completed at "));
-        assert_eq!(done.word(Kind::Trim), "COMPLETE");
+        assert!(done.text(LeafWorkKind::Trim, 0, TIME).starts_with("100% trimmed, completed at "));
+        assert_eq!(done.word(LeafWorkKind::Trim), "COMPLETE");
     }
 }

@@ -10,12 +10,12 @@ use std::fmt::Write as _;
 use cenote_format::ddt::DdtStat;
 use cenote_format::ids::Guid;
 use cenote_props::number::{nicebytes, nicenum};
-use cenote_spa::{Condition, DedupFigures, LoggedError, View, condition_with};
+use cenote_spa::{Condition, DedupFigures, LeafWorkKind, LoggedError, View, condition_with};
 use cenote_taskq::boxed;
 use cenote_vdev::tree::VdevStatus;
 use serde_json::{Map, Value, json};
 
-use self::activity::{Activity, Kind, activities};
+use self::activity::{Activity, activities};
 use self::scan::Scanned;
 use super::advice::{MESSAGES, of_status};
 use super::places;
@@ -57,7 +57,7 @@ pub struct StatusOptions {
 }
 
 /// For each requested kind, the activity of each leaf.
-type Activities = Vec<(Kind, BTreeMap<Guid, Activity>)>;
+type Activities = Vec<(LeafWorkKind, BTreeMap<Guid, Activity>)>;
 
 /// The report on a pool's health. The pool is read once, and the states and errors of its devices are taken after that: the report includes
 /// the errors that its own reading met.
@@ -205,7 +205,9 @@ impl Status {
 /// The requested activities: initializing and trimming.
 async fn requested(pool: &View, options: StatusOptions) -> Result<Activities> {
     let mut found = Vec::new();
-    for (is_asked, kind) in [(options.shows_initialize, Kind::Initialize), (options.shows_trim, Kind::Trim)] {
+    for (is_asked, kind) in
+        [(options.shows_initialize, LeafWorkKind::Initialize), (options.shows_trim, LeafWorkKind::Trim)]
+    {
         if is_asked {
             found.push((kind, activities(pool, kind).await?));
         }
@@ -457,8 +459,8 @@ impl JsonTree {
         }
         for (kind, of_leaves) in self.activities.iter().filter(|_| vdev.children.is_empty()) {
             let key = match kind {
-                Kind::Initialize => "init_state",
-                Kind::Trim => "trim_state",
+                LeafWorkKind::Initialize => "init_state",
+                LeafWorkKind::Trim => "trim_state",
             };
             let activity = of_leaves.get(&vdev.guid).copied().unwrap_or_default();
             object.insert(key.into(), json!(activity.word(*kind)));

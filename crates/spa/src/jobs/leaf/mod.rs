@@ -54,7 +54,8 @@ impl LeafWorkKind {
     const ALL: [Self; 2] = [Self::Initialize, Self::Trim];
 
     /// Entries of the leaf's ZAP: state, time of its last change, offset (`VDEV_LEAF_ZAP_INITIALIZE_STATE` and so on).
-    const fn entries(self) -> [&'static str; 3] {
+    #[must_use]
+    pub const fn entries(self) -> [&'static str; 3] {
         match self {
             Self::Initialize => [
                 "com.delphix:vdev_initialize_state",
