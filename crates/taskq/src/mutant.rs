@@ -200,8 +200,8 @@ impl Mutant {
     /// Those of removals, which tests of the pool find (`spa`, `evacuated`).
     pub const OF_REMOVALS: &[Self] = &[Self::MappingEntryLost, Self::EvacuatedCopyKept, Self::EvacuationUncopied];
 
-    /// Those of scrubs that tests of scans find (`scan`, `scrub`): of sorted reads,
-    pub const OF_SORTED_SCANS: &[Self] = &[Self::ScanSortedAhead];
+    /// Those of scans that their tests find (`scan`, `scrub`): of places and dirty time logs,
+    pub const OF_SCANS: &[Self] = &[Self::DtlCleared, Self::ScanAhead, Self::ScanSortedAhead];
 
     /// and of the error log.
     pub const OF_ERROR_LOGS: &[Self] = &[Self::ErrorCursorAhead, Self::ErrlogSwappedEarly];
